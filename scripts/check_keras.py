@@ -37,6 +37,7 @@ from command_line import run_script
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.errors import UsageError
 from cnnbench.models.networks.keras import APPLICATIONS
+from cnnbench.run.driver.work import NetworkWork
 
 MODELS = ("ResNet50V2", "MobileNetV3Small", "EfficientNetV2B0", "ConvNeXtTiny", "DenseNet121")
 STEPS = 10
@@ -65,7 +66,7 @@ def build_run(model: str, devices: int, layers: str, batch: int) -> Any:
             **options,
         )
     ).build()
-    assert run.manager is not None
+    assert isinstance(run, NetworkWork)
     run.manager.after_initialization()
     return run
 

@@ -122,7 +122,7 @@ class OptimizerSpec:
         variables.
       mlperf_name: name in MLPerf logs; by default `name`.
       mlperf: values in MLPerf logs by key. A value is a number, the flag of a constant, or the name
-        of a value in `cnnbench.run.driver.observers`, such as "base_rate".
+        of a value in `cnnbench.run.driver.observers.mlperf_log`, such as "base_rate".
     """
 
     name: str

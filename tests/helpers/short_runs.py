@@ -14,7 +14,7 @@ from cnnbench.cli import main
 from cnnbench.run.driver.console import Console
 
 if TYPE_CHECKING:
-    from cnnbench.run.driver.build import BuiltRun
+    from cnnbench.run.driver.work import EvaluatedTrainingWork
 
 TINY = {
     "model": "trivial",
@@ -77,7 +77,7 @@ EVERYDAY_MODES = ("parameter_server", "replicated", "mirrored_strategy")
 KINDS = [mode for mode in MODES if mode.id != "distributed"]
 
 
-def build(model: str = "poison", **flags: object) -> BuiltRun:
+def build(model: str = "poison", **flags: object) -> EvaluatedTrainingWork:
     """A built run of a model, perhaps in plugins/, with variables initialised."""
     own = {"model": model, "device": "cpu", "num_warmup_batches": 0, "weight_decay": 0}
     built = BenchmarkCNN(Params.from_dict({**own, "plugin": NETWORKS, **flags})).build()

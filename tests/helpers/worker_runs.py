@@ -183,7 +183,7 @@ def saved_values(folder):
 
 def bent():
     """A check of copies that finds one element changed once the timed steps have begun."""
-    from cnnbench.run.driver.scenarios import ReplicaCheck
+    from cnnbench.run.driver.observers.replica_check import ReplicaCheck
 
     check = ReplicaCheck._check_replicas
 
@@ -202,17 +202,17 @@ def late():
 
     If nothing does, they arrive after the first step, or after the evaluation.
     """
-    from cnnbench.run.driver import scenarios
+    from cnnbench.run.driver import restore
     from cnnbench.run.driver.evaluation import Evaluator
     from cnnbench.run.step.train_step import TrainStep
     from cnnbench.variable_mgr import towers
 
     peers, releases = [], []
 
-    def initialize(run, built, manager):
-        peers[:] = [task.device("cpu") for task in built.devices.job.peers]
+    def initialize(run, work):
+        peers[:] = [task.device("cpu") for task in work.devices.job.peers]
         releases.append(stalled(peers))
-        return own_initialize(run, built, manager)
+        return own_initialize(run, work)
 
     def evaluate(self, *arguments):
         releases.append(stalled(peers))
@@ -228,10 +228,10 @@ def late():
             threading.Timer(_LATE, releases.pop()).start()
         own_wait(devices)
 
-    own_initialize, own_evaluate = scenarios._restore_or_initialize, Evaluator.run
+    own_initialize, own_evaluate = restore.restore_or_initialize, Evaluator.run
     own_step, own_wait = TrainStep.__call__, towers.wait_for_assignments
     with (
-        mock.patch.object(scenarios, "_restore_or_initialize", initialize),
+        mock.patch.object(restore, "restore_or_initialize", initialize),
         mock.patch.object(Evaluator, "run", evaluate),
         mock.patch.object(TrainStep, "__call__", lambda self, rate: ended(own_step(self, rate))),
         mock.patch.object(towers, "wait_for_assignments", wait_for_assignments),
@@ -268,7 +268,7 @@ def worker():
     from cnnbench.records.run import Target
     from cnnbench.run.driver import membership
     from cnnbench.run.driver.membership import JobMembership
-    from cnnbench.run.driver.scenarios import ReplicaCheck
+    from cnnbench.run.driver.observers.replica_check import ReplicaCheck
     from cnnbench.run.runtime import supervisor
 
     shorten_runs()

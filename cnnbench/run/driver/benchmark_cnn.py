@@ -1,69 +1,54 @@
 """Runs a benchmark in this process, from its flags to its record.
 
-`BenchmarkCNN(Params(model="resnet50", num_gpus=2)).run()` plans the run, creates its TensorFlow
-objects (build.py), trains, evaluates or reads input as the flags request (scenarios.py), and
-returns the record.
+`BenchmarkCNN(Params(model="resnet50", num_gpus=2)).run()` plans the run, starts its devices
+(devices.py), builds its work (build.py), trains, evaluates or reads input as the flags request
+(scenarios.py), and returns the record.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted
 from cnnbench.base.terminal import MessageWriter, ProgressLine, silence_warnings
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, close_inputs
-from cnnbench.errors import (
-    BenchmarkError,
-    FlagError,
-    OutOfMemoryError,
-    UsageError,
-    exhausted,
-    first_line,
-    is_out_of_memory,
-)
+from cnnbench.errors import BenchmarkError, FlagError, OutOfMemoryError, UsageError
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.checks import parse_silenced_conditions
-from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import ConditionMonitor, ProcessUseSampler
 from cnnbench.plan.make import make_plan
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import Runnable, RunPlan, without_outputs
-from cnnbench.plan.setup import flags_of_process
-from cnnbench.records import files
 from cnnbench.records.files import report_failed_writes, write_text, write_training_status
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
-from cnnbench.records.run import EMULATED_GPU, ConditionNote, RunRecord, SkippedRecords
+from cnnbench.records.run import ConditionNote, RunRecord, SkippedRecords
 from cnnbench.run.driver import preflight
-from cnnbench.run.driver.console import Console, RunContext, RunOutput, print_notices
+from cnnbench.run.driver.console import Console, RunOutput, print_notices
+from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import (
-    header_lines,
     machine_check_flags,
+    print_build_notices,
     record_graph_size_and_traffic,
-    record_model_and_placement,
 )
+from cnnbench.run.driver.devices import start_devices
+from cnnbench.run.driver.failures import to_benchmark_error
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow, without_info_lines
 from cnnbench.run.runtime.supervisor import ProcessActivity, ProcessProgress
 from cnnbench.run.runtime.turns import TimeSlices
 
 if TYPE_CHECKING:
-    from cnnbench.run.driver.build import BuiltRun
     from cnnbench.run.driver.step_profile import StepProfiler
-
-
-# TensorFlow's error message if a device has too little memory for a copy.
-_COPY_OUT_OF_MEMORY = "Dst tensor is not initialized"
+    from cnnbench.run.driver.work import Work
 
 
 def _long_run_notice(plan: RunPlan) -> str:
@@ -76,7 +61,7 @@ def _long_run_notice(plan: RunPlan) -> str:
     return f"a long run: up to {steps}"
 
 
-class BenchmarkCNN(RunContext):
+class BenchmarkCNN:
     """One run of a benchmark in this process.
 
     Args:
@@ -88,7 +73,13 @@ class BenchmarkCNN(RunContext):
       measurements: an object that the run fills; by default a new object, with `command`.
 
     Attributes:
+      plan: the plan of the run.
+      output: what the run prints, and its result files.
+      measurements: results and recorded properties, which are filled in during the run.
+      membership: connections to the other processes of the job.
+      watch: measures conditions of the machine; None before the devices are started.
       sources: open inputs.
+      profiler: profiles the last steps of the warm-up; None if nothing is profiled.
       record: the record, after it has been written.
 
     Raises:
@@ -152,7 +143,7 @@ class BenchmarkCNN(RunContext):
         if plan.params.profile_json is not None:
             self.profile_warm_up_steps(plan.params.profile_steps)
         if plan.params.device == "cpu":
-            self._check_memory("cpu")
+            preflight.check_memory(plan, self.measurements, messages, "cpu")
         if notice := _long_run_notice(plan):
             messages.notice(notice)
 
@@ -190,41 +181,13 @@ class BenchmarkCNN(RunContext):
             stack.callback(report_failed_writes, messages.warning)
             self._use = ProcessUseSampler(measurements.use_samples.append)
             stack.callback(self._use.close)
-            explain = partial(_to_benchmark_error, self.plan)
+            explain = partial(to_benchmark_error, self.plan)
             end = self.membership.reporting_end(self._write_record_once, explain)
             with end, plugins.reporting_plugin_errors(BenchmarkError):
                 # While the run is built, a plug-in's error is a UsageError, not a BenchmarkError.
                 with plugins.reporting_plugin_errors(UsageError):
-                    built = self.build()
-                from cnnbench.run.driver import scenarios
-
-                assert self.watch is not None
-                batch = self.plan.length.batch_per_device
-                flags = machine_check_flags(self.plan, built.devices, batch)
-                self._warn_of(self.watch.check_before_run(measurements.parts.environment, flags))
-                # Waits until all processes with which this process is interleaved have started.
-                self.membership.turns.wait_for_next_slice()
-                measurements.publish_to_parent()
-                scenario = {
-                    WorkKind.INPUT: scenarios.measure_input,
-                    WorkKind.EVALUATION: scenarios.run_evaluation,
-                }.get(self.plan.work, scenarios.train)
-                try:
-                    total = scenario(self, built)
-                finally:
-                    # `_write_record_once`, which may run during a hang, does not list libraries.
-                    facts = environment.with_loaded_libraries(measurements.parts.environment)
-                    measurements.update_record(environment=facts)
-                self._record_peak_memory()
-                recorded = self.output.files.is_requested
-                if built.worker_group is not None:
-                    recorded = built.worker_group.broadcast_chief_bool(recorded)
-                if recorded and self.plan.work is not WorkKind.INPUT:
-                    scenarios.measure_speed_limits(self, built)
-                built.close()
-                if built.worker_group is not None:
-                    # Waits until the measurements of the chief have ended.
-                    built.worker_group.sum_over_workers(0)
+                    work = self.build()
+                total = self._run_work(work)
                 raise_if_interrupted()
                 record = self._write_record_once("ok")
             print_notices(record, messages)
@@ -234,150 +197,73 @@ class BenchmarkCNN(RunContext):
             report_failed_writes()
             return record
 
-    def build(self) -> BuiltRun:
-        """Loads TensorFlow, creates variables and input, and traces the step.
+    def build(self) -> Work:
+        """Starts the devices, creates variables and input, and traces the step.
 
         Raises:
           FlagError: devices or data do not exist.
           BenchmarkError: TensorFlow cannot be loaded.
         """
-        devices = self._start_tensorflow()
+        devices = self._start_devices()
         from cnnbench.run.driver.build import build
 
         start = time.perf_counter()
-        built = build(self.plan, devices, self.output.console)
+        work = build(self.plan, devices, self.output.console)
         self.measurements.update_record("startup_seconds", build=time.perf_counter() - start)
-        self.sources += built.sources
-        record_graph_size_and_traffic(self.measurements, built)
-        parts = [part for part in (built.step, built.evaluator) if part is not None]
-        for notice in dict.fromkeys(line for part in parts for line in part.notices):
-            self.output.messages.notice(notice)
-        if built.step is not None and built.step.undeclared_variable_locations:
-            where = ", ".join(built.step.undeclared_variable_locations)
-            reason = "the tf.Variable created here is not trained; use net.variable instead"
-            self.output.messages.warning(f"{where}: {reason}", "untrained")
-        calibration = None if built.step is None else built.step.calibration
-        if calibration is not None:
-            share = f"{calibration.in_8_bits} of {calibration.convolutions} convolutions"
-            notice = f"{share} compute in 8-bit integers, all other layers in fp32"
-            self.output.messages.notice(notice)
-        return built
+        self.sources += work.sources
+        record_graph_size_and_traffic(self.measurements, work)
+        print_build_notices(work, self.output.messages)
+        return work
 
-    def _start_tensorflow(self) -> runtime.Devices:
-        """Loads TensorFlow, describes the run and prints its header."""
-        plan, measurements, messages = self.plan, self.measurements, self.output.messages
+    def _start_devices(self) -> runtime.Devices:
+        """Connects the processes of the job, and starts the devices of the run."""
+        plan, measurements = self.plan, self.measurements
         self.membership.turns = turns = TimeSlices.from_environment(os.environ)
         gpus = plan.params.device != "cpu"
         self.watch = ConditionMonitor(
             gpus=gpus, starts_with_others=turns.is_interleaved, use=self._use
         )
-        settings = flags_of_process(plan.params, plan.place.job)
         self.watch.add_peer_processes(self.membership.connect_and_get_local_pids())
         if plan.checkpoint_save_folder is not None and plan.place.job.is_chief:
             # This check follows the handshake, so that the other processes also receive its error.
-            self._check_steps_left(plan.checkpoint_save_folder)
-        start = time.perf_counter()
-        for warning in runtime.set_tensorflow_environment(settings):
-            messages.warning(warning, "variables")
-        with without_info_lines():
-            tf = load_tensorflow()
-            seconds = time.perf_counter() - start + sum(early_import_seconds)
-            measurements.update_record("startup_seconds", import_=seconds)
-            devices = runtime.configure_devices(settings, plan.place.job)
-            devices = self.membership.connect_tensorflow(devices)
-        for notice in devices.notices:
-            messages.notice(notice)
-        self._check_devices(devices)
-        # The load of the machine is recorded before the run, because the run itself adds load.
-        facts, subject = environment.collect(), measurements.parts.subject
-        measurements.update_record(environment=facts)
-        if subject is not None and subject.unknown_commit_warning:
-            messages.warning(subject.unknown_commit_warning, "commit")
-        # The instruction sets with fp16 arithmetic are avx512_fp16 and amx_fp16.
-        has_fp16 = "_fp16" in str(facts.get("cpu_isa"))
-        if devices.kind == "cpu" and plan.params.precision == "fp16" and not has_fp16:
-            messages.warning(
-                "--precision=fp16 runs on a CPU without fp16 arithmetic; "
-                "bf16 is about ten times faster there",
-                "fp16",
-            )
-        if devices.kind == "cpu" and plan.place.mode.uses_multi_worker_strategy:
-            messages.notice(
-                "on CPUs, MultiWorkerMirroredStrategy supports only one device per process"
-            )
-        tf.random.set_seed(plan.params.tf_random_seed)
-        record_model_and_placement(measurements, plan=plan, devices=devices)
-        assert measurements.parts.placement is not None
-        device = measurements.parts.placement.device
-        if device == EMULATED_GPU:
-            messages.notice(EMULATED_NOTICE)
-        config = measurements.parts.config
-        self.output.console.lines(*header_lines(plan, devices, tf.__version__, device, config))
-        runtime.reset_peak_memory(devices.kind)
+            preflight.check_steps_left(plan, plan.checkpoint_save_folder)
+        devices = start_devices(plan, self.output, measurements, self.membership)
         if self._use is not None and devices.kind == "gpu":
             self._use.device_memory = lambda: max(runtime.tensor_bytes_by_gpu("current"), default=0)
         return devices
 
-    def _check_devices(self, devices: runtime.Devices) -> None:
-        """Raises FlagError for flags that the devices do not support. Warns of missing files."""
-        plan, messages = self.plan, self.output.messages
-        if plan.params.device != "cpu":
-            self._check_memory(devices.kind)
-        if devices.kind == "cpu" and plan.params.data_format == "NCHW":
-            runtime.check_nchw_support(plan.numerics.dtype)
-        if plan.params.data_dir is not None:
-            used = {
-                "train": plan.work is not WorkKind.EVALUATION,
-                "validation": plan.length.eval_batches > 0,
-            }
-            for subset in (name for name, is_used in used.items() if is_used):
-                for gap in plan.network.dataset.describe_missing_and_unread_files(
-                    subset, plan.params.data_dir
-                ):
-                    messages.warning(f"--data_dir={plan.params.data_dir}: {gap}", "files")
-        target = plan.length.target
-        older = plan.params.stop_at_top_1_accuracy
-        if older is not None and target and target.metric != "top_1":
-            messages.notice(
-                f"for {plan.network.model.name}, --stop_at_top_1_accuracy means {target.metric}, "
-                f"as in tf_cnn_benchmarks; --stop_at={target} has the same effect"
-            )
-        if devices.kind == "gpu" and plan.params.precision == "int8":
-            reason = (
-                "TensorFlow sees a GPU, and --precision=int8 supports only CPUs; use --device=cpu"
-            )
-            raise FlagError("device", plan.params.device, reason)
+    def _run_work(self, work: Work) -> float | None:
+        """Runs the work and measures its limits. Returns the speed that the run prints last."""
+        from cnnbench.run.driver import scenarios
+        from cnnbench.run.driver.speed_limits import measure_speed_limits
 
-    def _check_steps_left(self, folder: str) -> None:
-        """Raises FlagError if the newest checkpoint has more steps than --num_batches.
-
-        Does not load TensorFlow.
-        """
-        # An unreadable folder is reported later, when its checkpoint is restored.
-        with contextlib.suppress(BenchmarkError):
-            path = files.find_latest_checkpoint(folder)
-            if path is not None:
-                self.plan.length.check_steps_left(folder, int(path.rpartition("-")[2]))
-
-    def _check_memory(self, kind: str) -> None:
-        """Raises FlagError if the run needs too much memory. Warns if the memory may not suffice.
-
-        `kind` is "cpu" or "gpu".
-        """
-        needed = preflight.estimate_memory(self.plan, kind)
-        self.measurements.update_record("measured", estimated_memory_bytes=needed.total)
-        memory = preflight.available_memory(self.plan, kind)
-        if memory is not None:
-            try:
-                warning = preflight.check_memory_estimate(
-                    needed, memory, self.plan, refuse=kind == "cpu"
-                )
-            except FlagError as error:
-                if self.measurements.can_halve_batch:
-                    raise OutOfMemoryError(str(error)) from error
-                raise
-            if warning is not None:
-                self.output.messages.warning(warning, "fit")
+        measurements, group = self.measurements, work.worker_group
+        assert self.watch is not None  # `build` has created it.
+        flags = machine_check_flags(self.plan, work.devices, self.plan.length.batch_per_device)
+        self._warn_of(self.watch.check_before_run(measurements.parts.environment, flags))
+        # Waits until all processes with which this process is interleaved have started.
+        self.membership.turns.wait_for_next_slice()
+        measurements.publish_to_parent()
+        run = RunContext(
+            self.plan, self.output, measurements, self.watch, self.membership, self.profiler
+        )
+        try:
+            total = scenarios.run_work(run, work)
+        finally:
+            # `_write_record_once`, which may run during a hang, does not list libraries.
+            facts = environment.with_loaded_libraries(measurements.parts.environment)
+            measurements.update_record(environment=facts)
+        self._record_peak_memory()
+        recorded = self.output.files.is_requested
+        if group is not None:
+            recorded = group.broadcast_chief_bool(recorded)
+        if recorded and self.plan.work is not WorkKind.INPUT:
+            measure_speed_limits(run, work)
+        work.close()
+        if group is not None:
+            # Waits until the measurements of the chief have ended.
+            group.sum_over_workers(0)
+        return total
 
     def _warn_of(self, conditions: Sequence[ConditionNote]) -> None:
         for condition in conditions:
@@ -459,39 +345,3 @@ class BenchmarkCNN(RunContext):
             # The error that ended the run is raised, so unwritten outputs are only warnings.
             report_failed_writes(self.output.messages.warning)
         return record
-
-
-def _to_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | None:
-    """Converts an exception of TensorFlow or the operating system to an error with a short message.
-
-    Returns None for a defect of cnnbench.
-    """
-    if isinstance(error, BenchmarkError):
-        return error
-    reason = exhausted(error)
-    if reason:
-        place = plugins.plugin_location_of_error(error)
-        text = f"{place}: {reason}" if place else reason
-        return (OutOfMemoryError if "memory" in reason else BenchmarkError)(text)
-    if isinstance(error, OSError):
-        return BenchmarkError(f"{error.strerror or error}: {error.filename or 'unknown file'}")
-    tf: Any = sys.modules.get("tensorflow")
-    if not hasattr(tf, "errors"):
-        return None  # TensorFlow could not be loaded, so the error is not from TensorFlow.
-    reason = first_line(error)
-    if isinstance(error, tf.errors.ResourceExhaustedError) or _COPY_OUT_OF_MEMORY in reason:
-        flags = "--batch_size"
-        if plan.params.eval_batch_size:
-            flags += " or --eval_batch_size"
-        return OutOfMemoryError(f"out of memory: lower {flags} (counted per device); {reason}")
-    torn = (tf.errors.OutOfRangeError, tf.errors.DataLossError)
-    if plan.params.xla_cache_dir and isinstance(error, torn):
-        reason = f"a file in this folder cannot be read; remove the file: {reason}"
-        return BenchmarkError(f"--xla_cache_dir={plan.params.xla_cache_dir}: {reason}")
-    if isinstance(error, tf.errors.OpError):
-        if "grouped convolutions" in reason:
-            reason += "; oneDNN supports grouped convolutions: set TF_ENABLE_ONEDNN_OPTS=1"
-        full = is_out_of_memory(type(error).__name__, reason)
-        kind = OutOfMemoryError if full else BenchmarkError
-        return kind(f"TensorFlow: {type(error).__name__}: {reason}")
-    return None

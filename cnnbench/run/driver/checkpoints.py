@@ -1,4 +1,4 @@
-"""Saves and restores checkpoints, and exports models.
+"""Saves and restores checkpoints.
 
 A checkpoint contains each variable once, under its canonical name, for any number of copies. It
 also contains the optimizer's slots and name, and an automatic loss scale. The format is that of
@@ -8,38 +8,27 @@ tf.train; `cnnbench.records.files` manages the files.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import secrets
-import shutil
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.base.files import TemporaryFolder, UrlPath, local_or_url_path
+from cnnbench.base.files import local_or_url_path
+from cnnbench.base.job import Job
 from cnnbench.data.dataset import InputSource
 from cnnbench.errors import BenchmarkError, FlagError, first_line
-from cnnbench.models.graph import GraphNetwork
-from cnnbench.models.spec import (
-    ModelSpec,
-    VariableSpec,
-    elements_of_role,
-    group_values,
-    resolve_sizes,
-)
+from cnnbench.models.spec import ModelSpec
 from cnnbench.optimizers.registry import AVERAGE, OPTIMIZERS
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records import files
-from cnnbench.records.files import check_and_resolve_export_folder
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
-
-# Checkpoints, which do not depend on the mode or on the number of towers.
 
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 1.0
@@ -109,14 +98,21 @@ class Checkpoints:
         self._host = host
         self._outlives_others = outlives_others
         self._optimizer = optimizer
-        self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
-        self._examples = tf.Variable(0, dtype=tf.int64, trainable=False, name="examples")
         self._global_batch = global_batch
         # Correction of the example count for earlier steps with a different batch size.
         self._examples_offset = 0
         self._inputs = inputs
         self._passed_over: list[int] = []
         self._first_step = 0
+
+    # Only runs that save or restore a checkpoint need the next two variables.
+    @cached_property
+    def _global_step(self) -> tf.Variable:
+        return tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
+
+    @cached_property
+    def _examples(self) -> tf.Variable:
+        return tf.Variable(0, dtype=tf.int64, trainable=False, name="examples")
 
     def save(self, directory: str, global_step: int) -> str:
         """Writes the checkpoint ``directory/model.ckpt-<global_step>``; returns its path prefix."""
@@ -270,6 +266,36 @@ class Checkpoints:
         value = towers.read(variable)
         with tf.device(self._host):
             return tf.Variable(tf.identity(value), trainable=False)
+
+
+def make_checkpoints(
+    plan: RunPlan,
+    job: Job,
+    manager: VariableMgr,
+    slots: Mapping[str, TowerVariable] | None = None,
+    loss_scale: Mapping[str, tf.Variable] | None = None,
+    inputs: InputSource | None = None,
+) -> Checkpoints:
+    """Creates the object that saves and restores the checkpoints of a run.
+
+    Args:
+      slots, loss_scale: see `Checkpoints`.
+      inputs: input of the training; None if the run does not train.
+    """
+    return Checkpoints(
+        manager,
+        slots,
+        plan.params.max_ckpts_to_keep,
+        loss_scale,
+        host=job.cpu_device if job.in_cluster else None,
+        outlives_others=plan.place.asynchronous,
+        optimizer=plan.numerics.optimizer_spec.name if plan.work.trains else None,
+        global_batch=plan.length.global_batch,
+        # Skipped records are stored only if this process reads all data, in synchronous steps.
+        inputs=None if plan.place.asynchronous or manager.workers is not None else inputs,
+        spec=plan.network.spec,
+        averaged=plan.params.ema_decay > 0 and not plan.work.trains,
+    )
 
 
 def select_moving_averages(slots: Mapping[str, TowerVariable]) -> dict[str, TowerVariable]:
@@ -497,121 +523,3 @@ def _map_to_tf_cnn_benchmarks_keys(
             "train_dir", path, f"{problem} (docs/migrating.md): {min(unmatched.values())}"
         )
     return keys
-
-
-# --export_dir: writes network and weights as a SavedModel that can be used without cnnbench.
-
-SIGNATURE = "serving_default"
-
-
-class SavedModelExporter:
-    """Traces the network once, and writes it as a SavedModel with the current weights.
-
-    The arguments of the signature are the features of the model by name, prepared as for
-    evaluations, for any number of examples. The results of a classifier are "logits" and
-    "probabilities". Other models have one result "outputs", or results with names of their own.
-
-    Args:
-      manager: contains the weights. Copy 0 is exported, which is also the copy in checkpoints.
-      cpu_device: device of the exported copies.
-      averages: moving averages by the name of their variable. They are exported instead of the
-        variables.
-    """
-
-    def __init__(
-        self,
-        plan: RunPlan,
-        manager: VariableMgr,
-        cpu_device: str,
-        averages: Mapping[str, TowerVariable],
-    ) -> None:
-        self._model = model = plan.network.model
-        self._num_classes = plan.network.spec.num_classes
-        self._elements = elements_of_role(
-            resolve_sizes(model.elements, model, self._num_classes), "feature"
-        )
-        self._compute_dtype = plan.numerics.dtype
-        variables = manager.savable_variables()
-        self._sources = {**variables, **averages}
-        self._module = tf.Module()
-        with tf.device(cpu_device):
-            self._module.weights = {
-                name: tf.Variable(
-                    tf.zeros(source.shape, source.dtype),
-                    trainable=variables[name].primary.trainable,
-                    name=name,
-                )
-                for name, source in self._sources.items()
-            }
-        signature = {
-            element.name: tf.TensorSpec(
-                [None, *element.sizes],
-                "float32" if element.is_real else element.dtype,
-                name=element.name,
-            )
-            for element in self._elements
-        }
-        try:
-            traced = tf.function(self._serving_signature, autograph=False)
-            self._serving = traced.get_concrete_function(**signature)
-        except (TypeError, ValueError) as error:
-            raise BenchmarkError(
-                f"--model={model.name} cannot be exported with a variable number of examples: "
-                f"{first_line(error)}"
-            ) from error
-
-    def write(self, directory: str) -> None:
-        """Replaces the SavedModel in `directory` by a new one with the current weights.
-
-        Raises:
-          BenchmarkError: the SavedModel cannot be written. An earlier SavedModel is unchanged, or
-            the message names its new path. Behind a URL, it may be lost.
-        """
-        for name, source in self._sources.items():
-            self._module.weights[name].assign(towers.read(source.primary))
-        try:
-            target = check_and_resolve_export_folder(directory)
-            signatures = {SIGNATURE: self._serving}
-            if isinstance(target, UrlPath):
-                tf.saved_model.save(self._module, str(target), signatures=signatures)
-                return
-            # The old model stays outside of the scratch folder, which is removed after a kill.
-            old = target.with_name(f".{target.name}.{secrets.token_hex(6)}.old")
-            with TemporaryFolder("cnnbench-export-", target.parent) as scratch:
-                new = scratch.path / "model"
-                tf.saved_model.save(self._module, str(new), signatures=signatures)
-                check_and_resolve_export_folder(directory)
-                with contextlib.suppress(FileNotFoundError):
-                    os.rename(target, old)
-                try:
-                    os.rename(new, target)
-                except OSError:
-                    with contextlib.suppress(FileNotFoundError):
-                        # If this rename fails, too, its error names both paths.
-                        os.rename(old, target)
-                    raise
-            shutil.rmtree(old, ignore_errors=True)
-        except FlagError as error:
-            raise BenchmarkError(str(error)) from error
-        except (OSError, tf.errors.OpError) as error:
-            raise BenchmarkError(
-                f"--export_dir={directory}: cannot be written: {first_line(error)}"
-            ) from error
-
-    def _serving_signature(self, **features: tf.Tensor) -> dict[str, tf.Tensor]:
-        def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
-            return tf.cast(self._module.weights[spec.name].read_value(), dtype)
-
-        network = GraphNetwork(
-            self._model,
-            self._num_classes,
-            read,
-            training=False,
-            compute_dtype=self._compute_dtype,
-        )
-        outputs = network.forward(group_values(self._elements, "feature", features))
-        if isinstance(outputs, Mapping):
-            return dict(outputs)
-        if self._model.has_softmax_loss():
-            return {"logits": outputs, "probabilities": tf.nn.softmax(outputs)}
-        return {"outputs": outputs}

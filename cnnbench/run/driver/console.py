@@ -27,12 +27,7 @@ from cnnbench.records.run import (
 )
 
 if TYPE_CHECKING:
-    from cnnbench.machine.watch import ConditionMonitor
-    from cnnbench.plan.run_plan import RunPlan
-    from cnnbench.records.measurements import Measurements
     from cnnbench.records.result_files import ResultFiles
-    from cnnbench.run.driver.membership import JobMembership
-    from cnnbench.run.driver.step_profile import StepProfiler
 
 
 # The standard output of a run, byte for byte as tf_cnn_benchmarks prints it.
@@ -141,27 +136,6 @@ class RunOutput(NamedTuple):
     messages: MessageWriter
     progress_line: ProgressLine
     files: ResultFiles
-
-
-class RunContext:
-    """Base class of `BenchmarkCNN` with the attributes that scenarios.py and `Training` use.
-
-    Attributes:
-      plan: the plan of the run.
-      output: what the run prints, and its result files.
-      measurements: results and recorded properties, which are filled in during the run.
-      watch: a context manager around the timed loop, which measures conditions of the machine; None
-        if nothing runs in this process.
-      membership: connections to the other processes of the job.
-      profiler: profiles the last steps of the warm-up; None if nothing is profiled.
-    """
-
-    plan: RunPlan
-    output: RunOutput
-    measurements: Measurements
-    watch: ConditionMonitor | None
-    membership: JobMembership
-    profiler: StepProfiler | None
 
 
 # Notices about the results of a run, which are printed on standard error at its end.

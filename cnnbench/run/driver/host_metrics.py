@@ -34,7 +34,7 @@ from cnnbench.run.driver.console import Console
 from cnnbench.run.runtime import supervisor
 
 if TYPE_CHECKING:
-    from cnnbench.run.driver.observers import Observer  # This module loads TensorFlow.
+    from cnnbench.run.driver.observers.observer import Observer
 
 Rows = Mapping[str, Any]
 """Values of `Model.host_rows` by name: NumPy arrays ``[examples, ...]``. May be empty."""

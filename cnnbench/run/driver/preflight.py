@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from cnnbench.base.files import is_url, local_or_url_path, lock_folder
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.base.text import format_bytes
-from cnnbench.errors import FlagError, UsageError
+from cnnbench.errors import BenchmarkError, FlagError, OutOfMemoryError, UsageError
 from cnnbench.machine.cpu import Host, MemoryCapacity, read_memory_capacity
 from cnnbench.machine.gpu import count_gpus, least_free_gpu_memory
 from cnnbench.models.declaration import bytes_per_image
@@ -35,6 +35,7 @@ from cnnbench.records.files import (
     register_file_kind,
     resolve_links,
 )
+from cnnbench.records.measurements import Measurements
 from cnnbench.records.profiles import StepProfile
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.run.runtime.tensorflow import sum_published_peak_flops
@@ -112,6 +113,18 @@ def prepare_folders(plan: RunPlan) -> None:
         check_folder_writable("xla_cache_dir", cache)
     if plan.params.benchmark_log_dir:
         check_folder_writable("benchmark_log_dir", plan.params.benchmark_log_dir)
+
+
+def check_steps_left(plan: RunPlan, folder: str) -> None:
+    """Raises FlagError if the newest checkpoint in `folder` has more steps than --num_batches.
+
+    Does not load TensorFlow.
+    """
+    # An unreadable folder is reported later, when its checkpoint is restored.
+    with contextlib.suppress(BenchmarkError):
+        path = checkpoint_folder.find_latest_checkpoint(folder)
+        if path is not None:
+            plan.length.check_steps_left(folder, int(path.rpartition("-")[2]))
 
 
 _GRAPH = register_file_kind("graph", rb"\n[\x80-\xff]{0,4}[\x00-\x7f]\n[\x00-\x7f]")
@@ -359,6 +372,32 @@ def check_memory_estimate(
             "lower --batch_size or --num_gpus if the run runs out of memory"
         )
     return None
+
+
+def check_memory(
+    plan: RunPlan, measurements: Measurements, messages: MessageWriter, kind: str
+) -> None:
+    """Checks the memory that a run needs, and records the estimate. Warns if it may not suffice.
+
+    `kind` is "cpu" or "gpu".
+
+    Raises:
+      FlagError: the run needs much more than the main memory.
+      OutOfMemoryError: the same, if --find_batch_size can try a smaller batch.
+    """
+    needed = estimate_memory(plan, kind)
+    measurements.update_record("measured", estimated_memory_bytes=needed.total)
+    memory = available_memory(plan, kind)
+    if memory is None:
+        return
+    try:
+        warning = check_memory_estimate(needed, memory, plan, refuse=kind == "cpu")
+    except FlagError as error:
+        if measurements.can_halve_batch:
+            raise OutOfMemoryError(str(error)) from error
+        raise
+    if warning is not None:
+        messages.warning(warning, "fit")
 
 
 @dataclass(frozen=True)

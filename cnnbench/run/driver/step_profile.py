@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cnnbench.records.run import RunRecord
-    from cnnbench.run.driver.observers import Probe
+    from cnnbench.run.driver.observers.profiles import Probe
     from cnnbench.run.observe.operations import ExecutedOperation, WallTimes, XPlane
 
 
@@ -80,7 +80,7 @@ class StepProfiler:
 
     @contextmanager
     def _profile_step(self, step: int) -> Iterator[None]:
-        from cnnbench.run.driver.observers import profiling_step
+        from cnnbench.run.driver.observers.profiles import profiling_step
         from cnnbench.run.observe.operations import (
             count_allocations,
             divide_wall_time_of_step,

@@ -1,10 +1,10 @@
-"""Runs the training: warm-up, and timed loop with evaluations and checkpoints."""
+"""Runs the steps of a training, of forward passes or of an input: warm-up and timed loop."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from statistics import fmean
@@ -13,24 +13,25 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted
-from cnnbench.base.rendezvous import task_and_address_text
+from cnnbench.base.interrupts import raise_if_interrupted
 from cnnbench.base.stats import FEWEST_FOR_P99, RunningSpeed
 from cnnbench.base.text import format_duration
 from cnnbench.base.time_series import find_steady_state
 from cnnbench.data.pipeline import ReadCallbacks
 from cnnbench.data.prefetch import use_separate_tf_executor
-from cnnbench.errors import BenchmarkError, NonFiniteLossError, first_line
+from cnnbench.errors import NonFiniteLossError, first_line
 from cnnbench.machine.facts import with_loaded_libraries
 from cnnbench.plan.place import WorkKind
 from cnnbench.records.endings import ENDINGS, LoopProgress
-from cnnbench.records.files import collecting_write_errors
-from cnnbench.records.run import Target
-from cnnbench.run.driver.build import BuiltRun, InputOnlyStep
-from cnnbench.run.driver.console import DisplayInterval, RunContext
-from cnnbench.run.driver.host_metrics import EvaluationPublisher, PendingEvaluation
+from cnnbench.run.driver.console import DisplayInterval
+from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.membership import SharedInterrupts
-from cnnbench.run.driver.observers import Observer, TrainingState
+from cnnbench.run.driver.observers.observer import (
+    Observer,
+    PausingObserver,
+    SuspendingObserver,
+    TrainingState,
+)
 from cnnbench.run.driver.step_loop import (
     AsyncLoop,
     CoordinatedLoop,
@@ -39,11 +40,12 @@ from cnnbench.run.driver.step_loop import (
     StepTime,
     StuckWorkerDetector,
 )
+from cnnbench.run.driver.work import LoopWork
 from cnnbench.run.runtime.supervisor import ProcessActivity
 from cnnbench.run.step.train_step import StepResult, TrainStep
 
 if TYPE_CHECKING:
-    from cnnbench.run.driver.observers import Probe
+    from cnnbench.run.driver.observers.profiles import Probe
 
 # Without a progress bar, a warm-up prints a line every 60 seconds.
 _SILENT_SECONDS = 60.0
@@ -79,46 +81,43 @@ _Loop: TypeAlias = "StepLoop[StepResult, Sequence[StepValues]] | AsyncLoop[Seque
 
 
 class Training:
-    """Runs one training (or forward-only run), and fills the measurements of the run.
+    """Runs the steps of one run, and fills the measurements of the run.
 
     Args:
-      built: TensorFlow objects of the run, with a step and its input.
-      results: receives evaluations; None if the plan has no evaluations.
+      interrupts: interrupts of all workers that run their own steps.
       global_step: number of training steps before this run; above 0 after a restore. Warm-up steps
         are included, because they train.
       probes: profilers of warm-up steps.
-      observers: called at the events of the training.
+      observers: called at the events of the training, in this order.
     """
 
     def __init__(
         self,
         run: RunContext,
-        built: BuiltRun,
+        work: LoopWork,
+        interrupts: SharedInterrupts,
         *,
-        results: EvaluationPublisher | None = None,
         global_step: int = 0,
         probes: Sequence[Probe] = (),
         observers: Sequence[Observer] = (),
     ) -> None:
-        assert built.step is not None
-        assert built.inputs is not None
-        self._run, self._built = run, built
-        self._step, self._inputs = built.step, built.inputs
-        self._results = results
+        self._run, self._work = run, work
+        self._group = work.worker_group
+        self._interrupts = interrupts
         self._probes = probes
         self._observers = observers
-        self._interrupts = SharedInterrupts(built.worker_group)
+        self._pausing = [each for each in observers if isinstance(each, PausingObserver)]
+        self._suspending = [each for each in observers if isinstance(each, SuspendingObserver)]
         self._steps_per_execution = run.plan.params.steps_per_execution
         self._speed = RunningSpeed(run.plan.length.global_batch, run.plan.params.display_perf_ewma)
-        self._display: DisplayInterval | None = None  # The timed loop creates the interval.
+        self._display = DisplayInterval(run.plan.params.display_every)
         self._timer = LoopTimer()
-        self.global_step = self._start = self._steps_before_loop = global_step
+        self.global_step = self._steps_before_loop = global_step
         self._steps = 0
         self._last = StepValues(0.0, (), False)
         # The total wait for input after each execution was launched, if workers run own steps.
         self._waits: list[float] = []
-        self._last_save = self._silent_since = time.monotonic()
-        self._unjudged_evaluation: PendingEvaluation | None = None
+        self._silent_since = time.monotonic()
         self._stopped_early = False
         # Position in ENDINGS (from 1) of the flag that ends the loop; 0 as long as no flag ends it.
         self._ending = 0
@@ -137,7 +136,6 @@ class Training:
           evaluations.
         """
         run, membership = self._run, self._run.membership
-        assert run.watch is not None
         with self._interrupts.sharing_interrupts():
             if not steps:  # The run was resumed after its last step.
                 return self._finish_training(0.0, steps)
@@ -174,17 +172,17 @@ class Training:
                         self._run_pause_tasks_and_decide_end,
                     )
                     # In a job of several processes, sync_devices would also contact lost processes.
-                    if self._built.worker_group is None and not self._built.workers:
+                    if self._group is None and not self._work.workers:
                         tf.test.experimental.sync_devices()
                 finally:
                     spent = self._timer.elapsed()
                     figures = spent.record_fields()
-                    if self._built.worker_group is None:
+                    if self._group is None:
                         figures["input_wait_seconds"] = self._input_wait_seconds() - waited
                     run.measurements.update_record("measured", **figures)
                     run.output.progress_line.finish()
             self._record_input_wait_of_job(spent.wall)
-            if self._built.lag and not plan.work.trains and self._steps_per_execution == 1:
+            if self._work.lag and not plan.work.trains and self._steps_per_execution == 1:
                 self._measure_latency()
             membership.activity = ProcessActivity.END
             with membership.marking_activity(ProcessActivity.OTHERS):
@@ -210,9 +208,9 @@ class Training:
 
     def _input_wait_seconds(self) -> float:
         """Returns the seconds for which steps have waited for input; the mean of async workers."""
-        if not self._built.workers:
-            return self._inputs.wait_seconds
-        return fmean(step.total_input_wait_seconds for step in self._built.workers.values())
+        if not self._work.workers:
+            return self._work.inputs.wait_seconds
+        return fmean(step.total_input_wait_seconds for step in self._work.workers.values())
 
     def _record_input_wait_of_job(self, loop_seconds: float) -> None:
         """Records how long the job has waited for input, if every worker runs its own step.
@@ -220,18 +218,18 @@ class Training:
         A worker that has its batch early waits for the other workers in the all-reduce of the step.
         So each step has waited as long as the worker that has waited longest.
         """
-        if self._built.worker_group is None:
+        if self._group is None:
             return
         own = np.diff(self._waits).tobytes()
-        by_worker = map(np.frombuffer, self._built.worker_group.gather_bytes(own))
+        by_worker = map(np.frombuffer, self._group.gather_bytes(own))
         waited = min(float(np.max([*by_worker], axis=0).sum()), loop_seconds)
         self._run.measurements.update_record("measured", input_wait_seconds=waited)
 
     def _make_loop(self) -> _Loop:
-        steps, place = self._built.workers, self._run.plan.place
+        steps, place = self._work.workers, self._run.plan.place
         if not steps:
             return StepLoop(
-                self._launch_steps, self._read_execution, self._built.lag, self._steps_per_execution
+                self._launch_steps, self._read_execution, self._work.lag, self._steps_per_execution
             )
         works = {name: partial(self._run_update, name, step) for name, step in steps.items()}
         names = [str(worker) for worker in place.job.workers]
@@ -240,7 +238,7 @@ class Training:
         def input_wait_by_worker() -> dict[str, float]:
             return {
                 names[shard]: seconds
-                for shard, seconds in self._inputs.seconds_waiting_by_shard().items()
+                for shard, seconds in self._work.inputs.seconds_waiting_by_shard().items()
             }
 
         stuck = StuckWorkerDetector(self._run.plan.params.stall_timeout, input_wait_by_worker)
@@ -289,8 +287,8 @@ class Training:
                     probing.enter_context(probe)
             if step in warm_up.steadiness_check_steps:
                 steady = find_steady_state(measurements.warmup.seconds).reached
-                if self._built.worker_group is not None:
-                    steady = self._built.worker_group.broadcast_chief_bool(steady)
+                if self._group is not None:
+                    steady = self._group.broadcast_chief_bool(steady)
             return steady
 
         def pause_due(step: int) -> bool:
@@ -299,7 +297,7 @@ class Training:
             )
 
         run.membership.activity = (
-            ProcessActivity.OTHERS if self._built.workers else ProcessActivity.STEP
+            ProcessActivity.OTHERS if self._work.workers else ProcessActivity.STEP
         )
         with ExitStack() as probing:
             pause(0)
@@ -314,17 +312,15 @@ class Training:
 
     def _launch_steps(self) -> StepResult:
         """Launches the next execution (one call for one or more steps), with learning rates."""
-        group = self._built.worker_group
+        group = self._group
         stop = float(self._find_reached_ending()) if group is not None and group.is_chief else 0.0
         if self._interrupts.pending:
             stop = _INTERRUPTED
         if stop:
-            # Only workers that run their own steps request a stop. They always have a network.
-            assert isinstance(self._step, TrainStep)
-            self._step.request_stop(stop)
+            self._work.request_stop(stop)
         steps = range(self.global_step, self.global_step + self._steps_per_execution)
-        result = self._step(*map(self._run.plan.rates.schedule, steps))
-        self._waits.append(self._inputs.wait_seconds)
+        result = self._work.step(*map(self._run.plan.rates.schedule, steps))
+        self._waits.append(self._work.inputs.wait_seconds)
         self.global_step = steps.stop
         return result
 
@@ -364,7 +360,6 @@ class Training:
         )
         self._speed.add(spent.seconds)
         self._check_results(step, values)
-        assert self._display is not None
         if self._display.is_display_due(step) or step == self._steps_per_execution:
             speed = self._speed.current()
             self._run.output.console.row(step, speed, last.loss, last.metrics)
@@ -382,19 +377,8 @@ class Training:
         warm_up = self._run.plan.length.warm_up.most
         for number, step_values in enumerate(values, step - len(values) + 1):
             if not math.isfinite(step_values.loss) and not self._run.plan.params.allow_nonfinite:
-                advice = self._loss_advice()
+                advice = self._work.loss_advice
                 raise NonFiniteLossError(number, step_values.loss, warm_up, advice)
-
-    def _loss_advice(self) -> str:
-        """Returns what may make the loss finite; "" without updates of the variables."""
-        if not self._run.plan.work.trains or isinstance(self._step, InputOnlyStep):
-            return ""
-        if self._step.doubtful_layers:
-            return (
-                f"TensorFlow may compute wrong gradients of {self._step.doubtful_layers[0]} in "
-                "16 bits; use --conv_gradients=auto"
-            )
-        return "lower --init_learning_rate"
 
     def _obey_stop_request(self, values: StepValues) -> None:
         if values.stop >= _INTERRUPTED:
@@ -418,15 +402,13 @@ class Training:
         """Returns whether to pause after this step of the warm-up or of the timed loop."""
         executed = self._steps_of_execution(step)
         # Workers that run their own steps get the chief's request with the results of a step.
-        if self._built.worker_group is None:
+        if self._group is None:
             self._ending = self._ending or self._find_reached_ending()
         return (
             (self._ending > 0 and step < self._steps)
-            or not self._run.plan.length.eval_steps.isdisjoint(executed)
-            or self._is_checkpoint_due(executed[-1])
-            or (self._results is not None and self._results.is_next_ready)
             or (step < self._steps and self._run.membership.turns.is_slice_over())
-            or any(any(map(observer.needs_pause_after, executed)) for observer in self._observers)
+            or any(any(map(each.needs_pause_after, executed)) for each in self._pausing)
+            or any(any(map(each.needs_suspension_after, executed)) for each in self._suspending)
         )
 
     def _steps_of_execution(self, step: int) -> range:
@@ -434,28 +416,14 @@ class Training:
         last = self._steps_before_loop + step
         return range(last - self._steps_per_execution + 1, last + 1)
 
-    def _is_checkpoint_due(self, global_step: int) -> bool:
-        if self._run.plan.checkpoint_save_folder is None:
-            return False
-        flags = self._run.plan.params
-        if flags.save_model_steps:
-            return global_step % flags.save_model_steps < self._steps_per_execution
-        if flags.save_model_secs:
-            return time.monotonic() - self._last_save >= flags.save_model_secs
-        return False
-
     def _run_pause_tasks_and_decide_end(self, step: int) -> bool:
-        """Saves a checkpoint, evaluates and calls observers, as far as each is due after `step`.
+        """Calls the observers that are due after `step`, and waits for the next time slice.
 
         Returns whether to end the loop.
         """
         executed = self._steps_of_execution(step)
         with self._run.membership.marking_activity(ProcessActivity.PAUSE):
-            if self._is_checkpoint_due(executed[-1]):
-                self._save_checkpoint()
-            if self._results is not None:
-                self._results.publish()
-            for observer in self._observers:
+            for observer in self._pausing:
                 if any(map(observer.needs_pause_after, executed)):
                     state = TrainingState(
                         self.global_step,
@@ -474,24 +442,21 @@ class Training:
                 return True
             if step < self._steps and self._run.membership.turns.is_slice_over():
                 self._wait_for_time_slice()
-            if self._run.plan.length.eval_steps.isdisjoint(executed):
-                return False
-            loop_seconds = self._timer.elapsed().wall if self._steps else None
-            with self._timer.excluded():
-                self._stopped_early = self._evaluate_and_check_target(loop_seconds)
-                if not self._stopped_early:
-                    self._run.output.console.lines("Resuming training")
-                    for observer in self._observers:
-                        observer.training_resumes_after_evaluation(self.global_step)
+            for observer in self._suspending:
+                if any(map(observer.needs_suspension_after, executed)):
+                    loop_seconds = self._timer.elapsed().wall if self._steps else None
+                    with self._timer.excluded():
+                        self._stopped_early |= observer.training_suspended(
+                            self.global_step, loop_seconds, self._timer
+                        )
             return self._stopped_early
 
     def _wait_for_time_slice(self) -> None:
         """Waits while the interleaved processes run their steps. The wait is not timed."""
-        turns, watch = self._run.membership.turns, self._run.watch
-        assert watch is not None
+        turns = self._run.membership.turns
         with (
             self._timer.excluded(),
-            watch.suspended(),
+            self._run.watch.suspended(),
             self._run.membership.marking_activity(ProcessActivity.OTHERS),
         ):
             waited = turns.wait_for_next_slice()
@@ -502,105 +467,23 @@ class Training:
         names = self._run.plan.network.model.metric_names
         return dict(zip(names, self._last.metrics, strict=False))
 
-    def _evaluate_and_check_target(self, loop_seconds: float | None) -> bool:
-        """Evaluates, and returns whether the target of --stop_at was reached.
-
-        Metrics from a child process are compared with the target at the next evaluation, which
-        waits for the metrics: the number of steps does not depend on the speed of the child
-        process. If they reach the target, there is no further evaluation.
-        """
-        plan, console = self._run.plan, self._run.output.console
-        model, target = plan.network.model, plan.length.target
-        before, self._unjudged_evaluation = self._unjudged_evaluation, None
-        if before is None or target is None or not self._reaches_target(target, before.metrics):
-            console.lines(f"Running evaluation at global_step {self.global_step}")
-            evaluated = self._evaluate(loop_seconds)
-            if target is None:
-                return False
-            metrics: Mapping[str, float | None] = {
-                "loss": evaluated.evaluation.loss,
-                **evaluated.means,
-            }
-            if target.metric not in metrics:
-                if plan.input.metrics_in_process:
-                    self._unjudged_evaluation = evaluated
-                    return False
-                metrics = evaluated.metrics
-            if not self._reaches_target(target, metrics):
-                return False
-        called = "accuracy" if target.metric == model.top_1_accuracy else target.metric
-        bound = "at most" if target.lower_is_better else "at least"
-        console.lines(f"Stopping, as eval {called} {bound} {target.value} was reached")
-        self._run.measurements.update_record(ended_by="stop_at")
-        return True
-
-    def _reaches_target(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
-        """Returns whether the chief's metrics reach the target. All workers get the same answer."""
-        reached, group = target.is_reached_by(metrics.get(target.metric)), self._built.worker_group
-        return reached if group is None else group.broadcast_chief_bool(reached)
-
-    def _evaluate(self, loop_seconds: float | None) -> PendingEvaluation:
-        """Evaluates the current weights, and passes the result to console, record and observers.
-
-        `loop_seconds` is the time of the timed loop so far; None in the warm-up.
-        """
-        run, job, evaluator = self._run, self._run.plan.place.job, self._built.evaluator
-        assert evaluator is not None
-        assert self._results is not None
-        for observer in self._observers:
-            observer.evaluation_begins(self.global_step)
-        with run.membership.marking_activity(ProcessActivity.EVALUATION):
-            first = job.workers[0]
-            if str(first) in (*run.measurements.lost_workers, *run.membership.lost_tasks()):
-                # TensorFlow would wait for the lost worker forever.
-                raise BenchmarkError(
-                    f"lost {task_and_address_text(job, first)}, which runs the evaluations"
-                )
-            evaluated = evaluator.run(self.global_step, run.output.console, self._interrupts)
-        timer = self._timer
-        wall_seconds = None if loop_seconds is None else timer.wall_seconds_with_excluded_blocks
-        self._results.add(evaluated, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
-        return evaluated
-
-    def _save_checkpoint(self) -> None:
-        checkpoints, folder = self._built.checkpoints, self._run.plan.checkpoint_save_folder
-        assert checkpoints is not None
-        assert folder is not None
-        with (
-            self._run.membership.marking_activity(ProcessActivity.CHECKPOINT),
-            delaying_interrupts(),
-        ):
-            checkpoints.save(folder, self.global_step)
-        self._last_save = time.monotonic()
-
     def _finish_training(self, elapsed: float, steps: int) -> float | None:
-        """Runs the last evaluation and saves the last checkpoint. Returns the result of `run`."""
-        plan, console = self._run.plan, self._run.output.console
-        if self._built.evaluator is not None:
-            console.lines("Done with training")
-            if not self._stopped_early:
-                console.lines(f"Running final evaluation at global_step {self.global_step}")
-                self._evaluate(elapsed)
-        if plan.checkpoint_save_folder is not None and self.global_step > self._start:
-            with ExitStack() as stack:
-                # In a job of several processes, `JobMembership` explains errors by lost processes.
-                if not plan.place.job.in_cluster:
-                    stack.enter_context(
-                        collecting_write_errors("train_dir", plan.checkpoint_save_folder)
-                    )
-                self._save_checkpoint()
-        if self._results is not None:
-            self._results.publish_all()
+        """Calls the observers after the last step. Returns the result of `run`."""
+        plan = self._run.plan
+        for suspending in self._suspending:
+            suspending.steps_ended(self.global_step, elapsed, self._timer)
+        for observer in self._observers:
+            observer.training_stopped(self.global_step)
         if not steps:
             return None
         total = steps * plan.length.global_batch / elapsed
         for observer in self._observers:
             observer.training_ended(self.global_step, steps, total, self._speed.current().mean)
-        return None if self._built.evaluator is not None else total
+        return None if plan.work.evaluates else total
 
     def _read_execution(self, result: StepResult, events: ReadCallbacks) -> list[StepValues]:
         """Waits for the end of an execution, and returns the values of its steps."""
-        on_host = self._step.copy_result_to_host(result, events)
+        on_host = self._work.step.copy_result_to_host(result, events)
         if self._steps_per_execution == 1:
             return [self._step_values(on_host)]
         parts = [None if x is None else np.asarray(x) for x in tf.nest.flatten(on_host)]

@@ -18,7 +18,7 @@ from cnnbench.campaigns.processes.child import ProcessResult, ResolvedRun
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.records.run import RunRecord
-from cnnbench.run.driver.benchmark_cnn import _to_benchmark_error
+from cnnbench.run.driver.failures import to_benchmark_error
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_the_driver_s_own_report_of_too_little_memory_is_one(outcome, make_recor
     import tensorflow as tf
 
     full = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]")
-    error = _to_benchmark_error(make_plan(Params()), full)
+    error = to_benchmark_error(make_plan(Params()), full)
     record = make_record(error=(type(error).__name__, str(error)))
     assert outcome(ProcessResult(4, 1.0), record).status == "out_of_memory"
 

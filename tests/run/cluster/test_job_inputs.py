@@ -11,7 +11,7 @@ from forked import cnnbench_unshortened
 from jobs import record_of, started
 
 from cnnbench.records.run import InputStage
-from cnnbench.run.driver.build import combine_pipelines
+from cnnbench.run.driver.input_speed import combine_pipelines
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

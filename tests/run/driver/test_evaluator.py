@@ -4,7 +4,7 @@ import pytest
 from short_runs import command
 
 from cnnbench.records import files
-from cnnbench.run.driver import scenarios
+from cnnbench.run.driver import checkpoint_evaluations, scenarios
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -30,7 +30,7 @@ def clock(monkeypatch):
             self.events.get(self.sleeps, lambda: None)()
 
     clock = Clock()
-    monkeypatch.setattr(scenarios, "time", clock)
+    monkeypatch.setattr(checkpoint_evaluations, "time", clock)
     return clock
 
 

@@ -14,7 +14,7 @@ from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.errors import ReplicaDivergenceError
 from cnnbench.plan import parse_run
 from cnnbench.records.measurements import Measurements
-from cnnbench.run.driver.scenarios import ReplicaCheck
+from cnnbench.run.driver.observers.replica_check import ReplicaCheck
 from cnnbench.variable_mgr.towers import TowerVariable
 
 pytestmark = pytest.mark.usefixtures("quick_start")

@@ -14,13 +14,16 @@ from cnnbench.plan import make_plan
 from cnnbench.plan.training import LearningRates
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation, RunRecord, TurnTaking
-from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.console import Console, RunOutput
+from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.host_metrics import EvaluationPublisher, PendingEvaluation
-from cnnbench.run.driver.membership import JobMembership
-from cnnbench.run.driver.observers import Observer
+from cnnbench.run.driver.membership import JobMembership, SharedInterrupts
+from cnnbench.run.driver.observers.checkpoint_saver import CheckpointSaver
+from cnnbench.run.driver.observers.evaluations import TrainingEvaluations
+from cnnbench.run.driver.observers.observer import PausingObserver
 from cnnbench.run.driver.step_loop import LoopTime, StepTime
 from cnnbench.run.driver.training import Training
+from cnnbench.run.driver.work import EvaluatedTrainingWork, ForwardWork, TrainingWork
 from cnnbench.run.step.train_step import StepResult
 
 FAST, SLOW = 0.02, 0.03
@@ -114,30 +117,27 @@ def trained(script, global_step=0, lag=0, steps=40, turns=None, observers=(), **
     console = Console(out)
     if turns is not None:
         script.suspended = turns.suspended
-    context = SimpleNamespace(
+    context = RunContext(
         plan=plan,
         output=RunOutput(console, MessageWriter.silent(), ProgressLine.silent(), files=None),
         measurements=measurements,
         watch=script,
         membership=JobMembership(plan, print, print, {}),
+        profiler=None,
     )
     if turns is not None:
         context.membership.turns = turns
-    evaluated = bool(plan.length.eval_steps)
-    training = Training(
-        context,
-        BuiltRun(
-            script,
-            script,
-            devices=None,
-            evaluator=script if evaluated else None,
-            checkpoints=script if params.train_dir else None,
-            lag=lag,
-        ),
-        results=EvaluationPublisher(None, console, measurements, (), print) if evaluated else None,
-        global_step=global_step,
-        observers=observers,
-    )
+    parts = {"step": script, "inputs": script, "checkpoints": script, "lag": lag}
+    parts |= {"devices": None, "manager": SimpleNamespace(workers=None), "exporters": ()}
+    interrupts, observers = SharedInterrupts(None), [*observers]
+    if plan.checkpoint_save_folder is not None:
+        observers.insert(0, CheckpointSaver(plan.checkpoint_save_folder, context, script))
+    work = (TrainingWork if plan.work.trains else ForwardWork)(**parts)
+    if plan.work.evaluates:
+        work = EvaluatedTrainingWork(**parts, evaluator=script)
+        results = EvaluationPublisher(None, console, measurements, (), print)
+        observers.append(TrainingEvaluations(context, work, results, interrupts, (*observers,)))
+    training = Training(context, work, interrupts, global_step=global_step, observers=observers)
     with suppress(KeyboardInterrupt):
         training.run(steps)
     return measurements.make_record(), training, out.getvalue()
@@ -176,7 +176,7 @@ def test_warm_up_steps_train_and_count_in_the_global_step(run):
     assert script.rates == list(map(float, range(7, 67)))
 
 
-class Every(Observer):
+class Every(PausingObserver):
     """Is paused every so many steps, at these moments."""
 
     def __init__(self, steps):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.evaluation import Evaluator
-from cnnbench.run.driver.observers import BenchmarkLog
+from cnnbench.run.driver.observers.benchmark_log import BenchmarkLog
 
 DURING = ("--eval_during_training_every_n_steps=2", "--num_eval_batches=2")
 

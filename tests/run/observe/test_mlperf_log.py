@@ -13,7 +13,7 @@ from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.plan import make_plan
 from cnnbench.plan.training import count_evaluated_examples
 from cnnbench.records.run import Evaluation, RunRecord
-from cnnbench.run.driver.observers import MLPerfLog
+from cnnbench.run.driver.observers.mlperf_log import MLPerfLog
 
 PREFIX = ":::MLLOG "
 ONCE = (

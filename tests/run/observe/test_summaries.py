@@ -8,7 +8,7 @@ import tensorflow as tf
 from short_runs import RATE, build
 from tensorflow.core.util import event_pb2
 
-from cnnbench.run.driver.observers import EventFile, histogram_buckets
+from cnnbench.run.driver.observers.summaries import EventFile, histogram_buckets
 
 
 def _values(folder):

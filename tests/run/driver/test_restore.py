@@ -1,4 +1,4 @@
-"""What a scenario does before it trains."""
+"""What a run does before it trains."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.run.driver.build import BuiltRun
-from cnnbench.run.driver.scenarios import _resume_input
+from cnnbench.run.driver.restore import broadcast_from_chief, resume_input
+from cnnbench.run.driver.work import EvaluationWork
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_an_input_goes_on_behind_the_examples_of_earlier_runs(asynchronous, exam
     run = SimpleNamespace(
         plan=plan, output=SimpleNamespace(messages=SimpleNamespace(notice=told.append))
     )
-    _resume_input(run, inputs, examples, (3,))
+    resume_input(run, inputs, examples, (3,))
     assert asked == [(steps, (3,))]
     assert told == [f"the input continues after the {examples} examples trained on"]
 
@@ -35,17 +35,15 @@ def test_an_input_goes_on_behind_the_examples_of_earlier_runs(asynchronous, exam
 def test_every_worker_gets_the_numbers_that_the_chief_has_restored():
     sent: list[bytes] = []
 
-    def built():
-        workers = SimpleNamespace(gather_bytes=lambda own: sent.append(own) or sent)
+    def work(workers):
         manager = SimpleNamespace(
             workers=workers, savable_variables=dict, broadcast_from_chief=list
         )
-        return BuiltRun(None, None, devices=None, manager=manager)
+        others = dict.fromkeys(("devices", "checkpoints", "evaluator"))
+        return EvaluationWork(manager=manager, exporters=(), folder="", **others)
 
+    job = work(SimpleNamespace(gather_bytes=lambda own: sent.append(own) or sent))
     of_chief = [4, 32, 0, 3, 1]  # with the skipped records of two shards
-    assert built().broadcast_restored_state_and_numbers(*of_chief) == of_chief
-    assert built().broadcast_restored_state_and_numbers(0, 0, 5) == of_chief
-    alone = SimpleNamespace(workers=None)
-    assert BuiltRun(None, None, devices=None, manager=alone).broadcast_restored_state_and_numbers(
-        4
-    ) == [4]
+    assert broadcast_from_chief(job, *of_chief) == of_chief
+    assert broadcast_from_chief(job, 0, 0, 5) == of_chief
+    assert broadcast_from_chief(work(None), 4) == [4]

@@ -1,0 +1,109 @@
+"""Starts TensorFlow and the devices of a run, and prints the header of its output."""
+
+from __future__ import annotations
+
+import time
+
+from cnnbench.errors import FlagError
+from cnnbench.machine import facts as environment
+from cnnbench.machine.gpu import EMULATED_NOTICE
+from cnnbench.plan.place import WorkKind
+from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan.setup import flags_of_process
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.run import EMULATED_GPU, device_kind_for_record
+from cnnbench.run.driver import preflight
+from cnnbench.run.driver.console import RunOutput
+from cnnbench.run.driver.describe import header_lines, record_model_and_placement
+from cnnbench.run.driver.membership import JobMembership
+from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow, without_info_lines
+
+
+def start_devices(
+    plan: RunPlan, output: RunOutput, measurements: Measurements, membership: JobMembership
+) -> runtime.Devices:
+    """Loads TensorFlow, connects the devices of the job, and prints the header of the run.
+
+    Raises:
+      FlagError: the devices do not exist, or do not support a flag.
+      BenchmarkError: TensorFlow cannot be loaded, or a process of the job is missing.
+    """
+    settings = flags_of_process(plan.params, plan.place.job)
+    start = time.perf_counter()
+    for warning in runtime.set_tensorflow_environment(settings):
+        output.messages.warning(warning, "variables")
+    with without_info_lines():
+        tf = load_tensorflow()
+        seconds = time.perf_counter() - start + sum(early_import_seconds)
+        measurements.update_record("startup_seconds", import_=seconds)
+        devices = runtime.configure_devices(settings, plan.place.job)
+        devices = membership.connect_tensorflow(devices)
+    for notice in devices.notices:
+        output.messages.notice(notice)
+    _check_devices(plan, output, measurements, devices)
+    # The load of the machine is recorded before the run, because the run itself adds load.
+    measurements.update_record(environment=environment.collect())
+    _warn_of_code_and_devices(plan, output, measurements, devices)
+    tf.random.set_seed(plan.params.tf_random_seed)
+    record_model_and_placement(measurements, plan=plan, devices=devices)
+    device = device_kind_for_record(devices.kind, measurements.parts.environment)
+    if device == EMULATED_GPU:
+        output.messages.notice(EMULATED_NOTICE)
+    config = measurements.parts.config
+    output.console.lines(*header_lines(plan, devices, tf.__version__, device, config))
+    runtime.reset_peak_memory(devices.kind)
+    return devices
+
+
+def _check_devices(
+    plan: RunPlan, output: RunOutput, measurements: Measurements, devices: runtime.Devices
+) -> None:
+    """Raises FlagError for flags that the devices do not support. Warns of missing files."""
+    messages = output.messages
+    if plan.params.device != "cpu":
+        preflight.check_memory(plan, measurements, messages, devices.kind)
+    if devices.kind == "cpu" and plan.params.data_format == "NCHW":
+        runtime.check_nchw_support(plan.numerics.dtype)
+    if plan.params.data_dir is not None:
+        used = {
+            "train": plan.work is not WorkKind.EVALUATION,
+            "validation": plan.length.eval_batches > 0,
+        }
+        for subset in (name for name, is_used in used.items() if is_used):
+            for gap in plan.network.dataset.describe_missing_and_unread_files(
+                subset, plan.params.data_dir
+            ):
+                messages.warning(f"--data_dir={plan.params.data_dir}: {gap}", "files")
+    target = plan.length.target
+    older = plan.params.stop_at_top_1_accuracy
+    if older is not None and target and target.metric != "top_1":
+        messages.notice(
+            f"for {plan.network.model.name}, --stop_at_top_1_accuracy means {target.metric}, "
+            f"as in tf_cnn_benchmarks; --stop_at={target} has the same effect"
+        )
+    if devices.kind == "gpu" and plan.params.precision == "int8":
+        reason = "TensorFlow sees a GPU, and --precision=int8 supports only CPUs; use --device=cpu"
+        raise FlagError("device", plan.params.device, reason)
+
+
+def _warn_of_code_and_devices(
+    plan: RunPlan, output: RunOutput, measurements: Measurements, devices: runtime.Devices
+) -> None:
+    """Warns of code whose commit is unknown, and of flags that CPUs support only badly."""
+    facts, subject = measurements.parts.environment, measurements.parts.subject
+    if subject is not None and subject.unknown_commit_warning:
+        output.messages.warning(subject.unknown_commit_warning, "commit")
+    if devices.kind != "cpu":
+        return
+    # The instruction sets with fp16 arithmetic are avx512_fp16 and amx_fp16.
+    if plan.params.precision == "fp16" and "_fp16" not in str(facts.get("cpu_isa")):
+        output.messages.warning(
+            "--precision=fp16 runs on a CPU without fp16 arithmetic; "
+            "bf16 is about ten times faster there",
+            "fp16",
+        )
+    if plan.place.mode.uses_multi_worker_strategy:
+        output.messages.notice(
+            "on CPUs, MultiWorkerMirroredStrategy supports only one device per process"
+        )

@@ -1,0 +1,1 @@
+"""What happens between steps: logs, summaries, profiles, checks, checkpoints and evaluations."""

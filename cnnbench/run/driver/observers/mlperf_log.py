@@ -1,0 +1,174 @@
+"""MLPerf's compliance log: `:::MLLOG` lines on standard error.
+
+The log has the keys and the format of MLCommons' logging package for training (mllog 1.0 and
+later), as its compliance checker requires for resnet and ssd. docs/observability.md lists the
+omitted keys.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cnnbench.data.coco import CROP_TRIES
+from cnnbench.plan.run_plan import RunPlan
+from cnnbench.records.run import Evaluation
+from cnnbench.run.driver.observers.observer import Observer
+
+_POINT, _START, _END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
+
+_BENCHMARKS = {"resnet50_v1.5": "resnet", "ssd300": "ssd"}
+"""MLPerf's names of the networks that were MLPerf benchmarks."""
+
+
+class MLPerfLog(Observer):
+    """Logs a training for MLPerf: its settings, the blocks between evaluations, and its end."""
+
+    def __init__(self, plan: RunPlan, write: Callable[[str], None]) -> None:
+        self._plan, self._target, model = plan, plan.length.target, plan.network.model
+        names = (*model.host_metric_names, *model.metric_names)
+        # Chooses the metric that is logged as the accuracy.
+        if plan.length.target is not None:
+            self._accuracy = plan.length.target.metric
+        elif model.top_1_accuracy in names:
+            self._accuracy = model.top_1_accuracy
+        else:
+            self._accuracy = (*names, "loss")[0]
+        self._write = write
+        self._lengths: Iterator[int] = iter(())
+        self._block: float | None = None
+        self._reached = False
+        self._started = self._finished = False
+        self._log_event(_START, "init_start", None)
+        settings = {
+            "submission_benchmark": _BENCHMARKS.get(
+                plan.network.model.name, plan.network.model.name
+            ),
+            "seed": plan.params.tf_random_seed,
+            "global_batch_size": plan.length.global_batch,
+            "train_samples": plan.length.train_examples,
+            "eval_samples": plan.length.eval_examples,
+            "gradient_accumulation_steps": plan.length.passes,
+            **_mlperf_network_settings(plan),
+            **_mlperf_optimizer_settings(plan),
+        }
+        for key, value in settings.items():
+            self._log_event(_POINT, key, value)
+
+    def training_begins(self, global_step: int, steps: int) -> None:
+        """Logs the start of the training, which includes the warm-up."""
+        self._log_event(_END, "init_stop", None)
+        self._log_event(_START, "run_start", None)
+        self._started = True
+        last = global_step + self._plan.length.warm_up.least + steps
+        evaluations = sorted(
+            step for step in self._plan.length.eval_steps if global_step < step < last
+        )
+        edges = [global_step, *evaluations, last]
+        self._lengths = iter([end - begin for begin, end in itertools.pairwise(edges)])
+        self.training_resumes_after_evaluation(global_step)
+
+    def evaluation_begins(self, global_step: int) -> None:
+        """Logs that a block of training steps has ended, and that an evaluation begins."""
+        self._log_block_end()
+        self._log_event(_START, "eval_start", None, **self._epoch_and_samples(global_step))
+
+    def evaluation_completed(self, evaluation: Evaluation) -> None:
+        """Logs the metric of --stop_at or, without this flag, the model's accuracy."""
+        position = self._epoch_and_samples(evaluation.global_step)
+        value = evaluation.metric_value(self._accuracy)
+        if value is not None:
+            self._log_event(_POINT, "eval_accuracy", value, **position)
+        if self._target is not None and self._target.is_reached_by(value):
+            self._reached = True
+        self._log_event(_END, "eval_stop", None, **position)
+
+    def training_resumes_after_evaluation(self, global_step: int) -> None:
+        """Logs the start of the next block of training, if steps are left."""
+        length = next(self._lengths, 0)
+        if not length:
+            return
+        self._block = self._epochs_of_steps(global_step)
+        self._log_event(
+            *(_START, "block_start", None),
+            first_epoch_num=self._block,
+            epoch_count=self._epochs_of_steps(length),
+            samples_count=global_step * self._plan.length.global_batch,
+        )
+
+    def training_ended(self, global_step: int, steps: int, total: float, mean: float) -> None:
+        """Records that the training has ended after its last evaluation, for `close`."""
+        self._finished = True
+
+    def close(self) -> None:
+        """Logs the end of the run, and whether it reached the target of --stop_at."""
+        if self._started:
+            self._log_block_end()
+            done = self._finished if self._target is None else self._reached
+            status = "success" if done else "aborted"
+            self._log_event(_END, "run_stop", None, status=status)
+
+    def _epochs_of_steps(self, steps: int) -> float:
+        return steps * self._plan.length.global_batch / self._plan.length.train_examples
+
+    def _epoch_and_samples(self, global_step: int) -> dict[str, float]:
+        samples = global_step * self._plan.length.global_batch
+        return {"epoch_num": self._epochs_of_steps(global_step), "samples_count": samples}
+
+    def _log_block_end(self) -> None:
+        if self._block is not None:
+            self._log_event(_END, "block_stop", None, first_epoch_num=self._block)
+            self._block = None
+
+    def _log_event(self, kind: str, key: str, value: Any, **metadata: Any) -> None:
+        line = {
+            "namespace": "",
+            "time_ms": round(time.time() * 1e3),
+            "event_type": kind,
+            "key": key,
+            "value": value,
+            "metadata": metadata,
+        }
+        self._write(f":::MLLOG {json.dumps(line)}")
+
+
+def _mlperf_network_settings(plan: RunPlan) -> dict[str, Any]:
+    """Returns the values of MLPerf's keys about batch norm and training images."""
+    settings: dict[str, Any] = {}
+    if plan.network.spec.statistics:
+        sync = plan.params.bn_stats == "sync"
+        settings["model_bn_span"] = (
+            plan.length.global_batch if sync else plan.length.batch_per_device
+        )
+    if plan.network.dataset.name == "coco" and plan.params.data_dir is not None:
+        settings["max_samples"] = CROP_TRIES
+    return settings
+
+
+def _mlperf_optimizer_settings(plan: RunPlan) -> dict[str, Any]:
+    """Returns the values of MLPerf's keys about the optimizer and its learning rate."""
+    rate = plan.rates.outline
+    optimizer = plan.numerics.optimizer_spec
+    settings: dict[str, Any] = {
+        "opt_name": optimizer.mlperf_name or optimizer.name,
+        "opt_base_learning_rate": rate.base,
+        "opt_learning_rate_warmup_epochs": rate.warmup_epochs,
+        "opt_learning_rate_warmup_steps": rate.warmup_steps,
+        "opt_learning_rate_warmup_factor": 0.0,
+        "opt_weight_decay": plan.params.weight_decay,
+    }
+    if rate.boundaries_epochs:
+        settings["opt_learning_rate_decay_boundary_epochs"] = rate.boundaries_epochs
+    values = {
+        **plan.numerics.constants,
+        "base_rate": rate.base,
+        "end_rate": plan.rates.schedule(plan.length.training_steps),
+        "warmup_epochs": rate.warmup_epochs,
+        "weight_decay": plan.params.weight_decay,
+    }
+    for key, value in optimizer.mlperf.items():
+        settings[key] = values[value] if isinstance(value, str) else value
+    return settings

@@ -1,0 +1,144 @@
+"""Gives the variables of a run their first values, and continues the input after a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cnnbench.data.dataset import InputSource
+from cnnbench.errors import BenchmarkError
+from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan.training import round_up_steps
+from cnnbench.records import files
+from cnnbench.run.driver import checkpoints
+from cnnbench.run.driver.checkpoints import RestoredState
+from cnnbench.run.driver.context import RunContext
+from cnnbench.run.driver.work import ForwardWork, NetworkWork
+
+
+class Start(NamedTuple):
+    """Where a training or forward-only run begins.
+
+    Attributes:
+      global_step: number of training steps before this run; above 0 after a restore. Warm-up steps
+        are included, because they train.
+      steps: number of timed steps of this run.
+    """
+
+    global_step: int
+    steps: int
+
+
+def begin(run: RunContext, work: ForwardWork) -> Start:
+    """Initializes or restores the variables of all workers, and continues the input."""
+    restored, steps = restore_or_initialize(run, work)
+    # Only the chief reads the checkpoint, so it sends the step and example counts.
+    global_step, examples, steps, *passed_over = broadcast_from_chief(
+        work, restored.global_step, restored.examples, steps, *restored.passed_over
+    )
+    for step in (work.step, *work.workers.values()):
+        step.resume(global_step)
+    if run.plan.work.trains and examples and not work.inputs.synthetic:
+        resume_input(run, work.inputs, examples, passed_over)
+    work.manager.wait_for_assignments(work.inputs.devices)
+    return Start(global_step, steps)
+
+
+def restore_or_initialize(run: RunContext, work: ForwardWork) -> tuple[RestoredState, int]:
+    """Initializes the variables, or restores a checkpoint if there is one.
+
+    Returns the state of the checkpoint and the number of steps to run.
+    """
+    plan, messages = run.plan, run.output.messages
+    run.output.console.lines("Initializing graph")
+    work.manager.after_initialization()
+    folder = plan.params.train_dir
+    if folder is not None and plan.work.trains:
+        files.delete_incomplete_files(folder)
+    path = None if folder is None else files.find_latest_checkpoint(folder)
+    if folder is None or path is None:
+        _restore_backbone(run, work)
+        return RestoredState(0, 0, ()), plan.length.batches
+    restored = work.checkpoints.restore(path)
+    messages.notice(f"resuming from {path} at global step {restored.global_step}")
+    for notice in restored.notices:
+        messages.notice(notice)
+    if restored.warning:
+        messages.warning(restored.warning, "nonfinite")
+    if not plan.work.trains:
+        return restored, plan.length.batches
+    for state in _unsaved_state(plan):
+        messages.notice(f"the training continues differently: {state}")
+    # As in tf_cnn_benchmarks, --num_batches counts the steps before the checkpoint, too.
+    steps = plan.length.batches - restored.global_step
+    plan.length.check_steps_left(folder, restored.global_step)
+    if steps < 1:
+        messages.notice(
+            "no training steps remain; only the last evaluation and files follow. To continue the "
+            "training, increase --num_batches"
+        )
+    return restored, round_up_steps(max(0, steps), plan.params.steps_per_execution)
+
+
+def _restore_backbone(run: RunContext, work: ForwardWork) -> None:
+    """Restores --backbone_model_path, if the flag is given and this process trains as the chief."""
+    plan, folder = run.plan, run.plan.params.backbone_model_path
+    if folder is None or not plan.work.trains or not plan.place.job.is_chief:
+        return
+    path = files.find_latest_checkpoint(folder)
+    if path is None:
+        raise BenchmarkError(f"no checkpoint in --backbone_model_path={folder}")
+    count = checkpoints.restore_backbone(work.manager, plan.network.model.backbone, path)
+    run.output.messages.notice(f"backbone of {count} variables restored from {path}")
+    checkpoints.set_moving_averages_to_weights(work.manager, work.slots)
+
+
+def _unsaved_state(plan: RunPlan) -> Iterator[str]:
+    """Says what checkpoints do not contain although the following steps depend on it."""
+    if not plan.place.mode.in_sync and plan.place.job.num_towers > 1:
+        yield "a checkpoint contains the variables of the first device only, for all devices"
+    if plan.params.staged_vars:
+        yield "with --staged_vars, the first step uses the saved variables, not those before them"
+    if plan.exchange.aggregation.applies_gradients_late:
+        yield "with --variable_consistency=relaxed, the first step applies gradients of zero"
+
+
+def broadcast_from_chief(work: NetworkWork, *numbers: int) -> list[int]:
+    """Sends the chief's variables and numbers to all workers that run their own steps.
+
+    Args:
+      numbers: numbers that depend on the checkpoint, such as the global step and the number of
+        steps left. Only the chief has the correct numbers.
+
+    Returns:
+      The chief's numbers.
+    """
+    if work.worker_group is None:
+        return [*numbers]
+    work.manager.broadcast_from_chief(work.restored_variables())
+    of_chief, *_ = work.worker_group.gather_bytes(np.array(numbers, np.int64).tobytes())
+    return [*map(int, np.frombuffer(of_chief, np.int64))]
+
+
+def resume_input(
+    run: RunContext, inputs: InputSource, examples: int, passed_over: Sequence[int]
+) -> None:
+    """Continues the input after the examples that earlier runs have used.
+
+    Args:
+      examples: number of examples.
+      passed_over: number of skipped records, see `RestoredState`.
+    """
+    plan = run.plan
+    # Asynchronous workers have used approximately equal numbers of examples.
+    together = plan.length.global_batch * (
+        plan.place.job.num_workers if plan.place.asynchronous else 1
+    )
+    if inputs.resume(-(-examples // together), passed_over):
+        # Skipping examples takes time, so this notice explains a long wait for the first batch.
+        notice = f"the input continues after the {examples} examples trained on"
+    else:
+        notice = "the input starts over: its data set cannot be resumed in the middle"
+    run.output.messages.notice(notice)

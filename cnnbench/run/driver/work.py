@@ -1,0 +1,202 @@
+"""The kinds of work of a run: what each kind needs from its first to its last step."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, close_inputs
+from cnnbench.data.pipeline import ReadCallbacks
+from cnnbench.run.driver.checkpoints import Checkpoints
+from cnnbench.run.driver.evaluation import Evaluator
+from cnnbench.run.driver.inputs import InputOnlyStep
+from cnnbench.run.driver.saved_model import SavedModelExporter
+from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.step.train_step import StepResult, TrainStep
+from cnnbench.variable_mgr.base import VariableMgr, WorkerGroup
+from cnnbench.variable_mgr.towers import TowerVariable
+
+
+class Step(Protocol):
+    """A step of the timed loop, as the loop calls it."""
+
+    def __call__(self, *learning_rates: float) -> StepResult:
+        """Fetches its input and launches one step for each learning rate."""
+
+    def copy_result_to_host(self, result: StepResult, events: ReadCallbacks) -> StepResult:
+        """Returns the result in host memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltWork(abc.ABC):
+    """What a run does, with its TensorFlow objects. The subclasses are the kinds of work."""
+
+    devices: runtime.Devices
+
+    @property
+    @abc.abstractmethod
+    def sources(self) -> tuple[InputSource, ...]:
+        """All inputs of the run."""
+
+    @property
+    def worker_group(self) -> WorkerGroup | None:
+        """The workers of the job, if each worker runs its own step; otherwise None."""
+        return None
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Lines for the user about what was built."""
+        return ()
+
+    def close(self) -> None:
+        """Closes the inputs of the run. A second call does nothing."""
+        close_inputs(self.sources, CLOSE_SECONDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopWork(BuiltWork):
+    """Work whose steps `Training` runs in the timed loop.
+
+    Attributes:
+      inputs: input of the step.
+      workers: steps of asynchronous workers, by task; `step` is the first of these steps. With a
+        coordinator, it contains `step` once for each update that may be in flight. It is empty if
+        all towers are part of one step.
+      lag: number of steps in flight while the loop waits for a result, see `StepLoop`.
+    """
+
+    step: Step
+    inputs: InputSource
+    workers: Mapping[str, TrainStep] = field(default_factory=dict)
+    lag: int = 0
+
+    @property
+    def sources(self) -> tuple[InputSource, ...]:
+        """The input of the step."""
+        return (self.inputs,)
+
+    @property
+    def loss_advice(self) -> str:
+        """What may make the loss finite; "" without updates of the variables."""
+        return ""
+
+    def request_stop(self, reason: float) -> None:
+        """Makes the next step send the reason to end the run to all workers of `worker_group`.
+
+        Without such workers, there is nothing to do.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputWork(LoopWork):
+    """Reads input, without a network."""
+
+    step: InputOnlyStep
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkWork(BuiltWork):
+    """Work with the variables of a network.
+
+    Attributes:
+      manager: variables of the network.
+      slots: slots of the optimizer, by canonical name; empty if the run does not train.
+      exporters: what exports the weights at the end of the work, as flags request it.
+    """
+
+    manager: VariableMgr
+    slots: Mapping[str, TowerVariable] = field(default_factory=dict)
+    checkpoints: Checkpoints
+    exporters: tuple[SavedModelExporter, ...]
+
+    @property
+    def worker_group(self) -> WorkerGroup | None:
+        """The workers of the job, if each worker runs its own step; otherwise None."""
+        return self.manager.workers
+
+    def restored_variables(self) -> Iterator[TowerVariable]:
+        """Yields what a checkpoint restores."""
+        yield from self.manager.savable_variables().values()
+        yield from self.slots.values()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationWork(NetworkWork):
+    """Evaluates checkpoints.
+
+    Attributes:
+      folder: contains the checkpoints.
+    """
+
+    evaluator: Evaluator
+    folder: str
+
+    @property
+    def sources(self) -> tuple[InputSource, ...]:
+        """The input of the evaluations."""
+        return (self.evaluator.inputs,)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Lines for the user about the evaluation."""
+        return tuple(self.evaluator.notices)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardWork(LoopWork, NetworkWork):
+    """Runs forward passes of a network."""
+
+    step: TrainStep
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Lines for the user about the step."""
+        return tuple(self.step.notices)
+
+    def restored_variables(self) -> Iterator[TowerVariable]:
+        """Yields what a checkpoint restores, and the state of an automatic loss scale."""
+        yield from super().restored_variables()
+        for name, variable in self.step.loss_scale.variables().items():
+            yield TowerVariable(name, [variable])
+
+    def request_stop(self, reason: float) -> None:
+        """Makes the next step send the reason to end the run to all workers of `worker_group`."""
+        self.step.request_stop(reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingWork(ForwardWork):
+    """Trains a network."""
+
+    @property
+    def loss_advice(self) -> str:
+        """What may make the loss finite."""
+        if self.step.doubtful_layers:
+            return (
+                f"TensorFlow may compute wrong gradients of {self.step.doubtful_layers[0]} in "
+                "16 bits; use --conv_gradients=auto"
+            )
+        return "lower --init_learning_rate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedTrainingWork(TrainingWork):
+    """Trains a network and evaluates it in between and at the end."""
+
+    evaluator: Evaluator
+
+    @property
+    def sources(self) -> tuple[InputSource, ...]:
+        """The inputs of the step and of the evaluations."""
+        return (self.inputs, self.evaluator.inputs)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Lines for the user about the step and the evaluation."""
+        return (*self.step.notices, *self.evaluator.notices)
+
+
+Work: TypeAlias = InputWork | EvaluationWork | ForwardWork
+"""The work of a run. A `TrainingWork` is a `ForwardWork` that also updates the variables."""
