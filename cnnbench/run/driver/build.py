@@ -14,7 +14,7 @@ from cnnbench.run.driver.evaluation import make_evaluator
 from cnnbench.run.driver.inputs import InputOnlyStep, make_inputs
 from cnnbench.run.driver.saved_model import make_exporters
 from cnnbench.run.driver.steps import make_steps
-from cnnbench.run.driver.variables import create_optimizer, create_variables
+from cnnbench.run.driver.variables import create_variables
 from cnnbench.run.driver.work import (
     EvaluatedTrainingWork,
     EvaluationWork,
@@ -24,6 +24,7 @@ from cnnbench.run.driver.work import (
     Work,
 )
 from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.step.update import Optimizer
 
 
 def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> Work:
@@ -48,7 +49,7 @@ def _build_evaluation(plan: RunPlan, devices: runtime.Devices, console: Console)
         devices=devices,
         manager=manager,
         evaluator=make_evaluator(plan, devices, manager, {}),
-        checkpoints=make_checkpoints(plan, devices.job, manager),
+        checkpoints=make_checkpoints(plan, devices.job, manager, {}, {}),
         exporters=make_exporters(plan, devices.job, manager, {}),
         folder=plan.params.train_dir or "",  # --eval is refused without this flag.
     )
@@ -58,14 +59,15 @@ def _build_forward(plan: RunPlan, devices: runtime.Devices, console: Console) ->
     console.lines("Generating training model")
     manager = create_variables(plan, devices)
     made = make_steps(plan, devices, manager, None)
+    scale = made.step.loss_scale.variables()
     return ForwardWork(
         devices=devices,
         manager=manager,
         step=made.step,
         inputs=made.inputs,
         workers=made.workers,
-        lag=_steps_in_flight(devices),
-        checkpoints=make_checkpoints(plan, devices.job, manager, step=made.step),
+        lag=int(devices.kind == "gpu"),
+        checkpoints=make_checkpoints(plan, devices.job, manager, {}, scale),
         exporters=make_exporters(plan, devices.job, manager, {}),
     )
 
@@ -73,9 +75,12 @@ def _build_forward(plan: RunPlan, devices: runtime.Devices, console: Console) ->
 def _build_training(plan: RunPlan, devices: runtime.Devices, console: Console) -> Work:
     console.lines("Generating training model")
     manager = create_variables(plan, devices)
-    optimizer = create_optimizer(plan, manager)
+    numerics = plan.numerics
+    optimizer = Optimizer(numerics.optimizer_spec, numerics.constants, plan.params.ema_decay)
+    for variables in manager.updated_groups():
+        optimizer.create_slots(variables)
     made = make_steps(plan, devices, manager, optimizer)
-    slots = manager.savable_slots(optimizer)
+    slots, scale = manager.savable_slots(optimizer), made.step.loss_scale.variables()
     averages = select_moving_averages(slots)
     evaluator = None
     if plan.work.evaluates:
@@ -88,13 +93,8 @@ def _build_training(plan: RunPlan, devices: runtime.Devices, console: Console) -
         step=made.step,
         inputs=made.inputs,
         workers=made.workers,
-        lag=_steps_in_flight(devices),
-        checkpoints=make_checkpoints(plan, devices.job, manager, slots, made.step, made.inputs),
+        lag=int(devices.kind == "gpu"),
+        checkpoints=make_checkpoints(plan, devices.job, manager, slots, scale, made.inputs),
         exporters=make_exporters(plan, devices.job, manager, averages),
     )
     return work if evaluator is None else EvaluatedTrainingWork(**vars(work), evaluator=evaluator)
-
-
-def _steps_in_flight(devices: runtime.Devices) -> int:
-    """Returns the `lag` of the step loop: a GPU works on a step while the next is launched."""
-    return 1 if devices.kind == "gpu" else 0

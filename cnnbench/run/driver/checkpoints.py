@@ -272,8 +272,8 @@ def make_checkpoints(
     plan: RunPlan,
     job: Job,
     manager: VariableMgr,
-    slots: Mapping[str, TowerVariable] | None = None,
-    loss_scale: Mapping[str, tf.Variable] | None = None,
+    slots: Mapping[str, TowerVariable],
+    loss_scale: Mapping[str, tf.Variable],
     inputs: InputSource | None = None,
 ) -> Checkpoints:
     """Creates the object that saves and restores the checkpoints of a run.

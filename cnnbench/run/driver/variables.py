@@ -1,10 +1,9 @@
-"""Creates the variables of a run: those of its network, and the optimizer with its slots."""
+"""Creates the variables of the network of a run."""
 
 from __future__ import annotations
 
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.step.update import Optimizer
 from cnnbench.variable_mgr import create
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.modes import VariableMgrSpec
@@ -31,12 +30,3 @@ def create_variables(plan: RunPlan, devices: runtime.Devices) -> VariableMgr:
     manager = create(spec, plan.network.spec.variables)
     manager.create_variables()
     return manager
-
-
-def create_optimizer(plan: RunPlan, manager: VariableMgr) -> Optimizer:
-    """Creates the optimizer of a training, and its slots for the variables of the network."""
-    numerics = plan.numerics
-    optimizer = Optimizer(numerics.optimizer_spec, numerics.constants, plan.params.ema_decay)
-    for variables in manager.updated_groups():
-        optimizer.create_slots(variables)
-    return optimizer
