@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunContext:
-    """The surroundings of the work of a run whose devices have been started.
+    """What the work of a run needs besides its TensorFlow objects.
+
+    It exists once the devices have been started.
 
     Attributes:
       plan: the plan of the run.
