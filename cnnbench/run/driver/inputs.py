@@ -39,8 +39,7 @@ def make_inputs(
         if not distribution.by_pipeline:
             shards = 1  # One pipeline reads all data, and TensorFlow distributes its batches.
     sources = [
-        make_worker_input(plan, devices, subset, worker, shards, distribution)
-        for worker in workers
+        make_worker_input(plan, devices, subset, worker, shards, distribution) for worker in workers
     ]
     return sources[0] if len(sources) == 1 else JoinedWorkerInput(sources)
 

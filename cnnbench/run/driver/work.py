@@ -64,8 +64,8 @@ class LoopWork(BuiltWork):
       workers: steps of asynchronous workers, by task; `step` is the first of these steps. With a
         coordinator, it contains `step` once for each update that may be in flight. It is empty if
         all towers are part of one step.
-      lag: number of steps in flight while the loop waits for a result, see `StepLoop`. A GPU works on
-        a step while the next step is launched.
+      lag: number of steps in flight while the loop waits for a result, see `StepLoop`. A GPU works
+        on a step while the next step is launched.
     """
 
     step: Step

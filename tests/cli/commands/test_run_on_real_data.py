@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 @pytest.fixture
 def run(call, limits, tmp_path):
     """run(FLAG...): the record of a run, and what it prints."""
-    limits(build, _STAGE_SECONDS=0.2, _DRAIN_SECONDS=0.05)
+    limits(input_speed, _STAGE_SECONDS=0.2, _DRAIN_SECONDS=0.05)
 
     def run(*flags):
         path = tmp_path / "record.json"
@@ -175,7 +175,7 @@ class SlowPipeline(Pipeline):
 def test_batches_that_lie_ready_are_no_throughput(cpu_devices, cpus, limits):
     """With 18 batches ready, 20 would look twice as fast as they are made, or more."""
     cpus({0})
-    limits(build, _WHOLE_SECONDS=20 * SlowPipeline.SECONDS)
+    limits(input_speed, _WHOLE_SECONDS=20 * SlowPipeline.SECONDS)
     spec = InputSpec(
         dataset=IMAGENET,
         data_dir="d",

@@ -31,9 +31,7 @@ EVALUATED = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
 )
 def test_flags_choose_the_work_and_its_inputs(flags, kind, trains_with, tmp_path):
     write_random_cifar10(tmp_path, train=8, test=4)
-    given = {
-        name: str(tmp_path) if value == "FOLDER" else value for name, value in flags.items()
-    }
+    given = {name: str(tmp_path) if value == "FOLDER" else value for name, value in flags.items()}
     work = BenchmarkCNN(Params.from_dict({**TINY, **given})).build()
     assert type(work) is kind
     assert [source.spec.training for source in work.sources] == trains_with

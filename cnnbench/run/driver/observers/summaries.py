@@ -147,9 +147,7 @@ class TrainingSummaries(_SummaryWriter, PausingObserver):
     If gradients are requested, they are traced as a separate function.
     """
 
-    def __init__(
-        self, folder: str, plan: RunPlan, step: TrainStep, manager: VariableMgr
-    ) -> None:
+    def __init__(self, folder: str, plan: RunPlan, step: TrainStep, manager: VariableMgr) -> None:
         super().__init__("train_dir", folder)
         self._every = plan.params.save_summaries_steps
         self._verbosity = plan.params.summary_verbosity
