@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
+from cnnbench.arrays import Tensor
 from cnnbench.errors import UsageError
 from cnnbench.models.cpu_operations import CpuOperations
 from cnnbench.models.model import Model, build_checked_outputs
@@ -30,7 +31,6 @@ from cnnbench.models.spec import (
 )
 
 # Synchronised batch norm: it uses mean and variance of the batches of all towers.
-Tensor = Any  # tf.Tensor, which has no type annotations.
 Synchronise = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor, int]]
 """Function that converts moments of one tower's batch to moments of the batches of all towers.
 
@@ -110,7 +110,9 @@ def normalise_channels(
 # Attention and recurrent layers as TensorFlow operations.
 
 
-def multi_head_attention(query: Any, key: Any, value: Any, heads: int, bias: Any | None) -> Any:
+def multi_head_attention(
+    query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tensor | None
+) -> Tensor:
     """Computes scaled dot-product attention with several heads: values ``[b, ..., n, c]``.
 
     Args:
@@ -131,19 +133,19 @@ def multi_head_attention(query: Any, key: Any, value: Any, heads: int, bias: Any
     return tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), [-1, *groups, tokens, channels])
 
 
-def _split_heads(x: Any, heads: int) -> Any:
+def _split_heads(x: Tensor, heads: int) -> Tensor:
     """Splits channels into heads, from ``[b, ..., n, c]`` to ``[b * ..., heads, n, c / heads]``."""
     tokens, channels = x.shape[-2:]
     return tf.transpose(tf.reshape(x, [-1, tokens, heads, channels // heads]), [0, 2, 1, 3])
 
 
-States = tuple[Any, ...]  # Output of a recurrent cell, followed by its internal state.
-Step = Callable[[Any, States, Any], States]
+States = tuple[Tensor, ...]  # Output of a recurrent cell, followed by its internal state.
+Step = Callable[[Tensor, States, Tensor], States]
 
 FORGET_BIAS = 1.0  # Without a forget bias, an LSTM learns long-range dependencies more slowly.
 
 
-def run_recurrent_cell(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any:
+def run_recurrent_cell(x: Tensor, cell: Cell, weights: Sequence[Tensor], reverse: bool) -> Tensor:
     """Runs a recurrent cell on sequences ``[n, tokens, c]``, starting with zero state.
 
     Args:
@@ -169,7 +171,9 @@ def run_recurrent_cell(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool
     states = (zeros, zeros) if cell == "lstm" else (zeros,)
     step = _STEPS[cell]
 
-    def body(index: Any, states: States, outputs: Any) -> tuple[Any, States, Any]:
+    def body(
+        index: Tensor, states: States, outputs: tf.TensorArray
+    ) -> tuple[Tensor, States, tf.TensorArray]:
         at = tokens - 1 - index if reverse else index
         product = tf.linalg.matmul(states[0], recurrent)
         if recurrent_bias:
@@ -186,7 +190,7 @@ def run_recurrent_cell(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool
     return tf.transpose(outputs.stack(), [1, 0, 2])
 
 
-def _gru_step(projected: Any, states: States, product: Any) -> States:
+def _gru_step(projected: Tensor, states: States, product: Tensor) -> States:
     update, reset, candidate = tf.split(projected, 3, axis=1)
     to_update, to_reset, to_candidate = tf.split(product, 3, axis=1)
     update = tf.sigmoid(update + to_update)
@@ -194,13 +198,13 @@ def _gru_step(projected: Any, states: States, product: Any) -> States:
     return (update * states[0] + (1.0 - update) * candidate,)
 
 
-def _lstm_step(projected: Any, states: States, product: Any) -> States:
+def _lstm_step(projected: Tensor, states: States, product: Tensor) -> States:
     take, forget, candidate, put = tf.split(projected + product, 4, axis=1)
     memory = tf.sigmoid(forget + FORGET_BIAS) * states[1] + tf.sigmoid(take) * tf.tanh(candidate)
     return tf.sigmoid(put) * tf.tanh(memory), memory
 
 
-def _rnn_step(projected: Any, states: States, product: Any) -> States:
+def _rnn_step(projected: Tensor, states: States, product: Tensor) -> States:
     return (tf.tanh(projected + product),)
 
 

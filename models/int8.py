@@ -23,12 +23,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from cnnbench.arrays import Array, Tensor
 from cnnbench.models.graph import GraphNetwork, Reader
 from cnnbench.models.model import Model
 from cnnbench.models.network import Elementwise
 from cnnbench.models.spec import BatchNormLayer, SlidingWindow
 
-Tensor = Any  # tf.Tensor, which has no type annotations.
 Range: TypeAlias = "tuple[float, float]"  # Minimum and maximum of a tensor's values.
 
 _RECTIFIERS = ("relu", "relu6")
@@ -80,14 +80,14 @@ class _FusedConvolution(NamedTuple):
     """
 
     source: _QuantisedValue | None
-    kernel: np.ndarray[Any, Any]
-    bias: np.ndarray[Any, Any]
+    kernel: Array
+    bias: Array
     window: SlidingWindow
     depthwise: bool
     rectified: bool = False
 
     def with_factor_and_offset(
-        self, factor: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]
+        self, factor: Array, offset: Array
     ) -> _FusedConvolution:
         """Fuses a factor and an offset for each output channel into a copy of this convolution."""
         per_output = factor.reshape(-1, self.kernel.shape[3])
@@ -309,7 +309,7 @@ def _dequantize(quantised: _QuantisedValue) -> Tensor:
     )
 
 
-def _static_value(value: Tensor) -> np.ndarray[Any, Any]:
+def _static_value(value: Tensor) -> Array:
     constant = tf.get_static_value(value)
     assert constant is not None, "weights are constants"
     return np.asarray(constant, np.float32)

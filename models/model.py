@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeVar, overload
 
+from cnnbench.arrays import Array, Tensor, Tensors
 from cnnbench.base import plugins
 from cnnbench.base.plugins import is_tensor, sizes_agree, tensor_sizes, value_text
 from cnnbench.base.registry import Registry
@@ -81,10 +82,10 @@ def _wrong_metric_names_message(
     return f"values by the names in {where}, {listed}, not by {returned}"
 
 
-Elements = Annotated[Mapping[str, Any], _missing_element_message]
-Column = Annotated[Any, partial(_wrong_example_count_message, single=True)]
+Elements = Annotated[Mapping[str, Tensor], _missing_element_message]
+Column = Annotated[Tensor, partial(_wrong_example_count_message, single=True)]
 Metrics = Annotated[Mapping[str, Column], partial(_wrong_metric_names_message, "metric_names")]
-Rows = Mapping[str, Annotated[Any, _wrong_example_count_message]]
+Rows = Mapping[str, Annotated[Tensor, _wrong_example_count_message]]
 HostMetrics = Annotated[
     Mapping[str, float], partial(_wrong_metric_names_message, "host_metric_names")
 ]
@@ -173,7 +174,9 @@ class Model(abc.ABC):
             `elements` have several features, a mapping by name.
         """
 
-    def preprocess(self, example: Mapping[str, Any], seed: Any, *, training: bool) -> Elements:
+    def preprocess(
+        self, example: Mapping[str, Tensor], seed: Tensor, *, training: bool
+    ) -> Elements:
         """Converts one example of the data set to the model's `elements`: features and labels.
 
         The input pipeline calls this method, also for synthetic examples. The result contains all
@@ -186,7 +189,7 @@ class Model(abc.ABC):
         del seed, training
         return example
 
-    def loss(self, outputs: Any, labels: Any) -> Column:
+    def loss(self, outputs: Tensors, labels: Tensors) -> Column:
         """Computes the loss of each example, float32 ``[n]``, without weight decay.
 
         By default, the loss is softmax cross entropy.
@@ -199,7 +202,7 @@ class Model(abc.ABC):
 
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
 
-    def metrics(self, outputs: Any, labels: Any) -> Metrics:
+    def metrics(self, outputs: Tensors, labels: Tensors) -> Metrics:
         """Computes metrics per example, such as top-1 accuracy: float32 tensors ``[n]`` by name.
 
         An evaluation reports their means over all examples.
@@ -212,7 +215,7 @@ class Model(abc.ABC):
             return {}
         return dict(zip(("top_1", "top_5"), top_k_hits(outputs, labels, (1, 5)), strict=True))
 
-    def host_rows(self, features: Any, outputs: Any, labels: Any) -> Rows:
+    def host_rows(self, features: Tensors, outputs: Tensors, labels: Tensors) -> Rows:
         """Computes the tensors ``[n, ...]``, by name, from which `host_metrics` computes metrics.
 
         By default, there are no such values. An evaluation computes the tensors on the host, even
@@ -221,7 +224,7 @@ class Model(abc.ABC):
         del features, outputs, labels
         return {}
 
-    def host_metrics(self, rows: Mapping[str, Any]) -> HostMetrics:
+    def host_metrics(self, rows: Mapping[str, Array]) -> HostMetrics:
         """Computes metrics that are not means over examples, such as error rates, by name.
 
         The names are `host_metric_names`, if the model declares them.
@@ -269,7 +272,7 @@ def _sizes_text(values: range) -> str:
     return f"{kind} from {values.start} to {values[-1]}"
 
 
-def top_k_hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
+def top_k_hits(logits: Tensor, labels: Tensor, tops: Sequence[int]) -> list[Column]:
     """Returns each label's probability of being among the k largest logits, for every k in `tops`.
 
     Equal logits are ordered at random. If e logits equal the label's logit (including itself) and g

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Literal, NamedTuple, TypeVar, cast, get_args
 
+from cnnbench.arrays import Array
 from cnnbench.errors import UsageError
 
 # Features and labels of examples, as plain data.
@@ -195,7 +196,7 @@ class Initializer:
     scale: float = 1.0
     mode: Literal["fan_in", "fan_out"] = "fan_in"
     source: str = ""
-    draw: Callable[[str, int, int], Any] | None = dataclasses.field(
+    draw: Callable[[str, int, int], Array] | None = dataclasses.field(
         default=None, repr=False, compare=False
     )
 
@@ -217,7 +218,7 @@ class Initializer:
         return cls("variance_scaling", scale=scale, mode=mode)
 
     @classmethod
-    def given(cls, draw: Callable[[str, int, int], Any], source: str) -> Initializer:
+    def given(cls, draw: Callable[[str, int, int], Array], source: str) -> Initializer:
         """Creates an initializer that calls ``draw(name, seed, tower)`` for the initial value.
 
         Args:

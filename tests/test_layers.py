@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 WINGS = (
-    ("errors", "version"),
+    ("arrays", "errors", "version"),
     ("base",),
     ("models", "optimizers", "variable_mgr"),
     ("records",),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeVar, cast
 
+from cnnbench.arrays import Array
 from cnnbench.base import plugins
 from cnnbench.base.job import Chooser, Job, cpu_of_device, least_bytes_chooser, round_robin_chooser
 from cnnbench.base.registry import SpecRegistry
@@ -494,7 +495,7 @@ class InitializerLike(Protocol):
     def value(self) -> float: ...  # noqa: D102
 
     @property
-    def draw(self) -> Callable[[str, int, int], Any] | None: ...  # noqa: D102
+    def draw(self) -> Callable[[str, int, int], Array] | None: ...  # noqa: D102
 
     def draw_stddev(self, shape: Sequence[int]) -> float:
         """Returns the standard deviation of a truncated normal for a variable of this shape.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+from cnnbench.arrays import Tensor, Tensors
 from cnnbench.base import plugins
 from cnnbench.base.files import local_or_url_path
 from cnnbench.base.registry import SpecRegistry
@@ -229,7 +230,7 @@ def detect_dataset(data_dir: str) -> Dataset:
 
 # Specification of an input as one immutable value, without flags and without TensorFlow
 
-Preprocess = Callable[[Mapping[str, Any], Any], Mapping[str, Any]]
+Preprocess = Callable[[Mapping[str, Tensor], Tensor], Mapping[str, Tensor]]
 """Function from an example and a seed to the delivered elements; see `Model.preprocess`."""
 
 OTHER_LABEL = "other_label"
@@ -399,13 +400,13 @@ class TowerBatch(NamedTuple):
       weights: float32 [batch], 1 for an example and 0 for padding; None in training.
     """
 
-    features: Any
-    labels: Any
+    features: Tensors
+    labels: Tensors
     weights: Any = None
 
     @classmethod
     def from_values(
-        cls, elements: Sequence[Element], values: Mapping[str, Any], weights: Any = None
+        cls, elements: Sequence[Element], values: Mapping[str, Tensor], weights: Any = None
     ) -> TowerBatch:
         """Creates a batch from a mapping of element names to tensors."""
         features = group_values(elements, "feature", values)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import tensorflow as tf
 
+from cnnbench.arrays import Array
 from cnnbench.base import plugins
 from cnnbench.data.dataset import Dataset, InputSource, InputSpec, Preprocess, TowerBatch
 from cnnbench.errors import DataError, UsageError, first_line, text_of
@@ -364,7 +365,7 @@ class ArrayPipeline(Pipeline):
 
     resumable = True
 
-    def __init__(self, spec: InputSpec, *arrays: Any) -> None:
+    def __init__(self, spec: InputSpec, *arrays: Array) -> None:
         rows = [len(array) for array in arrays]
         if len({*rows}) != 1:
             raise UsageError(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import GenericAlias
 from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from cnnbench.arrays import Tensor
 from cnnbench.base import plugins
 from cnnbench.base.registry import SpecRegistry
 from cnnbench.base.text import exact_number, number, parse_number
@@ -130,7 +131,7 @@ class OptimizerSpec:
     operation: str = ""
     rate: str = "lr"
     gradient: str = "grad"
-    update: Callable[..., tuple[Any, ...]] | None = None
+    update: Callable[..., tuple[Tensor, ...]] | None = None
     slots: tuple[Slot, ...] = ()
     constants: Mapping[str, Constant] = field(default_factory=dict)
     powers: Mapping[str, Constant] = field(default_factory=dict)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from cnnbench import arrays
 from cnnbench.variable_mgr.all_reduce import ReduceContext, register
 from cnnbench.variable_mgr.all_reduce.spec import (
     Formula,
@@ -31,7 +31,7 @@ class Chain:
         context.refuse_shards("chain")
         self._devices = context.devices
 
-    def __call__(self, tensors: Sequence[Any], index: int) -> list[Any]:
+    def __call__(self, tensors: Sequence[arrays.Tensor], index: int) -> list[arrays.Tensor]:
         """See `Algorithm.__call__`."""
         import tensorflow as tf  # here: predictions and checks of flags do not need it
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cnnbench.arrays import Array
 from cnnbench.data import Dataset, InputSpec, register_dataset
 from cnnbench.data.folder import Findings, ImageFacts, ImageTally
 from cnnbench.errors import DataError, FlagError
@@ -26,7 +27,7 @@ def find(data_dir: str, subset: str) -> Sequence[Path]:
     return [path]
 
 
-def load(path: Path) -> tuple[Any, Any]:
+def load(path: Path) -> tuple[Array, Array]:
     """Images and labels of a file; all that can be wrong with one ends in a DataError."""
     try:
         with np.load(path, allow_pickle=False) as arrays:

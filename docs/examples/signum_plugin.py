@@ -2,12 +2,13 @@
 algorithm 2): cnnbench --plugin=docs/examples/signum_plugin.py --optimizer=signum --signum_beta=0.9.
 """
 
-from typing import Any
-
+from cnnbench.arrays import Tensor
 from cnnbench.optimizers import Constant, OptimizerSpec, Slot, register_optimizer
 
 
-def update(weight: Any, gradient: Any, rate: Any, mean: Any, beta: float) -> tuple[Any, Any]:
+def update(
+    weight: Tensor, gradient: Tensor, rate: Tensor, mean: Tensor, beta: float
+) -> tuple[Tensor, Tensor]:
     """The amount that is subtracted from the weight, and the new mean of gradients."""
     import tensorflow as tf  # here, so that --help and refusals do not load it
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cnnbench.arrays import Array, Tensor
 from cnnbench.data import Dataset, InputSpec, register_dataset
 from cnnbench.data.folder import Findings
 from cnnbench.errors import DataError, FlagError
@@ -42,14 +43,16 @@ class Forecast(Model):
         x = net.affine(net.concat([net.flatten(features["hours"]), place]), 64)
         return {"rain": net.logits(x), "degrees": net.affine(x, 1, None)}
 
-    def loss(self, outputs: Mapping[str, Any], labels: Mapping[str, Any]) -> Any:
+    def loss(self, outputs: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> Tensor:
         """Cross entropy of the rain and squared error of the degrees, per example."""
         import tensorflow as tf
 
         rain = tf.nn.sparse_softmax_cross_entropy_with_logits(labels["rain"], outputs["rain"])
         return rain + tf.square(outputs["degrees"][:, 0] - labels["degrees"] / 10.0)
 
-    def metrics(self, outputs: Mapping[str, Any], labels: Mapping[str, Any]) -> Mapping[str, Any]:
+    def metrics(
+        self, outputs: Mapping[str, Tensor], labels: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
         """What evaluation prints and records means of."""
         import tensorflow as tf
 
@@ -57,11 +60,16 @@ class Forecast(Model):
         off = tf.abs(10.0 * outputs["degrees"][:, 0] - labels["degrees"])
         return {"rain_hits": tf.cast(hits, tf.float32), "degrees_off": off}
 
-    def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
+    def host_rows(
+        self,
+        features: Mapping[str, Tensor],
+        outputs: Mapping[str, Tensor],
+        labels: Mapping[str, Tensor],
+    ) -> Mapping[str, Tensor]:
         """What `host_metrics` gets of every example."""
         return {"told": 10.0 * outputs["degrees"][:, 0], "true": labels["degrees"]}
 
-    def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
+    def host_metrics(self, rows: Mapping[str, Array]) -> Mapping[str, float]:
         """A median is no mean over examples."""
         return {"median_off": float(np.median(np.abs(rows["told"] - rows["true"])))}
 
@@ -74,7 +82,7 @@ def find(data_dir: str, subset: str) -> Sequence[Path]:
     return [path]
 
 
-def load(path: Path) -> list[Any]:
+def load(path: Path) -> list[Array]:
     """An array per element; all that can be wrong with a file ends in a DataError."""
     try:
         with np.load(path, allow_pickle=False) as arrays:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cnnbench.arrays import Array, Tensor
 from cnnbench.models.model import Model, register_model
 from cnnbench.models.network import Network, T
 from cnnbench.models.spec import BatchNorm, Element, LearningRateSpec
@@ -65,7 +66,7 @@ class DeepSpeech2(Model):
             x = net.recurrent(x, self.units, "lstm", bidirectional=True)
         return net.logits(net.batch_norm(x))
 
-    def loss(self, outputs: Any, labels: Mapping[str, Any]) -> Any:
+    def loss(self, outputs: Tensor, labels: Mapping[str, Tensor]) -> Tensor:
         """Computes the CTC loss: the negative log probability of the transcript.
 
         The loss is 0 if there are too few frames for the letters of the transcript.
@@ -75,7 +76,9 @@ class DeepSpeech2(Model):
         frames = frames_after_convolutions(labels["num_frames"])
         return ctc_loss(outputs, labels["transcript"], labels["transcript_length"], frames)
 
-    def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
+    def host_rows(
+        self, features: Tensor, outputs: Tensor, labels: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
         """Returns the most likely letter (or blank) of each frame, and the true transcript."""
         import tensorflow as tf
 
@@ -92,7 +95,7 @@ class DeepSpeech2(Model):
             "transcript_length": labels["transcript_length"],
         }
 
-    def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
+    def host_metrics(self, rows: Mapping[str, Array]) -> Mapping[str, float]:
         """Computes the word and letter error rates: edit distance divided by transcript length."""
         wrong = {"word": 0, "letter": 0}
         total = {"word": 0, "letter": 0}

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from cnnbench.arrays import Array, Tensor
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import signal_name
 from cnnbench.base.terminal import ErrorStoringStream
@@ -83,7 +84,7 @@ class KerasModel(Model):
         self._application = application
         self._built: dict[str, Any] = {}
         self._lock = threading.Lock()
-        self._values: dict[tuple[int, int], dict[str, Any]] = {}
+        self._values: dict[tuple[int, int], dict[str, Array]] = {}
         self._apply_declaration(_declare_in_child(self._declare_keras_model))
         # A model that this process has built was not built with the run's seed, so it is discarded.
         self._built.clear()
@@ -130,7 +131,7 @@ class KerasModel(Model):
                 )
             return self._built[dtype]
 
-    def _draw_initial_value(self, name: str, seed: int, tower: int) -> Any:
+    def _draw_initial_value(self, name: str, seed: int, tower: int) -> Array:
         """Returns a variable's initial value in a model that is built with `seed` + `tower`."""
         values = self._values.setdefault((seed, tower), {})
         if name not in values:
@@ -143,7 +144,9 @@ class KerasModel(Model):
             )
         return values.pop(name)
 
-    def preprocess(self, example: Mapping[str, Any], seed: Any, *, training: bool) -> Elements:
+    def preprocess(
+        self, example: Mapping[str, Tensor], seed: Tensor, *, training: bool
+    ) -> Elements:
         """Scales images as `keras.applications` requires, and converts labels to output indices.
 
         In ImageNet, label 0 is not a class, so the first of 1,000 outputs is for label 1.
@@ -163,7 +166,7 @@ class KerasModel(Model):
         """Declares the variables, and applies the whole Keras model as one TensorFlow function."""
         values = [net.declared(variable) for variable in self.variables]
 
-        def call(images: Any, *values: Any) -> Any:
+        def call(images: Tensor, *values: Tensor) -> Tensor:
             from cnnbench.models import keras_graph
 
             return keras_graph.call_keras_model(

@@ -6,8 +6,9 @@ as in TF-slim.
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, NamedTuple
+from typing import Generic, Literal, NamedTuple
 
+from cnnbench.arrays import Tensor
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_variants
 from cnnbench.models.network import Network, T, add_aux_head
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
@@ -190,7 +191,7 @@ class NasnetCell(Generic[T]):
         return self.net.drop_path(x, self.keep, by_progress=True)
 
 
-def _select_odd_pixels(images: Any) -> Any:
+def _select_odd_pixels(images: Tensor) -> Tensor:
     """Selects the image rows and columns 1, 3, 5, ...; appends zeros if the image size is odd."""
     import tensorflow as tf
 

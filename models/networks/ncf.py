@@ -7,8 +7,8 @@ Training 0.5 to 0.7 for MovieLens 20M.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from cnnbench.arrays import Array, Tensor
 from cnnbench.models.model import Model, register_model
 from cnnbench.models.network import Network, T
 from cnnbench.models.spec import Element, LearningRateSpec
@@ -62,14 +62,16 @@ class NeuMF(Model):
             net.embedding(features["item"], self.items, units, stddev=0.01),
         ]
 
-    def loss(self, outputs: Any, labels: Any) -> Any:
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Computes the binary cross entropy. The label is 1 for an item that the user rated."""
         import tensorflow as tf
 
         logits = outputs[:, 0]
         return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, logits.dtype), logits)
 
-    def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
+    def host_rows(
+        self, features: Mapping[str, Tensor], outputs: Tensor, labels: Tensor
+    ) -> Mapping[str, Tensor]:
         """Returns the user, the score, and whether the user rated the item, for each example."""
         import tensorflow as tf
 
@@ -79,7 +81,7 @@ class NeuMF(Model):
             "rated": labels > 0,
         }
 
-    def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
+    def host_metrics(self, rows: Mapping[str, Array]) -> Mapping[str, float]:
         """Computes hit rate and normalised discounted cumulative gain of the ten top ranks."""
         import numpy as np
 
@@ -91,7 +93,7 @@ class NeuMF(Model):
         return {"hit_rate_10": float(hits.mean()), "ndcg_10": float(gains.mean())}
 
 
-def rank_rated_items(user: Any, score: Any, rated: Any) -> Any:
+def rank_rated_items(user: Array, score: Array, rated: Array) -> Array:
     """Ranks each rated item, from 0, among the unrated items of the same user. Arrays are [n].
 
     If scores are equal, the rated item is last, and a NaN is treated as a higher score. Otherwise,

@@ -12,8 +12,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
 
+from cnnbench.arrays import Array, Tensor
 from cnnbench.models.model import Model, register_model
 from cnnbench.models.network import Network, T
 from cnnbench.models.networks.resnet import ResNet
@@ -43,7 +43,7 @@ _CENTRE_SCALE, _SIDE_SCALE = 0.1, 0.2
 
 
 @functools.cache
-def make_anchors() -> Any:
+def make_anchors() -> Array:
     """Returns all anchor boxes: centre (vertical, horizontal), height and width.
 
     The result is float32 [8732, 4], in the order of feature maps, rows and cells. Values are
@@ -68,7 +68,7 @@ def make_anchors() -> Any:
     return np.clip(np.concatenate(anchors_of_maps), 0.0, 1.0).astype(np.float32)
 
 
-def centre_to_corner_boxes(boxes: Any) -> Any:
+def centre_to_corner_boxes(boxes: Tensor) -> Tensor:
     """Converts boxes [..., 4] from centre, height and width to top, left, bottom and right."""
     import tensorflow as tf
 
@@ -76,7 +76,7 @@ def centre_to_corner_boxes(boxes: Any) -> Any:
     return tf.concat([centre - sides / 2, centre + sides / 2], axis=-1)
 
 
-def intersection_over_union(first: Any, second: Any) -> Any:
+def intersection_over_union(first: Tensor, second: Tensor) -> Tensor:
     """Computes the intersection over union of boxes [m, 4] and [n, 4]: float32 [m, n]."""
     import tensorflow as tf
 
@@ -89,7 +89,7 @@ def intersection_over_union(first: Any, second: Any) -> Any:
     return tf.math.divide_no_nan(common, areas[0][:, None] + areas[1][None] - common)
 
 
-def match_anchors(boxes: Any, is_matchable: Any) -> tuple[Any, Any]:
+def match_anchors(boxes: Tensor, is_matchable: Tensor) -> tuple[Tensor, Tensor]:
     """Assigns a box to each anchor.
 
     Returns the index of the box, int64 [8732], and whether the anchor matches the box.
@@ -114,7 +114,7 @@ def match_anchors(boxes: Any, is_matchable: Any) -> tuple[Any, Any]:
     return tf.where(own >= 0, own, best), (own >= 0) | near
 
 
-def encode_boxes(boxes: Any) -> Any:
+def encode_boxes(boxes: Tensor) -> Tensor:
     """Encodes one box per anchor, [8732, 4], as the offsets that the network should predict."""
     import tensorflow as tf
 
@@ -129,7 +129,7 @@ def encode_boxes(boxes: Any) -> Any:
     )
 
 
-def decode_boxes(encoded: Any) -> Any:
+def decode_boxes(encoded: Tensor) -> Tensor:
     """Converts predicted offsets [n, 8732, 4] to boxes, as the inverse of `encode_boxes`."""
     import tensorflow as tf
 
@@ -214,7 +214,7 @@ class SSD300(Model):
                 for x, count in zip(maps, PER_CELL, strict=True)
             ]
 
-        def join_predictions(*parts: Any) -> Any:
+        def join_predictions(*parts: Tensor) -> Tensor:
             import tensorflow as tf
 
             rows = [
@@ -225,8 +225,8 @@ class SSD300(Model):
         return net.apply(join_predictions, *joined_parts, shape=(ANCHORS, width))
 
     def preprocess(
-        self, example: Mapping[str, Any], seed: Any, *, training: bool
-    ) -> Mapping[str, Any]:
+        self, example: Mapping[str, Tensor], seed: Tensor, *, training: bool
+    ) -> Mapping[str, Tensor]:
         """Adds the target box and the target class of each anchor to an example's labels."""
         import tensorflow as tf
 
@@ -240,7 +240,7 @@ class SSD300(Model):
             "anchor_classes": tf.where(matched, tf.gather(example["classes"], index), 0),
         }
 
-    def loss(self, outputs: Mapping[str, Any], labels: Mapping[str, Any]) -> Any:
+    def loss(self, outputs: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> Tensor:
         """Computes the smooth L1 loss of matched boxes plus cross entropy, per matched anchor.
 
         The cross entropy is for the classes of matched anchors and of negative anchors. The
@@ -263,7 +263,9 @@ class SSD300(Model):
         )
         return total / tf.cast(tf.maximum(matches, 1), tf.float32)
 
-    def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
+    def host_rows(
+        self, features: Tensor, outputs: Mapping[str, Tensor], labels: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
         """Returns up to 200 detected boxes for each image, and the true boxes.
 
         As in MLPerf's reference, detections are chosen from the 200 best detections of each class.
@@ -290,7 +292,7 @@ class SSD300(Model):
             **{name: labels[name] for name in ("boxes", "classes", "is_crowd", "num_boxes")},
         }
 
-    def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
+    def host_metrics(self, rows: Mapping[str, Array]) -> Mapping[str, float]:
         """Computes COCO's mean average precision for thresholds of overlap between boxes.
 
         ``map`` is for thresholds from 0.5 to 0.95, ``map_50`` for 0.5, and ``map_75`` for 0.75.
@@ -313,7 +315,7 @@ MOST_DETECTIONS = 100
 _RECALLS = 101
 
 
-def average_precision(images: Mapping[str, Any], num_classes: int) -> dict[float, float]:
+def average_precision(images: Mapping[str, Array], num_classes: int) -> dict[float, float]:
     """Computes COCO's average precision for each threshold of overlap, or NaN without true boxes.
 
     A detection is correct if it overlaps enough with a box of its class and no better detection in
@@ -342,7 +344,7 @@ def average_precision(images: Mapping[str, Any], num_classes: int) -> dict[float
     return {threshold: float(mean) for threshold, mean in zip(THRESHOLDS, means, strict=True)}
 
 
-def _average_precision_of_class(images: Mapping[str, Any], label: int) -> Any:
+def _average_precision_of_class(images: Mapping[str, Array], label: int) -> Array | None:
     """Computes a class's average precision for each threshold, or None if it has no true boxes."""
     import numpy as np
 
@@ -374,7 +376,7 @@ def _average_precision_of_class(images: Mapping[str, Any], label: int) -> Any:
 RIGHT, WRONG, IGNORED = 1, 0, -1
 
 
-def _classify_detections(overlap: Any, crowd: Any, threshold: float) -> Any:
+def _classify_detections(overlap: Array, crowd: Array, threshold: float) -> Array:
     """Classifies each detection in an image as `RIGHT`, `WRONG` or `IGNORED`.
 
     A crowd may be detected any number of times. Detections of a crowd are `IGNORED`.
@@ -399,7 +401,7 @@ def _classify_detections(overlap: Any, crowd: Any, threshold: float) -> Any:
     return verdict
 
 
-def _area_under_precision_recall(verdicts: Any, num_boxes: int) -> float:
+def _area_under_precision_recall(verdicts: Array, num_boxes: int) -> float:
     import numpy as np
 
     verdicts = verdicts[verdicts != IGNORED]
@@ -411,7 +413,7 @@ def _area_under_precision_recall(verdicts: Any, num_boxes: int) -> float:
     return float(np.append(precision, 0.0)[np.minimum(at, len(verdicts))].mean())
 
 
-def _crowd_aware_overlaps(detections: Any, boxes: Any, crowd: Any) -> Any:
+def _crowd_aware_overlaps(detections: Array, boxes: Array, crowd: Array) -> Array:
     """Computes the intersection over union of detections and true boxes, as COCO defines it.
 
     For a crowd, the intersection is divided by the area of the detection. The result has shape

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
+from cnnbench.arrays import Tensor
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
 from cnnbench.models.network import (
     STDDEV,
@@ -102,7 +102,7 @@ class SwinT(Model):
         return net.apply(bias, table, shape=(*groups, heads, tokens, tokens))
 
 
-def make_window_bias(table: Any, window: int, side: int, shift: int) -> Any:
+def make_window_bias(table: Tensor, window: int, side: int, shift: int) -> Tensor:
     """Computes the attention bias of windows from a learned value per relative position of tokens.
 
     Two tokens of a window that are not close in the image get the bias `_FORBIDDEN`.
@@ -157,7 +157,7 @@ def _shift_tokens(net: Network[T], x: T, side: int, shift: int) -> T:
         return x
     count, channels = net.shape(x)
 
-    def roll(tokens: Any) -> Any:
+    def roll(tokens: Tensor) -> Tensor:
         import tensorflow as tf
 
         grid = tf.reshape(tokens, [-1, side, side, channels])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from cnnbench.arrays import Tensor
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
 from cnnbench.models.network import STDDEV, Network, T, self_attention, token_perceptron
 from cnnbench.models.spec import Initializer, LearningRateSpec
@@ -45,7 +44,7 @@ class ViTB16(Model):
         count, channels = net.shape(x)
         token = net.variable("token", (channels,), Initializer.constant(0.0), weight_decay=False)
 
-        def prepend_token(tokens: Any, token: Any) -> Any:
+        def prepend_token(tokens: Tensor, token: Tensor) -> Tensor:
             import tensorflow as tf
 
             repeated = tf.broadcast_to(token, [tf.shape(tokens)[0], 1, channels])

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol, TypeAlias
 
+from cnnbench import arrays
 from cnnbench.base import plugins
 from cnnbench.base.registry import SpecRegistry
 from cnnbench.base.text import parse_bytes
@@ -722,7 +723,7 @@ def _wrong_sums_message(value: Sequence[Any], arguments: Sequence[Any]) -> str:
     )
 
 
-Sums = Annotated[list[Any], _wrong_sums_message]
+Sums = Annotated[list[arrays.Tensor], _wrong_sums_message]
 
 
 class Algorithm(Protocol):
@@ -731,7 +732,7 @@ class Algorithm(Protocol):
     An algorithm may have the attribute `runs_together`.
     """
 
-    def __call__(self, tensors: Sequence[Any], index: int) -> Sums:
+    def __call__(self, tensors: Sequence[arrays.Tensor], index: int) -> Sums:
         """Sums the values of one tensor over all devices; returns the sum for every device.
 
         Devices that share a result get the same tensor object, so that later operations process it
@@ -792,7 +793,7 @@ class Registration:
 
     def __post_init__(self) -> None:
         plugins.check_name("an all-reduce algorithm", self.name)
-        results = {"factory": Callable[[Sequence[Any], int], Sums], "check": object}
+        results = {"factory": Callable[[Sequence[arrays.Tensor], int], Sums], "check": object}
         for attribute, result in results.items():
             function = getattr(self, attribute)
             if function is not None:

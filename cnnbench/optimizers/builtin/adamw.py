@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from cnnbench.arrays import Tensor
 from cnnbench.optimizers.builtin.adam import BETA1, BETA2, EPSILON, POWERS, REFUSES_FP16, SLOTS
 from cnnbench.optimizers.registry import OptimizerSpec
 
 
 def adam_update_and_moments(
-    gradient: Any,
-    m: Any,
-    v: Any,
+    gradient: Tensor,
+    m: Tensor,
+    v: Tensor,
     beta1: float,
     beta2: float,
     epsilon: float,
-    beta1_power: Any,
-    beta2_power: Any,
-) -> tuple[Any, Any, Any, Any]:
+    beta1_power: Tensor,
+    beta2_power: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Computes the bias-corrected update of Adam. Returns a scalar factor of the update, the update
     without this factor, and the new moments.
 
@@ -38,8 +39,8 @@ def adam_update_and_moments(
 
 
 def weight_decrement_and_new_slots(
-    weight: Any, gradient: Any, rate: Any, decay: float, **state: Any
-) -> tuple[Any, ...]:
+    weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, **state: Any
+) -> tuple[Tensor, ...]:
     """Computes an AdamW update. See `OptimizerSpec` for the arguments and the result."""
     scale, ratio, m, v = adam_update_and_moments(gradient, **state)
     step = (rate * scale) * ratio

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cnnbench.arrays import Tensor
 from cnnbench.optimizers.builtin.adam import BETA1, BETA2, POWERS, REFUSES_FP16, SLOTS
 from cnnbench.optimizers.builtin.adamw import adam_update_and_moments
 from cnnbench.optimizers.builtin.lars import float32_norm, trust_ratio
@@ -19,8 +20,8 @@ from cnnbench.optimizers.registry import Constant, OptimizerSpec
 
 
 def weight_decrement_and_new_slots(
-    weight: Any, gradient: Any, rate: Any, decay: float, **state: Any
-) -> tuple[Any, ...]:
+    weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, **state: Any
+) -> tuple[Tensor, ...]:
     """Computes a LAMB update. See `OptimizerSpec` for the arguments and the result."""
     scale, ratio, m, v = adam_update_and_moments(gradient, **state)
     step = scale * ratio + decay * weight if decay else scale * ratio

@@ -10,20 +10,22 @@ ratio is 1 if a norm is zero. For scalars and vectors (biases, variables of batc
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from cnnbench.arrays import Tensor
 from cnnbench.optimizers.builtin.momentum import MOMENTUM
 from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
 
 
-def float32_norm(tensor: Any) -> Any:
+def float32_norm(tensor: Tensor) -> Tensor:
     """Euclidean norm of a tensor over all elements, computed in one pass."""
     import tensorflow as tf
 
     return tf.sqrt(2.0 * tf.nn.l2_loss(tensor))
 
 
-def trust_ratio(weight: Any, divisor: Callable[[Any], Any], factor: float = 1.0) -> Any:
+def trust_ratio(
+    weight: Tensor, divisor: Callable[[Tensor], Tensor], factor: float = 1.0
+) -> Tensor:
     """Computes the trust ratio of LARS and LAMB, factor * |w| / divisor(|w|), as a float32 scalar.
 
     The ratio is 1 for scalars and vectors, and if the formula results in zero or infinity.
@@ -39,14 +41,14 @@ def trust_ratio(weight: Any, divisor: Callable[[Any], Any], factor: float = 1.0)
 
 
 def weight_decrement_and_new_slots(
-    weight: Any,
-    gradient: Any,
-    rate: Any,
+    weight: Tensor,
+    gradient: Tensor,
+    rate: Tensor,
     decay: float,
-    velocity: Any,
+    velocity: Tensor,
     momentum: float,
     coefficient: float,
-) -> tuple[Any, ...]:
+) -> tuple[Tensor, ...]:
     """Computes a LARS update. See `OptimizerSpec` for the arguments and the result."""
     ratio = trust_ratio(weight, lambda size: float32_norm(gradient) + decay * size, coefficient)
     step = gradient + decay * weight if decay else gradient

@@ -5,14 +5,19 @@ The update follows algorithm 2. The defaults are from the paper.
 
 from __future__ import annotations
 
-from typing import Any
-
+from cnnbench.arrays import Tensor
 from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
 
 
 def weight_decrement_and_new_slots(
-    weight: Any, gradient: Any, rate: Any, decay: float, m: Any, beta1: float, beta2: float
-) -> tuple[Any, ...]:
+    weight: Tensor,
+    gradient: Tensor,
+    rate: Tensor,
+    decay: float,
+    m: Tensor,
+    beta1: float,
+    beta2: float,
+) -> tuple[Tensor, ...]:
     """Computes a Lion update. See `OptimizerSpec` for the arguments and the result."""
     import tensorflow as tf
 
