@@ -52,7 +52,6 @@ ROUNDS = 12
 
 def build_run(model: str, devices: int, layers: str, batch: int) -> Any:
     """Builds a run of cnnbench and initializes its variables, ready for the first step."""
-    options = {} if layers == "" else {"keras_layers": layers}
     run = BenchmarkCNN(
         Params(
             model=model,
@@ -63,7 +62,7 @@ def build_run(model: str, devices: int, layers: str, batch: int) -> Any:
             weight_decay=0.0,
             num_warmup_batches=0,
             tf_random_seed=SEED,
-            **options,
+            keras_layers=layers or "fused",
         )
     ).build()
     assert isinstance(run, NetworkWork)

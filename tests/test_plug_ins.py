@@ -208,6 +208,7 @@ def test_constants_of_plug_ins_are_flags(call, tmp_path):
     _power(call, *words, learning_rate_power=3, result_json=record, code=0)
     config = json.loads(record.read_text())["config"]
     assert (config["signum_beta"], config["learning_rate_power"]) == (0.5, 3)
+    assert "--signum_beta=0.5" in _power(call, *words, "--only_check_args", code=0).out
     for wrong, told in (
         ("--signum_beta=1", "--signum_beta=1: must be at least 0 and less than 1"),
         ("--signum_beta=x", "--signum_beta=x: must be a finite number"),

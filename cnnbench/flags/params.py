@@ -12,9 +12,9 @@ import functools
 import itertools
 import re
 import warnings
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.base.job import PS
@@ -41,6 +41,8 @@ from cnnbench.records.codec import encode
 # Job files still use obsolete and renamed flags of tf_cnn_benchmarks and its forks.
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _GPU_TRACKER = "TensorFlow 2 schedules GPU kernels itself; leave the flag out."
 _TENSORRT = "TensorFlow is built without TensorRT; use --freeze_when_forward_only and --precision."
@@ -228,26 +230,32 @@ def accept_obsolete_arguments(params: type[T]) -> type[T]:
         for notice in obsolete_notices(values) + renamed_notices(values):
             warnings.warn(notice, stacklevel=2)
         obsolete = {spec.name for spec in OBSOLETE}
-        values = {RENAMED.get(n, n): values[n] for n in values if n not in obsolete}
-        if values.keys() - SPECS.keys() - {_ADDED}:
-            load_plugin_flags(values)
-        added = {name: values.pop(name) for name in flags_of_plugins().keys() & values.keys()}
-        if added:
-            values[_ADDED] = {**values.get(_ADDED, {}), **added}
-        init(self, **values)
+        init(self, **{RENAMED.get(n, n): values[n] for n in values if n not in obsolete})
 
     params.__init__ = init_with_obsolete  # type: ignore[method-assign,assignment]
     return params
+
+
+def _takes_arguments_of(
+    source: Callable[P, object],
+) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
+    """Decorator for a method: tells type checkers that it has the arguments of `source`."""
+    del source
+    return lambda method: method
 
 
 # All flags of a run as one immutable value
 
 G = TypeVar("G")
 
+# Hidden from type checkers: if mypy knew that a subclass of the groups is frozen, it would read
+# flags with the types with which they are given (see `given`). The groups are frozen for mypy, so
+# it still refuses assignments to flags.
+_FROZEN: Mapping[str, bool] = {"frozen": True}
 
-@accept_obsolete_arguments
-@dataclass(frozen=True, kw_only=True)
-class Params(
+
+@dataclass(kw_only=True, **_FROZEN)
+class _Fields(  # type: ignore[misc]
     RunParams,
     ModelParams,
     DataParams,
@@ -258,6 +266,14 @@ class Params(
     RuntimeParams,
     OutputParams,
 ):
+    """The arguments of `Params`, in a class of their own so that `Params.replace` can name them."""
+
+    constants: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+
+
+@accept_obsolete_arguments
+@dataclass(kw_only=True, **_FROZEN)
+class Params(_Fields):  # type: ignore[misc]
     """All parameters of a run. Each field is the flag of the same name.
 
     Values are normalised (device names in lower case, numbers as floats, ``use_fp16`` equal to
@@ -267,25 +283,15 @@ class Params(
     flag that is given by both its old and its new name.
 
     Attributes:
-      added_constants: values of constants that plug-ins add, by flag, except defaults. Each
-        constant is also an argument and an attribute with the name of its flag.
+      constants: values of the constants that optimizers and schedules of plug-ins add, by the name
+        of their flag, such as ``{"my_momentum": 0.5}``. Values that equal the default are left out.
+        At run time, each constant can also be read as an attribute with the name of its flag.
     """
-
-    added_constants: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
-
-    # Type checkers see this signature, which accepts plug-in flags and texts instead of values.
-    if TYPE_CHECKING:
-
-        def __init__(self, **values: Any) -> None: ...
 
     def __post_init__(self) -> None:
         for spec in FLAGS:
             object.__setattr__(self, spec.name, spec.normalise_or_parse(getattr(self, spec.name)))
-        specs = flags_of_plugins()
-        values = ((specs[name], value) for name, value in self.added_constants.items())
-        added = {spec.name: spec.normalise_or_parse(value) for spec, value in values}
-        added = {name: value for name, value in added.items() if value != specs[name].default}
-        object.__setattr__(self, _ADDED, added)
+        object.__setattr__(self, _CONSTANTS, _changed_constants(self))
         if self.precision == "fp16" and self.use_fp16 is False:
             object.__setattr__(self, "use_fp16", True)
         elif self.use_fp16 is True and self.precision == "fp32":
@@ -294,21 +300,29 @@ class Params(
         if self.job_name == PS and self.num_gpus == 0:
             object.__setattr__(self, "num_gpus", 1)
 
-    def __getattr__(self, name: str) -> Any:
-        """Returns the value of a flag that a plug-in adds. The plug-in may have been loaded after
-        this object was created.
-        """
-        if not name.startswith("_") and (spec := flags_of_plugins().get(name)):
-            return self.added_constants.get(name, spec.default)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    # Type checkers do not see this method, so that they report misspelled names.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Returns the value of a flag that a plug-in adds. The plug-in may have been loaded
+            after this object was created.
+            """
+            if not name.startswith("_") and (spec := flags_of_plugins().get(name)):
+                return self.constants.get(name, spec.default)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Params:
-        """Creates parameters from a dictionary that `as_dict` returned. FlagError if a text cannot
-        be parsed.
+        """Creates parameters from the values of flags by name, as `as_dict` returns them: constants
+        that plug-ins add are flags, too. FlagError if a text cannot be parsed.
         """
-        return cls(**values)
+        if values.keys() - ACCEPTED.keys() - RENAMED.keys():
+            load_plugin_flags(values)
+        constants = {name: values[name] for name in flags_of_plugins() if name in values}
+        flags = {name: value for name, value in values.items() if name not in constants}
+        return cls(**flags, constants=constants)
 
+    @_takes_arguments_of(_Fields)
     def replace(self, **changes: Any) -> Params:
         """Returns a copy with changed values. ``precision`` and ``use_fp16`` remain consistent."""
         if "precision" in changes:
@@ -381,7 +395,7 @@ SPECS: Mapping[str, FlagSpec] = _FlagsWithPlugins(FLAGS)
 ACCEPTED: Mapping[str, FlagSpec] = _FlagsWithPlugins((*FLAGS, *OBSOLETE))
 """All flags that a run accepts, by name. Obsolete flags have no effect."""
 
-_ADDED = "added_constants"
+_CONSTANTS = "constants"
 _NAME = re.compile("[a-z][a-z0-9_]*")
 
 
@@ -397,6 +411,23 @@ def load_plugin_flags(values: Mapping[str, Any]) -> Mapping[str, FlagSpec]:
     return flags_of_plugins()
 
 
+def _changed_constants(params: Params) -> dict[str, float]:
+    """Reads the constants that plug-ins add, and leaves out those that have their defaults.
+    FlagError for a constant that no plug-in adds.
+    """
+    if params.constants.keys() - flags_of_plugins().keys():
+        load_plugin_flags(vars(params))
+    specs = flags_of_plugins()
+    changed: dict[str, float] = {}
+    for name, given in params.constants.items():
+        if name not in specs:
+            raise FlagError(name, given, "no optimizer or schedule of a plug-in has this constant")
+        value = specs[name].normalise_or_parse(given)
+        if value != specs[name].default:
+            changed[name] = value
+    return changed
+
+
 def _check_plugin_flag(owner: str, name: str, constant: Constant) -> None:
     """Raises UsageError if a plug-in adds a flag with an invalid or existing name, an invalid help
     text, or an invalid default.
@@ -404,7 +435,7 @@ def _check_plugin_flag(owner: str, name: str, constant: Constant) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or not isinstance(constant.help, str):
         wanted = "a name of lower-case letters, digits and _, and a text as its help"
         raise UsageError(f"a flag that a plug-in adds needs {wanted}; its name is {name!r}")
-    if name in {*ACCEPTED, *RENAMED, *REMOVED, _ADDED} or hasattr(Params, name):
+    if name in {*ACCEPTED, *RENAMED, *REMOVED, _CONSTANTS} or hasattr(Params, name):
         raise UsageError(f"the flag --{name} exists already; choose another name")
     make_constant_flag(name, constant, owner, "").check(constant.default)
 

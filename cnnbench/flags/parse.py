@@ -69,7 +69,7 @@ class ParsedArgs:
         # `Params` would silently change one of the two flags so that it matches the other.
         if {"precision", "use_fp16"} <= values.keys():
             refuse_fp16_contradiction(values["precision"], values["use_fp16"])
-        return Params(**{name: value for name, value in values.items() if name in SPECS})
+        return Params.from_dict({name: values[name] for name in values if name in SPECS})
 
     def including(self, values: Mapping[str, Any]) -> ParsedArgs:
         """Returns a copy with additional flags, or with different values of given flags."""

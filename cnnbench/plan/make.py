@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from cnnbench.base import plugins
 from cnnbench.base.job import PS, WORKER, Task
@@ -82,7 +82,7 @@ def make_plan(
     if resolve_data:
         raise_first_refusal(NETWORK, plan)
         # A size flag that equals the model's default is unset, so that equal runs have equal flags.
-        changes = dict.fromkeys(plan.network.own_sizes)
+        changes: dict[str, Any] = dict.fromkeys(plan.network.own_sizes)
         layout = plan.network.model.data_format
         if layout != "auto":
             changes["data_format"] = layout

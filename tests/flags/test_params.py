@@ -24,7 +24,7 @@ def test_a_field_is_a_flag_and_a_record_has_every_one():
     assert list(inspect.signature(Params).parameters) == names
     values = Params(model="lenet").as_dict()
     assert list(values) == [spec.name for spec in FLAGS]
-    assert {*values, "added_constants"} == set(names)
+    assert {*values, "constants"} == set(names)
     assert Params.from_dict(values) == Params(model="lenet")
     with pytest.raises(TypeError, match="batchsize"):
         Params(batchsize=3)

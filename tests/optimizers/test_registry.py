@@ -82,25 +82,51 @@ def own_constant():
     register_optimizer(OptimizerSpec(**{**SPEC, **constant("my_epsilon", 1.0, minimum=0)}))
 
 
-def test_a_constant_of_a_plug_in_is_a_flag_of_params():
+def test_a_constant_of_a_plug_in_is_given_in_constants():
     own_constant()
-    params = Params(optimizer="adagrad", my_epsilon="0.5")
+    params = Params(optimizer="adagrad", constants={"my_epsilon": "0.5"})
     assert params.my_epsilon == 0.5
-    assert params == Params(optimizer="adagrad", my_epsilon=0.5) != Params(optimizer="adagrad")
-    assert Params(optimizer="adagrad", my_epsilon=1.0) == Params(optimizer="adagrad")
+    assert params.constants == {"my_epsilon": 0.5}
+    assert params == Params(optimizer="adagrad", constants={"my_epsilon": 0.5})
+    assert params != Params(optimizer="adagrad")
+    assert Params(optimizer="adagrad", constants={"my_epsilon": 1.0}) == Params(optimizer="adagrad")
     assert params.replace(batch_size=3).my_epsilon == 0.5
-    assert params.replace(my_epsilon=0.25).my_epsilon == 0.25
+    assert params.replace(constants={"my_epsilon": 0.25}).my_epsilon == 0.25
+    assert params.replace(constants={}).my_epsilon == 1.0
     assert params.as_dict()["my_epsilon"] == 0.5
+    assert "constants" not in params.as_dict()
     assert Params.from_dict(params.as_dict()) == params
     assert identity_flags(params.as_dict())["my_epsilon"] == 0.5
     assert "my_epsilon" not in Params().as_dict()
     with pytest.raises(FlagError, match="my_epsilon=-1: must be at least 0"):
-        make_plan(params.replace(my_epsilon=-1.0), {}, resolve_data=False)
+        make_plan(params.replace(constants={"my_epsilon": -1.0}), {}, resolve_data=False)
+
+
+def test_other_names_are_not_constants_of_plug_ins():
+    own_constant()
+    with pytest.raises(TypeError, match="my_epsilon"):
+        Params(my_epsilon=1.0)
+    with pytest.raises(FlagError, match="^--momentum=0.5: no optimizer or schedule of a plug-in"):
+        Params(constants={"momentum": 0.5})
     del OPTIMIZERS["adagrad"]
     with pytest.raises(AttributeError, match="my_epsilon"):
         Params().my_epsilon  # noqa: B018
+    with pytest.raises(FlagError, match="^--my_epsilon=1: no optimizer or schedule of a plug-in"):
+        Params(constants={"my_epsilon": 1.0})
     with pytest.raises(TypeError, match="my_epsilon"):
-        Params(my_epsilon=1.0)
+        Params.from_dict({"my_epsilon": 1.0})
+
+
+def test_every_constant_of_cnnbench_is_a_flag():
+    for table in (OPTIMIZERS, SCHEDULES):
+        for name, constant in table.constants.items():
+            spec = SPECS[name]
+            limits = {"minimum": spec.minimum, "maximum": spec.maximum}
+            limits |= {"above": spec.above, "below": spec.below}
+            assert getattr(Params(), name) == spec.default == constant.default
+            assert {limit: bound for limit, bound in limits.items() if bound is not None} == (
+                constant.limits
+            )
 
 
 def test_a_constant_without_effect_is_a_notice():

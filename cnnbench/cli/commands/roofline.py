@@ -160,7 +160,7 @@ def _prepare_params(values: Mapping[str, Any]) -> Params:
             "is not supported by roofline: it profiles the last warm-up steps; give "
             "--num_warmup_batches",
         )
-    params = Params(**flags)
+    params = Params.from_dict(flags)
     steps, before = params.num_batches or _STEPS, params.num_warmup_batches
     before = _WARM_UP if before is None else before
     params = params.replace(num_batches=steps, num_warmup_batches=before + steps)

@@ -178,7 +178,7 @@ def _prepare_plugins(fork: Callable[[], None], args: ParsedArgs) -> None:
         remember_output_state(args.params.result_json or "")
         params = args.params
         if params.find_batch_size:  # Each attempt is a run without this flag.
-            params = params.replace(**{_FIND: False})
+            params = params.replace(find_batch_size=False)
         plan = partial(plan_before_plugins, params, explicit=tuple(args.given))
         register_plugin_import_hooks(fork, params, plan)
 
@@ -267,8 +267,8 @@ def _plan_and_flags_text(args: ParsedArgs, messages: MessageWriter) -> str:
         ]
         lines += describe.update_header_lines(plan)
     specs = [SPECS[name] for name in plan.explicit_flags if name in SPECS]
-    values = {**vars(plan.params), _FIND: find}
-    flags = (f"--{spec.name}={spec.text(values[spec.name])}" for spec in specs)
+    given = plan.params.replace(find_batch_size=find)
+    flags = (f"--{spec.name}={spec.text(getattr(given, spec.name))}" for spec in specs)
     return "\n".join([*lines, *flags])
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from cnnbench.flags.declare import FlagSpec, RunPart, flag, numeric_kind
+from cnnbench.flags.given import OrText
 from cnnbench.optimizers.registry import (
     OPTIMIZERS,
     SCHEDULES,
@@ -17,7 +18,6 @@ from cnnbench.optimizers.registry import (
     parse_piecewise,
 )
 
-T = TypeVar("T")
 _update = partial(flag, part=RunPart.UPDATE)
 _schedule = partial(flag, part=RunPart.UPDATE | RunPart.LEARNING_RATE)
 
@@ -33,18 +33,12 @@ _PARTS = {
 }
 
 
-def _add_constant_flags(group: type[T]) -> type[T]:
-    """Class decorator that adds the constants of all optimizers and learning rate schedules as
-    fields (flags). Apply it before `dataclass`.
-    """
-    for owner, registry in REGISTRIES.items():
-        for name, constant in registry.constants.items():
-            group.__annotations__[name] = "float"
-            about = _constant_help(constant, owner, registry.users_text(name))
-            setattr(
-                group, name, flag(constant.default, about, part=_PARTS[owner], **constant.limits)
-            )
-    return group
+def _constant(name: str) -> Any:
+    """Declares the flag of a constant that optimizers or schedules of cnnbench have."""
+    owner = next(owner for owner, table in REGISTRIES.items() if name in table.constants)
+    constant, users = REGISTRIES[owner].constants[name], REGISTRIES[owner].users_text(name)
+    about = _constant_help(constant, owner, users)
+    return flag(constant.default, about, part=_PARTS[owner], **constant.limits)
 
 
 def _constant_help(constant: Constant, owner: str, users: str) -> str:
@@ -82,7 +76,6 @@ def make_constant_flag(name: str, constant: Constant, owner: str, users: str) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-@_add_constant_flags
 class OptimizerParams:
     """Flags for optimizer and learning rate."""
 
@@ -101,7 +94,7 @@ class OptimizerParams:
         "First learning rate. If not given, the learning rate schedule of the model is used.",
         minimum=0,
     )
-    piecewise_learning_rate_schedule: PiecewiseSchedule | None = flag(
+    piecewise_learning_rate_schedule: OrText[PiecewiseSchedule | None] = flag(
         None,
         "Learning rates and the epochs at which they change. For example, 0.3;10;0.2;25;0.1 means "
         "0.3 for ten epochs, 0.2 until epoch 25, then 0.1. In general: LR0;E1;LR1;...;En;LRn.",
@@ -159,3 +152,19 @@ class OptimizerParams:
         minimum=0,
         part=RunPart.UPDATE | RunPart.HEADER,
     )
+
+    # Constants of optimizers and learning rate schedules.
+    adam_beta1: float = _constant("adam_beta1")
+    adam_beta2: float = _constant("adam_beta2")
+    adam_epsilon: float = _constant("adam_epsilon")
+    lamb_epsilon: float = _constant("lamb_epsilon")
+    momentum: float = _constant("momentum")
+    lars_coefficient: float = _constant("lars_coefficient")
+    lion_beta1: float = _constant("lion_beta1")
+    lion_beta2: float = _constant("lion_beta2")
+    rmsprop_decay: float = _constant("rmsprop_decay")
+    rmsprop_momentum: float = _constant("rmsprop_momentum")
+    rmsprop_epsilon: float = _constant("rmsprop_epsilon")
+    num_epochs_per_decay: float = _constant("num_epochs_per_decay")
+    learning_rate_decay_factor: float = _constant("learning_rate_decay_factor")
+    minimum_learning_rate: float = _constant("minimum_learning_rate")

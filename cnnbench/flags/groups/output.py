@@ -8,6 +8,7 @@ from functools import partial
 from cnnbench.base import text as labels
 from cnnbench.base.text import Duration
 from cnnbench.flags.declare import FlagRole, RunPart, flag
+from cnnbench.flags.given import OrText
 
 
 def _invalid_conditions_reason(text: str) -> str:
@@ -37,7 +38,7 @@ _profile = partial(flag, role=FlagRole.PROFILE)
 class OutputParams:
     """Flags for printed, recorded, saved and traced output."""
 
-    display_every: int | Duration = flag(
+    display_every: OrText[int | Duration] = flag(
         10,
         "Number of steps between two step lines, or the time after which the next step prints a "
         "line.",

@@ -8,6 +8,7 @@ from functools import partial
 from cnnbench.base.text import StopAt, parse_number
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagRole, RunPart, flag, names_of_flags, specs_of
+from cnnbench.flags.given import Items, OrText
 
 _FORM = "must be METRIC:VALUE, as in top_1:0.759 or loss:2.5"
 
@@ -72,19 +73,19 @@ class RunParams:
         above=0,
         unset=0,
     )
-    eval_during_training_at_specified_steps: tuple[int, ...] = _evaluating(
+    eval_during_training_at_specified_steps: Items[int] = _evaluating(
         (),
         "Pause training after each of these global steps (comma-separated), evaluate, and "
         "continue.",
         minimum=1,
     )
-    eval_during_training_at_specified_epochs: tuple[float, ...] = _evaluating(
+    eval_during_training_at_specified_epochs: Items[float] = _evaluating(
         (),
         "Pause training after each of these epochs (comma-separated, fractions allowed), "
         "evaluate, and continue.",
         above=0,
     )
-    stop_at: StopAt | None = flag(
+    stop_at: OrText[StopAt | None] = flag(
         None,
         "End training as soon as an evaluation reaches METRIC:VALUE, such as top_1:0.759: at "
         "least VALUE, or at most VALUE if a lower value is better (loss:2.5, "
@@ -245,7 +246,7 @@ class RunParams:
         "If the loss becomes infinite or NaN, continue the run. Without this flag, the run fails.",
         only_with="not eval: an evaluation never ends because of a loss",
     )
-    plugin: tuple[str, ...] = flag(
+    plugin: Items[str] = flag(
         (),
         "Python file that registers your own networks, data sets, modes, all-reduce algorithms, "
         "optimizers, schedules, metrics or readers. The file is loaded before flags are checked. "

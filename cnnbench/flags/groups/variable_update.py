@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cnnbench.flags.declare import RunPart, flag
+from cnnbench.flags.given import OrText
 from cnnbench.variable_mgr.all_reduce.spec import (
     COMMUNICATION_HINTS,
     AllReduceSpec,
@@ -100,7 +101,7 @@ class VariableUpdateParams:
         "are one step late.",
         part=RunPart.UPDATE | RunPart.HEADER,
     )
-    all_reduce_spec: AllReduceSpec | None = flag(
+    all_reduce_spec: OrText[AllReduceSpec | None] = flag(
         None,
         "All-reduce algorithm of replicated and distributed_all_reduce, such as xring#2 or "
         "nccl/rechd; docs/all_reduce.md lists them. distributed_all_reduce also takes "
