@@ -86,9 +86,7 @@ class _FusedConvolution(NamedTuple):
     depthwise: bool
     rectified: bool = False
 
-    def with_factor_and_offset(
-        self, factor: Array, offset: Array
-    ) -> _FusedConvolution:
+    def with_factor_and_offset(self, factor: Array, offset: Array) -> _FusedConvolution:
         """Fuses a factor and an offset for each output channel into a copy of this convolution."""
         per_output = factor.reshape(-1, self.kernel.shape[3])
         bias = self.bias * factor + offset

@@ -48,7 +48,7 @@ def open_files(spec: InputSpec) -> Any:
     """The pipeline of a run. TensorFlow is imported here and not above: refusals stay fast."""
     from cnnbench.data.pipeline import ArrayPipeline
 
-    (path,) = find(spec.data_dir, spec.subset)
+    (path,) = find(str(spec.data_dir), spec.subset)
     images, labels = load(path)
     return ArrayPipeline(spec, images.astype(np.float32) / 127.5 - 1, labels)
 

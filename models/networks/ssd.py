@@ -65,7 +65,8 @@ def make_anchors() -> Array:
         cell = np.broadcast_to(cell, (cells, cells, len(shapes), 2))
         sides = np.broadcast_to(np.array(shapes), cell.shape)
         anchors_of_maps.append(np.concatenate([cell, sides], axis=-1).reshape(-1, 4))
-    return np.clip(np.concatenate(anchors_of_maps), 0.0, 1.0).astype(np.float32)
+    anchors: Array = np.clip(np.concatenate(anchors_of_maps), 0.0, 1.0)
+    return anchors.astype(np.float32)
 
 
 def centre_to_corner_boxes(boxes: Tensor) -> Tensor:
@@ -348,7 +349,9 @@ def _average_precision_of_class(images: Mapping[str, Array], label: int) -> Arra
     """Computes a class's average precision for each threshold, or None if it has no true boxes."""
     import numpy as np
 
-    scores, verdicts, boxes = [], [], 0
+    scores: list[Array] = []
+    verdicts: list[list[Array]] = []
+    boxes = 0
     for row in range(len(images["num_boxes"])):
         is_box = np.arange(images["boxes"].shape[1]) < images["num_boxes"][row]
         is_box &= images["classes"][row] == label
@@ -369,7 +372,7 @@ def _average_precision_of_class(images: Mapping[str, Array], label: int) -> Arra
     if not scores:
         return np.zeros(len(THRESHOLDS))
     order = np.argsort(-np.concatenate(scores), kind="stable")
-    judged = np.concatenate(verdicts, axis=1)[:, order]
+    judged: Array = np.concatenate(verdicts, axis=1)[:, order]
     return np.array([_area_under_precision_recall(verdict, boxes) for verdict in judged])
 
 
@@ -423,8 +426,9 @@ def _crowd_aware_overlaps(detections: Array, boxes: Array, crowd: Array) -> Arra
 
     begin = np.maximum(detections[:, None, :2], boxes[None, :, :2])
     end = np.minimum(detections[:, None, 2:], boxes[None, :, 2:])
-    common = np.prod(np.maximum(end - begin, 0.0), axis=-1)
+    common: Array = np.prod(np.maximum(end - begin, 0.0), axis=-1)
     detection_areas = np.prod(detections[:, 2:] - detections[:, :2], axis=-1)[:, None]
     box_areas = np.prod(boxes[:, 2:] - boxes[:, :2], axis=-1)[None]
     unions = np.where(crowd, detection_areas, detection_areas + box_areas - common)
-    return np.divide(common, unions, out=np.zeros_like(common), where=unions > 0)
+    shares: Array = np.divide(common, unions, out=np.zeros_like(common), where=unions > 0)
+    return shares

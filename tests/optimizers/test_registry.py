@@ -106,12 +106,12 @@ def test_other_names_are_not_constants_of_plug_ins():
     own_constant()
     with pytest.raises(TypeError, match="my_epsilon"):
         Params(my_epsilon=1.0)
-    with pytest.raises(FlagError, match="^--momentum=0.5: no optimizer or schedule of a plug-in"):
+    with pytest.raises(FlagError, match=r"^--momentum=0\.5: no optimizer or schedule of a plug-in"):
         Params(constants={"momentum": 0.5})
     del OPTIMIZERS["adagrad"]
     with pytest.raises(AttributeError, match="my_epsilon"):
         Params().my_epsilon  # noqa: B018
-    with pytest.raises(FlagError, match="^--my_epsilon=1: no optimizer or schedule of a plug-in"):
+    with pytest.raises(FlagError, match=r"^--my_epsilon=1: no optimizer or schedule of a plug-in"):
         Params(constants={"my_epsilon": 1.0})
     with pytest.raises(TypeError, match="my_epsilon"):
         Params.from_dict({"my_epsilon": 1.0})

@@ -73,17 +73,19 @@ class RunParams:
         above=0,
         unset=0,
     )
-    eval_during_training_at_specified_steps: Items[int] = _evaluating(
+    eval_during_training_at_specified_steps: Items[int] = flag(
         (),
         "Pause training after each of these global steps (comma-separated), evaluate, and "
         "continue.",
         minimum=1,
+        part=RunPart.EVALUATIONS,
     )
-    eval_during_training_at_specified_epochs: Items[float] = _evaluating(
+    eval_during_training_at_specified_epochs: Items[float] = flag(
         (),
         "Pause training after each of these epochs (comma-separated, fractions allowed), "
         "evaluate, and continue.",
         above=0,
+        part=RunPart.EVALUATIONS,
     )
     stop_at: OrText[StopAt | None] = flag(
         None,

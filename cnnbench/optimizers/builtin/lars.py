@@ -23,9 +23,7 @@ def float32_norm(tensor: Tensor) -> Tensor:
     return tf.sqrt(2.0 * tf.nn.l2_loss(tensor))
 
 
-def trust_ratio(
-    weight: Tensor, divisor: Callable[[Tensor], Tensor], factor: float = 1.0
-) -> Tensor:
+def trust_ratio(weight: Tensor, divisor: Callable[[Tensor], Tensor], factor: float = 1.0) -> Tensor:
     """Computes the trust ratio of LARS and LAMB, factor * |w| / divisor(|w|), as a float32 scalar.
 
     The ratio is 1 for scalars and vectors, and if the formula results in zero or infinity.
