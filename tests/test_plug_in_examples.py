@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from short_runs import TINY, run
 
 from cnnbench import Params
 from cnnbench.base import plugins
@@ -24,6 +25,7 @@ from cnnbench.records.codec import encode
 from cnnbench.records.exports import EXPORTS
 from cnnbench.records.metric import ALL, HISTORY, METRICS, load_metrics
 from cnnbench.records.readers import READERS, read_results
+from cnnbench.run.driver.observers.observer import OBSERVERS
 from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create, modes
 from cnnbench.variable_mgr.gradients import VariableGradients
 
@@ -33,7 +35,7 @@ EXAMPLES = dict(re.findall(r"^### ([\w -]+)\n.*?^```python\n(.*?)^```", SECTION,
 KINDS = {
     **{"Network": "model", "Data set": "data set", "Mode": "mode", "Optimizer": "optimizer"},
     **{"All-reduce algorithm": "all-reduce algorithm", "Schedule": "schedule", "Metric": "metric"},
-    **{"Reader": "reader", "Export format": "export format"},
+    **{"Reader": "reader", "Export format": "export format", "Observer": "observer"},
 }
 """Kinds of objects by heading."""
 
@@ -60,7 +62,7 @@ def rng() -> np.random.Generator:
 
 
 def test_every_kind_has_an_example() -> None:
-    assert EXAMPLES.keys() == KINDS.keys() == LOOKUPS.keys()
+    assert EXAMPLES.keys() == KINDS.keys()
     assert {*KINDS.values()} == plugins._kinds.keys()
 
 
@@ -203,6 +205,26 @@ def test_export_format(
     assert re.search(r"--format=tsx: must be one of table, .*tsv", err)
 
 
+@pytest.mark.usefixtures("quick_start")
+def test_observer(load: Load, tmp_path: Path) -> None:
+    record = run(plugin=load("Observer"), num_batches=5, num_warmup_batches=0).record
+    steps, losses = np.loadtxt(tmp_path / "losses.txt", unpack=True)
+    np.testing.assert_array_equal(steps, [2, 4])
+    np.testing.assert_allclose(losses, np.array(record.losses)[[1, 3]], rtol=1e-6)
+    assert [*OBSERVERS] == ["losses"]
+
+
+@pytest.mark.usefixtures("quick_start")
+def test_a_mistake_in_an_observer_is_one_line(
+    load: Load, call: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = Path(load("Observer"))
+    path.write_text(path.read_text().replace("state.loss", "state.lost"))
+    err = call(f"--plugin={path}", **TINY, code=4).err
+    assert re.search(rf"error: {path}:\d+: Losses\.training_paused\(\): AttributeError", err)
+    assert "Traceback" not in err
+
+
 LOOKUPS: dict[str, Callable[[], Any]] = {
     "Network": lambda: get_model("averages", "cifar10").name == "averages",
     "Data set": lambda: find_dataset("arrays", None).name == "arrays",
@@ -226,6 +248,12 @@ def test_an_installed_package_brings_it(heading: str, install: Callable[..., Non
     (name,) = {*kind} - before
     origin = f"entry point probe = cnnbench_provider of group {kind.group}"
     assert plugins.plugin_of_object(kind.kind, name) == origin
+
+
+def test_kinds_that_flags_name_have_entry_points() -> None:
+    kinds: list[Any] = [*plugins._kinds.values()]
+    assert all(bool(kind.flag) == bool(kind.group) for kind in kinds)
+    assert {kind.kind for kind in kinds if kind.group} == {KINDS[heading] for heading in LOOKUPS}
 
 
 def test_commands_take_names_of_packages(

@@ -40,7 +40,10 @@ def test_every_kind_is_documented_with_an_example():
     assert {call for _, call, *_ in rows} == kinds.keys()
     for _, call, flag, group, cell in rows:
         kind = kinds[call]
-        assert (flag, group) == (f"`--{kind.flag}`", f"`{kind.group}`")
+        assert (flag, group) == (
+            f"`--{kind.flag}`" if kind.flag else "-",
+            f"`{kind.group}`" if kind.group else "-",
+        )
         for example in re.findall(r"\(examples/(\w+)\.py\)", cell):
             path = str(EXAMPLES / f"{example}.py")
             assert plugins.load_plugin_file(path)[kind.kind], example

@@ -161,6 +161,7 @@ _REGISTRIES = (
     "cnnbench.records.exports",
     "cnnbench.records.metric",
     "cnnbench.records.readers",
+    "cnnbench.run.driver.observers.observer",
 )
 
 

@@ -7,14 +7,18 @@ The type of an observer says what it may do there:
 - A `PausingObserver` can also request pauses, in which no step is in flight. The time of a pause is
   part of the loop's time, but of no step's time.
 - A `SuspendingObserver` can also suspend the loop. This time is not part of the loop's time.
+
+Plug-ins can register observers of the first two types.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from cnnbench.base import plugins
+from cnnbench.base.registry import Registry
 from cnnbench.records.run import Evaluation
 
 if TYPE_CHECKING:
@@ -39,6 +43,11 @@ class TrainingState(NamedTuple):
 
 class Observer:
     """Base class of objects that are called at the events of a run. It ignores all events."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not plugins.is_defined_by_cnnbench(cls):
+            plugins.check_plugin_methods(cls, PausingObserver)
 
     def training_begins(self, global_step: int, steps: int) -> None:
         """Called when the training begins, which runs a warm-up and at most `steps` timed steps."""
@@ -114,3 +123,29 @@ class SuspendingObserver(PausingObserver):
 
         The arguments are those of `training_suspended`; `loop_seconds` is 0 without timed steps.
         """
+
+
+M = TypeVar("M", bound=Callable[[Any], Observer | None])
+
+OBSERVERS: Registry[str, Callable[[Any], Observer | None]] = Registry(
+    "observer", "cnnbench.run.driver.observers.register_observer(name)"
+)
+"""Functions that create the observers of plug-ins, by name."""
+
+
+def register_observer(name: str) -> Callable[[M], M]:
+    """Decorator that registers a function that creates an observer of each run.
+
+    The function takes the flags of the run (`cnnbench.Params`). If it returns None, the run has no
+    such observer. In a job, every process calls the function.
+
+    Raises:
+      UsageError: another observer has the name.
+    """
+
+    def register(make: M) -> M:
+        plugins.check_name("an observer", name)
+        OBSERVERS.add(name, plugins.with_checked_results(make, Observer | None, ("params",)))
+        return make
+
+    return register

@@ -11,7 +11,7 @@ from cnnbench.run.driver.describe import benchmark_log_parameters
 from cnnbench.run.driver.observers.benchmark_log import BenchmarkLog
 from cnnbench.run.driver.observers.checkpoint_saver import CheckpointSaver
 from cnnbench.run.driver.observers.mlperf_log import MLPerfLog
-from cnnbench.run.driver.observers.observer import Observer
+from cnnbench.run.driver.observers.observer import OBSERVERS, Observer
 from cnnbench.run.driver.observers.replica_check import ReplicaCheck
 from cnnbench.run.driver.observers.summaries import EvaluationSummaries, TrainingSummaries
 from cnnbench.run.driver.work import NetworkWork, TrainingWork
@@ -44,6 +44,9 @@ def opened_observers(run: RunContext, work: NetworkWork) -> Iterator[list[Observ
             add(BenchmarkLog(folder, config, parameters, facts, test_id, record))
         if flags.ml_perf_compliance_logging and plan.work.trains:
             add(MLPerfLog(plan, run.output.messages.write_unprefixed))
+        for make in OBSERVERS.values():
+            if (made := make(flags)) is not None:
+                add(made)
         yield observers
 
 
