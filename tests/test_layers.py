@@ -31,7 +31,7 @@ WINGS = (
 INSIDE = {
     "base": (
         ("files", "interrupts", "stats", "text"),
-        ("charts", "job", "inference", "plugins", "slow_steps", "terminal", "time_series"),
+        ("charts", "job", "inference", "plugins", "rules", "slow_steps", "terminal", "time_series"),
         ("document", "levels", "registry", "rendezvous"),
     ),
     "run": (("runtime",), ("cluster", "observe", "step"), ("driver",)),

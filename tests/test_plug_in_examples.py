@@ -28,6 +28,7 @@ from cnnbench.records.readers import READERS, read_results
 from cnnbench.run.driver.observers.observer import OBSERVERS
 from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create, modes
 from cnnbench.variable_mgr.gradients import VariableGradients
+from cnnbench.variable_mgr.modes import find_mode
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("\n## Plug-ins\n")[2].partition("\n## ")[0]
@@ -107,7 +108,7 @@ def test_data_set(load: Load, rng: np.random.Generator, tmp_path: Path) -> None:
 def test_mode(load: Load, cpu_devices: tuple[str, ...]) -> None:
     load("Mode")
     spec = VariableMgrSpec(
-        variable_update="signs", devices=cpu_devices[:2], cpu_device=cpu_devices[0]
+        mode=find_mode("signs"), devices=cpu_devices[:2], cpu_device=cpu_devices[0]
     )
     manager = create(spec, ())
     gradients = np.array([[3, -0.5, 0], [2, 4, -1]], np.float32)

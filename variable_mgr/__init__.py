@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from cnnbench.base import plugins
+from cnnbench.base.rules import no_effect, refuse, refuse_any_value
 from cnnbench.errors import UsageError
 from cnnbench.variable_mgr.modes import (
     Copies,
@@ -36,6 +37,9 @@ __all__ = [
     "create",
     "load_plugin",
     "names",
+    "no_effect",
+    "refuse",
+    "refuse_any_value",
     "register_mode",
 ]
 

@@ -182,7 +182,7 @@ class VariableMgr(abc.ABC):
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         if spec.staged and not spec.mode.staged:
-            reason = f"does not work with --variable_update={spec.variable_update}"
+            reason = f"does not work with --variable_update={spec.mode.name}"
             raise FlagError("staged_vars", "true", reason)
         for name, count in Counter(variable.name for variable in variables).items():
             if count > 1:

@@ -12,13 +12,13 @@ import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Protocol, TypeVar, cast
 
 from cnnbench.arrays import Array
 from cnnbench.base import plugins
 from cnnbench.base.job import Chooser, Job, cpu_of_device, least_bytes_chooser, round_robin_chooser
 from cnnbench.base.registry import SpecRegistry
+from cnnbench.base.rules import FlagRule, HasFlags, always, refuse, refuse_any_value
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, is_gpu, single
 
@@ -77,10 +77,8 @@ class Mode:
       one_tower: the reason why a process can use only one device. It completes the sentence
         "--variable_update=NAME has ...". "" if a process can use several devices.
       needs: required flags, each with the value that `cnnbench strategies` gives it.
-      refuses: settings that are refused, each with a reason that completes the sentence "cannot go
-        with --variable_update=NAME, whose ...". A setting is "flag" (switched on), "flag=value", or
-        several of these with commas. With several, all must be set, and the error message names the
-        last one.
+      rules: rules about flags in this mode (`cnnbench.base.rules`). Their tests get the plan of a
+        run and may use `plan.params.FLAG`.
     """
 
     name: str
@@ -99,7 +97,7 @@ class Mode:
     by_size: bool = False
     one_tower: str = ""
     needs: Mapping[str, str] = field(default_factory=dict)
-    refuses: Mapping[str, str] = field(default_factory=dict)
+    rules: tuple[FlagRule[HasFlags], ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -146,7 +144,7 @@ class Mode:
 DEFAULT = "parameter_server"
 """The default mode. It is also the mode of single-device runs to which others are compared."""
 
-_ONLY_TRAINS = f"which only trains; use {DEFAULT} in its place"
+_WITH_COORDINATOR = "cannot be used with --variable_update=parameter_server_strategy"
 
 BUILT_IN: tuple[Mode, ...] = (
     Mode(
@@ -172,7 +170,13 @@ BUILT_IN: tuple[Mode, ...] = (
         about="one copy per device; gradients are not reduced",
         reduction=Reduction.NONE,
         in_sync=False,
-        refuses={"bn_stats=sync": "whose towers exchange nothing"},
+        rules=(
+            refuse(
+                "bn_stats",
+                lambda p: p.params.bn_stats == "sync",
+                "cannot be used with --variable_update=independent, whose towers exchange nothing",
+            ),
+        ),
     ),
     Mode(
         name="distributed_replicated",
@@ -221,10 +225,16 @@ BUILT_IN: tuple[Mode, ...] = (
         strategy="experimental.CentralStorageStrategy",
         algorithm="reduction_to_one_device",
         # TensorFlow 2.21 misspells an option for splitting the input, and raises AttributeError.
-        refuses={
-            "input_distribution=strategy,input_sharding=auto": "whose input TensorFlow cannot "
-            "split; use --input_sharding=manual"
-        },
+        rules=(
+            refuse_any_value(
+                "input_sharding",
+                lambda p: (
+                    p.params.input_distribution == "strategy" and p.params.input_sharding == "auto"
+                ),
+                "cannot be used with --variable_update=central_storage_strategy, whose input "
+                "TensorFlow cannot split; use --input_sharding=manual",
+            ),
+        ),
     ),
     Mode(
         name="one_device_strategy",
@@ -241,13 +251,32 @@ BUILT_IN: tuple[Mode, ...] = (
         uses_ps=True,
         strategy="ParameterServerStrategy",
         one_tower="has one device per worker; start more workers",
-        refuses={
-            **dict.fromkeys(("eval", "forward_only", "input_only"), _ONLY_TRAINS),
-            "summary_verbosity,save_summaries_steps": "which has no step to look at",
-            "precision=fp16,fp16_enable_auto_loss_scale": "where no worker knows whether the "
-            "gradients of others overflow",
-            "input_distribution=strategy": "whose workers each read their own part",
-        },
+        rules=(
+            *(
+                refuse(
+                    flag,
+                    always,
+                    f"{_WITH_COORDINATOR}, which only trains; use {DEFAULT} in its place",
+                )
+                for flag in ("eval", "forward_only", "input_only")
+            ),
+            refuse(
+                "save_summaries_steps",
+                lambda p: p.params.summary_verbosity,
+                f"{_WITH_COORDINATOR}, which has no step to look at",
+            ),
+            refuse(
+                "fp16_enable_auto_loss_scale",
+                lambda p: p.params.precision == "fp16",
+                f"{_WITH_COORDINATOR}, where no worker knows whether the gradients of others "
+                "overflow",
+            ),
+            refuse(
+                "input_distribution",
+                lambda p: p.params.input_distribution == "strategy",
+                f"{_WITH_COORDINATOR}, whose workers each read their own part",
+            ),
+        ),
     ),
 )
 """The modes of this package, in the order of --help."""
@@ -548,7 +577,7 @@ class VariableMgrSpec:
         one process.
     """
 
-    variable_update: str
+    mode: Mode
     devices: tuple[str, ...]
     cpu_device: str
     parameter_device: str = "cpu"
@@ -574,11 +603,6 @@ class VariableMgrSpec:
         ):
             if value not in choices:
                 raise FlagError(flag, value, f"must be one of {', '.join(choices)}")
-
-    @cached_property
-    def mode(self) -> Mode:
-        """The mode of --variable_update."""
-        return find_mode(self.variable_update)
 
     @property
     def variable_devices(self) -> tuple[str, ...]:

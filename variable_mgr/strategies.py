@@ -403,7 +403,7 @@ class OneDeviceStrategyVariableMgr(StrategyVariableMgr):
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         if len(spec.devices) > 1:
-            raise FlagError("variable_update", spec.variable_update, "needs --num_gpus=1")
+            raise FlagError("variable_update", spec.mode.name, "needs --num_gpus=1")
         super().__init__(spec, variables)
 
     def _make_strategy(self) -> tf.distribute.Strategy:

@@ -42,7 +42,7 @@ from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.gpu import visible_devices_of_process
-from cnnbench.plan import RunPlan, make_plan
+from cnnbench.plan import RunPlan, check_flags, resolve
 from cnnbench.plan.place import ADDRESSES, JobFlagNames
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles
@@ -144,7 +144,7 @@ def check_job_flags(layout: JobLayout, command: TaskCommand, towers: int | None)
     Raises UsageError like `plan_chief`, and BenchmarkError for unusable data.
     """
     if command.name == "run":
-        return make_plan(plan_chief(command.args, layout, towers))
+        return resolve(plan_chief(command.args, layout, towers))
     values_of_flags = command.args.given
     if layout.ps:
         raise FlagError("ps", layout.ps, "has no effect in cnnbench allreduce; leave it out")
@@ -163,13 +163,13 @@ def plan_chief(args: ParsedArgs, layout: JobLayout | None, towers: int | None = 
     passes to processes.
     """
     if layout is None:
-        return make_plan(args, resolve_data=False)
+        return check_flags(args)
     values, layout = args.given, layout.with_needed_controller(args)
     return _plan_tasks(
         values,
         layout,
         towers,
-        lambda own, names: make_plan(args.including(own), names=names, resolve_data=False),
+        lambda own, names: check_flags(args.including(own), names=names),
     )
 
 
@@ -178,7 +178,7 @@ def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> ResolvedRu
 
     TensorFlow is not loaded. Raises UsageError or DataError if the run is impossible.
     """
-    return resolved_run_of_plan(make_plan(plan_chief(args.including(STORED), layout)))
+    return resolved_run_of_plan(resolve(plan_chief(args.including(STORED), layout)))
 
 
 def _plan_tasks(

@@ -35,7 +35,7 @@ from cnnbench.campaigns.processes.results_dir import (
 from cnnbench.campaigns.sweep import NOT_IN_TRIALS
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 from cnnbench.flags import ParsedArgs, args_from_values, parse_flag_texts
-from cnnbench.flags.declare import FlagRole, RunPart, flag_texts, names_of_flags
+from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.judge.report.sections.campaigns import mode_row
 from cnnbench.machine import repository
@@ -146,7 +146,7 @@ _OTHERWISE = "trains differently from the modes without it; compare it with cnnb
 _NOT_FOR_WEIGHTS = (
     *NOT_IN_TRIALS,
     *names_of_flags(FLAGS, RunPart.LEARNING_RATE),
-    *names_of_flags(FLAGS, FlagRole.PROFILE),
+    *names_of_flags(FLAGS, RunPart.PROFILE),
 )
 # Learning rate of the processes whose weights are compared.
 # Modes add gradients in different orders, so rounding errors of their weights differ.

@@ -1,9 +1,10 @@
 """Declares flags as dataclass fields. A declaration contains the type of the values, their limits,
-the help, and the purpose (role) of the flag.
+the help, what the flag affects, and how it is compared.
 
 `flag` makes the field, and `specs_of` returns the declarations of a dataclass as `FlagSpec`. The
-parser, the checks, ``--help`` and docs/flags.md use only `FlagSpec`. A declaration also contains
-the roles of its flag, so that no other module needs to list flags that are treated alike.
+parser, the checks, ``--help`` and docs/flags.md use only `FlagSpec`. Declarations also contain the
+parts of a run that use the flag, so that no other module needs to list flags that are treated
+alike.
 """
 
 from __future__ import annotations
@@ -24,53 +25,30 @@ from cnnbench.base.text import Duration, boolean_text, exact_number, parse_integ
 from cnnbench.errors import FlagError
 from cnnbench.records.files import raising_flag_errors
 
-# Purposes of flags: which flags identify a run, and which parts of a run a flag affects
+# What a flag affects, how it is compared, and which parts of a run use it
 
 
-class RepetitionMatch(enum.Enum):
-    """Which property of a flag's value must match in two runs, so that one run counts as a
-    repetition of the other.
-    """
+class Affects(enum.Enum):
+    """What a flag changes."""
+
+    RESULT = "what is computed, so that runs with different values are different measurements"
+    TIME = "only how fast it is computed"
+    NOTHING = "neither: what is shown, written or awaited outside of the timed steps"
+
+
+class ComparedBy(enum.Enum):
+    """What must be equal in two runs, so that one run is a repetition of the other."""
 
     VALUE = "the value"
-    PRESENCE = "whether it is given"
-    NUMBER = "the number of items"
+    NUMBER = "the number of items: addresses and numbers of devices differ between machines"
+    PRESENCE = "whether the flag is given: paths differ between machines"
+    SEED = "nothing: times do not depend on a seed, and accuracy is compared over seeds"
     NOTHING = "nothing"
 
 
-class FlagRole(enum.Enum):
-    """What a flag is used for. The role determines whether repetitions of a run must have the same
-    value of the flag (see `repetition_match`).
-    """
-
-    IDENTITY = "decides what is computed, or how it is computed"
-    PLUGIN = "a file with code of the user; the sizes of networks are compared instead of the path"
-    PLACE = "a path or machine; the path differs between machines"
-    PROFILE = "a file about the step; writing the file costs time, but its name does not matter"
-    ITEMS = "addresses or numbers of devices; only how many items there are matters"
-    OUTPUT = "a path of a file that is written outside of the timed steps"
-    DISPLAY = "what is shown outside of the timed steps"
-    NOTE = "a note of the user"
-    JOB = "how the processes of a job find each other, and how long they wait"
-    UNTIMED = "changes only what happens outside of the timed steps"
-    SEED = "a random seed: times do not depend on it, and accuracy should be compared over seeds"
-
-    @property
-    def repetition_match(self) -> RepetitionMatch:
-        """Which property of the values must match in repetitions, for flags with this role."""
-        return _COUNTED.get(self, RepetitionMatch.NOTHING)
-
-
-_COUNTED = {
-    FlagRole.IDENTITY: RepetitionMatch.VALUE,
-    FlagRole.ITEMS: RepetitionMatch.NUMBER,
-    **dict.fromkeys((FlagRole.PLUGIN, FlagRole.PLACE, FlagRole.PROFILE), RepetitionMatch.PRESENCE),
-}
-
-
 class RunPart(enum.Flag):
-    """Parts of a run that a flag affects, such as the input or the update of weights. A flag may
-    have several parts or none.
+    """Parts of a run that use a flag, such as the update of weights. A flag may have several parts
+    or none.
     """
 
     NONE = 0
@@ -86,10 +64,6 @@ class RunPart(enum.Flag):
     """Warm-up steps, which precede the timed steps."""
     EVALUATIONS = enum.auto()
     """When training pauses for an evaluation."""
-    CHECKPOINTS = enum.auto()
-    """When checkpoints are saved, and how many remain."""
-    LOSS_SCALE = enum.auto()
-    """The loss scale of fp16."""
     LEARNING_RATE = enum.auto()
     """The learning rate and its schedule."""
     UPDATE = enum.auto()
@@ -100,16 +74,10 @@ class RunPart(enum.Flag):
     """How gradients are packed and reduced. Has no effect on a single device."""
     ALGORITHM = enum.auto()
     """The algorithm that reduces gradients."""
-    CROSS_DEVICE = enum.auto()
-    """Reductions by tf.distribute strategies."""
-    DISTRIBUTION = enum.auto()
-    """Input that a tf.distribute strategy distributes."""
-    READING = enum.auto()
-    """How the examples of a data set are read and preprocessed."""
     MIXING = enum.auto()
     """Mixing of training images in pairs, with their labels."""
-    GPU = enum.auto()
-    """Has an effect only on GPUs."""
+    PROFILE = enum.auto()
+    """A file about a step of the warm-up. Writing the file costs time."""
     THREADS = enum.auto()
     """Sizes of thread pools."""
     TASK = enum.auto()
@@ -122,8 +90,6 @@ class RunPart(enum.Flag):
     """Applies to ``cnnbench allreduce --predict``, too."""
     PER_PROCESS = enum.auto()
     """A file or folder that a campaign chooses for each of its processes."""
-    TUNABLE = enum.auto()
-    """Changes the speed but not the trained weights."""
     STEP_WORK = enum.auto()
     """Determines how much a step computes on a device. Unless it is known, runs are not
     comparable."""
@@ -351,7 +317,7 @@ def flag(default: Any, help: str, **limits: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class FlagSpec:
-    """The declaration of a flag: type of the values, default, limits, help, and purpose (role).
+    """The declaration of a flag: type of the values, default, limits, help, and use.
 
     Attributes:
       kind: how values are read, checked and written.
@@ -378,12 +344,8 @@ class FlagSpec:
       separator: text between the items of a list; "" if each item has its own flag.
       before: value of the flag for records that do not contain the flag, if this value differs from
         the default: when the flag was added, what every run computes changed.
-      role: role of the flag in the identity of a run.
+      compared_by: what must be equal in repetitions of a run. If the flag affects nothing: NOTHING.
       part: the parts of a run that use the flag.
-      only_with: conditions for the flag to have an effect, in order. A notice names the first one
-        that is false. A condition is a flag that must be on, a ``flag=value``, or a comma-separated
-        list of such conditions, one of which must be true. "not " inverts a condition. ": " and
-        more text for the notice may follow, as in "not eval: it has no warm-up".
     """
 
     name: str
@@ -408,14 +370,13 @@ class FlagSpec:
     short: str = ""
     separator: str = ","
     before: Any = None
-    role: FlagRole = FlagRole.IDENTITY
+    affects: Affects = Affects.RESULT
+    compared_by: ComparedBy = ComparedBy.VALUE
     part: RunPart = RunPart.NONE
-    only_with: str | tuple[str, ...] = ()
 
-    @property
-    def effect_conditions(self) -> tuple[str, ...]:
-        """Conditions that must be true for the flag to have an effect (`only_with`), as a tuple."""
-        return (self.only_with,) if isinstance(self.only_with, str) else self.only_with
+    def __post_init__(self) -> None:
+        if self.affects is Affects.NOTHING:
+            object.__setattr__(self, "compared_by", ComparedBy.NOTHING)
 
     @property
     def takes_urls(self) -> bool:
@@ -506,13 +467,15 @@ def specs_of(group: type) -> tuple[FlagSpec, ...]:
     return tuple(_make_flag_spec(field, hints[field.name]) for field in dataclasses.fields(group))
 
 
-def names_of_flags(specs: Iterable[FlagSpec], role_or_part: FlagRole | RunPart) -> tuple[str, ...]:
-    """Returns the names of the flags that have the given role, or that affect one of the given
-    parts of a run, in the order of declaration.
+def names_of_flags(
+    specs: Iterable[FlagSpec], which: Affects | ComparedBy | RunPart
+) -> tuple[str, ...]:
+    """Returns the names of the flags that affect `which`, are compared by it, or are used by one of
+    these parts of a run, in the order of declaration.
     """
-    if isinstance(role_or_part, FlagRole):
-        return tuple(spec.name for spec in specs if spec.role is role_or_part)
-    return tuple(spec.name for spec in specs if spec.part & role_or_part)
+    if isinstance(which, RunPart):
+        return tuple(spec.name for spec in specs if spec.part & which)
+    return tuple(spec.name for spec in specs if which in (spec.affects, spec.compared_by))
 
 
 def split_options(options: type[T], values: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:

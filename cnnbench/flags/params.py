@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from cnnbench.base import plugins
 from cnnbench.base.job import PS
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.declare import FlagRole, FlagSpec, RepetitionMatch, flag, specs_of
+from cnnbench.flags.declare import ComparedBy, FlagSpec, RunPart, flag, specs_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.data import DataParams
@@ -331,6 +331,14 @@ class Params(_Fields):  # type: ignore[misc]
             changes["precision"] = "fp32"
         return dataclasses.replace(self, **changes)
 
+    def changed(self, flag: str) -> bool:
+        """Whether the value of a flag differs from its default."""
+        return bool(getattr(self, flag) != SPECS[flag].default)
+
+    def text(self, flag: str) -> str:
+        """Returns the value of a flag as it is written on the command line."""
+        return SPECS[flag].text(getattr(self, flag))
+
     def group(self, kind: type[G]) -> G:
         """Returns the values of the flags that the base class `kind` declares, as an instance of
         this class.
@@ -451,15 +459,20 @@ def refuse_fp16_contradiction(precision: str, use_fp16: bool) -> None:
         raise FlagError("use_fp16", use_fp16, reason)
 
 
-_ROLES = {spec.name: spec.role for spec in (*ALL_REDUCE_FLAGS, *ACCEPTED.values())}
+_COMPARED = {spec.name: spec for spec in (*ALL_REDUCE_FLAGS, *ACCEPTED.values())}
 
 
-def flag_names_by_repetition_match(*matches: RepetitionMatch) -> tuple[str, ...]:
-    """Returns the names of the flags with one of the given values of `FlagRole.repetition_match`.
-    For example, `RepetitionMatch.VALUE` selects the flags whose value must be equal in all
-    repetitions of a run.
+def flags_compared_by(*ways: ComparedBy) -> tuple[str, ...]:
+    """Returns the names of the flags that are compared in one of the given ways. For example,
+    `ComparedBy.VALUE` selects the flags whose value must be equal in all repetitions of a run.
     """
-    return tuple(name for name, role in _ROLES.items() if role.repetition_match in matches)
+    return tuple(name for name, spec in _COMPARED.items() if spec.compared_by in ways)
+
+
+def is_place(spec: FlagSpec) -> bool:
+    """Whether a flag names data, code, machines or devices, which differ between machines."""
+    of_place = spec.compared_by in (ComparedBy.PRESENCE, ComparedBy.NUMBER)
+    return of_place and not spec.part & RunPart.PROFILE
 
 
 def identity_flags(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str, Any]:
@@ -472,13 +485,13 @@ def identity_flags(values: Mapping[str, Any], *, of_places: bool = False) -> dic
     """
     by_name = {}
     for name, value in values.items():
-        role = _ROLES.get(name, FlagRole.IDENTITY)
-        counted = _COUNTED[role]
-        if counted is RepetitionMatch.VALUE or (of_places and role in _PLACES):
+        spec = _COMPARED.get(name)
+        way = ComparedBy.VALUE if spec is None else spec.compared_by
+        if way is ComparedBy.VALUE or (of_places and spec is not None and is_place(spec)):
             by_name[name] = value
-        elif counted is RepetitionMatch.PRESENCE:
+        elif way is ComparedBy.PRESENCE:
             by_name[name] = bool(value)
-        elif counted is RepetitionMatch.NUMBER:
+        elif way is ComparedBy.NUMBER:
             by_name[name] = len(str(value).split(",")) if value else 0
     return by_name
 
@@ -517,7 +530,3 @@ def changed_identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     counted = identity_flags(config)
     return {name: value for name, value in changed_flags(config).items() if name in counted}
-
-
-_COUNTED = {role: role.repetition_match for role in FlagRole}
-_PLACES = (FlagRole.PLUGIN, FlagRole.PLACE, FlagRole.ITEMS)

@@ -3,7 +3,7 @@
 This package does not import TensorFlow.
 """
 
-from cnnbench.plan.make import make_plan, parse_run
+from cnnbench.plan.make import check_flags, join_job, make_plan, parse_run, resolve
 from cnnbench.plan.run_plan import RunPlan
 
-__all__ = ["RunPlan", "make_plan", "parse_run"]
+__all__ = ["RunPlan", "check_flags", "join_job", "make_plan", "parse_run", "resolve"]

@@ -13,32 +13,27 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from cnnbench.base import plugins
+from cnnbench.base.rules import (
+    FlagRule,
+    always,
+    raise_first_refusal,
+    refuse,
+    refuse_any_value,
+)
 from cnnbench.base.text import count_text, format_bytes
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.declare import FlagRole, RunPart, names_of_flags
+from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.flags.params import FLAGS, SPECS, refuse_fp16_contradiction
 from cnnbench.machine.cpu import ONEDNN, Host, processor_facts
 from cnnbench.models.model import Model
 from cnnbench.models.spec import elements_of_role
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
-from cnnbench.plan.place import (
-    UnusableFlagRule,
-    WorkKind,
-    always,
-    built_in_mode_names,
-    exclusion_rule,
-    if_all_given,
-    if_none_given,
-    raise_first_refusal,
-    refusal_rule,
-    refusal_rule_for_any_value,
-)
+from cnnbench.plan.place import WorkKind, built_in_mode_names
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import (
     FEWEST_COORDINATED_THREADS,
     check_all_reduce,
-    is_coordinated_with_files,
 )
 from cnnbench.records import files as checkpoint_folder
 from cnnbench.records.files import refuse_shared_outputs
@@ -60,17 +55,17 @@ _SMALLEST_FP16 = 2.0**-14
 # Input paths and folders come first: if two flags name the same path, the later flag is refused.
 # Several flags may name the same folder of logs or caches.
 _PATHS = (
-    *names_of_flags(FLAGS, FlagRole.PLUGIN),
+    plugins.FLAG,
     *(spec.name for spec in FLAGS if spec.takes_urls and spec.name != "eval_dir"),
-    *(
-        spec.name
-        for spec in FLAGS
-        if spec.path == "file" and spec.role in (FlagRole.OUTPUT, FlagRole.PROFILE, FlagRole.PLACE)
-    ),
+    *(spec.name for spec in FLAGS if spec.path == "file" and spec.name != plugins.FLAG),
 )
-OF_WARM_UP = tuple(name for name in names_of_flags(FLAGS, FlagRole.PROFILE) if name != "graph_file")
+OF_WARM_UP = tuple(name for name in names_of_flags(FLAGS, RunPart.PROFILE) if name != "graph_file")
 """Flags that profile or save a step of the warm-up."""
-_ONE_OF_TWO = "; give one of the two"
+
+CROSS_DEVICE = ("cross_device_ops", "bytes_per_pack", "num_packs")
+"""Flags of reductions by strategies of tf.distribute."""
+
+_XLA = ("xla", "xla_compile")
 _ONE_STEP = "a single step; leave out one of the two flags"
 
 
@@ -83,19 +78,30 @@ def refuse_contradictions(plan: RunPlan) -> None:
 # Functions that rules use: conditions, and reasons why flags are refused.
 
 
-def _refuse_flags_that_conflict_with_mode(p: RunPlan) -> None:
-    """Refuses flags that the mode of --variable_update declares to be incompatible with it."""
+def _one_of_two(other: str) -> str:
+    return f"cannot be used with --{other}; give one of the two"
+
+
+def _is_given(flag: str, p: RunPlan) -> bool:
+    return bool(getattr(p.params, flag))
+
+
+def _computes_in_8_bits(p: RunPlan) -> bool:
+    return p.params.precision == "int8"
+
+
+def _uses_fastest_gradients(p: RunPlan) -> bool:
+    return p.params.conv_gradients == "fastest"
+
+
+def _apply_rules_of_mode(p: RunPlan) -> None:
+    """Applies the rules that the mode of --variable_update contributes."""
     mode = p.place.mode
-    settings = [setting for row in mode.refuses for setting in row.split(",")]
-    for name in (*(setting.partition("=")[0] for setting in settings), *mode.needs):
+    for name in (*(name for rule in mode.rules for name in rule.flags), *mode.needs):
         if name not in SPECS:
             declared = f"the declaration of mode {mode.name} names --{name}"
             raise UsageError(f"{declared}, which is not a flag")
-    this = f"variable_update={mode.name}"
-    rules: list[UnusableFlagRule[RunPlan]] = [
-        exclusion_rule(row, f", {reason}", this) for row, reason in mode.refuses.items()
-    ]
-    raise_first_refusal(rules, p)
+    raise_first_refusal(mode.rules, p)
     for name, value in mode.needs.items():
         if getattr(p.params, name) is None:
             reason = f"needs --{name}, such as --{name}={value}"
@@ -106,6 +112,11 @@ def _needs_mode_reason(which: Callable[[Mode], bool]) -> Callable[[RunPlan], str
     return lambda p: (
         f"needs --variable_update={built_in_mode_names(which)}, not {p.place.mode.name}"
     )
+
+
+def _reads_under_coordinator(p: RunPlan) -> bool:
+    """Whether a coordinator schedules the steps of the workers, and the workers read files."""
+    return p.place.coordinated and p.params.data_dir is not None
 
 
 def _workers_are_independent(p: RunPlan) -> bool:
@@ -181,7 +192,7 @@ def _optimizer_constant_rules(
     schedules: Iterable[str],
     schedule: tuple[str, ...] = (),
     rate: tuple[str, ...] = (),
-) -> tuple[UnusableFlagRule[RunPlan], ...]:
+) -> tuple[FlagRule[RunPlan], ...]:
     """Rules that refuse wrong values of optimizer constants, learning rates and their schedules.
 
     Args:
@@ -194,20 +205,20 @@ def _optimizer_constant_rules(
     schedule = (*schedule, *schedules)
     return (
         *(
-            refusal_rule_for_any_value(
+            refuse_any_value(
                 flag,
                 partial(_constant_vanishes_in_fp16, flag),
                 "is too small for fp16; with --fp16_vars it must be at least 2^-14",
             )
             for flag in optimizers
         ),
-        refusal_rule(
+        refuse(
             (*schedule, *rate),
-            if_all_given("piecewise_learning_rate_schedule"),
+            lambda p: p.params.piecewise_learning_rate_schedule,
             "cannot be used with --piecewise_learning_rate_schedule",
         ),
         *(
-            refusal_rule(
+            refuse(
                 flag,
                 partial(_schedule_lacks_flag, flag),
                 lambda p: (
@@ -218,13 +229,13 @@ def _optimizer_constant_rules(
             )
             for flag in schedules
         ),
-        refusal_rule(schedule, always, _explain_missing_schedule_flags),
+        refuse(schedule, always, _explain_missing_schedule_flags),
     )
 
 
-CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
+CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     # Rules about the processes of a job.
-    refusal_rule(
+    refuse(
         "summary_verbosity",
         # Only worker 0 computes gradients for summaries, so its sync batch norm would wait forever.
         lambda p: (
@@ -235,7 +246,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         ),
         lambda p: f"must be at most 1 with --bn_stats=sync in {p.place.mode.name}",
     ),
-    refusal_rule(
+    refuse(
         "all_reduce_spec",
         lambda p: (
             p.place.job.in_cluster
@@ -248,22 +259,21 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
             + built_in_mode_names(lambda mode: mode.default_all_reduce_spec == "collective")
         ),
     ),
-    refusal_rule(
+    refuse(
         "variable_update",
         lambda p: p.place.coordinated and not p.place.job.in_cluster,
         "needs processes: cnnbench launch --ps=1 starts them, or give --job_name, --worker_hosts, "
         "--ps_hosts and --controller_host",
     ),
-    refusal_rule_for_any_value(
+    refuse_any_value(
         "controller_host",
         lambda p: p.place.coordinated and not p.params.controller_host,
         lambda p: f"--variable_update={p.place.mode.name} needs a process that coordinates workers",
     ),
-    refusal_rule(
+    refuse(
         "num_inter_threads",
         lambda p: (
-            is_coordinated_with_files(p.params)
-            and p.params.num_inter_threads < FEWEST_COORDINATED_THREADS
+            _reads_under_coordinator(p) and p.params.num_inter_threads < FEWEST_COORDINATED_THREADS
         ),
         lambda p: (
             f"must be at least {FEWEST_COORDINATED_THREADS} (or 0) with "
@@ -271,14 +281,14 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
             "their input block threads"
         ),
     ),
-    refusal_rule(
+    refuse(
         "num_gpus",
         lambda p: p.place.mode.one_tower,
         lambda p: f"--variable_update={p.place.mode.name} {p.place.mode.one_tower}",
     ),
-    refusal_rule_for_any_value("variable_update", always, _refuse_flags_that_conflict_with_mode),
+    refuse_any_value("variable_update", always, _apply_rules_of_mode),
     # Rules about workers that do not wait for each other.
-    refusal_rule(
+    refuse(
         "cross_replica_sync",
         lambda p: _workers_are_independent(p) and not p.place.mode.asynchronous,
         lambda p: (
@@ -287,100 +297,151 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
             "flag true"
         ),
     ),
-    refusal_rule(
+    refuse(
         "fp16_enable_auto_loss_scale",
         lambda p: _workers_are_independent(p) and p.params.precision == "fp16",
         "needs the gradients of all workers, so leave out --nocross_replica_sync",
     ),
     # Rules about training, evaluation, forward passes, and numbers of steps.
-    exclusion_rule("eval,forward_only", ", which already runs the forward pass only"),
-    exclusion_rule(
-        "train_dir,forward_only,freeze_when_forward_only",
-        ": the graph is frozen before a checkpoint is restored",
+    refuse(
+        "forward_only",
+        lambda p: p.params.eval,
+        "cannot be used with --eval, which already runs the forward pass only",
     ),
-    refusal_rule("input_only", if_all_given("eval"), "builds no network, so leave out --eval"),
-    refusal_rule(
-        "input_only", if_all_given("forward_only"), "builds no network, so leave out --forward_only"
+    refuse(
+        "freeze_when_forward_only",
+        lambda p: p.params.forward_only and p.params.train_dir,
+        "cannot be used with --train_dir: the graph is frozen before a checkpoint is restored",
     ),
-    exclusion_rule("batch_size,global_batch_size", _ONE_OF_TWO),
-    refusal_rule(
+    refuse("input_only", lambda p: p.params.eval, "builds no network, so leave out --eval"),
+    refuse(
+        "input_only",
+        lambda p: p.params.forward_only,
+        "builds no network, so leave out --forward_only",
+    ),
+    refuse("global_batch_size", lambda p: p.params.batch_size, _one_of_two("batch_size")),
+    refuse(
         "find_batch_size",
-        if_all_given("find_batch_size"),
+        lambda p: p.params.find_batch_size,
         "works only in cnnbench run, as a command on Linux; for other commands, find the batch "
         "size with cnnbench run --find_batch_size, and give it as --batch_size",
     ),
-    exclusion_rule("num_epochs,num_batches", _ONE_OF_TWO),
-    exclusion_rule("num_epochs,max_seconds", ", which needs all steps of its epochs"),
-    exclusion_rule("eval,max_seconds", ", which has no timed loop of training steps"),
-    exclusion_rule("num_eval_epochs,num_eval_batches", _ONE_OF_TWO),
-    exclusion_rule("save_model_secs,save_model_steps", _ONE_OF_TWO),
-    exclusion_rule("precision=int8,device=gpu", ", which supports only NHWC on CPUs"),
-    exclusion_rule("precision=int8,data_format=NCHW", ", which supports only NHWC on CPUs"),
-    exclusion_rule("precision=int8,xla", ": XLA has no 8-bit kernels"),
-    exclusion_rule("precision=int8,xla_compile", ": XLA has no 8-bit kernels"),
-    exclusion_rule(
-        "conv_gradients=fastest,device=gpu",
-        ", which supports only the gradient kernels of the libraries",
+    refuse("num_batches", lambda p: p.params.num_epochs, _one_of_two("num_epochs")),
+    refuse(
+        "max_seconds",
+        lambda p: p.params.num_epochs,
+        "cannot be used with --num_epochs, which needs all steps of its epochs",
     ),
-    *(
-        exclusion_rule(f"conv_gradients=fastest,{other}", ": it supports only NHWC without XLA")
-        for other in ("data_format=NCHW", "xla", "xla_compile")
+    refuse(
+        "max_seconds",
+        lambda p: p.params.eval,
+        "cannot be used with --eval, which has no timed loop of training steps",
     ),
-    *(
-        exclusion_rule(f"recompute=blocks,{xla}", ": XLA would merge both computations of a value")
-        for xla in ("xla", "xla_compile")
+    refuse("num_eval_batches", lambda p: p.params.num_eval_epochs, _one_of_two("num_eval_epochs")),
+    refuse("save_model_steps", lambda p: p.params.save_model_secs, _one_of_two("save_model_secs")),
+    refuse(
+        "device",
+        lambda p: _computes_in_8_bits(p) and p.params.device == "gpu",
+        "cannot be used with --precision=int8, which supports only NHWC on CPUs",
     ),
-    exclusion_rule("gradient_repacking,gradient_bucket_bytes", _ONE_OF_TWO),
-    exclusion_rule(
-        "xla_compile,bn_stats=sync",
-        ": a tower that is compiled separately cannot wait for the other towers",
+    refuse(
+        "data_format",
+        lambda p: _computes_in_8_bits(p) and p.params.data_format == "NCHW",
+        "cannot be used with --precision=int8, which supports only NHWC on CPUs",
     ),
-    exclusion_rule("input_only,input_distribution=strategy", ", which creates no strategy"),
-    refusal_rule(
+    refuse(
+        _XLA, _computes_in_8_bits, "cannot be used with --precision=int8: XLA has no 8-bit kernels"
+    ),
+    refuse(
+        "device",
+        lambda p: _uses_fastest_gradients(p) and p.params.device == "gpu",
+        "cannot be used with --conv_gradients=fastest, which supports only the gradient kernels of "
+        "the libraries",
+    ),
+    refuse(
+        "data_format",
+        lambda p: _uses_fastest_gradients(p) and p.params.data_format == "NCHW",
+        "cannot be used with --conv_gradients=fastest: it supports only NHWC without XLA",
+    ),
+    refuse(
+        _XLA,
+        _uses_fastest_gradients,
+        "cannot be used with --conv_gradients=fastest: it supports only NHWC without XLA",
+    ),
+    refuse(
+        _XLA,
+        lambda p: p.params.recompute == "blocks",
+        "cannot be used with --recompute=blocks: XLA would merge both computations of a value",
+    ),
+    refuse_any_value(
+        "gradient_bucket_bytes",
+        lambda p: p.params.gradient_repacking and p.params.gradient_bucket_bytes,
+        _one_of_two("gradient_repacking"),
+    ),
+    refuse(
+        "bn_stats",
+        lambda p: p.params.xla_compile and p.params.bn_stats == "sync",
+        "cannot be used with --xla_compile: a tower that is compiled separately cannot wait for "
+        "the other towers",
+    ),
+    refuse(
+        "input_distribution",
+        lambda p: p.params.input_only and p.params.input_distribution == "strategy",
+        "cannot be used with --input_only, which creates no strategy",
+    ),
+    refuse(
         "auto_shard_policy",
-        if_all_given("auto_shard_policy=hint"),
+        lambda p: p.params.auto_shard_policy == "hint",
         "needs a SHARD_HINT in the input pipeline, and cnnbench's pipeline has none; use "
         "--auto_shard_policy=data",
     ),
-    refusal_rule(
-        "input_replication", if_all_given("input_sharding=auto"), "needs --input_sharding=manual"
+    refuse(
+        "input_replication",
+        lambda p: p.params.input_sharding == "auto",
+        "needs --input_sharding=manual",
     ),
-    exclusion_rule("input_replication=per_replica,prefetch_on_device", ""),
-    refusal_rule(
+    refuse_any_value(
+        "prefetch_on_device",
+        lambda p: p.params.input_replication == "per_replica" and p.params.prefetch_on_device,
+        "cannot be used with --input_replication=per_replica",
+    ),
+    refuse(
         "per_gpu_thread_count",
-        if_all_given("gpu_thread_mode=global"),
+        lambda p: p.params.gpu_thread_mode == "global",
         "needs --gpu_thread_mode=gpu_private or gpu_shared",
     ),
-    refusal_rule(
-        "eval", if_none_given("train_dir"), "needs --train_dir, the folder of the checkpoints"
+    refuse(
+        "eval", lambda p: not p.params.train_dir, "needs --train_dir, the folder of the checkpoints"
     ),
     *(
-        exclusion_rule(",".join(pair), _ONE_OF_TWO)
-        for pair in itertools.combinations(EVAL_DURING_TRAINING, 2)
+        refuse(second, partial(_is_given, first), _one_of_two(first))
+        for first, second in itertools.combinations(EVAL_DURING_TRAINING, 2)
     ),
-    refusal_rule(
+    refuse(
         "input_only",
-        if_none_given("data_dir"),
+        lambda p: not p.params.data_dir,
         "needs --data_dir: synthetic data takes no time to read",
     ),
     *(
-        refusal_rule(
-            EVAL_DURING_TRAINING, if_all_given(other), f"needs training, so leave out --{other}"
+        refuse(
+            EVAL_DURING_TRAINING,
+            partial(_is_given, other),
+            f"needs training, so leave out --{other}",
         )
         for other in names_of_flags(FLAGS, RunPart.WORK)
     ),
-    refusal_rule(
+    refuse(
         ("stop_at", "stop_at_top_1_accuracy"),
         lambda p: p.work is not WorkKind.TRAINING_AND_EVALUATION,
         "needs an evaluation to stop at: add --eval_during_training_every_n_steps "
         "or another of the eval_during_training flags",
     ),
-    refusal_rule(
+    refuse(
         "gradient_accumulation_steps",
         lambda p: not p.work.trains,
         "needs updates, so leave out --eval, --forward_only or --input_only",
     ),
-    refusal_rule(
+    refuse(
         "gradient_accumulation_steps",
         lambda p: p.place.mode.reduction is Reduction.NONE,
         lambda p: (
@@ -388,75 +449,75 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
             "separate model on each device"
         ),
     ),
-    refusal_rule(
+    refuse(
         "gradient_accumulation_steps",
         lambda p: p.place.asynchronous,
         "needs workers that update the variables together; with asynchronous updates, each "
         "update has its own batch",
     ),
-    refusal_rule(
+    refuse(
         "gradient_accumulation_steps",
-        if_all_given("staged_vars"),
+        lambda p: p.params.staged_vars,
         "cannot be used with --staged_vars: all passes of an update use the same weights",
     ),
-    refusal_rule(
+    refuse(
         "steps_per_execution",
         lambda p: p.work in (WorkKind.EVALUATION, WorkKind.INPUT),
         "needs steps of a training or of a forward pass, so leave out --eval or --input_only",
     ),
-    refusal_rule(
+    refuse(
         "steps_per_execution",
         lambda p: p.place.asynchronous or p.place.coordinated,
         "needs workers that update the variables together; with asynchronous updates, each "
         "update is a separate call of a worker",
     ),
-    refusal_rule(
+    refuse(
         "steps_per_execution",
-        if_all_given("profile_json"),
+        lambda p: p.params.profile_json,
         f"explain, roofline and --profile_json divide {_ONE_STEP}",
     ),
-    refusal_rule(
+    refuse(
         "steps_per_execution",
-        if_all_given("profile_layers"),
+        lambda p: p.params.profile_layers,
         f"--profile_layers divides {_ONE_STEP}",
     ),
-    refusal_rule(
-        "steps_per_execution", if_all_given("tfprof_file"), f"--tfprof_file divides {_ONE_STEP}"
+    refuse(
+        "steps_per_execution", lambda p: p.params.tfprof_file, f"--tfprof_file divides {_ONE_STEP}"
     ),
-    refusal_rule(
+    refuse(
         "steps_per_execution",
-        if_all_given("partitioned_graph_file_prefix"),
+        lambda p: p.params.partitioned_graph_file_prefix,
         f"--partitioned_graph_file_prefix writes {_ONE_STEP}",
     ),
-    refusal_rule(
+    refuse(
         "ema_decay",
         lambda p: p.place.asynchronous and p.work.trains,
         "needs workers that update the variables together; with asynchronous updates, there is "
         "no step that ends for all workers",
     ),
-    refusal_rule(
+    refuse(
         "ema_decay",
-        if_all_given("fp16_vars"),
+        lambda p: p.params.fp16_vars,
         "cannot be used with --fp16_vars, which rounds averages",
     ),
-    refusal_rule(
+    refuse(
         "stop_at_top_1_accuracy",
-        if_all_given("stop_at"),
-        f"cannot be used with --stop_at{_ONE_OF_TWO}",
+        lambda p: p.params.stop_at,
+        _one_of_two("stop_at"),
     ),
     # Rules about number formats and the optimizer.
-    refusal_rule_for_any_value(
+    refuse_any_value(
         "use_fp16",
         always,
         lambda p: refuse_fp16_contradiction(p.params.precision, p.params.use_fp16),
     ),
-    refusal_rule(
+    refuse(
         "precision",
         lambda p: p.params.precision == "int8" and not p.numerics.frozen,
         "needs --forward_only and --freeze_when_forward_only, which make the weights constant",
     ),
-    refusal_rule("fp16_vars", lambda p: p.params.precision != "fp16", "needs --precision=fp16"),
-    refusal_rule(
+    refuse("fp16_vars", lambda p: p.params.precision != "fp16", "needs --precision=fp16"),
+    refuse(
         "fp16_vars",
         lambda p: p.numerics.optimizer_spec.refuses_fp16 and not p.work.only_forward,
         lambda p: (
@@ -471,17 +532,17 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         ("init_learning_rate",),
     ),
     # Rules about the exchange of gradients.
-    refusal_rule(
+    refuse(
         "gradient_repacking",
         lambda p: p.exchange.reduces and p.params.gradient_repacking > MOST_PACKS,
         f"must be at most {MOST_PACKS} packs",
     ),
-    refusal_rule(
+    refuse(
         "staged_vars",
         lambda p: not p.place.mode.staged,
         _needs_mode_reason(lambda mode: mode.staged),
     ),
-    refusal_rule(
+    refuse(
         "all_reduce_spec",
         lambda p: (
             p.place.mode.reduction is Reduction.ALL_REDUCE
@@ -495,25 +556,25 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
             f"{p.place.mode.name} uses one algorithm for all sizes"
         ),
     ),
-    refusal_rule("all_reduce_spec", lambda p: p.exchange.reduces, _check_plan_all_reduce),
-    refusal_rule_for_any_value(
+    refuse("all_reduce_spec", lambda p: p.exchange.reduces, _check_plan_all_reduce),
+    refuse_any_value(
         "communication_hint",
         lambda p: p.exchange.all_reduce == single("collective"),
         _default_all_reduce_obstacle,
     ),
-    refusal_rule_for_any_value("network_topology", always, _default_all_reduce_obstacle),
+    refuse_any_value("network_topology", always, _default_all_reduce_obstacle),
     # Rules about strategies of tf.distribute.
-    refusal_rule(
-        names_of_flags(FLAGS, RunPart.CROSS_DEVICE),
+    refuse(
+        CROSS_DEVICE,
         lambda p: p.place.mode.reduction is not Reduction.CROSS_DEVICE,
         _needs_mode_reason(lambda mode: mode.uses_cross_device_ops),
     ),
-    refusal_rule(
+    refuse(
         "num_gpus",
         lambda p: p.place.mode.uses_multi_worker_strategy and p.params.device == "cpu",
         lambda p: refuse_several_cpu_towers(p.place.job),
     ),
-    refusal_rule(
+    refuse(
         "cross_device_ops",
         lambda p: (
             p.place.mode.uses_multi_worker_strategy
@@ -524,12 +585,12 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
             f"{', '.join(BETWEEN_WORKERS)}"
         ),
     ),
-    refusal_rule(
+    refuse(
         "num_packs",
         lambda p: p.place.mode.uses_multi_worker_strategy,
         lambda p: f"does not work with --variable_update={p.place.mode.name}; use --bytes_per_pack",
     ),
-    refusal_rule(
+    refuse(
         "gpu_indices",
         lambda p: p.place.mode.uses_multi_worker_strategy and _gpu_indices_descend(p),
         lambda p: (
@@ -537,7 +598,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
             "numbers"
         ),
     ),
-    refusal_rule(
+    refuse(
         "cross_device_ops",
         always,
         lambda p: refuse_unsupported_devices(
@@ -547,7 +608,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
             shared_cards=p.exchange.cross_device.shared_cards,
         ),
     ),
-    refusal_rule(
+    refuse(
         "input_distribution",
         lambda p: not p.place.mode.strategy,
         lambda p: (
@@ -555,29 +616,29 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
             f"not --variable_update={p.place.mode.name}"
         ),
     ),
-    refusal_rule(
-        names_of_flags(FLAGS, RunPart.DISTRIBUTION),
+    refuse(
+        ("input_sharding", "auto_shard_policy", "input_replication", "prefetch_on_device"),
         lambda p: p.params.input_distribution != "strategy",
         "needs --input_distribution=strategy",
     ),
-    refusal_rule(
+    refuse(
         "auto_shard_policy",
-        if_all_given("input_sharding=manual"),
+        lambda p: p.params.input_sharding == "manual",
         "cannot be used with --input_sharding=manual",
     ),
-    refusal_rule(
+    refuse(
         "input_replication",
         lambda p: not p.place.mode.uses_cross_device_ops,
         _needs_mode_reason(lambda mode: mode.uses_cross_device_ops),
     ),
     # Rules about devices and output files.
-    refusal_rule("gpu_indices", always, _explain_gpu_indices_mismatch),
-    refusal_rule(
+    refuse("gpu_indices", always, _explain_gpu_indices_mismatch),
+    refuse(
         "allow_growth",
         lambda p: p.params.allow_growth and p.params.gpus_per_card > 1,
         "cannot be used with --gpus_per_card, which divides the memory before the run",
     ),
-    refusal_rule(
+    refuse(
         "gpus_per_card",
         lambda p: (
             p.place.job.in_cluster
@@ -589,7 +650,7 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
             "that the processes of a job can share cards"
         ),
     ),
-    refusal_rule(
+    refuse(
         OF_WARM_UP,
         lambda p: (
             p.params.num_warmup_batches == 0 and p.params.warmup == "fixed" and not p.params.eval
@@ -597,11 +658,11 @@ CONTRADICTIONS: tuple[UnusableFlagRule[RunPlan], ...] = (
         "profiles or saves a warm-up step; leave out --num_warmup_batches=0",
     ),
     *(  # TensorFlow can run only one profiler at a time.
-        exclusion_rule(f"{other},profile_json", _ONE_OF_TWO)
+        refuse("profile_json", partial(_is_given, other), _one_of_two(other))
         for other in OF_WARM_UP
         if other != "profile_json"
     ),
-    refusal_rule(_PATHS, always, _refuse_shared_files),
+    refuse(_PATHS, always, _refuse_shared_files),
 )
 """Rules in the order of their checks: the first rule that applies is reported."""
 
@@ -699,13 +760,13 @@ def _explain_file_sharding_refusal(p: RunPlan) -> str:
     return f"{few} for {workers} workers; use data or off" if files < workers else ""
 
 
-NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
-    refusal_rule(
+NETWORK: tuple[FlagRule[RunPlan], ...] = (
+    refuse(
         "aux_head",
         lambda p: p.network.model.aux_head is None,
         lambda p: f"--model={p.params.model} has no auxiliary head; leave the flag out",
     ),
-    refusal_rule(
+    refuse(
         "recompute",
         lambda p: p.network.spec.recomputed_flops_per_image is None,
         lambda p: (
@@ -713,25 +774,25 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
             "out"
         ),
     ),
-    refusal_rule(
+    refuse(
         "keras_layers",
         lambda p: p.network.model.keras_layers is None,
         lambda p: f"--model={p.params.model} is not a Keras model; leave the flag out",
     ),
-    refusal_rule(
+    refuse(
         "keras_layers",
         lambda p: p.work.trains and p.params.bn_stats == "sync",
         "Keras' own batch norm uses the moments of one device; --bn_stats=sync needs fused",
     ),
-    refusal_rule(
+    refuse(
         "data_format",
         lambda p: p.network.model.data_format not in ("auto", p.params.data_format),
         lambda p: f"--model={p.params.model} has only {p.network.model.data_format} layers",
     ),
-    refusal_rule_for_any_value(
+    refuse_any_value(
         "model", lambda p: p.network.model.keras_layers is not None, _explain_class_count_mismatch
     ),
-    refusal_rule(
+    refuse(
         "label_smoothing",
         lambda p: p.work.trains and not p.network.model.has_softmax_loss(),
         lambda p: (
@@ -739,7 +800,7 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
             "flag out"
         ),
     ),
-    refusal_rule(
+    refuse(
         _MIXING,
         lambda p: _reads_training_data(p) and not _classifies_images(p),
         lambda p: (
@@ -747,7 +808,7 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
             "has other examples or its own loss; leave the flag out"
         ),
     ),
-    refusal_rule(
+    refuse(
         _MIXING,
         lambda p: _reads_training_data(p) and p.length.batch_per_device % 2,
         lambda p: (
@@ -755,7 +816,7 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
             f"not {p.length.batch_per_device}"
         ),
     ),
-    refusal_rule(
+    refuse(
         "print_training_accuracy",
         lambda p: p.work.trains and "top_1" not in p.network.model.metric_names,
         lambda p: (
@@ -763,7 +824,7 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
             "the flag out"
         ),
     ),
-    refusal_rule(
+    refuse(
         "collect_eval_results_async",
         lambda p: p.work.evaluates and not p.network.model.has_host_metrics(),
         lambda p: (
@@ -771,7 +832,7 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
             "leave the flag out"
         ),
     ),
-    refusal_rule_for_any_value(
+    refuse_any_value(
         "input_preprocessor",
         lambda p: p.params.input_preprocessor not in p.network.dataset.preprocessors,
         lambda p: (
@@ -779,7 +840,7 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
             f"{' or '.join(p.network.dataset.preprocessors)}"
         ),
     ),
-    refusal_rule(
+    refuse(
         "on_bad_record",
         lambda p: p.params.data_dir and not p.network.dataset.skips_bad_records,
         lambda p: (
@@ -787,27 +848,27 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
             "so no record can be left out; use fail"
         ),
     ),
-    refusal_rule(
+    refuse(
         "on_bad_record",
-        lambda p: is_coordinated_with_files(p.params) and p.params.on_bad_record == "skip",
+        lambda p: _reads_under_coordinator(p) and p.params.on_bad_record == "skip",
         lambda p: (
             f"reads damaged files in Python, which --variable_update={p.place.mode.name} "
             "cannot do; use fail"
         ),
     ),
-    refusal_rule(
+    refuse(
         "augment",
         lambda p: p.params.data_dir and not p.network.dataset.augments,
         lambda p: (
             f"the pipeline of data set {p.network.dataset.name} has no augmentation; use none"
         ),
     ),
-    refusal_rule(
+    refuse(
         "backbone_model_path",
         lambda p: p.work.trains and not _network_has_backbone(p),
         lambda p: f"--model={p.network.model.name} has no backbone",
     ),
-    refusal_rule(
+    refuse(
         "backbone_model_path",
         lambda p: (
             p.work.trains
@@ -815,8 +876,8 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
         ),
         "there is no checkpoint",
     ),
-    refusal_rule_for_any_value("model", always, _explain_example_mismatch),
-    refusal_rule(
+    refuse_any_value("model", always, _explain_example_mismatch),
+    refuse(
         "freeze_when_forward_only",
         lambda p: p.numerics.frozen and _frozen_weight_bytes(p) >= _LARGEST_GRAPH,
         lambda p: (
@@ -825,8 +886,8 @@ NETWORK: tuple[UnusableFlagRule[RunPlan], ...] = (
             "2 GiB; use fewer devices or a 16-bit --precision"
         ),
     ),
-    refusal_rule("precision", always, _explain_missing_int8_support),
-    refusal_rule(
+    refuse("precision", always, _explain_missing_int8_support),
+    refuse(
         "auto_shard_policy",
         lambda p: (
             p.params.auto_shard_policy == "file"

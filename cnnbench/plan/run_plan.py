@@ -15,9 +15,17 @@ from typing import Any, TypeAlias
 
 from cnnbench.base import plugins
 from cnnbench.base.files import is_url
-from cnnbench.flags.declare import FlagRole, FlagSpec, RunPart, names_of_flags, specs_of
+from cnnbench.flags.declare import Affects, ComparedBy, FlagSpec, RunPart, names_of_flags, specs_of
+from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.params import FLAGS, SPECS, Params, changed_identity, identity_flags
+from cnnbench.flags.params import (
+    FLAGS,
+    SPECS,
+    Params,
+    changed_identity,
+    identity_flags,
+    is_place,
+)
 from cnnbench.machine.cpu import Host
 from cnnbench.plan.place import ADDRESSES, PlaceInJob, WorkKind
 from cnnbench.plan.setup import GradientExchangePlan, NetworkPlan, NumericsPlan
@@ -29,15 +37,15 @@ from cnnbench.records.codec import encode
 KEY_LENGTH = 12
 """Digits of digests that identify runs."""
 
-_PATHS = [spec.name for spec in FLAGS if spec.path and spec.role is FlagRole.PLACE]
+_PATHS = [spec.name for spec in FLAGS if spec.path and is_place(spec) and not spec.repeated]
 _VERSIONS = ("cnnbench_version", "tensorflow_version")
 
 _OWN = {
     # The handshake of a job's processes compares addresses separately.
     *ADDRESSES,
-    *names_of_flags(FLAGS, FlagRole.JOB),
+    *names_of_flags(specs_of(ClusterParams), Affects.NOTHING),
     # The machines of a job may have different GPUs, and the data in different folders.
-    *names_of_flags(FLAGS, FlagRole.ITEMS),
+    *names_of_flags(FLAGS, ComparedBy.NUMBER),
     "data_dir",
     *(spec.name for spec in specs_of(OutputParams)),
 }
@@ -45,8 +53,8 @@ _OWN = {
 
 _SHOWN = {
     *names_of_flags(FLAGS, RunPart.HEADER | RunPart.TASK | RunPart.LEARNING_RATE),
-    *names_of_flags(FLAGS, RunPart.BATCH | RunPart.LENGTH | RunPart.WARM_UP),
-    *names_of_flags(FLAGS, RunPart.EVALUATIONS | RunPart.CHECKPOINTS),
+    *names_of_flags(FLAGS, RunPart.BATCH | RunPart.LENGTH),
+    *names_of_flags(FLAGS, RunPart.WARM_UP | RunPart.EVALUATIONS),
 }
 """Flags of tf_cnn_benchmarks that its header shows, or that hardly change the speed of a step."""
 

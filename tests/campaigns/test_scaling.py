@@ -15,7 +15,7 @@ from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import launch
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags import Params
-from cnnbench.plan import make_plan
+from cnnbench.plan import check_flags, resolve
 from cnnbench.variable_mgr.all_reduce.spec import Link
 
 
@@ -117,10 +117,10 @@ def test_strong_scaling_fixes_the_global_batch(words, batch):
     command = launch._with_scaled_batch_size(
         options, parse_task_command([*flags, *words]), JobLayout()
     )
-    chief = make_plan(plan_chief(command.args, JobLayout(workers=2)))
+    chief = resolve(plan_chief(command.args, JobLayout(workers=2)))
     assert (chief.length.batch_per_device, chief.length.global_batch) == (batch // 2, batch)
     with pytest.raises(FlagError, match="multiple of the 5 devices of an update, such as"):
-        make_plan(plan_chief(command.args, JobLayout(workers=5)))
+        resolve(plan_chief(command.args, JobLayout(workers=5)))
 
 
 def test_kinds_of_scaling_that_contradict_the_batch():
@@ -151,9 +151,7 @@ def test_a_run_without_steps(of):
 )
 def test_predictions_by_mode(flags, ps, seconds):
     link = Link("test", 0.0, 1e-9, 0.0)
-    setup = make_plan(
-        Params.from_dict({"model": "lenet", "device": "cpu", **flags}), resolve_data=False
-    )
+    setup = check_flags(Params.from_dict({"model": "lenet", "device": "cpu", **flags}))
     found, reason = scaling.predict_exchange_seconds(setup, link, ps, (1, 2, 4))
     assert reason == ""
     assert found[1] == 0
@@ -168,7 +166,7 @@ def test_predictions_by_mode(flags, ps, seconds):
 def test_towers_of_a_worker_share_memory():
     link = Link("test", 0.0, 1e-9, 0.0)
     values = {"model": "lenet", "variable_update": "distributed_all_reduce", "num_gpus": 2}
-    setup = make_plan(Params.from_dict({**values, "all_reduce_spec": "xring"}), resolve_data=False)
+    setup = check_flags(Params.from_dict({**values, "all_reduce_spec": "xring"}))
     found, _ = scaling.predict_exchange_seconds(setup, link, 0, (1, 2))
     assert found[1] == pytest.approx(0, abs=1e-9)
     assert found[2] > 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cnnbench.base import plugins
 from cnnbench.flags import FLAGS
-from cnnbench.flags.declare import RunPart, names_of_flags
+from cnnbench.flags.groups.data import DataParams
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
 from cnnbench.records.endings import ENDINGS
 from cnnbench.variable_mgr.modes import AggregationSpec
@@ -37,7 +37,7 @@ def _read_anywhere():
     # These read flags by names in data: AggregationSpec.from_flags, optimizers, schedules,
     # clippings and endings.
     # The input has the flags of data as attributes.
-    names = {*names_of_flags(FLAGS, RunPart.READING)}
+    names = {field.name for field in dataclasses.fields(DataParams)}
     names |= {field.name for field in dataclasses.fields(AggregationSpec)}
     names |= {*OPTIMIZERS.constants, *SCHEDULES.constants, *CLIPPINGS, *ENDINGS, plugins.FLAG}
     for package in PACKAGES:

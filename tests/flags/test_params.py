@@ -12,7 +12,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params
 from cnnbench.flags.groups.optimizer import PiecewiseSchedule
 from cnnbench.flags.params import changed_flags
-from cnnbench.plan import make_plan, parse_run
+from cnnbench.plan import check_flags, parse_run
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
 GOLDEN = Path(__file__).parent / "golden" / "params.txt"
@@ -39,8 +39,8 @@ def test_values_take_one_form():
     assert params.train_dir is None
     listed = Params(eval_during_training_at_specified_epochs=[1, 2.5])
     assert listed.eval_during_training_at_specified_epochs == (1.0, 2.5)
-    make_plan(params, resolve_data=False)
-    make_plan(Params(), resolve_data=False)
+    check_flags(params)
+    check_flags(Params())
 
 
 def test_text_is_read_as_on_the_command_line():
@@ -91,7 +91,7 @@ def test_validate_refuses():
     told = {}
     for changes in WRONG:
         with pytest.raises(FlagError) as caught:
-            make_plan(Params(**changes), resolve_data=False)
+            check_flags(Params(**changes))
         assert caught.value.flag == next(iter(changes))
         told[str(changes)] = str(caught.value)
     sentences(GOLDEN, told, told)
@@ -100,7 +100,7 @@ def test_validate_refuses():
 def test_the_error_in_the_docs_is_the_one_of_the_command():
     (quoted,) = re.findall("`cnnbench: error: (--num_gpus=0: .*?)`", MIGRATING.read_text("utf-8"))
     with pytest.raises(FlagError, match=re.escape(quoted)):
-        make_plan(Params(num_gpus=0), resolve_data=False)
+        check_flags(Params(num_gpus=0))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_replace_takes_the_other_name_of_fp16_along(before, changes, after):
     params = Params(precision=before).replace(**changes)
     assert params == Params(precision=after, num_gpus=changes.get("num_gpus", 1))
     assert params.use_fp16 == (after == "fp16")
-    make_plan(params, resolve_data=False)
+    check_flags(params)
 
 
 def test_flags_that_a_record_changes():

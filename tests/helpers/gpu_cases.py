@@ -16,7 +16,7 @@ from cnnbench.errors import UsageError
 from cnnbench.flags import Params
 from cnnbench.models import model as registry
 from cnnbench.optimizers import OPTIMIZERS as REGISTERED
-from cnnbench.plan import make_plan
+from cnnbench.plan import check_flags
 from cnnbench.variable_mgr.all_reduce.spec import names
 
 Flags = Mapping[str, Any]
@@ -180,7 +180,7 @@ def _joined(parts: Sequence[Flags]) -> dict[str, Any]:
 def _allowed(*parts: Flags) -> bool:
     try:
         params = Params.from_dict({"device": "gpu", "num_batches": 10, **_joined(parts)})
-        make_plan(params, resolve_data=False)
+        check_flags(params)
     except UsageError:
         return False
     return True

@@ -23,7 +23,7 @@ from cnnbench.optimizers import (
     register_schedule,
 )
 from cnnbench.optimizers.registry import BUILT_IN, Constant
-from cnnbench.plan import make_plan
+from cnnbench.plan import check_flags
 
 EPSILON = OPTIMIZERS.constants["adam_epsilon"]
 
@@ -99,7 +99,7 @@ def test_a_constant_of_a_plug_in_is_given_in_constants():
     assert identity_flags(params.as_dict())["my_epsilon"] == 0.5
     assert "my_epsilon" not in Params().as_dict()
     with pytest.raises(FlagError, match="my_epsilon=-1: must be at least 0"):
-        make_plan(params.replace(constants={"my_epsilon": -1.0}), {}, resolve_data=False)
+        check_flags(params.replace(constants={"my_epsilon": -1.0}), {})
 
 
 def test_other_names_are_not_constants_of_plug_ins():
@@ -138,7 +138,7 @@ def test_a_constant_without_effect_is_a_notice():
         ({"forward_only": True}, ("in a run that trains nothing",)),
         ({}, ()),
     ):
-        found = make_plan(args_from_values({**flags, **changes}), {}, resolve_data=False).notices
+        found = check_flags(args_from_values({**flags, **changes}), {}).notices
         assert [n for n in found if n.startswith(told)] == [told + end for end in why]
 
 

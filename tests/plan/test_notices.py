@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from golden import sentences
 
+from cnnbench.base.rules import notices_about
 from cnnbench.flags import FLAGS
 from cnnbench.flags.params import SPECS
 from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.plan import parse_run
 from cnnbench.plan.notices import UNUSED
-from cnnbench.plan.place import no_effect_notices, rules_from_declarations
 
 GOLDEN = Path(__file__).parent / "golden" / "notices.txt"
 SHORT = {
@@ -163,7 +163,7 @@ def test_notices_where_a_flag_changes_nothing_and_every_entry_gives_one():
             wrong.append((flag, idle, about, needed))
         told[" ".join(short[:2]).strip()] = " ".join(about)
         given = parsed.explicit_flags
-        used |= {n for n, entry in enumerate(UNUSED) if no_effect_notices([entry], parsed, given)}
+        used |= {n for n, entry in enumerate(UNUSED) if notices_about([entry], parsed, given)}
     assert not wrong
     untried = [
         entry.flags
@@ -183,12 +183,6 @@ def test_a_constant_of_an_optimizer_has_no_effect_without_it(flag):
         about = [notice for notice in notices if f"--{flag} " in notice]
         assert len(about) == (flag not in optimizer.flags)
         assert all("--optimizer=" in notice for notice in about)
-
-
-def test_every_condition_of_a_declaration_is_a_rule():
-    conditions = {condition for spec in FLAGS for condition in spec.effect_conditions}
-    assert conditions
-    assert rules_from_declarations(FLAGS).keys() == conditions
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.params import SPECS
 from cnnbench.optimizers import SCHEDULES
-from cnnbench.plan import make_plan, parse_run
+from cnnbench.plan import check_flags, parse_run
 
 AUTO_SCALE = "--precision=fp16 --fp16_enable_auto_loss_scale"
 TWO = {"variable_update": "replicated", "num_gpus": 2}
@@ -41,7 +41,7 @@ def test_a_schedule_takes_its_own_constants(name, flag):
     given = {"init_learning_rate": 1.0, "learning_rate_schedule": name, flag: other(SPECS[flag])}
     given |= {needed: other(SPECS[needed]) for needed in SCHEDULES[name].needs}
     with pytest.raises(FlagError, match=f"^--{flag}=.*--learning_rate_schedule={name}, which"):
-        make_plan(Params(**given), resolve_data=False)
+        check_flags(Params(**given))
 
 
 @pytest.mark.parametrize(
@@ -123,5 +123,5 @@ def test_accepted(line):
     ],
 )
 def test_what_runs(flags, running):
-    found = make_plan(Params.from_dict(flags), resolve_data=False).exchange.running
+    found = check_flags(Params.from_dict(flags)).exchange.running
     assert (None if found is None else str(found)) == running

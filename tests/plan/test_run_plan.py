@@ -10,7 +10,7 @@ import pytest
 from cnnbench.base import plugins
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.plan import make_plan, parse_run
+from cnnbench.plan import check_flags, make_plan, parse_run
 from cnnbench.plan.notices import _AGGREGATING
 from cnnbench.plan.training import WarmUpLength
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
@@ -115,7 +115,7 @@ def test_warm_up(flags, expected):
 )
 def test_targets(model, stop_at, metric, lower_is_better):
     params = Params(model=model, stop_at=stop_at, eval_during_training_every_n_steps=5)
-    target = make_plan(params, resolve_data=False).length.target
+    target = check_flags(params).length.target
     assert (target.metric, target.lower_is_better) == (metric, lower_is_better)
     assert target.value == float(stop_at.partition(":")[2])
 

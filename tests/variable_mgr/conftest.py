@@ -23,7 +23,7 @@ from cnnbench.variable_mgr.all_reduce import (
     spec,
 )
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.modes import AggregationSpec, CrossDeviceSpec
+from cnnbench.variable_mgr.modes import AggregationSpec, CrossDeviceSpec, find_mode
 
 
 @pytest.fixture(scope="session")
@@ -119,7 +119,7 @@ def make_manager(declared, cpu_devices) -> Maker:
         if isinstance(towers, int):
             towers = [cpu_devices[t % len(cpu_devices)] for t in range(towers)]
         spec = VariableMgrSpec(
-            variable_update=mode,
+            mode=find_mode(mode),
             devices=tuple(towers),
             cpu_device=cpu_devices[0],
             **fields,

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from towers import optimizer_of, trained
 
-from cnnbench.variable_mgr import VariableMgrSpec, create, modes
-from cnnbench.variable_mgr.modes import Copies
+from cnnbench.variable_mgr import VariableMgrSpec, create
+from cnnbench.variable_mgr.modes import Copies, find_mode
 from cnnbench.variable_mgr.towers import TowerVariable
 
 STRATEGIES = ("mirrored_strategy", "central_storage_strategy")
@@ -30,7 +30,7 @@ def test_a_manager_does_what_the_row_of_its_mode_says(
     mode, copies, make_manager, declared, cpu_devices
 ):
     manager = make_manager(mode, 3)
-    row = modes.find_mode(mode)
+    row = find_mode(mode)
     assert (row.copies is Copies.ONE) is (copies == 1)
     savable = manager.savable_variables()
     assert list(savable) == [v.name for v in declared]
@@ -71,7 +71,7 @@ def test_variables_are_made_once_and_eagerly_for_each_tower(
     for tower in (-1, 2):
         with pytest.raises(IndexError, match=f"tower {tower} of 2"):
             manager.variable(tower, "conv0/kernel")
-    spec = VariableMgrSpec(variable_update=mode, devices=cpu_devices[:2], cpu_device=cpu_devices[0])
+    spec = VariableMgrSpec(mode=find_mode(mode), devices=cpu_devices[:2], cpu_device=cpu_devices[0])
     with pytest.raises(RuntimeError, match="before the step is traced"):
         tf.function(create(spec, declared).create_variables, autograph=False)()
 

@@ -15,8 +15,9 @@ from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.params import FLAGS
-from cnnbench.plan import make_plan, parse_run
+from cnnbench.plan import check_flags, parse_run
 from cnnbench.variable_mgr import VariableMgrSpec, create, load_plugin, names
+from cnnbench.variable_mgr.modes import find_mode
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -33,6 +34,16 @@ class Own(IndependentVariableMgr):
     {body}
 
 register_mode(Mode(name="{name}", manager=Own, {row}))
+"""
+
+
+RULES = """
+from cnnbench.variable_mgr import no_effect, refuse
+
+RULES = (
+    refuse("bn_stats", lambda plan: plan.params.bn_stats == "mean", "mode own has no means"),
+    no_effect("weight_decay", lambda plan: plan.params.optimizer == "sgd", "in mode own with sgd"),
+)
 """
 
 
@@ -63,7 +74,7 @@ def test_the_mode_of_a_plug_in_is_a_value_of_the_flag():
         parse_run([OWN[1]])
     assert parse_run([*OWN, "--num_gpus=2"]).place.mode.name == LOCAL_SGD
     assert names()[-1] == LOCAL_SGD
-    make_plan(Params(plugin=LOCAL_SGD_PLUGIN, variable_update=LOCAL_SGD), resolve_data=False)
+    check_flags(Params(plugin=LOCAL_SGD_PLUGIN, variable_update=LOCAL_SGD))
 
 
 def test_help_lists_it(call):
@@ -73,16 +84,20 @@ def test_help_lists_it(call):
 
 
 def test_its_row_gives_refusals_and_notices(plugin):
-    path = plugin(row='refuses={"bn_stats=mean": "which has none"}, in_sync=False')
+    text = MANAGER.format(body="pass", row="rules=RULES, in_sync=False", name="own")
+    path = plugin(text.replace("\nclass Own", RULES + "\nclass Own"))
     own = [f"--plugin={path}", "--variable_update=own", "--num_gpus=2"]
-    with pytest.raises(FlagError, match=r"--bn_stats=mean: cannot be used with .*, which has none"):
+    with pytest.raises(FlagError, match=r"--bn_stats=mean: mode own has no means"):
         parse_run([*own, "--bn_stats=mean"])
-    notices = parse_run([*own, "--check_replica_consistency=1", "--all_reduce_spec=xring"]).notices
+    notices = parse_run(
+        [*own, "--check_replica_consistency=1", "--all_reduce_spec=xring", "--weight_decay=1"]
+    ).notices
     assert notices == (
         "--all_reduce_spec has no effect without --variable_update=replicated, "
         "distributed_all_reduce or collective_all_reduce",
         "--check_replica_consistency has no effect with --variable_update=own: this mode does not "
         "keep the copies of a variable equal",
+        "--weight_decay has no effect in mode own with sgd",
     )
 
 
@@ -107,7 +122,7 @@ def test_a_mode_that_says_so_runs_in_several(processes, plugin):
         ("x = 1\n", " or cnnbench.variable_mgr.register_mode("),
         (MANAGER.format(body="pass", row="", name="replicated"), "replicated is registered"),
         (MANAGER.format(body="pass", row="nosuch=1", name="own"), "'nosuch'"),
-        (MANAGER.format(body="pass", row="refuses=1", name="own"), "refuses must be a Mapping"),
+        (MANAGER.format(body="pass", row="rules=1", name="own"), "rules must be a tuple"),
     ],
 )
 def test_a_wrong_file_is_one_line_and_exit_code_2(
@@ -126,7 +141,7 @@ def test_a_wrong_file_is_one_line_and_exit_code_2(
 
 
 def spec(mode, devices):
-    return VariableMgrSpec(variable_update=mode, devices=devices, cpu_device=devices[0])
+    return VariableMgrSpec(mode=find_mode(mode), devices=devices, cpu_device=devices[0])
 
 
 @pytest.mark.parametrize(

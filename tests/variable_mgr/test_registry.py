@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.base.rules import always, refuse
 from cnnbench.base.terminal import replace_marked_table
 from cnnbench.cli import documents
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
-from cnnbench.plan import make_plan
+from cnnbench.plan import check_flags
 from cnnbench.variable_mgr import Mode, Processes, VariableMgrSpec, create, modes, names
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.modes import BUILT_IN, Reduction
+from cnnbench.variable_mgr.modes import BUILT_IN, Reduction, find_mode
 from cnnbench.variable_mgr.per_tower import ReplicatedVariableMgr
 from cnnbench.variable_mgr.strategies import StrategyVariableMgr
 
@@ -24,7 +25,7 @@ HOST = "/job:localhost/replica:0/task:0/device:"
 
 
 def spec(mode):
-    return VariableMgrSpec(variable_update=mode, devices=("/CPU:0",), cpu_device="/CPU:0")
+    return VariableMgrSpec(mode=find_mode(mode), devices=("/CPU:0",), cpu_device="/CPU:0")
 
 
 @pytest.mark.parametrize("mode", BUILT_IN, ids=lambda mode: mode.name)
@@ -42,10 +43,10 @@ def test_a_row_says_what_validation_and_the_job_go_by(mode):
     if mode.processes is Processes.COORDINATOR:
         flags["controller_host"] = "d:1"
     if mode.processes is not Processes.ONE:
-        make_plan(Params(**flags), resolve_data=False)
+        check_flags(Params(**flags))
         return
     with pytest.raises(FlagError, match="works in one process only") as caught:
-        make_plan(Params(**flags), resolve_data=False)
+        check_flags(Params(**flags))
     assert caught.value.flag == "variable_update"
 
 
@@ -73,13 +74,15 @@ def test_a_row_that_cannot_be_is_refused(fields, message):
 
 
 @pytest.mark.parametrize(
-    "row", [{"refuses": {"nosuch=1": "whose"}}, {"needs": {"nosuch": "1"}}], ids=str
+    "row",
+    [{"rules": (refuse("nosuch", always, "is new"),)}, {"needs": {"nosuch": "1"}}],
+    ids=["rules", "needs"],
 )
 def test_a_row_that_names_no_flag_is_refused(row, monkeypatch):
-    own = dataclasses.replace(modes.find_mode("replicated"), **row)
+    own = dataclasses.replace(find_mode("replicated"), **row)
     monkeypatch.setitem(modes.MODES, "replicated", own)
     with pytest.raises(UsageError, match="mode replicated names --nosuch, which is not a flag"):
-        make_plan(Params(variable_update="replicated"), resolve_data=False)
+        check_flags(Params(variable_update="replicated"))
 
 
 def test_the_documented_table_is_current():
@@ -126,9 +129,9 @@ def test_what_reduces_by_all_reduce_has_no_other_algorithm():
     ],
 )
 def test_what_a_manager_cannot_work_with_is_refused(mode, fields, message, declared):
-    given = {"variable_update": mode, "devices": (f"{HOST}CPU:0",), "cpu_device": f"{HOST}CPU:0"}
+    given = {"devices": (f"{HOST}CPU:0",), "cpu_device": f"{HOST}CPU:0"}
     with pytest.raises(UsageError, match=message):
-        create(VariableMgrSpec(**{**given, **fields}), declared)
+        create(VariableMgrSpec(mode=find_mode(mode), **{**given, **fields}), declared)
 
 
 def test_variables_with_one_name_are_refused(declared):
@@ -141,5 +144,5 @@ def test_variables_with_one_name_are_refused(declared):
     [(1, "mean", None), (1, "sum", None), (2, "mean", 0.5), (8, "mean", 0.125), (2, "sum", None)],
 )
 def test_the_scale_of_a_sum_is_given_only_when_it_changes_something(towers, reduction, scale):
-    made = dataclasses.replace(spec("x"), devices=("d",) * towers, reduction=reduction)
+    made = dataclasses.replace(spec("replicated"), devices=("d",) * towers, reduction=reduction)
     assert made.reduction_scale == scale

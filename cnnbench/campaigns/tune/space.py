@@ -26,12 +26,12 @@ from cnnbench.campaigns.suite import SuiteEntry, expand_entry, load_yaml_file, p
 from cnnbench.campaigns.tune import environment
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import ParsedArgs, parse_flag_texts
-from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags, specs_of
+from cnnbench.flags.declare import Affects, RunPart, flag_texts, names_of_flags, specs_of
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import ACCEPTED, FLAGS, SPECS
 from cnnbench.machine.cpu import ONEDNN, MemoryCapacity
-from cnnbench.plan import make_plan
+from cnnbench.plan import resolve
 from cnnbench.plan.notices import unused_flag_notices
 from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, modes
@@ -62,12 +62,16 @@ CHANGES: Mapping[str, str] = {
 
 ALLOWABLE = tuple(dict.fromkeys(CHANGES.values()))
 
-COMPUTING = frozenset(names_of_flags(specs_of(RuntimeParams), RunPart.TUNABLE))
+COMPUTING = frozenset(names_of_flags(specs_of(RuntimeParams), Affects.TIME))
 """Flags that change how operations compute: kernels, order of additions and, with XLA, random
 numbers.
 """
 
-TUNABLE = frozenset({*CHANGES, *names_of_flags(FLAGS, RunPart.TUNABLE)}) - environment.VARIABLES
+TUNABLE = (
+    frozenset({*CHANGES, *names_of_flags(FLAGS, Affects.TIME)})
+    - {*names_of_flags(FLAGS, RunPart.PROFILE)}
+    - environment.VARIABLES
+)
 """Flags that may vary: flags that do not change the work, and the flags in `CHANGES`."""
 
 
@@ -303,7 +307,7 @@ class SearchSpace:
         without_effect = unused_flag_notices(setup, tuple(flags))
         if without_effect:
             raise UsageError(without_effect[0])
-        resolved = resolved_run_of_plan(make_plan(setup))
+        resolved = resolved_run_of_plan(resolve(setup))
         needed = resolved.needed_bytes
         if settings and self.memory is not None and needed > _NEAR * self.memory.available:
             raise UsageError(

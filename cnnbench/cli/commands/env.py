@@ -20,7 +20,7 @@ from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import ConditionCheckFlags, parse_silenced_conditions
 from cnnbench.machine.cpu import ONEDNN, Host, convolution_kernels
 from cnnbench.machine.watch import ConditionMonitor
-from cnnbench.plan import make_plan, parse_run
+from cnnbench.plan import parse_run, resolve
 from cnnbench.plan.setup import card_numbers
 from cnnbench.records.codec import ABSENT, encode
 from cnnbench.records.documents import json_document
@@ -171,7 +171,7 @@ def _load_tensorflow() -> None:
 
 
 def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
-    plan = make_plan(parse_run(run_flags))  # Invalid flags are refused as in `cnnbench run`.
+    plan = resolve(parse_run(run_flags))  # Invalid flags are refused as in `cnnbench run`.
     host = Host()
     on_gpu = not computes_on_cpu(plan)
     facts = environment.collect(host)

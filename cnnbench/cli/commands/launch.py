@@ -52,7 +52,7 @@ from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.lab.predict.predict import parse_link
 from cnnbench.machine import facts
 from cnnbench.machine.cpu import available_cpu_count
-from cnnbench.plan import RunPlan, make_plan
+from cnnbench.plan import RunPlan, resolve
 from cnnbench.records.files import (
     PICTURES,
     OutputFile,
@@ -285,7 +285,7 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
     layouts = {n: any_layout._replace(workers=n) for n in counts}
     command = _with_scaled_batch_size(options, command, any_layout)
     chiefs = {
-        n: make_plan(plan_chief(command.args, layout, options.towers))
+        n: resolve(plan_chief(command.args, layout, options.towers))
         for n, layout in layouts.items()
     }
     largest, chief = layouts[counts[-1]].size, chiefs[counts[-1]]
@@ -341,7 +341,7 @@ def _with_scaled_batch_size(
             reason = "is the same for every number of workers; this needs --scaling_kind=strong"
             raise FlagError("global_batch_size", fixed, reason)
         return command
-    of_one_worker = make_plan(plan_chief(command.args, layout._replace(workers=1), options.towers))
+    of_one_worker = resolve(plan_chief(command.args, layout._replace(workers=1), options.towers))
     if of_one_worker.place.asynchronous:
         reason = (
             f"workers of {of_one_worker.place.mode.name} update independently and share no batch"

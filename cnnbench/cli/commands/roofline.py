@@ -20,7 +20,7 @@ from cnnbench.flags import FLAGS, Params, parse_command
 from cnnbench.flags.declare import RunPart, flag, names_of_flags, specs_of, split_options
 from cnnbench.judge.report.sections.profiles import roofline_chart, terminal_text
 from cnnbench.lab.roofline import measure_roofline, roofline_to_csv
-from cnnbench.plan import make_plan
+from cnnbench.plan import check_flags, resolve
 from cnnbench.plan.make import plan_before_plugins
 from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.files import (
@@ -106,12 +106,12 @@ def main(argv: Sequence[str]) -> int:
         ]
     )
     progress = ProgressLine(sys.stderr, params.progress)
-    plan = make_plan(params.replace(model=named[0]), resolve_data=False)
+    plan = check_flags(params.replace(model=named[0]))
     plan = plan.with_changes(explicit_flags=tuple(flags))
     fork_supervised()
     messages = MessageWriter(sys.stderr, progress)
     roofline, plan = measure_roofline(
-        make_plan(plan),
+        resolve(plan),
         command=("cnnbench", "roofline", *argv),
         messages=messages,
         progress=progress,

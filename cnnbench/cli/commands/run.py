@@ -30,7 +30,7 @@ from cnnbench.flags.parse import (
     split_command_line,
 )
 from cnnbench.machine.checks import parse_silenced_conditions
-from cnnbench.plan import RunPlan, make_plan
+from cnnbench.plan import RunPlan, check_flags, join_job, make_plan, resolve
 from cnnbench.plan.make import plan_before_plugins
 from cnnbench.plan.run_plan import facts_to_agree_on
 from cnnbench.records.files import (
@@ -79,14 +79,15 @@ def main(argv: Sequence[str]) -> int:
         return ExitCode.OK
     if args.params.find_batch_size:
         args = _fork_batch_size_attempt(args, fork, measurements, messages)
-    plan = make_plan(args, resolve_data=False)
+    plan = check_flags(args)
     for notice in plan.notices:
         messages.notice(notice)
     job = plan.place.job
     keeps_variables = job.is_server_only and job.task.job == PS
-    plan = make_plan(plan, os.environ, messages.notice, resolve_data=not keeps_variables)
+    plan = join_job(plan, os.environ, messages.notice)
     if keeps_variables:  # A ps task needs only the flags with addresses.
         return serve_devices(plan, facts_to_agree_on({}, ()), messages)
+    plan = resolve(plan)
     if not argv and is_terminal(sys.stderr):
         messages.notice(_default_run_text(plan))
     if job.is_server_only:
@@ -255,12 +256,12 @@ def _plan_and_flags_text(args: ParsedArgs, messages: MessageWriter) -> str:
     find = args.params.find_batch_size
     if find:
         args, _ = _without_batch_size_search(args)
-    plan, lines = make_plan(args, resolve_data=False), []
+    plan, lines = check_flags(args), []
     for notice in plan.notices:
         messages.notice(notice)
     job = plan.place.job
     if not (job.is_server_only and job.task.job == PS):  # A ps task builds no network.
-        plan = make_plan(plan)
+        plan = resolve(plan)
         lines = [
             *describe.network_and_data_header_lines(plan),
             f"Devices:     {plan.params.num_gpus}",

@@ -34,7 +34,7 @@ from cnnbench.campaigns.processes.child import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import CampaignKind
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import FlagRole, FlagSpec, flag, names_of_flags
+from cnnbench.flags.declare import Affects, FlagSpec, flag
 from cnnbench.flags.params import FLAGS, RENAMED, SPECS
 from cnnbench.flags.parse import split_at_double_dash, split_command_line
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Policy
@@ -326,7 +326,8 @@ def make_sides(
 # Next steps after an inconclusive comparison: the command line that measures more pairs.
 
 _MOST_LINES = 3
-_LEFT_OUT = (*RESERVED, *names_of_flags(FLAGS, FlagRole.OUTPUT), labels.FLAG, *ADDRESSES)
+_WRITTEN = (spec.name for spec in FLAGS if spec.path and spec.affects is Affects.NOTHING)
+_LEFT_OUT = (*RESERVED, *_WRITTEN, labels.FLAG, *ADDRESSES)
 
 
 def estimate_pairs_for_verdict(entry: ComparedConfiguration, result: MetricResult) -> int:

@@ -34,7 +34,6 @@ from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import args_from_values, parse_flags
 from cnnbench.flags.declare import (
-    FlagRole,
     RunPart,
     flag,
     flag_sections,
@@ -149,7 +148,7 @@ _FLAG_FILE = register_file_kind("flag file", rb"# cnnbench tune: ")
 _OF_JOBS = "is set for every process; --workers, --ps and --controller make a job"
 _REFUSED = {
     **dict.fromkeys(
-        ("export_dir", *names_of_flags(FLAGS, FlagRole.PROFILE)),
+        ("export_dir", *names_of_flags(FLAGS, RunPart.PROFILE)),
         "cannot be used with tune: every process would write there",
     ),
     **dict.fromkeys(RESERVED, "is set by the command: every process keeps its own files"),

@@ -12,7 +12,7 @@ from typing import Any
 from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import (
-    FlagRole,
+    Affects,
     FlagSpec,
     RunPart,
     flag,
@@ -32,7 +32,6 @@ from cnnbench.variable_mgr.modes import MOST_PACKS, Packing
 
 WIRE_DTYPES = ("float16", "bfloat16")
 _SAME = "same"
-_TIMED = "not build_only: only building is timed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,6 @@ class AllReduceParams:
         "Data set of --model; imagenet if not given.",
         known=registry.datasets,
         part=RunPart.ROWS | RunPart.PREDICTED,
-        only_with="model",
     )
     plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin", part=RunPart.PREDICTED)
     dtype: str = flag(
@@ -176,14 +174,10 @@ class AllReduceParams:
         help="Number of reductions in one call. Each starts after the previous one has finished.",
         maximum=100_000,
     )
-    num_batches: int = flag(
-        20, "Number of timed calls for each row of the table.", minimum=1, only_with=_TIMED
-    )
-    iterations: int | None = flag(
-        None, "Another name of --num_batches.", minimum=1, only_with=_TIMED
-    )
+    num_batches: int = flag(20, "Number of timed calls for each row of the table.", minimum=1)
+    iterations: int | None = flag(None, "Another name of --num_batches.", minimum=1)
     num_warmup_batches: int = flag(
-        2, "Number of calls before the timed calls of each row.", minimum=0, only_with=_TIMED
+        2, "Number of calls before the timed calls of each row.", minimum=0
     )
     tf_random_seed: int = redeclare_flag(
         RunParams, "tf_random_seed", help="Seed of the data and of the order of the calls."
@@ -197,21 +191,21 @@ class AllReduceParams:
 
     # Flags for printed output and result files.
     verbose: bool = flag(
-        False, "Also print build times, as comment lines.", role=FlagRole.DISPLAY, only_with=_TIMED
+        False, "Also print build times, as comment lines.", affects=Affects.NOTHING
     )
     progress: str = redeclare_flag(OutputParams, "progress")
     result_json: str | None = flag(
         None,
         "Write all measurements to this file. The file is updated after every size.",
         path="file",
-        role=FlagRole.OUTPUT,
+        affects=Affects.NOTHING,
         part=RunPart.PREDICTED,
     )
     result_csv: str | None = flag(
         None,
         "Append one row for each row of the table to this file.",
         path="file",
-        role=FlagRole.OUTPUT,
+        affects=Affects.NOTHING,
         part=RunPart.PREDICTED,
     )
     result_label: str | None = redeclare_flag(OutputParams, "result_label")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from cnnbench.base.job import is_address
-from cnnbench.flags.declare import FlagRole, RunPart, flag
+from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag
 
-_discovery = partial(flag, role=FlagRole.JOB, part=RunPart.DISCOVERY)
+_discovery = partial(flag, affects=Affects.NOTHING, part=RunPart.DISCOVERY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,17 +26,24 @@ class ClusterParams:
     ps_hosts: str = flag(
         "",
         "host:port of every parameter server, comma-separated.",
-        role=FlagRole.ITEMS,
+        compared_by=ComparedBy.NUMBER,
         part=RunPart.TASK,
     )
     worker_hosts: str = flag(
-        "", "host:port of every worker, comma-separated.", role=FlagRole.ITEMS, part=RunPart.TASK
+        "",
+        "host:port of every worker, comma-separated.",
+        compared_by=ComparedBy.NUMBER,
+        part=RunPart.TASK,
     )
     controller_host: str | None = flag(
-        None, "host:port of the controller.", role=FlagRole.PLACE, part=RunPart.TASK
+        None, "host:port of the controller.", compared_by=ComparedBy.PRESENCE, part=RunPart.TASK
     )
     task_index: int = flag(
-        0, "Number of this process within its job.", minimum=0, role=FlagRole.JOB, part=RunPart.TASK
+        0,
+        "Number of this process within its job.",
+        minimum=0,
+        affects=Affects.NOTHING,
+        part=RunPart.TASK,
     )
     cluster: str = _discovery(
         "flags",
@@ -57,7 +64,7 @@ class ClusterParams:
         "Seconds to wait for the other processes at the start.",
         minimum=1,
         maximum=86400,
-        role=FlagRole.JOB,
+        affects=Affects.NOTHING,
     )
     stall_timeout: int = flag(
         600,
@@ -66,7 +73,7 @@ class ClusterParams:
         "checkpoints may take ten times as long. With 0, there is no limit.",
         minimum=0,
         maximum=604800,
-        role=FlagRole.JOB,
+        affects=Affects.NOTHING,
     )
     rendezvous: str | None = _discovery(
         None,
@@ -78,6 +85,5 @@ class ClusterParams:
     cross_replica_sync: bool = flag(
         True,
         "Workers wait for each other in every step. If false, workers train asynchronously.",
-        only_with="job_name: there are no other workers to wait for",
         part=RunPart.HEADER,
     )

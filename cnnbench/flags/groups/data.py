@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import FlagRole, RunPart, flag
+from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag
 from cnnbench.flags.groups.runtime import MOST_THREADS
 from cnnbench.models.model import datasets
 
@@ -16,16 +16,13 @@ MOST_BUFFERED = 2**20
 """Maximum number of batches or records. More would not fit into any memory."""
 
 
-_reading = partial(flag, part=RunPart.READING, only_with="data_dir")
-_tunable = partial(flag, part=RunPart.READING | RunPart.TUNABLE, only_with="data_dir")
+_tunable = partial(flag, affects=Affects.TIME)
 _mixing = partial(
     flag,
     minimum=0,
     maximum=1000,
-    part=RunPart.READING | RunPart.MIXING,
-    only_with="data_dir",
+    part=RunPart.MIXING,
 )
-_IMAGE = ("data_dir", "not input_preprocessor=official_models_imagenet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +33,7 @@ class DataParams:
         None,
         "Folder with the data set. If not given, synthetic images are used.",
         path="folder or URL",
-        role=FlagRole.PLACE,
+        compared_by=ComparedBy.PRESENCE,
         unset="",
         part=RunPart.HEADER,
     )
@@ -52,25 +49,22 @@ class DataParams:
     )
 
     # Flags for reading and preprocessing examples.
-    resize_method: str = _reading(
+    resize_method: str = flag(
         "bilinear",
         "How ImageNet images are resized, in training and in evaluations. round_robin uses the "
         "first four methods in turn, one for each image. crop cuts out a part of the image "
         "without resizing.",
         choices=RESIZE_METHODS,
-        only_with=_IMAGE,
     )
-    distortions: bool = _reading(
+    distortions: bool = flag(
         False,
         "Distort training images: colours (imagenet), or pad, crop and flip (cifar10).",
-        only_with=_IMAGE,
     )
-    distort_color_in_yiq: bool = _reading(
+    distort_color_in_yiq: bool = flag(
         True,
         "Distort hue and saturation in YIQ space instead of HSV space.",
-        only_with=(*_IMAGE, "distortions"),
     )
-    augment: str = _reading(
+    augment: str = flag(
         "none",
         "Change training images at random. trivialaugment makes one change of random strength. "
         "randaugment makes two changes of strength 9 of 10. Both choose from 14 changes "
@@ -89,26 +83,23 @@ class DataParams:
         "batch, and mix their labels by area (CutMix). The areas are drawn from Beta(X, X). With "
         "0, nothing is replaced.",
     )
-    fuse_decode_and_crop: bool = _reading(
-        True, "Decode only the part of a JPEG that the crop keeps."
-    )
-    jpeg_fancy_upscaling: bool = _reading(
+    fuse_decode_and_crop: bool = flag(True, "Decode only the part of a JPEG that the crop keeps.")
+    jpeg_fancy_upscaling: bool = flag(
         True,
         "Interpolate the colour of JPEGs that store colour at a lower resolution (4:2:0), as in "
         "tf_cnn_benchmarks. If false, pixels are repeated, which is faster and less exact.",
     )
-    input_preprocessor: str = _reading(
+    input_preprocessor: str = flag(
         "default",
         "Preparation of the images. official_models_imagenet prepares images like TensorFlow's "
         "official ResNets: the channel means are subtracted, and in evaluations the shorter side "
         "is resized to 256 and the centre is used.",
         choices=PREPROCESSORS,
     )
-    ml_perf: bool = _reading(
+    ml_perf: bool = flag(
         False,
         "Prepare ImageNet images as MLPerf requires: subtract the channel means, do not scale the "
         "values, and crop without bounding boxes.",
-        only_with=_IMAGE,
     )
     datasets_use_prefetch: bool = _tunable(
         True, "Copy the next batch to its device while the current step runs."
@@ -131,13 +122,13 @@ class DataParams:
         "not given, the number depends on the number of cores.",
         minimum=0,
         maximum=MOST_THREADS,
-        part=RunPart.READING | RunPart.TUNABLE | RunPart.THREADS,
-        only_with="data_dir",
+        affects=Affects.TIME,
+        part=RunPart.THREADS,
     )
     datasets_use_caching: bool = _tunable(
         False, "Keep the encoded records in memory after the first pass."
     )
-    datasets_repeat_cached_sample: bool = _reading(
+    datasets_repeat_cached_sample: bool = flag(
         False,
         "Read one record and repeat it without end, to exclude the disk from the measurement.",
     )
@@ -153,12 +144,12 @@ class DataParams:
         minimum=0,
         maximum=MOST_BUFFERED,
     )
-    datasets_sloppy_parallel_interleave: bool = _reading(
+    datasets_sloppy_parallel_interleave: bool = flag(
         False,
         "Do not wait for a slow file: records of other files come first. Faster, but the "
         "order of the records changes from run to run.",
     )
-    on_bad_record: str = _reading(
+    on_bad_record: str = flag(
         "fail",
         "What happens if a record cannot be used. fail: the run ends. skip: the record is "
         "skipped, counted and named (only for data sets of TFRecords). A file that is cut off is "

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
-from cnnbench.flags.declare import FlagRole, RunPart, flag
+from cnnbench.flags.declare import ComparedBy, RunPart, flag
 from cnnbench.models.model import LARGEST_IMAGE, all_model_names
-
-_loss_scale = partial(flag, part=RunPart.LOSS_SCALE, only_with="precision=fp16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +53,7 @@ class ModelParams:
         "of --model. Training starts from the weights of these layers. If --train_dir contains a "
         "checkpoint, that checkpoint is used instead.",
         path="file or URL",
-        role=FlagRole.PLACE,
+        compared_by=ComparedBy.PRESENCE,
         part=RunPart.UPDATE,
     )
     recompute: str = flag(
@@ -78,7 +75,7 @@ class ModelParams:
         part=RunPart.STEP_WORK,
     )
     use_fp16: bool = flag(False, "Old name of --precision=fp16.")
-    fp16_loss_scale: float | None = _loss_scale(
+    fp16_loss_scale: float | None = flag(
         None,
         "With fp16: the loss is multiplied by this factor before gradients are computed, and the "
         "gradients are divided by it afterwards. If not given, the factor is 128 for every model. "
@@ -94,18 +91,17 @@ class ModelParams:
         "With fp16: also store variables and optimizer slots in fp16, except the variables of "
         "batch norm.",
     )
-    fp16_enable_auto_loss_scale: bool = _loss_scale(
+    fp16_enable_auto_loss_scale: bool = flag(
         False,
         "With fp16: if the gradients of a step are not finite, skip the step and halve the loss "
         "scale. After --fp16_inc_loss_scale_every_n consecutive steps with finite gradients, "
         "double the loss scale.",
     )
-    fp16_inc_loss_scale_every_n: int = _loss_scale(
+    fp16_inc_loss_scale_every_n: int = flag(
         1000,
         "With --fp16_enable_auto_loss_scale: number of consecutive steps with finite gradients "
         "after which the loss scale doubles.",
         minimum=1,
-        only_with=("precision=fp16", "fp16_enable_auto_loss_scale"),
     )
     loss_type_to_report: str = flag(
         "total_loss",

@@ -142,7 +142,6 @@ class OptimizerParams:
         "averages. Checkpoints contain weights and averages. With 0, there are no averages.",
         minimum=0,
         below=1,
-        only_with="not input_only: no network is built",
     )
     weight_decay: float = _update(
         4e-5,

@@ -7,7 +7,7 @@ from functools import partial
 
 from cnnbench.base import text as labels
 from cnnbench.base.text import Duration
-from cnnbench.flags.declare import FlagRole, RunPart, flag
+from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag
 from cnnbench.flags.given import OrText
 
 
@@ -27,11 +27,11 @@ def _invalid_folder_reason(folder: str) -> str:
     return ""
 
 
-_output = partial(flag, role=FlagRole.OUTPUT)
-_display = partial(flag, role=FlagRole.DISPLAY)
-_note = partial(flag, role=FlagRole.NOTE)
-_saving = partial(flag, part=RunPart.CHECKPOINTS, only_with="train_dir")
-_profile = partial(flag, role=FlagRole.PROFILE)
+_untimed = partial(flag, affects=Affects.NOTHING)
+_saving = partial(flag, part=RunPart.HEADER)
+_profile = partial(
+    flag, affects=Affects.TIME, compared_by=ComparedBy.PRESENCE, part=RunPart.PROFILE
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,33 +43,33 @@ class OutputParams:
         "Number of steps between two step lines, or the time after which the next step prints a "
         "line.",
         minimum=1,
-        role=FlagRole.DISPLAY,
+        affects=Affects.NOTHING,
     )
-    display_perf_ewma: float | None = _display(
+    display_perf_ewma: float | None = _untimed(
         None,
         "Weight of the newest step in the printed speed (a moving average). If not given, all "
         "steps have the same weight.",
         minimum=0,
         maximum=1,
     )
-    progress: str = _display(
+    progress: str = _untimed(
         "auto",
         "Live progress line on standard error. auto shows the line only on terminals.",
         choices=("auto", "on", "off"),
     )
-    result_json: str | None = _output(
+    result_json: str | None = _untimed(
         None, "Write the run record to this file.", path="file", part=RunPart.PER_PROCESS
     )
-    result_csv: str | None = _output(
+    result_csv: str | None = _untimed(
         None, "Append one row about the run to this file.", path="file", part=RunPart.PER_PROCESS
     )
-    result_label: str | None = _note(
+    result_label: str | None = _untimed(
         None,
         "Labels of the run in its record, as key=value,key=value. The label commit=... replaces "
         "the detected commit of the measured code, for example in cnnbench history.",
         fault=labels.result_label_fault,
     )
-    quiet_conditions: str = _display(
+    quiet_conditions: str = _untimed(
         "",
         "Names of warnings that are not printed, comma-separated (docs/conditions.md lists the "
         "names). all means all warnings about measuring conditions. The record still contains "
@@ -82,11 +82,11 @@ class OutputParams:
         "saves new checkpoints there. --eval reads them.",
         path="folder or URL",
         fault=_invalid_folder_reason,
-        role=FlagRole.PLACE,
+        compared_by=ComparedBy.PRESENCE,
         part=RunPart.PER_PROCESS | RunPart.HEADER,
         unset="",
     )
-    export_dir: str | None = _output(
+    export_dir: str | None = _untimed(
         None,
         "When the run ends, write the network with its weights as a SavedModel to this folder, for "
         "TensorFlow Serving and tf.saved_model.load.",
@@ -102,15 +102,13 @@ class OutputParams:
         5,
         "Number of newest checkpoints that are kept. With 0, all checkpoints are kept.",
         minimum=0,
-        role=FlagRole.UNTIMED,
-        part=RunPart.CHECKPOINTS,
-        only_with="train_dir",
+        affects=Affects.NOTHING,
+        part=RunPart.HEADER,
     )
-    eval_dir: str = _output(
+    eval_dir: str = _untimed(
         "/tmp/tf_cnn_benchmarks/eval",
         "With --summary_verbosity: folder for the event files of evaluations.",
         path="folder or URL",
-        only_with="summary_verbosity",
     )
     summary_verbosity: int = flag(
         0,
@@ -123,7 +121,6 @@ class OutputParams:
         0,
         "Global steps between two summaries of the training. With 0, no summaries are written.",
         minimum=0,
-        only_with=("summary_verbosity", "train_dir"),
     )
     trace_file: str = _profile(
         "",
@@ -134,7 +131,6 @@ class OutputParams:
     use_chrome_trace_format: bool = flag(
         True,
         "If false, --trace_file names a folder for tensorboard --logdir.",
-        only_with="trace_file",
     )
     tfprof_file: str | None = _profile(
         None,
@@ -154,15 +150,14 @@ class OutputParams:
         "Profile the last steps of the warm-up, and write their times to this file, by layer, kind "
         "of operation and direction (such as forward). cnnbench explain compares two such files.",
         path="file",
-        part=RunPart.PER_PROCESS,
+        part=RunPart.PROFILE | RunPart.PER_PROCESS,
     )
     profile_steps: int = flag(
         20,
         "Number of steps that --profile_json profiles, at most all steps of the warm-up except "
         "the first one.",
         minimum=1,
-        role=FlagRole.UNTIMED,
-        only_with="profile_json",
+        affects=Affects.NOTHING,
     )
     graph_file: str | None = _profile(
         None,
@@ -178,17 +173,17 @@ class OutputParams:
         path="file prefix",
         unset="",
     )
-    benchmark_log_dir: str | None = _output(
+    benchmark_log_dir: str | None = _untimed(
         None,
         "Folder for logs in the format of TensorFlow's official models: benchmark_run.log "
         "describes the run, and metric.log contains one JSON object for each printed row and "
         "evaluation. Runs append to metric.log.",
         path="folder",
     )
-    benchmark_test_id: str | None = _note(
-        None, "Name of the run in the logs of --benchmark_log_dir.", only_with="benchmark_log_dir"
+    benchmark_test_id: str | None = _untimed(
+        None, "Name of the run in the logs of --benchmark_log_dir."
     )
-    ml_perf_compliance_logging: bool = _display(
+    ml_perf_compliance_logging: bool = _untimed(
         False,
         "Write MLPerf's compliance log of a training to stderr: lines that begin with :::MLLOG.",
     )

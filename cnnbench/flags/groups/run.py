@@ -7,7 +7,7 @@ from functools import partial
 
 from cnnbench.base.text import StopAt, parse_number
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import FlagRole, RunPart, flag, names_of_flags, specs_of
+from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag, names_of_flags, specs_of
 from cnnbench.flags.given import Items, OrText
 
 _FORM = "must be METRIC:VALUE, as in top_1:0.759 or loss:2.5"
@@ -52,14 +52,12 @@ class RunParams:
         "evaluated. The run ends after the training in --train_dir has ended. With 0, the run "
         "evaluates once.",
         minimum=0,
-        only_with="eval",
     )
     eval_timeout_secs: int = flag(
         0,
         "With --eval_interval_secs: end the run if there is no new checkpoint for this many "
         "seconds. With 0, the run waits without limit for the end of the training.",
         minimum=0,
-        only_with="eval_interval_secs",
     )
     eval_during_training_every_n_steps: int | None = _evaluating(
         None,
@@ -124,7 +122,6 @@ class RunParams:
         False,
         "With --forward_only: store the variables in the graph as constants, at most 2 GiB for "
         "all devices together. Cannot be used with --train_dir.",
-        only_with="forward_only",
     )
     print_training_accuracy: bool = flag(
         False,
@@ -153,7 +150,7 @@ class RunParams:
         "fits. The record contains the requested batch size and the batch size that was used. "
         "Works only in cnnbench run with a single process.",
         # The record contains the batch size that was used, so repetitions may differ in this flag.
-        role=FlagRole.NOTE,
+        affects=Affects.NOTHING,
     )
     gradient_accumulation_steps: int = flag(
         1,
@@ -172,7 +169,7 @@ class RunParams:
         "evaluations, step lines and checks whether to stop wait for the end of a call.",
         minimum=1,
         maximum=1_000_000,
-        part=RunPart.TUNABLE,
+        affects=Affects.TIME,
     )
     eval_batch_size: int = flag(
         0,
@@ -221,14 +218,12 @@ class RunParams:
         "--num_warmup_batches steps, until step times are steady or --max_warmup_batches steps "
         "are done.",
         choices=("fixed", "auto"),
-        only_with="not eval: it has no warm-up",
     )
     max_warmup_batches: int = _warm_up(
         200,
         "With --warmup=auto: number of steps after which timing starts even if step times are not "
         "steady.",
         minimum=20,
-        only_with=("not eval: it has no warm-up", "warmup=auto"),
     )
     autotune_threshold: int | None = flag(
         None,
@@ -241,12 +236,11 @@ class RunParams:
         "Seed of all random numbers: initial values, dropout, synthetic data and shuffling.",
         minimum=0,
         maximum=2**31 - 1,
-        role=FlagRole.SEED,
+        compared_by=ComparedBy.SEED,
     )
     allow_nonfinite: bool = flag(
         False,
         "If the loss becomes infinite or NaN, continue the run. Without this flag, the run fails.",
-        only_with="not eval: an evaluation never ends because of a loss",
     )
     plugin: Items[str] = flag(
         (),
@@ -255,7 +249,7 @@ class RunParams:
         "May be repeated.",
         path="file",
         repeated=True,
-        role=FlagRole.PLUGIN,
+        compared_by=ComparedBy.PRESENCE,
     )
     check_replica_consistency: int = flag(
         0,
@@ -264,7 +258,7 @@ class RunParams:
         "comparison. If copies differ, the run ends with exit code 4. With 0, copies are never "
         "compared.",
         minimum=0,
-        role=FlagRole.UNTIMED,
+        affects=Affects.NOTHING,
         part=RunPart.UPDATE,
     )
 

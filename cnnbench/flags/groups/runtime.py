@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import FlagRole, RunPart, flag
+from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag
 
 MOST_THREADS = 4096
 """Maximum thread pool size. TensorFlow starts all threads at once and crashes if that fails.
@@ -20,8 +20,7 @@ def _invalid_indices_reason(text: str) -> str:
     return "must name every GPU once" if len({*map(int, pieces)}) < len(pieces) else ""
 
 
-_tunable = partial(flag, part=RunPart.TUNABLE)
-_gpu = partial(flag, part=RunPart.GPU | RunPart.TUNABLE, only_with="not device=cpu")
+_tunable = partial(flag, affects=Affects.TIME)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +47,9 @@ class RuntimeParams:
         "Numbers of the GPUs to use, in the order of the ring, comma-separated. If empty: "
         "0,1,2,...",
         fault=_invalid_indices_reason,
-        role=FlagRole.ITEMS,
-        part=RunPart.GPU | RunPart.TUNABLE | RunPart.HEADER,
-        only_with="not device=cpu",
+        compared_by=ComparedBy.NUMBER,
+        affects=Affects.TIME,
+        part=RunPart.HEADER,
     )
     gpus_per_card: int = flag(
         1,
@@ -59,14 +58,13 @@ class RuntimeParams:
         "GPUs. Their speed differs from the speed of several cards.",
         minimum=1,
         maximum=64,
-        part=RunPart.GPU,
-        only_with="not device=cpu",
     )
     data_format: str = _tunable(
         "auto",
         "Layout of images in the network. auto is NCHW on GPUs and NHWC on the CPU.",
         choices=("auto", "NHWC", "NCHW"),
-        part=RunPart.TUNABLE | RunPart.HEADER,
+        affects=Affects.TIME,
+        part=RunPart.HEADER,
     )
     conv_gradients: str = _tunable(
         "auto",
@@ -86,7 +84,8 @@ class RuntimeParams:
         "not given.",
         minimum=0,
         maximum=MOST_THREADS,
-        part=RunPart.THREADS | RunPart.TUNABLE,
+        affects=Affects.TIME,
+        part=RunPart.THREADS,
     )
     num_inter_threads: int = flag(
         0,
@@ -95,29 +94,32 @@ class RuntimeParams:
         "per core, and parameter_server_strategy has at least 4 threads with --data_dir.",
         minimum=0,
         maximum=MOST_THREADS,
-        part=RunPart.THREADS | RunPart.TUNABLE,
+        affects=Affects.TIME,
+        part=RunPart.THREADS,
     )
-    gpu_thread_mode: str = _gpu(
+    gpu_thread_mode: str = _tunable(
         "gpu_private",
         "Host threads that launch operations on GPUs: separate threads for each GPU, threads "
         "shared by all GPUs, or TensorFlow's global threads.",
         choices=("global", "gpu_private", "gpu_shared"),
         lower=True,
     )
-    per_gpu_thread_count: int = _gpu(
+    per_gpu_thread_count: int = _tunable(
         0,
         "Number of threads of each GPU; 0 means 2. Cannot be used with --gpu_thread_mode=global.",
         minimum=0,
         maximum=MOST_THREADS,
     )
-    allow_growth: bool | None = _gpu(
+    allow_growth: bool | None = _tunable(
         None, "Allocate GPU memory when it is needed. If not given, TensorFlow's default applies."
     )
-    use_unified_memory: bool | None = _gpu(
+    use_unified_memory: bool | None = _tunable(
         None, "Use host memory if GPU memory is full. If not given, TensorFlow's default applies."
     )
-    winograd_nonfused: bool = _gpu(True, "Allow cuDNN to use non-fused Winograd algorithms.")
-    batchnorm_persistent: bool = _gpu(True, "Allow cuDNN to use its persistent batch-norm kernels.")
+    winograd_nonfused: bool = _tunable(True, "Allow cuDNN to use non-fused Winograd algorithms.")
+    batchnorm_persistent: bool = _tunable(
+        True, "Allow cuDNN to use its persistent batch-norm kernels."
+    )
     xla: bool = _tunable(False, "Let XLA compile clusters of operations that it selects.")
     xla_compile: bool = _tunable(
         False,
@@ -130,9 +132,8 @@ class RuntimeParams:
         "faster. Use a folder only on machines with the same processor, and make sure that nobody "
         "else can write to the folder.",
         path="folder",
-        role=FlagRole.PLACE,
-        part=RunPart.TUNABLE,
-        only_with="xla_compile,xla",
+        compared_by=ComparedBy.PRESENCE,
+        affects=Affects.TIME,
     )
     enable_optimizations: bool = _tunable(
         True, "Let TensorFlow's graph optimizer rewrite the step."
@@ -150,6 +151,5 @@ class RuntimeParams:
             if 0 < peak < 1e9
             else ""
         ),
-        role=FlagRole.UNTIMED,
-        only_with="result_json,result_csv",
+        affects=Affects.NOTHING,
     )

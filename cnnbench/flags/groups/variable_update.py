@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import RunPart, flag
+from cnnbench.flags.declare import Affects, RunPart, flag
 from cnnbench.flags.given import OrText
 from cnnbench.variable_mgr.all_reduce.spec import (
     COMMUNICATION_HINTS,
@@ -31,8 +31,8 @@ gradients, a single bucket was fastest.
 _MODES = ". ".join(f"{mode.name}: {mode.about}" for mode in BUILT_IN if mode.about)
 
 
-_algorithm = partial(flag, part=RunPart.ALGORITHM | RunPart.AGGREGATION | RunPart.TUNABLE)
-_aggregation = partial(flag, part=RunPart.AGGREGATION | RunPart.TUNABLE)
+_algorithm = partial(flag, affects=Affects.TIME, part=RunPart.ALGORITHM | RunPart.AGGREGATION)
+_aggregation = partial(flag, affects=Affects.TIME, part=RunPart.AGGREGATION)
 _update = partial(flag, part=RunPart.UPDATE)
 
 
@@ -46,7 +46,8 @@ class VariableUpdateParams:
         "strategies of tf.distribute.",
         choices=NAMES,
         checked_late=True,
-        part=RunPart.ALGORITHM | RunPart.TUNABLE | RunPart.HEADER,
+        affects=Affects.TIME,
+        part=RunPart.ALGORITHM | RunPart.HEADER,
     )
     local_parameter_device: str = flag(
         "gpu",
@@ -56,7 +57,7 @@ class VariableUpdateParams:
         "--device=cpu). cpu: the host. Other modes and algorithms ignore this flag.",
         choices=("cpu", "gpu"),
         lower=True,
-        part=RunPart.TUNABLE,
+        affects=Affects.TIME,
     )
     ps_strategy: str = flag(
         "greedy_bytes",
@@ -64,7 +65,6 @@ class VariableUpdateParams:
         "goes to the task that has the fewest bytes so far. round_robin: one variable after the "
         "other goes to the next task.",
         choices=PS_STRATEGIES,
-        only_with="ps_hosts",
     )
     variable_caching: str = flag(
         "none",
@@ -73,7 +73,6 @@ class VariableUpdateParams:
         "whose devices share the copy. none: TensorFlow decides, and sends a value once to each "
         "device.",
         choices=CACHING_POLICIES,
-        only_with="ps_hosts",
     )
     gradient_reduction: str = _update(
         "mean",
@@ -109,7 +108,8 @@ class VariableUpdateParams:
         "bytes as it is sent. If not given, replicated copies all gradients to one device.",
         parser=parse_all_reduce_spec,
         known=names,
-        part=RunPart.ALGORITHM | RunPart.AGGREGATION | RunPart.TUNABLE | RunPart.HEADER,
+        affects=Affects.TIME,
+        part=RunPart.ALGORITHM | RunPart.AGGREGATION | RunPart.HEADER,
         unset="",
     )
     all_reduce_group_size: int = _algorithm(
@@ -131,13 +131,11 @@ class VariableUpdateParams:
         "CPU devices of one process pass tensors to each other by reference, and all-reduce "
         "algorithms omit unnecessary copies. If false, each device is treated as if it had "
         "separate memory, so that a CPU runs the same copies as GPUs.",
-        only_with="not device=gpu: GPUs never share memory",
     )
     hierarchical_copy: bool = _algorithm(
         False,
         "Without --all_reduce_spec: add gradients by copies within each half of the devices first, "
         "then by copies between the halves.",
-        only_with="not all_reduce_spec",
     )
     network_topology: str = _aggregation(
         "dgx1",
@@ -161,20 +159,17 @@ class VariableUpdateParams:
     compact_gradient_transfer: bool = _aggregation(
         True,
         "With --precision=fp16 or bf16: also send gradients between devices in 16 bits.",
-        only_with="not precision=fp32",
     )
     agg_small_grads_max_bytes: int = _aggregation(
         0,
         "Join gradients of at most this many bytes before they are reduced. With 0, they are not "
         "joined.",
         minimum=0,
-        only_with="not agg_small_grads_max_group=1",
     )
     agg_small_grads_max_group: int = _aggregation(
         10,
         "Maximum number of small gradients that are joined to one tensor.",
         minimum=1,
-        only_with="agg_small_grads_max_bytes",
     )
     allreduce_merge_scope: int = _aggregation(
         1,
@@ -187,7 +182,6 @@ class VariableUpdateParams:
         False,
         "Convert sparse gradients to dense gradients before they are reduced. The update is the "
         "same with and without this flag.",
-        only_with="not variable_consistency=relaxed: all gradients are dense",
     )
     iters_per_step: int = flag(
         5,

@@ -15,8 +15,8 @@ from cnnbench.base.stats import group_by
 from cnnbench.base.text import alternatives, nearest_word
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
-from cnnbench.flags.declare import RepetitionMatch, RunPart, names_of_flags
-from cnnbench.flags.params import flag_names_by_repetition_match
+from cnnbench.flags.declare import ComparedBy, RunPart, names_of_flags
+from cnnbench.flags.params import flags_compared_by
 from cnnbench.judge.compare.configuration import (
     FACTS,
     FLAG,
@@ -46,7 +46,7 @@ from cnnbench.judge.metrics import (
 from cnnbench.records.codec import parse_start_time
 from cnnbench.records.run import BENCHMARKS, RunRecord
 
-_PLACES = flag_names_by_repetition_match(RepetitionMatch.PRESENCE)
+_PLACES = flags_compared_by(ComparedBy.PRESENCE)
 
 _WORK_FLAGS = names_of_flags(FLAGS, RunPart.STEP_WORK)
 _UNKNOWN_WORK = FactRule(

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from cnnbench.base import plugins
 from cnnbench.base.job import Job
+from cnnbench.base.rules import FlagRule, always, no_effect
 from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
@@ -38,17 +39,9 @@ from cnnbench.flags.groups.all_reduce import (
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import ACCEPTED, SPECS
-from cnnbench.plan import RunPlan
-from cnnbench.plan import make_plan as plan_run
-from cnnbench.plan.notices import unread_flag_rule, unused_all_reduce_rules
-from cnnbench.plan.place import (
-    OF_A_PROCESS,
-    JobFlagNames,
-    UnusableFlagRule,
-    always,
-    no_effect_rule,
-    rules_from_declarations,
-)
+from cnnbench.plan import RunPlan, check_flags
+from cnnbench.plan.notices import ON_GPUS, unread_flag_rule, unused_all_reduce_rules
+from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames
 from cnnbench.plan.setup import check_all_reduce, model_and_gradient_shapes
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, single
 from cnnbench.variable_mgr.all_reduce.spec import (
@@ -233,7 +226,7 @@ def make_plan(
     """Makes the plan of a run from its flags. Raises FlagError for flags that are invalid whatever
     the devices are.
 
-    `explicit` contains the names of the given flags. For `names`, see `plan_run`.
+    `explicit` contains the names of the given flags. For `names`, see `check_flags`.
     """
     plugins.load_plugins_of_flags(vars(params))
     counts = tuple(dict.fromkeys(params.num_gpus))
@@ -306,7 +299,7 @@ def plan_training_run(
             "variable_update": mode,
             "all_reduce_spec": specs[0] if in_each and specs else single("copy"),
         }
-    return plan_run(Params(**{**shared, "num_gpus": devices}), {}, names=names, resolve_data=False)
+    return check_flags(Params(**{**shared, "num_gpus": devices}), {}, names)
 
 
 def _check_device_counts(
@@ -401,13 +394,24 @@ def _device_groups(plan: AllReducePlan, count: int) -> tuple[tuple[str, ...], ..
     return group_devices(devices, plan.params.all_reduce_group_size)
 
 
-UNUSED: tuple[UnusableFlagRule[AllReducePlan], ...] = (
-    no_effect_rule(
+UNUSED: tuple[FlagRule[AllReducePlan], ...] = (
+    no_effect(
         tuple(spec.name for spec in WITHOUT_EFFECT if spec.name in SPECS),
         always,
         "in cnnbench allreduce, which runs no network",
     ),
-    *rules_from_declarations(ALL_REDUCE_FLAGS).values(),
+    no_effect("data_name", lambda plan: not plan.params.model, "without --model"),
+    ON_GPUS,
+    no_effect(
+        "agg_small_grads_max_group",
+        lambda plan: plan.params.agg_small_grads_max_bytes in ("", "0"),
+        "without --agg_small_grads_max_bytes",
+    ),
+    no_effect(
+        ("num_batches", "iterations", "num_warmup_batches", "verbose"),
+        lambda plan: plan.params.build_only,
+        "with --build_only: only building is timed",
+    ),
     unread_flag_rule("local_parameter_device", _used_algorithms),
     *unused_all_reduce_rules(
         _used_algorithms,
@@ -415,13 +419,13 @@ UNUSED: tuple[UnusableFlagRule[AllReducePlan], ...] = (
         lambda plan: [len(_device_groups(plan, count)) for count in plan.counts],
         lambda plan: plan.params.all_reduce_group_size == 1,
     ),
-    no_effect_rule(
+    no_effect(
         "allreduce_merge_scope",
         lambda plan: plan.params.allreduce_merge_scope > 1,
         "as profiles show them: --gradient_repacking joins tensors",
         says="changes only the names of operations",
     ),
-    no_effect_rule(
+    no_effect(
         "agg_small_grads_max_bytes",
         lambda plan: (
             plan.params.agg_small_grads_max_group == 1

@@ -17,6 +17,7 @@ from cnnbench.base.interrupts import (
     delaying_interrupts,
     raise_if_interrupted,
 )
+from cnnbench.base.rules import notices_about
 from cnnbench.base.stats import FEWEST_FOR_P99
 from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine, silence_warnings
 from cnnbench.base.text import NONE, labels_from_config
@@ -26,7 +27,6 @@ from cnnbench.machine import facts, repository
 from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import ConditionMonitor
-from cnnbench.plan.place import no_effect_notices
 from cnnbench.plan.setup import flags_of_process
 from cnnbench.records.all_reduce import AllReduceRecord, Copying, Point
 from cnnbench.records.codec import encode
@@ -317,7 +317,7 @@ class AllReduceBenchmark:
         # lock.
         self._watch = ConditionMonitor(gpus=self.params.device != "cpu")
         self._conditions = self._watch.observed_conditions
-        for notice in no_effect_notices(UNUSED, self.plan, self._so_far.explicit_flags):
+        for notice in notices_about(UNUSED, self.plan, self._so_far.explicit_flags):
             self._messages.notice(notice)
         if self._so_far.subject is not None and self._so_far.subject.unknown_commit_warning:
             self._messages.warning(self._so_far.subject.unknown_commit_warning, "commit")

@@ -88,7 +88,6 @@ class PredictParams:
         8,
         "With --inter_link: number of consecutive devices that form a node.",
         minimum=1,
-        only_with="inter_link",
     )
     step_seconds: float | None = flag(
         None, "Time of a training step on one device, without any reduction.", above=0
@@ -102,7 +101,6 @@ class PredictParams:
         None,
         "Images per device and step. If not given or 0: the batch size of --record or of --model.",
         minimum=0,
-        only_with="step_seconds,record",
     )
     plot: str | None = flag(
         None,
@@ -114,11 +112,17 @@ class PredictParams:
         "Number of devices in the plot of time over size. If not given, the largest number in "
         "--devices.",
         minimum=2,
-        only_with="plot",
     )
 
 
 PREDICT_FLAGS: tuple[FlagSpec, ...] = specs_of(PredictParams)
+
+_NEEDS = {
+    "devices_per_node": ("inter_link",),
+    "batch_size": ("step_seconds", "record"),
+    "plot_devices": ("plot",),
+}
+"""Flags that have no effect without one of other flags."""
 
 
 def main(values: Mapping[str, Any]) -> int:
@@ -130,12 +134,10 @@ def main(values: Mapping[str, Any]) -> int:
     params = PredictParams(**{s.name: values[s.name] for s in PREDICT_FLAGS if s.name in values})
     sent = params_from_values(values)
     plugins.load_plugins_of_flags(vars(sent))
-    for spec in PREDICT_FLAGS:
-        for condition in spec.effect_conditions:
-            others = condition.split(",")
-            if spec.name in values and all(values.get(other) is None for other in others):
-                needed = " or ".join(f"--{other}" for other in others)
-                raise FlagError(spec.name, values[spec.name], f"has no effect without {needed}")
+    for name, others in _NEEDS.items():
+        if name in values and all(values.get(other) is None for other in others):
+            needed = " or ".join(f"--{other}" for other in others)
+            raise FlagError(name, values[name], f"has no effect without {needed}")
     device_counts = parse_device_counts(params.devices)
     files = ResultFiles(sent.result_json, sent.result_csv, _TABLE, PredictionDocument.kind)
     files.check_writable([OutputFile("plot", params.plot, suffixes=PICTURES)], [params.record])

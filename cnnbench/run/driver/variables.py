@@ -12,7 +12,7 @@ from cnnbench.variable_mgr.modes import VariableMgrSpec
 def create_variables(plan: RunPlan, devices: runtime.Devices) -> VariableMgr:
     """Creates the variable manager of the run's mode, and the variables of the network."""
     spec = VariableMgrSpec(
-        variable_update=plan.place.mode.name,
+        mode=plan.place.mode,
         devices=devices.job.own_tower_devices,
         parameter_device="cpu" if plan.params.local_parameter_device == "cpu" else "towers",
         cpu_device=devices.job.cpu_device,

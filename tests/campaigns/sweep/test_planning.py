@@ -13,8 +13,8 @@ from other_values import other
 from cnnbench.campaigns.suite import BatchSizeSearch
 from cnnbench.campaigns.sweep import plan_sweep, search_largest_batch
 from cnnbench.errors import UsageError
-from cnnbench.flags.declare import RepetitionMatch
-from cnnbench.flags.params import ACCEPTED, flag_names_by_repetition_match
+from cnnbench.flags.declare import ComparedBy
+from cnnbench.flags.params import ACCEPTED, flags_compared_by
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min": 1.0}
 TINY = "entries: [{name: a, flags: {model: lenet}}]"
@@ -48,7 +48,7 @@ def test_the_key_is_of_what_is_measured_and_of_the_environment(suite, flags, set
     assert (key_of(suite, text, **facts) == key_of(suite)) is same
 
 
-@pytest.mark.parametrize("flag", flag_names_by_repetition_match(RepetitionMatch.NOTHING))
+@pytest.mark.parametrize("flag", flags_compared_by(ComparedBy.NOTHING, ComparedBy.SEED))
 def test_entries_that_differ_in_a_flag_that_does_not_count_are_refused(suite, flag):
     if flag not in ACCEPTED:  # of cnnbench allreduce
         pytest.skip()

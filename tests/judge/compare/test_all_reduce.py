@@ -10,9 +10,9 @@ import re
 import pytest
 
 from cnnbench.errors import ExitCode
-from cnnbench.flags.declare import RepetitionMatch
+from cnnbench.flags.declare import ComparedBy
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
-from cnnbench.flags.params import flag_names_by_repetition_match
+from cnnbench.flags.params import flags_compared_by
 from cnnbench.judge.compare import Verdict, compare_records
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.all_reduce import Copying
@@ -149,7 +149,7 @@ def test_groups_of_small_gradients_count_only_where_there_are_some(reductions, s
 def test_every_flag_of_the_command_is_in_a_row_s_configuration_or_left_out_on_purpose(reductions):
     (row,) = rows_of(reductions(6.0))
     counted = {spec.name for spec in ALL_REDUCE_FLAGS} - {
-        *flag_names_by_repetition_match(RepetitionMatch.NOTHING)
+        *flags_compared_by(ComparedBy.NOTHING, ComparedBy.SEED)
     }
     assert counted - set(row.configuration.flags) == {
         *("sizes", "data_name", "peers", "compact_gradient_transfer", "iterations"),

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.base.rules import notices_about
 from cnnbench.flags import parse_flags
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, AllReduceParams, params_from_values
 from cnnbench.lab.all_reduce.plan import UNUSED, Workload, make_plan, parse_sizes, translate_flags
 from cnnbench.lab.predict.command import PREDICT_FLAGS
-from cnnbench.plan.place import no_effect_notices
 from cnnbench.variable_mgr.modes import Packing
 
 JOB = {"job_name": "worker", "worker_hosts": "a:1,b:1", "device": "cpu", "num_gpus": (1,)}
@@ -95,7 +95,7 @@ def test_every_documented_flag_exists():
 
 
 def told(flags):
-    return no_effect_notices(UNUSED, *planned(flags.replace("SPEC", "--all_reduce_spec").split()))
+    return notices_about(UNUSED, *planned(flags.replace("SPEC", "--all_reduce_spec").split()))
 
 
 @pytest.mark.parametrize(

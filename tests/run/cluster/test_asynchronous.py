@@ -20,6 +20,7 @@ from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.run.step.update import UpdateCounter
 from cnnbench.variable_mgr import VariableMgrSpec, create
 from cnnbench.variable_mgr.gradients import VariableGradients
+from cnnbench.variable_mgr.modes import find_mode
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ def test_updates_of_threads_add_up_and_their_staleness_is_counted(cpu_devices):
     """Each update of worker i subtracts i + 1, so that the order does not matter."""
     variables = [VariableSpec("w", (64,), Initializer.constant(0.0))]
     spec = VariableMgrSpec(
-        variable_update="parameter_server",
+        mode=find_mode("parameter_server"),
         devices=cpu_devices[:2],
         cpu_device=cpu_devices[0],
         ps_devices=cpu_devices[2:3],

@@ -27,7 +27,7 @@ from cnnbench.data.imagenet import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
 from cnnbench.machine import cpu, watch
 from cnnbench.models import LearningRateSpec, Model, register_model
-from cnnbench.plan import make_plan
+from cnnbench.plan import check_flags
 from cnnbench.records import measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, load_run
 from cnnbench.records.run import Subject
@@ -397,7 +397,7 @@ def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
 def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(tmp_path, monkeypatch):
     said = io.StringIO()
     held = (
-        make_plan(Params(train_dir=str(tmp_path)), resolve_data=False),
+        check_flags(Params(train_dir=str(tmp_path))),
         ResultFiles(None, None, RUNS),
         MessageWriter(said),
     )

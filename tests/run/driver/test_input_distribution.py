@@ -15,7 +15,7 @@ from cnnbench.data.prefetch import InputDistribution
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.strategies import StrategyParams
-from cnnbench.plan import make_plan
+from cnnbench.plan import check_flags, make_plan
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -126,7 +126,7 @@ def test_d9_files_are_shared_out_where_there_are_enough(data_name, words, files,
         num_batches=1,
         **flags,
     )
-    make_plan(params, resolve_data=False)
+    check_flags(params)
     with pytest.raises(FlagError, match=words) as error:
         make_plan(params)
     assert error.value.flag == "auto_shard_policy"

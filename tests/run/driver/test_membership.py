@@ -16,7 +16,7 @@ from cnnbench.base.interrupts import begin_command, conclude_command, handling_s
 from cnnbench.base.job import Job, ReservedPorts, Task
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
-from cnnbench.plan import make_plan
+from cnnbench.plan import check_flags
 from cnnbench.run import cluster
 from cnnbench.run.cluster import JobConnections
 from cnnbench.run.driver import membership
@@ -107,7 +107,7 @@ def answering():
 
 
 def membership_in(job, kind=JobMembership):
-    setup = make_plan(Params(), resolve_data=False)
+    setup = check_flags(Params())
     place = dataclasses.replace(setup.place, job=job)
     return kind(dataclasses.replace(setup, place=place), print, print, {})
 

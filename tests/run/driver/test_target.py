@@ -8,7 +8,7 @@ from covering import slow_if
 from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
 
 from cnnbench import Params
-from cnnbench.plan import make_plan
+from cnnbench.plan import check_flags, make_plan
 from cnnbench.records.run import RunRecord, Target
 
 DURING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
@@ -16,7 +16,7 @@ DURING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
 
 def planned(model, **flags):
     params = Params(model=model, plugin=WEATHER_PLUGIN, device="cpu", **DURING, **flags)
-    make_plan(params, resolve_data=False)
+    check_flags(params)
     return make_plan(params).length.target
 
 

@@ -20,7 +20,7 @@ from cnnbench.base.interrupts import begin_command, conclude_command, handling_s
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.facts import XLA_CACHE
-from cnnbench.plan import make_plan
+from cnnbench.plan import check_flags
 from cnnbench.run.runtime import tensorflow
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.tensorflow import (
@@ -74,10 +74,7 @@ def test_thread_counts(flags, kind, cores, expected):
 )
 def test_conv_gradients(flags, kind, kernels, expected, monkeypatch):
     monkeypatch.setattr(tensorflow, "convolution_kernels", lambda host: kernels)
-    assert (
-        tensorflow.resolve_conv_gradients(make_plan(Params(**flags), resolve_data=False), kind)
-        == expected
-    )
+    assert tensorflow.resolve_conv_gradients(check_flags(Params(**flags)), kind) == expected
 
 
 @pytest.mark.parametrize(
@@ -86,7 +83,7 @@ def test_conv_gradients(flags, kind, kernels, expected, monkeypatch):
 )
 def test_the_fastest_gradients_are_refused_where_none_were_measured(kind, reason, monkeypatch):
     monkeypatch.setattr(tensorflow, "convolution_kernels", lambda host: "library")
-    setup = make_plan(Params(conv_gradients="fastest"), resolve_data=False)
+    setup = check_flags(Params(conv_gradients="fastest"))
     with pytest.raises(FlagError, match=rf"--conv_gradients=fastest: {reason}"):
         tensorflow.resolve_conv_gradients(setup, kind)
 

@@ -32,7 +32,7 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.stats import ValuesByProcess, group_by
 from cnnbench.base.text import alternatives, format_bytes, integer, number, percent
-from cnnbench.flags.declare import FlagRole, names_of_flags, specs_of
+from cnnbench.flags.declare import ComparedBy, names_of_flags, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import FLAGS
 from cnnbench.judge.compare.configuration import GROUPS, unique_configuration_names
@@ -286,7 +286,7 @@ def _bandwidth_row(record: AllReduceRecord, point: Point, several: bool) -> Row:
 # Shows the scaling of configurations that differ only in the number of devices.
 
 _FOLLOWING = frozenset(
-    (*GROUPS["num_gpus"], *names_of_flags(FLAGS, FlagRole.ITEMS), "per_gpu_thread_count")
+    (*GROUPS["num_gpus"], *names_of_flags(FLAGS, ComparedBy.NUMBER), "per_gpu_thread_count")
 )
 """Flags whose values depend on the number of devices."""
 

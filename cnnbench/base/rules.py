@@ -1,0 +1,120 @@
+"""Rules about flags: which flags are refused or have no effect, under which condition, and why.
+
+A rule looks at the facts of a plan, such as a `RunPlan`. If several rules of a table apply to a
+flag, the first rule gives the reason.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from cnnbench.errors import FlagError
+
+
+class HasFlags(Protocol):
+    """The facts that every plan has. Rules of owners in lower layers use only these facts."""
+
+    @property
+    def params(self) -> Any:
+        """The values of the flags, such as `cnnbench.Params`, as attributes."""
+
+
+F = TypeVar("F", contravariant=True)
+R = TypeVar("R", bound=HasFlags)
+Reason: TypeAlias = "str | Callable[[F], str | None]"
+
+
+class Severity(enum.Enum):
+    """What happens if a rule applies."""
+
+    REFUSAL = "the flag is refused, and the command ends with exit code 2"
+    NOTICE = "a line on standard error says that the flag has no effect"
+
+
+@dataclass(frozen=True)
+class FlagRule(Generic[F]):
+    """A rule: flags, a test, and the reason why the flags are refused or have no effect.
+
+    Attributes:
+      test: whether the rule applies to the given flag, which is one of `flags`.
+      reason: the end of the message, after "--flag=value: " or "--flag has no effect "; or a
+        function that returns it. The function returns "" or None if nothing is wrong, and may raise
+        the FlagError itself.
+      says: text of a notice in place of "has no effect".
+    """
+
+    flags: tuple[str, ...]
+    test: Callable[[F, str], object]
+    severity: Severity
+    reason: Reason[F]
+    says: str = ""
+
+    def explain(self, facts: F) -> str:
+        """Returns why the flags are refused or have no effect; "" if nothing is wrong."""
+        return self.reason if isinstance(self.reason, str) else self.reason(facts) or ""
+
+
+def refuse(
+    flags: str | Sequence[str], when: Callable[[R], object], reason: Reason[R]
+) -> FlagRule[R]:
+    """A rule that refuses a flag with any value but its default."""
+    return FlagRule(
+        _names(flags),
+        lambda facts, flag: facts.params.changed(flag) and when(facts),
+        Severity.REFUSAL,
+        reason,
+    )
+
+
+def refuse_any_value(flag: str, when: Callable[[R], object], reason: Reason[R]) -> FlagRule[R]:
+    """A rule that refuses a flag with any value, including its default."""
+    return FlagRule((flag,), lambda facts, _: when(facts), Severity.REFUSAL, reason)
+
+
+def no_effect(
+    flags: str | Sequence[str], when: Callable[[F], object], reason: Reason[F], says: str = ""
+) -> FlagRule[F]:
+    """A rule for the notice that given flags have no effect."""
+    return FlagRule(_names(flags), lambda facts, _: when(facts), Severity.NOTICE, reason, says)
+
+
+def _names(flags: str | Sequence[str]) -> tuple[str, ...]:
+    return (flags,) if isinstance(flags, str) else tuple(flags)
+
+
+def always(facts: object) -> bool:
+    """A condition that is always true, for rules whose reason is a function that checks."""
+    del facts
+    return True
+
+
+def raise_first_refusal(rules: Iterable[FlagRule[R]], facts: R) -> None:
+    """Raises FlagError for the first rule that refuses a flag. Ignores rules for notices."""
+    for rule in rules:
+        if rule.severity is not Severity.REFUSAL:
+            continue
+        refused = next((flag for flag in rule.flags if rule.test(facts, flag)), None)
+        if refused is not None and (reason := rule.explain(facts)):
+            raise FlagError(refused, facts.params.text(refused), reason)
+
+
+def notices_about(rules: Iterable[FlagRule[F]], facts: F, given: Sequence[str]) -> tuple[str, ...]:
+    """Returns one line for each rule for notices that applies to given flags.
+
+    If several rules apply to a flag, only the first rule is used.
+    """
+    lines = []
+    for rule in rules:
+        if rule.severity is not Severity.NOTICE:
+            continue
+        names = [name for name in given if name in rule.flags and rule.test(facts, name)]
+        if names and (reason := rule.explain(facts)):
+            given = [name for name in given if name not in names]
+            *others, last = (f"--{name}" for name in names)
+            subject = f"{', '.join(others)} and {last}" if others else last
+            says = rule.says or ("have no effect" if others else "has no effect")
+            lines.append(f"{subject} {says} {reason}")
+    return tuple(lines)
