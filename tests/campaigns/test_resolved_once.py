@@ -28,7 +28,7 @@ COUNTED = {
     Params.__post_init__.__code__: "params",
     make._plan_of_flags.__code__: "setups",
     NetworkPlan.resolved.__func__.__code__: "networks",  # type: ignore[attr-defined]
-    registry.find_mode.__code__: "modes",
+    registry.MODES.find.__code__: "modes",
 }
 
 
@@ -40,6 +40,9 @@ def counts() -> Callable[..., list[int]]:
         found: Counter[str] = Counter()
 
         def count(frame: Any, event: str, _: object) -> None:
+            if frame.f_code is registry.MODES.find.__code__:
+                if frame.f_locals["self"] is not registry.MODES:
+                    return
             if event == "call" and frame.f_code in COUNTED:
                 found[COUNTED[frame.f_code]] += 1
 
