@@ -40,9 +40,9 @@ def counts() -> Callable[..., list[int]]:
         found: Counter[str] = Counter()
 
         def count(frame: Any, event: str, _: object) -> None:
-            if frame.f_code is registry.MODES.find.__code__:
-                if frame.f_locals["self"] is not registry.MODES:
-                    return
+            finds = frame.f_code is registry.MODES.find.__code__
+            if finds and frame.f_locals["self"] is not registry.MODES:
+                return  # a lookup in another registry
             if event == "call" and frame.f_code in COUNTED:
                 found[COUNTED[frame.f_code]] += 1
 
