@@ -192,7 +192,8 @@ def fact_change_text(change: FactChange) -> str:
 
 
 def _values_text(name: str, values: Iterable[str]) -> str:
-    return alternatives([readable_fact(name, value) for value in values]) or NONE
+    texts = ["not set" if value == "null" else readable_fact(name, value) for value in values]
+    return alternatives(texts) or NONE
 
 
 def _condition_reader(name: str) -> Callable[[StepProfile], float | None]:

@@ -113,7 +113,10 @@ class ConfigurationRule:
         parts = [*_threshold_and_failure_texts(self, " %")]
         if self.judge:
             removed = [name for name in DEFAULT_METRICS if name not in self.judge]
-            without = f", not {' or '.join(removed)}" if removed else ""
+            without = ""
+            if removed:
+                *others, last = removed
+                without = f", not {', '.join(others)} or {last}" if others else f", not {last}"
             parts.append(f"judges {' and '.join(self.judge)}{without}")
         for metric in self.metrics:
             own = [*_threshold_and_failure_texts(metric)]

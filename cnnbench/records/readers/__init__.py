@@ -265,7 +265,7 @@ class ResultFile:
         """
         text = time_text(time)
         if time not in (None, "") and not text:
-            self.skip(0, str(time), "is not a time, and is ignored")
+            self.skip(0, str(time), "is not a time")
         return text or None
 
     def position(self, name: str, parameters: Mapping[Any, Any] | None = None) -> int:

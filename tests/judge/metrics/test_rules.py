@@ -129,7 +129,7 @@ def test_shares_of_alpha_add_up_to_one():
         (ConfigurationRule(threshold=5.0), ["threshold 5 %"]),
         (ConfigurationRule(fail_on=()), ["nothing"]),
         (ConfigurationRule(fail_on=("slower", "changed")), ["slower and changed"]),
-        (ConfigurationRule(judge=("memory",)), ["memory", "not throughput or startup or accuracy"]),
+        (ConfigurationRule(judge=("memory",)), ["memory", "not throughput, startup or accuracy"]),
         (
             ConfigurationRule(judge=("memory",), metrics=(MetricRule(name="startup"),)),
             ["startup: ", "--metrics"],

@@ -248,7 +248,7 @@ EXPORTED = '{"results": [{"command": "sleep", "times": [0.5, 0.6], "exit_codes":
         (
             '{"name": "current_examples_per_sec", "value": 5.0, "global_step": 1, '
             '"timestamp": "yesterday"}',
-            "'yesterday' is not a time, and is ignored",
+            "'yesterday' is not a time",
         ),
     ],
 )
