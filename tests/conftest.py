@@ -25,7 +25,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
 import pytest
-from forked import Forked, Server, brief, execute, finished
+from forked import STAND_IN, Forked, Server, brief, execute, finished
 from prepared import preparing_tensorflow
 from registries import forget_packages, kept
 
@@ -519,28 +519,40 @@ def loaded_processes(monkeypatch):
     monkeypatch.setattr(campaign, "execute", execute)
 
 
+_PLANNING = """
+import importlib
+import pkgutil
+import cnnbench.campaigns.ab.side
+from cnnbench.models import networks
+for module in pkgutil.iter_modules(networks.__path__, f"{networks.__name__}."):
+    importlib.import_module(module.name)
+"""
+
+
 @pytest.fixture(scope="session")
-def _answering(tmp_path_factory):
+def _answering(tmp_path_factory, _stand_ins):
     """Answers as `cnnbench.campaigns.ab.side.run_code` does, from processes forked with it loaded.
 
-    What is asked of another cnnbench is asked in a new process.
+    So do stand-ins. What is asked of another cnnbench is asked in a new process.
     """
-    server = Server("import cnnbench.campaigns.ab.side")
+    ours = Server(_PLANNING)
     out, err = (tmp_path_factory.mktemp("answers") / name for name in ("out", "err"))
 
     def answer(side, code, *arguments, use_own_cnnbench, timeout):
+        program, run, words, server = "cnnbench", f"import sys; {code}", arguments, ours
         if not use_own_cnnbench:
-            return run_code(
-                side, code, *arguments, use_own_cnnbench=use_own_cnnbench, timeout=timeout
-            )
+            program, server = str(side.python), _stand_ins
+            if Path(program).name != STAND_IN:
+                return run_code(side, code, *arguments, use_own_cnnbench=False, timeout=timeout)
+            run, words = Path(program).read_text(), ("-c", code, side.import_folder, *arguments)
         out.write_bytes(b"")
         place = side.checkout, side.variables
-        process = Forked(f"import sys; {code}", arguments, out, err, *place, server=server)
+        process = Forked(run, words, out, err, *place, program=program, server=server)
         status, _ = process.end(timeout)
         return SimpleNamespace(returncode=status, stdout=out.read_bytes())
 
     yield answer
-    server.close()
+    ours.close()
 
 
 @pytest.fixture

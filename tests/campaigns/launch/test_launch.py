@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden import sentences
 
 from cnnbench.base.job import Task
 from cnnbench.campaigns import launch
@@ -137,7 +138,10 @@ def test_an_all_reduce_has_a_plan_of_its_chief(tmp_path: Path) -> None:
     assert check_output_files(parse_task_command(words[:-1]), plan) is None
 
 
-def test_cpus_that_cannot_be_divided(cpus: Callable[..., None]) -> None:
+def test_processors_are_divided(cpus: Callable[..., None]) -> None:
+    cpus({8, 1, 2, 3, 9})
+    assert divide_cores(2) == [{1, 2}, {3, 8, 9}]
+    assert divide_cores(5) == [{1}, {2}, {3}, {8}, {9}]
     cpus({3})
     assert divide_cores(1) == [{3}]
     with pytest.raises(FlagError, match=r"--affinity=true: 1 CPU .* 2 processes"):
@@ -152,6 +156,8 @@ def test_cpus_that_cannot_be_divided(cpus: Callable[..., None]) -> None:
         (Task("worker", 0), {"num_gpus": 2, "device": "cpu"}, "4,5,6,7", {}),
         (Task("worker", 0), {"num_gpus": 2, "gpu_indices": "1,0"}, "4,5,6,7", {}),
         (Task("ps", 0), {"num_gpus": 2}, "4,5,6,7", {}),
+        (Task("worker", 0), {}, "GPU-a,GPU-b", {"CUDA_VISIBLE_DEVICES": "GPU-a"}),
+        (Task("worker", 0), {"num_gpus": 2}, "", {}),
     ],
 )
 def test_workers_share_the_gpus(
@@ -243,27 +249,46 @@ def test_a_job_whose_processes_end_well(session: Callable[..., Any]) -> None:
     assert sorted(lines) == ["[ps:0] hello", "[worker:0] hello", "[worker:1] hello"]
 
 
-@pytest.mark.parametrize(
-    ("results", "code", "text"),
-    [
-        # The chief's own exit code counts.
-        ((ProcessResult(3, 1.0), OK, OK), 3, "worker:0 ended with exit status 3"),
-        ((OK, ProcessResult(3, 1.0), OK), 4, "worker:1 ended with exit status 3"),
-        ((OK, OK, ProcessResult(-15, 1.0)), 4, "ps:0 was ended by SIGTERM"),
-        ((ProcessResult(-9, 1.0), OK, OK), 4, "worker:0 was ended by SIGKILL"),
-        ((ProcessResult(None, 1.0), OK, OK), 4, "worker:0 was killed together with its guard"),
-        ((ProcessResult(None, 1.0, error="no program"), OK, OK), 4, "was not started: no program"),
-        ((OK, OK, ProcessResult(-9, 1.0, timed_out=True)), 4, "ps:0 did not end and was killed"),
-    ],
-)
-def test_a_process_of_a_job_that_fails(
-    session: Callable[..., Any], results: tuple[ProcessResult, ...], code: int, text: str
+def test_output_is_shown_in_whole_lines(
+    session: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    parts = iter((b"first\nsec", b"ond", b" line\r\n", b" 10 %\r 20 %\n", b"la", b"st"))
+
+    def wait(self: Standing, timeout: float) -> ProcessResult | None:
+        part = next(parts, b"") if self.log.stem == "worker-1" else b""
+        with open(self.log, "ab") as log:
+            log.write(part)
+        return None if part else self.result
+
+    monkeypatch.setattr(Standing, "wait", wait)
+    code, lines, _ = session(OK, OK, OK)
+    assert code == 0
+    assert lines == [f"[worker:1] {line}" for line in ("first", "second line", "20 %", "last")]
+
+
+# The chief's own exit code counts.
+FAILED: dict[str, tuple[tuple[ProcessResult, ...], int]] = {
+    "the chief exits": ((ProcessResult(3, 1.0), OK, OK), 3),
+    "a worker exits": ((OK, ProcessResult(3, 1.0), OK), 4),
+    "a ps is ended": ((OK, OK, ProcessResult(-15, 1.0)), 4),
+    "the chief is killed": ((ProcessResult(-9, 1.0), OK, OK), 4),
+    "the chief's guard is killed": ((ProcessResult(None, 1.0), OK, OK), 4),
+    "the chief is not started": ((ProcessResult(None, 1.0, error="no program"), OK, OK), 4),
+    "a ps does not end": ((OK, OK, ProcessResult(-9, 1.0, timed_out=True)), 4),
+}
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_a_process_of_a_job_that_fails(session: Callable[..., Any], name: str) -> None:
+    results, code = FAILED[name]
     found, lines, stopped = session(*results)
     assert (found, stopped) == (code, [])
     (failed,) = (line for line in lines if "error: " in line)
-    assert text in failed
-    assert failed.endswith(".log")
+    at = next(at for at, result in enumerate(results) if result is not OK)
+    assert ("worker:0", "worker:1", "ps:0")[at] in failed
+    sentence, _, log = failed.rpartition("; ")
+    assert log.endswith(".log")
+    sentences(Path(__file__).parent / "golden" / "launch.txt", {name: sentence}, FAILED)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +321,8 @@ def test_processes_that_run_on_are_stopped_the_chief_first(
     found, lines, stopped = session(*results)
     assert found == code
     assert stopped == [f"worker-{at}" for at in range(2) if results[at] is None]
-    assert any("did not end and was killed" in line for line in lines)
+    for task in (name.replace("-", ":") for name in stopped):
+        assert any(f"error: {task} " in line for line in lines)
 
 
 def test_suspended_processes_go_on_before_they_are_stopped(

@@ -87,32 +87,24 @@ def conditions(facts, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("busy", "flags", "said"),
-    [(0.0, [], "nothing found"), (1.0, ["--quiet_conditions=load"], "nothing found (1 silenced)")],
+    ("name", "busy", "flags"),
+    [("quiet", 0.0, []), ("silenced", 1.0, ["--quiet_conditions=load"])],
 )
-def test_check_of_a_quiet_machine(call, conditions, busy, flags, said):
+def test_check_of_a_quiet_machine(call, conditions, transcript, name, busy, flags):
     slept = conditions(busy)
-    assert call("env", "--check", "--seconds=1.5", *flags).out == f"{said}\n"
+    transcript(name, call("env", "--check", "--seconds=1.5", *flags).out)
     assert slept == [1.5]
 
 
-def test_check_of_a_busy_machine_exits_3(call, conditions):
+def test_check_of_a_busy_machine_exits_3(call, conditions, transcript):
     conditions(busy=1.0, steal=0.25, load=2.0)
-    assert call("env", "--check", code=3).out.splitlines() == [
-        "load: other processes keep 1.0 of 2 CPUs busy (load average 2.0); stop them, leave them "
-        "their CPUs with --num_intra_threads=1, or compare runs with cnnbench ab, which "
-        "interleaves the runs of A and B",
-        "steal: the hypervisor withholds 20% of the CPU time this machine asks for; use a "
-        "dedicated machine, or compare runs with cnnbench ab, which interleaves the runs of A and "
-        "B",
-        "2 condition(s) that would distort a measurement",
-    ]
+    transcript("busy", call("env", "--check", code=3).out)
 
 
 def test_check_for_the_flags_of_a_run(call, conditions):
     conditions()
     out = call("env", "--check", "--", "--device=cpu", "--num_intra_threads=9", code=3).out
-    assert "use --num_intra_threads=2 or less" in out
+    assert "--num_intra_threads=2 " in out
 
 
 def test_check_as_json(call, conditions, holds):

@@ -61,17 +61,17 @@ def test_runs_of_unknown_networks_are_not_comparable(call, tmp_path):
     assert out.count("n=1") in (0, 2)
 
 
-def test_lines_that_do_not_fit_are_named_and_refused(imported, call, tmp_path):
+def test_lines_that_do_not_fit_are_named_and_refused(imported, call, tmp_path, transcript):
     # A fork's own line, and what the ancestor prints of a job that was finished before.
     text = edited(
         TRAINING, {"706.17": "-734214.37", "Done warm up\n": "Done warm up\nGPU at 80 C\n"}
     )
     (record,), err = imported(text, code=3)
-    assert re.search("run.log: line 20: 'GPU at 80 C' .* line 26: 'total images/s", err)
+    transcript("left out", err)
     assert record.imported.skipped_lines == (20, 26)
     assert record.status == "interrupted"
     err = call("import", tmp_path / "run.log", "--strict", into(tmp_path / "none"), code=2).err
-    assert re.search("run.log: line 20: 'GPU at 80 C' .* 1 more .--strict", err)
+    transcript("strict", err)
     assert not (tmp_path / "none").exists()
 
 
@@ -84,14 +84,15 @@ For more information, please see:
 """
 
 
-def test_lines_of_libraries_are_ignored_if_the_run_is_complete(imported, call, tmp_path):
+def test_lines_of_libraries_are_ignored_if_the_run_is_complete(
+    imported, call, tmp_path, transcript
+):
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "other.log").write_text(LIBRARIES + HOROVOD)
     records, err = imported(LIBRARIES + TRAINING, tmp_path / "more")
     assert [one.imported.skipped_lines for one in records] == [(), ()]
     # One notice for all files.
-    assert err.count("To enable") == 1
-    assert "6 lines" in err
+    transcript("complete", "\n".join(line for line in err.splitlines() if "To enable" in line))
     # They may say why a run has no end.
     (tmp_path / "killed.log").write_text(LIBRARIES + TRAINING.partition("20\timages")[0])
     err = call("import", tmp_path / "killed.log", into(tmp_path / "killed"), code=3).err
@@ -99,7 +100,7 @@ def test_lines_of_libraries_are_ignored_if_the_run_is_complete(imported, call, t
     text = edited(TRAINING, {"Done warm up": "GPU at 80 C\nDone warm up"})
     (tmp_path / "run.log").write_text(text)
     err = call("import", tmp_path / "run.log", "--strict", into(tmp_path / "none"), code=2).err
-    assert re.search("run.log: line 19: 'GPU at 80 C' .*--strict", err)
+    assert "run.log: line 19: 'GPU at 80 C' " in err
 
 
 def test_a_report_of_imported_runs_has_only_tables_with_content(imported, call, tmp_path):
@@ -114,14 +115,13 @@ def test_a_report_of_imported_runs_has_only_tables_with_content(imported, call, 
     assert "| run.log |" in text
 
 
-def test_importing_twice_changes_nothing(imported, call, tmp_path):
+def test_importing_twice_changes_nothing(imported, call, tmp_path, transcript):
     imported(TRAINING)
     (file,) = (tmp_path / "results").rglob("*.json")
     before = file.read_bytes(), os.stat(file)
     os.utime(tmp_path / "run.log", (1, 1))
     err = call("import", tmp_path / "run.log", into(tmp_path / "results")).err
-    assert "0 records written" in err
-    assert "1 were there already" in err
+    transcript("again", err.splitlines()[-1])
     assert (file.read_bytes(), os.stat(file)) == before
 
 
@@ -148,12 +148,11 @@ def test_a_history_over_five_years_of_logs(call, tmp_path, runs):
     document = json.loads(call("history", results, "--format=json").out)
     old, new = sorted(document["series"], key=lambda one: -len(one["points"]))
     assert (len(old["points"]), len(new["points"])) == (60, 1)
-    out = call("history", results).out
-    assert "... 40 " in out
-    assert "--last=0" in out
+    assert "--last=0" in call("history", results).out
     days = [f"{begin + timedelta(days=30 * month):%Y-%m-%d}" for month in (19, 20, 40)]
-    undone = f"last good {days[0]}, first bad {days[1]}; undone at {days[2]}"
-    assert undone in " ".join(out.split())
+    step, *_ = old["steps"]
+    found = [step[name] for name in ("last_good", "first_bad", "undone")]
+    assert [name[:10] for name in found] == days
 
 
 def test_a_dry_run_lists(call, tmp_path):
@@ -170,15 +169,14 @@ def test_other_files_are_named(call, tmp_path, transcript):
     transcript("left out", err)
 
 
-def test_benchmarks_are_followed_compared_and_reported(call, tmp_path):
+def test_benchmarks_are_followed_compared_and_reported(call, tmp_path, transcript):
     times = [0.0200, 0.0201, 0.0202, 0.0203, 0.0204]
     for side, factor in (("base", 1), ("new", 2)):
         result = {"command": "prog", "times": [factor * one for one in times]}
         (tmp_path / f"{side}.json").write_text(json.dumps({"results": [result]}, indent=1))
         call("import", tmp_path / f"{side}.json", f"--label=commit={side}", into(tmp_path / side))
     out = call("compare", tmp_path / "base", tmp_path / "new", code=1).out
-    assert "NEW: benchmark_seconds 100.0 % longer" in out
-    assert "Imported: 10 from hyperfine" in out
+    transcript("longer", out.splitlines()[0])
     out = call("history", tmp_path / "base", "--metric=benchmark_seconds").out
     assert "prog, from hyperfine on unknown machine" in out
     err = call("history", tmp_path / "base", code=2).err
@@ -207,13 +205,11 @@ def test_imported_records_are_compared_with_what_cannot_be_judged(
     document = json.loads(call("compare", *sides, "--format=json", code=3).out)
     notes = [note for note in document["notes"] if "tf_cnn_benchmarks" in note]
     transcript("unknown facts", "\n".join([document["answer"], *notes]))
-    out = call("compare", *sides, "--allow_different=precision", code=1).out
-    assert "NEW is 14.2 % slower" in out
-    assert "10 from tf_cnn_benchmarks" in out
+    call("compare", *sides, "--allow_different=precision", code=1)
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "0.json").write_text(runs(flags={"model": "trivial"}).to_json())
     out = call("compare", sides[0], tmp_path / "own", code=3).out
-    assert "imported_from is tf_cnn_benchmarks " in out
+    assert "imported_from" in out
     assert "num_warmup_batches" not in out
 
 
@@ -222,12 +218,9 @@ def test_a_history_and_a_report_show_imported_and_new_records(sides, call, runs)
     (folder / "0.json").write_text(runs(flags={"model": "trivial"}).to_json())
     out = call("history", folder).out
     assert "trivial, batch 8, 1 cpu, from tf_cnn_benchmarks on unknown machine" in out
-    assert "Imported: 10 from tf_cnn_benchmarks" in out
     assert re.search(r"  a +702.2 +700.2 to 704.2 +n=5", out)
     call("report", folder, f"--output={folder}/r.md")
-    text = (folder / "r.md").read_text()
-    assert "Imported: 10 from tf_cnn_benchmarks" in text
-    assert "from tf_cnn_benchmarks" in text
+    assert "from tf_cnn_benchmarks" in (folder / "r.md").read_text()
 
 
 BROKEN = {  # as JSON, as a value, as a record, and as a line
@@ -271,18 +264,18 @@ def test_folders_that_are_not_read_are_named(call, tmp_path, monkeypatch, transc
     transcript("folders", err)
     err = call("import", folder, into(tmp_path / "none"), "--strict", code=2).err
     assert f"{folder}/link: " in err
-    assert "1 more (--strict)" in err
+    assert "--strict" in err
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("name", "change"),
     [
-        (shutil.rmtree, "No such file or directory"),
-        (lambda folder: os.rename(folder, f"{folder}-2"), "No such file or directory"),
-        (lambda folder: (shutil.rmtree(folder), folder.touch()), "Not a directory"),
+        ("removed", shutil.rmtree),
+        ("renamed", lambda folder: os.rename(folder, f"{folder}-2")),
+        ("a file", lambda folder: (shutil.rmtree(folder), folder.touch())),
     ],
 )
-def test_a_folder_that_vanishes_is_one_line(call, tmp_path, monkeypatch, change, reason):
+def test_a_folder_that_vanishes_is_one_line(call, tmp_path, monkeypatch, transcript, name, change):
     results = tmp_path / "results"
     command = importlib.import_module("cnnbench.cli.commands.import")
 
@@ -293,8 +286,8 @@ def test_a_folder_that_vanishes_is_one_line(call, tmp_path, monkeypatch, change,
     monkeypatch.setattr(command, "check_folder_writable", check_and_change)
     err = call("import", GOLDEN / "training.txt", into(results), code=4).err
     *_, line = err.splitlines()
-    words = f"--results={results}: cannot be written: {reason}; 0 of 1 record written"
-    assert line == f"cnnbench: error: {words}"
+    assert line.startswith(f"cnnbench: error: --results={results}: ")
+    transcript(name, line)
 
 
 @pytest.mark.parametrize("run_id", ["../../outside", "a\0b", "x" * 300])
@@ -310,9 +303,11 @@ def test_a_run_id_of_a_file_is_no_path(call, tmp_path, run_id):
     assert record.run_id == run_id
 
 
-def test_reports_do_not_advise_to_repeat_a_process_of_another_program(imported, call, tmp_path):
+def test_reports_do_not_advise_to_repeat_a_process_of_another_program(
+    imported, call, tmp_path, transcript
+):
     imported(TRAINING)
     page = call("report", tmp_path / "results", "--format=markdown").out
     (answer,) = re.findall(r"^- Speed of .*\n  - (.*)$", page, re.M)
-    assert answer == "One process, which cannot show how much the speed varies between processes"
+    transcript("one process", answer)
     assert "--repeats" not in page

@@ -103,22 +103,11 @@ def test_a_job_can_measure_reductions(launch):
         assert told["words"][-1] == "--num_gpus=3"
 
 
-@pytest.mark.parametrize(
-    ("visible", "flags", "expected"),
-    [
-        ("0,1,2,3", ("--num_gpus=2",), ["0,1", "2,3"]),
-        ("GPU-a,GPU-b", (), ["GPU-a", "GPU-b"]),
-        ("0,1,2", ("--num_gpus=2",), None),
-        ("", (), None),
-        ("0,1,2,3", ("--num_gpus=2", "--device=cpu"), None),
-        ("0,1,2,3", ("--num_gpus=2", "--gpu_indices=1,0"), None),
-    ],
-)
-def test_workers_get_gpus_of_their_own(launch, monkeypatch, visible, flags, expected):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert launch("--workers=2", "--ps=1", "--", "--model=lenet", *flags)[0] == 0
+def test_workers_get_gpus_of_their_own(launch, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    assert launch("--workers=2", "--ps=1", "--", "--model=lenet", "--num_gpus=2")[0] == 0
     found = [launch.tasks[task]["gpus"] for task in ("worker:0", "worker:1", "ps:0")]
-    assert found == [*(expected or [visible] * 2), visible]
+    assert found == ["0,1", "2,3", "0,1,2,3"]
 
 
 def test_logs_in_a_folder_of_ones_own(launch, tmp_path):
@@ -142,39 +131,40 @@ def test_a_controller_is_the_chief(launch, layout, mode):
 
 
 @pytest.mark.parametrize(
-    ("do", "status", "lines"),
+    ("do", "status", "failed"),
     [
-        ("worker:0=2", 2, ["worker:0 ended with exit status 2"]),
-        ("worker:0=kill", 4, ["worker:0 was ended by SIGKILL"]),
-        ("worker:1=abort", 4, ["worker:1 was ended by SIGABRT: Check failed: a == b"]),
-        ("ps:0=3", 4, ["ps:0 ended with exit status 3"]),
+        ("worker:0=2", 2, ["worker:0"]),
+        ("worker:0=kill", 4, ["worker:0"]),
+        ("worker:1=abort", 4, ["worker:1"]),
+        ("ps:0=3", 4, ["ps:0"]),
         # The chief does not end by itself, and then not even on request.
-        ("worker:1=kill,worker:0=sleep", 4, ["worker:1 was ended by SIGKILL"]),
-        ("worker:1=4,worker:0=ignore", 4, ["worker:0 did not end", "worker:1 ended with exit"]),
+        ("worker:1=kill,worker:0=sleep", 4, ["worker:1"]),
+        ("worker:1=4,worker:0=ignore", 4, ["worker:0", "worker:1"]),
         # The chief has ended, another does not.
-        ("ps:0=ignore", 4, ["ps:0 did not end and was killed"]),
+        ("ps:0=ignore", 4, ["ps:0"]),
     ],
 )
-def test_one_that_fails_ends_all_and_logs_are_kept(launch, do, status, lines):
+def test_one_that_fails_ends_all_and_logs_are_kept(launch, do, status, failed):
     found, _, err = launch("--workers=2", "--ps=1", *LENET, do=do)
     assert found == status
-    for line in lines:
-        (log,) = re.findall(rf"^cnnbench: error: {re.escape(line)}.*; (\S+)$", err, re.MULTILINE)
-        assert "to std" in Path(log).read_text()
+    named = re.findall(r"^cnnbench: error: (\w+:\d) .*; (\S+)$", err, re.MULTILINE)
+    assert sorted(task for task, _ in named) == failed
+    assert all("to std" in Path(log).read_text() for _, log in named)
+    assert ("Check failed: a == b" in err) == ("abort" in do)
 
 
 def test_the_others_go_on_without_a_worker_that_the_job_spares(launch):
     words = ("--workers=2", "--ps=1", *LENET, "--cross_replica_sync=false")
     status, _, err = launch(*words, do="worker:1=kill")
     assert status == 0
-    assert err.count("cnnbench: error: ") == err.count("error: worker:1 was ended by SIGKILL") == 1
+    assert re.findall(r"^cnnbench: error: (\S+) ", err, re.MULTILINE) == ["worker:1"]
     assert launch(*words, do="worker:1=kill,ps:0=3")[0] == 4
 
 
 def test_a_program_that_is_not_there(launch):
     status, _, err = launch("--workers=2", "--ps=1", *LENET, program=("/no/such/program",))
     assert status == 4
-    assert "worker:0 was not started: /no/such/program: No such" in err
+    assert re.search("^cnnbench: error: worker:0 .*/no/such/program: ", err, re.MULTILINE)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
@@ -192,7 +182,7 @@ def test_affinity(launch):
 def test_an_interrupt_ends_all_lets_the_chief_write_and_keeps_nothing(launch, tmp_path, chief):
     do = f"worker:1=interrupt,worker:0={chief},ps:0={chief}"
     status, _, err = launch("--workers=2", "--ps=1", *LENET, do=do)
-    assert (status, err.splitlines()[-1]) == (130, "cnnbench: error: interrupted")
+    assert status == 130
     assert ("[worker:0] interrupted" in err) == (chief == "sleep")
     assert list(tmp_path.iterdir()) == []
 
@@ -255,8 +245,7 @@ def test_a_second_launch_into_a_folder_of_logs_is_refused(launch, tmp_path):
     with FolderLock(logs, file=LOGS):
         status, out, err = launch("--ps=1", "--log_dir=logs", *LENET)
     assert (status, out, err.count("\n")) == (2, b"", 1)
-    holder = f"another process is writing there: pid {os.getpid()} on "
-    assert err.startswith(f"cnnbench: error: --log_dir=logs: {holder}")
+    assert re.match(f"cnnbench: error: --log_dir=logs: .* {os.getpid()} ", err)
     assert [path.name for path in logs.iterdir()] == ["worker-0.log"]
     assert (logs / "worker-0.log").read_text() == "printed"
     with FolderLock(logs):  # of the checkpoints that are there too
@@ -268,9 +257,7 @@ def test_scaling_removes_no_file_of_a_user(launch, tmp_path):
     (tmp_path / "r" / "alone-1.json").write_text("mine")
     status, _, err = launch("--ps=1", "--scaling=1", "--results=r", *LENET)
     assert status == 2
-    assert err.endswith(
-        "r/alone-1.json: is a file of another kind, so it is not overwritten; choose another name\n"
-    )
+    assert "r/alone-1.json: " in err
     assert (tmp_path / "r" / "alone-1.json").read_text() == "mine"
 
 
@@ -304,24 +291,25 @@ def test_scaling(launch, tmp_path):
     more = (tmp_path / "r" / "journal.jsonl").read_text().removeprefix(journal)
     assert more.count('"event": "process"') == 3
     refused = launch(*again[1:], "--ps=2", *flags)
-    assert (refused[0], "the measurement in it differs in " in refused[2]) == (2, True)
+    assert (refused[0], "--results=" in refused[2]) == (2, True)
     alone = json.loads((tmp_path / "r" / "alone-1.json").read_text())["command"][1:]
     own = ("--variable_update=independent", "--num_gpus=1")
     assert alone[:-1] == ["run", "--model=lenet", "--distortions=false", "--device=cpu", *own]
     assert alone[-1].startswith("--result_json=")
 
 
-def test_scaling_by_single_runs_asks_for_more(launch):
-    status, out, err = launch("--ps=1", "--scaling=1", *LENET)
+def test_scaling_by_single_runs_asks_for_more(launch, transcript):
+    status, _, err = launch("--ps=1", "--scaling=1", *LENET)
     assert status == 0
-    assert "cnnbench: --repeats=1: single runs vary" in err
-    assert b"of single runs" not in out
+    (line,) = (line for line in err.splitlines() if "--repeats=1" in line)
+    transcript("notice", line)
 
 
-def test_scaling_of_a_job_that_fails(launch):
+def test_scaling_of_a_job_that_fails(launch, transcript):
     status, out, err = launch("--ps=1", "--scaling=1", *LENET, do="launch:0=4")
     assert (status, out) == (4, b"")
-    assert "cnnbench: error: workers-1-1 failed; its logs are in scaling/workers-1-1" in err
+    assert "scaling/workers-1-1" in err
+    transcript("error", err.splitlines()[-1])
 
 
 def _alive(group):
@@ -373,13 +361,13 @@ def test_a_real_job_that_is_killed_leaves_nothing(tmp_path):
     until(lambda: not _alive(children) and not any(_listens(int(port)) for port in ports))
 
 
-def test_an_interrupted_scaling_prints_how_to_go_on(call, tmp_path, monkeypatch):
+def test_an_interrupted_scaling_prints_how_to_go_on(call, tmp_path, monkeypatch, transcript):
     def interrupted(self, policy):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Campaign, "run_requests", interrupted)
     given = ("launch", "--scaling=1", "--repeats=2", f"--results={tmp_path}")
     flags = ("--", "--model=trivial", "--variable_update=collective_all_reduce")
-    *_, line, end = call(*given, *flags, code=130).err.splitlines()
-    assert line == f"cnnbench: to go on: {shlex.join(['cnnbench', *given, '--resume', *flags])}"
-    assert end == "cnnbench: error: interrupted"
+    err = call(*given, *flags, code=130).err
+    assert f": {shlex.join(['cnnbench', *given, '--resume', *flags])}\n" in err
+    transcript("to go on", "\n".join(err.splitlines()[-2:]))

@@ -52,6 +52,7 @@ def test_an_interrupted_run_keeps_what_it_measured(tmp_path, interrupt):
     assert len(record["losses"]) == len(record["step_seconds"])
 
 
+@pytest.mark.usefixtures("quick_start")
 def test_a_diverging_run_exits_with_4_and_one_line(call):
     flags = ["--init_learning_rate=1e9", "--num_batches=30", "--quiet_conditions=all"]
     out, err = call(*BASE[3:], *flags, code=4)

@@ -7,6 +7,7 @@ import functools
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 from types import SimpleNamespace
@@ -87,17 +88,22 @@ def traced(folder):
     return (folder / "trace").read_text().split()
 
 
+def to_go_on(err):
+    """The words of the command that goes on, of which there is one."""
+    (command,) = re.findall(r": (cnnbench tune .*)", err)
+    return shlex.split(command)
+
+
 def test_the_candidates_are_listed_with_what_is_dropped(call, tmp_path):
     (tmp_path / "space.yaml").write_text(SPACE)
     listed = call("tune", *GIVEN, "--list", f"--space={tmp_path / 'space.yaml'}").out
-    assert listed.splitlines() == [
-        "modes: 3 candidates",
-        "  as given",
-        "  variable_update=replicated",
-        "  variable_update=mirrored_strategy",
-        "  dropped: changes what is trained; allow it with --allow=consistency: "
-        "variable_update=independent",
+    candidates, dropped = listed.splitlines()[1:4], listed.splitlines()[4:]
+    assert candidates == [
+        *("  as given", "  variable_update=replicated", "  variable_update=mirrored_strategy")
     ]
+    (line,) = dropped
+    assert "--allow=consistency" in line
+    assert line.endswith(": variable_update=independent")
 
 
 @pytest.mark.slow
@@ -106,20 +112,14 @@ def test_the_winner_comes_first_and_its_flag_file_reads_back(again, tmp_path, ca
     outputs = (f"--write_flagfile={file}", f"--plot={plot}")
     code, out, err = again(*outputs)
     assert code == 0, err
-    lines = out.splitlines()
-    words = shlex.split(lines[0])
+    words = shlex.split(out.splitlines()[0])
     assert words == ["cnnbench", *GIVEN, "--variable_update=replicated"]
-    assert lines[1] == ""
-    text = " ".join(out.split())
-    assert " faster than the flags as given, 8 pairs. Weights are the same after 3 steps" in text
-    assert "cannot run: changes what is trained" in text
     assert KINDS["table of tune"](out.encode())
     back = parse_run([f"--flagfile={file}"])
     assert back.params == parse_run(words[1:]).params
     assert KINDS["flag file"](file.read_bytes())
     assert KINDS[".svg"](plot.read_bytes())
     assert "mirrored_strategy" in plot.read_text()
-    assert "slower beyond doubt: as given (modes 2: 16." in text
     # Ordinary records, which other commands read.
     pairs = [str(tmp_path / "r" / "final" / side) for side in ("a", "b")]
     allowed = "--allow_different=variable_update,all_reduce"
@@ -128,9 +128,11 @@ def test_the_winner_comes_first_and_its_flag_file_reads_back(again, tmp_path, ca
 
 
 @pytest.mark.slow
-def test_processes_of_a_search_share_their_time_in_one_way(again):
+def test_processes_of_a_search_share_their_time_in_one_way(again, transcript):
     code, _, err = again("--pairing=alternate")
-    assert (code, "differs in turns (true, now false)" in err) == (2, True)
+    assert code == 2
+    assert "--results=" in err
+    transcript("another pairing", err.splitlines()[-1])
 
 
 def test_what_a_search_leaves(again, tmp_path, holds):
@@ -166,22 +168,11 @@ def test_what_a_search_leaves(again, tmp_path, holds):
     assert [row["candidate"] for row in written] == list(rows)
 
 
-@pytest.mark.slow
-def test_a_candidate_that_fails_leaves_and_the_flags_as_given_must_not(finished, tune, tmp_path):
-    (name,) = (
-        path.stem
-        for path in (finished / "r" / "race").glob("modes-*-r1.json")
-        if json.loads(path.read_text())["config"]["variable_update"] == "mirrored_strategy"
-    )
-    code, out, _ = tune("--format=json", by_flag=FAST, fail=[name], message="no kernel")
-    found = json.loads(out)
-    (row,) = (row for row in found["rows"] if "mirrored" in row["candidate"])
-    assert (row["left"], row["reason"], row["processes"]) == ("failed", "no kernel", 0)
-    assert (code, found["verdict"]) == (0, "faster")
+def test_the_flags_as_given_must_not_fail(finished, tune, tmp_path):
     (first,) = (path.stem for path in (finished / "r" / "race").glob("first-*.json"))
     code, _, err = tune(f"--results={tmp_path}/other", fail=[first], message="no kernel")
     assert code == 4
-    assert "the given flags fail: no kernel" in err
+    assert err.splitlines()[-1].endswith(": no kernel")
 
 
 def test_a_final_that_fails_says_why(tune):
@@ -189,21 +180,21 @@ def test_a_final_that_fails_says_why(tune):
     found = json.loads(out)
     assert (code, found["verdict"], found["pairs"]) == (4, "open", 2)
     assert found["failure"] == found["reason"] == "B: no kernel"
-    assert err.splitlines()[-1] == "cnnbench: error: B: no kernel"
+    assert err.splitlines()[-1].endswith(found["failure"])
 
 
 def test_nothing_is_claimed_of_like_candidates(tune):
-    code, out, _ = tune(scatter=0.004)
-    assert code == 0
-    assert shlex.split(out.splitlines()[0]) == ["cnnbench", *GIVEN]
-    assert "These are the flags as given" in out
+    code, out, _ = tune("--format=json", scatter=0.004)
+    found = json.loads(out)
+    assert (code, found["command"]) == (0, ["cnnbench", *GIVEN])
+    assert found["verdict"] != "faster"
 
 
-def test_a_winner_that_trains_differently_is_a_failure(again):
+def test_a_winner_that_trains_differently_is_a_failure(again, transcript):
     code, out, err = again(distance=(0.5, "w"))
     assert code == 4
     assert shlex.split(out.splitlines()[0]) == ["cnnbench", *GIVEN]
-    assert "weights differ after 3 steps" in err.splitlines()[-1]
+    transcript("other weights", err.splitlines()[-1])
 
 
 def test_an_interrupted_search_goes_on_where_it_was(tune, tmp_path):
@@ -215,15 +206,15 @@ def test_an_interrupted_search_goes_on_where_it_was(tune, tmp_path):
     at = order[2]  # in the first round
     code, out, err = tune(interrupt=[at], once=str(tmp_path / "once"), by_flag=FAST)
     assert (code, out, traced(tmp_path)) == (130, "", order[:3])
-    *_, line, last = err.splitlines()
-    assert last == "cnnbench: error: interrupted"
-    assert line.startswith("cnnbench: to go on: cnnbench tune ")
-    assert " --model=lenet " in line
-    added = f"--results={tmp_path / 'r'} --resume"
-    assert line.endswith(f" {added} -- --batch_size=4 --device=cpu")
+    words = to_go_on(err)
+    at = words.index("--")
+    assert "--model=lenet" in words[:at]
+    assert words[at - 2 :] == [
+        *(f"--results={tmp_path / 'r'}", "--resume", "--", "--batch_size=4", "--device=cpu")
+    ]
     code, _, err = tune()
     assert code == 2
-    assert "continue with --resume, or name another" in err
+    assert "--resume" in err
     journal = tmp_path / "r" / "journal.jsonl"
     began = "2026-01-02T03:04:05+00:00"
     rewrite(journal, lambda one: {**one, "time": began} if one["event"] == "session" else one)
@@ -242,11 +233,7 @@ def test_an_interrupted_search_goes_on_where_it_was(tune, tmp_path):
 def test_a_search_whose_time_was_up_goes_on_with_more(tune, tmp_path):
     code, out, err = tune("--minutes=0.01", by_flag=FAST, wait=0.3)  # half of its time for one
     assert code == 3
-    assert "not tried for lack of time" in out
-    reason = "no candidate was tried: no time for any candidate; --minutes=1 would be enough"
-    assert f"These are the flags as given: {reason}." in " ".join(out.split())
-    (line,) = (line for line in err.splitlines() if "to continue with more time" in line)
-    words = shlex.split(line.partition("time: ")[2])
+    words = to_go_on(err)
     at = words.index("--")
     assert words[:2] == ["cnnbench", "tune"]
     assert words[at - 3 : at] == [f"--results={tmp_path / 'r'}", "--minutes=1", "--resume"]
@@ -261,7 +248,7 @@ def test_a_search_whose_time_was_up_goes_on_with_more(tune, tmp_path):
     code, out, err = tune("--resume", by_flag=FAST)
     assert code == 0, err
     assert out.splitlines()[0].endswith("--variable_update=replicated")
-    assert "to go on" not in err
+    assert "cnnbench tune " not in err
     done = traced(tmp_path)
     assert done[: len(before)] == before
     assert len(set(done)) == len(done)  # what was measured stays
@@ -320,7 +307,9 @@ FIXED = ("--xla=false", "--xla_compile=false", "--num_intra_threads=1", "--num_i
 ALLOCATOR = "LD_PRELOAD=libtcmalloc_minimal.so.4"
 
 
-def test_an_environment_that_wins_is_part_of_the_command_line(tune, tmp_path, monkeypatch):
+def test_an_environment_that_wins_is_part_of_the_command_line(
+    tune, tmp_path, monkeypatch, transcript
+):
     monkeypatch.setattr(environment, "why_unusable", lambda name, value: "")
     # With a real library, the processes of this test would load it.
     monkeypatch.setattr(environment, "_ALLOCATORS", {ALLOCATOR.partition("=")[2]: "none"})
@@ -336,9 +325,10 @@ def test_an_environment_that_wins_is_part_of_the_command_line(tune, tmp_path, mo
     assert f"{ALLOCATOR} " in text
     assert KINDS["table of tune"](out.encode())
     head, variable, *flags = file.read_text().splitlines()
-    assert variable == f"# Set this environment variable, too: {ALLOCATOR}"
+    assert (variable[0], variable.endswith(f" {ALLOCATOR}")) == ("#", True)
     assert (head[0], flags) == ("#", command[3:])
-    assert f"{file} contains only flags; also set the environment: export {ALLOCATOR}" in err
+    (line,) = (line for line in err.splitlines() if str(file) in line)
+    transcript("flag file", line)
     # Each process had only the variables of its candidate, and this process has none of them.
     assert dict(os.environ) == before
     seen = []
@@ -363,7 +353,7 @@ entries:
 """
 
 
-def test_the_winner_of_jobs_is_a_launch(tune, tmp_path):
+def test_the_winner_of_jobs_is_a_launch(tune, tmp_path, transcript):
     (tmp_path / "jobs.yaml").write_text(OF_JOBS)
     file = tmp_path / "fast.flags"
     flags = (
@@ -374,12 +364,11 @@ def test_the_winner_of_jobs_is_a_launch(tune, tmp_path):
     )
     code, out, err = tune(*flags, by_flag={"--gradient_repacking=8": 1.2})
     assert code == 0, err
-    assert "because the processes cannot run interleaved in slices of 0.3 s: a job of" in err
-    assert "the search starts with --variable_update=collective_all_reduce" in err
+    notices = [line for line in err.splitlines() if not re.match(r"cnnbench: \[\d+/", line)]
+    transcript("notices", "\n".join(notices), numbers=False)
     line = out.splitlines()[0]
     own = [*GIVEN, "--variable_update=collective_all_reduce", "--gradient_repacking=8"]
     assert shlex.split(line) == ["cnnbench", "launch", "--workers=2", "--", *own]
-    assert "works in one process only" in " ".join(out.split())
     assert KINDS["table of tune"](out.encode())
     assert file.read_text().splitlines()[1:] == own
     assert KINDS["flag file"](file.read_bytes())
@@ -388,5 +377,5 @@ def test_the_winner_of_jobs_is_a_launch(tune, tmp_path):
         assert config["worker_hosts"].count("localhost:") == 2, path
     code, _, err = tune("--workers=3", *flags[1:], "--resume")
     assert code == 2
-    assert "the search in it differs in " in err
-    assert 'job (["--workers=2"], now ["--workers=3"])' in err
+    assert "--results=" in err
+    transcript("another job", err.splitlines()[-1])
