@@ -30,7 +30,7 @@ from command_line import parse_options, run_script
 from cnnbench.flags.declare import flag
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests/fuzz")]
+sys.path[:0] = [str(ROOT / "tests/fuzz"), str(ROOT / "tests/helpers")]
 
 CASE_SECONDS = 10.0
 START_SECONDS = 120.0  # The first case takes longer, because it loads TensorFlow.

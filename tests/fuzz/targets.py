@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from imports import GOLDEN, HOROVOD, IMPORTS
 
 from cnnbench.errors import BenchmarkError, UsageError
 
@@ -411,17 +412,6 @@ _LOG_DIR = """\
 {"name": "average_examples_per_sec", "value": 706.2, "unit": null, "global_step": 20, \
 "timestamp": "2024-01-02T03:04:06.000000Z", "extras": []}
 """
-_HOROVOD = """\
-Model: ResNet50
-Batch size: 32
-Number of GPUs: 4
-Running warmup...
-Running benchmark...
-Iter #0: 104.1 img/sec per GPU
-Iter #1: 103.9 img/sec per GPU
-Img/sec per GPU: 104.0 +-0.4
-Total img/sec on 4 GPU(s): 416.1 +-1.6
-"""
 _JSON_VALUES = (
     *("null", "true", "0", "-1", "1e308", "1e400", "NaN", "Infinity", "1" + "0" * 400, "2e30"),
     *("9223372036854775808", '"x"', '""', '"\\ud800"', '"\\u0000"', '"2024-13-01"', "[]", "{}"),
@@ -469,8 +459,8 @@ def result_files() -> dict[str, bytes]:
     """A result file of each format that `cnnbench import` reads, by name."""
     from cnnbench.records.result_files import RUNS, load_run, run_row
 
-    of_tools = (ROOT / "tests/records/imports").glob("*.json")
-    of_ancestor = (ROOT / "tests/golden").glob("*.txt")
+    of_tools = IMPORTS.glob("*.json")
+    of_ancestor = GOLDEN.glob("*.txt")
     row = run_row(load_run(str(ROOT / "tests/frozen/runs/lenet-1.json")), {"model": "lenet"})
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "result.csv"
@@ -478,7 +468,7 @@ def result_files() -> dict[str, bytes]:
         rows = table.read_text()
     found = {path.name: path.read_bytes() for path in sorted((*of_tools, *of_ancestor))}
     written = {
-        **{"metric.log": _LOG_DIR, "horovod.txt": _HOROVOD, "conbench.json": _CONBENCH},
+        **{"metric.log": _LOG_DIR, "horovod.txt": HOROVOD, "conbench.json": _CONBENCH},
         **{"asv_1.json": _ASV_1, "dllogger.txt": _DLLOGGER, "mlperf.txt": _MLPERF},
         "result.csv": rows,
     }

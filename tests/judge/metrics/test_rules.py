@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from golden import sentences
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.metrics import Policy
@@ -151,48 +153,64 @@ def test_effects_name_what_a_rule_changes(rule, words):
 ACCEPT = '[[accept]]\ncommit = "abcdef1"\nreason = "x"\nuntil = "2026-12-31"\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "value"),
-    [
-        ("rules = 1", "rules", "array"),
-        ("[accept]", "accept", "array"),
-        ("accept_by_message = 1", "accept_by_message", "true"),
-        ("x = 1", "", "x"),
-        ("ignore = [1]", "ignore", "patterns"),
-        *((f"ignore = '{one}'", "ignore", f"'{one}'") for one in ("/a", "a/../b", "")),
-        ('ignore = "a\\u0007"', "ignore", "x07"),
-        ("[[rules]]\nthreshold = -1", "rule 1", "-1"),
-        ("[[rules]]\nthreshold = 1000", "rule 1: threshold", "1000"),
-        ("[[rules]]\n[[rules]]\nfail_on = 'worse'", "rule 2: fail_on", "worse"),
-        ("[[rules]]\nfail_on = ['never', 'slower']", "rule 1: fail_on", "never"),
-        ("[[rules]]\nfail_on = []", "rule 1: fail_on", "never"),
-        ("[[rules]]\njudge = 'speed'", "rule 1: judge", "speed"),
-        ("[[rules]]\njudge = []", "rule 1: judge", "never"),
-        ("[[rules]]\nmetrics = ['memory']", "rule 1: metrics", "judge"),
-        ("[[rules]]\nmetrics.speed = {}", "rule 1: metrics", "speed"),
-        ("[[rules]]\nmetrics.memory = 1", "rule 1: metrics.memory", "table"),
-        ("[[rules]]\nmetrics.memory = {judge = 1}", "rule 1: metrics.memory", "judge"),
-        ("[[rules]]\nmetrics.memory = {share = 1}", "rule 1: metrics.memory: share", "judge"),
+WRONG = [
+    # A file of rules, and the place and value that the error names.
+    ("rules = 1", "rules", "array"),
+    ("rules = [1]", "rule 1", "table"),
+    ("[[rule]]", "", "rule"),
+    ("[accept]", "accept", "array"),
+    ("accept_by_message = 1", "accept_by_message", "true"),
+    ("x = 1", "", "x"),
+    ("ignore = [1]", "ignore", "patterns"),
+    *((f"ignore = '{one}'", "ignore", f"'{one}'") for one in ("/a", "a/../b", "")),
+    ('ignore = "a\\u0007"', "ignore", "x07"),
+    ("[[rules]]\n[[rules]]\ntreshold = 1", "rule 2", "treshold"),
+    ("[[rules]]\nthreshold = 'x'", "rule 1.threshold", "'x'"),
+    ("[[rules]]\nthreshold = -1", "rule 1", "-1"),
+    ("[[rules]]\nthreshold = 1000", "rule 1: threshold", "1000"),
+    ("[[rules]]\n[[rules]]\nfail_on = 'worse'", "rule 2: fail_on", "worse"),
+    ("[[rules]]\nfail_on = ['never', 'slower']", "rule 1: fail_on", "never"),
+    ("[[rules]]\nfail_on = []", "rule 1: fail_on", "never"),
+    ("[[rules]]\njudge = 'speed'", "rule 1: judge", "speed"),
+    ("[[rules]]\njudge = []", "rule 1: judge", "never"),
+    ("[[rules]]\nmetrics = ['memory']", "rule 1: metrics", "judge"),
+    ("[[rules]]\nmetrics = [{name = 'memory'}]", "rule 1: metrics", "judge"),
+    ("[[rules]]\nmetrics.speed = {}", "rule 1: metrics", "speed"),
+    ("[[rules]]\nmetrics.memory = 1", "rule 1: metrics.memory", "table"),
+    ("[[rules]]\nmetrics.memory = {judge = 1}", "rule 1: metrics.memory", "judge"),
+    ("[[rules]]\nmetrics.memory = {shares = 1}", "rule 1: metrics.memory", "shares"),
+    ("[[rules]]\nmetrics.memory = {share = 1}", "rule 1: metrics.memory: share", "judge"),
+    *(
         (
-            "[[rules]]\njudge = ['memory', 'startup']\nmetrics.memory = {share = 0.9995}",
-            "rule 1: metrics",
-            "0.001",
-        ),
-        ("[[rules]]\njudge = 'memory'\nmetrics.memory = {share = 0.5}", "rule 1: metrics", "1"),
-        (ACCEPT.replace("commit", "commits"), "accept 1", "commits"),
-        ("[[accept]]\nreason = 'x'\nuntil = '2026-12-31'", "accept 1.commit", "missing"),
-        (ACCEPT.replace("abcdef1", "abcdef"), "accept 1: commit", "abcdef"),
-        (ACCEPT.replace("abcdef1", "main"), "accept 1: commit", "main"),
-        (ACCEPT.replace('"x"', '" "'), "accept 1: reason", "empty"),
-        (ACCEPT.replace("12-31", "13-31"), "accept 1: until", "2026-13-31"),
-        (ACCEPT + "metrics = ['speed']", "accept 1: metrics", "speed"),
-    ],
-)
-def test_wrong_rules_are_refused_by_file_place_and_value(folder, text, place, value):
-    with pytest.raises(UsageError) as refused:
-        read(folder, text)
-    assert str(refused.value).startswith(f"cnnbench.toml: {place}")
-    assert value in str(refused.value)
+            f"[[rules]]\njudge = ['memory', 'startup']\nmetrics.memory = {{share = {share}}}",
+            *("rule 1: metrics", "0.001"),
+        )
+        for share in ("0.9995", "1e-17")
+    ),
+    ("[[rules]]\njudge = 'memory'\nmetrics.memory = {share = 0.5}", "rule 1: metrics", "1"),
+    (ACCEPT.replace("commit", "commits"), "accept 1", "commits"),
+    ("[[accept]]\nreason = 'x'\nuntil = '2026-12-31'", "accept 1.commit", "missing"),
+    ("[[accept]]\ncommit = 'abcdef0'\nuntil = 2030-01-01", "accept 1.reason", "missing"),
+    (ACCEPT.replace("abcdef1", "abcdef"), "accept 1: commit", "abcdef"),
+    (ACCEPT.replace("abcdef1", "main"), "accept 1: commit", "main"),
+    (ACCEPT.replace('"x"', '" "'), "accept 1: reason", "empty"),
+    (ACCEPT.replace("12-31", "13-31"), "accept 1: until", "2026-13-31"),
+    (ACCEPT.replace("2026-12-31", "May"), "accept 1: until", "May"),
+    (ACCEPT + "metrics = ['speed']", "accept 1: metrics", "speed"),
+]
+
+
+def test_wrong_rules_are_refused_by_file_place_and_value(folder):
+    told = {}
+    for text, place, value in WRONG:
+        with pytest.raises(UsageError) as refused:
+            read(folder, text)
+        message = str(refused.value)
+        assert message.startswith(f"cnnbench.toml: {place}")
+        assert value in message
+        told["; ".join(text.splitlines())] = message
+    assert len(told) == len(WRONG)
+    sentences(Path(__file__).parent / "golden" / "rules.txt", told, told)
 
 
 @pytest.mark.parametrize("text", ["[[rules", "a = 1\na = 2", "x = " + "[" * 20_000])
