@@ -109,16 +109,17 @@ def test_a_run_ends_as_by_an_interrupt(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    from cnnbench.run.driver.training import Training
+    from cnnbench.run.step.train_step import TrainStep
 
-    launch, path = Training._launch_steps, tmp_path / "r.json"
+    launch, rates, path = TrainStep.__call__, [], tmp_path / "r.json"
 
-    def launching(self: Training) -> Any:
-        if self.global_step == 3:
+    def launching(self: TrainStep, rate: float) -> Any:
+        rates.append(rate)
+        if len(rates) == 4:
             way()
-        return launch(self)
+        return launch(self, rate)
 
-    monkeypatch.setattr(Training, "_launch_steps", launching)
+    monkeypatch.setattr(TrainStep, "__call__", launching)
     before = [signal.getsignal(number) for number in SIGNALS]
     flags = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--num_warmup_batches=1")
     assert cli.main([*flags, f"--result_json={path}", "--quiet_conditions=all"]) == 130

@@ -44,8 +44,14 @@ def test_a_value_is_the_last_that_was_set():
 
 def test_a_value_that_was_being_set_is_none():
     value = SharedValue()
+    write = os.pwrite
+
+    def killed():
+        os.pwrite = lambda file, data, at: (write(file, data[:12], at), os._exit(7))
+        value.set({"key": "text"})
+
     value.set({"key": "text"})
-    os.ftruncate(value._file, 12)
+    _in_child(killed)
     assert value.get() is None
 
 

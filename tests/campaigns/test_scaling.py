@@ -10,10 +10,10 @@ import pytest
 from golden import golden
 
 from cnnbench.campaigns import scaling
-from cnnbench.campaigns.launch import JobLayout, parse_task_command, plan_chief
+from cnnbench.campaigns.launch import JobLayout, parse_task_command
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import launch
-from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import check_flags, resolve
 from cnnbench.variable_mgr.all_reduce.spec import Link
@@ -111,27 +111,32 @@ def test_strong_scaling_divides_the_batch_of_one_worker(of, shared, compute):
 @pytest.mark.parametrize(
     ("words", "batch"), [(["--batch_size=6"], 6), (["--global_batch_size=8"], 8), ([], 32)]
 )
-def test_strong_scaling_fixes_the_global_batch(words, batch):
-    flags = ["--model=lenet", "--device=cpu", "--variable_update=collective_all_reduce"]
-    options = launch.LaunchFlags(scaling=(1, 2), scaling_kind="strong")
-    command = launch._with_scaled_batch_size(
-        options, parse_task_command([*flags, *words]), JobLayout()
-    )
-    chief = resolve(plan_chief(command.args, JobLayout(workers=2)))
-    assert (chief.length.batch_per_device, chief.length.global_batch) == (batch // 2, batch)
-    with pytest.raises(FlagError, match="multiple of the 5 devices of an update, such as"):
-        resolve(plan_chief(command.args, JobLayout(workers=5)))
+def test_strong_scaling_fixes_the_global_batch(words, batch, call, monkeypatch, tmp_path):
+    jobs = {}
+
+    def planned(**parts):
+        jobs.update(parts)
+        raise BenchmarkError("not measured")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "ScalingJobs", planned)
+    flags = ["--model=lenet", "--device=cpu", "--variable_update=collective_all_reduce", *words]
+    call("launch", "--scaling=1,2", "--scaling_kind=strong", "--", *flags, code=4)
+    length = jobs["chiefs"][2].length
+    assert (length.batch_per_device, length.global_batch) == (batch // 2, batch)
+    err = call("launch", "--scaling=1,5", "--scaling_kind=strong", "--", *flags, code=2).err
+    assert err.startswith(f"cnnbench: error: --global_batch_size={batch}: ")
 
 
-def test_kinds_of_scaling_that_contradict_the_batch():
-    weak = launch.LaunchFlags(scaling=(1, 2))
-    command = parse_task_command(["--model=lenet", "--global_batch_size=8", "--device=cpu"])
-    with pytest.raises(FlagError, match=r"^--global_batch_size=8: .*--scaling_kind=strong"):
-        launch._with_scaled_batch_size(weak, command, JobLayout())
-    strong = launch.LaunchFlags(scaling=(1, 2), scaling_kind="strong")
+def test_kinds_of_scaling_that_contradict_the_batch(call):
+    flags = ["--model=lenet", "--global_batch_size=8", "--device=cpu"]
+    err = call("launch", "--scaling=1,2", "--", *flags, code=2).err
+    assert err.startswith("cnnbench: error: --global_batch_size=8: ")
+    assert "--scaling_kind=strong" in err
     flags = ["--variable_update=parameter_server", "--nocross_replica_sync", "--device=cpu"]
-    with pytest.raises(FlagError, match=r"^--scaling_kind=strong: .* share no batch"):
-        launch._with_scaled_batch_size(strong, parse_task_command(flags), JobLayout(ps=1))
+    words = ("--ps=1", "--scaling=1,2", "--scaling_kind=strong")
+    err = call("launch", *words, "--", *flags, code=2).err
+    assert err.startswith("cnnbench: error: --scaling_kind=strong: ")
 
 
 def test_a_run_without_steps(of):

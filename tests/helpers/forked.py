@@ -34,6 +34,7 @@ import psutil
 from cnnbench.base import interrupts
 from cnnbench.campaigns.processes import child, guard
 from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.records.files import write_atomically
 from cnnbench.run.runtime.supervisor import GUARDED
 
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)
@@ -530,3 +531,15 @@ def until(
         assert process is None or process.poll() is None, said
         assert time.monotonic() < deadline, said
         time.sleep(0.02)
+
+
+def killed_writer(target: Path) -> Path:
+    """The unfinished file of a process that was killed while it wrote a file."""
+    before = {*target.parent.iterdir()}
+    writer = os.fork()
+    if not writer:
+        os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        write_atomically(target, b"half")
+    os.waitpid(writer, 0)
+    (left,) = {*target.parent.iterdir()} - before
+    return left

@@ -7,6 +7,7 @@ import os
 import stat
 
 import pytest
+from forked import killed_writer
 
 from cnnbench.errors import FlagError
 from cnnbench.records import files
@@ -82,8 +83,7 @@ def test_write_replaces_and_keeps_permissions(tmp_path):
 
 def test_a_file_that_takes_the_name_of_an_abandoned_one_is_not_removed(tmp_path, monkeypatch):
     """As that of a writer whose first file another remover took before it was locked."""
-    path = tmp_path / f"{files._UNFINISHED}0123456789ab.tmp"
-    path.write_text("abandoned")
+    path = killed_writer(tmp_path / "r.json")
     lock = files.fcntl.flock
 
     def late(file, how):

@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from forked import Forked
+from forked import Forked, killed_writer
 
-from cnnbench.records import files
 from cnnbench.records.files import write_atomically
 
 pytestmark = pytest.mark.slow
@@ -47,12 +46,14 @@ print(json.dumps(run_cases(dataclasses.replace(case, workers=1, **fields) for fi
 
 
 def test_a_write_removes_what_a_killed_one_left_and_nothing_of_a_living_one(tmp_path: Path) -> None:
-    abandoned, alive = (tmp_path / f"{files._UNFINISHED}{name}.tmp" for name in ("aa", "bb"))
     elsewhere, other = tmp_path / ".cnnbench-00000000-aa.tmp", tmp_path / "notes.tmp"
-    for path in (abandoned, alive, elsewhere, other):
+    for path in (elsewhere, other):
         path.write_text("half")
+    alive = killed_writer(tmp_path / "run.json")
     with alive.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        abandoned = killed_writer(tmp_path / "run.json")
         write_atomically(tmp_path / "run.json", b"{}")
+    assert not abandoned.exists()
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == sorted([alive.name, elsewhere.name, "notes.tmp", "run.json"])

@@ -497,7 +497,7 @@ def _column_digest(block: str, name: str, data: bytes) -> str:
     """Returns a digest of the data of a cached column and of the code of cnnbench. If the stored
     digest differs, the column must not be used.
     """
-    return content_digest(b"\0".join((_code_digest(), block.encode(), name.encode(), data)))
+    return content_digest(b"\0".join((code_digest(), block.encode(), name.encode(), data)))
 
 
 _DECIDING = tuple(
@@ -508,7 +508,7 @@ _DECIDING = tuple(
 
 
 @functools.cache
-def _code_digest() -> bytes:
+def code_digest() -> bytes:
     """Returns a digest of all source code that determines which values are read from files,
     including the metrics of plug-ins.
     """
@@ -527,10 +527,10 @@ def _code_digest() -> bytes:
 
 # Reads a results directory: unchanged files from the table, and all other files from disk.
 
-_CHUNK = 100
+CHUNK = 100
 """Number of files that a child process reads before it returns the results."""
 
-_MANY = 10 * _CHUNK
+MANY = 10 * CHUNK
 """From this number of files on, several processes read files."""
 
 _MOST_PROCESSES = 4
@@ -662,8 +662,8 @@ def _read_and_encode_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
 
     If there are many files, several processes read them.
     """
-    chunks = [jobs[start : start + _CHUNK] for start in range(0, len(jobs), _CHUNK)]
-    number = min(_MOST_PROCESSES, len(usable_cpu_numbers())) if len(jobs) >= _MANY else 1
+    chunks = [jobs[start : start + CHUNK] for start in range(0, len(jobs), CHUNK)]
+    number = min(_MOST_PROCESSES, len(usable_cpu_numbers())) if len(jobs) >= MANY else 1
     with contextlib.ExitStack() as stack:
         receivers: list[Connection] = []
         context = get_context("fork")  # A forked child has already imported all modules.

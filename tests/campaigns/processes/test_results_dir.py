@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from forked import killed_writer
 
 from cnnbench.campaigns.processes import results_dir
 from cnnbench.campaigns.processes.child import ResolvedRun
@@ -22,7 +23,6 @@ from cnnbench.campaigns.processes.results_dir import (
 )
 from cnnbench.campaigns.sweep import SWEEP, find_records, record_file_name
 from cnnbench.errors import BenchmarkError, FlagError, PathError
-from cnnbench.records import files
 
 KEY = "0123456789ab"
 RUN = ("suite-a num_gpus=2/x", KEY, 2)
@@ -56,7 +56,7 @@ def test_one_sweep_at_a_time(tmp_path):
 
 def test_leftovers_are_removed_and_records_are_not(tmp_path):
     with ResultsFolder(SWEEP, tmp_path) as store:
-        (tmp_path / f"{files._UNFINISHED}abc.tmp").write_text("{half")
+        assert killed_writer(tmp_path / "r.json").suffix == ".tmp"
         store.write(tmp_path / record_file_name(*RUN, LATER), b"{}")
     with ResultsFolder(SWEEP, tmp_path):
         assert not [*tmp_path.glob("*.tmp")]

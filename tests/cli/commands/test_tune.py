@@ -311,8 +311,11 @@ def test_an_environment_that_wins_is_part_of_the_command_line(
     tune, tmp_path, monkeypatch, transcript
 ):
     monkeypatch.setattr(environment, "why_unusable", lambda name, value: "")
-    # With a real library, the processes of this test would load it.
-    monkeypatch.setattr(environment, "_ALLOCATORS", {ALLOCATOR.partition("=")[2]: "none"})
+    dimensions, library = environment.dimensions(), ALLOCATOR.partition("=")[2]
+    one_allocator = [
+        [one for one in values if one.get("LD_PRELOAD", library) == library] for values in dimensions
+    ]
+    monkeypatch.setattr(environment, "dimensions", lambda: one_allocator)
     before, file = dict(os.environ), tmp_path / "fast.flags"
     fast = {"LD_PRELOAD": 1.2, "GLIBC_TUNABLES": 0.9}
     words = (*ONE_TOWER, *FIXED)

@@ -293,8 +293,8 @@ def test_without_an_address_commits_lead_to_the_repository_of_their_records(
 
 
 def test_marks_of_outliers_are_links_and_those_of_several_commits_are_none(by_commit, series_of):
-    commits = [f"{number:040x}" for number in range(1, 31)]
-    speeds = [100.0 if place != 9 else 75.0 for place in range(30)]
+    commits = [f"{number:040x}" for number in range(1, 101)]
+    speeds = [100.0 if place != 9 else 75.0 for place in range(100)]
     draw = random.Random(1)
     found = [
         by_commit(speed * (1 + draw.gauss(0, 0.002)), commit)
@@ -303,12 +303,20 @@ def test_marks_of_outliers_are_links_and_those_of_several_commits_are_none(by_co
     ]
     (one,) = [trend(one, SPEED) for one in series_of(found)]
     address = "https://example.org/c/{commit}"
-    measured, _, outlier = page._series_chart(one, SPEED, address).series
+
+    def drawn(trends):
+        report = page.build_page(HistoryDocument(SPEED, trends), address)
+        (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, ChartGroup)]
+        return charts.charts[0].series
+
+    measured, _, outlier = drawn([one])
     assert measured.links == tuple(f"https://example.org/c/{commit}" for commit in commits)
     assert outlier.links == (f"https://example.org/c/{commits[9]}",)
-    few = page._series_chart(one, SPEED, address, most=10).series[0]
-    assert len(few.points) == 10
-    assert set(few.links) == {""}
+    # All charts together have at most 1000 marks.
+    few = drawn([one] * 12)[0]
+    assert len(few.points) < 100
+    between = [link for (place, _), link in zip(few.points, few.links, strict=True) if place % 1]
+    assert set(between) == {""}
 
 
 @pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("PDF", b"%PDF")])

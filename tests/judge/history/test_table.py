@@ -5,6 +5,7 @@ Tests cnnbench/judge/history/reading.py.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import sqlite3
@@ -155,7 +156,7 @@ def test_a_further_metric_is_computed_for_all(folder, output, parsed, monkeypatc
     found = []
     with monkeypatch.context() as patch:
         patch.setitem(HISTORY, "more", replace(HISTORY["step_seconds"], name="more"))
-        table._code_digest.cache_clear()
+        table.code_digest.cache_clear()
         for name in ("step_seconds", "more", "step_seconds"):
             entries = [
                 one for one in contents(folder, metrics=(name,)).entries if one.kind == "run"
@@ -164,11 +165,10 @@ def test_a_further_metric_is_computed_for_all(folder, output, parsed, monkeypatc
         assert found[0] == found[1] == found[2]
         assert sum(value is not None for value in found[0]) == 17
         assert len(parsed) == 22
-    table._code_digest.cache_clear()
+    table.code_digest.cache_clear()
 
 
 def test_a_locked_table_and_one_that_cannot_be_written(folder, output, expected, monkeypatch):
-    assert table._PATIENCE == 1.0
     output()
     holder = sqlite3.connect(folder / table.FILE)
     holder.execute("BEGIN EXCLUSIVE")
@@ -213,12 +213,12 @@ def test_eight_commands_at_once_one_of_which_finds_it_damaged(folder, output, ex
 
 
 def test_several_processes_read_many_files_and_may_be_killed(folder, expected, output, monkeypatch):
-    monkeypatch.setattr(reading, "_MANY", 2)
-    monkeypatch.setattr(reading, "_CHUNK", 3)
+    monkeypatch.setattr(reading, "MANY", 2)
+    monkeypatch.setattr(reading, "CHUNK", 3)
     monkeypatch.setattr(reading, "usable_cpu_numbers", lambda: (0, 1))
     assert output() == expected
     (folder / table.FILE).unlink()
-    monkeypatch.setattr(reading, "_run_reader_process", lambda *_: os._exit(9))
+    monkeypatch.setattr(multiprocessing.get_context("fork").Process, "run", lambda _: os._exit(9))
     assert output() == expected
 
 
