@@ -190,6 +190,15 @@ def git():
     return run
 
 
+@pytest.fixture(scope="session")
+def nets(tmp_path_factory, git):
+    """The repository of helpers/repositories.py and its commits by name; not to be changed."""
+    from repositories import grown
+
+    folder = tmp_path_factory.mktemp("repository") / "nets"
+    return folder, grown(folder, git)
+
+
 @pytest.fixture
 def limits(monkeypatch):
     """limits(module, NAME=VALUE, ...): replaces constants, such as time limits and sizes."""

@@ -28,13 +28,22 @@ pytestmark = pytest.mark.timeout(120)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 
 
-def limited(limit, *words, folder, out=None):
+def limited(limit, *words, folder):
     """Exit code and standard error of cnnbench under a limit of the shell's ``ulimit``."""
-    command = f'ulimit {limit} && exec "$@"' + ("" if out is None else f" >{out}")
+    command = f'ulimit {limit} && exec "$@"'
     shell = ("sh", "-c", command, "sh", sys.executable, "-m", "cnnbench", *words)
     environment = {"PYTHONDONTWRITEBYTECODE": "1"}
     done = finished(shell, None, cwd=folder, environment=environment)
     return done.returncode, done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working directory, with a record."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # it would be cut off
+    shutil.copy(RECORDS / "lenet-1.json", tmp_path)
+    return tmp_path
 
 
 def error_of(stderr):
@@ -53,12 +62,11 @@ def error_of(stderr):
         (60_000, ("sweep", "smoke")),
     ],
 )
-def test_little_memory_is_no_verdict(words, kibibytes, tmp_path):
+def test_little_memory_is_no_verdict(words, kibibytes, folder):
     """NumPy cannot be loaded; its OpenBLAS ends the process with 1, the code of a regression."""
-    shutil.copy(RECORDS / "lenet-1.json", tmp_path)
-    status, stderr = limited(f"-v {kibibytes}", *words, folder=tmp_path)
+    status, stderr = limited(f"-v {kibibytes}", *words, folder=folder)
     assert (status, error_of(stderr) != "") == (4, True), stderr
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(folder.iterdir())) == 1
 
 
 @linux
@@ -70,21 +78,23 @@ def test_little_memory_is_no_verdict(words, kibibytes, tmp_path):
         (("--model=trivial", "--train_dir=."), "--train_dir=.: must be a directory to write to"),
     ],
 )
-def test_files_that_can_be_made_and_not_be_written_are_refused(words, line, tmp_path):
-    shutil.copy(RECORDS / "lenet-1.json", tmp_path)
-    status, stderr = limited("-f 0", *words, folder=tmp_path)
-    assert (status, error_of(stderr)) == (2, f"cnnbench: error: {line}: File too large")
-    assert [path.name for path in tmp_path.iterdir()] == ["lenet-1.json"]
+def test_files_that_can_be_made_and_not_be_written_are_refused(
+    words, line, folder, capsys, little_disk
+):
+    with little_disk(0):
+        assert cli.main(words) == 2
+    assert error_of(capsys.readouterr().err) == f"cnnbench: error: {line}: File too large"
+    assert [path.name for path in folder.iterdir()] == ["lenet-1.json"]
 
 
 @linux
 @pytest.mark.parametrize("words", [("--help",), ("compare", ".", ".")])
-def test_output_into_a_file_that_cannot_be_written(words, tmp_path):
-    shutil.copy(RECORDS / "lenet-1.json", tmp_path)
-    status, stderr = limited("-f 0", *words, folder=tmp_path, out=tmp_path / "out")
+def test_output_into_a_file_that_cannot_be_written(words, folder, capsys, little_disk):
+    with little_disk(0), open(folder / "out", "w") as out, contextlib.redirect_stdout(out):
+        status = cli.main(words)
     assert status == (3 if "compare" in words else 4)  # a verdict stays
     message = "cnnbench: error: cannot write to standard output: File too large"
-    assert error_of(stderr) == message
+    assert error_of(capsys.readouterr().err) == message
 
 
 @linux

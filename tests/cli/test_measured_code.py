@@ -24,20 +24,36 @@ DUBIOUS = "detected dubious ownership in repository at '"
 NO_GIT = "git cannot be run: No such file or directory"
 
 
-@pytest.fixture
-def places(tmp_path, git, monkeypatch):
-    """A repository of three commits whose file is their number, and others that are made of it."""
+def without_hook(patch):
+    """As outside of any hook, and without a user's configuration of git."""
     for name in repository.environment_for_git().keys() ^ os.environ.keys():
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    for name, subjects in (("ours", "123"), ("other", "x")):
-        folder = tmp_path / name
-        git(tmp_path, "init", "--quiet", "--initial-branch=main", name)
-        for subject in subjects:
-            (folder / "number").write_text(subject)
-            git(folder, "add", "number")
-            git(folder, "commit", "--quiet", "-m", subject)
+        patch.delenv(name)
+    patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    patch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory, git):
+    """A repository of three commits whose file is their number, and another one."""
+    root = tmp_path_factory.mktemp("original")
+    with pytest.MonkeyPatch.context() as patch:
+        without_hook(patch)
+        for name, subjects in (("ours", "123"), ("other", "x")):
+            git(root, "init", "--quiet", "--initial-branch=main", name)
+            for subject in subjects:
+                (root / name / "number").write_text(subject)
+                git(root / name, "add", "number")
+                git(root / name, "commit", "--quiet", "-m", subject)
+    return root
+
+
+@pytest.fixture
+def places(original, tmp_path, git, monkeypatch):
+    """The folder with both repositories, and with others that are made of them."""
+    without_hook(monkeypatch)
+    for name in ("ours", "other"):
+        shutil.copytree(original / name, tmp_path / name)
+        git(tmp_path / name, "update-index", "--refresh")
     return tmp_path
 
 
@@ -161,6 +177,7 @@ def lines_about(text, *words):
     return [line for line in text.splitlines() if any(word in line for word in words)]
 
 
+@pytest.mark.usefixtures("quick_start")
 @everywhere(slow_git)
 def test_run(at, call):
     err = call("run", *SHORT, f"--result_json={at.path}/run.json").err

@@ -111,10 +111,9 @@ def test_a_comparison_does_not_depend_on_the_order_of_records_and_metrics(lenet_
         results = [one for entry in first.entries for one in entry.results]
         codes.add(int(first.exit_code))
         verdicts |= {one.verdict.value for one in results if one.asked}
-        for _ in range(2):
-            sides, metrics = case.shuffled()
-            found = compare_records(*sides, metrics=metrics, paired=case.paired)
-            assert render(found, "json") == render(first, "json"), seed
+        sides, metrics = case.shuffled()
+        found = compare_records(*sides, metrics=metrics, paired=case.paired)
+        assert render(found, "json") == render(first, "json"), seed
         assert {render(one, "table") for one in (first, found)} == {render(first, "table")}, seed
     # The cases have all outcomes.
     assert codes == {0, 1, 3, 4}

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from repositories import grown
 
 from cnnbench.machine.repository import CommitGraph, GitError, sort_by_optional_place
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory, git):
+def repository(nets):
     """Folder, its commits by name, and these as the program reads them."""
-    folder = tmp_path_factory.mktemp("repository") / "nets"
-    made = grown(folder, git)
+    folder, made = nets
     return folder, made, CommitGraph(folder)
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from repositories import grown
 
 from cnnbench.campaigns.bisect import (
     BAD,
@@ -138,9 +137,8 @@ def test_the_pairs_to_settle_steps_are_those_of_their_sentences_or_the_smallest_
     assert follow_up_pairs(steps, most_pairs=32) == pairs
 
 
-def test_every_commit_of_a_real_history_is_found(tmp_path, git):
-    folder = tmp_path / "nets"
-    made = grown(folder, git)
+def test_every_commit_of_a_real_history_is_found(nets, git):
+    folder, made = nets
     names = {commit: name for name, commit in made.items()}
     contents = {
         commit: {*git(folder, "rev-list", commit).split()} for commit in made.values()
@@ -171,9 +169,8 @@ def test_every_commit_of_a_real_history_is_found(tmp_path, git):
         assert [names[one] for one in search.suspects] == [names[culprit]]
 
 
-def test_ends_that_were_replaced_are_said_as_in_a_history(tmp_path, git):
-    folder = tmp_path / "nets"
-    made = grown(folder, git)
+def test_ends_that_were_replaced_are_said_as_in_a_history(nets):
+    folder, made = nets
     short = {name: commit[:12] for name, commit in made.items()}
     for good in ("m1", "b2"):
         assert good_and_bad_hashes(made[good], "main", folder) == (made[good], made["m8"])
@@ -216,11 +213,11 @@ def test_ends_that_were_replaced_are_said_as_in_a_history(tmp_path, git):
         ),
     ],
 )
-def test_a_found_merge_or_revert_is_called_so(tmp_path, git, culprit, first_parent, told):
-    made = grown(tmp_path / "nets", git)
+def test_a_found_merge_or_revert_is_called_so(nets, culprit, first_parent, told):
+    folder, made = nets
     bad = step(made[culprit], BAD)
     setting = SimpleNamespace(
-        history=GitHistory(tmp_path / "nets", first_parent), side=SimpleNamespace(flags=())
+        history=GitHistory(folder, first_parent), side=SimpleNamespace(flags=())
     )
     search = SimpleNamespace(
         setting=setting, steps={bad.commit: bad}, suspects=(bad.commit,), bad_step=bad

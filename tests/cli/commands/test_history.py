@@ -6,7 +6,6 @@ from dataclasses import replace
 from html import unescape
 
 import pytest
-from repositories import grown
 
 from cnnbench.judge.history import METRICS
 from cnnbench.records.run import ModelInfo, Subject
@@ -190,12 +189,12 @@ def test_it_is_said_that_commits_are_unknown(call, measured, command):
 
 
 @pytest.fixture
-def over_branches(lenet_runs, tmp_path, saved, git):
+def over_branches(lenet_runs, tmp_path, saved, nets):
     """A repository, its commits, and the folder of records of two machines over these.
 
     m4 on the main line is slower; the branch that is merged after it was begun before.
     """
-    made = grown(tmp_path / "nets", git)
+    repository, made = nets
     run, records = lenet_runs(), []
     fast = {"m1", "m2", "m3", "b1", "b2"}
     for name, commit in {**made, "v1": "v1"}.items():
@@ -204,7 +203,7 @@ def over_branches(lenet_runs, tmp_path, saved, git):
             label = {"result_label": f"commit={commit}"}
             facts = {"cpu_model": machine, "usable_cpus": 2}
             records.append(run(speed * factor, flags=label, environment=facts))
-    return tmp_path / "nets", made, saved(tmp_path / "results", records)
+    return repository, made, saved(tmp_path / "results", records)
 
 
 def test_machines_and_what_became_of_commits_are_said_in_all_outputs(call, over_branches, tmp_path):

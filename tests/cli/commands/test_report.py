@@ -6,7 +6,6 @@ import re
 import sys
 
 import pytest
-from repositories import grown
 
 from cnnbench.cli.commands import report
 from cnnbench.records.run import Conditions, Subject
@@ -169,13 +168,13 @@ def test_a_few_commits_are_not_compared(call, over_commits):
     assert "2 commits, 4 processes" in text
 
 
-def test_a_report_has_the_order_of_a_repository(call, lenet_runs, saved, tmp_path, git):
-    made = grown(tmp_path / "nets", git)
+def test_a_report_has_the_order_of_a_repository(call, lenet_runs, saved, tmp_path, nets):
+    repository, made = nets
     names = ["m8", "m1", "squash", "m4", "m2", "n1", "m7"]
     run = lenet_runs()
     records = [run(100.0, flags={"result_label": f"commit={made[name]}"}) for name in names]
     folder = saved(tmp_path / "records", records)
-    text = call("report", folder, f"--git={tmp_path / 'nets'}", "--format=markdown").out
+    text = call("report", folder, f"--git={repository}", "--format=markdown").out
     in_order = ["m1", "m2", "m4", "n1", "squash", "m7", "m8"]
     assert [name.rpartition(" ")[2] for name in _rows(text, "Throughput")] == [
         made[name][:12] for name in in_order
