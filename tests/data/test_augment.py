@@ -6,12 +6,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+import scipy  # which loads scipy.stats when it is used
 import short_runs
 import tensorflow as tf
 from covering import slow_if
 from data_sets import SMALL, input_spec
 from PIL import Image, ImageEnhance, ImageOps
-from scipy import stats
 
 from cnnbench.data import CIFAR10, augment, make_input
 from cnnbench.data.augment import (
@@ -59,7 +59,7 @@ def test_shares_have_the_distribution_beta(alpha):
     drawn = tf.function(draw_beta)(
         tf.range(3000, dtype=tf.int64), 7, tf.fill([3000], alpha)
     ).numpy()
-    assert stats.kstest(drawn, stats.beta(alpha, alpha).cdf).pvalue > 0.01
+    assert scipy.stats.kstest(drawn, scipy.stats.beta(alpha, alpha).cdf).pvalue > 0.01
 
 
 def test_shares_of_small_alphas_are_finite():
@@ -289,18 +289,18 @@ def test_choices_are_uniform_and_independent(policy, monkeypatch):
     rows = draw().numpy().reshape(-1, count, 3)
     for number in range(count):
         operations, strengths, signs = rows[:, number].T
-        assert stats.chisquare(np.bincount(operations.astype(int), minlength=14)).pvalue > 0.01
+        assert scipy.stats.chisquare(np.bincount(operations.astype(int), minlength=14)).pvalue > 0.01
         moved = strengths > 0
-        assert stats.binomtest(int((signs[moved] > 0).sum()), int(moved.sum())).pvalue > 0.01
+        assert scipy.stats.binomtest(int((signs[moved] > 0).sum()), int(moved.sum())).pvalue > 0.01
         if AUGMENTATIONS[policy].strength is None:
             levels = np.round(strengths * 30).astype(int)
             np.testing.assert_allclose(strengths, levels / 30, rtol=1e-6)
-            assert stats.chisquare(np.bincount(levels, minlength=31)).pvalue > 0.01
+            assert scipy.stats.chisquare(np.bincount(levels, minlength=31)).pvalue > 0.01
         else:
             np.testing.assert_allclose(strengths, 0.9, rtol=1e-6)
     if count == 2:
         both = np.histogram2d(*rows[:, :, 0].T, bins=14)[0]
-        assert stats.chi2_contingency(both).pvalue > 0.01
+        assert scipy.stats.chi2_contingency(both).pvalue > 0.01
 
 
 @pytest.mark.parametrize(

@@ -73,15 +73,16 @@ def covering_pairs(
       Cases as tuples with one value per dimension, in the order of the product.
     """
     values = [list(dimension) for dimension in dimensions]
-    left = {
-        case: set(itertools.combinations(enumerate(case), 2))
-        for case in itertools.product(*(range(len(own)) for own in values))
-        if allowed(*(own[i] for own, i in zip(values, case, strict=True)))
-    }
+    bits: dict[tuple[Any, ...], int] = {}
+    left: dict[tuple[int, ...], int] = {}
+    for case in itertools.product(*(range(len(own)) for own in values)):
+        if allowed(*(own[i] for own, i in zip(values, case, strict=True))):
+            pairs = itertools.combinations(enumerate(case), 2)
+            left[case] = sum(1 << bits.setdefault(pair, len(bits)) for pair in pairs)
     chosen = []
     while left:
-        best = max(left, key=lambda case: len(left[case]))
+        best = max(left, key=lambda case: left[case].bit_count())
         met = left.pop(best)
         chosen.append(best)
-        left = {case: pairs - met for case, pairs in left.items() if pairs - met}
+        left = {case: rest for case, pairs in left.items() if (rest := pairs & ~met)}
     return [tuple(own[i] for own, i in zip(values, case, strict=True)) for case in sorted(chosen)]

@@ -32,7 +32,7 @@ def registered():
         yield
 
 
-@pytest.mark.usefixtures("registered")
+@pytest.mark.usefixtures("registered", "quick_start")
 def test_a_run_computes_prints_and_writes_it(tmp_path, capsys, holds):
     files = {name: tmp_path / f"r.{name[-4:]}" for name in ("result_json", "result_csv")}
     assert command(**files, peak_flops=1e12) == 0
