@@ -203,8 +203,20 @@ def test_learning_rates_are_those_of_the_papers_and_of_tf_cnn_benchmarks(name, d
     assert [rate.base * factor for factor in rate.factors] == pytest.approx(rates)
 
 
+EVERY = [(name, owner) for owner in CLASSES for name in model_names(owner)]
+
+
+def family(name, dataset):
+    """What networks have in common that differ in depth and width."""
+    model = get_model(name, dataset)
+    return type(model), dataset, model.image_sizes
+
+
+FIRST_OF_FAMILIES = [*{family(*key): key for key in reversed(EVERY)}.values()]
+
+
 @pytest.mark.parametrize(
-    ("name", "dataset"), [(name, owner) for owner in CLASSES for name in model_names(owner)]
+    ("name", "dataset"), slow_if(lambda case: case not in FIRST_OF_FAMILIES, EVERY)
 )
 def test_sizes_of_images_that_a_network_declares_are_those_it_can_be_built_for(name, dataset):
     model = get_model(name, dataset)

@@ -78,8 +78,9 @@ def to_go_on(done):
 
 
 def said(done, word):
-    """The lines of standard error that contain a word."""
-    return "\n".join(line for line in done.err.splitlines() if word in line)
+    """The lines of standard error that contain a word, without the progress of processes."""
+    lines = (line for line in done.err.splitlines() if not line.startswith("cnnbench: ["))
+    return "\n".join(line for line in lines if word in line)
 
 
 def names(folder):
