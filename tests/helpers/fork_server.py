@@ -7,6 +7,7 @@ Usage: fork_server.py DESCRIPTOR CODE, a listening socket and what to run first.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import json
@@ -49,11 +50,13 @@ def serve(listener: socket.socket) -> None:
                 ready.close()
                 continue
             link = socket.socket(fileno=descriptors[0])
+            ask = json.loads(request)
+            with contextlib.suppress(SyntaxError, ValueError):  # which the child says
+                compiled(ask["code"], ask["argv"][0])  # once for all children
             child = os.fork()
             if not child:
                 for ours in (listener, *asking):  # a child may outlive this program
                     ours.close()
-                ask = json.loads(request)
                 end_with(functools.partial(begin, ask, link))
             children[os.pidfd_open(child)] = child, link
 
