@@ -520,6 +520,7 @@ def quick_processes(monkeypatch, _stand_ins):
     monkeypatch.setattr(campaign, "execute", functools.partial(execute, stand_ins=_stand_ins))
     monkeypatch.setattr(repository, "cnnbench_checkout", _own_subject)
     monkeypatch.setattr(results_dir, "source_digest", _own_sources)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no test cuts the power
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ OF_MODULES = (
     "gfile.copy",
     "io.write_file",
 )
+ENDS = {name.partition(".")[2] for name in OF_MODULES}
 
 ALLOWED = {
     "base/files.py release": "its own lock file, locked",
@@ -74,7 +75,8 @@ def removes(call):
         return False
     name = call.func.attr
     of_path = name == "replace" and len(call.args) == 1 and not call.keywords  # unlike that of text
-    return of_path or name in REMOVING or ast.unparse(call.func).endswith(OF_MODULES)
+    of_module = name in ENDS and ast.unparse(call.func).endswith(OF_MODULES)
+    return of_path or of_module or name in REMOVING
 
 
 def releases(call):

@@ -171,7 +171,7 @@ def test_help_in_xml(command, call):
     [
         ("run --model=nosuch", 1),
         ("models --model=lenet", 1),
-        ("allreduce --predict --model=lenet --link=hdr", 1),
+        ("allreduce --predict --devices=8 --model=lenet --link=hdr", 1),
         ("sweep smoke --list", 2),  # its own flags, and those behind the dashes
     ],
 )

@@ -71,7 +71,7 @@ MODES = [
         id="mirrored",
     ),
 ]
-EVERYDAY_MODES = ("parameter_server", "replicated", "mirrored_strategy")
+EVERYDAY_MODES = ("parameter_server", "mirrored_strategy")
 """Modes of the everyday suite where runs of all modes take long."""
 # Distributed all-reduce updates as replicated does.
 KINDS = [mode for mode in MODES if mode.id != "distributed"]

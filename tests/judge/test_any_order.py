@@ -114,7 +114,7 @@ def test_a_comparison_does_not_depend_on_the_order_of_records_and_metrics(lenet_
         sides, metrics = case.shuffled()
         found = compare_records(*sides, metrics=metrics, paired=case.paired)
         assert render(found, "json") == render(first, "json"), seed
-        assert {render(one, "table") for one in (first, found)} == {render(first, "table")}, seed
+        assert render(found, "table") == render(first, "table"), seed
     # The cases have all outcomes.
     assert codes == {0, 1, 3, 4}
     assert verdicts >= {

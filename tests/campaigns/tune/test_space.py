@@ -42,16 +42,18 @@ Listed: TypeAlias = Callable[..., tuple[dict[str, list[str]], dict[str, str]]]
 
 @pytest.fixture
 def listed(tmp_path: Path) -> Listed:
-    """listed(FLAG..., space=TEXT): the candidates by group, and reasons of the dropped ones.
+    """listed(FLAG..., space=TEXT, group=NAME): candidates by group, and reasons of dropped ones.
 
     Of a candidate that changes what is trained, the changes follow in brackets. The space is that
-    of the situation, on a machine of four CPUs, if no text of a file is given.
+    of the situation, on a machine of four CPUs, if no text of a file is given. Without a name, all
+    groups are made.
     """
 
     def listed(
         *flags: str,
         space: str = "",
         allow: str = "",
+        group: str = "",
         on_gpu: bool = False,
         cpus: int = 4,
         **more: Any,
@@ -64,6 +66,8 @@ def listed(tmp_path: Path) -> Listed:
             groups = read_groups(str(tmp_path / "space.yaml"), made.given_texts)
         else:
             groups = default_groups(made, first, on_gpu=on_gpu, cpus=cpus)
+        if group:
+            groups = {group: groups[group]}
         found: dict[str, list[str]] = {}
         reasons: dict[str, str] = {}
         for name, choices in groups.items():
@@ -111,7 +115,7 @@ def test_the_space_of_several_towers_on_a_cpu(listed: Listed) -> None:
 
 
 def test_the_space_of_several_workers(listed: Listed) -> None:
-    found, reasons = listed(*ONE_EACH, layout=JOB)
+    found, reasons = listed(*ONE_EACH, layout=JOB, group="aggregation")
     assert {
         AS_GIVEN,
         "gradient_repacking=8",
@@ -123,11 +127,12 @@ def test_the_space_of_several_workers(listed: Listed) -> None:
         "--variable_update=replicated: works in one process only; with launch "
     )
     assert reasons["variable_update=parameter_server"].startswith("--ps=0: ")
-    in_one, dropped = listed(*LENET)
+    in_one, dropped = listed(*LENET, group="aggregation")
     names = [*in_one["aggregation"], *dropped]
     assert not any("distributed_all_reduce all_reduce_spec=tree" in name for name in names)
     # Tasks for variables make other candidates.
-    aggregation = listed(*ONE_EACH, layout=JOB_WITH_PS)[0]["aggregation"]
+    found, _ = listed(*ONE_EACH, layout=JOB_WITH_PS, group="aggregation")
+    aggregation = found["aggregation"]
     assert aggregation[:2] == [AS_GIVEN, "local_parameter_device=cpu"]
     assert "variable_update=distributed_replicated" in aggregation
 
@@ -154,12 +159,14 @@ def test_the_mode_of_flags_that_name_none(
     listed: Listed, layout: JobLayout | None, flags: tuple[str, ...], mode: str
 ) -> None:
     reason = "means the same as the flags as given"
-    assert listed(*flags, layout=layout)[1][f"variable_update={mode}"] == reason
+    _, dropped = listed(*flags, layout=layout, group="aggregation")
+    assert dropped[f"variable_update={mode}"] == reason
 
 
 def test_what_needs_more_memory_than_there_is_is_dropped(listed: Listed) -> None:
     def dropped(available: int, *flags: str, **more: Any) -> dict[str, str]:
-        return listed(*flags, memory=MemoryCapacity(available, available), **more)[1]
+        memory = MemoryCapacity(available, available)
+        return listed(*flags, memory=memory, group="computing", **more)[1]
 
     def mebibytes(reasons: dict[str, str], name: str) -> float:
         ((size, unit),) = re.findall(r"^takes about (\S+) ([MG])iB of memory, and ", reasons[name])
@@ -205,14 +212,15 @@ def test_what_applies_follows_from_the_situation(listed: Listed, tmp_path: Path)
 def test_pools_of_threads_follow_from_cpus_and_towers(
     listed: Listed, cpus: int, towers: int, pools: tuple[int, ...]
 ) -> None:
-    found, _ = listed(*LENET, f"--num_gpus={towers}", cpus=cpus)
+    found, _ = listed(*LENET, f"--num_gpus={towers}", cpus=cpus, group="threads")
     single = [name for name in found["threads"] if name.startswith("num_inter")]
     assert single == [f"num_inter_threads={number}" for number in pools]
 
 
 def test_batches_that_vary_are_multiples_of_the_given_one(listed: Listed) -> None:
     def sizes(*flags: str) -> list[str]:
-        names = listed(*OWN_BATCH, *flags, allow="batch_size")[0]["computing"]
+        found, _ = listed(*OWN_BATCH, *flags, allow="batch_size", group="computing")
+        names = found["computing"]
         return [name.split()[0] for name in names if re.match(r"batch_size=\d+ \(", name)]
 
     # The given size is that of the network, and one that is given does not vary.
@@ -302,10 +310,10 @@ def test_a_mode_that_changes_the_result_leaves_the_others(
     needs = {"staged_vars": "true"}
     own = Mode(name="own", manager=".per_tower:ReplicatedVariableMgr", staged=True, needs=needs)
     monkeypatch.setitem(registry.MODES, "own", own)
-    found, dropped = listed(*LENET)
+    found, dropped = listed(*LENET, group="aggregation")
     assert "variable_update=replicated" in found["aggregation"]
     assert dropped["variable_update=own staged_vars=true"] == f"{ALLOW}consistency"
-    found, _ = listed(*LENET, allow="consistency")
+    found, _ = listed(*LENET, allow="consistency", group="aggregation")
     assert "variable_update=own staged_vars=true (consistency)" in found["aggregation"]
 
 

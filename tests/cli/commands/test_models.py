@@ -10,7 +10,7 @@ from cnnbench.models import LearningRateSpec, Model, register_model
 
 class Tiny(Model):
     name = "tiny"
-    dataset = "imagenet"
+    dataset = "cifar10"
     image_size = 8
     batch_size = 4
     learning_rate = LearningRateSpec(base=0.1)
@@ -31,8 +31,8 @@ class Elsewhere(Tiny):
     dataset = "nowhere"
 
 
-register_model("tiny", "imagenet", Tiny)
-register_model("broken", "imagenet", Broken)
+register_model("tiny", "cifar10", Tiny)
+register_model("broken", "cifar10", Broken)
 register_model("elsewhere", "nowhere", Elsewhere)
 """
 
@@ -72,9 +72,9 @@ def test_formats_for_programs(call, holds):
 def test_plugin(call, plugin):
     out, err = call("models", f"--plugin={plugin}", "--format=json")
     (tiny,) = (one for one in json.loads(out)["models"] if one["model"] == "tiny")
-    weights = 8 * 8 * 3 * 1001
+    weights = 8 * 8 * 3 * 10
     assert (tiny["model"], tiny["input_shape"], tiny["batch_size"]) == ("tiny", "8x8x3", 4)
-    assert tiny["parameters"] == weights + 1001
+    assert tiny["parameters"] == weights + 10
     assert tiny["forward_flops_per_image"] == 2 * weights
     end = " (--quiet_conditions=models silences this)"
     assert err.splitlines() == [
@@ -83,5 +83,6 @@ def test_plugin(call, plugin):
         "cnnbench: warning: models for nowhere are left out: there is no data set of that name"
         f"{end}",
     ]
-    quiet = call("models", f"--plugin={plugin}", "--quiet_conditions=models")
+    quiet = call("models", f"--plugin={plugin}", "--data_name=cifar10", "--quiet_conditions=models")
+    assert "tiny" in quiet.out
     assert quiet.err == ""
