@@ -13,6 +13,9 @@ from cnnbench.lab.predict.predict import COLUMNS
 from cnnbench.variable_mgr.all_reduce import names
 
 
+SMALL = {"model": "trivial", "data_name": "cifar10"}
+
+
 def run(capsys, **given):
     assert command.main({"predict": True, **given}) == 0
     return capsys.readouterr().out
@@ -35,14 +38,13 @@ def _wide(monkeypatch):
     ],
 )
 def test_more_gpus_than_nvlink_connects_are_warned_of(capsys, given, warned):
-    network = {"model": "trivial", "data_name": "cifar10", "all_reduce_spec": "xring"}
-    command.main({"predict": True, **network, **given})
+    command.main({"predict": True, **SMALL, "all_reduce_spec": "xring", **given})
     err = capsys.readouterr().err
     assert ("GPUs, not" in err and "--inter_link=" in err) == warned
 
 
 def test_default_devices_reach_16384(capsys):
-    out = run(capsys, link="ndr", model="trivial", data_name="cifar10", all_reduce_spec="rechd")
+    out = run(capsys, **SMALL, link="ndr", all_reduce_spec="rechd")
     assert "\n        8 " in out
     assert "\n    16384 " in out
 
@@ -51,10 +53,16 @@ def test_default_devices_reach_16384(capsys):
     ("given", "texts"),
     [
         (
-            {"link": "nvlink3", "inter_link": "hdr", "devices_per_node": 4, "devices": "16"},
+            {
+                **SMALL,
+                **{"link": "nvlink3", "inter_link": "hdr", "devices_per_node": 4, "devices": "16"},
+            },
             ["# within a node of 4:  nvlink3", "a link per node:  hdr", "nccl/rechd"],
         ),
-        ({"all_reduce_spec": "pscpu:32K:xring,xring#2"}, ["pscpu:32K:xring", "xring#2"]),
+        (
+            {**SMALL, "all_reduce_spec": "pscpu:32K:xring,xring#2"},
+            ["pscpu:32K:xring", "xring#2"],
+        ),
         (
             {
                 "gradient_repacking": (4,),
@@ -64,7 +72,7 @@ def test_default_devices_reach_16384(capsys):
             ["51118162 bytes as float16", "up to 10 of at most 65536 bytes joined, 4 packs"],
         ),
         (
-            {"model": "trivial", "data_name": "cifar10"},
+            SMALL,
             [*names(), "give --step_seconds"],
         ),
         ({"model": "tiny", "plugin": "docs/examples/tiny_plugin.py"}, ["# tiny: "]),
@@ -92,13 +100,13 @@ def test_the_step_of_a_run_record(capsys, write_record):
 
 def test_tables_fit_the_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    out = run(capsys, link="hdr", devices="1,2", step_seconds=0.5)
+    out = run(capsys, **SMALL, link="hdr", devices="1,2", step_seconds=0.5)
     assert max(map(len, out.splitlines())) <= 100
     assert "overlapped\n# devices" in out
 
 
 def test_what_cannot_be_predicted_is_said(capsys):
-    out = run(capsys, link="hdr", devices="1,2", all_reduce_spec="xring#4")
+    out = run(capsys, **SMALL, link="hdr", devices="1,2", all_reduce_spec="xring#4")
     times = "# devices  xring#4  fastest\n        1        0  -\n        2        -  -\n"
     assert times + "# not predicted: xring#4 on 2 devices: 4 shards need as many devices\n" in out
     assert out.endswith("1 KiB to 1 GiB\n        2  -\n")
@@ -106,7 +114,7 @@ def test_what_cannot_be_predicted_is_said(capsys):
 
 def test_files(capsys, tmp_path, holds):
     paths = {f"result_{form}": str(tmp_path / f"out.{form}") for form in ("json", "csv")}
-    given = {"devices": "2,4", "all_reduce_spec": "copy,xring#4", "step_seconds": 0.5}
+    given = {**SMALL, "devices": "2,4", "all_reduce_spec": "copy,xring#4", "step_seconds": 0.5}
     run(capsys, link="hdr", **given, **paths)
     document = json.loads((tmp_path / "out.json").read_text())
     holds("allreduce_prediction", document)
@@ -124,7 +132,8 @@ def test_files(capsys, tmp_path, holds):
     assert document["rows"][0]["efficiency"] < 1
     assert document["fastest"][0] == {"devices": 2, "ranges": [{"spec": "copy", "up_to": None}]}
     assert document["validation"] == {}
-    run(capsys, link="edr", devices="8", all_reduce_spec="xring", result_csv=paths["result_csv"])
+    one = {"link": "edr", "devices": "8", "all_reduce_spec": "xring"}
+    run(capsys, **SMALL, **one, result_csv=paths["result_csv"])
     *rows, appended = csv.DictReader((tmp_path / "out.csv").open())
     assert appended["parameters"] == "edr"
     assert tuple(rows[0]) == COLUMNS
@@ -136,8 +145,8 @@ def test_files(capsys, tmp_path, holds):
 @pytest.mark.parametrize("step", [{"step_seconds": 0.1}, {}])
 def test_charts(capsys, tmp_path, step):
     path = tmp_path / "plot.svg"
-    specs = "xring,copy,xring/rechd"
-    run(capsys, link="hdr", devices="2,4,8", all_reduce_spec=specs, plot=str(path), **step)
+    given = {"link": "hdr", "devices": "2,4,8", "all_reduce_spec": "xring,copy,xring/rechd"}
+    run(capsys, **SMALL, **given, **step, plot=str(path))
     root = xml.etree.ElementTree.parse(path).getroot()
     found = ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("text")]
     assert {"size of one tensor", "2 MiB", "512 MiB", "devices"} <= set(found)
