@@ -66,14 +66,14 @@ from cnnbench.version import __version__
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-EXPERIMENTS = 40
+EXPERIMENTS = 24
 GATES = 10
 """Experiments with the flags of the gate; its others are those of ab, the same command."""
 
 COMMITS = 4
 """Commits of a bisection."""
 
-MUTATIONS = 500
+MUTATIONS = 240
 
 NO_RESULTS = (
     "95 % interval",  # a level

@@ -275,7 +275,7 @@ def recorded(one_worktree, monkeypatch):
     return run
 
 
-MOST_CUTS = 12
+MOST_CUTS = 8
 """Kills of a campaign, spread over all of its events."""
 
 
