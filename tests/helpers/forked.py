@@ -539,7 +539,10 @@ def killed_writer(target: Path) -> Path:
     writer = os.fork()
     if not writer:
         os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        write_atomically(target, b"half")
+        try:
+            write_atomically(target, b"half")
+        finally:
+            os._exit(1)
     os.waitpid(writer, 0)
     (left,) = {*target.parent.iterdir()} - before
     return left
