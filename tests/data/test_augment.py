@@ -289,7 +289,9 @@ def test_choices_are_uniform_and_independent(policy, monkeypatch):
     rows = draw().numpy().reshape(-1, count, 3)
     for number in range(count):
         operations, strengths, signs = rows[:, number].T
-        assert scipy.stats.chisquare(np.bincount(operations.astype(int), minlength=14)).pvalue > 0.01
+        assert (
+            scipy.stats.chisquare(np.bincount(operations.astype(int), minlength=14)).pvalue > 0.01
+        )
         moved = strengths > 0
         assert scipy.stats.binomtest(int((signs[moved] > 0).sum()), int(moved.sum())).pvalue > 0.01
         if AUGMENTATIONS[policy].strength is None:

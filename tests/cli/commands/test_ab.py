@@ -318,9 +318,7 @@ def test_interrupts_use_no_part_of_the_significance_level(ab, call, transcript):
         ("hangs in turn", {}, {"wait": PATIENCE}, ("--pairing=turns", "--timeout=1")),
     ],
 )
-def test_a_process_that_fails_ends_it_with_records_of_both_sides(
-    ab, transcript, how, a, b, flags
-):
+def test_a_process_that_fails_ends_it_with_records_of_both_sides(ab, transcript, how, a, b, flags):
     done = ab("--pairs=3", *flags, a={"turns": True, **a}, b={"turns": True, **b}, code=4)
     assert "! failed" in done.out
     transcript(how, said(done, "error: "), numbers=False)

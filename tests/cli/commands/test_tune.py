@@ -313,7 +313,8 @@ def test_an_environment_that_wins_is_part_of_the_command_line(
     monkeypatch.setattr(environment, "why_unusable", lambda name, value: "")
     dimensions, library = environment.dimensions(), ALLOCATOR.partition("=")[2]
     one_allocator = [
-        [one for one in values if one.get("LD_PRELOAD", library) == library] for values in dimensions
+        [one for one in values if one.get("LD_PRELOAD", library) == library]
+        for values in dimensions
     ]
     monkeypatch.setattr(environment, "dimensions", lambda: one_allocator)
     before, file = dict(os.environ), tmp_path / "fast.flags"

@@ -12,7 +12,6 @@ from cnnbench.lab.predict import command
 from cnnbench.lab.predict.predict import COLUMNS
 from cnnbench.variable_mgr.all_reduce import names
 
-
 SMALL = {"model": "trivial", "data_name": "cifar10"}
 
 
