@@ -856,6 +856,7 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.usefixtures("quick_answers")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_wrong_use_is_one_line_and_changes_nothing(command, place, monkeypatch, capsys):
     monkeypatch.chdir(place)

@@ -67,8 +67,9 @@ def test_this_machine(call):
 
 
 @pytest.fixture
-def conditions(facts, monkeypatch):
-    """Sets what the machine does during the second that is watched."""
+def conditions(facts, cpus, monkeypatch):
+    """Sets what the machine, of two CPUs, does during the second that is watched."""
+    cpus({0, 1})
     slept = []
     # Only of this module: waiting for git sleeps, too.
     monkeypatch.setattr(env, "time", SimpleNamespace(sleep=slept.append))

@@ -72,9 +72,9 @@ def test_formats_for_programs(call, holds):
 def test_plugin(call, plugin):
     out, err = call("models", f"--plugin={plugin}", "--format=json")
     (tiny,) = (one for one in json.loads(out)["models"] if one["model"] == "tiny")
-    weights = 8 * 8 * 3 * 10
+    weights = 8 * 8 * 3 * 11
     assert (tiny["model"], tiny["input_shape"], tiny["batch_size"]) == ("tiny", "8x8x3", 4)
-    assert tiny["parameters"] == weights + 10
+    assert tiny["parameters"] == weights + 11
     assert tiny["forward_flops_per_image"] == 2 * weights
     end = " (--quiet_conditions=models silences this)"
     assert err.splitlines() == [
