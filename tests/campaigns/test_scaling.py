@@ -15,7 +15,7 @@ from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import launch
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
-from cnnbench.plan import check_flags, resolve
+from cnnbench.plan import check_flags
 from cnnbench.variable_mgr.all_reduce.spec import Link
 
 
