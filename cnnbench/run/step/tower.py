@@ -623,6 +623,10 @@ class Tower:
 class PassAccumulator:
     """Adds up the results of a step's passes, in float32 variables on the devices of the towers.
 
+    The sums of gradients on CPUs keep their buffers during the whole run. Buffers that are
+    allocated anew in each step would need more memory than the sums, because they would lie between
+    the tensors of a pass, in the arenas of all threads.
+
     A network computes the moments of batch norm in each pass. The moving averages are updated with
     the moments of each pass, but are assigned together with the update, which may be skipped.
     """
@@ -652,37 +656,58 @@ class PassAccumulator:
             guards = [self._loss_scale.guard(added)] * len(results)
             update_moving_averages(self._manager, state, self._plan.params.bn_stats, guards)
 
-    def add_last_pass(self, results: Sequence[TowerResult]) -> list[TowerResult]:
-        """Adds the results of the last pass to the sums, and returns the results of the step."""
+    def add_last_pass(self, results: Sequence[TowerResult], rate: tf.Tensor) -> list[TowerResult]:
+        """Adds the results of the last pass to the sums. Returns the results of the step.
+
+        The results of towers on CPUs depend on operations that set the tower's sums to zero. For
+        `rate`, see `clear`.
+        """
         totals = []
         for tower, result in enumerate(results):
-            with tf.device(self._manager.get_devices()[tower]):
+            device = self._manager.get_devices()[tower]
+            with tf.device(device):
+                zero = _make_zero(rate) if is_cpu(device) else None
                 terms = self._terms_and_factors(tower, result)
-                sums = []
-                for total, (factor, term) in zip(
-                    self._get_or_create_sums(tower, terms), terms, strict=True
-                ):
-                    with tf.control_dependencies(
-                        [self._scale_total_and_add_term(total, factor, term)]
-                    ):
-                        sums.append(tower_variable.read(total))
+                pairs = zip(self._get_or_create_sums(tower, terms), terms, strict=True)
+                sums = [self._add_last_term(total, *term, zero) for total, term in pairs]
                 totals.append(self._build_mean_result(result, sums))
         return totals
 
     def clear(self, rate: tf.Tensor, updates: Sequence[Any]) -> list[Any]:
-        """Sets the sums to zero after the `updates` of the step. Returns the operations.
+        """Sets the sums on GPUs to zero after the `updates` of the step. Returns the operations.
 
-        The zeros depend on `rate`, a float32 scalar. Otherwise TensorFlow would make the zeros
-        constants of the graph, which are as large as the sums and are never freed.
+        `rate` is a float32 scalar that is unknown when the step is traced, and not NaN.
         """
         operations = []
-        for tower, totals in self._sums.items():
-            with tf.device(self._manager.get_devices()[tower]), tf.control_dependencies(updates):
-                zero = tf.cast(tf.math.is_nan(rate), tf.float32)
+        for device, totals in zip(self._manager.get_devices(), self._sums.values(), strict=True):
+            if is_cpu(device):
+                continue
+            with tf.device(device), tf.control_dependencies(updates):
+                zero = _make_zero(rate)
                 for total in totals:
-                    zeros = tf.fill(total.shape, zero)
-                    operations.append(total.assign(zeros, read_value=False))
+                    operations.append(total.assign(tf.fill(total.shape, zero), read_value=False))
         return operations
+
+    def _add_last_term(
+        self, total: tf.Variable, factor: float, term: tf.Tensor, zero: tf.Tensor | None
+    ) -> tf.Tensor:
+        """Returns the sum of a step. If `zero` is given, sets the sum's variable to zero in place.
+
+        On an emulated GPU, this way needed more memory at the peak than `clear`.
+        """
+        if zero is None:
+            with tf.control_dependencies([self._scale_total_and_add_term(total, factor, term)]):
+                return tower_variable.read(total)
+        old = tower_variable.read(total)
+        # TensorFlow may change the order of additions that have no control dependency.
+        with tf.control_dependencies([zero]):
+            # The sum is computed in the buffer of `term`.
+            complete = (old if factor == 1.0 else factor * old) + term
+        with tf.control_dependencies([total.assign(complete, read_value=False)]):
+            # No other tensor uses the buffer of `old` now, so the zeros are computed in it.
+            zeros = tf.math.multiply_no_nan(old, zero)
+        with tf.control_dependencies([total.assign(zeros, read_value=False)]):
+            return tf.identity(complete)
 
     @staticmethod
     def _scale_total_and_add_term(total: tf.Variable, factor: float, term: tf.Tensor) -> Any:
@@ -709,12 +734,8 @@ class PassAccumulator:
         self, tower: int, terms: Sequence[tuple[float, tf.Tensor]]
     ) -> list[tf.Variable]:
         if tower not in self._sums:
-            device = self._manager.get_devices()[tower]
-            with tf.init_scope(), tf.device(device):
-                self._sums[tower] = [
-                    tf.Variable(tf.zeros(term.shape), trainable=False, name="sum_of_passes")
-                    for _, term in terms
-                ]
+            device, shapes = self._manager.get_devices()[tower], [term.shape for _, term in terms]
+            self._sums[tower] = gradients.run_untraced(partial(_make_sums, device, shapes))
         return self._sums[tower]
 
     def _build_mean_result(self, last: TowerResult, sums: Sequence[tf.Tensor]) -> TowerResult:
@@ -731,3 +752,19 @@ class PassAccumulator:
         return TowerResult(
             summed, loss, tuple(updates), dict(zip(last.metrics, metrics, strict=True))
         )
+
+
+def _make_zero(rate: tf.Tensor) -> tf.Tensor:
+    """Returns a float32 zero that is computed from `rate`, on the current device.
+
+    From a constant zero, TensorFlow would make constants that are as large as the sums and are
+    never freed.
+    """
+    return tf.cast(tf.math.is_nan(rate), tf.float32)
+
+
+def _make_sums(device: str, shapes: Sequence[tf.TensorShape]) -> list[tf.Variable]:
+    with tf.device(device):
+        return [
+            tf.Variable(tf.zeros(shape), trainable=False, name="sum_of_passes") for shape in shapes
+        ]

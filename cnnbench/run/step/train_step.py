@@ -285,7 +285,7 @@ class TrainStep:
         count_before = None if counter is None else counter.read()
         towers = self._build_all_towers(batches, factor, count_before)
         if self._sums is not None:
-            towers = self._sums.add_last_pass(towers)
+            towers = self._sums.add_last_pass(towers, rate)
         sums = self._build_scalar_sums(towers)
         if self._update is None:
             losses = [tower.loss for tower in towers]

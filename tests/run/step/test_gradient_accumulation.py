@@ -8,6 +8,7 @@ from covering import slow_if
 from short_runs import RATE
 
 from cnnbench.data.pipeline import draw_synthetic_rows
+from cnnbench.variable_mgr.towers import read
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -55,6 +56,25 @@ def test_moving_averages_follow_one_pass_after_the_other():
     assert expected
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def address(variable):
+    """The address of a variable's buffer, which a read on a CPU shares."""
+    return np.asarray(memoryview(read(variable))).__array_interface__["data"][0]
+
+
+def test_sums_of_gradients_are_cleared_in_their_own_buffers():
+    built = build(model="trivial", data_name="cifar10", num_gpus=1)
+    sums = built.step._sums._sums[0]
+    before = [address(total) for total in sums]
+    for _ in range(2):
+        built.step(RATE)
+        assert [address(total) for total in sums] == before
+        assert not any(total.numpy().any() for total in sums)
+
+
+def test_a_pass_is_traced_once():
+    assert build(num_gpus=2, variable_update="replicated").step._earlier.traces == 1
 
 
 @pytest.mark.parametrize("poisoned", slow_if([0], [0, PASSES - 1]))
