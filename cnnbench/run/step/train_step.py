@@ -139,14 +139,20 @@ class TrainStep:
         self._keeps_batches = False
         self._batches: Any = None
         self.notices: list[str] = []
-        passes, steps = plan.length.passes, flags.steps_per_execution
+        self._sums: PassAccumulator | None = None
+        if plan.length.passes > 1:
+            self._sums = PassAccumulator(plan, manager, self.loss_scale)
+        self._trace_all()
+
+    def _trace_all(self) -> None:
+        """Traces the passes before the last pass, the step, and the loop over several steps."""
+        passes, steps = self._plan.length.passes, self._plan.params.steps_per_execution
+        signature = self._inputs.step_argument_specs
         self._pass: Any = passes - 1
-        self._sums = PassAccumulator(plan, manager, self.loss_scale) if passes > 1 else None
         self._earlier: TracedFunction | None = None
         if self._sums is not None:
             self._passes = [tf.constant(number, tf.int64) for number in range(self._pass)]
-            signature = (_PASS, *inputs.step_argument_specs)
-            self._earlier = TracedFunction("a pass", self._build_earlier_pass, signature)
+            self._earlier = TracedFunction("a pass", self._build_earlier_pass, (_PASS, *signature))
         self.function = self._trace()
         self.graph: tf.Graph = self.function.concrete.graph
         self.doubtful_layers = tuple(dict.fromkeys(self._towers[0].doubtful_layers))
@@ -157,8 +163,7 @@ class TrainStep:
             )
         self._execution: TracedFunction | None = None
         if steps > 1:
-            rates = tf.TensorSpec([steps], tf.float32)
-            batches = inputs.step_argument_specs * (steps * passes)
+            rates, batches = tf.TensorSpec([steps], tf.float32), signature * (steps * passes)
             name = "the steps of an execution"
             self._execution = TracedFunction(name, self._build_step_loop, (rates, *batches))
 
