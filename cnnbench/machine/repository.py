@@ -296,7 +296,8 @@ def read_repository_state(folder: str | Path | None = None) -> Subject:
     except GitError as error:
         # These paths are relative, because the working directory may have been removed.
         # A bare repository contains a file HEAD, but no folder .git.
-        names = [Path(folder or "", *[".."] * up, n) for up in range(64) for n in (".git", "HEAD")]
+        above = (os.path.join(folder or "", *[".."] * up) for up in range(64))
+        names = (os.path.join(place, name) for place in above for name in (".git", "HEAD"))
         return Subject(unknown=str(error) if any(map(os.path.exists, names)) else None)
     changes = _short_sha256(*parts) if parts else None
     return Subject(

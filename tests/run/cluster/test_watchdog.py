@@ -131,8 +131,8 @@ class Cluster:
 
     def run(self, seconds):
         """Lets time pass; returns early when nobody is left."""
-        for _ in range(int(seconds * 4)):
-            self.now += 0.25
+        for _ in range(int(seconds * 2)):
+            self.now += 0.5
             for one in self.processes.values():
                 one.turn()
 
