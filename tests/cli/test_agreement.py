@@ -67,8 +67,8 @@ from cnnbench.version import __version__
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 EXPERIMENTS = 24
-GATES = 10
-"""Experiments with the flags of the gate; its others are those of ab, the same command."""
+FEW = {"bisect": 10, "gate": 10}
+"""The number where they take long; the gate also has those of ab, the same command."""
 
 COMMITS = 4
 """Commits of a bisection."""
@@ -617,9 +617,9 @@ def experiments(lenet_runs, tmp_path_factory) -> Callable[[str], list[Experiment
             make = lenet_runs({"hostname": "box", "usable_cpus": 8})
             made[command] = [
                 COMMANDS[command](seed, tmp_path_factory.mktemp("experiment"), make)
-                for seed in range(GATES if command == "gate" else EXPERIMENTS)
+                for seed in range(FEW.get(command, EXPERIMENTS))
             ]
-            made[command] += of("ab")[GATES:] if command == "gate" else []
+            made[command] += of("ab")[FEW["gate"] :] if command == "gate" else []
         return made[command]
 
     return of

@@ -89,10 +89,10 @@ def text_of(data: bytes) -> str:
 
 def plan(argv: Sequence[str]) -> None:
     """What a run does with its flags before it loads TensorFlow."""
-    from cnnbench.plan import make_plan, parse_run
+    from cnnbench.plan import parse_run, resolve
     from cnnbench.run.driver.preflight import estimate_memory
 
-    made = make_plan(parse_run(argv))
+    made = resolve(parse_run(argv))
     estimate_memory(made, "cpu")
     rate, steps = made.rates.schedule, made.length.batches
     if not all(math.isfinite(rate(step)) for step in (0, 1, steps // 2, steps - 1)):
