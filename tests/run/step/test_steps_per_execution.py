@@ -157,8 +157,8 @@ def test_lengths_are_rounded_up_to_whole_executions():
     auto = make_plan(Params(**given, warmup="auto")).length.warm_up
     assert auto.most % 7 == 0
     assert all(step % 7 == 0 for step in auto.steadiness_check_steps)
-    args = parse_run(["--num_batches=8", "--num_warmup_batches=3", "--steps_per_execution=4"])
-    (notice,) = make_plan(args).notices
+    plan = parse_run(["--num_batches=8", "--num_warmup_batches=3", "--steps_per_execution=4"])
+    (notice,) = plan.notices
     assert notice == (
         "--num_warmup_batches is rounded up to 4, the next multiple of --steps_per_execution=4"
     )
