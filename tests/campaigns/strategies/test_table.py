@@ -15,6 +15,7 @@ from cnnbench.base.terminal import dataclasses_to_csv
 from cnnbench.campaigns import strategies
 from cnnbench.campaigns.processes.child import ResolvedRun
 from cnnbench.campaigns.strategies import StrategiesSession, StrategyCase
+from cnnbench.cli.commands import strategies as _command  # noqa: F401 (it registers its kinds)
 from cnnbench.records.campaigns import (
     APART,
     EQUAL,
@@ -142,7 +143,7 @@ def test_csv_and_json_have_all_digits(
 ) -> None:
     made = summary(session)
     text = dataclasses_to_csv(StrategyRow, made.rows)
-    assert KINDS["csv"](text.encode())
+    assert KINDS["csv of strategies"](text.encode())
     lines = list(csv.DictReader(text.splitlines()))
     assert [line["mode"] for line in lines] == list(SPEEDS)
     assert float(lines[2]["weight_distance"]) == 2e-6
