@@ -90,7 +90,7 @@ def test_losses_are_those_of_the_mode(make, mode, devices, cpu_devices):
         flags["cross_device_ops"] = "reduction_to_one_device"
     params = Params.from_dict(
         {
-            **vars(bare_network.network("trivial")),
+            **bare_network.network("trivial").as_dict(),
             **{"optimizer": "sgd", "init_learning_rate": 0.01, "weight_decay": 0.001},
             **{"num_batches": 3, "num_warmup_batches": 0, "loss_type_to_report": "base_loss"},
             **flags,

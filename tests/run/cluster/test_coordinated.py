@@ -20,7 +20,7 @@ from cnnbench.base.job import Task
 from cnnbench.base.rendezvous import REFUSED, SILENT
 from cnnbench.data.pipeline import draw_synthetic_rows
 from cnnbench.errors import BenchmarkError
-from cnnbench.plan import parse_run, resolve
+from cnnbench.plan import make_plan, parse_run
 from cnnbench.run.driver.step_loop import CoordinatedLoop
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_start")]
@@ -137,7 +137,7 @@ def test_updates_of_two_workers_add_up_over_a_resumption(tmp_path):
     record = record_of(tmp_path, {**given, "train_dir": train_dir}, order, controller=True)
     steps = [one["steps"] for one in record["cluster"]["workers"]]
     assert sum(steps) == len(record["losses"]) == len(record["cluster"]["staleness"]) == 40
-    plan = resolve(before)
+    plan = make_plan(before)
     rows = draw_synthetic_rows(tf.range(4), before.tf_random_seed, plan.network.examples)
     image = rows["image"].numpy()
     slopes = image.reshape(2, -1).mean(axis=1)
