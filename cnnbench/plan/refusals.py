@@ -34,6 +34,7 @@ from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import (
     FEWEST_COORDINATED_THREADS,
     check_all_reduce,
+    is_coordinated_with_files,
 )
 from cnnbench.records import files as checkpoint_folder
 from cnnbench.records.files import refuse_shared_outputs
@@ -112,11 +113,6 @@ def _needs_mode_reason(which: Callable[[Mode], bool]) -> Callable[[RunPlan], str
     return lambda p: (
         f"needs --variable_update={built_in_mode_names(which)}, not {p.place.mode.name}"
     )
-
-
-def _reads_under_coordinator(p: RunPlan) -> bool:
-    """Whether a coordinator schedules the steps of the workers, and the workers read files."""
-    return p.place.coordinated and p.params.data_dir is not None
 
 
 def _workers_are_independent(p: RunPlan) -> bool:
@@ -273,7 +269,8 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     refuse(
         "num_inter_threads",
         lambda p: (
-            _reads_under_coordinator(p) and p.params.num_inter_threads < FEWEST_COORDINATED_THREADS
+            is_coordinated_with_files(p.params, p.place.mode)
+            and p.params.num_inter_threads < FEWEST_COORDINATED_THREADS
         ),
         lambda p: (
             f"must be at least {FEWEST_COORDINATED_THREADS} (or 0) with "
@@ -850,7 +847,9 @@ NETWORK: tuple[FlagRule[RunPlan], ...] = (
     ),
     refuse(
         "on_bad_record",
-        lambda p: _reads_under_coordinator(p) and p.params.on_bad_record == "skip",
+        lambda p: (
+            is_coordinated_with_files(p.params, p.place.mode) and p.params.on_bad_record == "skip"
+        ),
         lambda p: (
             f"reads damaged files in Python, which --variable_update={p.place.mode.name} "
             "cannot do; use fail"

@@ -50,7 +50,6 @@ from cnnbench.variable_mgr.modes import (
     Mode,
     Processes,
     Reduction,
-    find_mode,
 )
 
 FILE_SYSTEMS = "cnnbench.file_systems"
@@ -254,10 +253,12 @@ runs the operations for which they wait. With fewer threads, such jobs hang.
 """
 
 
-def is_coordinated_with_files(flags: Params) -> bool:
-    """Whether a coordinator schedules the steps of the workers, and the workers read files."""
-    processes = find_mode(flags.variable_update).processes
-    return flags.data_dir is not None and processes is Processes.COORDINATOR
+def is_coordinated_with_files(flags: Params, mode: Mode) -> bool:
+    """Whether a coordinator schedules the steps of the workers, and the workers read files.
+
+    `mode` is the mode of --variable_update.
+    """
+    return flags.data_dir is not None and mode.processes is Processes.COORDINATOR
 
 
 # How updates scale, reduce and clip gradients and apply decay, determined once for a run.

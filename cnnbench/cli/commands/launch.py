@@ -66,8 +66,6 @@ from cnnbench.records.files import (
 from cnnbench.records.run import RunRecord
 from cnnbench.run.runtime.supervisor import GUARDED
 
-_A_DAY = 86400.0
-
 _INIT_FILES = {"slurm": "slurm.sbatch", "kubernetes": "kubernetes.yaml"}
 # Flags of launch that a file of --init expresses by flags of its processes.
 _OF_INIT = ("init", "workers", "ps", "towers")

@@ -92,6 +92,18 @@ def main(argv: Sequence[str]) -> int:
         messages.notice(_default_run_text(plan))
     if job.is_server_only:
         return serve_devices(plan, plan.job_facts_to_agree_on, messages)
+    _run_benchmark(plan, fork, measurements, messages, progress)
+    return ExitCode.OK
+
+
+def _run_benchmark(
+    plan: RunPlan,
+    fork: Callable[[], None],
+    measurements: Measurements,
+    messages: MessageWriter,
+    progress: ProgressLine,
+) -> None:
+    """Runs a planned benchmark. With --find_batch_size, ends the process if memory runs out."""
     # This import is late, because invalid flags should be refused without waiting for it.
     from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
@@ -110,7 +122,6 @@ def main(argv: Sequence[str]) -> int:
             messages.notice(str(error))
             exit_without_cleanup(RETRY)
         raise
-    return ExitCode.OK
 
 
 def _asks_for_repeats(words: Sequence[str]) -> bool:

@@ -45,6 +45,7 @@ from cnnbench.plan.setup import (
 )
 from cnnbench.run.runtime import loading, supervisor
 from cnnbench.run.runtime.loading import load_tensorflow, untested_version_notices
+from cnnbench.variable_mgr.modes import find_mode
 
 # TensorFlow's process-wide settings and state: environment, threads, devices, peak memory.
 
@@ -377,7 +378,7 @@ def choose_thread_counts(flags: MachineFlags, kind: str, cores: int) -> tuple[in
     tf_cnn_benchmarks.
     """
     intra, inter = flags.num_intra_threads, flags.num_inter_threads
-    if inter == 0 and is_coordinated_with_files(flags):
+    if inter == 0 and is_coordinated_with_files(flags, find_mode(flags.variable_update)):
         inter = max(cores, FEWEST_COORDINATED_THREADS)
     if kind == "gpu":
         return 1 if intra is None else intra, inter
