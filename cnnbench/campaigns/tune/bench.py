@@ -592,12 +592,13 @@ class RaceBenchmark:
         """The candidates in the order of a round: the first candidate, then the other candidates in
         random order.
 
-        The first round may end early, so candidates that change few flags come before others.
+        The first round may end early, so candidates that change few flags come before others, and
+        among those the ones that --allow names.
         """
         first, *others = candidates
         random.Random(f"{self.settings.seed} {group} {number}").shuffle(others)
         if number == 1:
-            others.sort(key=lambda candidate: len(candidate.settings))
+            others.sort(key=lambda candidate: (len(candidate.settings), not candidate.changes))
         return [first, *others]
 
     def print_round_result(

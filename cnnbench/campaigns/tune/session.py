@@ -734,7 +734,8 @@ def _run_race(
         race.add_round(measured)
         if not measured.speeds:
             break
-        needs_proof = race.leader.key != reference.key
+        # A later group may find a leader that needs a proof, so its processes are not spent here.
+        needs_proof = reserved_processes > 0 or race.leader.key != reference.key
         eliminated = race.eliminate_after_round(
             max(0, bench.affordable_processes(needs_proof) - reserved_processes)
         )

@@ -127,6 +127,28 @@ def test_what_the_time_is_not_enough_for_leaves_as_untried(
     assert campaign.now <= 267.0 - bench.reserved_seconds
 
 
+def test_the_first_round_begins_with_few_flags_and_with_what_the_user_allowed(
+    searched: Searched,
+) -> None:
+    _, campaign, bench = searched(900.0)
+    first = bench.settings.first
+    named = [
+        first._replace(key=key, settings=dict.fromkeys(flags, "1"), changes=changes)
+        for key, flags, changes in (
+            ("both", "ab", ()),
+            ("one", "a", ()),
+            ("allowed", "b", ("b",)),
+            ("allowed and another", "ab", ("b",)),
+        )
+    ]
+    before = len(campaign.started)
+    campaign.run_requests(bench.measure_round("all", 1, [first, *named], 0))
+    started = [name for names in campaign.started[before:] for name in names]
+    assert started == [
+        f"all-{key}-r1" for key in (first.key, "allowed", "one", "allowed and another", "both")
+    ]
+
+
 def test_time_that_is_enough_lets_all_of_them_run(
     searched: Searched,
 ) -> None:

@@ -48,6 +48,7 @@ class Sampler:
     Args:
       speed: of a candidate.
       processes: that there is time for.
+      saved: further processes that there is time for if nothing is to be proven.
     """
 
     def __init__(
@@ -55,23 +56,26 @@ class Sampler:
         speed: Callable[[Candidate], float],
         *,
         processes: int = 10**6,
+        saved: int = 0,
         seed: int = 0,
         noise: float = 0.015,
     ) -> None:
         self._speed = speed
         self._left = processes
+        self._saved, self._more = saved, 0
         self._draw = random.Random(seed)
         self._noise = noise
         self.rounds: list[tuple[str, int, list[str]]] = []
 
     def affordable_processes(self, needs_proof: bool) -> int:
-        return self._left
+        self._more = 0 if needs_proof else self._saved
+        return self._left + self._more
 
     def measure_round(
         self, group: str, number: int, candidates: Sequence[Candidate], reserved_processes: int
     ) -> ProcessRequests[RaceRound]:
         yield from ()
-        fitting = max(0, self._left - reserved_processes)
+        fitting = max(0, self._left + self._more - reserved_processes)
         candidates, late = candidates[:fitting], candidates[fitting:]
         assert number == 1 or not late  # the race has asked how many there is time for
         self._left -= len(candidates)
@@ -190,6 +194,15 @@ def test_time_is_kept_and_what_was_not_tried_is_named() -> None:
     assert none.leader.name == AS_GIVEN
     assert [one.name for one in none.races[0].untried] == ["a=1", "a=2"]
     assert none.log_speeds_by_round == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_group_without_a_winner_leaves_the_time_of_later_groups(seed: int) -> None:
+    # The time for a proof may be used if no group is left, not while another one waits.
+    bench = Sampler(lambda one: 100.0, processes=40, saved=30, seed=seed)
+    found = searched(bench, each("a", *"123"), each("b", *"12345678"), each("c", *"12345"))
+    assert not any(race.untried for race in found.races)
+    assert len(found.races[-1].rounds) > 1
 
 
 def test_in_short_time_all_run_once_and_the_best_of_them_again() -> None:
