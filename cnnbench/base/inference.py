@@ -49,7 +49,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from statistics import NormalDist
 from typing import Any, NamedTuple, TypeAlias
 
@@ -105,7 +105,7 @@ def signed_rank_p(differences: Values) -> float:
     kept = np.asarray([d for d in differences if d != 0.0])
     if not len(kept):
         return 1.0
-    ranks = _doubled_midranks(np.abs(kept).tolist())
+    ranks = _doubled_midranks(np.abs(kept))
     observed = int(ranks[kept > 0].sum())
     if len(kept) <= EXACT:
         return _two_sided_p(_signed_sum_tails(tuple(sorted(ranks.tolist()))), observed)
@@ -143,12 +143,50 @@ def paired_shift_intervals(
     The ends are infinite if there are too few pairs.
     """
     means = np.sort(_walsh_averages(differences), axis=1)
-    centres = np.median(means, axis=1)
+    centres = _middle(means)
     left_out = interval_end_rank([differences.shape[1]], confidence)
     if left_out < 1:
         ends = np.full(len(differences), np.inf)
         return -ends, centres, ends
     return means[:, left_out - 1], centres, means[:, -left_out]
+
+
+def paired_shift_intervals_of_counts(
+    values: _Floats, counts: NDArray[np.int64], confidence: float
+) -> tuple[_Floats, _Floats, _Floats]:
+    """Computes `paired_shift` for many samples that contain the same values with different
+    frequencies, such as bootstrap samples.
+
+    Returns the same as `paired_shift_intervals`. The time does not depend on the size of the
+    samples.
+
+    Args:
+      values: values of paired differences, [values].
+      counts: how often each sample contains each value, [samples, values]. All samples have the
+        same size.
+    """
+    rows, columns = np.triu_indices(len(values))
+    means = (values[rows] + values[columns]) / 2
+    order = np.argsort(means)
+    rows, columns, means = rows[order], columns[order], means[order]
+    weights = counts[:, rows] * counts[:, columns]
+    # Copies of one value form pairs with each other, and each of them with itself.
+    alike = rows == columns
+    weights[:, alike] = (weights[:, alike] + counts[:, rows[alike]]) // 2
+    below = np.cumsum(weights, axis=1)
+    size = int(counts[0].sum())
+    last = size * (size + 1) // 2
+
+    def of_rank(rank: int) -> _Floats:
+        found: _Floats = means[np.count_nonzero(below < rank, axis=1)]
+        return found
+
+    centres = (of_rank((last + 1) // 2) + of_rank(last // 2 + 1)) / 2
+    left_out = interval_end_rank([size], confidence)
+    if left_out < 1:
+        ends = np.full(len(counts), np.inf)
+        return -ends, centres, ends
+    return of_rank(left_out), centres, of_rank(last + 1 - left_out)
 
 
 def interval_end_rank(sizes: Sequence[int], confidence: float) -> int:
@@ -213,14 +251,15 @@ def standard_deviation(values: Values) -> float:
     return float(np.std(np.asarray(values), ddof=1))
 
 
-def _doubled_midranks(values: Values) -> NDArray[np.int64]:
+def _doubled_midranks(values: Values | _Floats) -> NDArray[np.int64]:
     """Returns the ranks of the values times 2, so that the midranks of ties are integers.
 
     Equal values all get the sum of their first and their last rank.
     """
-    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    shared: NDArray[np.int64] = (2 * last - counts + 1)[place.ravel()]
+    array = np.asarray(values)
+    ordered = np.sort(array)
+    before, last = (ordered.searchsorted(array, side) for side in ("left", "right"))
+    shared: NDArray[np.int64] = before + last + 1
     return shared
 
 
@@ -266,8 +305,15 @@ def _walsh_averages(differences: _Floats) -> _Floats:
     return means
 
 
+def _middle(ordered: _Floats) -> _Floats:
+    """The median along the last axis, along which the values are sorted."""
+    size = ordered.shape[-1]
+    median: _Floats = (ordered[..., (size - 1) // 2] + ordered[..., size // 2]) / 2
+    return median
+
+
 def _interval_of_ordered(ordered: _Floats, left_out: int) -> ShiftEstimate:
-    estimate = float(np.median(ordered))
+    estimate = float(_middle(ordered))
     if left_out < 1:
         return ShiftEstimate(estimate, None, None)
     return ShiftEstimate(estimate, float(ordered[left_out - 1]), float(ordered[-left_out]))
@@ -292,7 +338,6 @@ ANALYSIS_STEP = 4
 MOST_PROCESSES, MOST_PAIRS = 100, 200
 """Largest numbers that advice suggests: of processes of each of A and B, and of pairs."""
 
-_MOST_NUMBER = 10_000
 _GROWTH = 1.25
 _EXPONENT = 2
 _PLANNED = 0.8
@@ -418,12 +463,15 @@ class AnalysisSchedule(NamedTuple):
 def pair_counts_to_try(first: int, step: int, linear_span: int) -> Iterator[int]:
     """Yields numbers of pairs to consider: multiples of `step` from `first` to `first` +
     `linear_span`, and then multiples that grow by a quarter each.
+
+    Only the last number exceeds `first` by `MOST_PAIRS` or more: advice does not suggest it.
     """
     number = step * math.ceil(first / step)
-    while number <= _MOST_NUMBER:
-        yield number
+    yield number
+    while number < first + MOST_PAIRS:
         many = number > first + linear_span
         number = step * math.ceil(number * _GROWTH / step) if many else number + step
+        yield number
 
 
 # Tests paired differences at several interim analyses.
@@ -438,10 +486,12 @@ _SEED = 1
 _SURE = 3.0
 """Margin for the error of simulated numbers of combinations, in standard errors."""
 
-_HALVINGS = 14
+_PRECISION = 1.002
+"""Largest quotient of a p-value and an alpha at which the test does not reject."""
 
-_Sums: TypeAlias = NDArray[np.int32]
-# Size of the signed-rank sum, sum of all signed doubled ranks, for each combination of signs.
+_Sums: TypeAlias = NDArray[np.float32]
+# Signed-rank sum, sum of all signed doubled ranks, for each combination of signs: whole numbers,
+# which are exact up to 4,000 differences. Products of float32 matrices are fast.
 
 
 def sequential_p(differences: Values, analyses: Sequence[InterimAnalysis]) -> float:
@@ -450,20 +500,23 @@ def sequential_p(differences: Values, analyses: Sequence[InterimAnalysis]) -> fl
 
     The analyses are in order, and the last one uses all differences.
     """
+    # The last analysis alone cannot reject at a smaller alpha.
+    low = signed_rank_p(differences) / analyses[-1].spent
     if len(analyses) == 1:
-        return min(1.0, signed_rank_p(differences) / analyses[0].spent)
-    sums, observed = _signed_rank_sums(np.asarray(differences), analyses)
+        return min(1.0, low)
+    sums, observed = _signed_rank_sums(np.asarray(differences, float), analyses)
 
     def rejects(alpha: float) -> bool:
         return observed >= _boundaries(sums, analyses, alpha)[-1]
 
-    # The last analysis alone cannot reject at a smaller alpha.
-    low, high = float(np.mean(sums[-1] >= observed)) / analyses[-1].spent * (1 + _SLACK), 1.0
-    if low >= 1 or not rejects(1.0):
-        return 1.0
-    if rejects(low):
-        return low
-    for _ in range(_HALVINGS):
+    high = low
+    while high < 1 and not rejects(high):
+        low, high = high, 2 * high
+    if high >= 1:
+        if low >= 1 or not rejects(1.0):
+            return 1.0
+        high = 1.0
+    while high > low * _PRECISION:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if rejects(middle) else (middle, high)
     return high
@@ -492,11 +545,12 @@ def sequential_shift(
 
     sums, _ = _signed_rank_sums(values, analyses)
     out = _ranks_left_out(len(values), _boundaries(sums, analyses, alpha)[-1])
-    middle = int(np.searchsorted(ends, np.median(averages)))
+    estimate = float(_middle(averages))
+    middle = int(np.searchsorted(ends, estimate))
     low = _first_true(lambda place: is_kept(centres[place]), out, middle)
     high = _first_true(lambda place: is_kept(centres[-1 - place]), out, len(ends) - middle)
     return ShiftEstimate(
-        float(np.median(averages)),
+        estimate,
         float(ends[low - 1]) if low else None,
         float(ends[-high]) if high else None,
     )
@@ -555,34 +609,56 @@ def _signed_rank_sums(
 ) -> tuple[list[_Sums], int]:
     """Returns the sizes of the signed-rank sums of all combinations of signs at each analysis, and
     the size of the observed sum at the last one. Differences of 0 have the rank 0.
+
+    Each combination of fewer signs has the same place in all copies of the shorter array.
     """
+    pairs = analyses[-1].pairs
+    ranks = np.zeros((len(analyses), pairs), np.float32)
     sums = []
-    for analysis in analyses:
-        values = differences[: analysis.pairs]
-        ranks = np.zeros(len(values), np.int32)
-        ranks[values != 0] = _doubled_midranks(np.abs(values[values != 0]).tolist())
-        sums.append(_sums_of_signs(ranks))
-    return sums, abs(int(ranks[values > 0].sum() - ranks[values < 0].sum()))
+    for row, analysis in zip(ranks, analyses, strict=True):
+        row[: analysis.pairs] = _doubled_ranks_of_sizes(differences[: analysis.pairs])
+        sums.append(_sums_of_signs(row[: min(analysis.pairs, _ENUMERATED)]))
+    later = [at for at, analysis in enumerate(analyses) if analysis.pairs > _ENUMERATED]
+    if later:
+        further = ranks[later, _ENUMERATED:] @ _random_signs(pairs - _ENUMERATED)
+        for at, added in zip(later, further, strict=True):
+            sums[at] = np.tile(sums[at], _COPIES) + added
+    observed = abs(int(ranks[-1] @ np.sign(differences[:pairs])))
+    return [np.abs(values) for values in sums], observed
 
 
-def _sums_of_signs(ranks: NDArray[np.int32]) -> _Sums:
-    """Returns the sizes of the sums of ranks for all combinations of signs, in a fixed order: each
-    combination of fewer signs has the same place in all copies of the shorter array.
-
-    The first sign is always positive, because only sizes of sums are used.
+def _doubled_ranks_of_sizes(differences: _Floats) -> NDArray[np.int64]:
+    """Returns the midranks times 2 of the sizes of the differences other than 0, which have the
+    rank 0.
     """
-    sums: _Sums = ranks[:1]
-    for rank in ranks[1:_ENUMERATED]:
-        sums = np.concatenate((sums + rank, sums - rank))
-    if len(ranks) > _ENUMERATED:
-        sums = np.tile(sums, _COPIES)
-        further = ranks[_ENUMERATED:]
-        for rank, signs in zip(further, _random_signs(len(further)), strict=True):
-            sums = sums + rank * signs
-    return np.abs(sums)
+    sizes = np.abs(differences)
+    zeros = int(np.count_nonzero(sizes == 0))
+    return np.where(sizes == 0, 0, _doubled_midranks(sizes) - 2 * zeros)
 
 
-def _random_signs(number: int) -> NDArray[np.int8]:
+def _sums_of_signs(ranks: _Sums) -> _Sums:
+    """Returns the sums of at most `_ENUMERATED` ranks for all combinations of signs. The first sign
+    is always positive, because only sizes of sums are used.
+    """
+    half = _ENUMERATED // 2
+    first, second = (
+        some @ _all_signs(half)[: len(some), : 1 << len(some)]
+        for some in (ranks[1:half], ranks[half:])
+    )
+    sums: _Sums = np.add.outer(second, ranks[0] + first).ravel()
+    return sums
+
+
+@cache
+def _all_signs(number: int) -> _Sums:
+    """All combinations of the signs of `number` differences, [differences, combinations]. The first
+    rows and columns contain the combinations of fewer differences.
+    """
+    is_negative = np.arange(1 << number) >> np.arange(number)[:, None] & 1
+    return (1 - 2 * is_negative).astype(np.float32)
+
+
+def _random_signs(number: int) -> _Sums:
     """Random signs [number, combinations] of differences after the enumerated ones. Arrays of
     different numbers begin with the same rows.
     """
@@ -591,31 +667,36 @@ def _random_signs(number: int) -> NDArray[np.int8]:
 
 
 @lru_cache(maxsize=2)
-def _draw_signs(number: int) -> NDArray[np.int8]:
+def _draw_signs(number: int) -> _Sums:
     size = (number, _COPIES << (_ENUMERATED - 1))
-    return 1 - 2 * np.random.default_rng(_SEED).integers(2, size=size, dtype=np.int8)
+    drawn = np.random.default_rng(_SEED).integers(2, size=size, dtype=np.int8)
+    return (1 - 2 * drawn).astype(np.float32)
 
 
 def _boundaries(
     sums: Sequence[_Sums], analyses: Sequence[InterimAnalysis], alpha: float
 ) -> list[int]:
     """Returns the smallest sum that each analysis rejects, if all analyses together spend alpha."""
-    found = []
-    spent, is_open = 0.0, np.ones(1, bool)
+    found: list[int] = []
+    spent, before = 0.0, 1
+    crossed: NDArray[np.intp] = np.empty(0, np.intp)  # Places of combinations that are rejected.
     for values, analysis in zip(sums, analyses, strict=True):
         combinations = len(values)
-        is_open = np.tile(is_open, combinations // len(is_open))
+        copies = np.arange(0, combinations, before)
+        crossed, before = np.add.outer(copies, crossed).ravel(), combinations
+        open_values = values.copy()
+        open_values[crossed] = -1.0
         is_simulated = analysis.pairs > _ENUMERATED
         most = max(0.0, alpha * analysis.spent - spent) * combinations * (1 + _SLACK)
         if is_simulated:  # The largest number that, with its margin, is at most this number.
             most = ((math.sqrt(_SURE**2 + 4 * most) - _SURE) / 2) ** 2
-        counts = np.bincount(values[is_open])
-        crossing = np.cumsum(counts[::-1])
-        boundary = len(counts) - int(np.searchsorted(crossing, most, side="right"))
-        crosses = is_open & (values >= boundary)
-        number = int(crosses.sum())
+        # The largest value that is kept; all values above it are rejected.
+        place = combinations - 1 - int(most)
+        boundary = int(np.partition(open_values, place)[place]) + 1 if place >= 0 else 0
+        crossing = np.flatnonzero(open_values >= boundary)
+        number = len(crossing)
         spent += (number + _SURE * math.sqrt(number) * is_simulated) / combinations
-        is_open &= ~crosses
+        crossed = np.concatenate((crossed, crossing))
         found.append(boundary)
     return found
 

@@ -21,12 +21,13 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cnnbench.base.inference import (
     FIRST_ANALYSIS,
@@ -34,7 +35,7 @@ from cnnbench.base.inference import (
     InterimAnalysis,
     interim_analyses,
     levels_of_analyses,
-    paired_shift_intervals,
+    paired_shift_intervals_of_counts,
     smallest_p,
 )
 from cnnbench.base.text import count_text, percent
@@ -971,20 +972,13 @@ def clear_verdict_probability(
         log_or_value(1 + limit, metric) if metric.relative else limit
         for limit in relevance_floor_and_same_margin(samples, policy)
     )
-    # The seed is fixed, so that the same pairs always give the same probability.
-    generator = np.random.default_rng(_SEED)
-    populations = generator.choice(so_far, (_DRAWS, len(so_far)))
-    places = generator.integers(
-        len(so_far), size=(_DRAWS, max(0, later_analyses[-1].pairs - len(so_far)))
-    )
-    to_come = np.take_along_axis(populations, places, axis=1)
-    drawn = np.hstack([np.tile(so_far, (_DRAWS, 1)), to_come])
     alpha = samples.alpha_share * policy.alpha
     made = [analysis for analysis in samples.looks if analysis.pairs <= len(so_far)]
     levels = levels_of_analyses((*made, *later_analyses), alpha)[len(made) :]
+    drawn = _bootstrap_counts(len(so_far), tuple(later_analyses))
     clear = np.zeros(_DRAWS, bool)
-    for analysis, level in zip(later_analyses, levels, strict=True):
-        low, centre, high = paired_shift_intervals(drawn[:, : analysis.pairs], 1 - level)
+    for level, counts in zip(levels, drawn, strict=True):
+        low, centre, high = paired_shift_intervals_of_counts(so_far, counts, 1 - level)
         if policy.by_interval:
             clear |= (low > floor) | (high < -floor)
         else:
@@ -996,3 +990,25 @@ def clear_verdict_probability(
         ]
         clear |= np.all([is_excluded[name] for name in names], axis=0)
     return float(clear.mean())
+
+
+@lru_cache(maxsize=8)
+def _bootstrap_counts(
+    measured: int, analyses: tuple[InterimAnalysis, ...]
+) -> list[NDArray[np.int64]]:
+    """Draws further pairs from `measured` pairs. For each analysis, returns how often each draw
+    contains each measured pair, [draws, measured]: once as measured, and as often as it was drawn.
+    """
+    # The seed is fixed, so that the same pairs always give the same probability.
+    generator = np.random.default_rng(_SEED)
+    populations = generator.choice(measured, (_DRAWS, measured))
+    size = (_DRAWS, max(0, analyses[-1].pairs - measured))
+    further = np.take_along_axis(populations, generator.integers(measured, size=size), axis=1)
+    # All draws are counted together, so the pairs of each draw get numbers of their own.
+    further += measured * np.arange(_DRAWS)[:, None]
+    drawn = []
+    for analysis in analyses:
+        number = max(0, analysis.pairs - measured)
+        found = np.bincount(further[:, :number].ravel(), minlength=_DRAWS * measured)
+        drawn.append(1 + found.reshape(_DRAWS, measured))
+    return drawn

@@ -137,6 +137,16 @@ def test_bounds_of_many_samples_are_those_of_each():
             assert shift == pytest.approx((ends[0], one.estimate, ends[1]))
 
 
+@pytest.mark.parametrize("size", [4, 8, 45])  # too few, exact, approximated
+def test_bounds_of_samples_of_few_values_are_those_of_any_sample(size):
+    values = np.random.default_rng(1).normal(size=6)
+    drawn = np.random.default_rng(size).integers(6, size=(20, size))
+    counts = np.array([np.bincount(row, minlength=6) for row in drawn])
+    found = inference.paired_shift_intervals_of_counts(values, counts, 0.96)
+    expected = inference.paired_shift_intervals(values[drawn], 0.96)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_paired_shift_by_hand():
     # Means of all pairs of 1 2 6, each with itself too: 1 1.5 3.5 2 4 6, median (2 + 3.5) / 2.
     assert inference.paired_shift([1, 2, 6], 0.9).estimate == 2.75

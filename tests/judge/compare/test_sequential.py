@@ -13,6 +13,7 @@ import pytest
 import scipy  # which loads scipy.stats when it is used
 
 from cnnbench.base.inference import (
+    MOST_PAIRS,
     AnalysisSchedule,
     InterimAnalysis,
     interim_analyses,
@@ -83,6 +84,13 @@ def test_further_pairs_can_be_significant():
     assert first(8, 0.01) == 12
 
 
+def test_numbers_of_pairs_end_where_advice_does():
+    continued = AnalysisSchedule(0.04, 16, interim_analyses(16, 0.04))
+    for schedule, measured in ((continued, 16), (AnalysisSchedule(0.04), 0)):
+        *_, last = schedule.pair_counts_that_can_be_significant(measured, 0.04)
+        assert MOST_PAIRS < last - measured <= MOST_PAIRS + 8
+
+
 @pytest.mark.parametrize("ties", [False, True])
 def test_the_p_value_is_the_smallest_alpha_whose_boundaries_are_crossed(ties):
     # Two looks, 5 and 9 differences, by hand: P(look 1 rejects, or look 2 reaches the sum) is at
@@ -114,6 +122,24 @@ def test_the_p_value_is_the_smallest_alpha_whose_boundaries_are_crossed(ties):
         assert p == pytest.approx(least_alpha(), abs=0.0011)
 
 
+def test_boundaries_of_three_looks_are_those_of_all_combinations_of_signs():
+    looks, generator = interim_analyses(16, 0.04), np.random.default_rng(4)
+    signs = 1 - 2 * (np.arange(1 << 16)[:, None] >> np.arange(16) & 1)
+    found = []
+    for _ in range(12):
+        values, crossed = generator.normal(0.6, 1, 16), np.zeros(1 << 16, bool)
+        for look in looks:
+            ranks = np.zeros(16)
+            ranks[: look.pairs] = scipy.stats.rankdata(np.abs(values[: look.pairs]))
+            sums, left = np.abs(signs @ ranks), 0.04 * look.spent - crossed.mean()
+            kept = [s for s in np.unique(sums) if (~crossed & (sums >= s)).mean() <= left + 1e-12]
+            boundary = min(kept, default=math.inf)
+            crossed |= sums >= boundary
+        found.append(abs((np.sign(values) * ranks).sum()) >= boundary)
+        assert (sequential_p(values, looks) <= 0.04) == found[-1]
+    assert 2 < sum(found) < 10
+
+
 def test_one_look_is_the_signed_rank_test_and_its_interval():
     values = np.random.default_rng(1).normal(0.5, 1, 8)
     first = (InterimAnalysis(8, 0.2),)
@@ -143,7 +169,7 @@ def test_more_than_sixteen_pairs_are_simulated_the_same_every_time():
     assert p == sequential_p(values, looks)
     assert p > signed_rank_p(values)
     # Stronger evidence has a smaller p-value; all signs alike have the smallest.
-    assert sequential_p(np.abs(values), looks) < p
+    assert 0 < sequential_p(np.abs(values), looks) < p
     shift = sequential_shift(values, looks, 0.04)
     assert shift.low < paired_shift(values, 0.96).low < shift.estimate < shift.high
 
