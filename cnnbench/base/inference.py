@@ -169,16 +169,18 @@ def paired_shift_intervals_of_counts(
     means = (values[rows] + values[columns]) / 2
     order = np.argsort(means)
     rows, columns, means = rows[order], columns[order], means[order]
-    weights = counts[:, rows] * counts[:, columns]
+    weights = counts.take(rows, axis=1) * counts.take(columns, axis=1)
     # Copies of one value form pairs with each other, and each of them with itself.
     alike = rows == columns
     weights[:, alike] = (weights[:, alike] + counts[:, rows[alike]]) // 2
-    below = np.cumsum(weights, axis=1)
     size = int(counts[0].sum())
     last = size * (size + 1) // 2
+    # The weights of each sample add up to `last`, so one sorted array serves all samples.
+    ranks = np.cumsum(weights.ravel())
+    before = last * np.arange(len(counts))
 
     def of_rank(rank: int) -> _Floats:
-        found: _Floats = means[np.count_nonzero(below < rank, axis=1)]
+        found: _Floats = means[ranks.searchsorted(before + rank) % len(means)]
         return found
 
     centres = (of_rank((last + 1) // 2) + of_rank(last // 2 + 1)) / 2
