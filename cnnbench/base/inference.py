@@ -484,7 +484,7 @@ _ENUMERATED = 16
 _COPIES = 2
 """Number of random combinations of the signs of further differences, for each enumerated one."""
 
-_SEED = 1
+_SEED, _FEWEST_DRAWN = 1, 64
 _SURE = 3.0
 """Margin for the error of simulated numbers of combinations, in standard errors."""
 
@@ -626,7 +626,7 @@ def _signed_rank_sums(
         for at, added in zip(later, further, strict=True):
             sums[at] = np.tile(sums[at], _COPIES) + added
     observed = abs(int(ranks[-1] @ np.sign(differences[:pairs])))
-    return [np.abs(values) for values in sums], observed
+    return [np.abs(values, out=values) for values in sums], observed
 
 
 def _doubled_ranks_of_sizes(differences: _Floats) -> NDArray[np.int64]:
@@ -665,7 +665,7 @@ def _random_signs(number: int) -> _Sums:
     different numbers begin with the same rows.
     """
     # Analyses of one experiment need many numbers of rows, and drawing takes the most time.
-    return _draw_signs(1 << (number - 1).bit_length())[:number]
+    return _draw_signs(max(_FEWEST_DRAWN, 1 << (number - 1).bit_length()))[:number]
 
 
 @lru_cache(maxsize=2)
@@ -692,15 +692,26 @@ def _boundaries(
         most = max(0.0, alpha * analysis.spent - spent) * combinations * (1 + _SLACK)
         if is_simulated:  # The largest number that, with its margin, is at most this number.
             most = ((math.sqrt(_SURE**2 + 4 * most) - _SURE) / 2) ** 2
-        # The largest value that is kept; all values above it are rejected.
-        place = combinations - 1 - int(most)
-        boundary = int(np.partition(open_values, place)[place]) + 1 if place >= 0 else 0
+        boundary = _next_largest(open_values, int(most)) + 1
         crossing = np.flatnonzero(open_values >= boundary)
         number = len(crossing)
         spent += (number + _SURE * math.sqrt(number) * is_simulated) / combinations
         crossed = np.concatenate((crossed, crossing))
         found.append(boundary)
     return found
+
+
+def _next_largest(sums: _Sums, number: int) -> int:
+    """The largest sum after the `number` largest sums; -1 if there is none."""
+    if number >= len(sums):
+        return -1
+    share = 2 * (number + 1) / len(sums)
+    if share < 1:  # Most sums are too small: their distribution is about normal.
+        deviation = math.sqrt(float(sums @ sums) / len(sums))
+        large = sums[sums >= deviation * NormalDist().inv_cdf(1 - share / 2)]
+        sums = large if len(large) > number else sums
+    place = len(sums) - 1 - number
+    return int(np.partition(sums, place)[place])
 
 
 # An additive model, fitted by least squares, estimates the effects of the compared candidates.
