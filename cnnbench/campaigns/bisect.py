@@ -20,8 +20,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from cnnbench.base import document
-from cnnbench.base.document import Paragraph, Row, TableCell, make_table, numeric_cell
+from cnnbench.base.document import (
+    Answer,
+    Paragraph,
+    Row,
+    Section,
+    TableCell,
+    make_table,
+    numeric_cell,
+    sections_to_text,
+)
 from cnnbench.base.inference import ANALYSIS_STEP, FIRST_ANALYSIS
 from cnnbench.base.text import (
     NONE,
@@ -43,10 +51,10 @@ from cnnbench.campaigns.ab.pairs import (
 )
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
 from cnnbench.campaigns.ab.side import AbSide, choose_time_slice_seconds, resolve_flags, worktree
+from cnnbench.campaigns.processes.answers import store_answer, stored_answers
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, last_output_text
 from cnnbench.campaigns.processes.child import Command, execute, log_tail
 from cnnbench.campaigns.processes.results_dir import (
-    NOTE,
     PROCESS,
     CampaignKind,
     Journal,
@@ -739,49 +747,43 @@ def bisection_text(bisection: Bisection) -> str:
         if len(bisection.suspects) == 1
         else _suspect_range_texts(bisection)
     )
-    return document.sections_to_text([[steps], more if bisection.suspects else []])
+    return sections_to_text([[steps], more if bisection.suspects else []])
 
 
-_RESULT = "result"  # Name of the journal's note with the result of a bisection.
+_TITLE = "Bisection"
 
 
 def store_result(folder: ResultsFolder, bisection: Bisection) -> None:
     """Stores the result of a bisection in its journal, for `stored_result`."""
     history, suspects = bisection.setting.history, bisection.suspects
     if len(suspects) == 1:
-        answer, *details = (paragraph.text for paragraph in _first_bad_commit_texts(bisection))
+        text, *details = (paragraph.text for paragraph in _first_bad_commit_texts(bisection))
     elif suspects:
-        answer, *details = (paragraph.text for paragraph in _suspect_range_texts(bisection))
+        text, *details = (paragraph.text for paragraph in _suspect_range_texts(bisection))
     else:
-        answer, details = no_difference_reason(bisection.bad_step), []
-    rows = [
-        {name: cell.text if isinstance(cell, TableCell) else cell for name, cell in row.items()}
-        for row in (_step_row(step, history) for step in bisection.steps.values())
-    ]
-    texts = {"answer": answer, "details": [*filter(None, details)], "steps": rows}
-    folder.add_journal_note(_RESULT, suspects=suspects, **texts)
-
-
-def stored_result(folder: Path) -> tuple[document.Answer, document.Section] | None:
-    """Reads the result of the bisection in a folder, as an answer and a section for a report.
-
-    Returns None if the folder contains no bisection, or if it has not ended.
-    """
-    notes = [
-        event
-        for event in Journal(folder / BISECT.journal).read(NOTE)
-        if event.get("note") == _RESULT
-    ]
-    if not notes:
-        return None
-    result = notes[-1]
-    tone = "bad" if len(result["suspects"]) == 1 else "unsure"
-    answer = document.Answer("Bisection", result["answer"], tone, tuple(result["details"]))
-    steps = make_table(
-        result["steps"], hints={"paired change": "against GOOD", "interval": "of the change"}
+        text, details = no_difference_reason(bisection.bad_step), []
+    tone = "bad" if len(suspects) == 1 else "unsure"
+    store_answer(
+        folder,
+        Answer(_TITLE, text, tone, tuple(filter(None, details))),
+        "The commits that cnnbench bisect compared with GOOD, in the order of the measurements. "
+        "The paired change is the change against GOOD; the interval is its confidence interval.",
+        (_step_row(step, history) for step in bisection.steps.values()),
     )
-    text = "The commits that cnnbench bisect compared with GOOD, in the order of the measurements."
-    return answer, document.Section.from_contents("bisect", "Bisection", (text, steps))
+
+
+def stored_result(folder: Path) -> tuple[Answer, list[Section]] | None:
+    """Reads the result of the bisection in a folder, as an answer and sections for a report.
+
+    Returns None if the folder contains no bisection. If the bisection has not ended, the answer
+    says so.
+    """
+    for answer, section in stored_answers(BISECT, folder):
+        return answer, [section]
+    if BISECT.last_identity(Journal(folder / BISECT.journal).read()) is None:
+        return None
+    more = "cnnbench bisect with the same arguments and --resume continues it"
+    return Answer(_TITLE, "The bisection has not ended", "unsure", (more,)), []
 
 
 def no_difference_reason(step: BisectionStep) -> str:

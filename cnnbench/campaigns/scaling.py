@@ -17,11 +17,12 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
-from cnnbench.base.document import Row, make_table, numeric_cell, sections_to_text
+from cnnbench.base.document import Answer, Row, make_table, numeric_cell, sections_to_text
 from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
-from cnnbench.base.text import integer, percent
+from cnnbench.base.text import count_text, integer, number, percent
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, flags_to_arguments
+from cnnbench.campaigns.processes.answers import store_answer
 from cnnbench.campaigns.processes.campaign import (
     ProcessRequests,
     measure_in_rounds,
@@ -282,10 +283,34 @@ def _all_reduce_spec_with_same_traffic(setup: RunPlan, ps: int) -> AllReduceSpec
 
 def table_text(points: Sequence[ScalingPoint]) -> str:
     """The results of a scaling measurement as text: a title and a table."""
+    return f"{_about(points)}\n{sections_to_text([[make_table(map(_point_cells, points))]])}"
+
+
+def _about(points: Sequence[ScalingPoint]) -> str:
     images = sorted({point.images_per_step for point in points})
     batch = "all jobs have {} images per step" if points[0].kind == STRONG else _WEAK_BATCH
-    title = f"{points[0].kind} scaling: {batch.format(images[0])}, efficiency against one worker"
-    return f"{title}\n{sections_to_text([[make_table(map(_point_cells, points))]])}"
+    return f"{points[0].kind} scaling: {batch.format(images[0])}, efficiency against one worker"
+
+
+def store_points(folder: ResultsFolder, title: str, points: Sequence[ScalingPoint]) -> None:
+    """Stores the results of a scaling measurement in its journal, for reports. The answer is about
+    the largest job.
+    """
+    *others, largest = map(_point_text, points)
+    answer = Answer(title, largest, "", tuple(reversed(others[-_MOST_NAMED:])))
+    store_answer(folder, answer, _about(points), map(_point_cells, points))
+
+
+_MOST_NAMED = 3
+
+
+def _point_text(point: ScalingPoint) -> str:
+    workers = count_text(point.workers, "worker", "workers")
+    text = f"{workers}: {number(point.images_per_sec)} images/sec, efficiency "
+    text += percent(point.efficiency)
+    if point.efficiency_low is None or point.efficiency_high is None:
+        return text
+    return f"{text} ({percent(point.efficiency_low)} to {percent(point.efficiency_high)})"
 
 
 def _point_cells(point: ScalingPoint) -> Row:

@@ -27,8 +27,6 @@ from cnnbench.base.document import (
     Answer,
     Paragraph,
     Row,
-    Section,
-    TableCell,
     make_table,
     numeric_cell,
     sections_to_text,
@@ -46,6 +44,7 @@ from cnnbench.base.text import (
     unknown_key_message,
 )
 from cnnbench.campaigns.launch import flags_to_arguments, resolve_run, run_command_words
+from cnnbench.campaigns.processes.answers import store_answer
 from cnnbench.campaigns.processes.campaign import (
     BenchmarkCommand,
     Campaign,
@@ -69,13 +68,7 @@ from cnnbench.campaigns.processes.child import (
     resolve_all_reduce,
     source_digest,
 )
-from cnnbench.campaigns.processes.results_dir import (
-    NOTE,
-    PROCESS,
-    CampaignKind,
-    Journal,
-    ResultsFolder,
-)
+from cnnbench.campaigns.processes.results_dir import PROCESS, CampaignKind, ResultsFolder
 from cnnbench.campaigns.suite import (
     AUTO,
     BatchSizeSearch,
@@ -737,14 +730,11 @@ def _row_cells(row: SummaryRow) -> Row:
     }
 
 
-_RESULT = "result"
-"""Name of the journal's note with the summary of a sweep."""
-
 _MOST_NAMED = 3
 
 
 def store_summary(folder: ResultsFolder, suite: str, rows: Sequence[SummaryRow]) -> None:
-    """Stores the summary of a sweep in its journal, for `stored_summaries`."""
+    """Stores the summary of a sweep in its journal, for reports."""
     bad = [f"{row.name}: {text}" for row in rows for word, text in row.verdicts if word != HELD]
     words = [word for row in rows for word, _ in row.verdicts]
     violated = sum(any(word == VIOLATED for word, _ in row.verdicts) for row in rows)
@@ -762,35 +752,14 @@ def store_summary(folder: ResultsFolder, suite: str, rows: Sequence[SummaryRow])
         answer, tone = f"All bounds of {of} hold", "good"
     details = [*bad, *(problem for row in rows for problem in row.problems)]
     details += [f"{row.name}: {row.pauses}" for row in rows if row.pauses]
-    cells = [
-        {name: cell.text if isinstance(cell, TableCell) else cell for name, cell in row.items()}
-        for row in map(_row_cells, rows)
-    ]
-    folder.add_journal_note(
-        _RESULT, suite=suite, answer=answer, tone=tone, details=details, rows=cells
+    more = [f"and {len(details) - _MOST_NAMED} more"] if len(details) > _MOST_NAMED else []
+    store_answer(
+        folder,
+        Answer(f"Suite {suite}", answer, tone, (*details[:_MOST_NAMED], *more)),
+        "What cnnbench sweep printed; each row is a configuration.",
+        map(_row_cells, rows),
+        details if more else (),
     )
-
-
-def stored_summaries(folder: Path) -> list[tuple[Answer, Section]]:
-    """Reads the summaries of the sweeps in a folder, the last of each suite, as answers and
-    sections for a report.
-    """
-    last = {
-        str(note["suite"]): note
-        for note in Journal(folder / SWEEP.journal).read(NOTE)
-        if note.get("note") == _RESULT
-    }
-    found = []
-    for place, (suite, note) in enumerate(last.items(), start=1):
-        details = note["details"]
-        more = [f"and {len(details) - _MOST_NAMED} more"] if len(details) > _MOST_NAMED else []
-        answer = Answer(
-            f"Suite {suite}", note["answer"], note["tone"], (*details[:_MOST_NAMED], *more)
-        )
-        text = "What cnnbench sweep printed; each row is a configuration."
-        contents = (text, make_table(note["rows"]), *(details if more else ()))
-        found.append((answer, Section.from_contents(f"suite{place}", f"Suite {suite}", contents)))
-    return found
 
 
 def detection_advice(

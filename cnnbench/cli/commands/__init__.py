@@ -96,31 +96,39 @@ _ENDINGS = {
     ".csv": "csv",
     ".xml": "junit",
 }
+_PAGES = "cnnbench report writes pages"
 
 
-def choose_format(values: dict[str, Any], specs: Iterable[FlagSpec]) -> dict[str, Any]:
+def choose_format(
+    values: dict[str, Any], specs: Iterable[FlagSpec], pages: str = _PAGES
+) -> dict[str, Any]:
     """Adds --format to the flags of a command, given as values by name: the format that the ending
-    of --output names, if --format is not given and the command has this format.
+    of --output names, if --format is not given.
 
-    Raises FlagError for the ending .html if the command cannot write a page.
+    Raises FlagError if the command does not have this format. `pages` says how pages are written.
     """
     output = values.get("output")
-    named = _ENDINGS.get(PurePath(output or "").suffix.lower())
+    named = _format_of_ending(output)
     if named is None or "format" in values:
         return values
     (choices,) = (spec.choices for spec in specs if spec.name == "format")
-    if named in choices:
-        return {**values, "format": named}
-    refuse_page_as_output(output, f"the formats are {', '.join(choices)}")
-    return values
+    if named not in choices:
+        refuse_ending(output, f"the formats are {', '.join(choices)}", pages)
+    return {**values, "format": named}
 
 
-def refuse_page_as_output(output: str | None, formats: str) -> None:
-    """Raises FlagError if the ending of --output is that of a page, for a command that writes none.
-    `formats` says what the command writes.
+def refuse_ending(output: str | None, formats: str, pages: str = _PAGES) -> None:
+    """Raises FlagError if the ending of --output names a format, for a command that cannot write
+    it. `formats` says what the command writes, and `pages` how pages are written.
     """
-    if _ENDINGS.get(PurePath(output or "").suffix.lower()) == "html":
-        raise FlagError("output", output, f"{formats}; cnnbench report writes pages")
+    named = _format_of_ending(output)
+    if named is not None:
+        hint = f"; {pages}" if named in ("html", "markdown") else ""
+        raise FlagError("output", output, f"{formats}{hint}")
+
+
+def _format_of_ending(output: str | None) -> str | None:
+    return _ENDINGS.get(PurePath(output or "").suffix.lower())
 
 
 def write_or_print_output(path: str | None, text: str, terminal_text: str = "") -> None:
@@ -183,7 +191,9 @@ class OutputFlags:
     """Flags for the output of commands that print a table."""
 
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
-    output: str | None = declare_output_flag("Write the output to this file.")
+    output: str | None = declare_output_flag(
+        "Write the output to this file. Its ending names the format if --format is not given."
+    )
 
     def output_files(self, kinds: OutputKinds) -> list[OutputFile]:
         """Describes the files in the flags, to check them before the command measures."""

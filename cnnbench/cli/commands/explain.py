@@ -77,7 +77,8 @@ class ExplainFlags(JobLayoutFlags, sides.SideFlags):
     )
     format: str = flag("table", "What to print.", choices=_FORMATS)
     output: str | None = declare_output_flag(
-        "Write the output to this file; the table goes to stdout."
+        "Write the output to this file; the table goes to stdout. The ending of the file names the "
+        "format if --format is not given."
     )
 
 

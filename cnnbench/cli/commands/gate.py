@@ -17,7 +17,7 @@ from cnnbench.base.terminal import print_notice
 from cnnbench.campaigns.ab.same_code import find_same_code
 from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit
 from cnnbench.campaigns.processes.results_dir import is_lock_or_empty_folder
-from cnnbench.cli.commands import ab, sides, write_init_files
+from cnnbench.cli.commands import ab, choose_format, sides, write_init_files
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.flags.parse import split_at_double_dash
@@ -138,7 +138,7 @@ def main(argv: Sequence[str]) -> int:
         )
     with _gate_results_folder(results, is_resumed) as folder:
         if change is not None and not values.get("always_measure"):
-            options = GateFlags(**{**values, "rules": change.rules})
+            options = GateFlags(**choose_format({**values, "rules": change.rules}, _SPECS))
             if _report_same_code(change, options, common, folder):
                 return ExitCode.OK
         own = [] if change is None else change.ab_flags

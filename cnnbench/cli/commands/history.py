@@ -125,7 +125,9 @@ class HistoryFlags(PluginFlags):
         20, "Number of values that are listed for each time series; 0 lists all.", minimum=0
     )
     format: str = declare_format_flag(("table", "csv", "json"), "What to print.")
-    output: str | None = declare_output_flag("Write the output to this file.")
+    output: str | None = declare_output_flag(
+        "Write the output to this file. Its ending names the format if --format is not given."
+    )
     plot: str | None = flag(
         None,
         "Draw the time series into this file. .html: a page with all charts. .svg, .png or "
@@ -160,7 +162,8 @@ _OUTPUT = OutputKinds(
 def main(argv: Sequence[str]) -> int:
     """Lists the values of a metric by commit, and draws them."""
     values, arguments = parse_command(argv, specs_of(HistoryFlags))
-    options = HistoryFlags(**choose_format(values, specs_of(HistoryFlags)))
+    pages = "--plot=FILE writes pages"
+    options = HistoryFlags(**choose_format(values, specs_of(HistoryFlags), pages))
     plugins.load_plugins_of_flags(values)
     load_metrics([options.metric], HISTORY)
     SPECS["metric"].check(options.metric)

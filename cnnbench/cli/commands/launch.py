@@ -63,7 +63,6 @@ from cnnbench.records.files import (
     write_plot,
     write_text,
 )
-from cnnbench.records.run import RunRecord
 from cnnbench.run.runtime.supervisor import GUARDED
 
 _INIT_FILES = {"slurm": "slurm.sbatch", "kubernetes": "kubernetes.yaml"}
@@ -315,17 +314,10 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
         towers=options.towers,
         cores=0 if shared else available_cpu_count() // largest,
     )
-    records = _measure_jobs(jobs, options, argv)
-    points = scaling.scaling_points(
-        records.pop(0),
-        records,
-        towers=chief.params.num_gpus,
-        shared=shared,
-        predicted=predicted,
-        kind=options.scaling_kind,
-    )
-    what = f"{options.scaling_kind} scaling of {chief.params.model}, {chief.place.mode.name}"
-    _write_results(options, points, what[0].upper() + what[1:])
+    title = f"{options.scaling_kind.capitalize()} scaling of {chief.params.model}"
+    title += f", {chief.place.mode.name}"
+    points = _measure_points(jobs, options, argv, title, predicted)
+    _write_results(options, points, title)
     return ExitCode.OK
 
 
@@ -349,9 +341,14 @@ def _with_scaled_batch_size(
     return parse_task_command((*command.words, "--batch_size=0", whole))
 
 
-def _measure_jobs(
-    jobs: ScalingJobs, options: LaunchFlags, argv: Sequence[str]
-) -> dict[int, list[RunRecord]]:
+def _measure_points(
+    jobs: ScalingJobs,
+    options: LaunchFlags,
+    argv: Sequence[str],
+    title: str,
+    predicted: Mapping[int, float],
+) -> list[ScalingPoint]:
+    """Measures all jobs, and stores the results in the journal under a title."""
     identity = jobs.identity(facts.collect())
     reporter = ChildProcessReporter(sys.stderr)
     with ResultsFolder(SCALING, options.results, identity, resume=options.resume) as folder:
@@ -359,7 +356,17 @@ def _measure_jobs(
         line = command_line_with_flags("launch", argv, specs_of(LaunchFlags), resume=True)
         with printing_resume_command(reporter, line):
             campaign = Campaign(reporter, identity.facts, identity=identity)
-            return campaign.run_requests(jobs.requests(folder, options.repeats))
+            records = campaign.run_requests(jobs.requests(folder, options.repeats))
+        points = scaling.scaling_points(
+            records.pop(0),
+            records,
+            towers=jobs.chiefs[max(jobs.chiefs)].params.num_gpus,
+            shared=not jobs.cores,
+            predicted=predicted,
+            kind=jobs.kind,
+        )
+        scaling.store_points(folder, title, points)
+    return points
 
 
 def _check_scaling_output_flags(options: LaunchFlags, params: Params) -> None:

@@ -13,7 +13,9 @@ from cnnbench.base.terminal import LineWriter, ProgressLine
 from cnnbench.base.text import integer
 from cnnbench.campaigns.ab.pairs import find_only_experiment_in_tree
 from cnnbench.campaigns.bisect import stored_result
-from cnnbench.campaigns.sweep import stored_summaries
+from cnnbench.campaigns.processes.answers import stored_answers
+from cnnbench.campaigns.scaling import SCALING
+from cnnbench.campaigns.sweep import SWEEP
 from cnnbench.cli.commands import (
     choose_format,
     declare_output_flag,
@@ -129,16 +131,7 @@ def main(argv: Sequence[str]) -> int:
     if options.format == "csv":
         text = to_csv(results, options.table)
     else:
-        url = commit_address(options.git)
-        answers, sections = _history_answers_and_sections(histories, url)
-        bisected = stored_result(Path(arguments[0])) if len(arguments) == 1 else None
-        if bisected is not None:
-            answers, sections = bisected[:1], [bisected[1], *sections]
-        swept = stored_summaries(Path(arguments[0])) if len(arguments) == 1 else []
-        sections = [*(section for _, section in swept), *sections]
-        before = [answer for answer, _ in swept]
-        page = build(results, options.title, answers, sections, before)
-        text = render(page, options.format, ProgressLine())
+        text = _page_text(options, results, histories, arguments)
     write_or_print_output(output, text)
     report_failed_writes()
     if output is not None:
@@ -151,6 +144,28 @@ def main(argv: Sequence[str]) -> int:
     if is_worse or any(history.failed_on for history in histories):
         return ExitCode.REGRESSION
     return ExitCode.INCONCLUSIVE if any(file.defect for file in skipped) else ExitCode.OK
+
+
+def _page_text(
+    options: ReportFlags,
+    results: ReportSubject,
+    histories: Sequence[HistoryDocument],
+    paths: Sequence[str],
+) -> str:
+    """The report as a page or as Markdown. If the only path is the folder of a command, the report
+    begins with the answer of the command.
+    """
+    answers, sections = _history_answers_and_sections(histories, commit_address(options.git))
+    before: list[Answer] = []
+    for folder in map(Path, paths if len(paths) == 1 else ()):
+        bisected = stored_result(folder)
+        if bisected is not None:
+            answers, sections = bisected[:1], [*bisected[1], *sections]
+        stored = [pair for kind in (SWEEP, SCALING) for pair in stored_answers(kind, folder)]
+        before = [answer for answer, _ in stored]
+        sections = [*(section for _, section in stored), *sections]
+    page = build(results, options.title, answers, sections, before)
+    return render(page, options.format, ProgressLine())
 
 
 def _check_options(options: ReportFlags, values: dict[str, object]) -> None:

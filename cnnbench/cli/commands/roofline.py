@@ -12,7 +12,7 @@ from cnnbench.base.terminal import MessageWriter, ProgressLine
 from cnnbench.base.text import count_text
 from cnnbench.cli.commands import (
     declare_output_flag,
-    refuse_page_as_output,
+    refuse_ending,
     write_or_print_output,
 )
 from cnnbench.errors import ExitCode, FlagError, UsageError
@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
     if len(named) != 1:
         named_models = f"not {', '.join(named)}" if named else "such as cnnbench roofline resnet50"
         raise UsageError(f"name one model, {named_models}")
-    refuse_page_as_output(options.output, "the output is a table")
+    refuse_ending(options.output, "the output is a table; --csv and --json write other formats")
     check_outputs(
         [
             OutputFile("output", options.output, _TABLE),

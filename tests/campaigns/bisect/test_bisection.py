@@ -250,6 +250,10 @@ def test_results_are_told(
 
 def test_a_result_is_stored_for_reports(bisected: Callable[..., Any], tmp_path: Path) -> None:
     assert stored_result(tmp_path) is None
+    with ResultsFolder(BISECT, tmp_path / "begun") as folder:
+        folder.add_session_start()
+    answer, sections = stored_result(tmp_path / "begun")
+    assert (answer.tone, "not ended" in answer.text, sections) == ("unsure", True, [])
     for given, tone, sure in (
         (answers(4), "bad", True),
         (answers(5, "3", "4"), "unsure", False),
@@ -259,7 +263,7 @@ def test_a_result_is_stored_for_reports(bisected: Callable[..., Any], tmp_path: 
         with ResultsFolder(BISECT, tmp_path / "results", resume=True) as folder:
             folder.add_session_start()
             store_result(folder, found)
-        answer, section = stored_result(tmp_path / "results")
+        answer, (section,) = stored_result(tmp_path / "results")
         assert answer.tone == tone
         assert (answer.text == "4 is the first bad commit") is sure
         assert all(f"change {commit}" in repr(section.blocks) for commit in found.steps)

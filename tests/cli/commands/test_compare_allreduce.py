@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from pages import Page
 
 
 def side(reductions, factor=1.0):
@@ -107,3 +108,15 @@ def test_files_of_the_command_itself(call, holds, tmp_path):
     assert len(document["series"]) == 6
     names = {point["name"] for series in document["series"] for point in series["points"]}
     assert names == {"base", "new"}
+
+
+def test_a_page_about_reductions_begins_with_the_verdict(call, reductions, tmp_path, saved):
+    """No section of the page is about runs."""
+    base = saved(tmp_path / "base", side(reductions))
+    new = saved(tmp_path / "new", side(reductions, 0.8))
+    answer = json.loads(call("compare", base, new, "--format=json", code=1).out)["answer"]
+    file = tmp_path / "x.html"
+    call("compare", base, new, f"--output={file}", code=1)
+    page = Page(file.read_text())
+    assert page.texts["title"] == [f"{new} against {base}"]
+    assert answer in [text.strip() for texts in page.texts.values() for text in texts]

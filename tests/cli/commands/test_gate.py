@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
+from pages import Page
 
 from cnnbench.campaigns.ab.side import AbSide, resolve_commit
 from cnnbench.campaigns.processes.results_dir import CampaignIdentity
@@ -562,6 +563,12 @@ def test_equal_code_is_not_measured(call, given, pages, git, tmp_path, monkeypat
     suites = ElementTree.parse(tmp_path / "results/junit.xml")
     (case,) = suites.iter("testcase")
     assert [*case] == []
+    page = tmp_path / "x.html"
+    call("gate", "main", f"--output={page}", "--", "--model=lenet")
+    texts = Page(page.read_text()).texts
+    assert any(text.startswith(answer) for text in texts["p"])
+    assert texts["title"] == [f"HEAD against {start[:12]}"]
+    assert {*files} <= {*texts["th"]}
     assert given == []
     call(*(word for word in words if word != results), "--always_measure", code=2)
     call("gate", "main", "--always_measure", "--", "--model=lenet")

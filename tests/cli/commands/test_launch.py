@@ -19,6 +19,7 @@ from forked import gone, until
 
 from cnnbench import cli
 from cnnbench.base.files import LOGS, FolderLock, TemporaryFolder
+from cnnbench.base.text import percent
 from cnnbench.campaigns import launch as session
 from cnnbench.campaigns.processes import child
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -280,6 +281,14 @@ def test_scaling(launch, tmp_path):
     first_words = [line.split()[0] for line in out.decode().splitlines()]
     assert first_words[-4:] == ["workers", "1", "2", "omitted"]  # columns, in this narrow terminal
     assert (tmp_path / "p.svg").read_text().startswith("<?xml")
+    assert cli.main(["report", "r", "--output=page.md"]) == 0
+    page = (tmp_path / "page.md").read_text().replace("\\_", "_")
+    answer, *details = re.findall(r"^ *- (.*)", page, re.M)[:2]
+    assert answer.startswith("Weak scaling of lenet, parameter_server: 2 workers: ")
+    assert details[0].startswith("1 worker: ")
+    (section,) = re.findall(r"^## Weak scaling of lenet.*?\n(.*?)^## ", page, re.M | re.S)
+    for row in rows:
+        assert percent(float(row["efficiency"])) in section
     records = sorted(path.name for path in (tmp_path / "r").glob("*.json"))
     assert records == sorted(
         f"{name}-{repeat}.json" for name in ("alone", "workers-1", "workers-2") for repeat in (1, 2)

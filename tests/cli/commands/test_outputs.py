@@ -58,8 +58,28 @@ def test_the_ending_of_a_file_names_its_format(sides, tmp_path, call):
     assert (tmp_path / "y.html").read_text().startswith("{")
     call("report", sides[0], f"--output={tmp_path / 'z.md'}")
     assert (tmp_path / "z.md").read_text().startswith("# Speed of")
-    err = call("history", sides[0], f"--output={tmp_path / 'z.html'}", code=2).err
-    assert "z.html: the formats are table, csv, json" in err
+    call("history", sides[0], "--format=table", f"--output={tmp_path / 'y.csv'}")
+    assert (tmp_path / "y.csv").read_text().startswith("throughput, ")
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "formats", "hint"),
+    [
+        ("history", "z.html", "table, csv, json", "; --plot=FILE writes pages"),
+        ("history", "z.md", "table, csv, json", "; --plot=FILE writes pages"),
+        ("history", "z.xml", "table, csv, json", ""),
+        ("compare", "z.csv", "table, markdown, html, json, junit, github", ""),
+        ("report", "z.json", "html, markdown, csv", ""),
+    ],
+)
+def test_the_ending_of_a_format_that_a_command_lacks_is_refused(
+    command, file, formats, hint, sides, tmp_path, call
+):
+    words = sides if command == "compare" else sides[:1]
+    err = call(command, *words, f"--output={tmp_path / file}", code=2).err
+    assert f"{file}: the formats are {formats}" in err
+    assert err.endswith(f"{hint}\n")
+    assert not (tmp_path / file).exists()
 
 
 @pytest.mark.parametrize(

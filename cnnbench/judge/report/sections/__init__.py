@@ -115,7 +115,7 @@ def build(
         runs.disturbance_answer(results),
         _omitted_answer(bounded),
     )
-    asked = results.processes or results.studies or results.predictions
+    asked = results.processes or results.studies or results.predictions or results.comparison
     return Report(
         title=title or _report_title(results),
         subtitle=_report_subtitle(results),
@@ -136,6 +136,8 @@ def _report_title(results: ReportSubject) -> str:
     )
     if not named and results.explanations:
         return "Why B differs from A"
+    if not named and not results.allreduces and results.comparison is not None:
+        return f"{results.comparison.new_label} against {results.comparison.base_label}"
     if not named:
         return (
             "All-reduce of gradients" if results.allreduces or results.predictions else "No results"

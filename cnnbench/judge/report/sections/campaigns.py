@@ -367,6 +367,10 @@ def baseline_section(results: ReportSubject) -> Iterable[Content]:
     comparison = results.comparison
     if comparison is None:
         return
+    if comparison.same_code is not None:
+        files = comparison.same_code.files
+        yield make_table({"file that differs": TableCell(path, kinds="code")} for path in files)
+        return
     judged = renderers.metric_tables(comparison)
     yield f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it."
     yield [
@@ -445,7 +449,9 @@ def baseline_answer(results: ReportSubject) -> Answer | None:
         tone = ""
     name = f"{comparison.new_label} against {comparison.base_label}"
     outcome = renderers.all_verdict_counts_text(comparison)
-    if comparison.exit_code is not ExitCode.INCONCLUSIVE:
+    if comparison.same_code is not None:
+        outcome = ""  # The first line of the answer already says that the code is the same.
+    elif comparison.exit_code is not ExitCode.INCONCLUSIVE:
         outcome = f"{ending[0].upper()}{ending[1:]}: {outcome}"
     elif len(comparison.entries) == 1:
         outcome = ""  # The first line of the answer already contains the outcome.

@@ -1,0 +1,44 @@
+"""Answers of campaigns in their journals, which reports read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cnnbench.base.document import Answer, Table, numeric_cell
+from cnnbench.campaigns.processes.answers import store_answer, stored_answers
+from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
+
+KIND = CampaignKind(command="own", noun="search", journal="own.jsonl", shared=True)
+
+
+def test_the_last_answer_of_each_title_is_read(tmp_path: Path) -> None:
+    assert stored_answers(KIND, tmp_path) == []
+    first, again, other = (
+        Answer("one", "no", "unsure"),
+        Answer("one", "yes", "good", ("because", "of this")),
+        Answer("other", "perhaps"),
+    )
+    with ResultsFolder(KIND, tmp_path / "r") as folder:
+        folder.add_session_start()
+        for answer, speed in ((first, 1.0), (other, 2.0), (again, 3.0)):
+            rows = [{"name": answer.name, "speed": numeric_cell(speed)}]
+            store_answer(folder, answer, f"about {answer.text}", rows, ["a remark"])
+        folder.add_journal_note("length", seconds=3)
+    found = stored_answers(KIND, tmp_path / "r")
+    assert [answer for answer, _ in found] == [again, other]
+    assert [(section.key, section.title) for _, section in found] == [
+        ("own1", "one"),
+        ("own2", "other"),
+    ]
+    about, table, remark = found[0][1].blocks
+    assert (about.text, remark.text) == ("about yes", "a remark")
+    assert isinstance(table, Table)
+    assert [[cell.text for cell in row] for row in table.rows] == [["one", "3.000"]]
+
+
+def test_another_kind_of_campaign_has_no_answer(tmp_path: Path) -> None:
+    with ResultsFolder(KIND, tmp_path / "r") as folder:
+        folder.add_session_start()
+        store_answer(folder, Answer("one", "yes"), "about", [])
+    assert len(stored_answers(KIND, tmp_path / "r")) == 1
+    assert stored_answers(CampaignKind(command="other"), tmp_path / "r") == []
