@@ -680,12 +680,6 @@ class PrintedSpeed:
     loss: float | None = None
 
 
-ONE_PROCESS = "which cannot show how much the speed varies between processes"
-"""What follows the words "one process" where a speed is shown."""
-
-MORE_PROCESSES = "cnnbench run --repeats=6 measures it"
-"""What follows `ONE_PROCESS`, unless another program measured the process."""
-
 BENCHMARK_SCORE = "benchmark_score"
 BENCHMARKS: Mapping[str, str] = {
     "benchmark_seconds": "s",
@@ -696,6 +690,16 @@ BENCHMARKS: Mapping[str, str] = {
 """Kinds of imported measurements that are not runs of networks, with the units of their values. For
 `BENCHMARK_SCORE`, larger values are better.
 """
+
+
+def single_speed_text(is_job: bool, imported: bool = False) -> str:
+    """Returns text that says that the speed of one process, or of one job of several processes,
+    does not show how certain it is. `imported` is whether another program measured it, so that
+    cnnbench cannot repeat it.
+    """
+    noun, plural = ("job", "jobs") if is_job else ("process", "processes")
+    text = f"one {noun}, which cannot show how much the speed varies between {plural}"
+    return text if is_job or imported else f"{text}; cnnbench run --repeats=6 measures it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

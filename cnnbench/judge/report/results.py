@@ -41,12 +41,7 @@ from cnnbench.records.codec import dataclass_from_sources, parse_start_time
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.profiles import Explanation, Roofline, StepProfile
 from cnnbench.records.result_files import Loaded, Study
-from cnnbench.records.run import (
-    MORE_PROCESSES,
-    ONE_PROCESS,
-    RunRecord,
-    find_steady_state_of_run,
-)
+from cnnbench.records.run import RunRecord, find_steady_state_of_run, single_speed_text
 
 MOST_SHOWN = 60
 """Maximum number of configurations with a row in every section of a page. A configuration with
@@ -75,25 +70,28 @@ def interval_cells(values: ValuesByProcess) -> dict[str, TableCell]:
     }
 
 
-def speed_and_certainty(speeds: Sequence[float], imported: bool = False) -> tuple[str, str]:
+def speed_and_certainty(
+    speeds: Sequence[float], *, imported: bool = False, is_job: bool = False
+) -> tuple[str, str]:
     """Returns the mean speed of processes as text, and how certain it is: the 95 % interval over
     the processes, or why there is none. `speeds` are in images per second. `imported` is whether
-    another program measured the processes, so that cnnbench cannot repeat them.
+    another program measured the processes, so that cnnbench cannot repeat them. `is_job` is whether
+    each speed is that of a job of several processes.
     """
+    plural = "jobs" if is_job else "processes"
     if not speeds:
         return "no speed", "no process has timed steps"
     mean, interval = fmean(speeds), mean_interval(speeds, CONFIDENCE)
     if interval is not None:
         low, high = interval
         certainty = (
-            f"mean of {len(speeds)} processes, {ValuesByProcess.INTERVAL} "
+            f"mean of {len(speeds)} {plural}, {ValuesByProcess.INTERVAL} "
             f"{number(max(low, 0.0))} to {number(high)} (+/- {percent((high - mean) / mean)})"
         )
     elif len(speeds) == 1:
-        certainty = f"one process, {ONE_PROCESS}"
-        certainty += "" if imported else f"; {MORE_PROCESSES}"
+        certainty = single_speed_text(is_job, imported)
     else:
-        certainty = f"mean of two processes, {number(min(speeds))} and {number(max(speeds))}; an "
+        certainty = f"mean of two {plural}, {number(min(speeds))} and {number(max(speeds))}; an "
         certainty += "interval needs three"
     return f"{number(mean)} images/sec", certainty
 
@@ -163,6 +161,11 @@ class RunGroup:
     def is_imported(self) -> bool:
         """Whether another program measured a run of the group."""
         return any(run.imported is not None for run in self.records)
+
+    @property
+    def is_job(self) -> bool:
+        """Whether a run of the group is a job of several processes."""
+        return any(run.cluster is not None for run in self.records)
 
     @cached_property
     def steady_states(self) -> tuple[SteadyState, ...]:

@@ -19,11 +19,10 @@ from cnnbench.base.text import Duration, exact_number, number, percent
 from cnnbench.base.time_series import SeriesShape, SteadyState, StepTimeLevel
 from cnnbench.records.metric import SUMMARY
 from cnnbench.records.run import (
-    MORE_PROCESSES,
-    ONE_PROCESS,
     LossScaling,
     RunRecord,
     find_steady_state_of_run,
+    single_speed_text,
 )
 
 if TYPE_CHECKING:
@@ -196,8 +195,8 @@ def ended_run_notices(record: RunRecord) -> Iterator[tuple[str, str]]:
             advice += "quiet machine"
         text = f"MFU would be {percent(achieved / peak, 0)} and is left out: the peak ({source}) "
         yield f"{text}is too low; {advice}", "peak"
-    if record.step_seconds and record.cluster is None:
-        yield f"the speed is of one process, {ONE_PROCESS}; {MORE_PROCESSES}", ""
+    if record.step_seconds:
+        yield f"the speed is of {single_speed_text(record.cluster is not None)}", ""
     steady = find_steady_state_of_run(record)
     if steady.shape is not SeriesShape.TOO_SHORT and record.step_seconds:
         yield _steady_state_notice(record, steady)

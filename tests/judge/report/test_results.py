@@ -20,6 +20,7 @@ from cnnbench.judge.report.results import (
     with_highest_peaks,
 )
 from cnnbench.records.result_files import Loaded
+from cnnbench.records.run import Cluster
 
 
 def group(*records):
@@ -45,6 +46,18 @@ def test_a_speed_and_how_certain_it_is(speeds, speed, values):
     assert [value for value in values if value not in certainty] == []
 
 
+@pytest.mark.parametrize(
+    ("options", "noun", "advises"),
+    [({}, "process", True), ({"imported": True}, "process", False), ({"is_job": True}, "job", False)],
+)
+def test_one_speed_does_not_show_how_certain_it_is(options, noun, advises):
+    _, certainty = speed_and_certainty([100.0], **options)
+    assert certainty.startswith(f"one {noun}, which cannot show")
+    assert ("--repeats=6" in certainty) == advises
+    _, certainty = speed_and_certainty([100.0, 101.0, 102.0], **options)
+    assert certainty.startswith(f"mean of 3 {noun}")
+
+
 def test_names_are_split_into_what_they_share():
     assert split_off_common_parts([("a", "b"), ("a", "c")]) == ("a", ["b", "c"])
     assert split_off_common_parts([("a", "b"), ("a",)]) == ("", ["a, b", "a"])
@@ -66,6 +79,8 @@ def test_what_a_group_is_about(full_runs):
     forward = group(full_runs(100, flags={"forward_only": True, "data_name": "cifar10"}))
     assert (forward.work_kind, forward.workload) == ("inference", "lenet, cifar10, inference")
     assert group(full_runs(100, flags={"eval": True})).work_kind == "evaluation"
+    job = Cluster(tasks=(), workers=())
+    assert [group(full_runs(100, cluster=one)).is_job for one in (None, job)] == [False, True]
     assert group(full_runs(100, devices=2)).device_count == 2
     assert group(full_runs(100, placement=None)).device_count is None
     unknown = group(full_runs(100, flags={"model": None, "precision": None, "device": None}))

@@ -12,7 +12,7 @@ from cnnbench.base.terminal import MessageWriter
 from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY, Summary
-from cnnbench.records.run import Batch, LossScaling, ModelInfo
+from cnnbench.records.run import Batch, Cluster, LossScaling, ModelInfo
 from cnnbench.run.driver import training
 from cnnbench.run.driver.console import ended_run_notices, print_notices
 
@@ -156,6 +156,17 @@ def test_what_an_automatic_loss_scale_did(record, words):
     assert all(part in text and not warns for text, warns in found for part in words)
     interrupted = dataclasses.replace(record, status="interrupted")
     assert [(text, bool(name)) for text, name in ended_run_notices(interrupted)] == found
+
+
+def test_a_run_says_that_it_cannot_show_how_certain_its_speed_is():
+    ended = dataclasses.replace(record(FAST, FAST * 9), status="ok")
+    ((text, warns),) = notices_with(ended, "cannot show")
+    assert ("one process" in text, "--repeats=6" in text, warns) == (True, True, False)
+    job = dataclasses.replace(ended, cluster=Cluster(tasks=(), workers=()))
+    ((text, warns),) = notices_with(job, "cannot show")
+    assert ("one job" in text, "--repeats" in text, warns) == (True, False, False)
+    for silent in (record(FAST, []), dataclasses.replace(ended, status="interrupted")):
+        assert notices_with(silent, "cannot show") == []
 
 
 def test_a_late_steady_state_is_silenced_by_its_name(monkeypatch):
