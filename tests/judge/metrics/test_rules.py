@@ -285,6 +285,17 @@ def test_which_file_is_read(folder, monkeypatch):
     assert (load_rules(None).ignore, load_rules(None).source) == (("b",), "../cnnbench.toml")
 
 
+@pytest.mark.parametrize("text", ["tool = 1", "[tool]", "[tool.other]\ncnnbench = 1", "[[tool]]"])
+def test_a_project_file_without_a_section_has_no_rules(folder, text):
+    (folder / "pyproject.toml").write_text(text)
+    assert load_rules(None) == Rules()
+    with pytest.raises(FlagError, match=r"^--rules=pyproject\.toml: .*tool\.cnnbench"):
+        load_rules("pyproject.toml")
+    (folder / "pyproject.toml").write_text("[tool]\ncnnbench = 1")
+    with pytest.raises(UsageError, match=r"^pyproject\.toml: must be a table"):
+        load_rules(None)
+
+
 @pytest.fixture
 def commits(folder):
     """commits(MESSAGE, TEXT): the hash of a commit with these rules, after those before."""
