@@ -61,7 +61,7 @@ from cnnbench.campaigns.processes.results_dir import (
     Journal,
     ResultsFolder,
 )
-from cnnbench.errors import FlagError, PathError
+from cnnbench.errors import ExitCode, FlagError, PathError
 from cnnbench.judge.compare import (
     DEFAULT_METRICS,
     ComparedConfiguration,
@@ -266,14 +266,10 @@ class ExperimentState:
 
         Further pairs are judged by `further_analysis_schedule` or, if `judge_together`, once,
         together with existing pairs. `fail_on` replaces the words of the experiment's --fail_on.
-        None if the experiment has not ended, or if it was judged with an A/A spread, because the
-        A/A records are in another folder.
+        None if the experiment has not ended. The A/A spread has no part in verdicts on pairs, so its
+        records are not needed.
         """
-        if (
-            self.last_end_event is None
-            or self.last_session_settings.get("baseline_aa")
-            or "policy" not in self.last_session_settings
-        ):
+        if self.last_end_event is None or "policy" not in self.last_session_settings:
             return None
         base, new = (load_records([str(self.folder / side)]) for side in SIDES)
         plan = None if judge_together else self.further_analysis_schedule
@@ -289,6 +285,8 @@ class ExperimentState:
         comparison = comparison if again is None else with_second_experiment(comparison, again)
         if _is_stop(self.last_end_event):
             comparison = without_tests(comparison, _stop_reason(self.last_end_event["pairs"]))
+        elif settings.get("aa"):
+            comparison = replace(comparison, ends_with=ExitCode.OK)
         with contextlib.suppress(LookupError, ValueError):
             events = itertools.chain.from_iterable(self.sessions)
             *_, note = (event for event in events if event.get("note") == EXPLANATION)
@@ -455,6 +453,7 @@ class ExperimentSettings:
       fail_on: words of --fail_on, which say what the verdict must answer; None for the default.
       rules: rules by configuration and metric.
       aa: runs of an A/A measurement, from which the noise is estimated.
+      is_aa: whether the experiment is an A/A measurement, which passes whatever the verdict.
       gate_command: arguments of `cnnbench gate` that repeat the experiment in a new folder, with
         hashes of commits; empty if no gate runs the experiment.
     """
@@ -477,6 +476,7 @@ class ExperimentSettings:
     fail_on: tuple[str, ...] | None = None
     rules: Rules = field(default_factory=Rules)
     aa: tuple[RunRecord, ...] | None = None
+    is_aa: bool = False
     gate_command: tuple[str, ...] = ()
 
     @property
@@ -569,9 +569,9 @@ class ExperimentSettings:
             "looks": [analysis._asdict() for analysis in self.analyses],
             "allowed": (*names_that_may_differ(*self.sides.values()), *self.allow_different),
             "policy": encode(self.policy.constants),
-            "baseline_aa": self.aa is not None,
             **({"fail_on": self.fail_on} if self.fail_on is not None else {}),
             **({"by_interval": True} if self.policy.by_interval else {}),
+            **({"aa": True} if self.is_aa else {}),
             **({"rules": encode(self.rules)} if self.rules != Rules() else {}),
             **({"gate_command": self.gate_command} if self.gate_command else {}),
             **({"share": self.smallest_alpha_share} if self.smallest_alpha_share < 1 else {}),

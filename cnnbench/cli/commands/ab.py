@@ -313,6 +313,7 @@ def _make_experiment(
         fail_on=parse_fail_on(options.fail_on),
         rules=rules,
         aa=None if loaded is None else loaded.records,
+        is_aa=options.aa,
         most_pairs=options.pairs,
         earlier=earlier,
         sequential=options.sequential and not options.aa,

@@ -463,7 +463,7 @@ def test_an_interrupt_between_the_halves_of_a_pair_keeps_the_half_aside(ab):
 
 
 @pytest.mark.slow
-def test_aa_measures_the_spread_that_compare_takes(ab, transcript):
+def test_aa_measures_the_spread_that_compare_takes(ab, call, transcript):
     # So noisy that no verdict comes of it: of A/A measurements that is no matter.
     done = ab("--aa", "--pairs=6", a={"scatter": 0.3}, code=0)
     assert "? inconclusive" in done.out
@@ -471,12 +471,16 @@ def test_aa_measures_the_spread_that_compare_takes(ab, transcript):
     # A side measured twice is one and the same.
     records = load_records(["results"]).records
     assert {one.subject.side for one in records} == {"a"}
+    page = call("report", "results", "--format=markdown").out
+    assert "An A/A measurement, whatever the verdict: 1 inconclusive" in page
     done = ab("--aa", "--pairs=6", results="aa", code=0)
     transcript("spread", said(done, "A/A"), numbers=False)
     done = ab("--baseline_aa=aa", "--format=json", b={"speed": 90}, results="judged", code=1)
     (entry,) = json.loads(done.out)["configurations"]
     assert 0 < entry["results"][0]["noise"] < 0.01
     assert "--baseline_aa=aa" in from_files(done)
+    answer = json.loads(done.out)["answer"]
+    assert f"against side A: {answer}" in call("report", "judged", "--format=markdown").out
 
 
 @pytest.mark.slow
