@@ -64,7 +64,9 @@ def main(argv: Sequence[str]) -> int:
     at_random = (draw.sample(speeds, size) for _ in range(options.draws))
     in_order = (speeds[at : at + size] for at in range(len(speeds) - size + 1))
     shares = [share_containing(mean, sets) for sets in (at_random, in_order)]
-    print(f"{len(speeds)} processes, standard deviation {percent(stdev(speeds) / mean)} of the mean")
+    print(
+        f"{len(speeds)} processes, standard deviation {percent(stdev(speeds) / mean)} of the mean"
+    )
     print(f"{percent(shares[0])} of {options.draws} random sets of {size} contain the mean")
     print(f"{percent(shares[1])} of the sets of {size} consecutive processes contain it")
     return ExitCode.OK if shares[0] >= REQUIRED else ExitCode.REGRESSION

@@ -266,8 +266,8 @@ class ExperimentState:
 
         Further pairs are judged by `further_analysis_schedule` or, if `judge_together`, once,
         together with existing pairs. `fail_on` replaces the words of the experiment's --fail_on.
-        None if the experiment has not ended. The A/A spread has no part in verdicts on pairs, so its
-        records are not needed.
+        None if the experiment has not ended. The A/A spread has no part in verdicts on pairs, so
+        its records are not needed.
         """
         if self.last_end_event is None or "policy" not in self.last_session_settings:
             return None

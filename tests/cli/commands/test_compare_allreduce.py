@@ -118,5 +118,5 @@ def test_a_page_about_reductions_begins_with_the_verdict(call, reductions, tmp_p
     file = tmp_path / "x.html"
     call("compare", base, new, f"--output={file}", code=1)
     page = Page(file.read_text())
-    assert page.texts["title"] == [f"{new} against {base}"]
+    assert page.texts["h1"] == [f"{new} against {base}"]
     assert answer in [text.strip() for texts in page.texts.values() for text in texts]

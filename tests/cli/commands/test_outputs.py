@@ -68,7 +68,7 @@ def test_the_ending_of_a_file_names_its_format(sides, tmp_path, call):
         ("history", "z.html", "table, csv, json", "; --plot=FILE writes pages"),
         ("history", "z.md", "table, csv, json", "; --plot=FILE writes pages"),
         ("history", "z.xml", "table, csv, json", ""),
-        ("compare", "z.csv", "table, markdown, html, json, junit, github", ""),
+        ("compare", "z.csv", "table, markdown, json, junit, github, html", ""),
         ("report", "z.json", "html, markdown, csv", ""),
     ],
 )

@@ -48,7 +48,11 @@ def test_a_speed_and_how_certain_it_is(speeds, speed, values):
 
 @pytest.mark.parametrize(
     ("options", "noun", "advises"),
-    [({}, "process", True), ({"imported": True}, "process", False), ({"is_job": True}, "job", False)],
+    [
+        ({}, "process", True),
+        ({"imported": True}, "process", False),
+        ({"is_job": True}, "job", False),
+    ],
 )
 def test_one_speed_does_not_show_how_certain_it_is(options, noun, advises):
     _, certainty = speed_and_certainty([100.0], **options)
