@@ -705,8 +705,8 @@ report records --table=runs | --table
 report records --format=csv --table=comparison | --table
 report records --threshold=5 | --threshold
 report records --output=/gone/x.html | --output
-report records --output=records/0.json | --output
-report records/0.json --output=records/0.json | --output
+report records --format=markdown --output=records/0.json | --output
+report records/0.json --format=markdown --output=records/0.json | --output
 report records --fail_on=slower | --fail_on
 report records --baseline=gone | --baseline
 report records --baseline=empty | --baseline
