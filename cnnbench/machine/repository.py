@@ -116,7 +116,8 @@ def git(
     """Runs a read-only git command, which reads the text `input`, and returns its stripped output.
     GitError if the command fails.
 
-    The command also fails after `timeout` seconds.
+    The command also fails after `timeout` seconds. Write "--" after revisions. Otherwise, git
+    refuses a revision if a file has the same name, and a change may add such a file.
     """
     words, env = [*safe_git_command(folder), *arguments], {**environment_for_git(), **_READING}
     try:
@@ -306,6 +307,18 @@ def read_repository_state(folder: str | Path | None = None) -> Subject:
         dirty=changes is not None,
         changes=changes,
     )
+
+
+def uncommitted_changes_text(name: str, commit: str, folder: str | Path | None = None) -> str:
+    """Returns text that says that the uncommitted changes of a checkout are not measured, if the
+    measured `commit` is the current commit of the checkout. Returns "" if there are no such changes.
+
+    `name` is the name of the commit in the text, such as "B" or "BAD".
+    """
+    checkout = read_repository_state(folder)
+    if checkout.revision != commit or not checkout.dirty:
+        return ""
+    return f"uncommitted changes are not measured: {name} is the commit {abbreviate_hash(commit)}"
 
 
 def _untracked_modules(folder: str | Path | None) -> Iterator[bytes]:
@@ -503,7 +516,7 @@ class CommitGraph:
         """Yields for each commit that `git log` lists: hash, tree, author with date, subject and
         body.
         """
-        text = git("log", _FORM.format(body), *arguments, folder=self._folder)
+        text = git("log", _FORM.format(body), *arguments, "--", folder=self._folder)
         fields = text.split("\0")
         for start in range(0, len(fields) - _FIELDS + 1, _FIELDS):
             commit, *others = fields[start : start + _FIELDS]
@@ -513,7 +526,8 @@ class CommitGraph:
         """Yields sentences about measured commits that are not on the first-parent line of HEAD,
         and about the merges that added them.
         """
-        line = git("rev-list", "--first-parent", "--reverse", "HEAD", folder=self._folder).split()
+        options = ("--first-parent", "--reverse", "HEAD", "--")
+        line = git("rev-list", *options, folder=self._folder).split()
         aside = sorted({*commits} - {*line}, key=self.places.__getitem__)
         merges = [merge_commit for merge_commit in line if len(self._parents[merge_commit]) > 1]
         by_merge = group_by(

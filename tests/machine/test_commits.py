@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from cnnbench.machine.repository import CommitGraph, GitError, sort_by_optional_place
@@ -53,6 +55,17 @@ def test_what_became_of_measured_commits_is_said(repository):
         f"HEAD does not contain {short['o1']}.",
         f"{short['revert']} reverts {short['m6']}.",
     ]
+
+
+def test_files_with_the_names_of_commits_change_nothing(repository, tmp_path):
+    folder, made, commits = repository
+    copy = tmp_path / "nets"
+    shutil.copytree(folder, copy)
+    for name in ("HEAD", *made.values()):
+        (copy / name).touch()
+    names = [*made.values(), "v1", "e" * 40]
+    told = CommitGraph(copy).remarks_on_measured_commits(names)
+    assert told == commits.remarks_on_measured_commits(names)
 
 
 def test_nothing_is_said_of_commits_that_follow_each_other(repository):

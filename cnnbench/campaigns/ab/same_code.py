@@ -67,7 +67,7 @@ def find_same_code(
 
 
 def _changed_files(base: str, new: str) -> list[_ChangedFile]:
-    words = git("diff-tree", "-r", "-z", "--raw", "--no-renames", base, new).split("\0")[:-1]
+    words = git("diff-tree", "-r", "-z", "--raw", "--no-renames", base, new, "--").split("\0")[:-1]
     files = []
     for facts, path in zip(words[::2], words[1::2], strict=True):
         if _UNDECODED in path:

@@ -66,6 +66,7 @@ PAGES = {"README.md": "b", "docs/b.png": "y", "LICENSE.txt": "z", ".github/x.yml
         ({"bench/nets.txt": "m"}, (), False),
         ({"docs/helper.py": "m"}, (), False),  # a module
         ({"bench/own/notes.txt": "m"}, (), True),  # which further patterns say
+        ({"bench/own/test_nets.py": "m"}, (), True),
         ({"bench/notes.md": "m"}, (), True),
         ({"bench/notes.md": "m"}, ("--plugin=bench/plain.py",), True),
         ({"bench/notes.md": "m"}, ("--plugin=bench/nets.py",), False),  # listed in FILES
@@ -113,6 +114,16 @@ def test_absolute_paths_may_be_inside(repository: tuple[Path, str, Commit]) -> N
     plugin = f"--plugin={folder}/bench/nets.py"
     assert find_same_code(base, new, (plugin,), ()) is not None
     assert find_same_code(base, commit({"bench/notes.md": "m"}), (plugin,), ()) is None
+
+
+def test_files_with_the_names_of_the_commits_change_nothing(
+    repository: tuple[Path, str, Commit],
+) -> None:
+    folder, base, commit = repository
+    new = commit({"README.md": "m"})
+    for name in (base, new):
+        (folder / name).touch()
+    assert find_same_code(base, new, (), ()) is not None
 
 
 def test_plug_ins_outside_are_read(repository: tuple[Path, str, Commit], tmp_path: Path) -> None:

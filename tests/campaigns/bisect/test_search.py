@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -167,6 +168,23 @@ def test_every_commit_of_a_real_history_is_found(nets, git):
         while (commit := search.next_commit()) is not None:
             search.add_answer(step(commit, BAD if culprit in contents[commit] else GOOD))
         assert [names[one] for one in search.suspects] == [names[culprit]]
+
+
+def test_files_with_the_names_of_commits_change_nothing(nets, tmp_path):
+    folder, made = nets
+    shutil.copytree(folder, tmp_path / "nets")
+    for commit in made.values():
+        (tmp_path / "nets" / commit).touch()
+    before, after = GitHistory(folder), GitHistory(tmp_path / "nets")
+    good, bad = made["m1"], made["m8"]
+    assert good_and_bad_hashes(good, bad, tmp_path / "nets") == (good, bad)
+    suspects = before.suspects([good], bad)
+    assert after.suspects([good], bad) == suspects
+    order = before.order_by_ancestry(suspects, good, bad)
+    assert after.order_by_ancestry(suspects, good, bad) == order
+    for commit in suspects:
+        assert after.format_commit(commit) == before.format_commit(commit)
+        assert after.parent(commit) == before.parent(commit)
 
 
 def test_ends_that_were_replaced_are_said_as_in_a_history(nets):

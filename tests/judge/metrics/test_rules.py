@@ -414,6 +414,7 @@ def test_messages_of_commits_accept_if_rules_allow_it(commits):
         "A title\n\ncnnbench-accept: slower lenet: a known cost \n"
         "cnnbench-accept: faster vgg16: no such word\ncnnbench-accept: changed vgg*: wider"
     )
+    Path(f"{before}..{after}").touch()  # which git could take for a file
     sides = [before], [after]
     assert accepted(Rules(), *sides) is None
     rules = Rules(accept_by_message=True)
