@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from cnnbench.campaigns.ab.side import AbSide
+from cnnbench.campaigns.ab.side import WRITTEN, AbSide
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.machine.repository import GitError, git
 
@@ -24,20 +24,22 @@ def refuse_shared_code(both: Mapping[str, AbSide]) -> None:
     """Raises UsageError if A and B load the same file or package, although it differs between their
     checkouts. The message names the file and the remedy.
 
-    Only what is loaded when the flags are resolved is checked.
+    Of packages and of files that plug-ins use, those that are loaded when the flags are resolved
+    are checked.
     """
     a, b = both.values()
     places = [_top(Path(side.checkout or os.curdir).resolve()) for side in (a, b)]
     if places[0] == places[1]:
         return
     roots = [*dict.fromkeys(root for place in places for root in (place, *_worktrees(place)))]
-    for flag, text, path in _shared_files(a, b):
+    for flag, text, path in _shared_paths(a, b):
         inside = next((path.relative_to(root) for root in roots if root in path.parents), None)
-        if inside is not None and _files_differ(*(place / inside for place in places)):
+        differing = None if inside is None else _differing_file(inside, places)
+        if differing is not None:
             reason = (
-                f"A and B both load {path}, although {inside} differs between them. Name it by its "
-                f"path in the repository ({inside}); to measure both with one version, copy the "
-                "file to a folder outside of the repository"
+                f"A and B both load {path}, although {differing} differs between them. Name it by "
+                f"its path in the repository ({inside}); to measure both with one version, copy it "
+                "to a folder outside of the repository"
             )
             raise FlagError(flag, text, reason) if flag else UsageError(reason)
     if a.python is None and b.python is None:
@@ -62,17 +64,34 @@ def _worktrees(place: Path) -> list[Path]:
     return [Path(line.removeprefix(start)).resolve() for line in lines if line.startswith(start)]
 
 
-def _shared_files(a: AbSide, b: AbSide) -> Iterator[tuple[str, str, Path]]:
-    """Yields the files that A and B load from the same place: the flag that names the file and its
-    value, both "" for files that plug-ins use, and the path.
+def _shared_paths(a: AbSide, b: AbSide) -> Iterator[tuple[str, str, Path]]:
+    """Yields the files and folders that A and B load from the same place: the flag that names the
+    path and its value, both "" for files that plug-ins use, and the path.
     """
     for flag, text in a.given_flags.items():
-        if text == b.given_flags.get(flag):
+        if text == b.given_flags.get(flag) and flag not in WRITTEN:
             for part in text.split(","):
-                if os.path.isabs(part) and os.path.isfile(part):
+                if os.path.isabs(part) and os.path.exists(part):
                     yield flag, text, Path(os.path.realpath(part))
     for path in sorted({*a.resolved.parts} & {*b.resolved.parts}):
         yield "", "", Path(os.path.realpath(path))
+
+
+def _differing_file(inside: Path, places: Sequence[Path]) -> Path | None:
+    """The file that differs between the checkouts `places`, or None: the file `inside`, which is
+    relative to the top of the repository, or the first one in this folder that git tracks.
+    """
+    a, b = (place / inside for place in places)
+    if not (a.is_dir() and b.is_dir()):
+        return inside if _files_differ(a, b) else None
+    # Git compares the commits without reading the files, which may be a large data set.
+    try:
+        commits = [git("rev-parse", "HEAD", folder=place) for place in places]
+        words = ("diff-tree", "-r", "-z", "--name-only", *commits, "--", f":(literal){inside}")
+        changed = git(*words, folder=places[0])
+    except GitError:
+        return None
+    return Path(changed.partition("\0")[0]) if changed else None
 
 
 def _refuse_shared_packages(

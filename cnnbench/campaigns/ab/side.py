@@ -454,8 +454,8 @@ RESERVED = names_of_flags(FLAGS, RunPart.PER_PROCESS)
 earlier process has written.
 """
 
-# Flags with paths of output files and folders of a run, except the flags in RESERVED.
-_WRITTEN = {spec.name for spec in specs_of(OutputParams) if spec.path}.difference(RESERVED)
+WRITTEN = {spec.name for spec in specs_of(OutputParams) if spec.path}.difference(RESERVED)
+"""Flags with paths of output files and folders of a run, except the flags in `RESERVED`."""
 
 TURN_SECONDS = 0.3
 """Seconds that one process runs before the next process continues (docs/evidence.md: effect)."""
@@ -502,7 +502,7 @@ def check_flags_of_commit(side: AbSide, commit: str, folder: str | Path = ".") -
     files would be removed with the worktree.
     """
     for name, value in replace(side, checkout=None).given_flags.items():
-        paths = value.split(",") if name in _WRITTEN else ()
+        paths = value.split(",") if name in WRITTEN else ()
         if any(path and not (os.path.isabs(path) or is_url(path)) for path in paths):
             reason = "is in a worktree that is removed; give an absolute path"
             raise FlagError(name, value, reason)

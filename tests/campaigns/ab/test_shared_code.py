@@ -81,6 +81,30 @@ def test_a_plug_in_from_one_place(sides, tmp_path, plugin, is_refused):
         refuse_shared_code(both)
 
 
+@pytest.mark.parametrize(
+    ("flag", "named"),
+    [
+        ("--data_dir={top}/bench", "bench/nets.py"),
+        ("--data_dir={top}/src", "src/ours/sub/width.py"),
+        ("--data_dir={top}/src/equal", None),
+        ("--data_dir=bench", None),
+        ("--data_dir={outside}", None),
+        ("--data_dir={top}/none", None),
+        ("--benchmark_log_dir={top}/bench", None),  # a run writes it
+    ],
+)
+def test_a_folder_of_data_from_one_place(sides, tmp_path, flag, named):
+    write(tmp_path / "outside", **{"nets.py": "x = 3"})
+    write(tmp_path / "top", **{"bench/untracked.txt": "differs"})
+    places = {name: tmp_path / name for name in ("top", "outside")}
+    both = with_all(sides, [flag.format(**places)])
+    if named is None:
+        refuse_shared_code(both)
+        return
+    with pytest.raises(UsageError, match=f"although {named} differs between them. Name it by its"):
+        refuse_shared_code(both)
+
+
 def test_files_that_plug_ins_use(sides, tmp_path):
     refuse_shared_code(with_all(sides, parts=(str(tmp_path / "top/bench/same.py"),)))
     with pytest.raises(UsageError, match=r"both load .*/top/bench/nets\.py, although bench/nets"):
