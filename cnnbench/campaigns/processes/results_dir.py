@@ -186,6 +186,9 @@ CHECKSUM = "crc"
 """Key of the checksum of all bytes before a line."""
 
 _CRC = f', "{CHECKSUM}": '.encode()
+_FIRST = b'{"event": "'
+"""The first bytes of a journal."""
+
 _RESTORE = "restore the file, or name another folder"
 _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("campaign", "note", "name", "status", "problem"), str),
@@ -500,13 +503,23 @@ class ResultsFolder:
 
 
 def is_lock_or_empty_folder(path: Path) -> bool:
-    """Whether a path is a lock file, or a folder that contains only lock files and such folders, as
-    a command leaves them if it is interrupted before its journal exists.
+    """Whether a path is a lock file, a journal without events, or a folder that contains only such
+    files and folders, as a command leaves them if it ends before its journal has an event.
     """
-    if path.name == FILE:
+    if path.name == FILE or _is_journal_without_events(path):
         return True
     is_folder = path.is_dir() and not path.is_symlink()
     return is_folder and all(map(is_lock_or_empty_folder, path.iterdir()))
+
+
+def _is_journal_without_events(path: Path) -> bool:
+    """Whether a file is the beginning of a journal whose first event is not complete, because the
+    process was killed or the disk was full.
+    """
+    if path.suffix != ".jsonl" or path.is_symlink() or not path.is_file():
+        return False
+    data = path.read_bytes()
+    return b"\n" not in data and data[: len(_FIRST)] == _FIRST[: len(data)]
 
 
 @contextlib.contextmanager

@@ -270,6 +270,28 @@ def test_a_folder_with_other_files_is_not_used(tmp_path):
         ResultsFolder(OWN, tmp_path / "file")
 
 
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        (b"", True),
+        (b'{"ev', True),
+        (b'{"event": "session", "camp', True),
+        (b'{"event": "session"}\n', False),
+        (b"mine", False),
+    ],
+)
+def test_a_campaign_whose_first_event_was_not_written_begins_again(tmp_path, text, begins):
+    (tmp_path / "journal.jsonl").write_bytes(text)
+    if not begins:
+        with pytest.raises(FlagError, match="is not empty"):
+            ResultsFolder(OWN, tmp_path, identity_of(seed=1))
+        return
+    with ResultsFolder(OWN, tmp_path, identity_of(seed=1)) as store:
+        store.add_session_start()
+    with ResultsFolder(OWN, tmp_path, identity_of(seed=1), resume=True) as store:
+        assert [event["event"] for event in store.earlier] == ["session"]
+
+
 def test_a_folder_that_is_replaced_gets_nothing_more(tmp_path):
     with ResultsFolder(OWN, tmp_path / "r") as store:
         with ResultsFolder(OWN, tmp_path / "r" / "final", resume=True, within=store) as inner:
