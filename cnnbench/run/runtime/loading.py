@@ -191,8 +191,17 @@ def load_tensorflow() -> Any:
 
 
 def _prefix_log_lines(tf: Any) -> None:
-    """Makes TensorFlow's Python code log its lines as notices of cnnbench."""
-    for handler in tf.get_logger().handlers:
+    """Makes the Python code of TensorFlow and Keras log its lines as notices of cnnbench."""
+    handlers = [*tf.get_logger().handlers]
+    # Keras logs with absl, whose logger has no handler unless a program has configured logging. The
+    # logger is created by absl, because it has a class of its own.
+    if "absl.logging" in sys.modules and not logging.root.handlers:
+        absl = logging.getLogger("absl")
+        if not absl.handlers:
+            absl.propagate = False
+            absl.addHandler(logging.StreamHandler())
+            handlers += absl.handlers
+    for handler in handlers:
         handler.setFormatter(_NoticeFormatter(logging.BASIC_FORMAT))
 
 
