@@ -192,6 +192,7 @@ def main(argv: Sequence[str]) -> int:
     for other in () if any(found.steps for found in trends) else others:
         hidden = _find_trends(options, folder_contents, other, since, commits, rules)
         remarks += page.other_metric_remarks(hidden, other)
+    remarks += page.accepted_commit_remarks(trends, rules)
     document = HistoryDocument(metric, trends, remarks, folder_contents.skipped, fails_on, rules)
     _write_history(options, document)
     shallow = (

@@ -40,6 +40,7 @@ from cnnbench.judge.compare.result import FAIL_ON
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series, trend
 from cnnbench.judge.history.page import (
     HistoryDocument,
+    accepted_commit_remarks,
     history_answers,
     history_remarks,
     history_section,
@@ -227,6 +228,7 @@ def _history_documents(
                 series_of_cpu_time = all_series(of, CPU_TIME, order=order)
                 others = [trend(series, CPU_TIME) for series in series_of_cpu_time]
                 remarks_of_metric += other_metric_remarks(others, CPU_TIME)
+            remarks_of_metric += accepted_commit_remarks(trends, rules)
             histories.append(
                 HistoryDocument(metric, trends, remarks_of_metric, fail_on=fail_on, rules=rules)
             )

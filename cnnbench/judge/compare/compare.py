@@ -587,10 +587,8 @@ def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Itera
             elif (acceptance := _acceptance(entry, result, rules.with_messages())) is not None:
                 text = f"{acceptance.source_text} accepts this only if rules contain "
                 yield f"{entry.name}: {text}accept_by_message = true"
-    if unknown := rules.unknown_accepted_commits():
-        shown = first_few(unknown, _NAMED, ", ")
-        what = count_text(len(unknown), "accepted commit is", "accepted commits are")
-        yield f"{rules.short_source}: {what} not in this repository: {shown}"
+    if text := rules.unknown_commits_text():
+        yield text
 
 
 _ACCEPTABLE = {Verdict.SLOWER: "slower", Verdict.CHANGED_WORK: "changed"}

@@ -459,6 +459,15 @@ def other_metric_remarks(trends: Sequence[Trend], other: Metric) -> list[str]:
     ]
 
 
+def accepted_commit_remarks(trends: Sequence[Trend], rules: Rules) -> list[str]:
+    """Returns a sentence about accepted commits that neither the time series nor the repository of
+    the current folder contains; [] if there are none.
+    """
+    measured = {point.runs[0].commit for trend in trends for point in trend.series.points}
+    text = rules.unknown_commits_text(measured)
+    return [f"{text}."] if text else []
+
+
 def history_remarks(
     trends: Sequence[Trend], metric: Metric, commits: CommitGraph | None
 ) -> list[str]:

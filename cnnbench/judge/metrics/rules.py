@@ -27,7 +27,7 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar, cast
 
 from cnnbench.base.files import read_text
-from cnnbench.base.text import to_plain_line, unknown_key_message
+from cnnbench.base.text import count_text, first_few, to_plain_line, unknown_key_message
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.metrics import DEFAULT_METRICS, Policy
 from cnnbench.machine.repository import GitError, abbreviate_hash, find_commit_hash, git
@@ -52,6 +52,7 @@ _COMMIT = re.compile("[0-9a-f]{7,64}")
 _MOST_FOLDERS = 64
 """Maximum number of folders that are searched for the top of a repository."""
 
+_COMMITS_NAMED = 5
 _FILE_PREFIXES = ("/", "./", "../")
 _LIST: Mapping[str, Any] = {**key_metadata(if_any=True), **ABSENT}
 _ALL = ("*",)
@@ -220,7 +221,7 @@ def _commits_between(base: str, new: str, folder: str) -> tuple[tuple[str, str],
     """
     try:
         ends = [find_commit_hash(name, folder) for name in (base, new)]
-        text = git("log", "--format=%H%x00%B%x00", "..".join(ends), folder=folder)
+        text = git("log", "--format=%H%x00%B%x00", "..".join(ends), "--", folder=folder)
     except GitError:
         return ()
     words = text.split("\0")
@@ -416,6 +417,21 @@ class Rules:
             return []
         known = zip(commits, answers.splitlines(), strict=True)
         return [commit for commit, answer in known if answer.endswith(" missing")]
+
+    def unknown_commits_text(self, measured: Collection[str] = ()) -> str:
+        """Returns text that names accepted commits that the repository of the current folder lacks;
+        "" if there are none. Commits with a name in `measured` are left out.
+        """
+        unknown = [
+            commit
+            for commit in self.unknown_accepted_commits()
+            if not any(name.startswith(commit) for name in measured)
+        ]
+        if not unknown:
+            return ""
+        what = count_text(len(unknown), "accepted commit is", "accepted commits are")
+        names = first_few(unknown, _COMMITS_NAMED, ", ")
+        return f"{self.short_source}: {what} not in this repository: {names}"
 
 
 def _names_selecting_metric(metric: Metric) -> set[str]:

@@ -248,7 +248,7 @@ def test_a_step_between_two_branches_is_called_so(call, over_branches):
     assert f"{made['r1'][:12]} does not contain" not in " ".join(remarks)  # it has no place
 
 
-def test_rules_of_history(call, lenet_runs, saved, tmp_path, monkeypatch):
+def test_rules_of_history(call, lenet_runs, saved, tmp_path, monkeypatch, git):
     monkeypatch.chdir(tmp_path)
     run, rules = lenet_runs(), tmp_path / "cnnbench.toml"
     records = [
@@ -277,6 +277,36 @@ def test_rules_of_history(call, lenet_runs, saved, tmp_path, monkeypatch):
     rules.write_text(accepted.replace("2999", "2020"))
     call(*words, code=1)
     call(*report, code=1)
+    # A commit that nobody knows is named; a measured one need not be in the repository.
+    git(tmp_path, "init", "--quiet")
+    rules.write_text(accepted + accepted.replace("c0ffee08", "0ddba11"))
+    remark = json.loads(call(*words).out)["remarks"][-1]
+    assert remark.startswith("cnnbench.toml: 1 ")
+    assert ("0ddba11" in remark, "c0ffee08" in remark) == (True, False)
+
+
+def test_the_message_of_a_commit_accepts_a_step(
+    call, lenet_runs, saved, tmp_path, monkeypatch, git
+):
+    monkeypatch.chdir(tmp_path)
+    git(tmp_path, "init", "--quiet")
+    run, records = lenet_runs(), []
+    for n in range(12):
+        message = "cnnbench-accept: slower lenet: wider" if n == 8 else "x"
+        git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", message)
+        commit = git(tmp_path, "rev-parse", "HEAD")
+        records.append(
+            run(
+                (100.0, 100.4, 99.7)[n % 3] * (1.0 if n < 8 else 0.8),
+                started_at=f"2026-11-{n + 1:02}T00:00:00+00:00",
+                flags={"result_label": f"commit={commit}"},
+            )
+        )
+    words = ("history", saved(tmp_path / "results", records), "--fail_on=step", "--format=json")
+    call(*words, code=1)
+    (tmp_path / "cnnbench.toml").write_text("accept_by_message = true\n")
+    found = json.loads(call(*words).out)
+    assert (found["regressions"], found["accepted"]) == ([], [0])
 
 
 def test_a_gain_fails_where_that_is_asked_for(call, folder, lenet_runs, saved, tmp_path):
