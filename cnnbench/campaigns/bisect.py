@@ -103,22 +103,24 @@ class GitHistory(NamedTuple):
         This is the commit that divides the candidates most evenly.
         """
         options = ["--first-parent"] if self.first_parent else []
-        excluded = [f"^{commit}" for commit in good]
+        commits = [bad, *(f"^{commit}" for commit in good)]
         listed = git(
-            *("rev-list", "--bisect-all", *options, bad, *excluded), folder=self.repository
+            *("rev-list", "--bisect-all", *options, *commits, "--"), folder=self.repository
         )
         return [line.split()[0] for line in listed.splitlines()]
 
     def order_by_ancestry(self, commits: Collection[str], good: str, bad: str) -> tuple[str, ...]:
         """Sorts commits between GOOD and BAD so that parents precede their children."""
         listed = git(
-            *("rev-list", "--reverse", "--topo-order", bad, f"^{good}"), folder=self.repository
+            *("rev-list", "--reverse", "--topo-order", bad, f"^{good}", "--"),
+            folder=self.repository,
         )
         return tuple(line for line in listed.splitlines() if line in commits)
 
     def format_commit(self, commit: str, git_format: str = "%s") -> str:
         """Output of `git show` in `git_format`; by default, the first line of the message."""
-        return git("show", "--no-patch", f"--format={git_format}", commit, folder=self.repository)
+        words = ("show", "--no-patch", f"--format={git_format}", commit, "--")
+        return git(*words, folder=self.repository)
 
     def parent(self, commit: str) -> str:
         """The first parent of a commit, which must have one."""
@@ -390,7 +392,7 @@ class CommitBenchmark:
     def build_good(self) -> None:
         """Creates and builds the worktree of the commit GOOD, unless this was done before.
 
-        Raises BenchmarkError if the build fails.
+        Raises BenchmarkError if the build fails, and UsageError if GOOD refuses the flags.
         """
         if self._good is not None:
             return
@@ -399,6 +401,8 @@ class CommitBenchmark:
             self._good = self._stack.enter_context(self._built_worktree_side(good, "a"))
         except _BuildFailedError as error:
             raise BenchmarkError(f"GOOD ({good[:12]}) {error}") from None
+        except UsageError as error:
+            raise UsageError(f"GOOD ({good[:12]}): {error}") from None
 
     @property
     def seconds_per_pair(self) -> float | None:

@@ -49,6 +49,7 @@ from cnnbench.judge.compare.estimate import Verdict
 from cnnbench.judge.explain.explanation import terminal_text
 from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.machine import facts
+from cnnbench.machine.repository import uncommitted_changes_text
 from cnnbench.records.profiles import Explanation
 
 _ABOUT = """\
@@ -142,6 +143,9 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
     setting = _make_bisection_settings(options, ends, flags)
     reporter = ChildProcessReporter(sys.stderr)
+    for name, commit in (("GOOD", setting.good), ("BAD", setting.bad)):
+        if text := uncommitted_changes_text(name, commit, setting.history.repository):
+            reporter.notice(text)
     line = sides.command_line_with_flags("bisect", argv, _SPECS, resume=True)
     with sides.printing_resume_command(reporter, line):
         bisection, explanation = _run_bisection(setting, options, reporter)

@@ -30,6 +30,7 @@ from cnnbench.machine.repository import (
     find_commit_hash,
     git,
     missing_commit_reason,
+    uncommitted_changes_text,
 )
 from cnnbench.records.files import raising_flag_errors
 
@@ -196,15 +197,12 @@ def _find_change(rules: str | None, base: str, head: str = "HEAD") -> _Change:
             raise GitError(f"{reason}: {missing}" if missing else reason) from None
     except GitError as error:
         raise UsageError(f"{base} {head}: {error}") from None
-    checkout = repository.read_repository_state()
-    uncommitted = "uncommitted changes are not measured"
-    has_uncommitted = checkout.revision == tip and bool(checkout.dirty)
     if start == tip:
         nothing = f"{base} contains all commits of {head} ({abbreviate_hash(tip)})"
-        remedy = f"; {uncommitted}, so commit them first" if has_uncommitted else ""
+        remedy = ""
+        if uncommitted_changes_text("B", tip):
+            remedy = "; uncommitted changes are not measured, so commit them first"
         raise UsageError(f"{base} {head}: {nothing}, so there is nothing to measure{remedy}")
-    if has_uncommitted:
-        print_notice(f"{uncommitted}: B is the commit {abbreviate_hash(tip)}")
     rules = rules_flag_at_commit(start, rules)
     return _Change(base=base, head=head, start=start, tip=tip, rules=rules)
 
@@ -232,6 +230,8 @@ def _report_same_code(
         entries=(),
         same_code=same,
     )
+    if text := uncommitted_changes_text("B", change.tip):
+        print_notice(text)
     options.write_comparison(comparison)
     ab.write_gate_reports(folder, comparison)
     print_notice("--always_measure measures even if the code is the same")

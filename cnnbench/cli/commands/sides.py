@@ -16,7 +16,7 @@ from typing import Any
 from cnnbench.base import text as labels
 from cnnbench.base.inference import AnalysisSchedule
 from cnnbench.base.job import split_hosts
-from cnnbench.base.terminal import ChildProcessReporter
+from cnnbench.base.terminal import ChildProcessReporter, print_notice
 from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState, find_experiment
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
 from cnnbench.campaigns.ab.side import (
@@ -43,7 +43,7 @@ from cnnbench.judge.compare.compare import PlanOf
 from cnnbench.judge.compare.result import undecided_results
 from cnnbench.judge.metrics import MeasuredReduction, Measurement
 from cnnbench.machine.facts import may_record_variable
-from cnnbench.machine.repository import abbreviate_hash
+from cnnbench.machine.repository import abbreviate_hash, uncommitted_changes_text
 from cnnbench.plan.place import ADDRESSES
 
 # Command lines of commands that measure A and B, each with its own flags.
@@ -246,13 +246,16 @@ def resolve_flags_of_sides(
 
 
 def _resolve_side(name: str, side: AbSide) -> ResolvedRun:
-    """Resolves the flags of A or B. Errors name the side if it has its own code."""
+    """Resolves the flags of A or B. Errors name the side and its code if it has its own code."""
     try:
         return resolve_flags(side)
     except UsageError as error:
         if side.checkout is None:
             raise
-        raise UsageError(f"side {name.upper()}, {side.description()}: {error}") from None
+        code = _code_identity(side)
+        if side.revision and side.commit and not side.commit.startswith(side.revision):
+            code = f"{side.revision}, {code}"
+        raise UsageError(f"side {name.upper()} ({code}): {error}") from None
 
 
 def refuse_equal_sides(both: Mapping[str, AbSide], advice: str) -> None:
@@ -318,6 +321,8 @@ def make_sides(
     with contextlib.ExitStack() as stack:
         for side, planned in by_name.items():
             if planned.commit is not None:
+                if text := uncommitted_changes_text(side.upper(), planned.commit):
+                    print_notice(text)
                 folder = stack.enter_context(worktree(planned.commit))
                 by_name[side] = replace(planned, checkout=folder)
         yield by_name

@@ -99,6 +99,7 @@ def test_compare_comes_to_the_same_verdict_from_the_files(ab, call, speed, more,
     code = 1 if speed < 100 else 0
     done = ab("--pairs=9", "--format=json", *more, b={"speed": speed}, code=code)
     assert ("--threshold=7.0" in from_files(done)) == ("--threshold=7" in more)
+    assert not re.search(r"=[\d.]{8}", " ".join(from_files(done)))
     again = call(*from_files(done), "--format=json", code=code)
     first, second = (json.loads(one.out) for one in (done, again))
     assert first.pop("repeat").startswith("cnnbench ab --")
@@ -181,6 +182,10 @@ def test_lengths_are_chosen_after_the_burn_in_and_between_analyses(
     notes = [note for note in journal("note", "whole") if note["note"] == "length"]
     assert [(note["pairs"], note["seconds"]) for note in notes] == [*seconds.items()]
     transcript("lengths", said(done, "--num_batches"), numbers=False)
+    # Only the end gives advice, and only one.
+    pattern = r"bout (\d+) more pairs|(ore pairs will not help)"
+    assert not re.search(pattern, said(done, "after "))
+    assert len({*re.findall(pattern, f"{done.out}\n{done.err}")}) == 1
     # The files give the same verdict, and one series.
     again = call(*from_files(done), code=3)
     assert "16+16" in again.out
@@ -682,7 +687,10 @@ def test_a_revision_is_checked_out_and_removed_again(ab, git, tmp_path, monkeypa
     git(repository, "init", "--quiet")
     git(repository, "commit", "--quiet", "--allow-empty", "-m", "first")
     git(repository, "tag", "old")
-    ab("--a_checkout=old", "--b_checkout=.", "--pairs=1", f"--results={tmp_path}/r")
+    commit = git(repository, "rev-parse", "--short=12", "old")
+    (repository / "net.py").touch()
+    done = ab("--a_checkout=old", "--b_checkout=.", "--pairs=1", f"--results={tmp_path}/r")
+    assert f": A is the commit {commit}\n" in done.err  # its uncommitted changes are B's only
     folders = [
         json.loads((tmp_path / "r" / side / f"0001-{side}.json").read_text())["environment"][
             "folder"

@@ -342,10 +342,14 @@ def test_other_work_is_what_is_looked_for_where_bad_has_it(repository, bisect, g
     assert "bad: other work" in out
 
 
-def test_flags_that_good_cannot_run_are_wrong_use(repository, bisect, nothing_is_left):
+def test_flags_that_good_cannot_run_are_wrong_use(repository, bisect, nothing_is_left, git):
     folder = repository({}, {})
+    good, bad = (git(folder, "rev-parse", "--short=12", name) for name in ("main~1", "main"))
+    (folder / "fake.json").write_text("uncommitted")
     err = bisect("main~1", "main", python=None, flags=["--model=lenett"], code=2).err
-    assert "--model=lenett: unknown" in err
+    assert f"GOOD ({good}): --model=lenett: unknown" in err
+    assert f"BAD is the commit {bad}\n" in err  # and not the uncommitted changes
+    git(folder, "checkout", "--quiet", "fake.json")
     assert nothing_is_left(folder)
 
 

@@ -623,6 +623,25 @@ def test_uncommitted_changes_are_not_measured_and_it_says_so(call, given, pages,
 
 
 @pytest.mark.usefixtures("measured")
+def test_a_plug_in_that_one_side_lacks_is_named_with_the_side_and_its_commit(
+    call, repository, git, transcript
+):
+    plugin = Path(__file__).parents[3] / "docs/examples/tiny_plugin.py"
+    commit_files(repository, git, "plug-in", **{"bench/nets.py": plugin.read_text()})
+    git(repository, "branch", "new")
+    words = ("--", "--plugin=bench/nets.py", "--model=tiny")
+    lacks_a = call("gate", "main", *words, code=2).err
+    start = git(repository, "rev-parse", "main~1")[:12]
+    assert f"side A (commit {start}): --plugin=bench/nets.py: " in lacks_a
+    git(repository, "rm", "--quiet", "bench/nets.py")
+    git(repository, "commit", "--quiet", "-m", "without")
+    tip = git(repository, "rev-parse", "HEAD")[:12]
+    lacks_b = call("gate", "new", *words, code=2).err
+    assert f"side B (HEAD, commit {tip}): --plugin=bench/nets.py: " in lacks_b
+    transcript("plug-in", lacks_a)
+
+
+@pytest.mark.usefixtures("measured")
 def test_a_slowdown_is_accepted_by_a_flag_or_by_a_message_that_rules_of_the_base_allow(
     call, repository, git, tmp_path
 ):
