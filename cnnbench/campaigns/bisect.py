@@ -17,6 +17,7 @@ import math
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +41,12 @@ from cnnbench.base.text import (
     percent,
     percent_range,
 )
-from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, AbProfiler, NotExplainedError
+from cnnbench.campaigns.ab.explain import (
+    PROFILES_OF_SIDES,
+    AbProfiler,
+    NotExplainedError,
+    explain_once,
+)
 from cnnbench.campaigns.ab.pairs import (
     AB,
     SIDES,
@@ -480,10 +486,16 @@ class CommitBenchmark:
         return step
 
     def explain(self, parent: str, commit: str) -> Explanation:
-        """Profiles a commit and its parent, and explains why their steps take different times.
+        """Explains why the steps of a commit and of its parent take different times, by profiles of
+        this session or an earlier one.
 
         Raises NotExplainedError if this is impossible.
         """
+        return explain_once(self._results, partial(self._profile, parent, commit), commit=commit)
+
+    def _profile(self, parent: str, commit: str) -> Explanation:
+        text = f"profiling {commit[:12]} and {parent[:12]}, the commit before it"
+        self.campaign.reporter.notice(text)
         with contextlib.ExitStack() as stack:
             try:
                 a = stack.enter_context(self._built_worktree_side(parent, "a"))
@@ -687,9 +699,7 @@ class Bisection:
         if len(self.suspects) != 1:
             return None
         (commit,) = self.suspects
-        parent = self.setting.history.parent(commit)
-        self._notice(f"profiling {commit[:12]} and {parent[:12]}, the commit before it")
-        return self._bench.explain(parent, commit)
+        return self._bench.explain(self.setting.history.parent(commit), commit)
 
     def _measure_commit(self, commit: str) -> ProcessRequests[BisectionStep]:
         self._bench.build_good()

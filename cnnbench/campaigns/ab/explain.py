@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cnnbench.base.files import read_json
-from cnnbench.campaigns.ab.pairs import AB, SIDES
+from cnnbench.campaigns.ab.pairs import AB, EXPLANATION, SIDES
 from cnnbench.campaigns.ab.side import AbSide, has_module, make_process_request
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, run_process
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.explain import explain
+from cnnbench.records.codec import encode
 from cnnbench.records.profiles import Explanation, Primitive, StepProfile
 from cnnbench.run.observe import work
 
@@ -60,6 +61,23 @@ def explain_or_notice(
             f"not explained, because it was interrupted; the {unchanged_result} does not change"
         )
     return None
+
+
+def explain_once(
+    results: ResultsFolder, make_explanation: Callable[[], Explanation], **about: str
+) -> Explanation:
+    """Reads the explanation that an earlier session has written to the journal of a campaign. If
+    there is none, calls `make_explanation` and writes the explanation to the journal.
+
+    `about` are further values of the journal's note, such as the explained commit.
+    """
+    for note in results.earlier_journal_notes(EXPLANATION):
+        if about.items() <= note.items():
+            with contextlib.suppress(LookupError, ValueError):
+                return Explanation.from_dict(note["document"])
+    explanation = make_explanation()
+    results.add_journal_note(EXPLANATION, document=encode(explanation), **about)
+    return explanation
 
 
 PROFILES_OF_SIDES = replace(AB, command="explain", noun="")

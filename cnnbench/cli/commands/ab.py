@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import sys
@@ -16,11 +15,15 @@ from cnnbench.base.inference import ANALYSIS_STEP
 from cnnbench.base.interrupts import was_interrupted
 from cnnbench.base.terminal import ChildProcessReporter, print_notice, print_result, print_warning
 from cnnbench.base.text import count_text, format_duration
-from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, AbProfiler, explain_or_notice
+from cnnbench.campaigns.ab.explain import (
+    PROFILES_OF_SIDES,
+    AbProfiler,
+    explain_once,
+    explain_or_notice,
+)
 from cnnbench.campaigns.ab.lengths import LONGEST, SHORTEST
 from cnnbench.campaigns.ab.pairs import (
     AB,
-    EXPLANATION,
     PROFILES,
     ExperimentRunner,
     ExperimentSettings,
@@ -50,7 +53,6 @@ from cnnbench.judge.compare.result import undecided_results, with_second_experim
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.judge.report.renderers import render
 from cnnbench.machine import facts
-from cnnbench.records.codec import encode
 from cnnbench.records.files import write_text
 from cnnbench.records.profiles import Explanation
 
@@ -348,7 +350,8 @@ def _run_experiment(
         is_complete = runner.is_judged and not (runner.failure or runner.interrupted)
         if is_complete and _should_explain(judged, options):
             profiled = partial(_explain_by_profiles, experiment, results, reporter)
-            explanation = explain_or_notice(profiled, "verdict", reporter.notice)
+            explained = partial(explain_once, results, profiled)
+            explanation = explain_or_notice(explained, "verdict", reporter.notice)
             runner.interrupted = was_interrupted()
     code = _exit_code(runner, options.aa, judged)
     name, words = "gate", experiment.gate_command
@@ -512,21 +515,16 @@ def _should_explain(comparison: Comparison, options: AbFlags) -> bool:
 def _explain_by_profiles(
     experiment: ExperimentSettings, results: ResultsFolder, reporter: ChildProcessReporter
 ) -> Explanation:
-    """Explains the difference by profiles, or reads the explanation of an earlier session."""
-    for note in results.earlier_journal_notes(EXPLANATION):
-        with contextlib.suppress(LookupError, ValueError):
-            return Explanation.from_dict(note["document"])
+    """Explains the difference by profiles, which are stored in a subfolder of the results."""
     campaign = Campaign(reporter, cool_down=experiment.cool_down)
     place = results.folder / PROFILES
     with ResultsFolder(PROFILES_OF_SIDES, place, resume=True, within=results) as folder:
-        profiling = AbProfiler(
+        return AbProfiler(
             sides=experiment.sides,
             results=folder,
             campaign=campaign,
             timeout=experiment.timeout,
         ).explain()
-    results.add_journal_note(EXPLANATION, document=encode(profiling))
-    return profiling
 
 
 def _exit_code(runner: ExperimentRunner, is_aa: bool, judged: Comparison) -> ExitCode:
