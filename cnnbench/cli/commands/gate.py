@@ -65,7 +65,7 @@ _RUNS = "runs"
 _EXAMPLE = ("--model=lenet",)
 
 # Flags that the files of --init cannot contain, because they set them or belong to one gate.
-_OF_ONE_GATE = ("results", "resume")
+_OF_ONE_GATE = ("results", "resume", "accept")
 
 # Paths of the files that --init writes, by CI system and by the name of a file's template.
 _WORKFLOWS = ".github/workflows"
