@@ -119,7 +119,8 @@ def _named_files(commit: str, flags: Sequence[str]) -> set[str]:
     """
     if any(FLAG_FILE in word for word in flags):
         raise UnknownFilesError
-    texts = {text for word in flags for text in _path_texts(word)}
+    values = [word.partition("=")[2] if word.startswith("-") else word for word in flags]
+    texts = {text for value in values for text in paths_in_value(value)}
     named = {path for text in texts for path in _path_in_commit(text)}
     try:
         by_flag, _ = split_command_line(flags, ACCEPTED)
@@ -138,11 +139,13 @@ def _named_files(commit: str, flags: Sequence[str]) -> set[str]:
     return named
 
 
-def _path_texts(word: str) -> Iterator[str]:
-    name, equals, value = word.partition("=")
-    for text in strip_file_scheme(value if equals and name.startswith("-") else word).split(","):
-        if text.strip():
-            yield text.strip()
+def paths_in_value(value: str) -> Iterator[str]:
+    """Yields the texts in a flag's value that may be paths: the items of a list, and what follows a
+    colon, as in ``keras:FILE.keras``.
+    """
+    for item in strip_file_scheme(value).split(","):
+        text = item.strip()
+        yield from filter(None, (text, text.partition(":")[2]))
 
 
 def _path_in_commit(text: str) -> tuple[str, ...]:

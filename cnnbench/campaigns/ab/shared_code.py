@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from cnnbench.campaigns.ab.same_code import paths_in_value
 from cnnbench.campaigns.ab.side import WRITTEN, AbSide
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.machine.repository import GitError, git
@@ -70,7 +71,7 @@ def _shared_paths(a: AbSide, b: AbSide) -> Iterator[tuple[str, str, Path]]:
     """
     for flag, text in a.given_flags.items():
         if text == b.given_flags.get(flag) and flag not in WRITTEN:
-            for part in text.split(","):
+            for part in paths_in_value(text):
                 if os.path.isabs(part) and os.path.exists(part):
                     yield flag, text, Path(os.path.realpath(part))
     for path in sorted({*a.resolved.parts} & {*b.resolved.parts}):

@@ -77,6 +77,8 @@ PAGES = {"README.md": "b", "docs/b.png": "y", "LICENSE.txt": "z", ".github/x.yml
         ({"README.md": "m"}, ("--data_dir=.",), False),
         ({"docs/a.png": "m"}, ("--data_dir", "bench,docs/*.png"), False),
         ({"docs/a.png": "m"}, ("--data_dir=../docs",), True),  # outside of the repository
+        ({"docs/a.keras": "m"}, ("--model=keras:docs/a.keras",), False),
+        ({"docs/b.keras": "m"}, ("--model=keras:docs/a.keras",), True),
         # What is unknown is a difference.
         ({"README.md": "m"}, ("--flagfile=bench/flags",), False),
         ({"README.md": "m"}, ("--plugin=bench/none.py",), False),

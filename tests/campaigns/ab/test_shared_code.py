@@ -86,6 +86,7 @@ def test_a_plug_in_from_one_place(sides, tmp_path, plugin, is_refused):
     [
         ("--data_dir={top}/bench", "bench/nets.py"),
         ("--data_dir={top}/src", "src/ours/sub/width.py"),
+        ("--model=keras:{top}/one.py", "one.py"),  # a file behind a prefix
         ("--data_dir={top}/src/equal", None),
         ("--data_dir=bench", None),
         ("--data_dir={outside}", None),
@@ -93,7 +94,7 @@ def test_a_plug_in_from_one_place(sides, tmp_path, plugin, is_refused):
         ("--benchmark_log_dir={top}/bench", None),  # a run writes it
     ],
 )
-def test_a_folder_of_data_from_one_place(sides, tmp_path, flag, named):
+def test_a_folder_or_a_model_from_one_place(sides, tmp_path, flag, named):
     write(tmp_path / "outside", **{"nets.py": "x = 3"})
     write(tmp_path / "top", **{"bench/untracked.txt": "differs"})
     places = {name: tmp_path / name for name in ("top", "outside")}
