@@ -311,7 +311,7 @@ def read_repository_state(folder: str | Path | None = None) -> Subject:
 
 def uncommitted_changes_text(name: str, commit: str, folder: str | Path | None = None) -> str:
     """Returns text that says that the uncommitted changes of a checkout are not measured, if the
-    measured `commit` is the current commit of the checkout. Returns "" if there are no such changes.
+    measured `commit` is the current commit of the checkout; "" if there are no such changes.
 
     `name` is the name of the commit in the text, such as "B" or "BAD".
     """
