@@ -400,7 +400,8 @@ class Sweep:
         items = ordered_items(self.plan.cases, self.seed)
         todo = [item for item in items if self._earlier_record(item) is None]
         if len(todo) < len(items):
-            done = f"{len(items) - len(todo)} of {len(items)} runs are done already"
+            of = count_text(items, "run is", "runs are")
+            done = f"{len(items) - len(todo)} of {of} done already"
             self.campaign.reporter.notice(done)
         if todo:
             self.campaign.reporter.notice(duration_text(todo, self.campaign))

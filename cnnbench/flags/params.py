@@ -85,7 +85,7 @@ class ObsoleteParams:
     kmp_affinity: str = flag("granularity=fine,verbose,compact,1,0", _OPENMP)
     kmp_settings: int = flag(1, _OPENMP)
     rewriter_config: str | None = flag(
-        None, "To switch the graph optimizer off, use --noenable_optimizations."
+        None, "To switch the graph optimizer off, use --noenable_optimizations.", unset=""
     )
     trt_mode: str = flag("", _TENSORRT, choices=("", "FP32", "FP16", "INT8"))
     trt_max_workspace_size_bytes: int = flag(4 << 30, _TENSORRT, maximum=2**63 - 1)

@@ -11,7 +11,7 @@ All patterns are bounded in length, so the time is linear in the size of the log
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from datetime import datetime, timezone
 from typing import NamedTuple, TypeAlias
 
 Line: TypeAlias = "tuple[int, str]"
@@ -19,13 +19,18 @@ Line: TypeAlias = "tuple[int, str]"
 
 _LONGEST, _MOST_SHAPES = 200, 50
 _BEFORE = rf'^[^{{"\n]{{0,{_LONGEST}}}?'
-_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+# Without the lookahead, digits behind a fraction could be read in several ways.
+_FRACTION = r"\d{1,9}(?!\d)"
+_CLOCK = rf"\d\d:\d\d:\d\d(?:[.,]{_FRACTION})?"
 _ISO = rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?"
-_MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
-_NAMED_DAY = rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?{_MONTH} [ \d]\d {_CLOCK}(?: \d{{4}})?"
-_TIME = rf"{_ISO}|{_NAMED_DAY}|{_CLOCK}|\d{{10}}\.\d{{1,9}}"
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_WEEKDAY = "(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?"
+_NAMED_DAY = rf"{_WEEKDAY}(?:{'|'.join(_MONTHS)}) [ \d]\d {_CLOCK}(?: \d{{4}})?"
+_SECONDS = rf"\d{{10}}\.{_FRACTION}"
+_TIME = rf"{_ISO}|{_NAMED_DAY}|{_CLOCK}|{_SECONDS}"
 _TIMES = re.compile(_TIME)
 _STREAM = "<std(?:out|err)>"
+_OFFSET = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$")
 _END = re.compile(rf"(?:[\]>:|]|{_TIME})\s{{0,2}}$")
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 
@@ -43,7 +48,8 @@ class ProcessLines(NamedTuple):
 
     Attributes:
       lines: the lines without prefixes; log lines of libraries and empty lines are left out.
-      time: time of the first line with its offset from UTC, ISO 8601; "" if lines have no time.
+      time: date and time of the first line that has them, ISO 8601, without an offset from UTC if
+        the line has none; "" if no prefix and no message of TensorFlow has a date.
     """
 
     lines: list[Line]
@@ -67,21 +73,25 @@ def lines_of_processes(text: str, known: str) -> list[ProcessLines]:
     """
     text = _COLOURS.sub("", text.replace("\r\n", "\n")) if "\x1b" in text or "\r" in text else text
     shapes = _learn_shapes(text, known)
-    found: dict[str, ProcessLines] = {}
+    found: dict[str, list[Line]] = {}
+    times: dict[str, str] = {}
     is_logged: dict[str, bool] = {}
     for number, whole in enumerate(text.split("\n"), start=1):
         prefix = next((m[0] for shape in shapes if (m := shape.match(whole))), "")
         name = _name_of_process(prefix) if prefix else ""
         line = whole[len(prefix) :].rstrip()
-        if name not in found:
-            found[name] = ProcessLines([], _first_time(prefix))
-        if _LOGGED.match(line):
+        lines = found.setdefault(name, [])
+        is_message = bool(_LOGGED.match(line))
+        dated = prefix + (line.partition(": ")[0] if is_message else "")
+        if dated and not times.get(name):
+            times[name] = _date(dated)
+        if is_message:
             is_logged[name] = True
         # An indented line after a log line continues the log line.
         elif line and not (is_logged.get(name) and line[:2] == "  "):
             is_logged[name] = False
-            found[name].lines.append((number, line))
-    return list(found.values())
+            lines.append((number, line))
+    return [ProcessLines(lines, times.get(name, "")) for name, lines in found.items()]
 
 
 def _learn_shapes(text: str, known: str) -> list[re.Pattern[str]]:
@@ -128,7 +138,22 @@ def _name_of_process(prefix: str) -> str:
     return " ".join(without_times.replace("<stderr>", "<stdout>").split())
 
 
-def _first_time(prefix: str) -> str:
-    """Returns the first time in a prefix that names its offset from UTC; "" if there is none."""
-    times: Iterable[str] = _TIMES.findall(prefix)
-    return next((time for time in times if re.search(r"T.*(?:Z|[+-]\d\d:?\d\d)$", time)), "")
+def _date(text: str) -> str:
+    """Returns the first date with a time in a text, as ISO 8601, and preferably one with an offset
+    from UTC. "" if there is none.
+    """
+    dates = [*filter(None, map(_iso_text, _TIMES.findall(text)))]
+    return next(filter(_OFFSET.search, dates), next(iter(dates), ""))
+
+
+def _iso_text(time: str) -> str:
+    """Converts a time in a prefix to ISO 8601; "" if it has no year."""
+    words = time.replace(",", ".").split()
+    if re.match(_ISO, time):
+        return "T".join(words)
+    if re.fullmatch(_SECONDS, time):
+        return datetime.fromtimestamp(float(time), timezone.utc).isoformat()
+    if len(words) < 4 or not words[-1].isdecimal():
+        return ""
+    month, day, clock, year = words[-4:]
+    return f"{year}-{_MONTHS.index(month) + 1:02}-{int(day):02}T{clock}"

@@ -80,7 +80,7 @@ def test_the_example_trains_and_evaluates(npz, quick_start, call):
 def test_the_example_is_checked(npz, call):
     check = ("data", "check", npz, f"--plugin={EXAMPLE}")
     out = call(*check).out
-    assert out.startswith(f"{npz}: npz\ntrain: 40 valid records in 1 files, ")
+    assert out.startswith(f"{npz}: npz\ntrain: 40 valid records in 1 file, ")
     assert "labels: 10 different from 0 to 9, 4 to 4 records each" in out
     with np.load(npz / "train.npz") as arrays:
         images, labels = arrays["images"], arrays["labels"]

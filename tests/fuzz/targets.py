@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from imports import GOLDEN, HOROVOD, IMPORTS
+from imports import GOLDEN, HOROVOD, IMPORTS, TRAINING
 
 from cnnbench.errors import BenchmarkError, UsageError
 
@@ -454,14 +454,29 @@ _MLPERF = """\
 """
 
 
+_PARAMETERS = """\
+{"model_name": "vgg11", "run_date": "2024-01-02T03:04:04.000000Z", "dataset": {"name": "imagenet"},
+ "tensorflow_version": {"version": "1.9.0", "git_hash": "v1.9.0"}, "machine_config":
+ {"gpu_info": {"count": 2, "model": "P100"}, "cpu_info": {"cpu_info": "Xeon", "num_cores": 8}},
+ "tensorflow_environment_variables": [{"name": "TF_X", "value": "1"}], "run_parameters": [
+ {"name": "batch_size", "long_value": 16}, {"name": "batch_size_per_device", "float_value": 8.0},
+ {"name": "model", "string_value": "vgg11"}, {"name": "devices", "string_value": "['/gpu:0']"}]}
+"""
+_FLAGS = 'Flags:       {"model": "trivial", "batch_size": 8, "device": "cpu", "precision": "bf16"}'
+
+
 @functools.cache
 def result_files() -> dict[str, bytes]:
-    """A result file of each format that `cnnbench import` reads, by name."""
+    """A result file of each format that `cnnbench import` reads, by name. A name that ends with
+    benchmark_run.log is that of a description, which is beside `_LOG_DIR`.
+    """
     from cnnbench.records.result_files import RUNS, load_run, run_row
 
     of_tools = IMPORTS.glob("*.json")
     of_ancestor = GOLDEN.glob("*.txt")
-    row = run_row(load_run(str(ROOT / "tests/frozen/runs/lenet-1.json")), {"model": "lenet"})
+    frozen = ROOT / "tests/frozen/runs/lenet-1.json"
+    record = json.loads(frozen.read_text())
+    row = run_row(load_run(str(frozen)), {"model": "lenet"})
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "result.csv"
         RUNS.append(str(table), [row])
@@ -470,7 +485,9 @@ def result_files() -> dict[str, bytes]:
     written = {
         **{"metric.log": _LOG_DIR, "horovod.txt": HOROVOD, "conbench.json": _CONBENCH},
         **{"asv_1.json": _ASV_1, "dllogger.txt": _DLLOGGER, "mlperf.txt": _MLPERF},
-        "result.csv": rows,
+        **{"result.csv": rows, "own.txt": TRAINING.replace("==========", f"{_FLAGS}\n==========")},
+        "official-benchmark_run.log": _PARAMETERS.replace("\n", ""),
+        "own-benchmark_run.log": json.dumps({"run_parameters": [], "record": record}),
     }
     return {**found, **{name: text.encode() for name, text in written.items()}}
 
@@ -508,13 +525,13 @@ def _replaced(
 
 def imports(generator: random.Random, folder: Path) -> None:
     """Damaged result files: what is imported must be read by every command, or be left out."""
-    data = mutated_result(generator, generator.choice([*result_files()]))
-    import_result(data, folder, pages=generator.random() < 0.1)
+    name = generator.choice([*result_files()])
+    import_result(mutated_result(generator, name), folder, name, pages=generator.random() < 0.1)
 
 
-def import_result(data: bytes, folder: Path, *, pages: bool = True) -> int:
+def import_result(data: bytes, folder: Path, name: str, *, pages: bool = True) -> int:
     """Imports a file and uses its records in all commands, or only in those that write no pages.
-    Returns the number of records.
+    Returns the number of records. `name` is one of `result_files`.
     """
     from cnnbench import cli
 
@@ -527,6 +544,9 @@ def import_result(data: bytes, folder: Path, *, pages: bool = True) -> int:
         return code, err.getvalue()
 
     path, results = folder / "file", str(folder / "results")
+    if name.endswith("benchmark_run.log"):
+        path = folder / "benchmark_run.log"
+        (folder / "metric.log").write_text(_LOG_DIR)
     path.write_bytes(data)
     code, told = command("import", str(path), f"--results={results}")
     if code not in (0, 3) or told.count("\n") > 4:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
-from growth import check_growth
+from growth import MOST, check_growth, growth
 from imports import HOROVOD, TRAINING, read
 
 from cnnbench.records.readers import READERS, read_results
@@ -153,3 +154,76 @@ def test_reading(name, tmp_path):
         return lambda: read_results(str(tmp_path / "results.json"))
 
     check_growth(prepare, 200)
+
+
+BEGINNINGS = (
+    *("Model:       x", "1\timages/sec: 1.0 +/- 1.0 (jitter = 1.0)\t1.0", "total images/sec: 1.0"),
+    *("Accuracy @ 1 = 1.0 Accuracy @ 5 = 1.0 [8 examples]", "Devices:     ['/cpu:0', ", "x = 1.0 "),
+    *("Iter #1: 1.0 img/sec per GPU", "Img/sec per GPU: 1.0 +-1.0", "[1,0]<stdout>:Model: x"),
+    *("2026-05-07T10:00:01.5Z 1 1 1/1.1-1 Model: x", "device:GPU:0 with 1-> physical GPU (device: "),
+    *('{"name": "current_examples_per_sec", "global_step": 1, "value": ', "run_id,a,\"", "' \t:"),
+    *('DLLL {"step": [], "data": {"v": ', ':::MLLOG {"time_ms": 1, "key": "run_start", "value": '),
+    *(":::MLPv0.5.0 x 1541000000.5 (a.py:1) run_start: ", "\x1b[36m", "x.py:1: Warning: "),
+)
+"""Beginnings of lines that readers know, and what their patterns look for."""
+
+
+def lines_of(repeated, count):
+    """A text of so many characters, with one line for each beginning that `repeated` continues."""
+    length = count // len(BEGINNINGS)
+    return "\n".join(repeated(text, length) for text in BEGINNINGS)
+
+
+SHAPES = {
+    "one line": lambda text, length: text * (length // len(text)),
+    "many lines": lambda text, length: f"{text}\n" * (length // len(text)),
+    "digits": lambda text, length: text + "1" * length,
+    "spaces": lambda text, length: text + " " * length + "x",
+}
+SIZES = {"many lines": 100_000}
+"""Characters of the small file, if not 500,000."""
+
+
+def check_linear(prepare, size):
+    """Fails if the time of a function grows faster than its input, which it may leave unread."""
+    assert growth(prepare, size) < MOST or growth(prepare, size) < MOST
+
+
+TEXT_READERS = [name for name in FILES if isinstance(FILES[name](1), str)]
+JSON_READERS = [name for name in FILES if name not in TEXT_READERS]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["", *TEXT_READERS])
+def test_hostile_text(name, shape, tmp_path):
+    def prepare(count):
+        (tmp_path / "a.log").write_text(lines_of(SHAPES[shape], count))
+        return lambda: read_results(str(tmp_path / "a.log"), reader=name)
+
+    check_linear(prepare, SIZES.get(shape, 500_000))
+
+
+@pytest.mark.parametrize("name", JSON_READERS)
+def test_numbers_of_many_digits(name, tmp_path):
+    text = json.dumps(FILES[name](1))
+
+    def prepare(count):
+        numbers = re.compile(r"(?<=[ \[])\d[\d.e-]*(?=[],}])")
+        digits = "1" * (count // len(numbers.findall(text)))
+        (tmp_path / "a.json").write_text(numbers.sub(digits, text))
+        return lambda: read_results(str(tmp_path / "a.json"))
+
+    check_linear(prepare, 500_000)
+
+
+@pytest.mark.parametrize("name", TEXT_READERS)
+def test_files_with_lines_that_are_left_out(name, tmp_path):
+    def prepare(count):
+        lines = FILES[name](count).splitlines(keepends=True)
+        step = len(lines) // count
+        parts = ["".join(lines[at : at + step]) for at in range(0, len(lines), step)]
+        text = "".join(f'{part}{at},"{{\n' for at, part in enumerate(parts))
+        (tmp_path / "a.log").write_text(text)
+        return lambda: read_results(str(tmp_path / "a.log"), reader=name)
+
+    check_linear(prepare, 200)

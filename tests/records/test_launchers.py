@@ -42,17 +42,44 @@ LAUNCHERS = {
 }
 
 
-@pytest.mark.parametrize("text", [TRAINING, HOROVOD], ids=["training", "horovod"])
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_prefixes_of_launchers(tmp_path, launcher, text):
-    prefix = LAUNCHERS[launcher]
+# Written from the loggers of MLCommons and NVIDIA.
+MLPERF = """\
+:::MLLOG {"time_ms": 1700000010000, "key": "run_start", "value": null}
+:::MLLOG {"time_ms": 1700000070000, "key": "run_stop", "metadata": {"status": "success"}}
+"""
+DLLOGGER = """\
+DLLL {"timestamp": "1700000000.5", "type": "METADATA", "metric": "v", "metadata": {"unit": "i/s"}}
+DLLL {"timestamp": "1700000002.5", "type": "LOG", "step": [], "data": {"v": 2.0}}
+"""
+
+
+def tagged(prefix, text):
+    """A log with this prefix, of three processes if the prefix has a rank, and the ranks."""
     ranks = range(8, 11) if "{rank" in prefix else (0,)
     lines = [
         prefix.format(rank=rank, s=second) + line + "\n"
         for second, line in enumerate((NOISE + text).splitlines())
         for rank in ranks
     ]
-    records, reasons = read(tmp_path, "".join(lines))
+    return "".join(lines), ranks
+
+
+@pytest.mark.parametrize("text", [MLPERF, DLLOGGER], ids=["mlperf", "dllogger"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_prefixes_of_logs_of_which_one_process_is_read(tmp_path, launcher, text):
+    log, _ = tagged(LAUNCHERS[launcher], text)
+    (record,), reasons = read(tmp_path, log)
+    (expected,), _ = read(tmp_path, text)
+    assert reasons == []
+    assert record.imported.values == expected.imported.values
+
+
+@pytest.mark.parametrize("text", [TRAINING, HOROVOD], ids=["training", "horovod"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_prefixes_of_launchers(tmp_path, launcher, text):
+    prefix = LAUNCHERS[launcher]
+    log, ranks = tagged(prefix, text)
+    records, reasons = read(tmp_path, log)
     assert reasons == []
     assert [one.status for one in records] == ["ok"] * len(ranks)
     total, batch = (706.17, 8) if text == TRAINING else (882.8, 128)
@@ -89,12 +116,24 @@ def test_lines_keep_their_numbers_and_spaces():
     ("prefix", "time"),
     [
         ("2026-05-07T10:00:01.5+05:30 ", "2026-05-07T10:00:01.5+05:30"),
-        ("2026-05-07T10:00:01 ", ""),  # of no known zone
+        ("2026-05-07 10:00:01,5 ", "2026-05-07T10:00:01.5"),
+        ("Thu May  7 10:00:01 2026 [host:1,0]<stdout>: ", "2026-05-07T10:00:01"),
+        ("[2026-05-07 10:00:01] 2026-05-07T04:30:01Z ", "2026-05-07T04:30:01Z"),
+        ("1778148001.5 ", "2026-05-07T10:00:01.500000+00:00"),
+        ("Thu May  7 10:00:01 ", ""),
         ("10:00:01 ", ""),
+        ("0: ", ""),
     ],
 )
-def test_only_a_time_with_its_zone_is_one(prefix, time):
+def test_the_date_of_a_prefix_is_the_time_of_its_process(prefix, time):
     assert found(f"{prefix}speed: 1\n") == [(["speed: 1"], time)]
+
+
+def test_messages_of_tensorflow_have_dates():
+    message = "2026-05-07 10:00:01.5: I tensorflow/core: x\n"
+    assert found(f"WARNING:tensorflow: old\n{message}speed: 1\n")[0][1] == "2026-05-07T10:00:01.5"
+    assert found(f"0: {message}0: speed: 1\n")[0][1] == "2026-05-07T10:00:01.5"
+    assert found("cnnbench: 2026-05-07 10:00:01 is late\nspeed: 1\n")[0][1] == ""
 
 
 def test_a_text_before_a_known_line_that_does_not_end_as_a_prefix_is_part_of_it():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cnnbench.base import plugins
 from cnnbench.base.terminal import LineWriter
+from cnnbench.base.text import count_text
 from cnnbench.data.dataset import SUBSETS, detect_dataset, find_dataset
 from cnnbench.data.folder import find_images
 from cnnbench.data.ratings_files import write_ratings_files
@@ -224,9 +225,8 @@ def _check_dataset(folder: str, options: CheckFlags) -> None:
         if not findings.records and not findings.defects:
             findings.defects.append(f"{files[0].parent}: the {subset} files contain no records")
         size = sum(path.stat().st_size for path in files)
-        lines.append(
-            f"{subset}: {findings.records} valid records in {len(files)} files, {size:,} bytes"
-        )
+        records = count_text(findings.records, "valid record", "valid records")
+        lines.append(f"{subset}: {records} in {count_text(files, 'file', 'files')}, {size:,} bytes")
         lines += [
             f"  {line}"
             for line in (

@@ -36,7 +36,11 @@ class ClusterParams:
         part=RunPart.TASK,
     )
     controller_host: str | None = flag(
-        None, "host:port of the controller.", compared_by=ComparedBy.PRESENCE, part=RunPart.TASK
+        None,
+        "host:port of the controller.",
+        compared_by=ComparedBy.PRESENCE,
+        part=RunPart.TASK,
+        unset="",
     )
     task_index: int = flag(
         0,

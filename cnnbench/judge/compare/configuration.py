@@ -234,6 +234,7 @@ OF_BENCHMARKS: dict[str, FactRule] = {
     "benchmark_version": _separates("the code of the benchmark has changed"),
     "python_version": _separates("another version of Python"),
     "python_implementation": _separates("another implementation of Python"),
+    "python_compiler": _separates("Python was built by another compiler"),
     "environment_name": _separates("another environment"),
     "requirement_*": _separates("another version of a library"),
     "env_*": _separates("environment variables are part of the environment"),

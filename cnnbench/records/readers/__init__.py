@@ -10,6 +10,7 @@ If it does not understand a line or a value, it reports this with `ResultFile.sk
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections import Counter
@@ -40,8 +41,12 @@ MIXED = (
 CNNBENCH = "cnnbench"
 UNKNOWN_OF_OWN_RUN = ("step_seconds", "memory", "startup")
 _MOST_SHOWN = 60
-# Words for infinity and NaN that C libraries write into JSON, which JSON does not know.
+
+LONGEST_LINE = 1 << 20
+"""Longest line of a log or table that is read, in characters."""
+
 _FRACTION = re.compile(r"\.\d{1,20}")
+# Words for infinity and NaN that C libraries write into JSON, which JSON does not know.
 _BARE_WORD = re.compile(rb"(?<=[:\[,\s])-?(?:inf|nan)(?=\s*[,}\]])")
 
 CLOCKS = ("real", "cpu")
@@ -128,17 +133,31 @@ class ResultFile:
         """
         return datetime.fromtimestamp(os.stat(self.path).st_mtime, timezone.utc).isoformat()
 
+    @cached_property
+    def text(self) -> str:
+        """The content of the file. Invalid UTF-8 is replaced. Lines of more than `LONGEST_LINE`
+        characters are reported, and empty in the text.
+        """
+        text = self.data.decode("utf-8-sig", "replace").replace("\r\n", "\n")
+        if len(text) <= LONGEST_LINE:
+            return text
+        lines = text.split("\n")
+        for number, line in enumerate(lines, start=1):
+            if len(line) > LONGEST_LINE:
+                self.skip(number, line, f"has more than {LONGEST_LINE:,} characters")
+                lines[number - 1] = ""
+        return "\n".join(lines)
+
     @property
     def lines(self) -> Iterator[Line]:
-        """All lines of the file, each with its line number. Invalid UTF-8 is replaced."""
-        text = self.data.decode("utf-8-sig", "replace")
-        return enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
+        """All lines of the file, each with its line number; see `text`."""
+        return enumerate(self.text.split("\n"), start=1)
 
     def processes(self, known: str) -> Sequence[ProcessLines]:
         """Returns the lines of each process in a log, without prefixes of launchers, log lines of
         libraries and empty lines. `known` is as in `lines_of_processes`.
         """
-        return lines_of_processes(self.data.decode("utf-8-sig", "replace"), known)
+        return lines_of_processes(self.text, known)
 
     def skip(
         self, line: int, text: str, reason: str = "is not understood", *, is_foreign: bool = False
@@ -340,7 +359,7 @@ class ResultFile:
         config = {**config, "imported_from": program, **({RESULT_LABEL: labels} if labels else {})}
         if "model" in config and config["model"] is None:
             # Runs of unknown networks are never repetitions of each other.
-            config["model_of_file"] = self.sha256[:12]
+            config["model_of_file"] = f"{self.sha256[:12]}-{part}"
         if time is None:
             imported["unknown"] = (*imported.get("unknown", ()), START)
         # A label with another commit removes the date of the commit.
@@ -429,11 +448,13 @@ def parse_object(text: str) -> dict[str, Any] | None:
 
 
 def scalars(mapping: object) -> Iterator[tuple[str, Any]]:
-    """Yields the items of a mapping whose values are texts, numbers or booleans. Yields nothing if
-    `mapping` is no mapping.
+    """Yields the items of a mapping. Lists and objects are converted to JSON text, and null is left
+    out. Yields nothing if `mapping` is no mapping.
     """
     for key, value in mapping.items() if isinstance(mapping, dict) else ():
-        if isinstance(value, (str, int, float, bool)):
+        if isinstance(value, (list, dict)):
+            yield key, json.dumps(value, sort_keys=True)
+        elif value is not None:
             yield key, value
 
 

@@ -9,12 +9,18 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from cnnbench.base.files import read_file
-from cnnbench.records.readers import ResultFile, is_amount, parse_object, register_reader
+from cnnbench.records.readers import (
+    MIXED,
+    ResultFile,
+    is_amount,
+    parse_object,
+    register_reader,
+)
 from cnnbench.records.readers.tf_cnn_benchmarks import RunLog
 from cnnbench.records.run import PrintedSpeed, RunRecord
 
@@ -35,6 +41,17 @@ _PARAMETERS = {
     **{"num_batches": "Num batches", "data_format": "Data format", "optimizer": "Optimizer"},
     **{"variables": "Variables", "variable_update": "Variables", "all_reduce_spec": "AllReduce"},
 }
+
+
+class _Metric(NamedTuple):
+    """A line of metric.log, with its number and its text."""
+
+    number: int
+    text: str
+    name: str
+    value: Any
+    step: int
+    time: str
 
 
 @dataclass
@@ -95,25 +112,44 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
         own.sha256 = hashlib.sha256(metrics + described).hexdigest()
         file = own
     started = str(about.get("run_date") or "")
-    runs = _runs(file, started)
+    metrics = [*_metrics(file)]
+    if mixed := _mixed_line(metrics):
+        return file.skip(mixed.number, mixed.text, MIXED)
+    runs = _runs(file, metrics, started)
     if "record" in about and not (runs and runs[-1].described):
         runs.append(_Values(started, described=True))  # It ended before it printed a row.
     for part, run in enumerate(runs, start=1):
         yield _record(file, part, run, about if run.described else {})
+    return None
 
 
-def _runs(file: ResultFile, last_run_started: str) -> list[_Values]:
+def _metrics(file: ResultFile) -> Iterator[_Metric]:
+    """Yields the lines of metric.log. Lines that are not understood are named."""
+    for number, text in file.lines:
+        line = parse_object(text) or {}
+        name, step = line.get("name"), line.get("global_step") or 0
+        if isinstance(name, str) and type(step) is int:
+            time = str(line.get("timestamp") or "")
+            yield _Metric(number, text, name, line.get("value"), step, time)
+        elif text.strip() and "run_parameters" not in line:
+            file.skip(number, text)
+
+
+def _mixed_line(metrics: Iterable[_Metric]) -> _Metric | None:
+    """Returns a line that shows that several processes wrote into the file at the same time: two
+    steps in a row are logged twice each. A run that is killed repeats at most one step.
+    """
+    rows = [metric for metric in metrics if metric.name == _ROW]
+    for first, second, third, fourth in zip(rows, rows[1:], rows[2:], rows[3:], strict=False):
+        if first.step == second.step < third.step == fourth.step:
+            return fourth
+    return None
+
+
+def _runs(file: ResultFile, metrics: Sequence[_Metric], last_run_started: str) -> list[_Values]:
     """Returns the runs of metric.log. The numbers of steps increase within a run."""
     runs: list[_Values] = []
-    for number, text in file.lines:
-        line = parse_object(text)
-        name, value = (line or {}).get("name"), (line or {}).get("value")
-        step = (line or {}).get("global_step") or 0
-        if line is None or not isinstance(name, str) or type(step) is not int:
-            if text.strip() and "run_parameters" not in (line or {}):
-                file.skip(number, text)
-            continue
-        time = str(line.get("timestamp") or "")
+    for number, text, name, value, step, time in metrics:
         if (
             not runs
             or (runs[-1].started < last_run_started <= time)
@@ -154,6 +190,7 @@ def _record(file: ResultFile, part: int, run: _Values, about: Mapping[str, Any])
         log.header.pop("Batch size", None)
     if version := (about.get("tensorflow_version") or {}).get("version"):
         log.header["TensorFlow"] = str(version)
+    log.software = _software(about)
     return log.make_record(part, run.started, {}, _machine(about.get("machine_config") or {}))
 
 
@@ -178,6 +215,18 @@ def _add_official_model(
     if dtype := re.search("float(?:16|32)", str(parameters.get("dtype"))):
         log.header["Data type"] = dtype[0]
     log.parameters = {f"parameter_{name}": str(value) for name, value in parameters.items()}
+
+
+def _software(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the commit of TensorFlow and the environment variables in benchmark_run.log, by name
+    in records.
+    """
+    variables = about.get("tensorflow_environment_variables") or ()
+    known = {f"env_{variable.get('name')}": variable.get("value") for variable in variables}
+    if commit := (about.get("tensorflow_version") or {}).get("git_hash"):
+        # The logger of Python 3 wrote the bytes b'v1.9.0'.
+        known["tensorflow_git_version"] = str(commit).removeprefix("b'").removesuffix("'")
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _machine(config: Mapping[str, Any]) -> dict[str, Any]:

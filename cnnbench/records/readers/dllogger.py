@@ -18,12 +18,15 @@ _OF_REPETITION = ("seed", "local_rank", "rank")
 
 
 class _Summary(NamedTuple):
-    """The summary of a run: values by name of the metric, with what the log says about them."""
+    """A summary of a run: values by name of the metric, with what the log says about them, and the
+    number of the run in the log.
+    """
 
     values: Mapping[str, Any]
     metadata: Mapping[str, Mapping[str, Any]]
     parameters: Mapping[str, Any]
     started_at: object
+    run: int
 
 
 @register_reader(DLLOGGER, with_prefixes(_MARK + r'\{"'))
@@ -45,16 +48,24 @@ def _summaries(contents: Iterable[Mapping[str, Any]]) -> Iterator[_Summary]:
     metadata: dict[str, Mapping[str, Any]] = {}
     parameters: dict[str, Any] = {}
     started: object = None
+    first_keys: Any = None
+    run, is_summarized = 1, False
     for content in contents:
         data, step = content.get("data"), content.get("step")
         started = started or _time(content)
         if content.get("type") == "METADATA":
             metadata[str(content.get("metric"))] = content.get("metadata") or {}
         elif step == "PARAMETER" and isinstance(data, dict):
-            # A program that appends to the file begins each run with its parameters.
-            parameters, started = dict(scalars(data)), _time(content)
+            # A program may write several lines of parameters. If it appends to a file, it begins
+            # each run with the same keys.
+            if is_summarized or data.keys() == first_keys:
+                run, is_summarized = run + 1, False
+                parameters, first_keys, started = {}, None, _time(content)
+            first_keys = first_keys or data.keys()
+            parameters |= scalars(data)
         elif step in ([], "") and isinstance(data, dict):
-            yield _Summary(data, metadata, parameters, started)
+            is_summarized = True
+            yield _Summary(data, metadata, parameters, started, run)
 
 
 def _contents(file: ResultFile, lines: Iterable[Line]) -> Iterator[Mapping[str, Any]]:
@@ -84,11 +95,13 @@ def _records(file: ResultFile, summary: _Summary, name: str, part: int) -> Itera
         summary.values[name],
         unit,
         part,
+        # A metric in two summaries of a run is not a repetition.
+        position=file.position(name, {"run": summary.run}),
         higher_is_better=higher,
         environment={
             f"context_{key}": text
             for key, text in summary.parameters.items()
-            if key not in _OF_REPETITION and "/" not in str(text)
+            if key.lower() not in _OF_REPETITION and "/" not in str(text)
         },
         started_at=summary.started_at,
     )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from cnnbench.records.launchers import Line, with_prefixes
 from cnnbench.records.readers import (
+    MIXED,
     ResultFile,
     is_amount,
     mean_amount,
@@ -30,7 +31,7 @@ _EARLY = re.compile(
 _BATCH = "global_batch_size"
 _BEGINNINGS = ("cache_clear", "init_start", "run_start")
 # Values that describe the submission, or that differ between repetitions.
-_NO_CONTEXT = re.compile(r"submission_\w+|seed|cache_clear|global_batch_size|\w+_(?:start|stop)")
+_NO_CONTEXT = re.compile(r"submission_\w+|\w*seed|cache_clear|global_batch_size|\w+_(?:start|stop)")
 
 
 class _Event(NamedTuple):
@@ -62,6 +63,8 @@ class _Run:
             self.benchmark = str(value)
         if event.key == "run_start":
             self.started = event.seconds
+        elif event.key == "run_stop" and self.seconds is not None:
+            self.status = MIXED  # A run ends once.
         elif event.key == "run_stop" and self.started is not None:
             self.seconds = event.seconds - self.started
             is_success = isinstance(value, dict) and value.get("success") is True
@@ -83,7 +86,10 @@ def read_mlperf(file: ResultFile) -> Iterator[RunRecord]:
     """
     # If all processes of a job log the run, each of them logs the same one.
     of_processes = ([*_runs(_events(file, lines))] for lines, _ in file.processes(_KNOWN))
-    for number, run in enumerate(next(filter(None, of_processes), ())):
+    runs = next(filter(None, of_processes), [])
+    if any(run.status == MIXED for run in runs):
+        return file.skip(0, MLPERF, MIXED)
+    for number, run in enumerate(runs):
         name = run.benchmark or "run"
         if run.status:
             file.skip(0, name, run.status)
@@ -103,6 +109,7 @@ def read_mlperf(file: ResultFile) -> Iterator[RunRecord]:
                 environment=_environment(run),
                 started_at=run.started,
             )
+    return None
 
 
 def _runs(events: Iterable[_Event]) -> Iterator[_Run]:

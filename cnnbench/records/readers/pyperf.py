@@ -67,6 +67,8 @@ def _environment(facts: Mapping[str, Any]) -> dict[str, Any]:
         "python_compiler": facts.get("python_compiler"),
         # "perf_counter(), resolution: 1.00 ns": the resolution is a property of the machine.
         "clock": str(facts["timer"]).partition(",")[0] if "timer" in facts else None,
+        # pyperf names only a garbage collector that does not run.
+        "garbage_collection": False if facts.get("python_gc") == "disabled" else None,
         "program_version": next((facts[name] for name in _OF_PROGRAM if name in facts), None),
         # The version of pyperformance, a suite of benchmarks.
         "benchmark_version": facts.get("performance_version"),

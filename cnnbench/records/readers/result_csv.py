@@ -48,7 +48,7 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
         elif cells:
             row = {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
             # A later row does not change the records of the rows before it.
-            part = ResultFile(file.path, line.encode(), file.options, file.skipped)
+            part = ResultFile(file.path, line.encode(), file.options)
             try:
                 yield part.own_run(_run(row), values=_values(row))
             except (KeyError, TypeError, ValueError) as error:

@@ -143,6 +143,7 @@ class RunLog:
       rows: rows of the table of speeds.
       values: values by name of the metric.
       parameters: further entries of `config`, by name.
+      software: further properties of the software, by name in records.
       is_complete: whether the output has its last lines.
       mixed: the first line that shows that lines of several processes are mixed.
     """
@@ -153,6 +154,7 @@ class RunLog:
         self.rows: list[PrintedSpeed] = []
         self.values: dict[str, float] = {}
         self.parameters: dict[str, str] = {}
+        self.software: dict[str, Any] = {}
         self.is_complete = False
         self._seen: set[str] = set()
         self.mixed: Line | None = None
@@ -222,14 +224,15 @@ class RunLog:
         known: dict[str, Any] = {"tensorflow_version": version} if version else {}
         if gpus:
             known["gpu_names"] = [gpus[number] for number in sorted(gpus)]
-        known |= environment or {}
+        known |= {**self.software, **(environment or {})}
         status = "ok" if self.is_complete else "interrupted"
+        started = self.file.time(time)
         # Only cnnbench prints the flags that differ from their defaults.
         flags = parse_object(self.header.get("Flags", ""))
         if flags is not None:
             run = RunRecord(
                 run_id=self.file.run_id(CNNBENCH, part),
-                started_at=time or self.file.changed_at,
+                started_at=started or self.file.changed_at,
                 status=status,
                 command=(),
                 config=flags,
@@ -237,7 +240,7 @@ class RunLog:
                 batch=batch,
                 placement=placement,
             )
-            return self._own_record(run, part, () if time else (START,))
+            return self._own_record(run, part, () if started else (START,))
         lacks = {
             "model": "model" not in config,
             "precision": "precision" not in config,
@@ -249,7 +252,7 @@ class RunLog:
         return self.file.run(
             PROGRAM,
             config | self.parameters,
-            started_at=time,
+            started_at=started or "",
             status=status,
             part=part,
             environment=known,

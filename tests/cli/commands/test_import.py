@@ -10,7 +10,7 @@ import shutil
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from imports import GOLDEN, HOROVOD, TRAINING, edited
+from imports import GOLDEN, HOROVOD, IMPORTS, TRAINING, edited
 
 from cnnbench.records.files import check_folder_writable
 from cnnbench.records.result_files import load_records
@@ -115,6 +115,15 @@ def test_a_report_of_imported_runs_has_only_tables_with_content(imported, call, 
     assert "| run.log |" in text
 
 
+@pytest.mark.parametrize("path", sorted(IMPORTS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_report_of_benchmarks_names_no_value_that_is_absent(call, tmp_path, path):
+    call("import", path, into(tmp_path / "r"), code=None)
+    if path.stem != "hyperfine_failed":  # It has no record.
+        text = call("report", tmp_path / "r", "--format=markdown").out
+        assert "None" not in text
+        assert not re.search(r"^\|[-: |]+\|\n(?!\|)", text, re.MULTILINE)
+
+
 def test_importing_twice_changes_nothing(imported, call, tmp_path, transcript):
     imported(TRAINING)
     (file,) = (tmp_path / "results").rglob("*.json")
@@ -211,6 +220,11 @@ def test_imported_records_are_compared_with_what_cannot_be_judged(
     out = call("compare", sides[0], tmp_path / "own", code=3).out
     assert "imported_from" in out
     assert "num_warmup_batches" not in out
+    # A property that is unknown on one side is not equal to a known one.
+    permitted = "--allow_different=imported_from,tensorflow_version,num_batches"
+    words = ("compare", sides[0], tmp_path / "own", permitted, "--format=json")
+    (found,) = json.loads(call(*words, code=3).out)["configurations"]
+    assert "precision" in [one["fact"] for one in found["differences"] if one["blocks"]]
 
 
 def test_a_history_and_a_report_show_imported_and_new_records(sides, call, runs):

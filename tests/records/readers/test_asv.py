@@ -221,3 +221,13 @@ def test_values_for_which_higher_is_better(call, imported, tmp_path):
     out = call("history", tmp_path / "r", "--metric=benchmark_score").out
     assert "higher is better" in out
     assert "0.9000" in out
+
+
+@pytest.mark.parametrize("time", [1e30, float("inf"), -1.0, "yesterday", {}])
+def test_times_that_are_none_are_named(tmp_path, time):
+    document = results(results={"b.time_sum": [[1.0], [], "v1", time]}, date=time)
+    (record,), reasons = read(tmp_path, document)
+    assert reasons
+    assert all(reason.endswith(" is not a time") for reason in reasons)
+    assert record.subject.committed_at is None
+    assert "started_at" in record.imported.unknown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.readers import read_results
 
@@ -64,7 +65,8 @@ def test_both_files_of_a_folder_are_one_run_and_killed_ones_stand_before_it(tmp_
     machine = {"gpu_info": gpu, "cpu_info": cpu, "memory_total": 2**34}
     about = {
         **{"model_name": "vgg11", "machine_config": machine},
-        "tensorflow_version": {"version": "1.9.0", "git_hash": "b'v1.9'"},
+        "tensorflow_version": {"version": "1.9.0", "git_hash": "b'v1.9-0'"},
+        "tensorflow_environment_variables": [{"name": "TF_ENABLE_X", "value": "1"}],
         "run_parameters": [{"name": name, **one} for name, one in parameters.items()],
     }
     speeds = [("current_examples_per_sec", 90.0, 1), ("current_examples_per_sec", 95.0, 10)]
@@ -83,7 +85,8 @@ def test_both_files_of_a_folder_are_one_run_and_killed_ones_stand_before_it(tmp_
     assert (record.config["model"], record.batch.global_, throughput(record)) == ("vgg11", 16, 94.5)
     assert [one.images_per_sec for one in record.imported.printed] == [90.0, 95.0]
     assert record.environment == {
-        **{"tensorflow_version": "1.9.0", "gpu_names": ["Tesla P100"] * 2},
+        **{"tensorflow_version": "1.9.0", "tensorflow_git_version": "v1.9-0"},
+        **{"env_TF_ENABLE_X": "1", "gpu_names": ["Tesla P100"] * 2},
         **{"memory_bytes": 2**34, "cpu_model": "Xeon", "logical_cpus": 8},
     }
 
@@ -102,6 +105,25 @@ def test_a_folder_without_a_description_has_runs_of_an_unknown_network(tmp_path)
     )
     assert (record.status, throughput(record), record.config["model"]) == ("ok", 100.0, None)
     assert len(record.imported.printed) == 1
+
+
+def test_lines_of_two_processes_are_refused(tmp_path):
+    lines = [line("current_examples_per_sec", 90.0, step) for step in (1, 10, 20)]
+    lines.append(line("average_examples_per_sec", 80.0, 20))
+    records, (skipped,) = read_lines(tmp_path, *(one for text in lines for one in (text, text)))
+    assert not records
+    assert "mpirun --tag-output" in skipped.reason
+
+
+def test_runs_that_were_killed_and_started_again_are_not_mixed(tmp_path):
+    steps = (1, 1, 10, 1, 10, 20)
+    lines = [line("current_examples_per_sec", 90.0, step) for step in steps]
+    lines.append(line("average_examples_per_sec", 80.0, 20))
+    records, skipped = read_lines(tmp_path, *lines)
+    assert [one.status for one in records] == ["interrupted", "interrupted", "ok"]
+    assert not skipped
+    # Their networks are unknown, so that none is a repetition of another.
+    assert len({Configuration.of(one).key for one in records}) == 3
 
 
 def test_evaluations_have_the_speed_of_all_their_examples(tmp_path):

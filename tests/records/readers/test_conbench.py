@@ -32,7 +32,8 @@ def test_a_result_that_is_sent(tmp_path):
     assert record.started_at == "2024-05-01T10:00:00+00:00"
     assert record.environment == {
         **{"hostname": "h", "cpu_model": "Fast", "logical_cpus": "8"},
-        **{"context_benchmark_language": "C++", "info_compiler": "gcc"},
+        **{"context_benchmark_language": "C++", "context_flags": '{"a": 1}'},
+        "info_compiler": "gcc",
     }
 
 

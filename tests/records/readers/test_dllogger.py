@@ -61,6 +61,39 @@ def test_runs_of_one_file_and_other_parameters(tmp_path):
     assert all("context_seed" not in one.environment for one in records)
 
 
+def test_a_metric_that_occurs_twice_in_a_run_is_not_averaged(tmp_path):
+    again = line(type="LOG", step=[], data={"train_throughput": 9.0})
+    records, _ = read(tmp_path, log({"train_throughput": 1.0}) + again + log({"latency": 20.0}))
+    assert benchmark_rows(records) == [
+        *(("train_throughput", 1.0, None), ("train_throughput 2", 9.0, None)),
+        ("latency", 0.02, None),
+    ]
+    # A run after it with the same parameters is a repetition.
+    both = log({"train_throughput": 1.0}) + log({"train_throughput": 2.0})
+    first, second = read(tmp_path, both)[0]
+    assert first.config == second.config
+
+
+def test_several_lines_of_parameters_are_those_of_one_run(tmp_path):
+    more = line(type="LOG", step="PARAMETER", data={"SEED": 7, "precision": "fp16"})
+    killed = log({}, step=[1])  # It has no summary.
+    text = more + killed + more + log({"latency": 20.0}) + more + log({"latency": 21.0})
+    first, second = read(tmp_path, text)[0]
+    assert first.config == second.config
+    assert first.environment == second.environment
+    assert first.environment == {
+        **{"context_precision": "fp16", "context_arch": "resnet50", "context_batch_size": 64}
+    }
+
+
+def test_lists_of_parameters_separate(tmp_path):
+    environments = [
+        read(tmp_path, log({"train_throughput": 1.0}, parameters={"gpus": gpus}))[0][0].environment
+        for gpus in ([0], [0, 1])
+    ]
+    assert [one["context_gpus"] for one in environments] == ["[0]", "[0, 1]"]
+
+
 def test_the_processes_of_a_job_are_one_run(tmp_path):
     lines = log({"train_throughput": 1.0}).splitlines()
     text = "".join(f"{rank}: {one}\n" for one in lines for rank in (0, 1))

@@ -79,6 +79,31 @@ def test_a_log_of_a_launcher(tmp_path):
     assert reasons == []
 
 
+@pytest.mark.parametrize("block", [1, 3, 100])
+def test_a_log_of_several_processes_without_tags_is_refused(tmp_path, block):
+    lines = log().splitlines(keepends=True)
+    parts = [lines[at : at + block] for at in range(0, len(lines), block)]
+    records, reasons = read(tmp_path, "".join(line for part in parts for line in part * 2))
+    if block < len(lines):
+        assert not records
+        assert ["mpirun --tag-output" in reason for reason in reasons] == [True]
+    else:  # They are two runs one after the other.
+        assert len(records) == 4
+        assert reasons == []
+
+
+def test_lists_of_hyperparameters_separate_and_seeds_do_not(tmp_path):
+    texts = [
+        event("opt_learning_rate_decay_boundary_epochs", epochs)
+        + event("run_set_random_seed", seed)
+        + log()
+        for seed, epochs in enumerate(([30, 60], [30, 60], [40, 60]))
+    ]
+    same, again, other = (read(tmp_path, text)[0][0].environment for text in texts)
+    assert same == again
+    assert other == {**same, "context_opt_learning_rate_decay_boundary_epochs": "[40, 60]"}
+
+
 def test_the_first_rounds(tmp_path):
     lines = [
         ":::MLPv0.5.0 resnet 1541000000.500000000 (a.py:1) run_start",

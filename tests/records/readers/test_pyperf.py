@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from imports import benchmark_rows, content, file_rows, read
 
@@ -35,6 +37,7 @@ def test_commit_time_and_environment(tmp_path):
         **{"python_version": "3.12.1 (64-bit)", "python_implementation": "cpython"},
         **{"timer": "perf_counter(), resolution: 1.00 ns", "pyperf_version": "2.6.0"},
         **{"performance_version": "1.11.0", "django_version": "3.2.4", "cpu_count": 4},
+        "python_gc": "disabled",
     }
     (record,), reasons = read(tmp_path, suite([1.0, 3.0], **metadata))
     assert reasons == []
@@ -44,8 +47,23 @@ def test_commit_time_and_environment(tmp_path):
     assert record.environment == {
         **{"python_version": "3.12.1", "python_implementation": "cpython", "logical_cpus": 4},
         **{"clock": "perf_counter()", "program_version": "2.6.0", "benchmark_version": "1.11.0"},
-        "requirement_django": "3.2.4",
+        **{"requirement_django": "3.2.4", "garbage_collection": False},
     }
+
+
+def test_each_commit_is_a_point_at_the_date_of_its_run(call, tmp_path):
+    (tmp_path / "files").mkdir()
+    for day in range(10):
+        document = suite([1.0 + day], commit_id=str(day) * 40)
+        (run,) = document["benchmarks"][0]["runs"]
+        run["metadata"]["date"] = f"2024-05-{20 - day} 10:00:00.5"
+        (tmp_path / "files" / f"{day}.json").write_text(json.dumps(document))
+    err = call("import", tmp_path / "files", f"--results={tmp_path}/r").err
+    assert "no time of the run" not in err
+    out = call("history", tmp_path / "r", "--metric=benchmark_seconds", "--format=json").out
+    (series,) = json.loads(out)["series"]
+    assert [point["commit"][0] for point in series["points"]] == [*"9876543210"]
+    assert [point["value"] for point in series["points"]] == [10.0 - day for day in range(10)]
 
 
 def test_a_name_that_occurs_twice_is_not_averaged(tmp_path):

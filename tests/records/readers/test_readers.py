@@ -12,6 +12,7 @@ from imports import IMPORTS, TRAINING, read
 
 from cnnbench.errors import UsageError
 from cnnbench.records.readers import (
+    LONGEST_LINE,
     READERS,
     ReadOptions,
     ResultFile,
@@ -125,7 +126,8 @@ def test_values_of_files():
     assert mean_amount([]) is None
     assert [parse_object(text) for text in ('{"a": 1}', "[1]", "{")] == [{"a": 1}, None, None]
     mixed = {"a": 1, "b": "t", "c": True, "d": 0.5, "e": None, "f": [1]}
-    assert dict(scalars(mixed)) == {"a": 1, "b": "t", "c": True, "d": 0.5}
+    assert dict(scalars(mixed)) == {"a": 1, "b": "t", "c": True, "d": 0.5, "f": "[1]"}
+    assert dict(scalars({"a": {"y": 1, "x": [None]}})) == {"a": '{"x": [null], "y": 1}'}
     assert [*scalars([1])] == []
 
 
@@ -219,10 +221,12 @@ def test_lines_that_are_skipped_are_those_of_the_record_behind_them(file):
     assert (first.imported.skipped_lines, second.imported.skipped_lines) == ((2, 3), ())
 
 
-def test_runs_of_unknown_networks_are_of_their_file(file):
-    (known, unknown) = (file.run("prog", {"model": model}) for model in ("lenet", None))
+def test_runs_of_unknown_networks_are_different_configurations(file):
+    known = file.run("prog", {"model": "lenet"})
     assert "model_of_file" not in known.config
-    assert unknown.config["model_of_file"] == file.sha256[:12]
+    first, second = (file.run("prog", {"model": None}, part=part) for part in (1, 2))
+    assert first.config["model_of_file"] != second.config["model_of_file"]
+    assert first.config["model_of_file"].startswith(file.sha256[:12])
 
 
 def test_words_for_numbers_that_are_no_numbers():
@@ -231,6 +235,14 @@ def test_words_for_numbers_that_are_no_numbers():
     assert str(document) == "{'a': [inf, -inf, nan, 1], 'b': 'inf'}"
     with pytest.raises(ValueError, match="column 7"):
         ResultFile("a.json", b'{"a": information}').json()
+
+
+def test_a_line_that_is_too_long_is_named(tmp_path):
+    for line in ("x" * (LONGEST_LINE + 1), "1\timages/sec: " + "1" * LONGEST_LINE):
+        (record,), (reason,) = read(tmp_path, f"{TRAINING}{line}\n")
+        assert reason.endswith(f" has more than {LONGEST_LINE:,} characters")
+        last = len(TRAINING.splitlines()) + 1
+        assert (record.status, record.imported.skipped_lines) == ("ok", (last,))
 
 
 EXPORTED = '{"results": [{"command": "sleep", "times": [0.5, 0.6], "exit_codes": [0, 0]}]}'

@@ -39,7 +39,7 @@ def planned(**flags):
     """The lines so far of a run that is planned and not made, and its log."""
     params = Params(device="cpu", ml_perf_compliance_logging=True, **flags)
     plan, lines = make_plan(params), []
-    return lines, MLPerfLog(plan, lines.append)
+    return lines, MLPerfLog(plan, lines.append, plan.to_json())
 
 
 def values_of(lines):
@@ -246,3 +246,10 @@ def test_the_passes_of_a_step_are_named():
     found = values_of(lines)
     assert found["gradient_accumulation_steps"] == 3
     assert found["global_batch_size"] == 48
+
+
+def test_the_flags_that_differ_from_their_defaults_are_named():
+    lines, _ = planned(model="trivial", precision="bf16")
+    flags = values_of(lines)["cnnbench_flags"]
+    assert flags["precision"] == "bf16"
+    assert "ml_perf_compliance_logging" not in flags

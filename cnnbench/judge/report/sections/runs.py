@@ -585,7 +585,8 @@ def conditions_section(results: ReportSubject) -> Iterable[Content]:
     checked, marked, kinds = _count_disturbances(results)
     if not checked:
         return
-    text = f"In {marked} of {checked} processes something may have distorted the values."
+    processes = count_text(checked, "process", "processes")
+    text = f"In {marked} of {processes} something may have distorted the values."
     yield (
         Paragraph(text, "unsure") if marked else Paragraph("No check found a disturbance.", "good")
     )

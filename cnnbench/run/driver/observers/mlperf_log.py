@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cnnbench.data.coco import CROP_TRIES
@@ -25,9 +25,17 @@ _BENCHMARKS = {"resnet50_v1.5": "resnet", "ssd300": "ssd"}
 
 
 class MLPerfLog(Observer):
-    """Logs a training for MLPerf: its settings, the blocks between evaluations, and its end."""
+    """Logs a training for MLPerf: its settings, the blocks between evaluations, and its end.
 
-    def __init__(self, plan: RunPlan, write: Callable[[str], None]) -> None:
+    Args:
+      write: writes a line.
+      config: the flags in the record. Those that differ from their defaults are logged with a key of
+        cnnbench, so that `cnnbench import` never combines runs with different flags.
+    """
+
+    def __init__(
+        self, plan: RunPlan, write: Callable[[str], None], config: Mapping[str, Any]
+    ) -> None:
         self._plan, self._target, model = plan, plan.length.target, plan.network.model
         names = (*model.host_metric_names, *model.metric_names)
         # Chooses the metric that is logged as the accuracy.
@@ -54,6 +62,7 @@ class MLPerfLog(Observer):
             "gradient_accumulation_steps": plan.length.passes,
             **_mlperf_network_settings(plan),
             **_mlperf_optimizer_settings(plan),
+            "cnnbench_flags": plan.changed_flags(config),
         }
         for key, value in settings.items():
             self._log_event(_POINT, key, value)

@@ -43,7 +43,8 @@ def opened_observers(run: RunContext, work: NetworkWork) -> Iterator[list[Observ
             record = run.measurements.make_record("interrupted").to_dict()
             add(BenchmarkLog(folder, config, parameters, facts, test_id, record))
         if flags.ml_perf_compliance_logging and plan.work.trains:
-            add(MLPerfLog(plan, run.output.messages.write_unprefixed))
+            config = run.measurements.parts.config
+            add(MLPerfLog(plan, run.output.messages.write_unprefixed, config))
         for make in OBSERVERS.values():
             if (made := make(flags)) is not None:
                 add(made)
