@@ -9,11 +9,12 @@ from imports import IMPORTS, benchmark_rows, content, file_rows, read
 from cnnbench.records.readers import read_results
 
 
-def results(*seconds, python="3.11.7", timer="perf_counter", disable_gc=False):
+def results(*seconds, python="3.11.7", compiler="GCC 12", timer="perf_counter", disable_gc=False):
     """A file with one test for each value, all with the same name."""
     options = {"timer": timer, "disable_gc": disable_gc}
+    of_python = {"python_version": python, "python_compiler": compiler}
     return {
-        "machine_info": {"python_version": python, "cpu": {"brand_raw": "Fast"}},
+        "machine_info": {**of_python, "cpu": {"brand_raw": "Fast"}},
         "commit_info": {"id": "a" * 40, "time": "2024-05-01T10:00:00+02:00", "dirty": False},
         "datetime": "2024-05-02T08:00:00.123456+00:00",
         "benchmarks": [
@@ -64,6 +65,7 @@ def test_versions_of_python_and_clocks_are_not_pooled(call, tmp_path):
     variants = {
         "old": {},
         "python": {"python": "3.12.1"},
+        "compiler": {"compiler": "Clang 19"},
         "clock": {"timer": "process_time"},
         "collector": {"disable_gc": True},
     }
@@ -74,6 +76,7 @@ def test_versions_of_python_and_clocks_are_not_pooled(call, tmp_path):
             call("import", tmp_path / f"{number}.json", f"--results={tmp_path}/all/{name}")
     words = {
         "python": "python_version is 3.11.7 in BASE and 3.12.1 in NEW",
+        "compiler": "python_compiler is GCC 12 in BASE and Clang 19 in NEW",
         "clock": "clock is perf_counter in BASE and process_time in NEW",
         "collector": "garbage_collection is true in BASE and false in NEW",
     }
@@ -81,4 +84,4 @@ def test_versions_of_python_and_clocks_are_not_pooled(call, tmp_path):
         out = call("compare", tmp_path / "all" / "old", tmp_path / "all" / name, code=3).out
         assert text in " ".join(out.split())
     out = call("history", tmp_path / "all", "--metric=benchmark_seconds", "--format=json").out
-    assert [len(one["points"]) for one in json.loads(out)["series"]] == [1] * 4
+    assert [len(one["points"]) for one in json.loads(out)["series"]] == [1] * 5
