@@ -485,7 +485,8 @@ def test_aa_measures_the_spread_that_compare_takes(ab, call, transcript):
     assert 0 < entry["results"][0]["noise"] < 0.01
     assert "--baseline_aa=aa" in from_files(done)
     answer = json.loads(done.out)["answer"]
-    assert f"against side A: {answer}" in call("report", "judged", "--format=markdown").out
+    page = call("report", "judged", "--format=markdown").out
+    assert page.index("- 🔴 ") < page.index(f": {answer}")
 
 
 @pytest.mark.slow
