@@ -26,7 +26,14 @@ from cnnbench.campaigns.processes.campaign import Campaign, main_result_text
 from cnnbench.campaigns.processes.child import ResolvedRun
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import split_comma_separated
-from cnnbench.judge.compare import METRICS, Comparison, Policy, compare_records, load_records
+from cnnbench.judge.compare import (
+    METRICS,
+    Comparison,
+    Criteria,
+    Policy,
+    compare_records,
+    load_records,
+)
 from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.baseline import BaselineDocument
@@ -222,14 +229,9 @@ class Bench:
         base, label = self._load_baseline(baseline)
         allowed = split_comma_separated(",".join(allow_different))
         check_fact_names(allowed, (*base, *result.records))
-        comparison = compare_records(
-            base,
-            result.records,
-            policy,
-            allow_different=allowed,
-            base_label=label,
-            new_label="this test",
-        )
+        criteria = Criteria(policy=policy, allow_different=allowed)
+        labels = (label, "this test")
+        comparison = compare_records(base, result.records, criteria, labels=labels)
         if updating or comparison.exit_code == ExitCode.OK:
             return comparison
         text = render(comparison, "table")

@@ -70,6 +70,7 @@ from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import (
     ComparedConfiguration,
     Comparison,
+    Criteria,
     Judgement,
     MetricResult,
     Policy,
@@ -472,7 +473,7 @@ class CommitBenchmark:
                     turn_seconds=in_turn
                     if state is None
                     else state.last_session_settings["turn_seconds"],
-                    policy=self._policy_for_next_commit(),
+                    criteria=self._criteria_for_next_commit(),
                 )
                 place = self._pairs_folder(commit)
                 with ResultsFolder(AB, place, resume=True, within=self._results) as results:
@@ -579,11 +580,12 @@ class CommitBenchmark:
         decides = step.is_undecided and needed is not None and needed <= most
         return most if decides and state.most_pairs_of_last_session < most else 0
 
-    def _policy_for_next_commit(self) -> Policy:
-        policy = self.setting.experiment.policy
+    def _criteria_for_next_commit(self) -> Criteria:
+        criteria = self.setting.experiment.criteria
         if self.bad_step is None or is_search_for_changed_work(self.bad_step):
-            return policy
-        return policy_for_middle_commit(self.bad_step, policy)
+            return criteria
+        policy = policy_for_middle_commit(self.bad_step, criteria.policy)
+        return replace(criteria, policy=policy)
 
     def _answer_from_journal(
         self, commit: str, state: ExperimentState | None
@@ -593,7 +595,7 @@ class CommitBenchmark:
             return None
         comparison = state.final_comparison(judge_together=state.is_alpha_spent)
         assert comparison is not None
-        policy = self.setting.experiment.policy
+        policy = self.setting.experiment.criteria.policy
         entry = shared_configuration(comparison)
         if entry is None:
             step = _skipped_step(commit, _OTHER_CONFIGURATION, Verdict.NOT_COMPARABLE)

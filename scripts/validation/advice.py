@@ -24,17 +24,8 @@ from cnnbench.campaigns.bisect import (
     follow_up_pairs,
     policy_for_middle_commit,
 )
-from cnnbench.judge.compare import (
-    Judgement,
-    MetricResult,
-    Policy,
-    TwoSamples,
-    Verdict,
-    judge,
-    judge_all,
-)
+from cnnbench.judge.compare import Judgement, MetricResult, Policy, Samples, Verdict, judge
 from cnnbench.judge.compare.estimate import is_too_many_further_runs
-from cnnbench.judge.metrics import THROUGHPUT
 from validation.studies import POLICY, Generator, Study, Sums, all_kept, percent_of
 from validation.verdicts import CLEAR, PASSES
 
@@ -95,17 +86,17 @@ class _Experiment:
         for number, analysis in enumerate(analyses, start=1):
             self.new += _speeds(*self._drawn, analysis.pairs - len(self.new))
             self._made = (*self._made, analysis)
-            case = TwoSamples(
+            samples = Samples(
                 base=[1.0] * len(self.new),
                 new=self.new,
                 paired=True,
                 looks=self._made,
                 plan=AnalysisSchedule(POLICY.alpha, self._planned, self._made),
-                policy=self._policy,
             )
-            (found,) = judge_all([case])
+            found = judge(samples, self._policy)
             left = analyses[number:]
-            hopeless = left and clear_verdict_probability(case, left) < SMALLEST_CHANCE
+            chance = clear_verdict_probability(samples, left, self._policy) if left else 1.0
+            hopeless = chance < SMALLEST_CHANCE
             if found.verdict in CLEAR or hopeless:
                 break
         return found
@@ -113,8 +104,8 @@ class _Experiment:
     def step(self, most: int) -> BisectionStep:
         """Runs a session, and returns its result as a comparison of `cnnbench bisect`."""
         found = self.session(most)
-        base = (1.0,) * len(self.new)
-        result = MetricResult(metric=THROUGHPUT, base=base, new=(*self.new,), judgement=found)
+        samples = Samples((1.0,) * len(self.new), (*self.new,))
+        result = MetricResult(samples=samples, judgement=found)
         return BisectionStep(
             commit="",
             answer=bisect_answer(result, POLICY, searches_changed_work=False),
@@ -169,13 +160,13 @@ def processes(
 ) -> tuple[bool, Verdict]:
     """Simulates `cnnbench compare`, and a second comparison with the advised processes."""
     base, new = (_speeds(generator, scatter, one, planned) for one in (0.0, truth))
-    found = judge(base, new, POLICY)
+    found = judge(Samples(base, new), POLICY)
     if found.verdict in CLEAR or not _advises(found, planned, False):
         return False, found.verdict
     more = (found.needed or 0) - planned
     base += _speeds(generator, scatter, 0.0, more)
     new += _speeds(generator, scatter, truth, more)
-    return True, judge(base, new, POLICY).verdict
+    return True, judge(Samples(base, new), POLICY).verdict
 
 
 KINDS: dict[str, Case] = {

@@ -27,8 +27,8 @@ from cnnbench.base.inference import (
 from cnnbench.base.slow_steps import excess_disturbance_shares
 from cnnbench.base.stats import median
 from cnnbench.base.text import percent
-from cnnbench.judge.compare import Policy, TwoSamples, Verdict, aa_spread
-from cnnbench.judge.compare.judgement import log_ratio_of_time_slices
+from cnnbench.judge.compare import Policy, Samples, Verdict, aa_spread
+from cnnbench.judge.compare.cpu_time import log_ratio_of_time_slices
 from cnnbench.judge.metrics import CPU_TIME
 from validation.pool import BASES, SLOWED, Process
 from validation.studies import POLICY, Requirement, percent_of, table
@@ -112,7 +112,7 @@ def sliding_gates(
         ]
         sides = list(zip(*pairs, strict=True))
         base, new = _speeds(*sides)
-        speeds = TwoSamples(base=base, new=new, paired=True)
+        speeds = Samples(base=base, new=new, paired=True)
         verdict, _ = judge_pairs(speeds, analyses, policy, _cpu_time(*sides))
         verdicts[verdict] += 1
     subjects = 2 if subject in (LIKE, WAITS) else 3
@@ -135,7 +135,7 @@ def _speeds(a: Sequence[Process], b: Sequence[Process]) -> tuple[list[float], li
     return found[: len(a)], found[len(a) :]
 
 
-def _cpu_time(a: Sequence[Process], b: Sequence[Process]) -> TwoSamples | None:
+def _cpu_time(a: Sequence[Process], b: Sequence[Process]) -> Samples | None:
     """Returns the CPU times of pairs, or None unless half of the processes ran under load."""
     processes = (*a, *b)
     disturbed = sum((one.others or 0.0) >= DISTURBED for one in processes)
@@ -150,7 +150,7 @@ def _cpu_time(a: Sequence[Process], b: Sequence[Process]) -> TwoSamples | None:
         for one, other in zip(a, b, strict=True)
     ]
     base, new = ([one.cpu_seconds for one in side] for side in (a, b))
-    return TwoSamples(base=base, new=new, metric=CPU_TIME, paired=True, differences=differences)
+    return Samples(base=base, new=new, metric=CPU_TIME, paired=True, differences=differences)
 
 
 def all_gates(

@@ -19,7 +19,7 @@ from cnnbench.campaigns.ab.lengths import (
     estimate_noise,
 )
 from cnnbench.campaigns.ab.pairs import SMALLEST_CHANCE, clear_verdict_probability
-from cnnbench.judge.compare import TwoSamples, Verdict, judge_all
+from cnnbench.judge.compare import Samples, Verdict, judge
 from validation.studies import (
     POLICY,
     Case,
@@ -89,12 +89,12 @@ def simulate_experiment(
             new.append(math.exp(b) * (1 - truth))
             samples.append(sample(abs(math.log(new[-1] / base[-1])), seconds, 10))
             spent += 2 * (startup + seconds)
-        case = TwoSamples(base=base, new=new, paired=True, looks=_ANALYSES[: made + 1])
-        (found,) = judge_all([case], POLICY)
+        speeds = Samples(base, new, paired=True, looks=_ANALYSES[: made + 1])
+        found = judge(speeds, POLICY)
         left = _ANALYSES[made + 1 :]
         if found.verdict in CLEAR or not left:
             break
-        if clear_verdict_probability(case, left) < SMALLEST_CHANCE:
+        if clear_verdict_probability(speeds, left) < SMALLEST_CHANCE:
             break
     return {found.verdict: 1, "seconds": spent}
 

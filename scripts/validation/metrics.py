@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cnnbench.judge.compare import METRICS, Metric, TwoSamples, Verdict, judge_all
+from cnnbench.judge.compare import METRICS, Case, Metric, Samples, Verdict, judge_all
 from validation.studies import (
     POLICY,
     Generator,
@@ -46,13 +46,15 @@ def simulate_comparison_of_equals(
     for name, share in ((SHARED, 1 / metrics), (SEPARATE, None)):
         policy = POLICY.replace(threshold=0.0, share=share)
         cases = [
-            TwoSamples(
-                base=[1.0] * PAIRS,
-                # For metrics where lower is better, values are inverted.
-                new=one if metric.higher_is_better else [1 / value for value in one],
-                metric=metric,
-                paired=True,
-                policy=policy,
+            Case(
+                Samples(
+                    base=[1.0] * PAIRS,
+                    # For metrics where lower is better, values are inverted.
+                    new=one if metric.higher_is_better else [1 / value for value in one],
+                    metric=metric,
+                    paired=True,
+                ),
+                policy,
             )
             for configuration in values
             for metric, one in zip(tested, configuration, strict=True)

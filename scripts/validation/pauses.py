@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
 from cnnbench.base.text import percent
-from cnnbench.judge.compare import Verdict, judge
+from cnnbench.judge.compare import Samples, Verdict, judge
 from validation.studies import POLICY, Case, Generator, Requirement, Study, Sums, percent_of
 from validation.verdicts import QUIET
 
@@ -100,7 +100,7 @@ def simulate_comparison_with_pauses(
     for method, speeds_of in METHODS.items():
         for pairs in PAIRS:
             speeds = speeds_of(np.concatenate([side[:pairs] for side in sides]))
-            found = judge(speeds[:pairs], speeds[pairs:], POLICY, paired=True)
+            found = judge(Samples(speeds[:pairs], speeds[pairs:], paired=True), POLICY)
             verdicts.append((found.verdict, pairs, method))
     return dict.fromkeys(verdicts, 1)
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from cnnbench.base.inference import interim_analyses
-from cnnbench.judge.compare import TwoSamples, Verdict, judge_all
+from cnnbench.judge.compare import Case as JudgedCase
+from cnnbench.judge.compare import Samples, Verdict, judge_all
 from validation.studies import (
     POLICY,
     Case,
@@ -71,8 +72,8 @@ def _of_pairs(generator: Generator, truths: Any, scatter: float) -> list[Verdict
     base = np.exp(generator.normal(0.0, scatter, (len(truths), 16)))
     new = np.exp(generator.normal(truths[:, None], scatter, (len(truths), 16)))
     for number, analysis in enumerate(_ANALYSES, start=1):
-        cases = [
-            TwoSamples(
+        samples = [
+            Samples(
                 base=a[: analysis.pairs].tolist(),
                 new=b[: analysis.pairs].tolist(),
                 paired=True,
@@ -80,7 +81,7 @@ def _of_pairs(generator: Generator, truths: Any, scatter: float) -> list[Verdict
             )
             for a, b in zip(base, new, strict=True)
         ]
-        verdicts = [one.verdict for one in judge_all(cases, POLICY)]
+        verdicts = _verdicts(samples)
         if Verdict.INCONCLUSIVE not in verdicts:
             break
     return verdicts
@@ -91,8 +92,11 @@ def _of_processes(generator: Generator, truths: Any, scatter: float) -> list[Ver
         np.exp(generator.normal(centres[:, None], scatter, (len(truths), 7))).tolist()
         for centres in (np.zeros(len(truths)), truths)
     ]
-    cases = [TwoSamples(base=a, new=b) for a, b in zip(*sides, strict=True)]
-    return [one.verdict for one in judge_all(cases, POLICY)]
+    return _verdicts([Samples(a, b) for a, b in zip(*sides, strict=True)])
+
+
+def _verdicts(samples: Sequence[Samples]) -> list[Verdict]:
+    return [one.verdict for one in judge_all([JudgedCase(one, POLICY) for one in samples])]
 
 
 def _cells(found: Sequence[Sums]) -> list[str]:

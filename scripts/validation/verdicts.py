@@ -16,8 +16,8 @@ import numpy as np
 
 from cnnbench.base.inference import InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.pairs import SMALLEST_CHANCE, clear_verdict_probability
-from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge, judge_all
-from cnnbench.judge.compare.judgement import joint_judgement, split_alpha_between_samples
+from cnnbench.judge.compare import Policy, Samples, Verdict, judge
+from cnnbench.judge.compare.cpu_time import half_of_alpha, joint_judgement
 from validation.studies import (
     POLICY,
     Case,
@@ -131,10 +131,10 @@ class Rule:
 
 
 def judge_pairs(
-    speeds: TwoSamples,
+    speeds: Samples,
     plan: Sequence[InterimAnalysis],
     rules: Policy = POLICY,
-    cpu_time: TwoSamples | None = None,
+    cpu_time: Samples | None = None,
 ) -> Outcome:
     """Returns the verdict of `cnnbench ab`: from the first clear interim analysis, or the last.
 
@@ -148,10 +148,10 @@ def judge_pairs(
     for index in range(1, len(plan) + 1):
         case = _first(speeds, plan[:index])
         if cpu_time is None:
-            (found,) = judge_all([case], rules)
+            found = judge(case, rules)
         else:
-            cases = split_alpha_between_samples(case, _first(cpu_time, plan[:index]))
-            throughput, work = judge_all(cases, rules)
+            throughput = judge(case, half_of_alpha(rules))
+            work = judge(_first(cpu_time, plan[:index]), half_of_alpha(rules))
             found = joint_judgement(throughput, work, rules, ())
         if found.verdict in CLEAR:
             break
@@ -161,7 +161,7 @@ def judge_pairs(
     return found.verdict, 2 * len(case.base)
 
 
-def _first(case: TwoSamples, looks: Sequence[InterimAnalysis]) -> TwoSamples:
+def _first(case: Samples, looks: Sequence[InterimAnalysis]) -> Samples:
     pairs = looks[-1].pairs
     differences = None if case.differences is None else case.differences[:pairs]
     base, new = case.base[:pairs], case.new[:pairs]
@@ -188,7 +188,7 @@ def _shuffled(first: int) -> Callable[[Series, float, Generator], Sides]:
 
 def _in_pairs(pairs: int, sequential: bool) -> Callable[[list[float], list[float]], Outcome]:
     plan = interim_analyses(pairs, POLICY.alpha, sequential)
-    return lambda a, b: judge_pairs(TwoSamples(base=a, new=b, paired=True), plan)
+    return lambda a, b: judge_pairs(Samples(a, b, paired=True), plan)
 
 
 # Total number of pairs after each session of an experiment that is resumed until it is clear.
@@ -207,15 +207,15 @@ def _resumed(a: list[float], b: list[float]) -> Outcome:
     # The experiment is continued even if a verdict is unlikely.
     looks = _analyses_of_resumed()
     for index in range(1, len(looks) + 1):
-        case = _first(TwoSamples(base=a, new=b, paired=True), looks[:index])
-        (found,) = judge_all([case], POLICY)
+        case = _first(Samples(a, b, paired=True), looks[:index])
+        found = judge(case, POLICY)
         if found.verdict in CLEAR:
             break
     return found.verdict, 2 * len(case.base)
 
 
 def _unpaired(a: list[float], b: list[float]) -> Outcome:
-    return judge(a, b, POLICY).verdict, len(a) + len(b)
+    return judge(Samples(a, b), POLICY).verdict, len(a) + len(b)
 
 
 SEQUENTIAL, RESUMED = (
@@ -384,7 +384,8 @@ def draw_sample(generator: Generator, name: str) -> dict[Any, float]:
     """Returns the verdict on a sample for which only one verdict is right."""
     few, many, factor, more, _ = _SAMPLES[name]
     base, new = _normal(generator, few), factor * _normal(generator, many)
-    return {judge([*base.tolist()], [*new.tolist(), *more], POLICY).verdict: 1}
+    samples = Samples(base.tolist(), [*new.tolist(), *more])
+    return {judge(samples, POLICY).verdict: 1}
 
 
 def _verdicts(found: Sequence[Sums]) -> list[str]:

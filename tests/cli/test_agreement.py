@@ -48,7 +48,7 @@ from cnnbench.campaigns import strategies as table
 from cnnbench.campaigns.tune import bench
 from cnnbench.campaigns.tune import session as text
 from cnnbench.cli.commands import ab, bisect, strategies, tune
-from cnnbench.judge.compare import Comparison, Policy, compare_records
+from cnnbench.judge.compare import Comparison, Criteria, compare_records
 from cnnbench.judge.compare.comparability import differing_values_text
 from cnnbench.judge.explain import explain, explanation
 from cnnbench.judge.history import HistoryEntry, all_series
@@ -327,10 +327,11 @@ def compare_of(seed: int, folder: Path, make: Any) -> Experiment:
         found = compare_records(
             base,
             new,
-            Policy(),
-            metrics=draw.choice(_METRICS),
+            Criteria(
+                metrics=draw.choice(_METRICS),
+                paired=draw.choice([None, True]) if len(base) == len(new) else None,
+            ),
             aa=alike or None,
-            paired=draw.choice([None, True]) if len(base) == len(new) else None,
         )
         return compared(found)
 

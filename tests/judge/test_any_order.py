@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from cnnbench.judge.compare import compare_records
+from cnnbench.judge.compare import Criteria, compare_records
 from cnnbench.judge.history import METRICS as FOLLOWED
 from cnnbench.judge.history import all_series, trend
 from cnnbench.judge.history.reading import contents
@@ -107,12 +107,13 @@ def test_a_comparison_does_not_depend_on_the_order_of_records_and_metrics(lenet_
     codes, verdicts = set(), set()
     for seed in range(60):
         case = Case(lenet_runs({"usable_cpus": 2}), seed)
-        first = compare_records(case.base, case.new, metrics=case.metrics, paired=case.paired)
+        criteria = Criteria(metrics=case.metrics, paired=case.paired)
+        first = compare_records(case.base, case.new, criteria)
         results = [one for entry in first.entries for one in entry.results]
         codes.add(int(first.exit_code))
         verdicts |= {one.verdict.value for one in results if one.asked}
         sides, metrics = case.shuffled()
-        found = compare_records(*sides, metrics=metrics, paired=case.paired)
+        found = compare_records(*sides, Criteria(metrics=metrics, paired=case.paired))
         assert render(found, "json") == render(first, "json"), seed
         assert render(found, "table") == render(first, "table"), seed
     # The cases have all outcomes.

@@ -35,7 +35,7 @@ from validation.pool import BASES, SLOWED, Pool, PoolError, Process, order
 from validation.verdicts import NOISES, RESUMED, SEQUENTIAL, judge_pairs
 
 from cnnbench.base.inference import InterimAnalysis, interim_analyses
-from cnnbench.judge.compare import TwoSamples, Verdict
+from cnnbench.judge.compare import Samples, Verdict
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,7 @@ def test_pairs_are_judged_at_the_first_analysis_that_is_clear():
         (noisy, (Verdict.INCONCLUSIVE, 32)),
         (hopeless, (Verdict.INCONCLUSIVE, 16)),
     ):
-        speeds = TwoSamples(base=a, new=b, paired=True)
+        speeds = Samples(a, b, paired=True)
         assert judge_pairs(speeds, interim_analyses(16, 0.04)) == expected
 
 
@@ -154,7 +154,7 @@ def test_many_experiments_at_once_are_judged_as_one_is():
     differences = generator.normal(-0.03, 0.02, (30, 16))
     slower, used = confirmations.outcomes(differences, plan)
     one_by_one = [
-        judge_pairs(TwoSamples(base=[1.0] * 16, new=np.exp(one).tolist(), paired=True), plan)
+        judge_pairs(Samples([1.0] * 16, np.exp(one).tolist(), paired=True), plan)
         for one in differences
     ]
     for found, pairs, (verdict, number) in zip(slower, used, one_by_one, strict=True):

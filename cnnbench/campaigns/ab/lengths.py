@@ -36,7 +36,7 @@ from cnnbench.base.inference import (
 from cnnbench.base.stats import median
 from cnnbench.campaigns.ab.side import StepCountEstimate
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.judge.compare.judgement import mostly_disturbed
+from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
 

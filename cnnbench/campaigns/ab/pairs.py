@@ -19,7 +19,7 @@ import contextlib
 import itertools
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -66,20 +66,20 @@ from cnnbench.judge.compare import (
     DEFAULT_METRICS,
     ComparedConfiguration,
     Comparison,
+    Criteria,
     MetricResult,
     Verdict,
     compare_records,
     load_records,
 )
+from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.compare.estimate import (
-    TwoSamples,
+    Samples,
     log_or_value,
-    questions_of,
     relevance_floor_and_same_margin,
 )
-from cnnbench.judge.compare.judgement import mostly_disturbed
 from cnnbench.judge.compare.result import with_second_experiment, without_tests
-from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Policy
+from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Policy, questions_of
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.profiles import Explanation
@@ -224,6 +224,23 @@ class ExperimentState:
         return decode(Rules, self.last_session_settings.get("rules", {}))
 
     @property
+    def criteria(self) -> Criteria:
+        """By what the pairs are judged, without the interim analyses."""
+        settings = self.last_session_settings
+        # Earlier versions stored the default metrics in the journal if no metric was requested.
+        asked = settings.get("metrics_asked", tuple(settings["metrics"]) != DEFAULT_METRICS)
+        policy = decode(Policy, settings["policy"])
+        return Criteria(
+            policy=policy.replace(by_interval=settings.get("by_interval", False)),
+            metrics=settings["metrics"] if asked else None,
+            allow_different=tuple(settings["allowed"]),
+            allow_changed_work=settings["allow_changed_work"],
+            fail_on=settings.get("fail_on"),
+            rules=self.rules,
+            paired=True,
+        )
+
+    @property
     def is_alpha_spent(self) -> bool:
         """Whether no further analysis is possible, because alpha (the error rate) is used up."""
         return any(analysis.spent >= 1 for analysis in self.past_analyses)
@@ -272,20 +289,21 @@ class ExperimentState:
         if self.last_end_event is None or "policy" not in self.last_session_settings:
             return None
         base, new = (load_records([str(self.folder / side)]) for side in SIDES)
-        plan = None if judge_together else self.further_analysis_schedule
-        settings = self.last_session_settings
-        comparison = compare_pairs(
-            base.records,
-            new.records,
-            settings if fail_on is None else {**settings, "fail_on": fail_on},
-            self.past_analyses,
-            plan=plan,
+        criteria = self.criteria
+        criteria = replace(
+            criteria,
+            fail_on=criteria.fail_on if fail_on is None else fail_on,
+            looks=self.past_analyses,
+            plan=None if judge_together else self.further_analysis_schedule,
         )
+        sides = self.last_session_settings["sides"]
+        labels = _labels(sides["a"]["description"], sides["b"]["description"])
+        comparison = compare_records(base.records, new.records, criteria, labels=labels)
         again = None if self.confirmation is None else self.confirmation.final_comparison()
         comparison = comparison if again is None else with_second_experiment(comparison, again)
         if _is_stop(self.last_end_event):
             comparison = without_tests(comparison, _stop_reason(self.last_end_event["pairs"]))
-        elif settings.get("aa"):
+        elif self.last_session_settings.get("aa"):
             comparison = replace(comparison, ends_with=ExitCode.OK)
         with contextlib.suppress(LookupError, ValueError):
             events = itertools.chain.from_iterable(self.sessions)
@@ -366,42 +384,9 @@ def find_only_experiment_in_tree(folder: Path) -> ExperimentState | None:
     return experiments[0] if len(experiments) == 1 else None
 
 
-def compare_pairs(
-    base: Iterable[RunRecord],
-    new: Iterable[RunRecord],
-    settings: Mapping[str, Any],
-    looks: Sequence[InterimAnalysis] = (),
-    aa_records: Iterable[RunRecord] | None = None,
-    plan: AnalysisSchedule | None = None,
-) -> Comparison:
-    """Judges pairs of records. Pair i consists of record i of A and record i of B.
-
-    Args:
-      base, new: records of A and of B.
-      settings: the values of `ExperimentSettings.judging_settings`.
-      looks: interim analyses up to this one.
-      aa_records: runs of an A/A measurement, from which the noise is estimated.
-      plan: interim analyses of further pairs.
-    """
-    # Earlier versions stored the default metrics in the journal if no metric was requested.
-    asked = settings.get("metrics_asked", tuple(settings["metrics"]) != DEFAULT_METRICS)
-    labels = [f"{side.upper()}: {settings['sides'][side]['description']}" for side in SIDES]
-    return compare_records(
-        base,
-        new,
-        decode(Policy, settings["policy"]).replace(by_interval=settings.get("by_interval", False)),
-        metrics=settings["metrics"] if asked else None,
-        allow_different=tuple(settings["allowed"]),
-        aa=aa_records,
-        paired=True,
-        looks=looks,
-        plan=plan,
-        allow_changed_work=settings["allow_changed_work"],
-        fail_on=settings.get("fail_on"),
-        rules=decode(Rules, settings.get("rules", {})),
-        base_label=labels[0],
-        new_label=labels[1],
-    )
+def _labels(a: str, b: str) -> tuple[str, str]:
+    """Returns the labels of A and B in a comparison, from their descriptions."""
+    return f"A: {a}", f"B: {b}"
 
 
 # Experiments: pairs of processes are measured until the verdict is clear.
@@ -412,6 +397,7 @@ MOST_REPEATS = 2
 SMALLEST_CHANCE = 0.05
 """An experiment ends at an interim analysis if a clear verdict is less probable than this."""
 
+_POLICY = Policy()
 _DRAWS = 400
 _SEED = 1
 # Verdicts that more pairs of processes cannot change.
@@ -446,12 +432,8 @@ class ExperimentSettings:
       timed_seconds: seconds of timed steps in each process, from which the number of steps is
         computed after the burn-in; None to choose the seconds from the noise, 0 if the flags of A
         and B determine the number of steps.
-      policy: decision thresholds. Its alpha is the level of all interim analyses together.
-      metrics: requested metrics; None for the default metrics, see `compare_records`.
-      allow_different: recorded properties that may differ, in addition to what A and B define.
-      allow_changed_work: whether a network or batch of a different size is no regression.
-      fail_on: words of --fail_on, which say what the verdict must answer; None for the default.
-      rules: rules by configuration and metric.
+      criteria: by what the pairs are judged. The alpha of its policy is the level of all interim
+        analyses together. What A and B define differently may differ in addition.
       aa: runs of an A/A measurement, from which the noise is estimated.
       is_aa: whether the experiment is an A/A measurement, which passes whatever the verdict.
       gate_command: arguments of `cnnbench gate` that repeat the experiment in a new folder, with
@@ -469,12 +451,7 @@ class ExperimentSettings:
     timeout: float
     turn_seconds: float = 0.0
     timed_seconds: float | None = 0.0
-    policy: Policy = field(default_factory=Policy)
-    metrics: tuple[str, ...] | None = None
-    allow_different: tuple[str, ...] = ()
-    allow_changed_work: bool = False
-    fail_on: tuple[str, ...] | None = None
-    rules: Rules = field(default_factory=Rules)
+    criteria: Criteria = field(default_factory=Criteria)
     aa: tuple[RunRecord, ...] | None = None
     is_aa: bool = False
     gate_command: tuple[str, ...] = ()
@@ -484,13 +461,21 @@ class ExperimentSettings:
         """If several metrics are judged, they divide the significance level. This is the smallest
         share.
         """
-        return self.rules.smallest_share if self.metrics is None else 1 / len(self.metrics)
+        criteria = self.criteria
+        if criteria.metrics is None:
+            return criteria.rules.smallest_share
+        return 1 / len(criteria.metrics)
+
+    @property
+    def smallest_alpha(self) -> float:
+        """The significance level of the test with the smallest share, over all analyses."""
+        return self.criteria.policy.alpha * self.smallest_alpha_share
 
     @property
     def judges_step_statistics(self) -> bool:
         """Whether metrics are requested that may need many steps, such as percentiles."""
         usual = (*DEFAULT_METRICS, THROUGHPUT.name, CPU_TIME.name)
-        return not {*(self.metrics or ())} <= {*usual}
+        return not {*(self.criteria.metrics or ())} <= {*usual}
 
     @cached_property
     def analyses(self) -> tuple[InterimAnalysis, ...]:
@@ -501,8 +486,7 @@ class ExperimentSettings:
         """
         earlier = self.earlier
         if earlier is None or not self.sequential:
-            alpha = self.policy.alpha * self.smallest_alpha_share
-            return interim_analyses(self.most_pairs, alpha, self.sequential)
+            return interim_analyses(self.most_pairs, self.smallest_alpha, self.sequential)
         return (
             earlier.past_analyses[-1:]
             if earlier.has_clear_verdict
@@ -531,7 +515,7 @@ class ExperimentSettings:
 
         If these use the whole significance level, later pairs belong to a new experiment.
         """
-        alpha = self.policy.alpha * self.smallest_alpha_share
+        alpha = self.smallest_alpha
         if completed[-1].spent >= 1:
             return AnalysisSchedule(alpha)
         planned = (
@@ -540,6 +524,11 @@ class ExperimentSettings:
             else self.earlier.most_pairs_of_first_session
         )
         return AnalysisSchedule(alpha, planned, completed)
+
+    @property
+    def allowed_differences(self) -> tuple[str, ...]:
+        """Names of the flags and recorded properties that may differ between A and B."""
+        return (*names_that_may_differ(*self.sides.values()), *self.criteria.allow_different)
 
     @cached_property
     def judging_settings(self) -> dict[str, Any]:
@@ -559,20 +548,22 @@ class ExperimentSettings:
         }
         stored = (
             *("command", "seed", "burn_in", "cool_down", "timeout", "turn_seconds"),
-            *("timed_seconds", "allow_changed_work"),
+            "timed_seconds",
         )
+        criteria, policy = self.criteria, self.criteria.policy
         return {
             "sides": sides,
             **{name: getattr(self, name) for name in stored},
-            "metrics": DEFAULT_METRICS if self.metrics is None else self.metrics,
-            "metrics_asked": self.metrics is not None,
+            "allow_changed_work": criteria.allow_changed_work,
+            "metrics": DEFAULT_METRICS if criteria.metrics is None else criteria.metrics,
+            "metrics_asked": criteria.metrics is not None,
             "looks": [analysis._asdict() for analysis in self.analyses],
-            "allowed": (*names_that_may_differ(*self.sides.values()), *self.allow_different),
-            "policy": encode(self.policy.constants),
-            **({"fail_on": self.fail_on} if self.fail_on is not None else {}),
-            **({"by_interval": True} if self.policy.by_interval else {}),
+            "allowed": self.allowed_differences,
+            "policy": encode(policy.constants),
+            **({"fail_on": criteria.fail_on} if criteria.fail_on is not None else {}),
+            **({"by_interval": True} if policy.by_interval else {}),
             **({"aa": True} if self.is_aa else {}),
-            **({"rules": encode(self.rules)} if self.rules != Rules() else {}),
+            **({"rules": encode(criteria.rules)} if criteria.rules != Rules() else {}),
             **({"gate_command": self.gate_command} if self.gate_command else {}),
             **({"share": self.smallest_alpha_share} if self.smallest_alpha_share < 1 else {}),
         }
@@ -581,6 +572,14 @@ class ExperimentSettings:
 def _requested_results(comparison: Comparison) -> list[MetricResult]:
     """The results of the metrics that decide the verdict of a comparison, in all configurations."""
     return [result for entry in comparison.entries for result in entry.requested_results]
+
+
+def _is_hopeless(comparison: Comparison) -> bool:
+    """Whether more pairs cannot change the verdicts on a configuration, because its runs failed or
+    cannot be compared.
+    """
+    requested = (entry.requested_results for entry in comparison.entries)
+    return any(all(result.verdict in _HOPELESS for result in results) for results in requested)
 
 
 class PairFailedError(Exception):
@@ -649,8 +648,9 @@ class ExperimentRunner:
         changes of the code instead.
         """
         self.results.add_session_start(**self.experiment.judging_settings)
+        closing: Comparison | None = None
         try:
-            yield from self._run_until_end()
+            closing = yield from self._run_until_end()
         except PairFailedError as error:
             self.failure, self.lost = str(error), error.lost
         except (CodeChangedError, KeyboardInterrupt) as error:
@@ -659,7 +659,7 @@ class ExperimentRunner:
             self.interrupted = isinstance(error, KeyboardInterrupt)
             self.failure = "" if self.interrupted else str(error)
         pairs = len(self.records["a"])
-        self.comparison = self._compare_measured_pairs()
+        self.comparison = self._compare_measured_pairs() if closing is None else closing
         self.is_judged = not (self.failure or self.interrupted)
         if not self.is_judged:
             self.comparison = without_tests(self.comparison, _stop_reason(pairs))
@@ -674,8 +674,10 @@ class ExperimentRunner:
             interrupted=self.interrupted,
         )
 
-    def _run_until_end(self) -> ProcessRequests[None]:
-        """Runs pairs until the experiment ends."""
+    def _run_until_end(self) -> ProcessRequests[Comparison | None]:
+        """Runs pairs until the experiment ends. Returns its last comparison; None if all pairs were
+        analysed before.
+        """
         burn_in = (
             self.experiment.burn_in if self.earlier < self.experiment.pairs_at_last_analysis else 0
         )
@@ -686,24 +688,25 @@ class ExperimentRunner:
         for pair in range(first, self.experiment.pairs_at_last_analysis + 1):
             if pair > self.earlier:
                 yield from self.measure_pair(pair)
-            if pair == first:
-                so_far = self._compare_measured_pairs()
-                asked = (entry.requested_results for entry in so_far.entries)
-                if any(all(result.verdict in _HOPELESS for result in results) for results in asked):
-                    break
             analysis = analyses.get(pair)
+            if pair > first and analysis is None:
+                continue
+            comparison = self._compare_measured_pairs()
+            if pair == first and _is_hopeless(comparison):
+                return comparison
             if analysis is not None:
-                if self._ends_experiment(analysis):
-                    break
+                if self._ends_experiment(analysis, comparison):
+                    return comparison
                 self._choose_length(self.records, analysis.pairs)
+        return None
 
-    def _ends_experiment(self, analysis: InterimAnalysis) -> bool:
-        """Whether an interim analysis ends the experiment. Prints the verdict so far.
+    def _ends_experiment(self, analysis: InterimAnalysis, comparison: Comparison) -> bool:
+        """Whether an interim analysis ends the experiment. Prints the verdict so far, which is in
+        `comparison`.
 
         The experiment ends if the verdict is clear, if no pairs are left, or if more pairs would
         probably not give a clear verdict.
         """
-        comparison = self._compare_measured_pairs()
         results = _requested_results(comparison)
         last = analysis.pairs == self.experiment.pairs_at_last_analysis
         clear = comparison.is_decided
@@ -728,32 +731,32 @@ class ExperimentRunner:
         for entry in entries:
             for result in entry.requested_results:
                 # If throughput and CPU time are judged together, either can give the verdict.
-                shared = result.metric is THROUGHPUT and result.share < 1
-                others = [other for other in entry.results if shared and other.metric is CPU_TIME]
-                cases = [
-                    TwoSamples(
-                        base=judged.base,
-                        new=judged.new,
-                        metric=judged.metric,
-                        paired=True,
-                        share=judged.share,
-                        questions=judged.questions,
-                        looks=self.experiment.analyses_up_to(pairs),
-                        policy=judged.policy,
+                is_joint = result.metric is THROUGHPUT and result.is_joint
+                others = [other for other in entry.results if is_joint and other.metric is CPU_TIME]
+                tested = [one for one in (result, *others) if one.judgement.p is not None]
+                if result.verdict is Verdict.INCONCLUSIVE and tested:
+                    chances.append(
+                        max(
+                            clear_verdict_probability(one.samples, later, one.policy)
+                            for one in tested
+                        )
                     )
-                    for judged in (result, *others)
-                    if judged.judgement.p is not None
-                ]
-                if result.verdict is Verdict.INCONCLUSIVE and cases:
-                    chances.append(max(clear_verdict_probability(case, later) for case in cases))
         return min(chances, default=1.0)
 
     def _compare_measured_pairs(self) -> Comparison:
-        records, experiment = self.records, self.experiment
+        experiment, records = self.experiment, self.records
         looks = experiment.analyses_up_to(len(records["a"]))
-        plan = experiment.analysis_schedule_after(looks)
-        return compare_pairs(
-            records["a"], records["b"], experiment.judging_settings, looks, experiment.aa, plan
+        criteria = replace(
+            experiment.criteria,
+            allow_different=experiment.allowed_differences,
+            paired=True,
+            looks=looks,
+            plan=experiment.analysis_schedule_after(looks),
+        )
+        sides = experiment.sides
+        labels = _labels(sides["a"].description(), sides["b"].description())
+        return compare_records(
+            records["a"], records["b"], criteria, aa=experiment.aa, labels=labels
         )
 
     @property
@@ -836,11 +839,9 @@ class ExperimentRunner:
                 made=experiment.analyses_up_to(pairs) if pairs else (),
                 left=tuple(look for look in experiment.analyses if look.pairs > pairs),
                 # Under load, throughput and CPU time share alpha.
-                alpha=experiment.policy.alpha
-                * experiment.smallest_alpha_share
-                * (0.5 if disturbed else 1.0),
-                margin=math.log1p(experiment.policy.threshold_of(THROUGHPUT)),
-                two_sided=len(questions_of(experiment.fail_on)) > 1,
+                alpha=experiment.smallest_alpha * (0.5 if disturbed else 1.0),
+                margin=math.log1p(experiment.criteria.policy.threshold_of(THROUGHPUT)),
+                two_sided=len(questions_of(experiment.criteria.fail_on)) > 1,
             ),
         )
 
@@ -861,7 +862,7 @@ class ExperimentRunner:
         tested, and each has half of alpha.
         """
         experiment = self.experiment
-        planned, alpha = experiment.pairs_at_last_analysis, experiment.policy.alpha
+        planned, alpha = experiment.pairs_at_last_analysis, experiment.criteria.policy.alpha
         could_prove = smallest_p(planned, planned, paired=True) <= alpha
         if planned < FIRST_ANALYSIS and could_prove and experiment.sequential:
             self.experiment = replace(experiment, most_pairs=FIRST_ANALYSIS)
@@ -951,7 +952,7 @@ def _make_ab_places(order: Sequence[str], seed: int, pair: int | None) -> list[A
 
 
 def clear_verdict_probability(
-    samples: TwoSamples, later_analyses: Sequence[InterimAnalysis]
+    samples: Samples, later_analyses: Sequence[InterimAnalysis], policy: Policy = _POLICY
 ) -> float:
     """The probability that a later interim analysis gives a clear verdict.
 
@@ -961,9 +962,9 @@ def clear_verdict_probability(
     apparent change as measured. Stopping for futility cannot turn a verdict into a regression. It
     can only omit a regression, and docs/evidence.md says how rarely that happens.
 
-    `samples` contains the measured pairs, the interim analyses so far, and the policy.
+    `samples` contains the measured pairs and the interim analyses so far.
     """
-    metric, policy = samples.metric, samples.policy
+    metric = samples.metric
     pairs = zip(samples.base, samples.new, strict=True)
     so_far = np.asarray(
         [log_or_value(new, metric) - log_or_value(base, metric) for base, new in pairs]
@@ -972,7 +973,7 @@ def clear_verdict_probability(
         log_or_value(1 + limit, metric) if metric.relative else limit
         for limit in relevance_floor_and_same_margin(samples, policy)
     )
-    alpha = samples.alpha_share * policy.alpha
+    alpha = policy.alpha_share * policy.alpha
     made = [analysis for analysis in samples.looks if analysis.pairs <= len(so_far)]
     levels = levels_of_analyses((*made, *later_analyses), alpha)[len(made) :]
     drawn = _bootstrap_counts(len(so_far), tuple(later_analyses))
@@ -986,7 +987,7 @@ def clear_verdict_probability(
         is_excluded = {"higher": high <= margin, "lower": low >= -margin}
         names = [
             "lower" if (word == "slower") == metric.higher_is_better else "higher"
-            for word in samples.questions
+            for word in policy.questions
         ]
         clear |= np.all([is_excluded[name] for name in names], axis=0)
     return float(clear.mean())

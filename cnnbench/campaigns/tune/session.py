@@ -71,7 +71,7 @@ from cnnbench.campaigns.tune.space import (
     group_names_by_reason,
 )
 from cnnbench.errors import UsageError
-from cnnbench.judge.compare import DEFAULT_METRICS
+from cnnbench.judge.compare import DEFAULT_METRICS, Criteria
 from cnnbench.judge.compare.configuration import MODEL_SIZE, WORK
 from cnnbench.judge.report.sections.campaigns import RACE_MEDIAN, candidate_row, tune_verdict
 from cnnbench.machine import repository
@@ -403,7 +403,7 @@ class FinalComparison:
             gain=judged.change,
             low=judged.low,
             high=judged.high,
-            confidence=pairs.experiment.policy.confidence,
+            confidence=pairs.experiment.criteria.policy.confidence,
             p=judged.p_adjusted,
             pairs=measured,
             threshold=judged.floor,
@@ -538,10 +538,12 @@ class FinalComparison:
             burn_in=0,
             timeout=self.settings.timeout,
             turn_seconds=self.settings.turn_seconds,
-            policy=self.settings.policy.replace(alpha=alpha),
-            metrics=DEFAULT_METRICS[:1],
-            fail_on=(FASTER,),  # The verdict must say whether the leader is faster.
-            allow_different=tuple(work),
+            criteria=Criteria(
+                policy=self.settings.policy.replace(alpha=alpha),
+                metrics=DEFAULT_METRICS[:1],
+                fail_on=(FASTER,),  # The verdict must say whether the leader is faster.
+                allow_different=work,
+            ),
         )
 
     def compare_weights(

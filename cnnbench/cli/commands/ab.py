@@ -41,7 +41,7 @@ from cnnbench.campaigns.processes.results_dir import (
     ResultsFolder,
 )
 from cnnbench.cli.commands import choose_format, results_folder_or_default, sides
-from cnnbench.cli.commands.judging import JudgingFlags, parse_fail_on
+from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.cli.commands.sides import estimate_pairs_for_verdict, resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
@@ -308,12 +308,7 @@ def _make_experiment(
         cool_down=options.cool_down,
         timeout=options.timeout,
         timed_seconds=0.0 if has_length else options.seconds,
-        policy=options.policy,
-        metrics=options.metric_names,
-        allow_different=options.allowed_differences,
-        allow_changed_work=options.allow_changed_work,
-        fail_on=parse_fail_on(options.fail_on),
-        rules=rules,
+        criteria=options.criteria(rules),
         aa=None if loaded is None else loaded.records,
         is_aa=options.aa,
         most_pairs=options.pairs,
@@ -385,7 +380,7 @@ def _report_comparison(
     if runner.failure:
         reporter.error(f"{runner.failure}; see {results.log_path('*')}")
     if options.aa and not runner.failure:
-        for line in _aa_spread_lines(runner.comparison, runner.experiment.policy):
+        for line in _aa_spread_lines(runner.comparison, runner.experiment.criteria.policy):
             reporter.notice(line)
         reporter.notice(
             "to use this A/A experiment in a comparison: cnnbench compare BASE NEW "
@@ -404,7 +399,8 @@ def _report_comparison(
 
 def _warn_of_few_pairs(experiment: ExperimentSettings, options: AbFlags) -> None:
     """Prints a warning if the number of pairs in an experiment is too small for a verdict."""
-    needed = processes_needed(experiment.policy, paired=True, share=experiment.smallest_alpha_share)
+    policy, share = experiment.criteria.policy, experiment.smallest_alpha_share
+    needed = processes_needed(policy, paired=True, share=share)
     if experiment.pairs_at_last_analysis >= needed or options.aa:
         return
     text = f"a verdict needs at least {needed} pairs, not {experiment.pairs_at_last_analysis}"
@@ -425,7 +421,7 @@ def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFl
     place = confirmation_folder(runner.results.folder, number)
     second = replace(
         first,
-        metrics=metrics,
+        criteria=replace(first.criteria, metrics=metrics),
         most_pairs=number,
         earlier=find_experiment(place),
         # The orders of A and B must differ from the orders in the first experiment.
@@ -497,7 +493,7 @@ def _campaign_identity(
     return CampaignIdentity(
         plans={name: side.identity() for name, side in sides.items()},
         facts=facts,
-        policy={"name": "pairs", "seed": experiment.seed, **experiment.policy.constants},
+        policy={"name": "pairs", "seed": experiment.seed, **experiment.criteria.policy.constants},
         own=any(side.is_this_cnnbench for side in sides.values()),
     )
 
@@ -546,15 +542,15 @@ def _command_to_judge_again(runner: ExperimentRunner, options: AbFlags) -> list[
     """The `cnnbench compare` command that gives the same verdict from the saved records."""
     experiment, folder = runner.experiment, runner.results.folder
     records = [run for entry in runner.comparison.entries for run in (*entry.base, *entry.new)]
-    allowed = dict.fromkeys(experiment.judging_settings["allowed"])
+    allowed = dict.fromkeys(experiment.allowed_differences)
     names = [name for name in allowed if name not in unknown_fact_names(allowed, records)]
-    usual, policy = Policy(), experiment.policy
+    usual, criteria, policy = Policy(), experiment.criteria, experiment.criteria.policy
     flags: dict[str, object] = {
         "alpha": None if policy.alpha == usual.alpha else repr(policy.alpha),
         "threshold": repr(options.threshold) if policy.threshold != usual.threshold else "",
         "allow_different": ",".join(names),
         "baseline_aa": options.baseline_aa,
-        "metrics": ",".join(experiment.metrics or ()),
+        "metrics": ",".join(criteria.metrics or ()),
         "fail_on": ",".join(options.fail_on or ()),
         "rules": options.rules,
         "accept": options.accept,

@@ -12,7 +12,6 @@ from cnnbench.cli.commands import choose_format, declare_quiet_flag
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
     load_records_of_side,
-    parse_fail_on,
     warn_of_skipped_files,
     warn_of_unknown_commits,
 )
@@ -116,13 +115,8 @@ def _compare_files(
         )
     warn_of_unknown_commits(record.subject for record in (*base.all_records, *new.all_records))
     skipped = (*base.skipped, *new.skipped, *(() if aa is None else aa.skipped))
-    return compare_records(
-        base.all_records,
-        new.all_records,
-        options.policy,
-        metrics=options.metric_names,
-        allow_different=options.allowed_differences,
-        aa=None if aa is None else aa.all_records,
+    criteria = replace(
+        options.criteria(rules),
         paired=options.paired,
         looks=() if experiment is None else experiment.past_analyses,
         plan=(
@@ -130,10 +124,12 @@ def _compare_files(
             if experiment is not None and experiment.is_resumable
             else further_analysis_planner(options.policy)
         ),
-        allow_changed_work=options.allow_changed_work,
-        fail_on=parse_fail_on(options.fail_on),
-        rules=rules,
-        base_label=sides[0],
-        new_label=sides[1],
+    )
+    return compare_records(
+        base.all_records,
+        new.all_records,
+        criteria,
+        aa=None if aa is None else aa.all_records,
+        labels=(sides[0], sides[1]),
         skipped=tuple({file.path: file for file in skipped}.values()),
     )

@@ -16,7 +16,14 @@ from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of, split_comma_separated
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge import report
-from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
+from cnnbench.judge.compare import (
+    Comparison,
+    Criteria,
+    Loaded,
+    Policy,
+    SkippedFile,
+    load_records,
+)
 from cnnbench.judge.metrics import DEFAULT_METRICS
 from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, exit_code_words, load_rules
 from cnnbench.judge.report.exports import ExportedMetric, exported_metrics_of_comparison
@@ -172,6 +179,19 @@ class JudgingFlags:
         changes = {"threshold": share, "alpha": self.alpha}
         changed = {name: value for name, value in changes.items() if value is not None}
         return Policy().replace(**changed)
+
+    def criteria(self, rules: Rules) -> Criteria:
+        """By what records are judged, according to the flags and to `rules`, which `load_rules` or the
+        state of an experiment returns.
+        """
+        return Criteria(
+            policy=self.policy,
+            metrics=self.metric_names,
+            allow_different=self.allowed_differences,
+            allow_changed_work=self.allow_changed_work,
+            fail_on=parse_fail_on(self.fail_on),
+            rules=rules,
+        )
 
     def load_aa_records(self, include_reductions: bool = True) -> Loaded | None:
         """Reads the A/A runs in --baseline_aa; None without it. See also `load_records_of_side`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -277,14 +277,15 @@ def _make_report_subject(
             judging.allowed_differences,
             chain(*records_to_measurements(baseline.all_records, loaded.all_records)),
         )
+    criteria = replace(
+        judging.criteria(judging.load_rules()),
+        fail_on=fail_on,
+        plan=further_analysis_planner(judging.policy),
+    )
     return gather(
         loaded,
         baseline,
-        policy=judging.policy,
-        plan=further_analysis_planner(judging.policy),
-        fail_on=fail_on,
-        allow_different=judging.allowed_differences,
-        rules=judging.load_rules(),
+        criteria,
         labels=(options.baseline, " ".join(paths)),
         order=order,
     )

@@ -39,7 +39,7 @@ from cnnbench.flags.params import FLAGS, RENAMED, SPECS
 from cnnbench.flags.parse import split_at_double_dash, split_command_line
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Policy
 from cnnbench.judge.compare.comparability import MeasurementGroup
-from cnnbench.judge.compare.compare import PlanOf
+from cnnbench.judge.compare.criteria import PlanOf
 from cnnbench.judge.compare.result import undecided_results
 from cnnbench.judge.metrics import MeasuredReduction, Measurement
 from cnnbench.machine.facts import may_record_variable

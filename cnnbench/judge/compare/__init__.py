@@ -1,16 +1,17 @@
 """Compares the runs of BASE with the runs of NEW statistically, for `cnnbench compare`, `cnnbench
 ab` and reports. Does not import TensorFlow.
 
-`compare_records` returns a verdict for each configuration and metric, and an exit code. `judge`
-compares two lists of numbers, one number per process. `cnnbench.judge.report.renderers` writes a
-comparison as text.
+`compare_records` returns a verdict for each configuration and metric, and an exit code. `Criteria`
+says by what. `judge` compares two lists of numbers, one number per process.
+`cnnbench.judge.report.renderers` writes a comparison as text.
 """
 
 from __future__ import annotations
 
 from cnnbench.judge.compare.compare import compare_records
-from cnnbench.judge.compare.estimate import TwoSamples, Verdict, aa_spread
-from cnnbench.judge.compare.judgement import Judgement, judge, judge_all, processes_needed
+from cnnbench.judge.compare.criteria import Criteria
+from cnnbench.judge.compare.estimate import Samples, Verdict, aa_spread
+from cnnbench.judge.compare.judgement import Case, Judgement, judge, judge_all, processes_needed
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.metrics import DEFAULT_METRICS, Policy
 from cnnbench.records.metric import METRICS, Metric
@@ -19,15 +20,17 @@ from cnnbench.records.result_files import Loaded, SkippedFile, load_records
 __all__ = [
     "DEFAULT_METRICS",
     "METRICS",
+    "Case",
     "ComparedConfiguration",
     "Comparison",
+    "Criteria",
     "Judgement",
     "Loaded",
     "Metric",
     "MetricResult",
     "Policy",
+    "Samples",
     "SkippedFile",
-    "TwoSamples",
     "Verdict",
     "aa_spread",
     "compare_records",

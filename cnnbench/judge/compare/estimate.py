@@ -7,8 +7,8 @@ from __future__ import annotations
 import enum
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from statistics import NormalDist
 from typing import TypeAlias
@@ -38,8 +38,6 @@ from cnnbench.records.metric import Metric
 _SLACK = 1e-9
 
 _ROUNDING = 1e-12  # Smaller standard deviations of logarithms are rounding errors.
-
-_QUESTIONS = ("slower", "faster")
 
 # The power with which a test finds the change that `detectable_change` returns.
 _POWER = 0.8
@@ -102,8 +100,8 @@ class Verdict(enum.Enum):
         return words.get(self, self.value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TwoSamples:
+@dataclass(frozen=True)
+class Samples:
     """The values of one metric of one configuration in BASE and in NEW, one value per process.
 
     Attributes:
@@ -111,40 +109,21 @@ class TwoSamples:
       noise: the A/A spread (see `aa_spread`); None if it was not measured.
       differences: differences of pairs (new - base) on the scale of `log_or_value`. None means that
         they are computed from the values.
-      share: share of the significance level for the tests of this metric. Tests of another metric
-        of the same runs use the rest.
       looks: interim analyses of an experiment up to this one, which uses all pairs. Empty if the
         pairs are judged only once.
       plan: plan for judging further pairs. None means that further runs are judged together with
         the measured runs.
-      family: number of configurations that are tested together.
-      asked: whether an inconclusive result sets the exit code.
-      questions: changes that a verdict must find or exclude, see `questions_of`.
-      known: verdict and reason if no test is needed; otherwise None.
-      policy: constants of the tests for this metric and configuration.
     """
 
     base: Sequence[float]
     new: Sequence[float]
     metric: Metric = THROUGHPUT
+    _: KW_ONLY
     paired: bool = False
     noise: float | None = None
     differences: Sequence[float] | None = None
-    share: float = 1.0
     looks: tuple[InterimAnalysis, ...] = ()
     plan: AnalysisSchedule | None = None
-    family: int = 1
-    asked: bool = True
-    questions: Sequence[str] = _QUESTIONS[:1]
-    known: tuple[Verdict, str] | None = None
-    policy: Policy = field(default=Policy(), repr=False)
-
-    @property
-    def alpha_share(self) -> float:
-        """The share of the significance level alpha that the tests of this metric use: `share`,
-        multiplied by the share that the rules give to the metric.
-        """
-        return self.share * (1.0 if self.policy.share is None else self.policy.share)
 
     @property
     def all_looks(self) -> tuple[InterimAnalysis, ...]:
@@ -158,11 +137,13 @@ class TwoSamples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleStatistics(TwoSamples):
+class SampleStatistics(Samples):
     """Two samples with their statistics: estimated change, interval, p-value and limits. A change
     is a share of the base value or, for metrics such as accuracy, a difference.
 
     Attributes:
+      policy: constants of the tests for this metric and configuration.
+      family: number of configurations that are tested together.
       change: the Hodges-Lehmann shift. -0.05 means that new is 5 % lower than base.
       low, high: confidence interval of the change; None if there are too few values.
       p: p-value of the two-sided test.
@@ -175,6 +156,8 @@ class SampleStatistics(TwoSamples):
         there are too few values.
     """
 
+    policy: Policy
+    family: int
     change: float
     low: float | None
     high: float | None
@@ -236,15 +219,6 @@ class SampleStatistics(TwoSamples):
         return exceeds_limit(change_magnitude(change, self.metric), self.margin)
 
 
-def questions_of(fail_on: Collection[str] | None) -> tuple[str, ...]:
-    """Returns the changes that a verdict must find or exclude: "slower", "faster" or both.
-
-    `fail_on` contains words of --fail_on. Without either word, the question is whether NEW is
-    slower.
-    """
-    return tuple(word for word in (fail_on or ()) if word in _QUESTIONS) or _QUESTIONS[:1]
-
-
 def change_magnitude(change: float, metric: Metric) -> float:
     """Magnitude of a change, at least 0. For relative changes, a change and its inverse have the
     same magnitude: -1/11 and +1/10.
@@ -275,42 +249,45 @@ def usable_values(records: Iterable[Measurement], metric: Metric) -> tuple[float
 
 
 def compute_sample_statistics(
-    case: TwoSamples, policy: Policy, alpha: float | None = None
+    samples: Samples, policy: Policy, family: int = 1, alpha: float | None = None
 ) -> SampleStatistics:
     """Computes estimate, confidence interval, p-value and limits of two samples. Both samples need
     usable values; paired samples must have equal length.
 
-    `alpha` is the level of the interval over all interim analyses; None for the case's share of the
-    policy's alpha.
+    Args:
+      family: number of configurations that are tested together.
+      alpha: level of the interval over all interim analyses; None for the policy's share of alpha.
     """
-    metric = case.metric
-    alpha = case.alpha_share * policy.alpha if alpha is None else alpha
-    base = [log_or_value(value, metric) for value in case.base]
-    new = [log_or_value(value, metric) for value in case.new]
-    if case.paired:
-        differences = case.differences
+    metric = samples.metric
+    alpha = policy.alpha_share * policy.alpha if alpha is None else alpha
+    base = [log_or_value(value, metric) for value in samples.base]
+    new = [log_or_value(value, metric) for value in samples.new]
+    if samples.paired:
+        differences = samples.differences
         if differences is None:
             differences = [after - before for before, after in zip(base, new, strict=True)]
-        interval = inference.sequential_shift(differences, case.all_looks, alpha)
+        interval = inference.sequential_shift(differences, samples.all_looks, alpha)
         p = inference.signed_rank_p(differences)
-        p_of_looks = inference.sequential_p(differences, case.all_looks)
+        p_of_looks = inference.sequential_p(differences, samples.all_looks)
         scatter = inference.standard_deviation(differences) if len(differences) > 1 else None
     else:
         interval = inference.hodges_lehmann_shift(base, new, 1 - alpha)
         p = p_of_looks = inference.mann_whitney_p(base, new)
         scatter = _pooled_deviation(base, new)
-    floor, margin = relevance_floor_and_same_margin(case, policy)
+    floor, margin = relevance_floor_and_same_margin(samples, policy)
     return dataclass_from_sources(
         SampleStatistics,
-        case,
+        samples,
+        policy=policy,
+        family=family,
         change=from_test_scale(interval.estimate, metric),
         low=None if interval.low is None else from_test_scale(interval.low, metric),
         high=None if interval.high is None else from_test_scale(interval.high, metric),
         p=p,
         p_of_looks=p_of_looks,
         alpha=alpha,
-        base_median=median(case.base),
-        new_median=median(case.new),
+        base_median=median(samples.base),
+        new_median=median(samples.new),
         floor=floor,
         margin=margin,
         # Logarithms of equal ratios may differ in their last digits, so tiny deviations become 0.
@@ -318,18 +295,18 @@ def compute_sample_statistics(
     )
 
 
-def relevance_floor_and_same_margin(case: TwoSamples, policy: Policy) -> tuple[float, float]:
+def relevance_floor_and_same_margin(samples: Samples, policy: Policy) -> tuple[float, float]:
     """Returns the smallest relevant change, and the largest change for the verdict "same". BASE
     must have a value.
 
     The A/A spread has no part in the comparison of pairs, because A and B run in random order at
     the same time. Without pairs, it is the difference between sessions.
     """
-    threshold, base = policy.threshold_of(case.metric), median(case.base)
-    if case.metric.least and base > 0:
-        threshold = max(threshold, case.metric.least / base)
-    floor = threshold if case.paired else max(threshold, case.noise or 0.0)
-    limit = max(threshold, policy.same_limit) if case.metric.relative else threshold
+    threshold, base = policy.threshold_of(samples.metric), median(samples.base)
+    if samples.metric.least and base > 0:
+        threshold = max(threshold, samples.metric.least / base)
+    floor = threshold if samples.paired else max(threshold, samples.noise or 0.0)
+    limit = max(threshold, policy.same_limit) if samples.metric.relative else threshold
     return floor, min(floor, limit)
 
 
@@ -506,7 +483,7 @@ def further_runs_text(
     if needed_runs is None or more is None or statistics.scatter is None:
         return ""
     name = "pairs" if statistics.paired else "processes"
-    of = metric_words(metric) if statistics.share < 1 else ""
+    of = metric_words(metric) if statistics.policy.split < 1 else ""
     text = f"; {name} differ by {scatter_text(statistics.scatter, metric, of)}"
     begins = statistics.plan is not None and statistics.plan.is_new_experiment
     if is_too_many_further_runs(more, statistics.paired or begins):
@@ -536,13 +513,13 @@ def scatter_text(scatter: float, metric: Metric, of: str = "") -> str:
     return f"{text} in {of}" if of else text
 
 
-def minimum_processes_text(case: TwoSamples, number: int) -> str:
+def minimum_processes_text(samples: Samples, number: int) -> str:
     """Returns text with the minimum number of pairs (or processes in each of BASE and NEW) for a
     verdict: "at least 6 pairs".
     """
-    if case.plan is not None and case.plan.is_new_experiment:
+    if samples.plan is not None and samples.plan.is_new_experiment:
         return f"a new experiment of at least {number} pairs"
-    return f"at least {number} {'pairs' if case.paired else 'on each side'}"
+    return f"at least {number} {'pairs' if samples.paired else 'on each side'}"
 
 
 def too_few_values_text(statistics: SampleStatistics, needed_runs: int, size: float | None) -> str:

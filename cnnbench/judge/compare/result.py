@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from operator import attrgetter
 from typing import Any, ClassVar
 
 from cnnbench.base.stats import median
@@ -19,14 +18,14 @@ from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import estimate as words
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
-from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
-from cnnbench.judge.compare.judgement import (
-    Judgement,
+from cnnbench.judge.compare.disturbance import (
     disturbance_text,
     other_cpus_text,
     repeated_pairs_and_causes,
-    slow_steps_and_median_change_text,
 )
+from cnnbench.judge.compare.estimate import AnnotationLevel, Samples, Verdict
+from cnnbench.judge.compare.judgement import Judgement
+from cnnbench.judge.compare.median_step import slow_steps_and_median_change_text
 from cnnbench.judge.metrics import (
     BUS_BANDWIDTH,
     CONTEXT,
@@ -83,33 +82,35 @@ class MetricResult:
       base, new: values of BASE and NEW, one per process.
       base_slow_steps, new_slow_steps: texts about slow steps of BASE and NEW. Absent without slow
         steps, or if the change of the median step equals the change of the throughput.
-      paired: whether the i-th values of BASE and NEW are a pair.
-      share: share of the significance level for the test of this metric. If CPU time was also
-        judged, its test uses the rest.
-      questions: changes that the verdict must find or exclude, see `estimate.questions_of`.
+      samples: the judged values.
+      policy: how they were judged.
       slow: texts about slow steps of BASE and NEW, if the change of the median step differs from
         the change of the throughput.
       accepted: what accepts the regression; absent if nothing does.
       confirmation: the judgement of a second experiment; absent if there was none.
-      policy: constants of the test.
     """
 
     judgement: Judgement = field(metadata=INLINE)
-    metric: Metric = field(metadata=key_metadata(value=attrgetter("name"), encoded_type=str))
-    asked: bool = field(default=True, metadata=OPTIONAL)
-    base: Sequence[float] = field(metadata=key_metadata("base_values"))
-    new: Sequence[float] = field(metadata=key_metadata("new_values"))
-    paired: bool = field(default=False, metadata=HIDDEN)
-    share: float = field(default=1.0, metadata=HIDDEN)
-    questions: Sequence[str] = field(default=(), metadata=HIDDEN)
+    samples: Samples = field(metadata=HIDDEN)
+    policy: Policy = field(default=Policy(), metadata=HIDDEN)
     slow: tuple[str, str] = field(default=("", ""), metadata=HIDDEN)
     accepted: Acceptance | None = field(default=None, metadata=ABSENT)
     confirmation: Judgement | None = field(default=None, metadata=ABSENT)
-    policy: Policy = field(default=Policy(), metadata=HIDDEN)
 
-    unit = computed_path("metric.unit", str, before="asked")
-    higher_is_better = computed_path("metric.higher_is_better", bool, before="asked")
-    relative = computed_path("metric.relative", bool, before="asked")
+    _metric_name = computed_path("samples.metric.name", str, key="metric", before="accepted")
+    unit = computed_path("samples.metric.unit", str, before="accepted")
+    higher_is_better = computed_path("samples.metric.higher_is_better", bool, before="accepted")
+    relative = computed_path("samples.metric.relative", bool, before="accepted")
+
+    @property
+    def metric(self) -> Metric:
+        """The judged metric."""
+        return self.samples.metric
+
+    @property
+    def paired(self) -> bool:
+        """Whether the i-th values of BASE and NEW are a pair."""
+        return self.samples.paired
 
     @property
     def verdict(self) -> Verdict:
@@ -117,12 +118,35 @@ class MetricResult:
         return self.judgement.verdict
 
     @property
-    @computed(before="asked")
+    @computed(before="accepted")
     def word(self) -> str:
         """The word for the verdict that fits the metric, such as "slower" for throughput or "more"
         for memory.
         """
         return self.verdict.word(self.metric)
+
+    @property
+    @computed(before="accepted", **OPTIONAL)
+    def asked(self) -> bool:
+        """Whether an inconclusive result sets the exit code."""
+        return self.policy.asked
+
+    @property
+    @computed(key="base_values", before="accepted")
+    def base(self) -> Sequence[float]:
+        """The values of BASE, one per process."""
+        return self.samples.base
+
+    @property
+    @computed(key="new_values", before="accepted")
+    def new(self) -> Sequence[float]:
+        """The values of NEW, one per process."""
+        return self.samples.new
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether throughput and CPU time of the same runs were both judged."""
+        return self.policy.split < 1
 
     @property
     @computed(**_TEXT)
@@ -161,7 +185,7 @@ class MetricResult:
         """Text about a change of the medians that all pairs show, if CPU time was also judged;
         otherwise "". CPU time cannot see waiting, so the text is shown whatever decides.
         """
-        if not self.paired or self.share == 1 or self.metric is not THROUGHPUT:
+        if not self.paired or not self.is_joint or self.metric is not THROUGHPUT:
             return ""
         signs = {new > base for base, new in zip(self.base, self.new, strict=True)}
         before, after = self.judgement.base_median, self.judgement.new_median
@@ -918,7 +942,7 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
         return f"{new}{what} {result.magnitude}, {n}, p = {judgement.p_adjusted:.2g}{beside}."
     # If the CPU time was also judged, numbers of the throughput are labelled, too.
     of = f"{words.metric_words(result.metric)} "
-    if result.metric in SPEEDS and result.share == 1:
+    if result.metric in SPEEDS and not result.is_joint:
         of = ""
     if result.verdict is Verdict.SAME:
         return f"{new} and {base} are the same: {of}{result.estimate}, {n}{beside}."
@@ -930,7 +954,7 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
         if result.too_noisy:
             # The texts name the metrics, if several were judged.
-            of = of if result.share == 1 else ""
+            of = "" if result.is_joint else of
             return f"Too noisy for a verdict: {of}{'; '.join(_noise_texts(entry, result))}{beside}."
         return f"Undecided: {of}{result.known_change}, {n}: {result.open_question}{beside}."
     if result.verdict is Verdict.CHANGED_WORK:
@@ -977,7 +1001,7 @@ def _noise_texts(entry: ComparedConfiguration, result: MetricResult) -> Iterator
     elif (scatter := result.judgement.scatter) is not None:
         what = "pairs" if result.paired else "processes"
         texts = [words.scatter_text(scatter, result.metric)]
-        if result.share < 1:
+        if result.is_joint:
             tested = [one for one in entry.results if one.metric in (result.metric, CPU_TIME)]
             texts = [
                 words.scatter_text(

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import attrgetter, itemgetter
@@ -473,6 +473,18 @@ def metrics_to_judge(names: Container[str], kinds: Container[str]) -> tuple[Metr
 # Defines the constants of the tests. docs/compare_reference.md contains the formulas.
 
 
+_QUESTIONS = ("slower", "faster")
+
+
+def questions_of(fail_on: Collection[str] | None) -> tuple[str, ...]:
+    """Returns the changes that a verdict must find or exclude: "slower", "faster" or both.
+
+    `fail_on` contains words of --fail_on. Without either word, the question is whether NEW is
+    slower.
+    """
+    return tuple(word for word in (fail_on or ()) if word in _QUESTIONS) or _QUESTIONS[:1]
+
+
 _OF_RULES: Mapping[str, Any] = {**HIDDEN, **OPTIONAL}
 """Metadata of fields that JSON documents do not contain."""
 
@@ -516,6 +528,10 @@ class Policy:
       gates: whether rules name verdicts on this metric that set exit code 1. They then do so even
         if the metric was not requested.
       share: share of alpha for one metric of one configuration; None if alpha is not shared.
+      split: 0.5 if throughput and CPU time of the same runs are both tested, so that each has half
+        of the share; otherwise 1.
+      asked: whether an inconclusive result sets the exit code.
+      questions: changes that a verdict must find or exclude, see `questions_of`.
       by_interval: whether the verdicts slower and faster require that the whole confidence interval
         exceeds the threshold, so that at most alpha of the answers on either side are wrong.
     """
@@ -532,6 +548,9 @@ class Policy:
     accuracy_threshold: float = field(default=METRICS["accuracy"].threshold or 0.0, init=False)
     own_threshold: float | None = field(default=None, metadata=_OF_RULES)
     share: float | None = field(default=None, metadata=_OF_RULES)
+    split: float = field(default=1.0, metadata=_OF_RULES)
+    asked: bool = field(default=True, metadata=_OF_RULES)
+    questions: tuple[str, ...] = field(default=_QUESTIONS[:1], metadata=_OF_RULES)
     fail_on: tuple[str, ...] | None = field(default=None, metadata=_OF_RULES)
     gates: bool = field(default=False, metadata=_OF_RULES)
     by_interval: bool = field(default=False, metadata=_OF_RULES)
@@ -571,6 +590,13 @@ class Policy:
             return self.alpha
         usual = self.alpha if metric.threshold is None else self.further_alpha
         return metric.alpha or usual
+
+    @property
+    def alpha_share(self) -> float:
+        """The share of the significance level alpha that the tests of the metric use: the share
+        that rules give to it, or half of this share if throughput and CPU time are both tested.
+        """
+        return self.split * (1.0 if self.share is None else self.share)
 
     @property
     def confidence(self) -> float:

@@ -18,7 +18,7 @@ from cnnbench.base.stats import CONFIDENCE, ValuesByProcess, group_by
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import integer, number, percent
 from cnnbench.base.time_series import SeriesShape, SteadyState
-from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records
+from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records
 from cnnbench.judge.compare.comparability import (
     compared_commit_lookup,
     compared_commit_text,
@@ -26,14 +26,12 @@ from cnnbench.judge.compare.comparability import (
     match_complete_pairs,
     pair_id_of,
 )
-from cnnbench.judge.compare.compare import PlanOf
 from cnnbench.judge.compare.configuration import (
     UNKNOWN,
     Configuration,
     unique_configuration_names,
 )
 from cnnbench.judge.metrics import Machine, Measurement, Origin, origin_titles
-from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine.repository import sort_by_optional_place
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
@@ -56,6 +54,8 @@ MOST_LISTED = 300
 
 _USUAL = ("imagenet", "training")
 """The default data set and the default kind of work, which are omitted from names."""
+
+_DEFAULT = Criteria()
 
 S = TypeVar("S", Roofline, StrategiesDocument)
 
@@ -476,22 +476,20 @@ def profiled_runs(studies: Iterable[Study]) -> list[RunRecord]:
 def gather(
     loaded: Loaded,
     baseline: Loaded | None = None,
+    criteria: Criteria = _DEFAULT,
     *,
-    policy: Policy | None = None,
-    allow_different: Sequence[str] = (),
     labels: tuple[str, str] = ("BASE", "NEW"),
     comparison: Comparison | None = None,
     order: Mapping[str, int] | None = None,
-    plan: PlanOf | None = None,
-    fail_on: Sequence[str] | None = None,
-    rules: Rules | None = None,
 ) -> ReportSubject:
     """Groups the records of a report by configuration, and compares them with a baseline.
 
-    `labels` are the names of the baseline and of the records. `plan` determines how further pairs
-    are judged, `fail_on` what a verdict must answer, and `rules` how configurations are judged. If
-    the records belong to an experiment, `comparison` is its comparison, and there is no baseline.
-    For `order`, see `group_runs`.
+    Args:
+      criteria: by what the records are compared with the baseline.
+      labels: names of the baseline and of the records.
+      comparison: the comparison of the experiment to which the records belong; None if there is a
+        baseline.
+      order: see `group_runs`.
     """
     if baseline is not None:
         # All-reduces are left out if the baseline contains none.
@@ -499,13 +497,8 @@ def gather(
         comparison = compare_records(
             baseline.all_records,
             (*loaded.records, *reduced),
-            policy or Policy(),
-            allow_different=allow_different,
-            plan=plan,
-            fail_on=fail_on,
-            rules=rules,
-            base_label=labels[0],
-            new_label=labels[1],
+            criteria,
+            labels=labels,
             skipped=baseline.skipped,
         )
     configured = group_runs(loaded.records, profiled_runs(loaded.studies), order)

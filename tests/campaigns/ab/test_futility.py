@@ -8,19 +8,15 @@ import pytest
 
 from cnnbench.base.inference import InterimAnalysis
 from cnnbench.campaigns.ab.pairs import clear_verdict_probability
-from cnnbench.judge.compare import Policy, TwoSamples
+from cnnbench.judge.compare import Policy, Samples
 
 LAST = [InterimAnalysis(16, 0.5)]
 SHAPE = (1.5, -1.2, 0.8, -0.7, 0.4, -0.5, 0.2, -0.3)
 
 
-def pairs(change, scatter, **more):
-    return TwoSamples(
-        base=[100.0] * 8,
-        new=[100 * (1 + change) * math.exp(scatter * z) for z in SHAPE],
-        paired=True,
-        **more,
-    )
+def pairs(change, scatter):
+    new = [100 * (1 + change) * math.exp(scatter * z) for z in SHAPE]
+    return Samples([100.0] * 8, new, paired=True)
 
 
 @pytest.mark.parametrize(
@@ -41,11 +37,10 @@ def test_by_change_and_scatter(change, scatter, least, most):
 def test_a_wider_floor_and_more_pairs_change_it():
     case = pairs(0.0, 0.06)
     narrow = clear_verdict_probability(case, LAST)
-    wide = pairs(0.0, 0.06, policy=Policy(threshold=0.2))
-    assert clear_verdict_probability(wide, LAST) == 1.0
+    assert clear_verdict_probability(case, LAST, Policy(threshold=0.2)) == 1.0
     assert clear_verdict_probability(case, [InterimAnalysis(200, 1.0)]) > narrow
     # Both directions are harder to exclude than one.
-    both = pairs(0.0, 0.06, questions=("slower", "faster"))
-    assert clear_verdict_probability(both, LAST) < narrow
+    both = Policy(questions=("slower", "faster"))
+    assert clear_verdict_probability(case, LAST, both) < narrow
     # Whoever asks again gets the same answer.
     assert clear_verdict_probability(case, LAST) == narrow

@@ -27,8 +27,7 @@ from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFolder
 from cnnbench.errors import FlagError
-from cnnbench.judge.compare import Verdict
-from cnnbench.judge.metrics import Policy
+from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records
 from cnnbench.records.run import ErrorInfo, RunRecord, Subject
 
 ENDS = {
@@ -144,6 +143,22 @@ def test_a_clear_difference_ends_at_the_first_analysis(ran: Ran, tmp_path: Path)
     assert [entry.main.verdict for entry in again.entries] == [Verdict.SLOWER]
 
 
+def test_every_analysis_is_computed_once(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+    analysed: list[int] = []
+
+    def compare(base: Sequence[RunRecord], *more: Any, **named: Any) -> Comparison:
+        analysed.append(len(base))
+        return compare_records(base, *more, **named)
+
+    monkeypatch.setattr("cnnbench.campaigns.ab.pairs.compare_records", compare)
+    runner, _ = ran(50.0)
+    assert (verdict(runner), analysed) == (Verdict.SLOWER, [1, FIRST_ANALYSIS])
+    # A session that only judges what is there.
+    analysed.clear()
+    runner, _ = ran(50.0, resume=True)
+    assert (verdict(runner), analysed) == (Verdict.SLOWER, [FIRST_ANALYSIS])
+
+
 def test_the_order_is_that_of_the_seed(ran: Ran, tmp_path: Path) -> None:
     orders = []
     for seed in (1, 1, 2):
@@ -242,12 +257,12 @@ def test_the_number_of_steps_is_chosen_where_seconds_are_asked_for(
 
 
 def test_metrics_divide_alpha(ran: Ran) -> None:
-    runner, _ = ran(50.0, metrics=("throughput", "memory"), policy=Policy())
+    runner, _ = ran(50.0, criteria=Criteria(metrics=("throughput", "memory")))
     assert runner.experiment.smallest_alpha_share == 0.5
     assert runner.experiment.judging_settings["share"] == 0.5
     assert runner.experiment.judging_settings["metrics"] == ("throughput", "memory")
     assert not runner.experiment.judges_step_statistics
-    other = replace(runner.experiment, metrics=("step_p99_seconds",))
+    other = replace(runner.experiment, criteria=Criteria(metrics=("step_p99_seconds",)))
     assert other.judges_step_statistics
     assert "share" not in other.judging_settings
 

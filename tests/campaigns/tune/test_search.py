@@ -25,7 +25,7 @@ from cnnbench.campaigns.tune.session import race_groups
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, candidate_name
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs
-from cnnbench.judge.compare import Policy, Verdict, judge
+from cnnbench.judge.compare import Policy, Samples, Verdict, judge
 from cnnbench.records.campaigns import AS_GIVEN, TuneRow
 
 THRESHOLD = 0.01
@@ -115,8 +115,9 @@ def is_proven(bench: Sampler, leader: Candidate, pairs: int = 16) -> bool:
     base, new = ([bench.draw(one) for _ in range(pairs)] for one in (first, leader))
     plan = interim_analyses(pairs, POLICY.alpha)
     for index, look in enumerate(plan, start=1):
-        asked = {"looks": plan[:index], "questions": ("faster",)}
-        found = judge(base[: look.pairs], new[: look.pairs], POLICY, paired=True, **asked)
+        sides = (base[: look.pairs], new[: look.pairs])
+        samples = Samples(*sides, paired=True, looks=plan[:index])
+        found = judge(samples, POLICY.replace(questions=("faster",)))
         if found.verdict is not Verdict.INCONCLUSIVE:
             return found.verdict is Verdict.FASTER
     return False

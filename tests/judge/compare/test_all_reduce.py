@@ -13,7 +13,7 @@ from cnnbench.errors import ExitCode
 from cnnbench.flags.declare import ComparedBy
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.params import flags_compared_by
-from cnnbench.judge.compare import Verdict, compare_records
+from cnnbench.judge.compare import Criteria, Verdict, compare_records
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.all_reduce import Copying
 from cnnbench.variable_mgr.modes import Packing
@@ -234,7 +234,7 @@ def test_rows_not_reached_by_a_process_whose_flags_may_differ(reductions, beside
 
     def verdicts(*new):
         allowed = ["all_reduce_share_memory"]
-        return by_name(compare_records(map(beside, BASE), new, allow_different=allowed))
+        return by_name(compare_records(map(beside, BASE), new, Criteria(allow_different=allowed)))
 
     assert verdicts(*failed) == {COPIED: Verdict.FAILED, XRING: Verdict.FAILED}
     # Processes of the very same flags come first.
@@ -351,17 +351,19 @@ def test_every_format_keeps_runs_and_reductions_apart(mixed):
 
 def test_metrics_asked_for_mean_those_of_the_kind(reductions, runs):
     base, new = reductions.of(*BASE), reductions.of(*scaled(0.5))
-    assert compare_records(base, new, metrics=["throughput"]).exit_code is ExitCode.REGRESSION
+    found = compare_records(base, new, Criteria(metrics=["throughput"]))
+    assert found.exit_code is ExitCode.REGRESSION
     # All build times are alike.
-    built = compare_records(base, new, metrics=["startup"])
+    built = compare_records(base, new, Criteria(metrics=["startup"]))
     assert only(built).main.metric.name == "build"
     assert built.exit_code is ExitCode.OK
-    nothing = compare_records(base, new, metrics=["memory", "accuracy"])
+    nothing = compare_records(base, new, Criteria(metrics=["memory", "accuracy"]))
     (note,) = nothing.notes
     assert note.startswith("1 configuration ")
     assert nothing.exit_code is ExitCode.INCONCLUSIVE
     of_runs = runs.with_memory(*[1000] * 5), runs.with_memory(*[1000] * 5)
-    mixed = compare_records([*base, *of_runs[0]], [*new, *of_runs[1]], metrics=["memory"])
+    criteria = Criteria(metrics=["memory"])
+    mixed = compare_records([*base, *of_runs[0]], [*new, *of_runs[1]], criteria)
     assert mixed.exit_code is ExitCode.OK
 
 
@@ -396,7 +398,8 @@ def test_facts_and_algorithms_differ_unless_allowed(reductions, new, allowed, fa
     found = compare_records(reductions.of(*BASE), others)
     assert only(found).main.verdict is Verdict.NOT_COMPARABLE
     assert [one.fact for one in only(found).differences if one.blocks] == [fact]
-    found = compare_records(reductions.of(*BASE), others, allow_different=[allowed])
+    criteria = Criteria(allow_different=[allowed])
+    found = compare_records(reductions.of(*BASE), others, criteria)
     assert only(found).main.verdict is Verdict.SLOWER
 
 
@@ -429,7 +432,7 @@ def test_pairs_and_spreads(reductions):
         base.append(reductions(speed))
         new.append(reductions(speed * 0.95))
     assert only(compare_records(base, new)).main.verdict is Verdict.INCONCLUSIVE
-    found = compare_records(base, new[::-1], paired=True)
+    found = compare_records(base, new[::-1], Criteria(paired=True))
     assert only(found).main.verdict is Verdict.SLOWER
     noisy = reductions.of(5.0, 6.0, 7.0, 6.5)
     found = compare_records(reductions.of(*BASE), reductions.of(*scaled(0.9)), aa=noisy)

@@ -1,6 +1,6 @@
 """Runs with another amount of work: a verdict of its own, exit code 1 unless it is allowed.
 
-Tests cnnbench/judge/compare/compare.py.
+Tests cnnbench/judge/compare/outcomes.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.errors import ExitCode
-from cnnbench.judge.compare import Verdict, compare_records
+from cnnbench.judge.compare import Criteria, Verdict, compare_records
 from cnnbench.judge.report.renderers import FORMATS, render, terminal_text
 from cnnbench.records.run import ModelInfo
 
@@ -78,7 +78,7 @@ def test_what_is_no_other_work(runs, new):
 def test_a_flag_lets_it_pass_and_hides_nothing(runs):
     base = runs.of(*BASE)
     new = runs.of(*BASE, model=model(120))
-    found = compare_records(base, new, allow_changed_work=True)
+    found = compare_records(base, new, Criteria(allow_changed_work=True))
     assert only(found).verdict is Verdict.CHANGED_WORK
     assert found.exit_code is ExitCode.OK
     assert "# changed work" in render(found, "table")
@@ -88,10 +88,12 @@ def test_a_flag_lets_it_pass_and_hides_nothing(runs):
     # What else is wrong still is.
     slow = {"flags": {"model": "alexnet"}}
     worse = [*new, *runs.of(*[v / 2 for v in BASE], **slow)]
-    found = compare_records([*base, *runs.of(*BASE, **slow)], worse, allow_changed_work=True)
+    criteria = Criteria(allow_changed_work=True)
+    found = compare_records([*base, *runs.of(*BASE, **slow)], worse, criteria)
     assert found.exit_code is ExitCode.REGRESSION
     # Judged by throughput where the comparison is about it.
-    assert only(compare_records(base, new, allow_different=["model"])).verdict is Verdict.SAME
+    found = compare_records(base, new, Criteria(allow_different=["model"]))
+    assert only(found).verdict is Verdict.SAME
 
 
 def test_a_side_of_two_networks_is_no_change(runs):

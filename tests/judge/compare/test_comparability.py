@@ -6,7 +6,7 @@ import pytest
 
 from cnnbench.campaigns.processes.child import environment_identity
 from cnnbench.errors import FlagError
-from cnnbench.judge.compare import compare_records
+from cnnbench.judge.compare import Criteria, compare_records
 from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.configuration import GROUPS
 from cnnbench.plan import parse_run
@@ -16,7 +16,7 @@ from cnnbench.records.run import Batch, Imported, ModelInfo
 
 def unlike(base, new, *allowed):
     """The facts that differ: values of both sides, and whether they block a verdict."""
-    (entry,) = compare_records(base, new, allow_different=allowed).entries
+    (entry,) = compare_records(base, new, Criteria(allow_different=allowed)).entries
     assert all(str(one).startswith(f"{one.fact} is ") for one in entry.differences)
     return {one.fact: (one.base, one.new, one.blocks) for one in entry.differences}
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from cnnbench.flags import FLAGS
-from cnnbench.judge.compare import compare_records
+from cnnbench.judge.compare import Criteria, compare_records
 
 
 def only(*records):
@@ -85,7 +85,7 @@ def test_runs_before_the_choice_of_gradients_are_compared_with_others_by_permiss
     assert (difference.fact, difference.base) == ("conv_gradients", ("before",))
     assert difference.new == (resolved,)
     assert difference.blocks
-    (allowed,) = compare_records(old, new, allow_different=["conv_gradients"]).entries
+    (allowed,) = compare_records(old, new, Criteria(allow_different=["conv_gradients"])).entries
     assert not any(one.blocks for one in allowed.differences)
 
 

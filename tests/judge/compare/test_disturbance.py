@@ -1,6 +1,6 @@
 """Runs that other programs disturbed: what reasons say of it, and verdicts by CPU time of pairs.
 
-Tests cnnbench/judge/compare/judgement.py.
+Tests cnnbench/judge/compare/cpu_time.py.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import re
 
 import pytest
 
-from cnnbench.judge.compare import Policy, Verdict, compare_records
-from cnnbench.judge.compare.judgement import (
+from cnnbench.judge.compare import Criteria, Policy, Verdict, compare_records
+from cnnbench.judge.compare.cpu_time import log_cpu_time_ratio
+from cnnbench.judge.compare.disturbance import (
     disturbance_text,
-    log_cpu_time_ratio,
     mostly_disturbed,
     other_cpus_text,
 )
@@ -48,7 +48,7 @@ def sides(runs, wall, cpu, found=BUSY, pairs=8, wall_noise=WALL_NOISE, **more):
 
 
 def judged(*made, **more):
-    found = compare_records(*made, paired=True, **more)
+    found = compare_records(*made, Criteria(paired=True, **more))
     return found.entries[0].main, found
 
 
@@ -127,7 +127,7 @@ def test_only_disturbed_runs_are_judged_by_cpu_time(runs, found, decides):
 
 
 def test_nor_are_runs_without_pairs_or_without_cpu_time_or_on_gpus(runs):
-    (entry,) = compare_records(*sides(runs, 1.1, 1.1), paired=False).entries
+    (entry,) = compare_records(*sides(runs, 1.1, 1.1), Criteria(paired=False)).entries
     assert entry.main.verdict is Verdict.INCONCLUSIVE
     for more in ({"step_cpu_seconds": ()}, {"placement": None}):
         main, _ = judged(*sides(runs, 1.1, 1.1, **more))

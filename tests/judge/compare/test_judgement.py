@@ -11,9 +11,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cnnbench.base.inference import AnalysisSchedule, interim_analyses
-from cnnbench.judge.compare import METRICS, Policy, TwoSamples, Verdict, aa_spread, judge, judge_all
-from cnnbench.judge.compare.estimate import questions_of
-from cnnbench.judge.compare.judgement import processes_needed
+from cnnbench.judge.compare import (
+    METRICS,
+    Case,
+    Policy,
+    Samples,
+    Verdict,
+    aa_spread,
+    judge,
+    judge_all,
+    processes_needed,
+)
+from cnnbench.judge.metrics import questions_of
 
 # Five processes of 100 images/sec, give or take 0.3 %.
 BASE = [100.0, 100.2, 99.8, 100.1, 99.9]
@@ -23,10 +32,21 @@ def scaled(values, factor):
     return [value * factor for value in values]
 
 
+USUAL = Policy()
+
+
+def judged(base, new, policy=USUAL, **more):
+    return judge(Samples(base, new, **more), policy)
+
+
+def case(base, new):
+    return Case(Samples(base, new))
+
+
 def test_slower():
     # All of NEW below all of BASE: p = 2/252 = 0.0079. Quotients of equal places are 0.9, and of
     # the 25 quotients as many lie above as below, so the shift is -10 %, beyond 3 %.
-    found = judge(BASE, scaled(BASE, 0.9))
+    found = judged(BASE, scaled(BASE, 0.9))
     assert found.verdict is Verdict.SLOWER
     assert found.change == pytest.approx(-0.1)
     assert found.p == pytest.approx(2 / 252)
@@ -123,7 +143,7 @@ SPREAD = [99.2, 99.6, 100.0, 100.4, 100.8]
     ],
 )
 def test_verdicts(base, new, more, verdict):
-    assert judge(base, new, **more).verdict is verdict
+    assert judged(base, new, **more).verdict is verdict
 
 
 @pytest.mark.parametrize(
@@ -153,14 +173,14 @@ def test_verdicts(base, new, more, verdict):
     ],
 )
 def test_directions_floors_and_words_of_metrics(metric, base, new, word):
-    found = judge([base] * 8, [new] * 8, metric=METRICS[metric])
+    found = judged([base] * 8, [new] * 8, metric=METRICS[metric])
     assert found.verdict.word(METRICS[metric]) == word
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_fewer_than_four_are_never_slower_nor_same(size):
     for factor in (0.1, 1.0, 10.0):
-        found = judge(BASE[:size], scaled(BASE[:size], factor))
+        found = judged(BASE[:size], scaled(BASE[:size], factor))
         assert found.verdict is Verdict.INCONCLUSIVE
         assert found.change == pytest.approx(factor - 1)
         assert found.p is None
@@ -173,7 +193,7 @@ def test_fewer_than_four_are_never_slower_nor_same(size):
 )
 def test_what_cannot_be_a_throughput_has_failed(bad, shown):
     for base, new, side in (([*BASE, bad], BASE, "BASE"), (BASE, [bad], "NEW")):
-        found = judge(base, new)
+        found = judged(base, new)
         assert found.verdict is Verdict.FAILED
         assert side in found.reason
         assert found.reason.endswith(f" {shown}")
@@ -186,11 +206,11 @@ def test_the_false_alarm_that_neighbours_made():
     # known: where the whole interval decides, there is no verdict.
     base = [100.0] * 8
     new = [98.8, 98.4, 99.0, 98.1, 98.6, 68.0, 66.0, 64.0]
-    found = judge(base, new, Policy(alpha=0.01), paired=True)
+    found = judged(base, new, Policy(alpha=0.01), paired=True)
     assert found.p < 0.01
     assert (found.verdict, found.change) == (Verdict.SLOWER, pytest.approx(-0.182, abs=1e-3))
     assert (found.low, found.high) == pytest.approx((-0.36, -0.01), abs=1e-3)
-    found = judge(base, new, Policy(alpha=0.01, by_interval=True), paired=True)
+    found = judged(base, new, Policy(alpha=0.01, by_interval=True), paired=True)
     assert found.verdict is Verdict.INCONCLUSIVE
 
 
@@ -201,7 +221,7 @@ def test_an_open_question_names_scatter_and_what_would_answer_it():
     new = [100 * math.exp(sign * 0.04) for sign in (1, -1) * 4]
     made = interim_analyses(8, 0.04)
     plan = AnalysisSchedule(0.04, 8, made)
-    found = judge(base, new, paired=True, looks=made, plan=plan)
+    found = judged(base, new, paired=True, looks=made, plan=plan)
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.scatter == pytest.approx(0.04 * math.sqrt(8 / 7))
     more = found.more
@@ -215,29 +235,29 @@ def test_an_open_question_names_scatter_and_what_would_answer_it():
         all_new = [*new, *(100 * np.exp(random.normal(0, found.scatter, more))).tolist()]
         so_far = [looks[:number] for number in range(2, len(looks) + 1)]
         verdicts = [
-            judge([100.0] * n, all_new[:n], paired=True, looks=some).verdict
+            judged([100.0] * n, all_new[:n], paired=True, looks=some).verdict
             for n, some in ((some[-1].pairs, some) for some in so_far)
         ]
         passed += bool({Verdict.SAME, Verdict.NOT_SLOWER} & {*verdicts})
     assert 70 <= passed <= 98
     # Judged once, fewer are enough; a new experiment cannot count the measured ones.
-    assert judge(base, new, paired=True).needed < found.needed
-    assert judge(base, new, paired=True, plan=AnalysisSchedule(0.04)).needed % 4 == 0
+    assert judged(base, new, paired=True).needed < found.needed
+    assert judged(base, new, paired=True, plan=AnalysisSchedule(0.04)).needed % 4 == 0
     # Nothing scatters, or there is a verdict: no number.
-    assert judge(base, base, paired=True).needed is None
-    assert judge(base, scaled(base, 0.5), paired=True).needed is None
+    assert judged(base, base, paired=True).needed is None
+    assert judged(base, scaled(base, 0.5), paired=True).needed is None
 
 
 def test_a_change_that_nearly_is_one_needs_few_more():
     # Logarithms of the sides 0.3 apart, of the values of each 0.2 * sqrt(4/3) = 0.231.
     base = [100 * math.exp(0.2 * sign) for sign in (1, -1, 1, -1)]
-    like = [TwoSamples(base=BASE, new=BASE) for _ in range(9)]
-    found = judge_all([*like, TwoSamples(base=base * 2, new=scaled(base * 2, math.exp(-0.3)))])[-1]
+    like = [case(BASE, BASE) for _ in range(9)]
+    found = judge_all([*like, case(base * 2, scaled(base * 2, math.exp(-0.3)))])[-1]
     assert found.verdict is Verdict.INCONCLUSIVE
     assert 8 < found.needed < 50
     assert found.more == found.needed - 8
     # A change within the floor: so many as tell whether it is one.
-    found = judge(base * 2, scaled(base * 2, 1.01))
+    found = judged(base * 2, scaled(base * 2, 1.01))
     assert found.needed > 200
     assert f"{found.more} more" not in found.reason
 
@@ -246,8 +266,8 @@ def test_an_interval_beyond_the_floor_may_not_be_certain():
     # Nine of ten configurations are alike, so that p counts ten times.
     base = [100.0, 101.0, 102.0, 103.0, 104.0, 105.0, 106.0]
     new = [80.0, 81.0, 82.0, 83.0, 84.0, 102.5, 85.0]
-    like = [TwoSamples(base=BASE, new=BASE) for _ in range(9)]
-    found = judge_all([*like, TwoSamples(base=base, new=new)])[-1]
+    like = [case(BASE, BASE) for _ in range(9)]
+    found = judge_all([*like, case(base, new)])[-1]
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.high < -found.floor
     assert found.p_adjusted > 0.04
@@ -258,18 +278,18 @@ def test_medians_that_say_the_opposite_of_the_change_are_explained():
     # Most pairs are slower by 2 %; that of the medians happens to be faster.
     base = [80.0, 90.0, 95.0, 100.0, 110.0, 120.0, 130.0]
     new = [78.4, 88.2, 93.1, 103.0, 107.8, 117.6, 127.4]
-    found = judge(base, new, paired=True)
+    found = judged(base, new, paired=True)
     assert found.change < 0 < found.new_median - found.base_median
     assert found.medians_change == pytest.approx(0.03)
-    assert judge(base, scaled(base, 0.9), paired=True).medians_change is None
+    assert judged(base, scaled(base, 0.9), paired=True).medians_change is None
 
 
 def test_pairs_take_out_what_both_of_a_pair_share():
     # The machine slows down from pair to pair, by more than NEW is slower.
     base = [100.0, 90.0, 80.0, 70.0, 60.0, 50.0]
     new = scaled(base, 0.95)
-    assert judge(base, new).verdict is Verdict.INCONCLUSIVE
-    found = judge(base, new, paired=True)
+    assert judged(base, new).verdict is Verdict.INCONCLUSIVE
+    found = judged(base, new, paired=True)
     # All six one way: 2 of 64 choices of signs.
     assert (found.verdict, found.p) == (Verdict.SLOWER, pytest.approx(2 / 64))
 
@@ -277,24 +297,24 @@ def test_pairs_take_out_what_both_of_a_pair_share():
 def test_a_suite_pays_for_its_tests():
     # One slower among ten: 10 * 2/252 = 0.079. Five processes cannot prove it, six can:
     # 10 * 2/924 = 0.022.
-    like = [TwoSamples(base=BASE, new=BASE) for _ in range(9)]
-    found = judge_all([*like, TwoSamples(base=BASE, new=scaled(BASE, 0.9))])[-1]
+    like = [case(BASE, BASE) for _ in range(9)]
+    found = judge_all([*like, case(BASE, scaled(BASE, 0.9))])[-1]
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.p_adjusted == pytest.approx(20 / 252)
     assert (found.at_least, found.family) == (6, 10)
     assert found.provable_change == pytest.approx(0.034, abs=5e-4)
     six = [*BASE, 100.0]
-    found = judge_all([*like, TwoSamples(base=six, new=scaled(six, 0.9))])[-1]
+    found = judge_all([*like, case(six, scaled(six, 0.9))])[-1]
     assert (found.verdict, found.p_adjusted) == (Verdict.SLOWER, pytest.approx(20 / 924))
 
 
 def test_a_suite_does_not_pay_for_what_was_not_tested():
     cases = [
-        TwoSamples(base=BASE, new=BASE[:3]),
-        TwoSamples(base=[], new=[]),
-        TwoSamples(base=[math.nan], new=[1.0]),
+        case(BASE, BASE[:3]),
+        case([], []),
+        case([math.nan], [1.0]),
     ]
-    found = judge_all([*cases, TwoSamples(base=BASE, new=scaled(BASE, 0.9))])
+    found = judge_all([*cases, case(BASE, scaled(BASE, 0.9))])
     assert found[-1].p_adjusted == found[-1].p
     assert [one.verdict for one in found] == [
         Verdict.INCONCLUSIVE,
@@ -307,13 +327,13 @@ def test_a_suite_does_not_pay_for_what_was_not_tested():
 def test_accuracy_is_judged_by_differences():
     accuracy = METRICS["accuracy"]
     base = [0.750, 0.751, 0.752, 0.751, 0.750]
-    found = judge(base, [value - 0.01 for value in base], metric=accuracy)
+    found = judged(base, [value - 0.01 for value in base], metric=accuracy)
     assert (found.verdict, found.change) == (Verdict.SLOWER, pytest.approx(-0.01))
     assert found.p == pytest.approx(2 / 252)
-    assert judge(base, base, metric=accuracy).verdict is Verdict.SAME
+    assert judged(base, base, metric=accuracy).verdict is Verdict.SAME
     # 0 is an accuracy, if not a good one.
-    assert judge([0.0] * 5, [0.0] * 5, metric=accuracy).verdict is Verdict.SAME
-    assert judge([0.0] * 5, [math.nan] * 5, metric=accuracy).verdict is Verdict.FAILED
+    assert judged([0.0] * 5, [0.0] * 5, metric=accuracy).verdict is Verdict.SAME
+    assert judged([0.0] * 5, [math.nan] * 5, metric=accuracy).verdict is Verdict.FAILED
 
 
 @settings(max_examples=60, deadline=None)
@@ -325,8 +345,8 @@ def test_accuracy_is_judged_by_differences():
 def test_swapping_the_sides_mirrors_the_verdict(base, new, paired):
     mirrored = {Verdict.FASTER: Verdict.SLOWER, Verdict.NOT_FASTER: Verdict.NOT_SLOWER}
     mirrored |= {new: old for old, new in mirrored.items()}
-    there = judge(base, new, paired=paired, questions=("slower",))
-    back = judge(new, base, paired=paired, questions=("faster",))
+    there = judged(base, new, paired=paired)
+    back = judged(new, base, Policy(questions=("faster",)), paired=paired)
     assert back.verdict is mirrored.get(there.verdict, there.verdict)
     if there.change is not None:
         assert (1 + there.change) * (1 + back.change) == pytest.approx(1.0)
@@ -340,7 +360,7 @@ def test_swapping_the_sides_mirrors_the_verdict(base, new, paired):
 )
 @example([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1e-132, 1e-132], False)
 def test_whatever_is_given_there_is_an_answer(base, new, paired):
-    found = judge(base, new, paired=paired)
+    found = judged(base, new, paired=paired)
     assert found.reason
     usable = all(math.isfinite(value) and value > 0 for value in [*base, *new])
     assert (found.verdict is Verdict.FAILED) == (not usable)
@@ -428,7 +448,7 @@ RED = 0.02 + 3 * math.sqrt(0.02 * 0.98 / 250)
 )
 def test_error_rates(base, new, rates):
     random = np.random.default_rng(20)
-    found = [judge(base(random), new(random)).verdict for _ in range(250)]
+    found = [judged(base(random), new(random)).verdict for _ in range(250)]
     for verdict, (least, most) in rates.items():
         assert least <= found.count(Verdict(verdict)) / len(found) <= most
 
@@ -440,12 +460,14 @@ def test_of_several_reported_changes_few_are_false():
     policy, false = Policy(alpha=0.2), 0.0
     for _ in range(runs):
         cases = [
-            TwoSamples(
-                metric=METRICS[name],
-                base=rng.lognormal(0, 0.1, 7),
-                new=rng.lognormal(0 if share > 0.5 else 3, 0.1, 7),
-                noise=0.0,
-                policy=policy.replace(share=share, own_threshold=0.0),
+            Case(
+                Samples(
+                    rng.lognormal(0, 0.1, 7),
+                    rng.lognormal(0 if share > 0.5 else 3, 0.1, 7),
+                    METRICS[name],
+                    noise=0.0,
+                ),
+                policy.replace(share=share, own_threshold=0.0),
             )
             for name, own in shares.items()
             for share in own
@@ -461,21 +483,21 @@ def test_of_several_reported_changes_few_are_false():
 
 def test_intervals_of_reported_changes_have_the_level_of_their_test():
     six = [*BASE, 100.0]
-    slow, like = scaled(six, 0.9), [TwoSamples(base=six, new=six) for _ in range(7)]
-    alone = judge(six, slow)
+    slow, like = scaled(six, 0.9), [case(six, six) for _ in range(7)]
+    alone = judged(six, slow)
     assert alone.confidence is None
-    one = judge_all([*like, TwoSamples(base=six, new=slow)])[-1]
+    one = judge_all([*like, case(six, slow)])[-1]
     assert one.confidence == pytest.approx(1 - 0.04 / 8)
     assert one.low < alone.low < alone.high < one.high
-    two = judge_all([*like[1:], *[TwoSamples(base=six, new=slow)] * 2])
+    two = judge_all([*like[1:], *[case(six, slow)] * 2])
     assert [found.confidence for found in two[-2:]] == [pytest.approx(1 - 2 * 0.04 / 8)] * 2
     assert two[0].confidence is None
 
 
 def test_many_changes_of_a_suite_are_found_where_one_alone_could_not_be():
     # One slower among ten needs 6 + 6 processes, five slower ones do not.
-    like = [TwoSamples(base=BASE, new=BASE) for _ in range(5)]
-    found = judge_all([*like, *[TwoSamples(base=BASE, new=scaled(BASE, 0.9))] * 5])
+    like = [case(BASE, BASE) for _ in range(5)]
+    found = judge_all([*like, *[case(BASE, scaled(BASE, 0.9))] * 5])
     assert [one.verdict for one in found] == [Verdict.SAME] * 5 + [Verdict.SLOWER] * 5
     assert found[-1].p_adjusted == pytest.approx(10 / 5 * 2 / 252)
 
@@ -485,7 +507,7 @@ def test_many_changes_of_a_suite_are_found_where_one_alone_could_not_be():
 
 def pairs_of(*changes, **more):
     new = [100.0 * (1 + change / 100) for change in changes]
-    return judge([100.0] * len(new), new, paired=True, **more)
+    return judged([100.0] * len(new), new, paired=True, **more)
 
 
 @pytest.mark.parametrize(
@@ -527,7 +549,8 @@ def test_a_verdict_answers_what_is_asked():
         ("slower", "faster"): (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE),
     }
     for questions, verdicts in asked.items():
-        found = tuple(pairs_of(*one, questions=questions).verdict for one in (worse, better))
+        policy = Policy(questions=questions)
+        found = tuple(pairs_of(*one, policy=policy).verdict for one in (worse, better))
         assert found == verdicts
     assert questions_of(None) == questions_of(()) == questions_of(["changed"]) == ("slower",)
     assert questions_of(["slower", "faster", "changed"]) == ("slower", "faster")
@@ -538,18 +561,18 @@ def test_the_spread_between_sessions_has_no_part_in_pairs_in_random_order():
     assert pairs_of(*[-5.0, -6.0] * 4, noise=0.2).verdict is Verdict.SLOWER
     # Without pairs, they do: the estimate must exceed the spread.
     base, new = [100.0, 101.0] * 4, [94.0, 95.0] * 4
-    assert judge(base, new, noise=0.05).verdict is Verdict.SLOWER
-    assert judge(base, new, noise=0.2).verdict is Verdict.INCONCLUSIVE
+    assert judged(base, new, noise=0.05).verdict is Verdict.SLOWER
+    assert judged(base, new, noise=0.2).verdict is Verdict.INCONCLUSIVE
 
 
 def test_without_pairs_and_without_a_spread_the_whole_interval_must_exceed_the_threshold():
     base = [100.0, 100.5, 101.0, 101.5, 102.0, 102.5]
     new = [94.0, 95.0, 96.0, 98.0, 99.0, 100.2]
-    found = judge(base, new)
+    found = judged(base, new)
     assert found.p <= 0.04
     assert found.change < -0.03 < found.high
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert judge(base, new, noise=0.01).verdict is Verdict.SLOWER
+    assert judged(base, new, noise=0.01).verdict is Verdict.SLOWER
     # A bisection asks for the whole interval of pairs, too.
     policy = Policy(by_interval=True)
     assert pairs_of(*range(-8, 0)).verdict is Verdict.SLOWER

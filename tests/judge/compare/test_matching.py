@@ -5,7 +5,7 @@ Tests cnnbench/judge/compare/comparability.py.
 
 import pytest
 
-from cnnbench.judge.compare import Verdict, compare_records
+from cnnbench.judge.compare import Criteria, Verdict, compare_records
 
 
 def matched(base, new, *allowed):
@@ -17,7 +17,7 @@ def matched(base, new, *allowed):
         flags = records[0].config
         return f"{flags['model']} {flags['batch_size']}{' xla' if flags['xla'] else ''}"
 
-    found = compare_records(base, new, allow_different=allowed)
+    found = compare_records(base, new, Criteria(allow_different=allowed))
     return sorted(((name(one.base), name(one.new)) for one in found.entries), key=str)
 
 
@@ -101,7 +101,7 @@ def experiment(runs):
 
 
 def judged(base, new):
-    found = compare_records(base, new, metrics=["throughput"], paired=True)
+    found = compare_records(base, new, Criteria(metrics=["throughput"], paired=True))
     ((result,),) = (entry.results for entry in found.entries)
     return found, result
 

@@ -1,6 +1,6 @@
 """Recurring pauses turn a verdict and are named; a rare stall does neither.
 
-Tests cnnbench/judge/compare/judgement.py.
+Tests cnnbench/judge/compare/median_step.py.
 """
 
 import random

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge_all, processes_needed
+from cnnbench.judge.compare import Case, Policy, Samples, Verdict, judge_all, processes_needed
 from cnnbench.judge.compare.judgement import processes_to_decide, processes_to_detect
 
 SMOKE = 10
@@ -22,7 +22,7 @@ def suite(draw, processes, scatter, change=0.8, configurations=SMOKE):
     def side(level):
         return [level * math.exp(draw.gauss(0, scatter)) for _ in range(processes)]
 
-    return [TwoSamples(base=side(100.0), new=side(100.0 * change)) for _ in range(configurations)]
+    return [Case(Samples(side(100.0), side(100.0 * change))) for _ in range(configurations)]
 
 
 def verdicts(cases):
@@ -40,7 +40,8 @@ def test_as_many_as_a_verdict_on_every_configuration_takes(configurations, proce
 
 def test_one_process_that_met_a_neighbour_leaves_its_configuration_decided():
     cases = suite(random.Random(1), processes_to_decide(SMOKE), 0.02)
-    slow = TwoSamples(base=[50.0, *cases[0].base[1:]], new=cases[0].new)
+    first = cases[0].samples
+    slow = Case(Samples([50.0, *first.base[1:]], first.new))
     assert verdicts([slow, *cases[1:]]) == {Verdict.SLOWER}
 
 

@@ -1,9 +1,10 @@
 """The wording of verdicts, answers, advice and notes: constructed comparisons against one file.
 
 Tests cnnbench/judge/compare/compare.py, cnnbench/judge/compare/estimate.py,
-cnnbench/judge/compare/judgement.py and cnnbench/judge/compare/result.py. Other tests of this folder
-test values; the formats of a comparison have a transcript each in
-tests/judge/report/renderers/golden. UPDATE_GOLDEN=1 writes the file anew.
+cnnbench/judge/compare/judgement.py, cnnbench/judge/compare/notes.py and
+cnnbench/judge/compare/result.py. Other tests of this folder test values; the formats of a
+comparison have a transcript each in tests/judge/report/renderers/golden. UPDATE_GOLDEN=1 writes the
+file anew.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from golden import golden
 from cnnbench.base.inference import AnalysisSchedule, interim_analyses
 from cnnbench.judge.compare import (
     METRICS,
+    Case,
+    Criteria,
     Policy,
+    Samples,
     SkippedFile,
-    TwoSamples,
     compare_records,
     judge,
     judge_all,
@@ -81,12 +84,12 @@ JUDGED = {
     "pairs that are not faster": (
         PAIRS,
         changed(*DOWN),
-        {"paired": True, "questions": ("faster",)},
+        {"paired": True, "policy": Policy(questions=("faster",))},
     ),
     "neither question is answered": (
         PAIRS,
         changed(*UP),
-        {"paired": True, "questions": ("slower", "faster")},
+        {"paired": True, "policy": Policy(questions=("slower", "faster"))},
     ),
     "pairs that may be slower": (PAIRS, changed(*DOWN), {"paired": True}),
     "pairs that may be both": (PAIRS, changed(-8, -5, -2, -1, 1, 2, 5, 8), {"paired": True}),
@@ -134,10 +137,14 @@ def written(sections):
 
 def reasons():
     """Verdicts on plain values, and the reasons for them."""
-    found = {title: judge(base, new, **more) for title, (base, new, more) in JUDGED.items()}
-    like = [TwoSamples(base=BASE, new=BASE) for _ in range(9)]
+    found = {}
+    for title, (base, new, more) in JUDGED.items():
+        policy = more.get("policy", Policy())
+        own = {name: value for name, value in more.items() if name != "policy"}
+        found[title] = judge(Samples(base, new, **own), policy)
+    like = [Case(Samples(BASE, BASE)) for _ in range(9)]
     for title, (base, new) in FAMILIES.items():
-        found[title] = judge_all([*like, TwoSamples(base=base, new=new)])[-1]
+        found[title] = judge_all([*like, Case(Samples(base, new))])[-1]
     return {
         f"values: {title}": [f"{one.verdict.value}: {one.reason}"] for title, one in found.items()
     }
@@ -525,7 +532,8 @@ def test_sentences(sides, tmp_path, monkeypatch):
     found = {}
     for title, make in COMPARED.items():
         (base, new), more = make(sides)
-        found[title] = compare_records(base, new, **more)
+        given = {name: more.pop(name) for name in ("aa", "skipped") if name in more}
+        found[title] = compare_records(base, new, Criteria(**more), **given)
     first = found["faster"]
     for title, factor in (("confirmed", 1.1), ("not confirmed", 1.0)):
         again = compare_records(*sides.speeds(new=times(factor)))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.judge.compare import Verdict, compare_records, judge
+from cnnbench.judge.compare import Criteria, Verdict, compare_records, judge
 from cnnbench.judge.metrics import Origin, machine_name, origin_titles, varying_parts
 from cnnbench.judge.report.exports import frame
 from cnnbench.judge.report.renderers import render
@@ -123,7 +123,8 @@ def test_a_point_of_a_history_is_of_one_origin(made, series_of, triples, by):
 @given(MIXED, MIXED, st.sampled_from([(), ("tensorflow", "machine", "git_commit")]))
 def test_a_verdict_is_of_one_origin_a_side(made, base, new, allowed):
     sides = made(base), made(new)
-    found = compare_records(*sides, allow_different=allowed, metrics=["throughput"])
+    criteria = Criteria(allow_different=allowed, metrics=["throughput"])
+    found = compare_records(*sides, criteria)
     (entry,) = found.entries
     pure = all(len({*map(identity, side)}) == 1 for side in sides)
     judgement = entry.main.judgement
@@ -131,7 +132,7 @@ def test_a_verdict_is_of_one_origin_a_side(made, base, new, allowed):
         assert entry.main.verdict is Verdict.NOT_COMPARABLE
         assert (judgement.change, judgement.low, judgement.p) == (None, None, None)
     elif allowed:
-        assert judgement.change == judge(entry.main.base, entry.main.new).change
+        assert judgement.change == judge(entry.main.samples).change
 
 
 def test_nothing_to_tell_apart():
@@ -141,7 +142,7 @@ def test_nothing_to_tell_apart():
 def test_a_mixture_is_named_with_what_differs(made):
     base = made([(Subject(revision="a" * 40, side=side), {}, 100.0) for side in "ab" * 4])
     new = made([(Subject(revision="b" * 40, side="b"), {}, 100.0) for _ in range(8)])
-    (entry,) = compare_records(base, new, metrics=["throughput"]).entries
+    (entry,) = compare_records(base, new, Criteria(metrics=["throughput"])).entries
     assert entry.main.judgement.reason.startswith("side is A or B")
 
 
@@ -149,7 +150,7 @@ def test_of_many_revisions_three_are_named(made):
     revisions = [f"{number:040x}" for number in range(1051)]
     base = made([(Subject(revision=revision), {}, 100.0) for revision in revisions])
     new = made([(Subject(revision="b" * 40), {}, 100.0) for _ in range(8)])
-    found = compare_records(base, new, metrics=["throughput"])
+    found = compare_records(base, new, Criteria(metrics=["throughput"]))
     reason = found.entries[0].main.judgement.reason
     assert " or 1,048 others" in reason
     for format in ("table", "markdown", "junit", "github"):

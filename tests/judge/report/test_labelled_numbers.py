@@ -17,7 +17,7 @@ from studies import tuning
 
 from cnnbench.base.document import Table, report_to_markdown
 from cnnbench.campaigns.tune.session import table_text
-from cnnbench.judge.compare import Policy, compare_records
+from cnnbench.judge.compare import compare_records
 from cnnbench.judge.compare.estimate import from_test_scale
 from cnnbench.judge.compare.result import Comparison
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
@@ -89,7 +89,7 @@ ONE_METRIC = ("slower", "pauses", "few steps", "sessions")
 def case(request, full_runs):
     """Name, comparison, report, and all outputs by name."""
     runs = CASES[request.param].runs(full_runs)
-    found = compare_records(runs[::2], runs[1::2], Policy())
+    found = compare_records(runs[::2], runs[1::2])
     report = build(gather(Loaded(tuple(runs), ()), comparison=found))
     outputs = {name: write(found) for name, write in FORMATS.items()}
     outputs["page"] = report_to_markdown(report)

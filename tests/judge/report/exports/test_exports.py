@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from golden import golden
 
-from cnnbench.judge.compare import compare_records
+from cnnbench.judge.compare import Criteria, compare_records
 from cnnbench.judge.report import exports
 from cnnbench.judge.report.exports import exported_metrics_of_comparison, shared_labels
 from cnnbench.records.exports import EXPORTS
@@ -56,7 +56,7 @@ def figures(full_runs):
     new = side(full_runs, "b", "b", [0.8 * speed for speed in SPEEDS], memory=1500)
     new += side(full_runs, "b", "b", SPEEDS[:4], flags={"model": "resnet20"})
     return exported_metrics_of_comparison(
-        compare_records(base, new, metrics=("throughput", "memory"))
+        compare_records(base, new, Criteria(metrics=("throughput", "memory")))
     )
 
 

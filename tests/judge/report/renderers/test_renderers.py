@@ -13,7 +13,7 @@ import pytest
 from golden import golden
 from step_profiles import CONV, changed
 
-from cnnbench.judge.compare import SkippedFile, compare_records
+from cnnbench.judge.compare import Criteria, SkippedFile, compare_records
 from cnnbench.judge.compare.result import SameCode
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import cause_text, explanation_rows
@@ -80,8 +80,7 @@ def everything(lenet_runs):
     return compare_records(
         base,
         new,
-        base_label="results/base",
-        new_label="results/new",
+        labels=("results/base", "results/new"),
         skipped=(
             SkippedFile("results/new/cut.json", "cut off after 10 characters"),
             SkippedFile("results/new/ar.json", "holds another kind", defect=False),
@@ -101,8 +100,7 @@ def hostile(lenet_runs):
     return compare_records(
         [*base, *full_runs.of(*BASE, flags=failed)],
         new,
-        base_label=HOSTILE,
-        new_label=HOSTILE,
+        labels=(HOSTILE, HOSTILE),
         skipped=(SkippedFile(HOSTILE, HOSTILE),),
     )
 
@@ -142,7 +140,9 @@ def test_what_is_worse_but_does_not_gate_is_a_warning_in_all_formats(full_runs):
 
 def test_changes_within_pairs_are_not_those_of_the_medians(full_runs):
     found = compare_records(
-        full_runs.of(*range(100, 108)), full_runs.of(*range(101, 109)), paired=True
+        full_runs.of(*range(100, 108)),
+        full_runs.of(*range(101, 109)),
+        Criteria(paired=True),
     )
     for format in (terminal_text(found), render(found, "markdown")):
         assert "paired change" in format
@@ -369,8 +369,7 @@ def test_markdown_of_long_names_is_cut_between_its_sections(full_runs, length):
     found = compare_records(
         [*one_each, *full_runs.with_memory(*[1000] * 6, flags={"model": names[0]})],
         [*one_each, *slow, *full_runs.with_memory(*[1500] * 6, flags={"model": names[0]})],
-        base_label=names[0],
-        new_label=names[1],
+        labels=(names[0], names[1]),
         skipped=[SkippedFile(name, name) for name in names],
     )
     text = render(found, "markdown")
@@ -388,7 +387,7 @@ def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(full_runs):
     found = compare_records(
         [*one_each, *full_runs.of(*BASE, flags={"model": "slow"})],
         [*one_each, *slow],
-        metrics=("throughput",),
+        Criteria(metrics=("throughput",)),
         skipped=[SkippedFile(f"results/new/{name}.json", "empty") for name in names],
     )
     text = render(found, "markdown")

@@ -1,0 +1,162 @@
+"""By what two sets of records are judged: thresholds, rules, metrics, and the plan of the pairs.
+Shares the significance level alpha among the metrics, and says what accepts a regression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis
+from cnnbench.judge.compare.comparability import MeasurementGroup
+from cnnbench.judge.compare.configuration import expand_fact_names
+from cnnbench.judge.compare.estimate import Verdict
+from cnnbench.judge.metrics import (
+    CONTEXT,
+    DEFAULT_METRICS,
+    Measurement,
+    Origin,
+    Policy,
+    metrics_to_judge,
+    questions_of,
+)
+from cnnbench.judge.metrics.rules import Acceptance, Rules
+from cnnbench.records.metric import METRICS, Metric
+
+PlanOf: TypeAlias = Callable[[MeasurementGroup, MeasurementGroup], AnalysisSchedule | None]
+"""A function that gets one configuration's runs of BASE and NEW, and returns the plan by which
+further pairs will be judged.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Criteria:
+    """By what the records of BASE and NEW are judged. Raises KeyError for an unknown metric.
+
+    Attributes:
+      policy: constants of the tests.
+      metrics: names in `METRICS`, in any order. Inconclusive results of these metrics set the exit
+        code. None means `DEFAULT_METRICS`, of which only speeds set the exit code.
+      allow_different: properties, groups and patterns that may differ, see --allow_different.
+      allow_changed_work: whether a network or batch of a different size is no regression.
+      fail_on: words of --fail_on, which say what a verdict must answer. They have priority over the
+        words of rules. None means the words of rules or, without rules, the default.
+      rules: rules by configuration and metric. `metrics` has priority over the metrics of rules.
+      paired: if True, pairs of `cnnbench ab` are compared or, if the records contain no pairs, the
+        i-th run of BASE by start time with the i-th run of NEW. If None, runs are compared in
+        pairs only if the records contain pairs.
+      looks: interim analyses of the experiment up to this one; empty if the pairs are judged once.
+        Metrics that are not requested are judged once, because they do not end an experiment.
+      plan: plan for judging further pairs, or a function from a configuration's runs of BASE and
+        NEW to the plan. None means that further pairs are judged together with these pairs by the
+        same policy.
+    """
+
+    policy: Policy = field(default=Policy())
+    metrics: Collection[str] | None = None
+    allow_different: Sequence[str] = ()
+    allow_changed_work: bool = False
+    fail_on: Sequence[str] | None = None
+    rules: Rules = field(default=Rules())
+    paired: bool | None = None
+    looks: Sequence[InterimAnalysis] = ()
+    plan: AnalysisSchedule | PlanOf | None = None
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.metrics or ()).difference(METRICS):
+            raise KeyError(", ".join(sorted(unknown)))
+
+    @cached_property
+    def applied_rules(self) -> Rules:
+        """The rules, without the metrics that `metrics` overrides."""
+        return self.rules if self.metrics is None else self.rules.without_judged_metrics()
+
+    @cached_property
+    def metric_names(self) -> frozenset[str]:
+        """Names in --metrics of everything by which any configuration may be judged."""
+        if self.metrics is not None:
+            return frozenset(self.metrics)
+        return frozenset((*DEFAULT_METRICS, *self.rules.judged_metrics))
+
+    @cached_property
+    def patterns(self) -> tuple[str, ...]:
+        """Patterns that match the flags and recorded properties that may differ."""
+        return expand_fact_names(tuple(self.allow_different))
+
+    def plan_for(self, base: MeasurementGroup, new: MeasurementGroup) -> AnalysisSchedule | None:
+        """Returns the plan for judging further pairs of a configuration with these runs."""
+        return self.plan(base, new) if callable(self.plan) else self.plan
+
+
+def share_alpha(
+    criteria: Criteria, configurations: Sequence[tuple[str, str]]
+) -> list[list[tuple[Metric, Policy]]]:
+    """Returns, for each configuration, its metrics to judge with their policies. The metrics are in
+    the order of `METRICS`.
+
+    If several metrics can set the exit code, their tests share alpha. Kinds of measurements share
+    alpha in the same way; see `Rules.policy_for`.
+
+    Args:
+      configurations: name and kind of measurement of each configuration.
+    """
+    chosen = [_metrics_of(criteria, name, kind) for name, kind in configurations]
+    deciding = [
+        () if kind in CONTEXT else requested
+        for (_, kind), (_, requested) in zip(configurations, chosen, strict=True)
+    ]
+    is_shared = len({metric.name for requested in deciding for metric in requested}) > 1
+    kinds = {kind for (_, kind), own in zip(configurations, deciding, strict=True) if own}
+    shared = []
+    for (name, _), (metrics, requested), own in zip(configurations, chosen, deciding, strict=True):
+        sharing = own if is_shared else ()
+        policies = []
+        for metric in metrics:
+            policy = criteria.applied_rules.policy_for(
+                criteria.policy, name, metric, sharing, len(kinds)
+            )
+            fail_on = policy.fail_on if criteria.fail_on is None else criteria.fail_on
+            own_policy = policy.replace(asked=metric in requested, questions=questions_of(fail_on))
+            policies.append((metric, own_policy))
+        shared.append(policies)
+    return shared
+
+
+def _metrics_of(
+    criteria: Criteria, name: str, kind: str
+) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
+    """Returns the metrics by which a configuration is judged, and those of them that are requested.
+
+    If neither `Criteria.metrics` nor a rule requests a metric, the speed counts as requested.
+    """
+    _, rule = criteria.applied_rules.rule_for(name)
+    requested = metrics_to_judge(
+        rule.judge if criteria.metrics is None else criteria.metrics, {kind}
+    )
+    if criteria.metrics is not None or requested:
+        return requested, requested
+    metrics = metrics_to_judge(DEFAULT_METRICS, {kind})
+    return metrics, metrics[:1]
+
+
+_ACCEPTABLE = {Verdict.SLOWER: "slower", Verdict.CHANGED_WORK: "changed"}
+"""Verdicts that can be accepted, with their words in --fail_on."""
+
+
+def acceptance_of(
+    rules: Rules,
+    configuration: str,
+    metric: Metric,
+    verdict: Verdict,
+    sides: Iterable[Sequence[Measurement]],
+) -> Acceptance | None:
+    """Returns what accepts a verdict on a configuration by the rules; None if nothing does.
+
+    `sides` contains the runs of BASE and the runs of NEW.
+    """
+    if verdict not in _ACCEPTABLE or not rules.accepts:
+        return None
+    base, new = ([Origin.of(run).revision for run in side] for side in sides)
+    return rules.acceptance_between(configuration, metric, _ACCEPTABLE[verdict], base, new)

@@ -1,0 +1,113 @@
+"""Reports which runs were disturbed by other programs, and which pairs were measured again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from cnnbench.base.stats import median
+from cnnbench.base.text import count_text, percent
+from cnnbench.judge.metrics import Measurement
+from cnnbench.machine.checks import CONDITIONS
+from cnnbench.records.run import RunRecord
+
+_BUSY = 0.05
+"""If other programs used fewer CPUs than this, texts do not mention other programs."""
+
+_BY_OTHERS = frozenset(("load", "steal"))
+
+
+def disturbance_text(measurements: Iterable[Measurement]) -> str:
+    """Returns text that says how many runs were disturbed, and by what; "" if no run recorded its
+    measuring conditions.
+    """
+    checked = [
+        record
+        for record in measurements
+        if isinstance(record, RunRecord) and record.conditions is not None
+    ]
+    if not checked:
+        return ""
+    by_run = [(record, _disturbance_ids(record)) for record in checked]
+    names = dict.fromkeys(name for _, own in by_run for name in own)
+    runs_by_name = {name: [record for record, own in by_run if name in own] for name in names}
+    if not runs_by_name:
+        most = _disturbance_amount_text("load", checked) or "as far as they could be checked"
+        return f"none of {count_text(len(checked), 'run', 'runs')} was disturbed ({most})"
+    disturbed = sum(bool(own) for _, own in by_run)
+    verb = "was" if disturbed == 1 else "were"
+    causes = [
+        f"{CONDITIONS.get(name, name)} in {len(runs)}"
+        + (f" ({amount})" if (amount := _disturbance_amount_text(name, runs)) else "")
+        for name, runs in sorted(runs_by_name.items(), key=lambda item: -len(item[1]))
+    ]
+    runs = count_text(len(checked), "run", "runs")
+    return f"{disturbed} of {runs} {verb} disturbed: {', '.join(causes)}"
+
+
+def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
+    """Whether, in at least half of the runs, other programs or other virtual machines used the CPUs
+    during the timed steps.
+    """
+    disturbed = sum(not _BY_OTHERS.isdisjoint(_disturbance_ids(record)) for record in measurements)
+    return 2 * disturbed >= len(measurements) > 0
+
+
+def other_cpus_text(measurements: Iterable[Measurement]) -> str:
+    """Returns text with the median number of CPUs that other programs used during the runs; "" if
+    this number is unknown or small.
+    """
+    runs = [record for record in measurements if isinstance(record, RunRecord)]
+    used = _condition_values("other_cpus", runs)
+    if not used or (typical := median(used)) < _BUSY:
+        return ""
+    facts = runs[-1].environment
+    cpus = facts.get("usable_cpus") or facts.get("logical_cpus")
+    of = f" of {count_text(cpus, 'CPU', 'CPUs')}" if isinstance(cpus, int) else " CPUs"
+    return f"other programs use {typical:.1f}{of}"
+
+
+def repeated_pairs_and_causes(measurements: Iterable[Measurement]) -> tuple[int, str]:
+    """Returns the number of pairs that `cnnbench ab` measured again because a process was killed,
+    and a text with the causes.
+    """
+    lost: dict[object, list[tuple[str, str]]] = {}
+    for record in measurements:
+        # The field `ab` contains JSON that was not validated.
+        place = record.ab or {} if isinstance(record, RunRecord) else {}
+        processes = place.get("lost")
+        ends = processes if isinstance(processes, (list, tuple)) else ()
+        lost_processes = [
+            (str(e.get("side")), str(e.get("how"))) for e in ends if isinstance(e, Mapping)
+        ]
+        if lost_processes:
+            lost[place.get("seed"), place.get("pair")] = lost_processes
+    if not lost:
+        return 0, ""
+    counted = Counter(process for processes in lost.values() for process in processes)
+    causes = [
+        f"a process of {side.upper()} was {how}" + (f" ({times} times)" if times > 1 else "")
+        for (side, how), times in sorted(counted.items())
+    ]
+    pairs = count_text(len(lost), "pair was", "pairs were")
+    return len(lost), f"{pairs} measured again: {', '.join(causes)}"
+
+
+def _disturbance_ids(measurement: Measurement) -> Mapping[str, None]:
+    """Returns the IDs of the disturbances in a run's timed steps: the keys, in a fixed order."""
+    if not isinstance(measurement, RunRecord) or measurement.conditions is None:
+        return {}
+    return dict.fromkeys(note.id for note in measurement.conditions.notes if note.when == "during")
+
+
+def _disturbance_amount_text(name: str, runs: Sequence[RunRecord]) -> str:
+    if name == "load" and (others := _condition_values("other_cpus", runs)):
+        return f"others kept at most {max(others):.2f} CPUs busy"
+    if name == "steal" and (stolen := _condition_values("steal_fraction", runs)):
+        return f"at most {percent(max(stolen))}"
+    return ""
+
+
+def _condition_values(name: str, runs: Sequence[RunRecord]) -> list[float]:
+    values = (run.condition(name) for run in runs)
+    return [value for value in values if value is not None]

@@ -1,0 +1,88 @@
+"""Compares the change of the median step with the change of the throughput, and names slow steps
+that explain the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cnnbench.base.slow_steps import slow_step_cost_increase
+from cnnbench.base.stats import median
+from cnnbench.judge.compare.estimate import (
+    Samples,
+    change_magnitude,
+    compute_sample_statistics,
+    exceeds_limit,
+)
+from cnnbench.judge.metrics import THROUGHPUT, Measurement, Policy, common_slow_steps
+from cnnbench.records.run import RunRecord
+
+
+def slow_steps_and_median_change_text(
+    change: float | None, slow: tuple[str, str], names: tuple[str, str], paired: bool
+) -> str:
+    """Returns text about slow steps and the change of the median step, such as "in NEW every third
+    step takes 90 ms more; paired change at the median step +0.1 %".
+
+    Args:
+      change, slow: results of `median_step_change_and_slow_steps`; "" if the change is None.
+      names: names of BASE and NEW in the text.
+      paired: whether the change was estimated within pairs. It then differs from the change of the
+        medians over the processes.
+    """
+    if change is None:
+        return ""
+    parts = [f"in {name} {text}" for name, text in zip(names, slow, strict=True) if text]
+    which = "paired change" if paired else "change"
+    return "; ".join([*parts, f"{which} at the median step {THROUGHPUT.change_text(change)}"])
+
+
+def median_step_change_and_slow_steps(
+    samples: Samples,
+    change: float | None,
+    base: Sequence[Measurement],
+    new: Sequence[Measurement],
+    policy: Policy,
+) -> tuple[float | None, tuple[str, str]]:
+    """Returns the change of the speed at the median step, and texts about the slow steps of BASE
+    and of NEW.
+
+    Args:
+      samples: the judged throughputs of successful runs.
+      change: the judged change of the throughput; None if unknown.
+      base, new: the runs of BASE and of NEW.
+
+    Returns:
+      The change of the ratio of global batch and median step, as a share of the base. None unless
+      it differs from the change of the throughput by more than the threshold. A text is "" if the
+      slow steps cost at most the threshold. Both texts are "" if the costs in BASE and NEW differ
+      by at most the threshold, because then slow steps did not change the speed.
+    """
+    sides = [
+        [run for run in side if isinstance(run, RunRecord) and run.status == "ok"]
+        for side in (base, new)
+    ]
+    timed = all(side and all(run.step_seconds and run.batch for run in side) for side in sides)
+    if samples.metric is not THROUGHPUT or change is None or change <= -1 or not timed:
+        return None, ("", "")
+    rates = [
+        [run.batch.global_ / median(run.step_seconds) for run in side if run.batch]
+        for side in sides
+    ]
+    of_medians = replace(samples, base=rates[0], new=rates[1])
+    mean_change = compute_sample_statistics(of_medians, policy).change
+    threshold = policy.threshold_of(THROUGHPUT)
+    if not exceeds_limit(
+        change_magnitude((1 + change) / (1 + mean_change) - 1, THROUGHPUT), threshold
+    ):
+        return None, ("", "")
+    shared = [*map(common_slow_steps, sides)]
+    # Slow steps cost the same in BASE and NEW.
+    if abs(slow_step_cost_increase(*shared)) <= threshold:
+        shared = [None, None]
+    before, after = (
+        slow_steps.text if slow_steps and slow_steps.cost > threshold else ""
+        for slow_steps in shared
+    )
+    return mean_change, (before, after)

@@ -1,0 +1,146 @@
+"""Writes the notes of a comparison: runs that were left out, that failed or that are emulated, and
+which rules apply.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import itemgetter
+
+from cnnbench.base.stats import group_by
+from cnnbench.base.text import count_text, first_few
+from cnnbench.judge.compare.comparability import MeasurementGroup
+from cnnbench.judge.compare.configuration import imported_records_note
+from cnnbench.judge.compare.criteria import acceptance_of
+from cnnbench.judge.compare.disturbance import repeated_pairs_and_causes
+from cnnbench.judge.compare.result import ComparedConfiguration, MetricResult
+from cnnbench.judge.metrics import CONTEXT, KINDS, kind_of, metrics_to_judge
+from cnnbench.judge.metrics.rules import Acceptance, Rules
+from cnnbench.machine.gpu import EMULATED_NOTICE
+from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.metric import METRICS
+from cnnbench.records.run import RunRecord
+
+MOST_NAMED = 5
+"""Maximum number of configurations with the same reason that notes list individually."""
+
+
+def left_out_configuration_notes(
+    sides: Iterable[Sequence[MeasurementGroup]], names: Collection[str]
+) -> list[str]:
+    """Returns a note for each kind of measurement with the number of configurations that are left
+    out, because they have none of the metrics `names`.
+    """
+    keys = dict.fromkeys(
+        (group.configuration.kind, group.configuration.key) for side in sides for group in side
+    )
+    return [
+        f"{count_text(len(left_out), 'configuration', 'configurations')} of {KINDS[kind]} left "
+        "out: "
+        f"they have no {' or '.join(name for name in METRICS if name in names)}"
+        for kind, left_out in group_by(keys, itemgetter(0)).items()
+        if kind not in CONTEXT and not metrics_to_judge(names, {kind})
+    ]
+
+
+def comparison_notes(
+    processes: Sequence[Sequence[RunRecord | AllReduceRecord]],
+    entries: Sequence[ComparedConfiguration],
+    unpaired: Sequence[int],
+    rules: Rules,
+    aa_notes: Sequence[str],
+) -> Iterator[str]:
+    """Yields all notes of a comparison, except those about configurations that were left out.
+
+    Args:
+      processes: the records of BASE and of NEW.
+      unpaired: number of runs without a partner that were left out, for each entry.
+      aa_notes: notes on A/A runs.
+    """
+    if any(record.environment.get("emulated_gpus") for side in processes for record in side):
+        yield EMULATED_NOTICE
+    imported = imported_records_note(record for side in processes for record in side)
+    yield from [imported] if imported else []
+    yield from _unsuccessful_run_notes(entries)
+    _, repeated = repeated_pairs_and_causes(run for entry in entries for run in entry.runs)
+    yield from [repeated] if repeated else []
+    yield from _interrupted_all_reduce_notes(processes)
+    yield from aa_notes
+    for entry, left_out in zip(entries, unpaired, strict=True):
+        if left_out:
+            runs = count_text(left_out, "run", "runs")
+            yield f"{entry.name}: {runs} left out, without a partner"
+    for entry in entries:
+        for side, records in (("BASE", entry.base), ("NEW", entry.new)):
+            trained = (record for record in records if isinstance(record, RunRecord))
+            if diverged := sum(not all(map(math.isfinite, run.losses)) for run in trained):
+                runs = count_text(len(records), "run", "runs")
+                yield f"{entry.name}: losses of {diverged} of {runs} in {side} are not finite"
+    yield from _rule_notes(rules, entries)
+
+
+def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
+    """Yields notes with the number of unsuccessful runs in BASE and in NEW. Medians and values
+    exclude unsuccessful runs.
+    """
+    sides = {
+        side: [run for entry in entries for run in getattr(entry, side)] for side in ("base", "new")
+    }
+    for side, runs in sides.items():
+        for kind, plural in KINDS.items():
+            statuses = [run.status for run in runs if kind_of(run) == kind]
+            bad = Counter(status for status in statuses if status != "ok")
+            if bad:
+                what = ", ".join(f"{number} {status}" for status, number in bad.items())
+                number = f"{bad.total()} of {len(statuses)} {plural} in {side.upper()}"
+                yield f"left out of medians and values: {number} ({what})"
+
+
+def _interrupted_all_reduce_notes(
+    sides: Sequence[Sequence[RunRecord | AllReduceRecord]],
+) -> Iterator[str]:
+    """Yields notes with the number of interrupted all-reduce processes in BASE and in NEW. An
+    interrupted process may have completed some of its rows.
+    """
+    for name, records in zip(("BASE", "NEW"), sides, strict=True):
+        reduced = [record for record in records if not isinstance(record, RunRecord)]
+        if stopped := sum(record.status == "interrupted" for record in reduced):
+            of = count_text(len(reduced), "all-reduce measurement", "all-reduce measurements")
+            verb = "was" if stopped == 1 else "were"
+            yield f"{stopped} of {of} in {name} {verb} interrupted: rows not reached are missing"
+
+
+def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
+    """Yields a note for each rule, with the configurations to which the rule applies, and a note
+    for each regression that a rule accepts.
+    """
+    for place in range(1, len(rules.rules) + 1):
+        title = rules.title(place)
+        names = [entry.name for entry in entries if entry.rule == title]
+        what = "fits no configuration"
+        if names:
+            shown = first_few(names, MOST_NAMED)
+            what = f"applies to {shown}: {rules.rules[place - 1].effects()}"
+        yield f"{rules.short_source}, digest {rules.digest}: {title} {what}"
+    for entry in entries:
+        for result in entry.results:
+            if (acceptance := result.accepted) is not None:
+                when = "was accepted" if acceptance.has_ended else "is accepted"
+                text = f"{entry.name}: {result.word} of {result.metric.name}"
+                yield f"{text} {when} by {acceptance.source_text}"
+            elif (acceptance := _acceptance_by_message(entry, result, rules)) is not None:
+                text = f"{acceptance.source_text} accepts this only if rules contain "
+                yield f"{entry.name}: {text}accept_by_message = true"
+    if text := rules.unknown_commits_text():
+        yield text
+
+
+def _acceptance_by_message(
+    entry: ComparedConfiguration, result: MetricResult, rules: Rules
+) -> Acceptance | None:
+    """Returns what would accept a result if the messages of commits could accept regressions."""
+    sides = (entry.base, entry.new)
+    by_message = rules.with_messages()
+    return acceptance_of(by_message, entry.name, result.metric, result.verdict, sides)

@@ -1,0 +1,216 @@
+"""Finds verdicts that need no statistical test: runs that are missing, failed, incomplete or not
+comparable, or that did other work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import TypeAlias
+
+from cnnbench.base.stats import median
+from cnnbench.base.text import alternatives, count_text, first_few, integer, number, percent
+from cnnbench.judge.compare.comparability import Difference, MeasurementGroup
+from cnnbench.judge.compare.configuration import MODEL_SIZE, WORK
+from cnnbench.judge.compare.estimate import Verdict
+from cnnbench.judge.metrics import SPEEDS, Measurement, varying_parts
+from cnnbench.records.metric import Metric
+from cnnbench.records.metrics.figures import throughput
+from cnnbench.records.run import RunRecord
+
+_FACTS_NAMED = 3
+"""Maximum number of differences that the reason for a verdict contains."""
+
+Outcome: TypeAlias = tuple[Verdict, str]
+"""A verdict that needs no statistical test, and the reason for it."""
+
+_MISTIMED = (
+    "step times that alternate between those of two steps and none, as earlier versions of "
+    "cnnbench mis-timed steps on GPUs; measure again"
+)
+
+
+def missing_metric_outcome(
+    base: MeasurementGroup, new: MeasurementGroup, metric: Metric, is_requested: bool
+) -> Outcome | None:
+    """Returns a verdict and its reason if some successful runs of BASE or NEW did not measure the
+    metric; otherwise None.
+    """
+    for side, group in (("BASE", base), ("NEW", new)):
+        if missing := sum(metric.value(record) is None for record in group.successful):
+            verdict = Verdict.NOT_MEASURED if is_requested else Verdict.INCONCLUSIVE
+            return (
+                verdict,
+                f"{_share_of_runs_text(missing, side, group)} did not measure {metric.name}",
+            )
+    return None
+
+
+def _share_of_runs_text(number: int, side: str, group: MeasurementGroup) -> str:
+    return f"{number} of {count_text(len(group.records), 'run', 'runs')} in {side}"
+
+
+def incomparable_outcome(
+    base: MeasurementGroup, new: MeasurementGroup, unlike: Sequence[Difference], metric: Metric
+) -> Outcome | None:
+    """Returns a verdict and its reason if the runs of a configuration cannot be compared, such as
+    failed runs; otherwise None.
+    """
+    sides = (("BASE", base), ("NEW", new))
+    if not (base.records and new.records):
+        absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
+        return Verdict.MISSING, f"{absent} has no run of this configuration, only {there} has"
+    if failures := [*filter(None, (_failed_runs_text(*side) for side in sides))]:
+        return Verdict.FAILED, "; ".join(failures)
+    if blocking := [difference for difference in unlike if difference.blocks]:
+        if answer := _changed_work_text(base, new, metric, blocking):
+            return Verdict.CHANGED_WORK, answer
+        return Verdict.NOT_COMPARABLE, first_few([*map(str, blocking)], _FACTS_NAMED)
+    for side, group in sides:
+        if mixed := varying_parts(group.by_origin()):
+            parts = ", ".join(f"{name} is {alternatives(texts)}" for name, texts in mixed.items())
+            how = f"give the files of one as {side}: a subfolder or a quoted pattern"
+            return Verdict.NOT_COMPARABLE, f"{parts} within {side}; {how}"
+    return None
+
+
+def incomplete_outcome(
+    base: MeasurementGroup, new: MeasurementGroup, kept: MeasurementGroup
+) -> Outcome | None:
+    """Returns a verdict and its reason if measurements are incomplete or wrong, such as
+    interrupted runs; otherwise None.
+
+    `kept` contains the runs of BASE that have a partner in NEW.
+    """
+    for side, group in (("BASE", base), ("NEW", new)):
+        if stopped := sum(record.status == "interrupted" for record in group.records):
+            verb = "was" if stopped == 1 else "were"
+            text = f"{_share_of_runs_text(stopped, side, group)} {verb} interrupted"
+            return Verdict.INCONCLUSIVE, text
+        if wrong := sum(map(_has_alternating_step_times, group.records)):
+            verb = "has" if wrong == 1 else "have"
+            return (
+                Verdict.INCONCLUSIVE,
+                f"{_share_of_runs_text(wrong, side, group)} {verb} {_MISTIMED}",
+            )
+    if shared := {record.run_id for record in base.records} & {
+        record.run_id for record in new.records
+    }:
+        runs = count_text(len(shared), "run is", "runs are")
+        return Verdict.INCONCLUSIVE, f"{runs} in BASE and in NEW; a comparison needs two sets"
+    if not kept.records:
+        return Verdict.INCONCLUSIVE, "no run in BASE has its partner in NEW"
+    return None
+
+
+def _has_alternating_step_times(measurement: Measurement) -> bool:
+    """Whether the step times of a GPU run alternate between zero and twice the mean step time.
+
+    In earlier versions of cnnbench, copying the result of a step could wait for the next step. The
+    mean of such times is correct, but their median and percentiles are wrong.
+    """
+    if not isinstance(measurement, RunRecord) or len(measurement.step_seconds) < 6:
+        return False
+    if measurement.placement is None or measurement.placement.kind == "cpu":
+        return False
+    mean = fmean(measurement.step_seconds)
+    pairs = sum(
+        1.5 * mean < before < 2.5 * mean and after < 0.25 * mean
+        for before, after in pairwise(measurement.step_seconds)
+    )
+    return pairs >= max(3, 0.1 * len(measurement.step_seconds))
+
+
+def _failed_runs_text(side: str, group: MeasurementGroup) -> str | None:
+    """Returns text with the number of failed runs in `side` (BASE or NEW) and the first error
+    message; None if no run failed.
+    """
+    errors = [record.error for record in group.records if record.error is not None]
+    if not errors:
+        return None
+    message = " ".join(errors[0].message.split())[:200]
+    return f"{_share_of_runs_text(len(errors), side, group)} failed: {errors[0].type}: {message}"
+
+
+def _changed_work_text(
+    base: MeasurementGroup, new: MeasurementGroup, metric: Metric, blocking: Sequence[Difference]
+) -> str:
+    """Returns the reason for the verdict "changed work": sentences about the difference in the work
+    per step between BASE and NEW, such as a wider network or another batch size.
+
+    Changed work can make training many times slower, although the flags are equal. Users declare an
+    intended change with --allow_changed_work. Otherwise, the answer says what changed instead of
+    reporting a change in speed. Returns "" if a flag also differs, because that is a different
+    experiment, or if the runs within BASE or within NEW differ. `blocking` contains the
+    differences that prevent a verdict.
+    """
+    work = {
+        difference.fact: (*difference.base, *difference.new)
+        for difference in blocking
+        if difference.fact in WORK
+    }
+    others = [difference for difference in blocking if difference.fact not in work]
+    flags = {*base.configuration.flags, *new.configuration.flags}
+    is_clear = all(len(both) == 2 for both in work.values())
+    if not work or not is_clear or any(difference.fact in flags for difference in others):
+        return ""
+    network = list(_network_change_texts(work, bool(base.configuration.flags.get("forward_only"))))
+    # If BASE and NEW have the same number of images per step, the text contains differing flags.
+    batch = [
+        f"{name} {_before_after_text(both)}"
+        for name, both in work.items()
+        if name not in MODEL_SIZE
+    ]
+    if "global_batch" in work:
+        batch = [f"{_before_after_text(work['global_batch'])} images per step"]
+    names = [name for name, parts in (("network", network), ("batch", batch)) if parts]
+    judged = "Speed" if metric in SPEEDS else metric.name.capitalize()
+    text = f"Different {' and '.join(names)}: {', '.join((*network, *batch))}. {judged} not judged."
+    rates = [_median_flops_per_sec(side) for side in (base, new)]
+    known = [number(rate / 1e9) for rate in rates if rate]
+    if len(known) == len(rates):
+        text += f" Measured rate: {_before_after_text(known)} GFLOP/s."
+    if others:
+        text += f" Also different: {first_few([*map(str, others)], _FACTS_NAMED)}."
+    return text
+
+
+def _network_change_texts(work: Mapping[str, Sequence[str]], forward_only: bool) -> Iterable[str]:
+    if "model_parameters" in work:
+        yield f"{_before_after_text(work['model_parameters'])} parameters"
+    elif "model_trainable_parameters" in work:
+        yield f"{_before_after_text(work['model_trainable_parameters'])} trainable parameters"
+    names = ("model_training_flops", "model_forward_flops")
+    flops = [work[name] for name in (names[::-1] if forward_only else names) if name in work]
+    if flops:
+        yield f"{_percent_change_text(flops[0])} FLOPs per image"
+    elif set(work) & set(MODEL_SIZE):
+        yield "the same FLOPs per image"
+
+
+def _percent_change_text(base_and_new: Sequence[str]) -> str:
+    """Returns text with the change from `base_and_new[0]` to `base_and_new[1]` in per cent. If the
+    change rounds to 0 %, the text contains both numbers instead.
+    """
+    before, after = map(int, base_and_new)
+    share = after / before - 1 if before else 0.0
+    return (
+        percent(share, signed=True) if round(100 * share, 1) else _before_after_text(base_and_new)
+    )
+
+
+def _before_after_text(base_and_new: Sequence[str]) -> str:
+    before, after = (integer(int(text)) if text.isdecimal() else text for text in base_and_new)
+    return f"{before} → {after}"
+
+
+def _median_flops_per_sec(group: MeasurementGroup) -> float | None:
+    values = [
+        speed * flops
+        for record in group.successful
+        if isinstance(record, RunRecord)
+        and (speed := throughput(record)) is not None
+        and (flops := record.flops_per_image()) is not None
+    ]
+    return median(values) if values else None
