@@ -181,8 +181,8 @@ class JudgingFlags:
         return Policy().replace(**changed)
 
     def criteria(self, rules: Rules) -> Criteria:
-        """By what records are judged, according to the flags and to `rules`, which `load_rules` or the
-        state of an experiment returns.
+        """By what records are judged, according to the flags and to `rules`, which come from
+        `load_rules` or from an earlier session of an experiment.
         """
         return Criteria(
             policy=self.policy,
