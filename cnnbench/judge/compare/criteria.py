@@ -54,12 +54,12 @@ class Criteria:
         same policy.
     """
 
-    policy: Policy = field(default=Policy())
+    policy: Policy = field(default_factory=Policy)
     metrics: Collection[str] | None = None
     allow_different: Sequence[str] = ()
     allow_changed_work: bool = False
     fail_on: Sequence[str] | None = None
-    rules: Rules = field(default=Rules())
+    rules: Rules = field(default_factory=Rules)
     paired: bool | None = None
     looks: Sequence[InterimAnalysis] = ()
     plan: AnalysisSchedule | PlanOf | None = None
