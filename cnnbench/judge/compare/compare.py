@@ -94,9 +94,7 @@ def compare_records(
     processes = (tuple(base), tuple(new))
     matched, left_out, aa_notes = _match_runs(processes, aa or (), criteria)
     by_key = unique_configuration_names([group.configuration for group, *_ in matched])
-    named = [
-        (by_key[group.configuration.key], group.configuration.kind) for group, *_ in matched
-    ]
+    named = [(by_key[group.configuration.key], group.configuration.kind) for group, *_ in matched]
     prepared = [
         _prepare(sides, name, policies, criteria)
         for sides, (name, _), policies in zip(
