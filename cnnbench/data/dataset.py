@@ -477,11 +477,16 @@ class InputSource(AbstractContextManager["InputSource"]):
         """
         return {}
 
-    def sources_to_time(self) -> tuple[InputSource, ...]:
-        """Returns the inputs of the single workers whose batches this input joins. After this call,
-        they can be read apart from each other, but `next` must not be called any more.
-        """
+    @property
+    def of_workers(self) -> tuple[InputSource, ...]:
+        """The inputs of the single workers whose batches this input joins."""
         return (self,)
+
+    def sources_to_time(self) -> tuple[InputSource, ...]:
+        """Returns `of_workers`, to read them apart from each other. `next` must not be called any
+        more.
+        """
+        return self.of_workers
 
     def stages(self) -> list[Any]:
         """Returns the stages of the input pipeline (`PipelineStage` in `cnnbench.data.pipeline`),

@@ -567,10 +567,9 @@ class JoinedWorkerInput(InputSource):
         ends = list(itertools.accumulate(len(source.step_argument_specs) for source in sources))
         self._shares = [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]
 
-    def sources_to_time(self) -> tuple[InputSource, ...]:
-        """Returns the inputs of the workers, to read them apart from each other after the last
-        step.
-        """
+    @property
+    def of_workers(self) -> tuple[InputSource, ...]:
+        """See `InputSource.of_workers`."""
         return self._sources
 
     @property

@@ -53,6 +53,13 @@ class WorkKind(enum.Enum):
         """Whether the run computes forward passes only, without gradients."""
         return self in (WorkKind.EVALUATION, WorkKind.FORWARD)
 
+    @property
+    def subsets(self) -> tuple[str, ...]:
+        """The subsets of the data set that the run reads, "train" and "validation"."""
+        if self is WorkKind.EVALUATION:
+            return ("validation",)
+        return ("train", "validation") if self.evaluates else ("train",)
+
 
 # The task of this process in its job, from the flags.
 

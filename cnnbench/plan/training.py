@@ -7,7 +7,6 @@ step. The rate depends on the global batch size, but not on the mode or the numb
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -474,8 +473,8 @@ class InputPlan:
     """The input pipelines of a run, for training and for evaluation.
 
     Attributes:
-      training, validation: inputs of one worker that reads all data. `of_worker` sets the fields
-        that depend on worker, devices and threads.
+      training, validation: inputs of one worker that reads all data, without the fields that depend
+        on the worker, its devices and its threads.
       distribution: flags of a tf.distribute strategy that distributes the batches; None if each
         tower fetches its own batches.
       metrics_in_process: whether metrics that need all examples are computed in a separate process.
@@ -538,11 +537,3 @@ class InputPlan:
             distribution=flags.group(StrategyParams) if by_strategy else None,
             metrics_in_process=bool(flags.collect_eval_results_async and goes_on),
         )
-
-    def input_spec_of_worker(self, subset: str, **placed: Any) -> InputSpec:
-        """The input of one worker, for subset "train" or "validation".
-
-        `placed` contains the fields of `InputSpec` that depend on the worker's place in the job.
-        """
-        spec = self.training if subset == "train" else self.validation
-        return dataclasses.replace(spec, **placed)

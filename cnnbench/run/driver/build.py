@@ -1,16 +1,13 @@
-"""Builds the work of a run from its plan: variables, steps, inputs, evaluator and checkpoints."""
+"""Builds the work of a run from its plan: variables, inputs, steps, evaluator and checkpoints."""
 
 from __future__ import annotations
 
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.run.driver.checkpoints import (
-    check_tf_cnn_benchmarks_checkpoint,
-    make_checkpoints,
-    select_moving_averages,
-)
+from cnnbench.run.driver.checkpoints import make_checkpoints, select_moving_averages
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.evaluation import make_evaluator
+from cnnbench.run.driver.evaluation import Evaluator
+from cnnbench.run.driver.host_metrics import make_host_metrics
 from cnnbench.run.driver.inputs import InputOnlyStep, make_inputs
 from cnnbench.run.driver.saved_model import make_exporters
 from cnnbench.run.driver.steps import make_steps
@@ -24,77 +21,60 @@ from cnnbench.run.driver.work import (
     Work,
 )
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.step.update import Optimizer
+from cnnbench.run.step.update import make_optimizer
 
 
 def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> Work:
-    """Creates the variables and the input of a run, and traces its functions.
+    """Creates the variables and the inputs of a run, and traces its functions.
 
     Raises:
       FlagError, DataError: the data cannot be used.
     """
     if plan.work is WorkKind.INPUT:
-        inputs = make_inputs(plan, devices, "train")
+        inputs = make_inputs(plan, devices)["train"]
         return InputWork(devices=devices, step=InputOnlyStep(inputs), inputs=inputs)
-    if plan.params.train_dir is not None and devices.job.is_chief:
-        check_tf_cnn_benchmarks_checkpoint(plan.params.train_dir, plan.network.spec)
-    make = {WorkKind.EVALUATION: _build_evaluation, WorkKind.FORWARD: _build_forward}
-    return make.get(plan.work, _build_training)(plan, devices, console)
+    if plan.work is WorkKind.EVALUATION:
+        return _build_evaluation(plan, devices, console)
+    return _build_steps(plan, devices, console)
 
 
-def _build_evaluation(plan: RunPlan, devices: runtime.Devices, console: Console) -> Work:
+def _build_evaluation(plan: RunPlan, devices: runtime.Devices, console: Console) -> EvaluationWork:
     console.lines("Generating evaluation model")
     manager = create_variables(plan, devices)
+    inputs = make_inputs(plan, devices)["validation"]
     return EvaluationWork(
         devices=devices,
         manager=manager,
-        evaluator=make_evaluator(plan, devices, manager, {}),
+        evaluator=Evaluator(plan, manager, inputs, make_host_metrics(plan), {}),
         checkpoints=make_checkpoints(plan, devices.job, manager, {}, {}),
         exporters=make_exporters(plan, devices.job, manager, {}),
         folder=plan.params.train_dir or "",  # --eval is refused without this flag.
     )
 
 
-def _build_forward(plan: RunPlan, devices: runtime.Devices, console: Console) -> Work:
+def _build_steps(plan: RunPlan, devices: runtime.Devices, console: Console) -> ForwardWork:
+    """Builds a training or forward passes: both run the same steps, with or without updates."""
     console.lines("Generating training model")
     manager = create_variables(plan, devices)
-    made = make_steps(plan, devices, manager, None)
-    scale = made.step.loss_scale.variables()
-    return ForwardWork(
-        devices=devices,
-        manager=manager,
-        step=made.step,
-        inputs=made.inputs,
-        workers=made.workers,
-        lag=int(devices.kind == "gpu"),
-        checkpoints=make_checkpoints(plan, devices.job, manager, {}, scale),
-        exporters=make_exporters(plan, devices.job, manager, {}),
-    )
-
-
-def _build_training(plan: RunPlan, devices: runtime.Devices, console: Console) -> Work:
-    console.lines("Generating training model")
-    manager = create_variables(plan, devices)
-    numerics = plan.numerics
-    optimizer = Optimizer(numerics.optimizer_spec, numerics.constants, plan.params.ema_decay)
-    for variables in manager.updated_groups():
-        optimizer.create_slots(variables)
-    made = make_steps(plan, devices, manager, optimizer)
-    slots, scale = manager.savable_slots(optimizer), made.step.loss_scale.variables()
-    averages = select_moving_averages(slots)
-    evaluator = None
-    if plan.work.evaluates:
-        console.lines("Generating evaluation model")
-        evaluator = make_evaluator(plan, devices, made.evaluated, averages)
-    work = TrainingWork(
+    optimizer = make_optimizer(plan, manager) if plan.work.trains else None
+    inputs = make_inputs(plan, devices, manager)
+    made = make_steps(plan, devices, manager, optimizer, inputs["train"])
+    slots = {} if optimizer is None else manager.savable_slots(optimizer)
+    averages, scale = select_moving_averages(slots), made.step.loss_scale.variables()
+    work = (TrainingWork if plan.work.trains else ForwardWork)(
         devices=devices,
         manager=manager,
         slots=slots,
         step=made.step,
-        inputs=made.inputs,
+        inputs=inputs["train"],
         workers=made.workers,
         lag=int(devices.kind == "gpu"),
-        checkpoints=make_checkpoints(plan, devices.job, manager, slots, scale, made.inputs),
+        checkpoints=make_checkpoints(plan, devices.job, manager, slots, scale, inputs["train"]),
         exporters=make_exporters(plan, devices.job, manager, averages),
     )
-    return work if evaluator is None else EvaluatedTrainingWork(**vars(work), evaluator=evaluator)
+    if not plan.work.evaluates:
+        return work
+    console.lines("Generating evaluation model")
+    host = make_host_metrics(plan)
+    evaluator = Evaluator(plan, made.evaluated, inputs["validation"], host, averages)
+    return EvaluatedTrainingWork(**vars(work), evaluator=evaluator)

@@ -59,18 +59,16 @@ def start_devices(
 def _check_devices(
     plan: RunPlan, output: RunOutput, measurements: Measurements, devices: runtime.Devices
 ) -> None:
-    """Raises FlagError for flags that the devices do not support. Warns of missing files."""
+    """Raises FlagError for flags that the devices do not support, and for a checkpoint that cannot
+    be used. Warns of missing files.
+    """
     messages = output.messages
     if plan.params.device != "cpu":
         preflight.check_memory(plan, measurements, messages, devices.kind)
     if devices.kind == "cpu" and plan.params.data_format == "NCHW":
         runtime.check_nchw_support(plan.numerics.dtype)
     if plan.params.data_dir is not None:
-        used = {
-            "train": plan.work is not WorkKind.EVALUATION,
-            "validation": plan.length.eval_batches > 0,
-        }
-        for subset in (name for name, is_used in used.items() if is_used):
+        for subset in plan.work.subsets:
             for gap in plan.network.dataset.describe_missing_and_unread_files(
                 subset, plan.params.data_dir
             ):
@@ -85,6 +83,12 @@ def _check_devices(
     if devices.kind == "gpu" and plan.params.precision == "int8":
         reason = "TensorFlow sees a GPU, and --precision=int8 supports only CPUs; use --device=cpu"
         raise FlagError("device", plan.params.device, reason)
+    folder = plan.params.train_dir
+    if folder is not None and plan.work is not WorkKind.INPUT and devices.job.is_chief:
+        # This module loads TensorFlow.
+        from cnnbench.run.driver.checkpoints import check_tf_cnn_benchmarks_checkpoint
+
+        check_tf_cnn_benchmarks_checkpoint(folder, plan.network.spec)
 
 
 def _warn_of_code_and_devices(

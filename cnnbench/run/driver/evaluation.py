@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.base import plugins
 from cnnbench.base.job import cpu_of_device, is_cpu
 from cnnbench.data.dataset import InputSource, TowerBatch
 from cnnbench.errors import DataError
@@ -19,13 +18,7 @@ from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console, DisplayInterval
-from cnnbench.run.driver.host_metrics import (
-    HostMetricsChildExecutor,
-    HostMetricsExecutor,
-    PendingEvaluation,
-    Rows,
-)
-from cnnbench.run.driver.inputs import make_inputs
+from cnnbench.run.driver.host_metrics import HostMetricsExecutor, PendingEvaluation, Rows
 from cnnbench.run.driver.membership import SharedInterrupts
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.tower import share_moving_averages
@@ -205,24 +198,6 @@ class Evaluator:
             if rows:
                 rows[_WEIGHTS] = batch.weights
         return tf.reduce_sum(columns, axis=1), rows
-
-
-def make_evaluator(
-    plan: RunPlan,
-    devices: runtime.Devices,
-    manager: VariableMgr,
-    averages: Mapping[str, TowerVariable],
-) -> Evaluator:
-    """Creates the input of the evaluations, and traces the evaluation step.
-
-    `manager` and `averages` are the arguments of `Evaluator`.
-    """
-    host = HostMetricsExecutor(plan.network.model)
-    if plan.input.metrics_in_process:
-        files = plugins.plugin_files_of_flags(vars(plan.params))
-        host = HostMetricsChildExecutor(plan.params.model, plan.network.dataset.name, files)
-    inputs = make_inputs(plan, devices, "validation")
-    return Evaluator(plan, manager, inputs, host, averages)
 
 
 def _concatenate_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:

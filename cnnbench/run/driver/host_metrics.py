@@ -34,6 +34,7 @@ from cnnbench.run.driver.console import Console
 from cnnbench.run.runtime import supervisor
 
 if TYPE_CHECKING:
+    from cnnbench.plan.run_plan import RunPlan
     from cnnbench.run.driver.observers.observer import Observer
 
 Rows = Mapping[str, Any]
@@ -118,6 +119,14 @@ class HostMetricsChildExecutor(HostMetricsExecutor):
             raise BenchmarkError(f"no metrics were computed: {failure}")
         metrics: dict[str, float] = json.loads(output)
         return metrics
+
+
+def make_host_metrics(plan: RunPlan) -> HostMetricsExecutor:
+    """Creates what computes the metrics of a run that need all examples of an evaluation."""
+    if not plan.input.metrics_in_process:
+        return HostMetricsExecutor(plan.network.model)
+    files = plugins.plugin_files_of_flags(vars(plan.params))
+    return HostMetricsChildExecutor(plan.params.model, plan.network.dataset.name, files)
 
 
 def main(parent: int) -> None:

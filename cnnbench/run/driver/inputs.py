@@ -1,16 +1,15 @@
-"""Creates the input of a run: one pipeline for each worker whose step this process runs."""
+"""Creates the inputs of a run, with one pipeline for each worker whose step this process runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
 
 import tensorflow as tf
 
-from cnnbench.base.job import Task
 from cnnbench.data import make_input
 from cnnbench.data.dataset import InputSource
 from cnnbench.data.pipeline import ReadCallbacks
-from cnnbench.data.prefetch import InputDistribution, JoinedWorkerInput
+from cnnbench.data.prefetch import CoordinatedInput, InputDistribution, JoinedWorkerInput
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import StepResult
@@ -19,52 +18,53 @@ from cnnbench.variable_mgr.strategies import StrategyVariableMgr
 
 
 def make_inputs(
-    plan: RunPlan, devices: runtime.Devices, subset: str, manager: VariableMgr | None = None
-) -> InputSource:
-    """Creates the input of a run, with one pipeline per worker.
+    plan: RunPlan, devices: runtime.Devices, manager: VariableMgr | None = None
+) -> dict[str, InputSource]:
+    """Creates the input of each subset that the run reads, by "train" and "validation".
+
+    Each pipeline reads one shard of the data, on the CPU of its worker.
 
     Args:
-      subset: "train" or "validation".
-      manager: variable manager whose tf.distribute strategy may distribute the batches; None if no
-        strategy distributes them.
+      manager: variable manager whose tf.distribute strategy may distribute the training batches;
+        None if no strategy distributes them.
     """
-    workers, shards = devices.job.own_workers, devices.job.num_workers
-    if plan.place.asynchronous and subset != "train":
+    return {subset: _make_input(plan, devices, subset, manager) for subset in plan.work.subsets}
+
+
+def _make_input(
+    plan: RunPlan, devices: runtime.Devices, subset: str, manager: VariableMgr | None
+) -> InputSource:
+    """Creates the input of one subset, which joins the pipelines of its workers."""
+    job, training = devices.job, subset == "train"
+    workers, shards = job.own_workers, job.num_workers
+    if plan.place.asynchronous and not training:
         # Only one worker evaluates, because other workers may be lost before the evaluation.
         workers, shards = workers[:1], 1
-    distribution = None
-    if manager is not None and plan.input.distribution is not None:
+    distribution: InputDistribution | None = None
+    if training and manager is not None and plan.input.distribution is not None:
         assert isinstance(manager, StrategyVariableMgr)
         distribution = InputDistribution(manager.strategy, plan.input.distribution)
         if not distribution.by_pipeline:
             shards = 1  # One pipeline reads all data, and TensorFlow distributes its batches.
-    sources = [
-        make_worker_input(plan, devices, subset, worker, shards, distribution) for worker in workers
-    ]
+    coordinated = training and plan.place.coordinated
+    spec = plan.input.training if training else plan.input.validation
+    threads = runtime.choose_input_threads(plan.params, devices.kind)
+    sources = []
+    for worker in workers:
+        host = worker.device("cpu")
+        own = dataclasses.replace(
+            spec,
+            num_shards=shards,
+            shard_index=worker.index if shards > 1 else 0,
+            host=host,
+            datasets_num_private_threads=threads,
+        )
+        # The step that a coordinator schedules copies a batch from the CPU of its worker.
+        queued = coordinated and plan.params.data_dir is not None
+        sources.append(make_input(own, [host] if queued else job.devices_of(worker), distribution))
+    if coordinated:
+        return CoordinatedInput(sources)
     return sources[0] if len(sources) == 1 else JoinedWorkerInput(sources)
-
-
-def make_worker_input(
-    plan: RunPlan,
-    devices: runtime.Devices,
-    subset: str,
-    worker: Task,
-    shards: int,
-    distribution: InputDistribution | None = None,
-    towers: Sequence[str] | None = None,
-) -> InputSource:
-    """Creates the input of one worker, which reads one of `shards` shards of the data on its CPU.
-
-    `towers` are the devices of the batches, by default the devices of the worker's towers.
-    """
-    spec = plan.input.input_spec_of_worker(
-        subset,
-        num_shards=shards,
-        shard_index=worker.index if shards > 1 else 0,
-        host=worker.device("cpu"),
-        datasets_num_private_threads=runtime.choose_input_threads(plan.params, devices.kind),
-    )
-    return make_input(spec, towers or devices.job.devices_of(worker), distribution)
 
 
 class InputOnlyStep:

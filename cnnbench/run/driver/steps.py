@@ -1,4 +1,4 @@
-"""Creates the step of a run with its input: one for all towers, or one for each worker.
+"""Creates the step of a run: one for all towers, or one for each worker.
 
 Asynchronous workers have a step each, and a coordinator runs one step on any idle worker.
 """
@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cnnbench.data.dataset import InputSource
-from cnnbench.data.prefetch import WORKER_HOST, CoordinatedInput, JoinedWorkerInput
+from cnnbench.data.prefetch import WORKER_HOST, CoordinatedInput
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.run.driver.inputs import make_inputs, make_worker_input
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import CoordinatedStep, TrainStep
 from cnnbench.run.step.update import Optimizer, UpdateCounter
@@ -24,7 +23,7 @@ _UPDATES_PER_WORKER = 2
 
 
 class Steps(NamedTuple):
-    """The step of a run, with its input.
+    """The step of a run.
 
     Attributes:
       workers: see `LoopWork`.
@@ -32,20 +31,22 @@ class Steps(NamedTuple):
     """
 
     step: TrainStep
-    inputs: InputSource
     workers: Mapping[str, TrainStep]
     evaluated: VariableMgr
 
 
 def make_steps(
-    plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
+    plan: RunPlan,
+    devices: runtime.Devices,
+    manager: VariableMgr,
+    optimizer: Optimizer | None,
+    inputs: InputSource,
 ) -> Steps:
     """Creates the step of a run. Without an optimizer, it only computes outputs."""
-    if plan.place.coordinated:
-        return _make_coordinated_step(plan, devices, manager, optimizer)
+    if isinstance(inputs, CoordinatedInput):
+        return _make_coordinated_step(plan, devices, manager, optimizer, inputs)
     if plan.place.asynchronous:
-        return _make_async_steps(plan, devices, manager, optimizer)
-    inputs = make_inputs(plan, devices, "train", manager)
+        return _make_async_steps(plan, devices, manager, optimizer, inputs)
     if plan.numerics.frozen:
         # Tracing turns variables into constants, so all copies get their initial values now.
         manager.after_initialization()
@@ -53,54 +54,49 @@ def make_steps(
     step = TrainStep(
         plan, manager, optimizer, inputs, host=devices.job.cpu_device, first_tower=first
     )
-    return Steps(step, inputs, {}, manager)
+    return Steps(step, {}, manager)
 
 
 def _make_coordinated_step(
-    plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
+    plan: RunPlan,
+    devices: runtime.Devices,
+    manager: VariableMgr,
+    optimizer: Optimizer | None,
+    inputs: CoordinatedInput,
 ) -> Steps:
     """Creates the step of a coordinator, which idle workers run."""
-    job = plan.place.job
+    job = devices.job
     assert isinstance(manager, ParameterServerStrategyVariableMgr)
-    inputs = CoordinatedInput(
-        [
-            make_worker_input(
-                *(plan, devices, "train", worker, job.num_workers),
-                towers=None if plan.params.data_dir is None else [worker.device("cpu")],
-            )
-            for worker in job.workers
-        ]
-    )
     counter = UpdateCounter(job.ps_devices[0])
     step = CoordinatedStep(plan, manager, optimizer, inputs, host=WORKER_HOST, counter=counter)
     slots = dict.fromkeys((f"slot {n}" for n in range(_UPDATES_PER_WORKER * job.num_workers)), step)
-    evaluated = manager.make_worker_manager(devices.job.devices_of(job.workers[0]))
-    return Steps(step, inputs, slots, evaluated)
+    return Steps(step, slots, manager.make_worker_manager(job.devices_of(job.workers[0])))
 
 
 def _make_async_steps(
-    plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
+    plan: RunPlan,
+    devices: runtime.Devices,
+    manager: VariableMgr,
+    optimizer: Optimizer | None,
+    inputs: InputSource,
 ) -> Steps:
-    """Creates a step and an input for each asynchronous worker.
+    """Creates a step for each asynchronous worker.
 
     All steps use the variables of one variable manager.
     """
-    job = plan.place.job
+    job = devices.job
     # Asynchronous updates are refused in modes with another variable manager.
     assert isinstance(manager, ParameterServerVariableMgr)
     counter = UpdateCounter(job.ps_devices[0])
-    steps, sources = {}, []
-    for worker in job.workers:
-        source = make_worker_input(plan, devices, "train", worker, job.num_workers)
-        first = worker.index * job.towers_per_worker
-        own = manager.make_worker_manager(devices.job.devices_of(worker))
+    steps = {}
+    for worker, source in zip(job.workers, inputs.of_workers, strict=True):
+        own = manager.make_worker_manager(job.devices_of(worker))
         # Steps are traced one after another, because tracing is not thread-safe.
         steps[str(worker)] = TrainStep(
             *(plan, own, optimizer, source),
-            host=devices.job.cpu_device,
-            first_tower=first,
+            host=job.cpu_device,
+            first_tower=worker.index * job.towers_per_worker,
             counter=counter,
         )
-        sources.append(source)
-    evaluated = manager.make_worker_manager(devices.job.devices_of(job.workers[0]))
-    return Steps(next(iter(steps.values())), JoinedWorkerInput(sources), steps, evaluated)
+    evaluated = manager.make_worker_manager(job.devices_of(job.workers[0]))
+    return Steps(next(iter(steps.values())), steps, evaluated)

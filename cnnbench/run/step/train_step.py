@@ -117,11 +117,11 @@ class TrainStep:
         self._synchronises = flags.bn_stats == "sync" and several and optimizer is not None
         examples = calibration_examples(plan) if flags.precision == "int8" else None
         options: dict[str, Any] = {"synchronises": self._synchronises, "examples": examples}
-        self._towers = [Tower(plan, device, manager.workers, **options) for device in self._devices]
         self.loss_scale = LossScale(numerics.loss_scale)
         if numerics.scale_doubles_after is not None:
             every = numerics.scale_doubles_after
             self.loss_scale = AutoLossScale(numerics.loss_scale, every, host)
+        self._towers = [Tower(plan, device, manager.workers, **options) for device in self._devices]
         self._updates_counter = counter
         self._rate_tensors: dict[tuple[float, ...], tf.Tensor] = {}
         if self._counts_steps:

@@ -362,6 +362,15 @@ class Optimizer:
         return ops
 
 
+def make_optimizer(plan: RunPlan, manager: VariableMgr) -> Optimizer:
+    """Creates the optimizer of a run, with its slots for all variables of `manager`."""
+    numerics = plan.numerics
+    optimizer = Optimizer(numerics.optimizer_spec, numerics.constants, plan.params.ema_decay)
+    for variables in manager.updated_groups():
+        optimizer.create_slots(variables)
+    return optimizer
+
+
 # The updates of a step: gradients are reduced, decay is added, and the optimizer is applied.
 
 _NO_LIMIT = 2**63 - 1
