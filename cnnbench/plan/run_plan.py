@@ -178,6 +178,12 @@ class RunPlan:
         return self.network.spec.recomputed_flops_per_image if recomputes else None
 
     @property
+    def step_metrics(self) -> tuple[str, ...]:
+        """The metrics of the network that each step computes."""
+        shown = self.params.print_training_accuracy or self.work is WorkKind.FORWARD
+        return self.network.model.metric_names if shown else ()
+
+    @property
     def config(self) -> dict[str, Any]:
         """The values of all flags as in a record, with resolved values in place of unset flags."""
         length, target = self.length, self.length.target

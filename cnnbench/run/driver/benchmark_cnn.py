@@ -33,11 +33,7 @@ from cnnbench.records.run import ConditionNote, RunRecord, SkippedRecords
 from cnnbench.run.driver import preflight
 from cnnbench.run.driver.console import Console, RunOutput, print_notices
 from cnnbench.run.driver.context import RunContext
-from cnnbench.run.driver.describe import (
-    machine_check_flags,
-    print_build_notices,
-    record_graph_size_and_traffic,
-)
+from cnnbench.run.driver.describe import machine_check_flags
 from cnnbench.run.driver.devices import start_devices
 from cnnbench.run.driver.failures import to_benchmark_error
 from cnnbench.run.driver.membership import JobMembership
@@ -211,8 +207,11 @@ class BenchmarkCNN:
         work = build(self.plan, devices, self.output.console)
         self.measurements.update_record("startup_seconds", build=time.perf_counter() - start)
         self.sources += work.sources
-        record_graph_size_and_traffic(self.measurements, work)
-        print_build_notices(work, self.output.messages)
+        work.record_sizes(self.measurements)
+        for notice in dict.fromkeys(work.notices):
+            self.output.messages.notice(notice)
+        for name, warning in work.warnings.items():
+            self.output.messages.warning(warning, name)
         return work
 
     def _start_devices(self) -> runtime.Devices:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cnnbench.base.terminal import MessageWriter
 from cnnbench.base.text import count_text
 from cnnbench.machine.checks import ConditionCheckFlags
 from cnnbench.machine.cpu import LIBRARY
@@ -25,9 +24,6 @@ from cnnbench.records.run import (
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.variable_mgr.all_reduce.spec import readers_of
 from cnnbench.variable_mgr.modes import Processes, Reduction
-
-if TYPE_CHECKING:
-    from cnnbench.run.driver.work import Work
 
 
 def record_model_and_placement(
@@ -80,55 +76,6 @@ def record_model_and_placement(
         num_inter_threads=devices.inter_threads,
         datasets_num_private_threads=runtime.choose_input_threads(plan.params, devices.kind),
     )
-
-
-def record_graph_size_and_traffic(measurements: Measurements, work: Work) -> None:
-    """Records the numbers of variables and operations, and the network traffic of a step."""
-    # The late imports keep TensorFlow unloaded until the run has built its step.
-    from cnnbench.run.driver.work import ForwardWork, InputWork
-    from cnnbench.run.observe.graphs import (
-        count_messages_and_bytes,
-        find_collective_implementations,
-    )
-
-    if isinstance(work, InputWork):
-        return
-    variables, job = work.manager.savable_variables().values(), work.devices.job
-    step = work.step if isinstance(work, ForwardWork) else None
-    measurements.update_record(
-        "placement",
-        variables=len(variables),
-        variable_copies=sum(len(variable.copies) for variable in variables),
-        reduction_operations=None if step is None else step.reduction_operations,
-    )
-    if step is None:
-        return
-    placement = measurements.parts.placement
-    if placement is not None and placement.all_reduce:
-        by = find_collective_implementations(step.graph, job.own_tower_devices)
-        measurements.update_record("placement", communication=by or None)
-    if job.in_cluster:
-        messages, sent = count_messages_and_bytes(step.graph, job.num_workers)
-        measurements.update_record("cluster", messages_per_step=messages, bytes_per_step=sent)
-
-
-def print_build_notices(work: Work, messages: MessageWriter) -> None:
-    """Prints notices and warnings about the traced step and evaluation of a run."""
-    # The late import keeps TensorFlow unloaded until the run has built its step.
-    from cnnbench.run.driver.work import ForwardWork
-
-    for notice in dict.fromkeys(work.notices):
-        messages.notice(notice)
-    if not isinstance(work, ForwardWork):
-        return
-    if work.step.undeclared_variable_locations:
-        where = ", ".join(work.step.undeclared_variable_locations)
-        reason = "the tf.Variable created here is not trained; use net.variable instead"
-        messages.warning(f"{where}: {reason}", "untrained")
-    calibration = work.step.calibration
-    if calibration is not None:
-        share = f"{calibration.in_8_bits} of {calibration.convolutions} convolutions"
-        messages.notice(f"{share} compute in 8-bit integers, all other layers in fp32")
 
 
 def machine_check_flags(

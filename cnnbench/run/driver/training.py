@@ -21,8 +21,8 @@ from cnnbench.data.pipeline import ReadCallbacks
 from cnnbench.data.prefetch import use_separate_tf_executor
 from cnnbench.errors import NonFiniteLossError, first_line
 from cnnbench.machine.facts import with_loaded_libraries
-from cnnbench.plan.place import WorkKind
 from cnnbench.records.endings import ENDINGS, LoopProgress
+from cnnbench.records.measurements import StepSeries
 from cnnbench.run.driver.console import DisplayInterval
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.membership import SharedInterrupts
@@ -146,11 +146,7 @@ class Training:
             if self._stopped_early:
                 return self._finish_training(0.0, 0)
             plan = run.plan
-            shown = plan.params.print_training_accuracy or plan.work is WorkKind.FORWARD
-            run.output.console.table_header(
-                plan.params.loss_type_to_report,
-                plan.network.model.metric_names if shown else (),
-            )
+            run.output.console.table_header(plan.params.loss_type_to_report, plan.step_metrics)
             run.output.progress_line.start("training", steps, plan.length.global_batch)
             waited = self._input_wait_seconds()
             self._waits = [waited]
@@ -328,14 +324,8 @@ class Training:
         self, step: int, spent: StepTime, values: Sequence[StepValues]
     ) -> None:
         """Adds warm-up steps to the measurements, checks their results, and shows the progress."""
-        measurements, most = self._run.measurements, self._run.plan.length.warm_up.most
-        if measurements.parts.startup_seconds.first_step is None:
-            first_step = spent.seconds * self._steps_per_execution
-            measurements.update_record("startup_seconds", first_step=first_step)
-        losses, skipped = zip(
-            *((step_values.loss, step_values.skipped) for step_values in values), strict=True
-        )
-        measurements.warmup.add_execution(spent.seconds, *losses, skipped=skipped)
+        most = self._run.plan.length.warm_up.most
+        self._record_execution(self._run.measurements.warmup, spent.seconds, values)
         # Warm-up steps have negative numbers up to -1, and the first timed step has number 1.
         self._check_results(step - 1 - most, values)
         shown = self._run.output.progress_line.update(step)
@@ -349,15 +339,7 @@ class Training:
         measurements, last = self._run.measurements, values[-1]
         if last.worker:
             measurements.updates.append((last.worker, last.staleness or 0))
-        if measurements.parts.startup_seconds.first_step is None:
-            first_step = spent.seconds * self._steps_per_execution
-            measurements.update_record("startup_seconds", first_step=first_step)
-        losses, skipped = zip(
-            *((step_values.loss, step_values.skipped) for step_values in values), strict=True
-        )
-        measurements.timed.add_execution(
-            spent.seconds, *losses, skipped=skipped, cpu_seconds=spent.cpu_seconds
-        )
+        self._record_execution(measurements.timed, spent.seconds, values, spent.cpu_seconds)
         self._speed.add(spent.seconds)
         self._check_results(step, values)
         if self._display.is_display_due(step) or step == self._steps_per_execution:
@@ -366,6 +348,21 @@ class Training:
             for observer in self._observers:
                 observer.table_row_printed(step, speed.mean, self._metrics_by_name())
         self._run.output.progress_line.update(step)
+
+    def _record_execution(
+        self,
+        series: StepSeries,
+        seconds: float,
+        values: Sequence[StepValues],
+        cpu_seconds: float | None = None,
+    ) -> None:
+        """Adds the steps of an execution to `series`, with their mean times."""
+        measurements = self._run.measurements
+        if measurements.parts.startup_seconds.first_step is None:
+            first_step = seconds * self._steps_per_execution
+            measurements.update_record("startup_seconds", first_step=first_step)
+        losses, skipped = zip(*((each.loss, each.skipped) for each in values), strict=True)
+        series.add_execution(seconds, *losses, skipped=skipped, cpu_seconds=cpu_seconds)
 
     def _check_results(self, step: int, values: Sequence[StepValues]) -> None:
         """Raises an error after an interrupt, or after steps with a loss that is not finite."""
@@ -464,8 +461,7 @@ class Training:
 
     def _metrics_by_name(self) -> dict[str, float]:
         """Metrics of the last step; empty if the step computes none."""
-        names = self._run.plan.network.model.metric_names
-        return dict(zip(names, self._last.metrics, strict=False))
+        return dict(zip(self._run.plan.step_metrics, self._last.metrics, strict=False))
 
     def _finish_training(self, elapsed: float, steps: int) -> float | None:
         """Calls the observers after the last step. Returns the result of `run`."""
@@ -496,7 +492,7 @@ class Training:
         plan, loss = self._run.plan, float(result.loss)
         if not plan.work.trains and math.isfinite(loss):
             loss = 0.0  # A forward-only run has no loss. tf_cnn_benchmarks prints 0, too.
-        names = plan.network.model.metric_names if result.metrics else ()
+        names = plan.step_metrics if result.metrics else ()
         return StepValues(
             loss=loss,
             metrics=tuple(float(result.metrics[name]) for name in names),

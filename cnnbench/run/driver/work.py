@@ -9,10 +9,12 @@ from typing import Protocol, TypeAlias
 
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, close_inputs
 from cnnbench.data.pipeline import ReadCallbacks
+from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.inputs import InputOnlyStep
 from cnnbench.run.driver.saved_model import SavedModelExporter
+from cnnbench.run.observe.graphs import count_messages_and_bytes, find_collective_implementations
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import StepResult, TrainStep
 from cnnbench.variable_mgr.base import VariableMgr, WorkerGroup
@@ -49,6 +51,14 @@ class BuiltWork(abc.ABC):
     def notices(self) -> tuple[str, ...]:
         """Lines for the user about what was built."""
         return ()
+
+    @property
+    def warnings(self) -> Mapping[str, str]:
+        """Warnings for the user about what was built, by their names."""
+        return {}
+
+    def record_sizes(self, measurements: Measurements) -> None:
+        """Records what the work has: variables, operations, and the network traffic of a step."""
 
     def close(self) -> None:
         """Closes the inputs of the run. A second call does nothing."""
@@ -117,6 +127,15 @@ class NetworkWork(BuiltWork):
         """The workers of the job, if each worker runs its own step; otherwise None."""
         return self.manager.workers
 
+    def record_sizes(self, measurements: Measurements) -> None:
+        """Records the numbers of variables and of their copies."""
+        variables = self.manager.savable_variables().values()
+        measurements.update_record(
+            "placement",
+            variables=len(variables),
+            variable_copies=sum(len(variable.copies) for variable in variables),
+        )
+
     def restored_variables(self) -> Iterator[TowerVariable]:
         """Yields what a checkpoint restores."""
         yield from self.manager.savable_variables().values()
@@ -155,6 +174,25 @@ class ForwardWork(LoopWork, NetworkWork):
     def notices(self) -> tuple[str, ...]:
         """Lines for the user about the step."""
         return tuple(self.step.notices)
+
+    @property
+    def warnings(self) -> Mapping[str, str]:
+        """Warnings for the user about the step, by their names."""
+        return self.step.warnings
+
+    def record_sizes(self, measurements: Measurements) -> None:
+        """Records also the operations that reduce gradients, and the network traffic of a step."""
+        super().record_sizes(measurements)
+        graph, job = self.step.graph, self.devices.job
+        reductions = self.step.reduction_operations
+        measurements.update_record("placement", reduction_operations=reductions)
+        placement = measurements.parts.placement
+        if placement is not None and placement.all_reduce:
+            by = find_collective_implementations(graph, job.own_tower_devices)
+            measurements.update_record("placement", communication=by or None)
+        if job.in_cluster:
+            messages, sent = count_messages_and_bytes(graph, job.num_workers)
+            measurements.update_record("cluster", messages_per_step=messages, bytes_per_step=sent)
 
     def restored_variables(self) -> Iterator[TowerVariable]:
         """Yields what a checkpoint restores, and the state of an automatic loss scale."""

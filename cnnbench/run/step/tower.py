@@ -422,9 +422,6 @@ class Tower:
         self._spec = plan.network.spec
         self._trainables = [v for v in self._spec.variables if v.trainable]
         self._forward_only = plan.work is WorkKind.FORWARD
-        self._metric_names: Sequence[str] = ()
-        if plan.params.print_training_accuracy or self._forward_only:
-            self._metric_names = self._model.metric_names
         self._device = device
         self._workers = workers
         self._synchronises = synchronises
@@ -595,10 +592,10 @@ class Tower:
         return losses * (1.0 - share) + even * share
 
     def _mean_metrics(self, outputs: Any, labels: Any) -> dict[str, tf.Tensor]:
-        if not self._metric_names:
+        if not self._plan.step_metrics:
             return {}
         columns = self._weighted_over_labels(partial(self._model.metrics, outputs), labels)
-        return {name: tf.reduce_mean(columns[name]) for name in self._metric_names}
+        return {name: tf.reduce_mean(columns[name]) for name in self._plan.step_metrics}
 
     def _weighted_over_labels(self, of_label: Callable[[Any], Any], labels: Any) -> Any:
         """Computes values of each example for its label; for a mixed image, their weighted mean.

@@ -25,7 +25,6 @@ from cnnbench.base.job import is_cpu
 from cnnbench.data.dataset import InputSource, TowerBatch
 from cnnbench.data.pipeline import ReadCallbacks, ScalarReader
 from cnnbench.data.prefetch import CoordinatedInput
-from cnnbench.models.int8 import Calibration
 from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.step.tower import (
@@ -83,6 +82,7 @@ class TrainStep:
       function: the traced step, which takes the learning rate (float32) and the batches of a step.
       graph: the graph of `function`.
       notices: lines for the user.
+      warnings: warnings for the user, by their names.
 
     Args:
       optimizer: the optimizer, whose slots exist; None for a step that only computes outputs. The
@@ -139,6 +139,7 @@ class TrainStep:
         self._keeps_batches = False
         self._batches: Any = None
         self.notices: list[str] = []
+        self.warnings: dict[str, str] = {}
         self._sums: PassAccumulator | None = None
         if plan.length.passes > 1:
             self._sums = PassAccumulator(plan, manager, self.loss_scale)
@@ -161,6 +162,12 @@ class TrainStep:
                 f"TensorFlow may compute wrong gradients of {self.doubtful_layers[0]} in 16 bits, "
                 "because its images are small; use --conv_gradients=auto"
             )
+        if where := ", ".join(self._towers[0].undeclared_variable_locations):
+            reason = "the tf.Variable created here is not trained; use net.variable instead"
+            self.warnings["untrained"] = f"{where}: {reason}"
+        if (calibration := self._towers[0].calibration) is not None:
+            share = f"{calibration.in_8_bits} of {calibration.convolutions} convolutions"
+            self.notices.append(f"{share} compute in 8-bit integers, all other layers in fp32")
         self._execution: TracedFunction | None = None
         if steps > 1:
             rates, batches = tf.TensorSpec([steps], tf.float32), signature * (steps * passes)
@@ -328,16 +335,6 @@ class TrainStep:
             lambda tower: self._build_tower(tower, batches, factor, count_before, copied),
             exchanges_values=self._synchronises,
         )
-
-    @property
-    def undeclared_variable_locations(self) -> tuple[str, ...]:
-        """Code locations in plug-ins that create variables which the network does not declare."""
-        return self._towers[0].undeclared_variable_locations
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """Calibration of the first tower's network, if it computes in 8-bit integers."""
-        return self._towers[0].calibration
 
     def _build_seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         """Builds the seed, int64 [2], of random draws in a tower and step."""
