@@ -31,11 +31,7 @@ from cnnbench.models.spec import elements_of_role
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
 from cnnbench.plan.place import WorkKind, built_in_mode_names
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import (
-    FEWEST_COORDINATED_THREADS,
-    check_all_reduce,
-    is_coordinated_with_files,
-)
+from cnnbench.plan.setup import FEWEST_COORDINATED_THREADS, check_all_reduce
 from cnnbench.records import files as checkpoint_folder
 from cnnbench.records.files import refuse_shared_outputs
 from cnnbench.variable_mgr.all_reduce.spec import single
@@ -269,8 +265,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     refuse(
         "num_inter_threads",
         lambda p: (
-            is_coordinated_with_files(p.params, p.place.mode)
-            and p.params.num_inter_threads < FEWEST_COORDINATED_THREADS
+            p.feeds_coordinated_workers and p.params.num_inter_threads < FEWEST_COORDINATED_THREADS
         ),
         lambda p: (
             f"must be at least {FEWEST_COORDINATED_THREADS} (or 0) with "
@@ -847,9 +842,7 @@ NETWORK: tuple[FlagRule[RunPlan], ...] = (
     ),
     refuse(
         "on_bad_record",
-        lambda p: (
-            is_coordinated_with_files(p.params, p.place.mode) and p.params.on_bad_record == "skip"
-        ),
+        lambda p: p.feeds_coordinated_workers and p.params.on_bad_record == "skip",
         lambda p: (
             f"reads damaged files in Python, which --variable_update={p.place.mode.name} "
             "cannot do; use fail"

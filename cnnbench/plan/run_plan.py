@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from cnnbench.base import plugins
 from cnnbench.base.files import is_url
+from cnnbench.base.job import WORKER
 from cnnbench.flags.declare import Affects, ComparedBy, FlagSpec, RunPart, names_of_flags, specs_of
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.output import OutputParams
@@ -26,9 +27,14 @@ from cnnbench.flags.params import (
     identity_flags,
     is_place,
 )
-from cnnbench.machine.cpu import Host
+from cnnbench.machine.cpu import Host, available_cpu_count
 from cnnbench.plan.place import ADDRESSES, PlaceInJob, WorkKind
-from cnnbench.plan.setup import GradientExchangePlan, NetworkPlan, NumericsPlan
+from cnnbench.plan.setup import (
+    FEWEST_COORDINATED_THREADS,
+    GradientExchangePlan,
+    NetworkPlan,
+    NumericsPlan,
+)
 from cnnbench.plan.training import InputPlan, LearningRates, RunLength
 from cnnbench.records.codec import encode
 
@@ -160,6 +166,26 @@ class RunPlan:
         resolved = vars(self).keys() - {field.name for field in fields(self)}
         vars(changed).update({name: vars(self)[name] for name in resolved})
         return changed
+
+    @property
+    def feeds_coordinated_workers(self) -> bool:
+        """Whether a coordinator schedules the steps of the workers, and the workers read files."""
+        return self.place.coordinated and self.params.data_dir is not None
+
+    @property
+    def process_flags(self) -> Params:
+        """The flags with which TensorFlow is configured in this process.
+
+        A task without towers gets one CPU device, and a process of a job with a coordinator gets
+        enough threads.
+        """
+        flags, job = self.params, self.place.job
+        if job.in_cluster and job.task.job != WORKER:
+            flags = flags.replace(device="cpu", num_gpus=1, gpu_indices="")
+        if self.feeds_coordinated_workers and not flags.num_inter_threads:
+            threads = max(available_cpu_count(), FEWEST_COORDINATED_THREADS)
+            flags = flags.replace(num_inter_threads=threads)
+        return flags
 
     @property
     def checkpoint_save_folder(self) -> str | None:

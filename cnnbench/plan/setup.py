@@ -20,11 +20,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
 
 from cnnbench.base import plugins
 from cnnbench.base.files import is_url, local_or_url_path
-from cnnbench.base.job import WORKER, Job
+from cnnbench.base.job import Job
 from cnnbench.data.dataset import Dataset, Preprocess, find_dataset
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import RunPart, names_of_flags
@@ -44,13 +43,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     group_devices,
     single,
 )
-from cnnbench.variable_mgr.modes import (
-    AggregationSpec,
-    CrossDeviceSpec,
-    Mode,
-    Processes,
-    Reduction,
-)
+from cnnbench.variable_mgr.modes import AggregationSpec, CrossDeviceSpec, Mode, Reduction
 
 FILE_SYSTEMS = "cnnbench.file_systems"
 """Group of the Python entry points that register file systems with TensorFlow."""
@@ -221,28 +214,18 @@ class NumericsPlan:
         )
 
 
-# The devices, threads and compiler options of a process.
-
-MachineFlags: TypeAlias = Params
-"""The flags by which TensorFlow is configured in one process (see `flags_of_process`)."""
+# The devices and threads of a process.
 
 
-def gpu_numbers(flags: MachineFlags) -> tuple[int, ...]:
+def gpu_numbers(flags: Params) -> tuple[int, ...]:
     """Numbers of a run's GPUs, in order. With --gpus_per_card, numbers count logical GPUs."""
     named = [int(number) for number in flags.gpu_indices.split(",") if number]
     return tuple(named or range(flags.num_gpus))[: flags.num_gpus]
 
 
-def card_numbers(flags: MachineFlags) -> tuple[int, ...]:
+def card_numbers(flags: Params) -> tuple[int, ...]:
     """Numbers of the visible GPU cards that contain the logical GPUs of a run."""
     return tuple(dict.fromkeys(number // flags.gpus_per_card for number in gpu_numbers(flags)))
-
-
-def flags_of_process(flags: Params, job: Job) -> MachineFlags:
-    """Returns the flags of this process. A task of `job` without towers gets one CPU device."""
-    if job.in_cluster and job.task.job != WORKER:
-        return flags.replace(device="cpu", num_gpus=1, gpu_indices="")
-    return flags
 
 
 FEWEST_COORDINATED_THREADS = 4
@@ -251,14 +234,6 @@ FEWEST_COORDINATED_THREADS = 4
 On a worker, the step, the read of a batch and its copy may each block a thread. One more thread
 runs the operations for which they wait. With fewer threads, such jobs hang.
 """
-
-
-def is_coordinated_with_files(flags: Params, mode: Mode) -> bool:
-    """Whether a coordinator schedules the steps of the workers, and the workers read files.
-
-    `mode` is the mode of --variable_update.
-    """
-    return flags.data_dir is not None and mode.processes is Processes.COORDINATOR
 
 
 # How updates scale, reduce and clip gradients and apply decay, determined once for a run.

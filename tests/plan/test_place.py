@@ -29,6 +29,35 @@ def test_what_kinds_of_work_do():
     evaluates = {WorkKind.EVALUATION, WorkKind.TRAINING_AND_EVALUATION}
     assert {kind for kind in WorkKind if kind.trains} == trains
     assert {kind for kind in WorkKind if kind.evaluates} == evaluates
+    assert {kind for kind in WorkKind if "validation" in kind.subsets} == evaluates
+    assert {kind for kind in WorkKind if kind.subsets[0] != "train"} == {WorkKind.EVALUATION}
+
+
+COORDINATED = {
+    "variable_update": "parameter_server_strategy",
+    **{"worker_hosts": "a:1", "ps_hosts": "b:1", "controller_host": "c:1"},
+}
+
+
+@pytest.mark.parametrize(
+    ("flags", "cpus_usable", "threads"),
+    [
+        ({"data_dir": "folder"}, 2, 4),
+        ({"data_dir": "folder"}, 8, 8),
+        ({"data_dir": "folder", "num_inter_threads": 5}, 8, 5),
+        ({}, 2, 0),
+    ],
+)
+@pytest.mark.parametrize("task", ["worker", "ps", "controller"])
+def test_processes_of_a_coordinator_that_feeds_files_have_threads_for_them(
+    flags, cpus_usable, threads, task, cpus
+):
+    cpus(range(cpus_usable))
+    params = Params(**COORDINATED, **flags, job_name=task, device="gpu")
+    own = check_flags(params).process_flags
+    assert own.num_inter_threads == threads
+    # Only workers have towers.
+    assert (own.device == "gpu") == (task == "worker")
 
 
 @pytest.mark.parametrize(

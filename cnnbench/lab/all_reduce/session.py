@@ -27,7 +27,6 @@ from cnnbench.machine import facts, repository
 from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import ConditionMonitor
-from cnnbench.plan.setup import flags_of_process
 from cnnbench.records.all_reduce import AllReduceRecord, Copying, Point
 from cnnbench.records.codec import encode
 from cnnbench.records.files import report_failed_writes
@@ -371,7 +370,7 @@ class AllReduceBenchmark:
 
         Returns the context of reductions for each number of devices per worker.
         """
-        settings = flags_of_process(self.plan.run.params, self.plan.job)
+        settings = self.plan.run.process_flags
         self._watch.add_peer_processes(self._membership.connect_and_get_local_pids())
         for warning in runtime.set_tensorflow_environment(settings):
             self._messages.warning(warning, "variables")

@@ -9,7 +9,6 @@ from cnnbench.machine import facts as environment
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import flags_of_process
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import EMULATED_GPU, device_kind_for_record
 from cnnbench.run.driver import preflight
@@ -29,7 +28,7 @@ def start_devices(
       FlagError: the devices do not exist, or do not support a flag.
       BenchmarkError: TensorFlow cannot be loaded, or a process of the job is missing.
     """
-    settings = flags_of_process(plan.params, plan.place.job)
+    settings = plan.process_flags
     start = time.perf_counter()
     for warning in runtime.set_tensorflow_environment(settings):
         output.messages.warning(warning, "variables")

@@ -24,7 +24,6 @@ from cnnbench.base.rendezvous import (
 )
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import flags_of_process
 from cnnbench.run.cluster import PATIENCE, PERIOD, JobConnections, RunEnding, Watchdog, connect_job
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
@@ -223,7 +222,7 @@ class JobMembership:
         assert self._watchdog is not None
         chief = self._job.chief
         try:
-            settings = flags_of_process(self._plan.params, self._job)
+            settings = self._plan.process_flags
             runtime.set_tensorflow_environment(settings)
             with self._connections.port, without_info_lines():
                 server = runtime.start_server(settings, self._job)

@@ -32,8 +32,6 @@ from cnnbench.run.runtime.tensorflow import (
     set_tensorflow_environment,
 )
 
-COORDINATED = {"variable_update": "parameter_server_strategy"}
-
 
 @pytest.mark.parametrize(
     ("flags", "kind", "cores", "expected"),
@@ -48,9 +46,6 @@ COORDINATED = {"variable_update": "parameter_server_strategy"}
         ({"num_inter_threads": 3}, "cpu", 8, (0, 3)),
         ({"num_intra_threads": 0}, "cpu", 8, (0, 0)),
         ({}, "gpu", 16, (1, 0)),
-        ({**COORDINATED, "data_dir": "folder"}, "cpu", 2, (0, 4)),
-        ({**COORDINATED, "data_dir": "folder"}, "cpu", 8, (0, 8)),
-        (COORDINATED, "cpu", 2, (0, 0)),
         ({"num_intra_threads": 4, "num_inter_threads": 2}, "gpu", 16, (4, 2)),
     ],
 )
