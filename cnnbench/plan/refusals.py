@@ -84,7 +84,7 @@ def _is_given(flag: str, p: RunPlan) -> bool:
 
 
 def _computes_in_8_bits(p: RunPlan) -> bool:
-    return p.params.precision == "int8"
+    return p.numerics.in_8_bits
 
 
 def _uses_fastest_gradients(p: RunPlan) -> bool:
@@ -505,7 +505,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     ),
     refuse(
         "precision",
-        lambda p: p.params.precision == "int8" and not p.numerics.frozen,
+        lambda p: _computes_in_8_bits(p) and not p.numerics.frozen,
         "needs --forward_only and --freeze_when_forward_only, which make the weights constant",
     ),
     refuse("fp16_vars", lambda p: p.params.precision != "fp16", "needs --precision=fp16"),
@@ -729,7 +729,7 @@ def _frozen_weight_bytes(p: RunPlan) -> int:
 
 def _explain_missing_int8_support(p: RunPlan) -> str:
     """Returns why this model or machine cannot run 8-bit convolutions, or "" if they can."""
-    if p.params.precision != "int8":
+    if not p.numerics.in_8_bits:
         return ""
     if not any(len(variable.shape) == 4 for variable in p.network.spec.variables):
         return f"{p.network.model.name} has no convolution to run in 8 bits"

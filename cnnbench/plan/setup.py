@@ -173,8 +173,8 @@ def _explain_unreachable_url(path: str) -> str:
 
 DEFAULT_FP16_LOSS_SCALE = 128.0
 
-COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "float32"}
-"""Compute dtype by --precision. With int8, it is the dtype of all operations but convolutions."""
+_COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "float32"}
+"""Compute dtype by --precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,8 @@ class NumericsPlan:
     """The number formats and the optimizer of a run.
 
     Attributes:
-      dtype: compute dtype, such as "bfloat16".
+      dtype: compute dtype, such as "bfloat16"; with 8-bit convolutions, of all other operations.
+      in_8_bits: whether convolutions compute in 8-bit integers.
       loss_scale: factor of the loss in the first step; 1 except for fp16.
       scale_doubles_after: number of steps with finite gradients after which an automatic loss scale
         doubles; None if the scale is constant.
@@ -192,6 +193,7 @@ class NumericsPlan:
     """
 
     dtype: str
+    in_8_bits: bool
     loss_scale: float
     scale_doubles_after: int | None
     frozen: bool
@@ -205,7 +207,8 @@ class NumericsPlan:
         automatic = scaled and work.trains and flags.fp16_enable_auto_loss_scale
         optimizer = OPTIMIZERS.find(flags.optimizer)
         return cls(
-            dtype=COMPUTE_DTYPES[flags.precision],
+            dtype=_COMPUTE_DTYPES[flags.precision],
+            in_8_bits=flags.precision == "int8",
             loss_scale=(flags.fp16_loss_scale or DEFAULT_FP16_LOSS_SCALE) if scaled else 1.0,
             scale_doubles_after=flags.fp16_inc_loss_scale_every_n if automatic else None,
             frozen=flags.forward_only and flags.freeze_when_forward_only,
@@ -427,7 +430,7 @@ def _resolve_aggregation(
     if buckets is None:
         joined = flags.gradient_repacking or flags.agg_small_grads_max_bytes
         buckets = BUCKET_BYTES if mode.default_all_reduce_spec == "collective" and not joined else 0
-    compact = flags.compact_gradient_transfer and flags.precision != "fp32"
+    compact = flags.compact_gradient_transfer and numerics.dtype != "float32"
     return AggregationSpec.from_flags(
         vars(flags),
         all_reduce=all_reduce,

@@ -56,7 +56,7 @@ def _measure_input_speed(run: RunContext, work: ForwardWork) -> None:
 def _measure_peak_flops(run: RunContext, devices: runtime.Devices) -> None:
     """Measures the peak FLOP rate of the whole job, unless --peak_flops or a table contains it."""
     plan, job = run.plan, devices.job
-    if plan.params.precision == "int8" and plan.params.peak_flops is None:
+    if plan.numerics.in_8_bits and plan.params.peak_flops is None:
         return  # TensorFlow has no 8-bit matrix product with which to measure the peak.
     peak = runtime.peak_flops(
         devices.kind, job.own_tower_devices, plan.numerics.dtype, plan.params.peak_flops

@@ -106,7 +106,7 @@ class TrainStep:
         first_tower: int = 0,
         counter: UpdateCounter | None = None,
     ) -> None:
-        flags, numerics = plan.params, plan.numerics
+        numerics = plan.numerics
         self._plan = plan
         self._manager = manager
         self._inputs = inputs
@@ -114,8 +114,8 @@ class TrainStep:
         self._first_tower = first_tower
         self._devices = manager.get_devices()
         several = manager.num_towers > 1
-        self._synchronises = flags.bn_stats == "sync" and several and optimizer is not None
-        examples = calibration_examples(plan) if flags.precision == "int8" else None
+        self._synchronises = plan.params.bn_stats == "sync" and several and optimizer is not None
+        examples = calibration_examples(plan) if numerics.in_8_bits else None
         options: dict[str, Any] = {"synchronises": self._synchronises, "examples": examples}
         self.loss_scale = LossScale(numerics.loss_scale)
         if numerics.scale_doubles_after is not None:
