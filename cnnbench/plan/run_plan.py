@@ -37,6 +37,7 @@ from cnnbench.plan.setup import (
 )
 from cnnbench.plan.training import InputPlan, LearningRates, RunLength
 from cnnbench.records.codec import encode
+from cnnbench.variable_mgr.modes import Reduction
 
 # The identity of a run on this machine, and values that all processes of a job must agree on.
 
@@ -157,6 +158,21 @@ class RunPlan:
             dtype=self.numerics.dtype,
         )
 
+    def reduction_names(self, *, on_gpu: bool) -> tuple[str, ...]:
+        """Names of the algorithms that reduce the gradients; empty if towers exchange none.
+
+        These are the ranges of the all-reduce with their algorithms, the cross-device operation, or
+        the variable manager's own algorithm.
+        """
+        mode, exchange = self.place.mode, self.exchange
+        if not exchange.exchanges:
+            return ()
+        if mode.reduction is Reduction.CROSS_DEVICE:
+            return (exchange.cross_device.resolved_ops(on_gpu),)
+        if mode.reduction is Reduction.OWN:
+            return (mode.algorithm,) if mode.algorithm else ()
+        return () if exchange.running is None else tuple(map(str, exchange.running.ranges))
+
     def with_changes(self, **changes: Any) -> RunPlan:
         """Returns a copy of the plan with changed fields. Network and data must stay the same.
 
@@ -236,11 +252,6 @@ class RunPlan:
     def to_json(self) -> dict[str, Any]:
         """The flags of `config` as JSON values."""
         return {name: encode(value) for name, value in self.config.items()}
-
-    @staticmethod
-    def changed_flags(config: Mapping[str, Any]) -> dict[str, Any]:
-        """The flags of a record that identify the run and differ from their defaults."""
-        return changed_identity(config)
 
     def header_flags(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The flags to name in the header of the output: all flags of `config` (as in the record)

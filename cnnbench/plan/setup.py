@@ -350,7 +350,6 @@ class GradientExchangePlan:
         tower.
     """
 
-    mode: Mode
     reduces: bool
     exchanges: bool
     all_reduce: AllReduceSpec
@@ -377,7 +376,6 @@ class GradientExchangePlan:
         groups = group_devices(job.tower_devices, flags.all_reduce_group_size) if reduces else ()
         aggregation = _resolve_aggregation(flags, mode, work, all_reduce, numerics)
         return cls(
-            mode=mode,
             reduces=reduces,
             exchanges=exchanges,
             all_reduce=all_reduce,
@@ -402,21 +400,6 @@ class GradientExchangePlan:
                 packs=flags.num_packs,
             ),
         )
-
-    def reduction_names(self, *, on_gpu: bool) -> tuple[str, ...]:
-        """Names of the algorithms that reduce the gradients; empty if towers exchange none.
-
-        These are the ranges of the all-reduce with their algorithms, the cross-device operation, or
-        the variable manager's own algorithm.
-        """
-        name: str | None = None
-        if self.exchanges and self.mode.reduction is Reduction.CROSS_DEVICE:
-            name = self.cross_device.resolved_ops(on_gpu)
-        elif self.exchanges and self.mode.reduction is Reduction.OWN:
-            name = self.mode.algorithm or None
-        if name is not None:
-            return (name,)
-        return () if self.running is None else tuple(map(str, self.running.ranges))
 
 
 def _resolve_aggregation(

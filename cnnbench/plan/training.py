@@ -352,70 +352,41 @@ def _refuse_too_many(flag: str, value: float, count: float, what: str = "evaluat
 # The learning rate of each step, from the flags or from the model's own schedule.
 
 
-class ScheduleOutline(NamedTuple):
-    """Parameters of a learning rate schedule, which come from flags or from the model.
+class LearningRates(NamedTuple):
+    """The learning rate of each step, and what it follows from. Without training, the rate is 0.
 
     Attributes:
+      schedule: the learning rate as a function of the step (from 0).
       base: the learning rate after the warm-up.
       warmup_epochs, warmup_steps: length of the linear increase from 0 to `base`.
       boundaries_epochs: epochs at which the rate changes in steps; empty if it does not.
     """
 
-    base: float
-    warmup_epochs: float
-    warmup_steps: int
-    boundaries_epochs: tuple[float, ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        flags: OptimizerParams,
-        defaults: LearningRateSpec,
-        global_batch: int,
-        examples_per_epoch: int,
-    ) -> ScheduleOutline:
-        """Parameters of the schedule that `make_schedule` creates from the same arguments."""
-        pieces, base = flags.piecewise_learning_rate_schedule, flags.init_learning_rate
-        epochs: float = flags.num_learning_rate_warmup_epochs
-        boundaries: tuple[float, ...] = ()
-        if pieces is not None:
-            base, boundaries = pieces.rates[0], pieces.boundaries
-        elif base is None:
-            epochs, boundaries = defaults.warmup_epochs, defaults.boundaries_epochs
-            base = defaults.base
-            if defaults.base_batch is not None:
-                base = base if flags.resnet_base_lr is None else flags.resnet_base_lr
-                base *= global_batch / defaults.base_batch
-        steps_per_epoch = examples_per_epoch / global_batch
-        return cls(base, epochs, int(steps_per_epoch * epochs), boundaries)
-
-
-class LearningRates(NamedTuple):
-    """The learning rate schedule of a run and its parameters. Without training, the rate is 0."""
-
-    outline: ScheduleOutline
     schedule: Schedule
+    base: float = 0.0
+    warmup_epochs: float = 0.0
+    warmup_steps: int = 0
+    boundaries_epochs: tuple[float, ...] = ()
 
     @classmethod
     def resolved(
         cls, flags: Params, work: WorkKind, defaults: LearningRateSpec, length: RunLength
     ) -> LearningRates:
-        """Creates the schedule that the flags select, or the model's schedule (`make_schedule`)."""
+        """Creates the rates that the flags select, or those of the model (`make_rates`)."""
         if work is WorkKind.EVALUATION:
-            return cls(ScheduleOutline(0.0, 0.0, 0), lambda step: 0.0)
+            return cls(lambda step: 0.0)
         sizes = length.global_batch, length.train_examples
-        schedule = make_schedule(flags, defaults, *sizes, length.training_steps)
-        return cls(ScheduleOutline.of(flags, defaults, *sizes), schedule)
+        return make_rates(flags, defaults, *sizes, length.training_steps)
 
 
-def make_schedule(
+def make_rates(
     flags: OptimizerParams,
     defaults: LearningRateSpec,
     global_batch: int,
     examples_per_epoch: int,
     steps: int,
-) -> Schedule:
-    """The learning rate of a run, as a function of the step (from 0).
+) -> LearningRates:
+    """The learning rates of a run.
 
     In this order: --piecewise_learning_rate_schedule, --init_learning_rate (with or without decay,
     see --learning_rate_schedule), the model's own schedule. Only the first two use
@@ -429,32 +400,50 @@ def make_schedule(
     Raises:
       FlagError: if decay would come more often than steps.
     """
+    base, warmup_epochs, epochs = _base_warm_up_and_boundaries(flags, defaults, global_batch)
     steps_per_epoch = examples_per_epoch / global_batch
-    outline = ScheduleOutline.of(flags, defaults, global_batch, examples_per_epoch)
-    base, warmup = outline.base, outline.warmup_steps
-    boundaries = [int(epoch * steps_per_epoch) for epoch in outline.boundaries_epochs]
+    warmup = int(steps_per_epoch * warmup_epochs)
+    boundaries = [int(epoch * steps_per_epoch) for epoch in epochs]
     if flags.piecewise_learning_rate_schedule is not None:
         rates = flags.piecewise_learning_rate_schedule.rates
         # Boundaries from the flag are one step earlier than a model's, as in tf_cnn_benchmarks.
-        schedule = _piecewise_schedule([boundary - 1 for boundary in boundaries], rates)
+        decayed = _piecewise_schedule([boundary - 1 for boundary in boundaries], rates)
     elif flags.init_learning_rate is None and defaults.decay_epochs:
         # As in tf_cnn_benchmarks, the period is computed from examples, not from whole steps.
         period = max(1, int(defaults.decay_epochs * examples_per_epoch // global_batch))
 
-        def schedule(step: int) -> float:
+        def decayed(step: int) -> float:
             """The learning rate of a step. It changes by the same factor after every period."""
             return base * defaults.decay_factor ** (step // period)
 
     elif flags.init_learning_rate is None:
         if defaults.whole_batches:
-            boundaries = [int(epoch * int(steps_per_epoch)) for epoch in outline.boundaries_epochs]
-        schedule = _piecewise_schedule(boundaries, [base * factor for factor in defaults.factors])
+            boundaries = [int(epoch * int(steps_per_epoch)) for epoch in epochs]
+        decayed = _piecewise_schedule(boundaries, [base * factor for factor in defaults.factors])
     else:
         run = ScheduledSteps(base, warmup, steps, steps_per_epoch)
-        schedule = SCHEDULES.find(flags.learning_rate_schedule)(run, flags)
-    if not warmup:
-        return schedule
-    return lambda step: base * step / warmup if step < warmup else schedule(step)
+        decayed = SCHEDULES.find(flags.learning_rate_schedule)(run, flags)
+
+    def schedule(step: int) -> float:
+        return base * step / warmup if step < warmup else decayed(step)
+
+    return LearningRates(schedule, base, warmup_epochs, warmup, epochs)
+
+
+def _base_warm_up_and_boundaries(
+    flags: OptimizerParams, defaults: LearningRateSpec, global_batch: int
+) -> tuple[float, float, tuple[float, ...]]:
+    """Returns `base`, `warmup_epochs` and `boundaries_epochs` of `LearningRates`."""
+    pieces, base = flags.piecewise_learning_rate_schedule, flags.init_learning_rate
+    if pieces is not None:
+        return pieces.rates[0], flags.num_learning_rate_warmup_epochs, pieces.boundaries
+    if base is not None:
+        return base, flags.num_learning_rate_warmup_epochs, ()
+    base = defaults.base
+    if defaults.base_batch is not None:
+        base = base if flags.resnet_base_lr is None else flags.resnet_base_lr
+        base *= global_batch / defaults.base_batch
+    return base, defaults.warmup_epochs, defaults.boundaries_epochs
 
 
 def _piecewise_schedule(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:

@@ -1,6 +1,6 @@
 """Learning rates of the schedules, among them those of tf_cnn_benchmarks.
 
-Tests `make_schedule` of `cnnbench/plan/training.py`.
+Tests `make_rates` of `cnnbench/plan/training.py`.
 """
 
 import pytest
@@ -11,7 +11,7 @@ from cnnbench.models import get_model
 from cnnbench.models.spec import LearningRateSpec
 from cnnbench.optimizers import SCHEDULES
 from cnnbench.optimizers.registry import parse_piecewise
-from cnnbench.plan.training import make_schedule
+from cnnbench.plan.training import make_rates
 
 IMAGENET = 1281167
 CIFAR10 = 50000
@@ -186,8 +186,8 @@ RATES = {
 @pytest.mark.parametrize("name", RATES)
 def test_rates(name):
     flags, (defaults, batch, examples, *steps), expected = RATES[name]
-    schedule = make_schedule(Params(**flags), defaults, batch, examples, *(steps or [1000]))
-    assert [schedule(step) for step in expected] == pytest.approx(
+    rates = make_rates(Params(**flags), defaults, batch, examples, *(steps or [1000]))
+    assert [rates.schedule(step) for step in expected] == pytest.approx(
         list(expected.values()), rel=1e-9, abs=1e-9
     )
 
@@ -204,4 +204,4 @@ def test_every_schedule_has_rates_by_hand():
 def test_decay_more_often_than_steps_is_refused():
     flags = Params(**{**DECAYING, "num_epochs_per_decay": 0.5})
     with pytest.raises(FlagError, match=r"--num_epochs_per_decay=0\.5: is less than one step"):
-        make_schedule(flags, CONSTANT, 100, 100, 1000)
+        make_rates(flags, CONSTANT, 100, 100, 1000)

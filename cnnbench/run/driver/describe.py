@@ -47,7 +47,7 @@ def record_model_and_placement(
             num_workers=job.num_workers,
             variable_update=plan.place.mode.name,
             # The record contains the actual all-reduce, the header the requested all-reduce.
-            all_reduce=plan.exchange.reduction_names(on_gpu=devices.kind == "gpu"),
+            all_reduce=plan.reduction_names(on_gpu=devices.kind == "gpu"),
         ),
         batch=Batch(
             per_device=plan.length.batch_per_device,
@@ -193,7 +193,7 @@ def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
         spec = plan.params.all_reduce_spec
         return "None" if spec is None else spec.source
     running = plan.exchange.running
-    text = ":".join(plan.exchange.reduction_names(on_gpu=devices.kind == "gpu")) or "None"
+    text = ":".join(plan.reduction_names(on_gpu=devices.kind == "gpu")) or "None"
     if mode.reduction is Reduction.CROSS_DEVICE and text != "None":
         text += f" (--cross_device_ops={plan.exchange.cross_device.ops})"
     elif running is not None and running.algorithm_names & readers_of("communication_hint"):

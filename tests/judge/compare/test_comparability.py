@@ -210,7 +210,7 @@ def test_flags_bring_along_what_follows_from_them(runs, flag, more, facts):
 def test_flags_that_choose_the_reduction_bring_it_along(runs, given, flag):
     def run(*more):
         setup = parse_run(("--num_gpus=4", "--device=cpu", *given.split(), *more))
-        (reduction,) = setup.exchange.reduction_names(on_gpu=False)
+        (reduction,) = setup.reduction_names(on_gpu=False)
         made = runs(devices=4, flags={name: encode(getattr(setup.params, name))})
         return [replace(made, placement=replace(made.placement, all_reduce=(reduction,)))]
 

@@ -11,7 +11,6 @@ from cnnbench.base.terminal import MessageWriter, ProgressLine
 from cnnbench.errors import NonFiniteLossError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
-from cnnbench.plan.training import LearningRates
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation, RunRecord, TurnTaking
 from cnnbench.run.driver.console import Console, RunOutput
@@ -110,7 +109,7 @@ def run(limits):
 def trained(script, global_step=0, lag=0, steps=40, turns=None, observers=(), **flags):
     params = Params(**{"model": "lenet", "num_batches": 40, "display_every": 100, **flags})
     plan = make_plan(params)
-    rates = LearningRates(plan.rates.outline, float)  # the rate of a step is its number
+    rates = plan.rates._replace(schedule=float)  # the rate of a step is its number
     vars(plan)["rates"] = rates
     out = io.StringIO()
     measurements = Measurements(command=[], config={})

@@ -159,7 +159,7 @@ def _mlperf_network_settings(plan: RunPlan) -> dict[str, Any]:
 
 def _mlperf_optimizer_settings(plan: RunPlan) -> dict[str, Any]:
     """Returns the values of MLPerf's keys about the optimizer and its learning rate."""
-    rate = plan.rates.outline
+    rate = plan.rates
     optimizer = plan.numerics.optimizer_spec
     settings: dict[str, Any] = {
         "opt_name": optimizer.mlperf_name or optimizer.name,
