@@ -273,12 +273,10 @@ def predict_exchange_seconds(
 def _all_reduce_spec_with_same_traffic(setup: RunPlan, ps: int) -> AllReduceSpec:
     """The all-reduce algorithm that causes the same traffic as the run's --variable_update."""
     mode, spec = setup.place.mode, setup.params.all_reduce_spec
-    if mode.processes is Processes.CLIENT_PER_WORKER:
-        return parse_all_reduce_spec("collective")
-    if mode.reduction is Reduction.ALL_REDUCE and spec is not None:
+    by_flag = mode.reduction is Reduction.ALL_REDUCE and mode.processes is Processes.CONTROLLER
+    if by_flag and spec is not None:
         return spec
-    # Workers send gradients to the ps tasks, which send new values of the variables back.
-    return parse_all_reduce_spec(f"pscpu#{ps}" if ps > 1 else "pscpu")
+    return parse_all_reduce_spec(f"{mode.traffic}#{ps}" if ps > 1 else mode.traffic)
 
 
 def table_text(points: Sequence[ScalingPoint]) -> str:

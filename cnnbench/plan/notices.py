@@ -21,6 +21,7 @@ from cnnbench.variable_mgr.all_reduce.spec import group_devices, readers_of
 from cnnbench.variable_mgr.modes import (
     BUILT_IN,
     COLLECTIVE,
+    IN_PACKS,
     Copies,
     Mode,
     Processes,
@@ -462,8 +463,8 @@ UNUSED: tuple[FlagRule[RunPlan], ...] = (
     ),
     no_effect(
         "num_packs",
-        lambda p: p.params.cross_device_ops not in ("hierarchical_copy", "nccl"),
-        "without --cross_device_ops=hierarchical_copy or nccl",
+        lambda p: p.params.cross_device_ops not in IN_PACKS,
+        f"without --cross_device_ops={' or '.join(IN_PACKS)}",
     ),
     no_effect(
         sorted(_DISTRIBUTING),

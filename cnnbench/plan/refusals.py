@@ -34,11 +34,11 @@ from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import FEWEST_COORDINATED_THREADS, check_all_reduce
 from cnnbench.records import files as checkpoint_folder
 from cnnbench.records.files import refuse_shared_outputs
-from cnnbench.variable_mgr.all_reduce.spec import single
 from cnnbench.variable_mgr.modes import (
     BETWEEN_WORKERS,
     MOST_PACKS,
     Mode,
+    Processes,
     Reduction,
     refuse_several_cpu_towers,
     refuse_unsupported_devices,
@@ -248,7 +248,12 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
         lambda p: (
             f"{p.exchange.all_reduce.names_across_steps[0]} does not work if one process controls "
             "the others; use it with --variable_update="
-            + built_in_mode_names(lambda mode: mode.default_all_reduce_spec == "collective")
+            + built_in_mode_names(
+                lambda mode: (
+                    mode.reduction is Reduction.ALL_REDUCE
+                    and mode.processes is Processes.CLIENT_PER_WORKER
+                )
+            )
         ),
     ),
     refuse(
@@ -551,7 +556,7 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     refuse("all_reduce_spec", lambda p: p.exchange.reduces, _check_plan_all_reduce),
     refuse_any_value(
         "communication_hint",
-        lambda p: p.exchange.all_reduce == single("collective"),
+        lambda p: p.exchange.reduces and p.exchange.all_reduce.reads("communication_hint"),
         _default_all_reduce_obstacle,
     ),
     refuse_any_value("network_topology", always, _default_all_reduce_obstacle),

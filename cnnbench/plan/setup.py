@@ -27,7 +27,6 @@ from cnnbench.base.job import Job
 from cnnbench.data.dataset import Dataset, Preprocess, find_dataset
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import RunPart, names_of_flags
-from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.models import model as registry
 from cnnbench.models.declaration import declare
@@ -412,7 +411,7 @@ def _resolve_aggregation(
     buckets = flags.gradient_bucket_bytes
     if buckets is None:
         joined = flags.gradient_repacking or flags.agg_small_grads_max_bytes
-        buckets = BUCKET_BYTES if mode.default_all_reduce_spec == "collective" and not joined else 0
+        buckets = 0 if joined else mode.bucket_bytes or 0
     compact = flags.compact_gradient_transfer and numerics.dtype != "float32"
     return AggregationSpec.from_flags(
         vars(flags),

@@ -165,6 +165,11 @@ class AllReduceSpec:
         """Whether any algorithm of the spec has two levels: within and between device groups."""
         return any(len(part.algorithm.levels) > 1 for part in self.ranges)
 
+    def reads(self, flag: str) -> bool:
+        """Whether an algorithm of the spec declares that it reads a flag (`Registration.reads`)."""
+        found = map(find, self.algorithm_names)
+        return any(one is not None and flag in one.reads for one in found)
+
     def error(self, index: int, reason: str) -> FlagError:
         """Creates an error that points to the algorithm of size range `index` in the spec."""
         # In the text of a spec, algorithms and size limits alternate.
@@ -779,6 +784,8 @@ class Registration:
       across_steps: whether the algorithm works if every process of a job runs its own step, and
         not if one process runs the steps of all processes.
       within_process: whether the algorithm can only be the first one of two levels.
+      second_levels: algorithms between groups with which ``cnnbench allreduce --predict`` combines it
+        by default.
     """
 
     name: str
@@ -790,6 +797,7 @@ class Registration:
     lossy: bool = False
     across_steps: bool = False
     within_process: bool = False
+    second_levels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         plugins.check_name("an all-reduce algorithm", self.name)

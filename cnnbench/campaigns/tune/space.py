@@ -28,7 +28,6 @@ from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import ParsedArgs, parse_flag_texts
 from cnnbench.flags.declare import Affects, RunPart, flag_texts, names_of_flags, specs_of
 from cnnbench.flags.groups.runtime import RuntimeParams
-from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import ACCEPTED, FLAGS, SPECS
 from cnnbench.machine.cpu import ONEDNN, MemoryCapacity
 from cnnbench.plan import resolve
@@ -38,7 +37,15 @@ from cnnbench.variable_mgr import all_reduce, modes
 from cnnbench.variable_mgr import modes as registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.all_reduce.spec import ALGORITHMS, declarations, find
-from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, Mode, Processes, Reduction
+from cnnbench.variable_mgr.modes import (
+    BUCKET_BYTES,
+    BUILT_IN,
+    DEFAULT,
+    Mode,
+    Processes,
+    Reduction,
+    alternatives_to_auto,
+)
 
 # The dimensions of a search: flags with the values to try, and when they apply.
 
@@ -149,7 +156,6 @@ def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
     declared = declarations().items()
     names = (name for name, algorithm in declared if kind in algorithm.tuned_on)
     algorithms = _settings_of_flag("all_reduce_spec", *names)
-    ring = ("ring",) if on_gpu else ()
     packings = [
         *_settings_of_flag("gradient_repacking", 8),
         *_settings_of_flag("gradient_bucket_bytes", BUCKET_BYTES),
@@ -167,9 +173,7 @@ def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
             lambda mode: _is_all_reduce_mode(mode) and "all_reduce_spec" in mode.needs,
         ),
         (
-            _settings_of_flag(
-                "cross_device_ops", *ring, "reduction_to_one_device", "hierarchical_copy"
-            ),
+            _settings_of_flag("cross_device_ops", *alternatives_to_auto(on_gpu=on_gpu)),
             lambda mode: mode.uses_cross_device_ops,
         ),
         (packings, _is_all_reduce_mode),

@@ -47,12 +47,12 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     AllReduceSpec,
     Tensor,
     cost_formulas,
+    declarations,
     parse_all_reduce_spec,
 )
 from cnnbench.variable_mgr.modes import Packing
 
 _DEFAULT_MODEL = "resnet50"
-_TWO_LEVELS = ("nccl/xring", "nccl/rechd", "nccl/tree", "psgpu/xring")
 _MOST_DEVICES = 1_000_000
 _TABLE = CsvTable(COLUMNS, PredictionDocument.schema)
 
@@ -145,8 +145,7 @@ def main(values: Mapping[str, Any]) -> int:
     interconnect = _make_interconnect(params)
     if params.inter_link is None:
         _warn_if_devices_exceed_link(params.link, device_counts[-1])
-    every = (*cost_formulas(), *(_TWO_LEVELS if interconnect.inter_link is not None else ()))
-    specs = parse_all_reduce_specs(sent.all_reduce_spec) or tuple(map(parse_all_reduce_spec, every))
+    specs = parse_all_reduce_specs(sent.all_reduce_spec) or _default_specs(interconnect)
     result = PredictionDocument(
         model=step.model,
         parameters=interconnect,
@@ -199,6 +198,15 @@ def parse_device_counts(text: str) -> tuple[int, ...]:
             counts.add(first)
             first *= 2
     return tuple(sorted(counts))
+
+
+def _default_specs(interconnect: Interconnect) -> tuple[AllReduceSpec, ...]:
+    """All algorithms with a formula and, with nodes, the two-level algorithms that they declare."""
+    names = [*cost_formulas()]
+    if interconnect.inter_link is not None:
+        declared = declarations().items()
+        names += [f"{first}/{second}" for first, one in declared for second in one.second_levels]
+    return tuple(map(parse_all_reduce_spec, names))
 
 
 def _make_interconnect(params: PredictParams) -> Interconnect:

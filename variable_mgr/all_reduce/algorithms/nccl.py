@@ -121,6 +121,7 @@ def _check(context: ReduceContext) -> None:
     check=_check,
     tuned_on=("gpu",),
     within_process=True,
+    second_levels=("xring", "rechd", "tree"),
 )
 class Nccl:
     """All-reduce with one NcclAllReduce operation on each GPU, whose results must all be used.

@@ -15,6 +15,7 @@ from cnnbench.variable_mgr.all_reduce.spec import Formula, ReduceContext, regist
     cost=Formula(shuffle_phases, roots=lambda layout, shards: math.ceil(layout.devices / shards)),
     reads=("all_reduce_share_memory",),
     tuned_on=(),
+    second_levels=("xring",),
 )
 def shuffle_over_devices(context: ReduceContext) -> Shuffle:
     """Creates a `Shuffle` that sums shards on the devices that have the values."""
