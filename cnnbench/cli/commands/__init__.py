@@ -187,9 +187,7 @@ class PluginFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputFlags:
-    """Flags for the output of commands that print a table."""
-
+class _TableFlags:
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
     output: str | None = declare_output_flag(
         "Write the output to this file. Its ending names the format if --format is not given."
@@ -199,14 +197,22 @@ class OutputFlags:
         """Describes the files in the flags, to check them before the command measures."""
         return [kinds.file(self.output, self.format)]
 
-    def write_output(self, texts: Mapping[str, Callable[[], str]]) -> None:
-        """Writes or prints the output. `texts` has a function for each format."""
+    def _write_text(self, texts: Mapping[str, Callable[[], str]]) -> None:
         write_or_print_output(self.output, texts[self.format]())
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlotFlags(OutputFlags):
-    """Flags for the output of commands that print a table and draw a chart with `write_chart`."""
+class OutputFlags(_TableFlags):
+    """Flags for the output of commands that print a table."""
+
+    def write_output(self, texts: Mapping[str, Callable[[], str]]) -> None:
+        """Writes or prints the output. `texts` has a function for each format."""
+        self._write_text(texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotFlags(_TableFlags):
+    """Flags for the output of commands that print a table and draw a chart."""
 
     plot: str | None = flag(None, "Draw a chart into this .svg, .png or .pdf file.", path="file")
 
@@ -215,10 +221,15 @@ class PlotFlags(OutputFlags):
         plot = OutputFile("plot", self.plot, suffixes=PICTURES)
         return [*super().output_files(kinds), plot]
 
-    def write_chart(self, draw: Callable[[], Chart], title: str = "") -> None:
-        """Writes the chart that `draw` returns into the file in --plot, if the flag is given. The
-        title of the file is `title`, or the title of the chart.
+    def write_output(
+        self, texts: Mapping[str, Callable[[], str]], draw: Callable[[], Chart], title: str = ""
+    ) -> None:
+        """Writes or prints the output, and writes the chart that `draw` returns into --plot.
+
+        `texts` has a function for each format. `draw` is called if --plot is given. The title of
+        the file is `title`, or the title of the chart.
         """
+        self._write_text(texts)
         if self.plot is not None:
             chart = draw()
             write_plot(self.plot, [chart], title or chart.title)

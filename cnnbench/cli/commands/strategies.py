@@ -179,5 +179,4 @@ def _print_table(
         "csv": lambda: dataclasses_to_csv(StrategyRow, document.rows),
         "json": document.to_json,
     }
-    options.write_output(texts)
-    options.write_chart(lambda: modes_chart(document))
+    options.write_output(texts, lambda: modes_chart(document))

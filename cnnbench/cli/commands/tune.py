@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from cnnbench.base import plugins
+from cnnbench.base.charts import Chart
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import count_text, format_duration
 from cnnbench.campaigns.ab.side import RESERVED, decide_interleaving
@@ -287,12 +289,16 @@ def _run_search(
     config = settings.first.resolved.config
     towers = options.workers * int(config["num_gpus"])
     title = f"{config['model']} on {count_text(towers, 'device', 'devices')}"
-    options.write_chart(lambda: gains_chart(search, settings.first, title), title)
-    return _write_and_report_outcome(outcome, options, reporter)
+    draw = partial(gains_chart, search, settings.first, title)
+    return _write_and_report_outcome(outcome, options, reporter, draw, title)
 
 
 def _write_and_report_outcome(
-    outcome: TuneDocument, options: TuneFlags, reporter: ChildProcessReporter
+    outcome: TuneDocument,
+    options: TuneFlags,
+    reporter: ChildProcessReporter,
+    draw: Callable[[], Chart],
+    title: str,
 ) -> int:
     if options.write_flagfile is not None:
         write_text("write_flagfile", options.write_flagfile, session.flag_file_text(outcome))
@@ -306,7 +312,9 @@ def _write_and_report_outcome(
             "table": lambda: session.table_text(outcome),
             "csv": lambda: session.candidates_csv(outcome),
             "json": outcome.to_json,
-        }
+        },
+        draw,
+        title,
     )
     if outcome.failure:
         reporter.error(outcome.failure)

@@ -67,21 +67,18 @@ def main(argv):
         "csv": lambda: dataclasses_to_csv(TopDocument, [document]),
         "json": document.to_json,
     }
-    options.write_output(texts)
-    @DRAW@
+    options.write_output(texts@DRAW@)
     return ExitCode.OK
 '''
 
-DRAWING = """options.write_chart(
-        lambda: RowChart(
-            title="top",
-            x=Axis(label="speed"),
-            rows=(
-                DistributionRow(
-                    label="a", values=((2.0, "two"),), centre=2.0, low=None, high=None, text="2"
-                ),
+DRAWING = """, lambda: RowChart(
+        title="top",
+        x=Axis(label="speed"),
+        rows=(
+            DistributionRow(
+                label="a", values=((2.0, "two"),), centre=2.0, low=None, high=None, text="2"
             ),
-        )
+        ),
     )"""
 
 
@@ -161,6 +158,12 @@ def test_a_command_that_draws_writes_the_chart(add, call, tmp_path):
     assert KINDS[".svg"](plot.read_bytes())
     assert "--plot=" in call("top", "--help").out
     call("top", f"--plot={tmp_path / 'top.gif'}", code=2)
+
+
+def test_a_command_cannot_declare_a_plot_and_forget_the_chart(add, call):
+    add("PlotFlags")
+    with pytest.raises(TypeError, match="draw"):
+        call("top")
 
 
 def test_its_document_has_a_schema_and_is_no_defective_record(add, call, tmp_path):
