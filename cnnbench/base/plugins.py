@@ -523,18 +523,16 @@ def check_plugin_attributes(
     attribute.
     """
     for name, hint in _type_hints(interface).items():
+        if name in unchecked:
+            continue
         value = getattr(plugin_object, name, None)
-        wrong = (
-            ""
-            if name in unchecked or get_origin(hint) is ClassVar
-            else describe_mismatch(value, hint)
-        )
+        wrong = "" if get_origin(hint) is ClassVar else describe_mismatch(value, hint)
         if wrong:
             raise UsageError(f"{subject}: {name} must be {wrong}")
         if type(value) is int and value < 1 and float not in (hint, *get_args(hint)):
             raise UsageError(f"{subject}: {name}={value} must be at least 1")
         function = _function_hint(hint)
-        if callable(value) and function is not None and name not in unchecked:
+        if callable(value) and function is not None:
             object.__setattr__(plugin_object, name, with_checked_results(value, *function))
 
 

@@ -229,9 +229,10 @@ def test_attributes_of_an_object_are_checked(wrong, words):
             made.at(1)
 
 
-def test_some_attributes_are_not_checked():
+@pytest.mark.parametrize("count", ["1", 0])
+def test_some_attributes_are_not_checked(count):
     made = Interface()
-    vars(made).update(count="1", share=0.5, name="a", at=str)
+    vars(made).update(count=count, share=0.5, name="a", at=str)
     plugins.check_plugin_attributes(made, Interface, "mine", "count", "at")
     assert made.at is str
 
