@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from absl import flags as absl_flags
 
 from cnnbench.flags.declare import FlagSpec, specs_of
-from cnnbench.flags.groups.optimizer import OptimizerParams, flags_of_plugins
+from cnnbench.flags.groups.optimizer import OptimizerParams, added_flags
 from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.flags.params import ABSL, GROUPS, SPECS, ObsoleteParams
 
@@ -93,7 +93,7 @@ def flag_sections_of_run() -> tuple[Section, ...]:
     return repeated, *(
         (
             title,
-            (*specs_of(group), *(flags_of_plugins().values() if group is OptimizerParams else ())),
+            (*specs_of(group), *(added_flags().values() if group is OptimizerParams else ())),
         )
         for title, group in GROUPS
     )

@@ -27,7 +27,7 @@ from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.optimizer import (
     REGISTRIES,
     OptimizerParams,
-    flags_of_plugins,
+    added_flags,
     make_constant_flag,
 )
 from cnnbench.flags.groups.output import OutputParams
@@ -285,9 +285,10 @@ class Params(_Fields):  # type: ignore[misc]
     flag that is given by both its old and its new name.
 
     Attributes:
-      constants: values of the constants that optimizers and schedules of plug-ins add, by the name
-        of their flag, such as ``{"my_momentum": 0.5}``. Values that equal the default are left out.
-        At run time, each constant can also be read as an attribute with the name of its flag.
+      constants: values of constants that are no arguments, such as those that optimizers and
+        schedules of plug-ins add, by the name of their flag: ``{"my_momentum": 0.5}``. Values that
+        equal the default are left out. At run time, each constant can also be read as an attribute
+        with the name of its flag.
     """
 
     def __post_init__(self) -> None:
@@ -306,21 +307,21 @@ class Params(_Fields):  # type: ignore[misc]
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Returns the value of a flag that a plug-in adds. The plug-in may have been loaded
+            """Returns the value of a constant that is no field. Its plug-in may have been loaded
             after this object was created.
             """
-            if not name.startswith("_") and (spec := flags_of_plugins().get(name)):
+            if not name.startswith("_") and (spec := added_flags().get(name)):
                 return self.constants.get(name, spec.default)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Params:
         """Creates parameters from the values of flags by name, as `as_dict` returns them: constants
-        that plug-ins add are flags, too. FlagError if a text cannot be parsed.
+        are flags, too. FlagError if a text cannot be parsed.
         """
         if values.keys() - ACCEPTED.keys() - RENAMED.keys():
             load_plugin_flags(values)
-        constants = {name: values[name] for name in flags_of_plugins() if name in values}
+        constants = {name: values[name] for name in added_flags() if name in values}
         flags = {name: value for name, value in values.items() if name not in constants}
         return cls(**flags, constants=constants)
 
@@ -352,10 +353,10 @@ class Params(_Fields):  # type: ignore[misc]
         """Returns the values of all flags by name, as records store them, in the order of
         declaration.
 
-        Constants that plug-ins add are included if the optimizer or the schedule in use has them.
+        Constants that are no fields are included if the optimizer or the schedule in use has them.
         """
         used = [table.get(getattr(self, owner)) for owner, table in REGISTRIES.items()]
-        added = flags_of_plugins().keys() & {flag for spec in used if spec for flag in spec.flags}
+        added = added_flags().keys() & {flag for spec in used if spec for flag in spec.flags}
         own = ((spec.name, getattr(self, spec.name)) for spec in FLAGS)
         return {
             # Objects that a parser created are stored as the parsed text (attribute `source`).
@@ -381,28 +382,28 @@ FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in spec
 """All flags that are fields of ``Params``, in the order of the help."""
 
 
-class _FlagsWithPlugins(Mapping[str, FlagSpec]):
-    """Mapping from names to flags: first the flags of cnnbench, then the flags that loaded plug-ins
-    add.
+class _FlagsAndConstants(Mapping[str, FlagSpec]):
+    """Mapping from names to flags: first the given flags, then those of further constants (see
+    `added_flags`).
     """
 
     def __init__(self, own: Iterable[FlagSpec]) -> None:
         self._own = {spec.name: spec for spec in own}
 
     def __getitem__(self, name: str) -> FlagSpec:
-        return self._own[name] if name in self._own else flags_of_plugins()[name]
+        return self._own[name] if name in self._own else added_flags()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return itertools.chain(self._own, flags_of_plugins())
+        return itertools.chain(self._own, added_flags())
 
     def __len__(self) -> int:
-        return len(self._own) + len(flags_of_plugins())
+        return len(self._own) + len(added_flags())
 
 
-SPECS: Mapping[str, FlagSpec] = _FlagsWithPlugins(FLAGS)
-"""The flags in `FLAGS` and flags that loaded plug-ins add, by name."""
+SPECS: Mapping[str, FlagSpec] = _FlagsAndConstants(FLAGS)
+"""The flags in `FLAGS` and the flags of further constants, by name."""
 
-ACCEPTED: Mapping[str, FlagSpec] = _FlagsWithPlugins((*FLAGS, *OBSOLETE))
+ACCEPTED: Mapping[str, FlagSpec] = _FlagsAndConstants((*FLAGS, *OBSOLETE))
 """All flags that a run accepts, by name. Obsolete flags have no effect."""
 
 _CONSTANTS = "constants"
@@ -410,24 +411,22 @@ _NAME = re.compile("[a-z][a-z0-9_]*")
 
 
 def load_plugin_flags(values: Mapping[str, Any]) -> Mapping[str, FlagSpec]:
-    """Loads the plug-ins that the flag values name, and returns the flags that all loaded plug-ins
-    add.
-    """
+    """Loads the plug-ins that the flag values name, and returns `added_flags`."""
     plugins.load_plugins_of_flags(values)
     for owner, table in REGISTRIES.items():
         if isinstance(values.get(owner), str):
             # `find` loads installed plug-ins, which may register this optimizer or schedule.
             table.find(values[owner])
-    return flags_of_plugins()
+    return added_flags()
 
 
 def _changed_constants(params: Params) -> dict[str, float]:
-    """Reads the constants that plug-ins add, and leaves out those that have their defaults.
-    FlagError for a constant that no plug-in adds.
+    """Reads the constants that are no fields, and leaves out those that have their defaults.
+    FlagError for an unknown constant.
     """
-    if params.constants.keys() - flags_of_plugins().keys():
+    if params.constants.keys() - added_flags().keys():
         load_plugin_flags(vars(params))
-    specs = flags_of_plugins()
+    specs = added_flags()
     changed: dict[str, float] = {}
     for name, given in params.constants.items():
         if name not in specs:

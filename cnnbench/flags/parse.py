@@ -18,7 +18,7 @@ from cnnbench.base.files import local_path, read_text
 from cnnbench.base.text import nearest_word
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec
-from cnnbench.flags.groups.optimizer import REGISTRIES, flags_of_plugins
+from cnnbench.flags.groups.optimizer import REGISTRIES
 from cnnbench.flags.params import (
     ACCEPTED,
     REMOVED,
@@ -100,7 +100,7 @@ def args_from_values(values: Mapping[str, Any]) -> ParsedArgs:
 
 
 def load_plugin_flags_from_texts(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
-    """Loads the plug-ins that the given flags name, and returns the flags that loaded plug-ins add.
+    """Loads the plug-ins that the given flags name, and returns `added_flags`.
 
     `texts` are the texts of the given flags by name.
     """
@@ -279,8 +279,9 @@ def _read_command_line(
     The arguments and texts are as in `split_command_line`. If there are unknown flags, loads the
     plug-ins that the command line names, because plug-ins may add flags.
     """
-    added = flags_of_plugins()
-    specs = {name: spec for name, spec in specs.items() if name not in added}
+    # Plug-ins that an earlier command line of this process named may have added flags.
+    others = {name for table in REGISTRIES.values() for name in table.plugin_constants}
+    specs = {name: spec for name, spec in specs.items() if name not in others}
     texts, rest = split_command_line(argv, specs)
     words, behind = split_at_double_dash(rest)
     if any(map(_is_flag, words)) and "optimizer" in specs and _names_plugins(texts):

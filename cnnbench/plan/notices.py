@@ -10,6 +10,7 @@ from functools import partial
 from cnnbench.base.rules import FlagRule, HasFlags, R, always, no_effect, notices_about
 from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.groups.data import DataParams
+from cnnbench.flags.groups.optimizer import added_flags
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.params import FLAGS, SPECS
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
@@ -54,7 +55,7 @@ def unused_flag_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[s
     ]
     added = (
         no_effect(
-            (*OPTIMIZERS.plugin_constants, *SCHEDULES.plugin_constants),
+            tuple(added_flags()),
             lambda p: not p.work.trains,
             "in a run that trains nothing",
         ),

@@ -784,8 +784,8 @@ class Registration:
       across_steps: whether the algorithm works if every process of a job runs its own step, and
         not if one process runs the steps of all processes.
       within_process: whether the algorithm can only be the first one of two levels.
-      second_levels: algorithms between groups with which ``cnnbench allreduce --predict`` combines it
-        by default.
+      second_levels: algorithms between groups with which ``cnnbench allreduce --predict`` combines
+        it by default.
     """
 
     name: str

@@ -34,7 +34,7 @@ _PARTS = {
 
 
 def _constant(name: str) -> Any:
-    """Declares the flag of a constant that optimizers or schedules of cnnbench have."""
+    """Declares a constant of optimizers or schedules of cnnbench as an argument of `Params`."""
     owner = next(owner for owner, table in REGISTRIES.items() if name in table.constants)
     constant, users = REGISTRIES[owner].constants[name], REGISTRIES[owner].users_text(name)
     about = _constant_help(constant, owner, users)
@@ -45,19 +45,20 @@ def _constant_help(constant: Constant, owner: str, users: str) -> str:
     return f"{constant.help} (--{owner}={users})."
 
 
-def flags_of_plugins() -> dict[str, FlagSpec]:
-    """Returns the flags that loaded plug-ins add, by name. These flags set constants of optimizers
-    and learning rate schedules.
+def added_flags() -> dict[str, FlagSpec]:
+    """Returns the flags of constants that are no fields of `OptimizerParams`, by name: constants of
+    loaded plug-ins, and of optimizers and schedules of cnnbench that need no argument of `Params`.
     """
     return {
         name: make_constant_flag(name, constant, owner, registry.users_text(name))
         for owner, registry in REGISTRIES.items()
-        for name, constant in registry.plugin_constants.items()
+        for name, constant in registry.constants.items()
+        if name not in OptimizerParams.__dataclass_fields__
     }
 
 
 def make_constant_flag(name: str, constant: Constant, owner: str, users: str) -> FlagSpec:
-    """Creates the flag that sets a constant of a plug-in's optimizer or learning rate schedule.
+    """Creates the flag that sets a constant of an optimizer or a learning rate schedule.
 
     Args:
       owner: the flag that selects the optimizer or the schedule.
@@ -152,7 +153,8 @@ class OptimizerParams:
         part=RunPart.UPDATE | RunPart.HEADER,
     )
 
-    # Constants of optimizers and learning rate schedules.
+    # Constants of optimizers and learning rate schedules that are arguments of `Params`. Other
+    # constants have flags, too (`added_flags`).
     adam_beta1: float = _constant("adam_beta1")
     adam_beta2: float = _constant("adam_beta2")
     adam_epsilon: float = _constant("adam_epsilon")
