@@ -246,8 +246,6 @@ def _takes_arguments_of(
 
 # All flags of a run as one immutable value
 
-G = TypeVar("G")
-
 # Hidden from type checkers: if mypy knew that a subclass of the groups is frozen, it would read
 # flags with the types with which they are given (see `given`). The groups are frozen for mypy, so
 # it still refuses assignments to flags.
@@ -341,13 +339,6 @@ class Params(_Fields):  # type: ignore[misc]
     def text(self, flag: str) -> str:
         """Returns the value of a flag as it is written on the command line."""
         return SPECS[flag].text(getattr(self, flag))
-
-    def group(self, kind: type[G]) -> G:
-        """Returns the values of the flags that the base class `kind` declares, as an instance of
-        this class.
-        """
-        names = (field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
-        return kind(**{name: getattr(self, name) for name in names})
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the values of all flags by name, as records store them, in the order of

@@ -19,7 +19,6 @@ from cnnbench.data.dataset import InputSpec
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.groups.optimizer import OptimizerParams
-from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.models.model import Model
 from cnnbench.models.spec import LearningRateSpec
@@ -464,14 +463,14 @@ class InputPlan:
     Attributes:
       training, validation: inputs of one worker that reads all data, without the fields that depend
         on the worker, its devices and its threads.
-      distribution: flags of a tf.distribute strategy that distributes the batches; None if each
+      by_strategy: whether a tf.distribute strategy distributes the training batches. If not, each
         tower fetches its own batches.
       metrics_in_process: whether metrics that need all examples are computed in a separate process.
     """
 
     training: InputSpec
     validation: InputSpec
-    distribution: StrategyParams | None
+    by_strategy: bool
     metrics_in_process: bool
 
     @classmethod
@@ -517,12 +516,11 @@ class InputPlan:
                 dtype=dtype,
             )
 
-        by_strategy = flags.input_distribution == "strategy" and flags.data_dir is not None
         # Computing metrics in a child process helps only if this process has other work meanwhile.
         goes_on = work.trains or flags.eval_interval_secs
         return cls(
             training=spec(training=True),
             validation=spec(training=False),
-            distribution=flags.group(StrategyParams) if by_strategy else None,
+            by_strategy=flags.input_distribution == "strategy" and flags.data_dir is not None,
             metrics_in_process=bool(flags.collect_eval_results_async and goes_on),
         )

@@ -192,7 +192,7 @@ class EvaluationPublisher:
 
     def __init__(
         self,
-        host: HostMetricsExecutor | None,
+        host: HostMetricsExecutor,
         console: Console,
         measurements: Measurements,
         observers: Sequence[Observer],
@@ -263,8 +263,7 @@ class EvaluationPublisher:
             steps = ", ".join(missing)
             text = f"metrics that need all examples are missing: evaluations at global_step {steps}"
             self._warn(text, "eval_metrics")
-        if self._host is not None:
-            self._host.close()
+        self._host.close()
 
     def _record_evaluation(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
         """Passes an evaluation with its metrics to the record and the observers."""

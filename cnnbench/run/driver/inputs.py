@@ -26,7 +26,7 @@ def make_inputs(
 
     Args:
       manager: variable manager whose tf.distribute strategy may distribute the training batches;
-        None if no strategy distributes them.
+        None without a network.
     """
     return {subset: _make_input(plan, devices, subset, manager) for subset in plan.work.subsets}
 
@@ -41,9 +41,9 @@ def _make_input(
         # Only one worker evaluates, because other workers may be lost before the evaluation.
         workers, shards = workers[:1], 1
     distribution: InputDistribution | None = None
-    if training and manager is not None and plan.input.distribution is not None:
+    if training and plan.input.by_strategy:
         assert isinstance(manager, StrategyVariableMgr)
-        distribution = InputDistribution(manager.strategy, plan.input.distribution)
+        distribution = InputDistribution(manager.strategy, plan.params)
         if not distribution.by_pipeline:
             shards = 1  # One pipeline reads all data, and TensorFlow distributes its batches.
     coordinated = training and plan.place.coordinated

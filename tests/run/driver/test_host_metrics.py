@@ -15,12 +15,14 @@ from forked import finished, gone, until, wait_for
 from short_runs import command
 
 from cnnbench.errors import BenchmarkError
+from cnnbench.models import get_model
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import (
     EvaluationPublisher,
     HostMetricsChildExecutor,
+    HostMetricsExecutor,
     PendingEvaluation,
 )
 
@@ -91,7 +93,10 @@ def evaluated(step, host):
 def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
     out, said = io.StringIO(), {}
     measurements = Measurements(command=[], config={})
-    results = EvaluationPublisher(None, Console(out), measurements, (), said.__setitem__)
+    model = get_model("lenet", "imagenet")
+    results = EvaluationPublisher(
+        HostMetricsExecutor(model), Console(out), measurements, (), said.__setitem__
+    )
     first, second, third = Future(), Future(), Future()
     for step, host in ((10, first), (20, second), (30, third)):
         results.add(evaluated(step, host))

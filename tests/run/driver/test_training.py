@@ -15,7 +15,11 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation, RunRecord, TurnTaking
 from cnnbench.run.driver.console import Console, RunOutput
 from cnnbench.run.driver.context import RunContext
-from cnnbench.run.driver.host_metrics import EvaluationPublisher, PendingEvaluation
+from cnnbench.run.driver.host_metrics import (
+    EvaluationPublisher,
+    HostMetricsExecutor,
+    PendingEvaluation,
+)
 from cnnbench.run.driver.membership import JobMembership, SharedInterrupts
 from cnnbench.run.driver.observers.checkpoint_saver import CheckpointSaver
 from cnnbench.run.driver.observers.evaluations import TrainingEvaluations
@@ -134,7 +138,8 @@ def trained(script, global_step=0, lag=0, steps=40, turns=None, observers=(), **
     work = (TrainingWork if plan.work.trains else ForwardWork)(**parts)
     if plan.work.evaluates:
         work = EvaluatedTrainingWork(**parts, evaluator=script)
-        results = EvaluationPublisher(None, console, measurements, (), print)
+        host = HostMetricsExecutor(plan.network.model)
+        results = EvaluationPublisher(host, console, measurements, (), print)
         observers.append(TrainingEvaluations(context, work, results, interrupts, (*observers,)))
     training = Training(context, work, interrupts, global_step=global_step, observers=observers)
     with suppress(KeyboardInterrupt):
