@@ -14,6 +14,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.plan import check_flags
 from cnnbench.variable_mgr import Mode, Processes, VariableMgrSpec, create, modes, names
+from cnnbench.variable_mgr.all_reduce.spec import cost_formulas
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.modes import BUILT_IN, Reduction, find_mode
 from cnnbench.variable_mgr.per_tower import ReplicatedVariableMgr
@@ -99,6 +100,7 @@ def test_the_readme_names_every_mode():
 
 def test_what_reduces_by_all_reduce_has_no_other_algorithm():
     for mode in BUILT_IN:
+        assert mode.traffic in cost_formulas()
         assert mode.reduction is Reduction.ALL_REDUCE or not mode.default_all_reduce_spec
         assert mode.reduction is Reduction.ALL_REDUCE or not mode.by_size
 

@@ -6,11 +6,12 @@ import xml.etree.ElementTree
 from dataclasses import replace
 
 import pytest
+from registries import kept
 
 from cnnbench.errors import FlagError
 from cnnbench.lab.predict import command
 from cnnbench.lab.predict.predict import COLUMNS
-from cnnbench.variable_mgr.all_reduce import names
+from cnnbench.variable_mgr.all_reduce import names, spec
 
 SMALL = {"model": "trivial", "data_name": "cifar10"}
 
@@ -40,6 +41,21 @@ def test_more_gpus_than_nvlink_connects_are_warned_of(capsys, given, warned):
     command.main({"predict": True, **SMALL, "all_reduce_spec": "xring", **given})
     err = capsys.readouterr().err
     assert ("GPUs, not" in err and "--inter_link=" in err) == warned
+
+
+def test_an_algorithm_says_which_second_levels_are_predicted(capsys):
+    nodes = {**SMALL, "link": "nvlink3", "inter_link": "hdr", "devices": "16"}
+    assert "even/tree" not in run(capsys, **nodes)
+    with kept(spec.ALGORITHMS):
+        register = spec.register(
+            "even", cost=spec.cost_formulas()["xring"], second_levels=("tree",)
+        )
+        register(lambda context: None)
+        found = run(capsys, **nodes)
+        within = run(capsys, **{**nodes, "inter_link": None})
+    assert "even/tree" in found
+    assert "even" in within
+    assert "/" not in "".join(line for line in within.splitlines() if "even" in line)
 
 
 def test_default_devices_reach_16384(capsys):

@@ -7,7 +7,7 @@ import pytest
 from cnnbench.base.job import Job, Task
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import strategies
-from cnnbench.variable_mgr.modes import CrossDeviceSpec
+from cnnbench.variable_mgr.modes import CrossDeviceSpec, alternatives_to_auto
 
 SIMPLE = CrossDeviceSpec(ops="reduction_to_one_device")
 
@@ -82,3 +82,11 @@ def test_what_a_strategy_is_asked_to_communicate_by(ops, kind, implementation):
 )
 def test_what_runs(ops, on_gpu, running):
     assert CrossDeviceSpec(ops=ops).resolved_ops(on_gpu) == running
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "others"), [(False, set()), (True, {"ring"})], ids=["CPUs", "GPUs"]
+)
+def test_what_runs_otherwise_than_by_default(on_gpu, others):
+    found = alternatives_to_auto(on_gpu=on_gpu)
+    assert {*found} == {"reduction_to_one_device", "hierarchical_copy", *others}
