@@ -296,6 +296,11 @@ BUILT_IN: tuple[Mode, ...] = (
 """The modes of this package, in the order of --help."""
 
 
+def mode_without_ps(processes: Processes) -> Mode:
+    """The first built-in mode that uses several processes in this way, without ps tasks."""
+    return next(mode for mode in BUILT_IN if mode.processes is processes and not mode.uses_ps)
+
+
 # Registry of modes by name: built-in modes, plug-in files and entry points.
 
 MODES = SpecRegistry(

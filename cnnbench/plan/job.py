@@ -16,8 +16,9 @@ from cnnbench.errors import FlagError
 from cnnbench.flags.params import Params
 from cnnbench.machine.cpu import Host
 from cnnbench.plan.place import ADDRESSES
+from cnnbench.variable_mgr.modes import Processes, mode_without_ps
 
-_WITHOUT_PS = "collective_all_reduce"
+_WITHOUT_PS = mode_without_ps(Processes.CLIENT_PER_WORKER).name
 """The mode of a job without parameter servers and controller, if no mode is given."""
 
 HOROVOD = "horovod"

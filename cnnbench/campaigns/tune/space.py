@@ -39,12 +39,12 @@ from cnnbench.variable_mgr.all_reduce import AllReduceSpec, parse_all_reduce_spe
 from cnnbench.variable_mgr.all_reduce.spec import ALGORITHMS, declarations, find
 from cnnbench.variable_mgr.modes import (
     BUCKET_BYTES,
-    BUILT_IN,
     DEFAULT,
     Mode,
     Processes,
     Reduction,
     alternatives_to_auto,
+    mode_without_ps,
 )
 
 # The dimensions of a search: flags with the values to try, and when they apply.
@@ -285,7 +285,7 @@ class SearchSpace:
         if self.layout is None or self.layout.ps or _MODE in self.given_texts:
             return {}
         how = Processes.CONTROLLER if self.layout.controller else Processes.CLIENT_PER_WORKER
-        mode = next(choice for choice in BUILT_IN if choice.processes is how and not choice.uses_ps)
+        mode = mode_without_ps(how)
         needs = {name: text for name, text in mode.needs.items() if name not in self.given_texts}
         return {_MODE: mode.name, **needs}
 

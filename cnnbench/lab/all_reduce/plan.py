@@ -50,7 +50,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     group_devices,
     process_of_device,
 )
-from cnnbench.variable_mgr.modes import CrossDeviceSpec, Packing
+from cnnbench.variable_mgr.modes import CrossDeviceSpec, Packing, Processes, mode_without_ps
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -294,9 +294,9 @@ def plan_training_run(
     shared = {name: getattr(params, name) for name in flags}
     if params.job_name:
         in_each = bool(specs) and all(spec.names_across_steps for spec in specs or ())
-        mode = "collective_all_reduce" if in_each else "distributed_all_reduce"
+        how = Processes.CLIENT_PER_WORKER if in_each else Processes.CONTROLLER
         shared |= {
-            "variable_update": mode,
+            "variable_update": mode_without_ps(how).name,
             "all_reduce_spec": specs[0] if in_each and specs else single("copy"),
         }
     return check_flags(Params(**{**shared, "num_gpus": devices}), {}, names)
