@@ -1,7 +1,7 @@
 """Measures error rates and power of cnnbench's verdicts; see docs/evidence.md.
 
-All simulations with 2,000 draws take about five hours of CPU time, mostly for experiments that are
-continued up to 76 pairs and for advice. Measurements of real processes take --minutes, and can be
+All simulations with 2,000 draws take one to two hours of CPU time, mostly for experiments that are
+continued up to 76 pairs. Measurements of real processes take --minutes, and can be
 continued later from the measurements in --pool. The exit status is 0 if all requirements are met, 1
 if a requirement is missed, 2 for wrong use, 3 if there are too few measurements, 4 if processes
 fail, and 130 if interrupted.
