@@ -82,16 +82,10 @@ def shipped_suites() -> tuple[str, ...]:
 
 
 def find_suite(text: str) -> str:
-    """The path of a suite file. `text` is this path or the name of a shipped suite.
-
-    Raises UsageError if it is neither or both.
-    """
-    is_shipped = text in shipped_suites()
+    """The path of a suite file. `text` is this path or the name of a shipped suite."""
     if os.path.isfile(text):
-        if is_shipped:
-            raise UsageError(f"{text}: is a file and a shipped suite; write ./{text} for the file")
         return text
-    if is_shipped:
+    if text in shipped_suites():
         path = str(resources.files("cnnbench.configs").joinpath(f"{text}.yaml"))
         with contextlib.suppress(OSError):  # The working directory may have been deleted.
             relative = os.path.relpath(path)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.campaigns.suite import BatchSizeSearch, expand_entry, find_suite
-from cnnbench.errors import UsageError
+from cnnbench.campaigns.suite import BatchSizeSearch, expand_entry
 
 
 def test_defaults_are_merged_into_entries(suite):
@@ -44,15 +43,6 @@ def test_defaults_are_merged_into_entries(suite):
     assert (b.repeats, b.timeout, b.search) == (None, 1.5, None)
     assert (c.repeats, c.timeout, c.search, c.bounds) == (3, 90, None, {})
     assert b.bounds == {"throughput": (None, 9), "mfu": (0.1, None)}
-
-
-def test_a_name_of_a_file_and_of_a_shipped_suite_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert find_suite("smoke").endswith("smoke.yaml")
-    (tmp_path / "smoke").write_text("entries: []")
-    with pytest.raises(UsageError, match=r"^smoke: .* ./smoke "):
-        find_suite("smoke")
-    assert find_suite("./smoke") == "./smoke"
 
 
 @pytest.fixture
