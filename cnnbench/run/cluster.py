@@ -618,7 +618,7 @@ class Watchdog:
         self._stopped.set()
         self._send_to_all({"failed": to_terminal_line(ending.reason)} if lost else {"end": ending})
         with self._changed:
-            self._changed.wait_for(self._all_peers_ended, timeout)
+            self._changed.wait_for(self.all_peers_ended, timeout)
 
     def replace_by_sent_reasons(
         self, states: Mapping[Task, str], timeout: float = 0.0
@@ -673,7 +673,7 @@ class Watchdog:
         return any(closed)
 
     def _run_watchdog(self) -> None:
-        while not (self._stopped.is_set() and self._all_peers_ended()):
+        while not (self._stopped.is_set() and self.all_peers_ended()):
             self.send_and_check_progress()
             until = self._clock() + self._period
             while (left := until - self._clock()) > 0 and not self.read_messages(left):
@@ -775,7 +775,8 @@ class Watchdog:
             peer.line = None
             self._changed.notify_all()
 
-    def _all_peers_ended(self) -> bool:
+    def all_peers_ended(self) -> bool:
+        """Whether all other tasks have ended, failed or are lost."""
         return all(map(self._has_ended, self._job.peers))
 
     def _has_ended(self, task: Task) -> bool:

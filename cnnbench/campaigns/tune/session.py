@@ -430,7 +430,7 @@ class FinalComparison:
           measured: other fields about the pairs, by name.
         """
         settings, first = self.settings, self.settings.first
-        minutes = _minutes_for_an_answer(outcome, self.bench, verdict, pairs, more_pairs_help)
+        minutes = minutes_for_an_answer(outcome, self.bench, verdict, pairs, more_pairs_help)
         fitted = (
             fit_additive_blocks(outcome.log_speeds_by_round_and_block)
             if outcome.log_speeds_by_round_and_block
@@ -745,11 +745,16 @@ def _run_race(
         bench.print_round_result(race.group, number, eliminated, best)
 
 
-def _minutes_for_an_answer(
+def minutes_for_an_answer(
     outcome: SearchOutcome, bench: RaceBenchmark, verdict: str, pairs: int, more_pairs_help: bool
 ) -> int | None:
     """Estimated --minutes with which the search would have an answer; None if no time would be
     enough.
+
+    Args:
+      verdict: the verdict of the search so far.
+      pairs: number of measured pairs of the final.
+      more_pairs_help: whether more pairs, up to the maximum for a final, may lead to a verdict.
     """
     waiting = {candidate.key for race in outcome.races for candidate in race.untried}
     waiting |= {key for key, row in outcome.eliminated.items() if row.left == BEHIND}

@@ -176,4 +176,4 @@ def test_minutes_are_proposed_where_they_may_change_the_answer(
     untried = [SimpleNamespace(key=key) for key in "abc"]
     races: Any = SimpleNamespace(races=[SimpleNamespace(untried=untried)], eliminated={})
     bench: Any = SimpleNamespace(estimate_search_minutes=lambda *asked: asked)
-    assert session._minutes_for_an_answer(races, bench, *proof) == asked
+    assert session.minutes_for_an_answer(races, bench, *proof) == asked

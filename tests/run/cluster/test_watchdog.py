@@ -206,11 +206,11 @@ def test_workers_that_fail_in_one_step_leave_when_all_have_said_why(cluster):
     job = cluster(3, collective=True)
     tasks = list(job.processes)
     for task in tasks:
-        assert not job.chief.dog._all_peers_ended()
+        assert not job.chief.dog.all_peers_ended()
         job.processes[task].dog.announce_end(RunEnding(4, f"{task} diverged"), lost=True)
         job.run(1)
     for task, one in job.processes.items():
-        assert one.dog._all_peers_ended()
+        assert one.dog.all_peers_ended()
         others = {other: f"{other} diverged" for other in tasks if other != task}
         assert one.dog.replace_by_sent_reasons({}) == others
         (*_, last) = others
@@ -289,9 +289,9 @@ def test_the_end_waits_for_the_slow_and_not_for_the_stopped(cluster, fate, waits
     other.state = SILENT if fate == "stop" else OK
     job.chief.dog.announce_end(RunEnding(0))
     job.processes[THIRD].dog.announce_end(RunEnding(0))
-    assert not job.chief.dog._all_peers_ended()
+    assert not job.chief.dog.all_peers_ended()
     job.run(BOUND - 2 * TIMEOUT - 1)
-    assert job.chief.dog._all_peers_ended() != waits
+    assert job.chief.dog.all_peers_ended() != waits
     assert (job.chief.messages, job.chief.dog.lost_tasks) == ([], {})
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from forked import killed_writer
 from short_runs import TINY
 
 from cnnbench.errors import BenchmarkError
-from cnnbench.records import files
 from cnnbench.records.files import (
     delete_incomplete_files,
     delete_old_checkpoints,
@@ -88,8 +88,8 @@ def test_tidying_deletes_old_checkpoints_and_what_kills_have_left(folder):
     (folder / "model.ckpt-10.index").unlink()
     (folder / "model.ckpt-7_temp").mkdir()
     (folder / "model.ckpt-7_temp" / "part-00000-of-00001").touch()
-    left = (f"checkpoint.tmp{'0a' * 16}", f"{files._UNFINISHED}0123456789ab.tmp")
-    for name in (*left, *own):
+    killed_writer(folder / "record.json")
+    for name in (f"checkpoint.tmp{'0a' * 16}", *own):
         (folder / name).touch()
     delete_old_checkpoints(str(folder), keep=1)
     assert names(folder) == [
@@ -106,8 +106,8 @@ def test_tidying_deletes_old_checkpoints_and_what_kills_have_left(folder):
 
 def test_a_file_that_another_process_is_writing_there_is_left_alone(folder):
     """As of an evaluation whose --result_json is in the folder."""
-    waiting = folder / f"{files._UNFINISHED}0123456789ab.tmp"
-    with waiting.open("w") as file:
+    waiting = killed_writer(folder / "record.json")
+    with waiting.open("w") as file:  # as if its process lived
         fcntl.flock(file, fcntl.LOCK_EX)
         delete_old_checkpoints(str(folder), keep=1)
         assert waiting.exists()
