@@ -44,7 +44,7 @@ def test_each_distorted_image_is_a_window_of_the_padded_one():
 
 def test_the_images_are_no_part_of_the_graph(folder):
     source = CIFAR10.open(SMALL["cifar10"].spec(folder))
-    traced = tf.function(source._load_batch).get_concrete_function(
+    traced = tf.function(source._load_batch, autograph=False).get_concrete_function(
         tf.TensorSpec([4], tf.int64), tf.TensorSpec([4], tf.int64)
     )
     assert len(traced.graph.as_graph_def().SerializeToString()) < 20_000

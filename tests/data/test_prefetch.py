@@ -304,7 +304,7 @@ def test_synthetic_rows_of_workers_are_those_of_one_process(cpu_devices):
 def test_every_tower_gets_the_batches_of_its_worker(cpu_devices):
     with joined(cpu_devices, "train") as source:
 
-        @tf.function
+        @tf.function(autograph=False)
         def step(*batches):
             return [source.get_tower_batch(tower, batches).labels for tower in range(4)]
 

@@ -135,7 +135,11 @@ def test_what_is_right_passes(probe):
     assert set(model.metrics(*TOLD)) == {"top_1", "top_5"}
     assert not model.has_softmax_loss()
     unknown = tf.TensorSpec(None, tf.float32)
-    traced = tf.function(lambda x: model.loss(tf.ensure_shape(x, [None, 1001]), TOLD[1]))
+
+    @tf.function(autograph=False)
+    def traced(outputs):
+        return model.loss(tf.ensure_shape(outputs, [None, 1001]), TOLD[1])
+
     assert traced.get_concrete_function(unknown)
 
 

@@ -15,7 +15,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError
@@ -139,6 +138,13 @@ def test_killed_writer_leaves_the_old_or_the_new_document(tmp_path):
         writer.kill()
         writer.join()
         load_run(str(path))
+
+
+def table_in(path):
+    """As pandas reads a file."""
+    import pandas as pd  # here, as few tests need it
+
+    return pd.read_csv(path)
 
 
 def append(path, record):
@@ -293,7 +299,7 @@ def test_header_once_and_readable_by_pandas(path):
         run.update_record(batch=Batch(per_device=1, global_=1))
         run.timed.add_execution(0.25, float("nan"))
         append(path, run.make_record())
-    table = pd.read_csv(path)
+    table = table_in(path)
     assert list(table["images_per_sec"]) == [4.0, 4.0, 4.0]
     assert table["last_loss"].isna().all()
     assert table["run_id"].is_unique
@@ -329,7 +335,7 @@ def test_a_table_of_an_earlier_version_is_continued_with_its_columns(path):
     notice = files(csv_path=str(path)).check_writable()
     assert all(name in notice for name in ("--result_csv", *later))
     append(path, a_run(model="lenet", result_label="commit=abc").make_record())
-    table = pd.read_csv(path)
+    table = table_in(path)
     assert tuple(table.columns) == before
     assert list(table["model"]) == ["1", "lenet"]
 
@@ -344,13 +350,13 @@ def test_what_a_spreadsheet_saved_can_be_continued(path, quoting):
     RUNS.find_missing_columns(str(path))
     append(path, a_run().make_record())
     assert path.read_bytes().startswith(saved)
-    assert len(pd.read_csv(path)) == 2
+    assert len(table_in(path)) == 2
 
 
 def test_a_header_whose_line_break_an_editor_removed(path):
     path.write_bytes(b"\xef\xbb\xbf" + ",".join(RUNS.columns).encode())
     append(path, a_run().make_record())
-    assert len(pd.read_csv(path)) == 1
+    assert len(table_in(path)) == 1
 
 
 def test_torn_file_of_any_length_is_repaired(path, monkeypatch):

@@ -5,7 +5,6 @@ import io
 import json
 import re
 
-import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -242,6 +241,8 @@ def test_peers_are_measured_beside_specs(tmp_path):
     assert {str(point.packing) for point in record.peers} == {"-"}
     assert all(point.wrong == 0 and point.checked for point in record.rows)
     assert AllReduceRecord.from_json(path.read_bytes()) == record
+    import pandas as pd  # here, as few tests need it
+
     assert pd.read_csv(rows)["peer"].sum() == 4
     assert len(run.rows) == 8
 
@@ -351,7 +352,7 @@ def test_what_was_measured_survives_an_interruption(algorithm, tmp_path):
     pairs = [(spec, size) for size in (64, 128) for spec in ("copy", "interrupting")]
     assert [(p.spec, p.bytes) for p in record.points] == pairs
     assert all(len(point.seconds) == 2 for point in record.points)
-    assert len(pd.read_csv(rows)) == 4
+    assert len(rows.read_text().splitlines()) == 5
 
 
 def test_the_record_is_written_before_a_wait_for_the_other_processes(tmp_path, monkeypatch):

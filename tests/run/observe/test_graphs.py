@@ -56,7 +56,7 @@ def test_every_device_has_its_part(run, tmp_path, name):
 
 def test_functions_that_ran_since_an_earlier_collection_do_not_count():
     def call(length):
-        @tf.function
+        @tf.function(autograph=False)
         def function(x):
             for _ in range(length):
                 x = tf.sin(x) + x
