@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -46,16 +47,6 @@ _DECLARING = {"flag", "redeclare_flag", "declare_quiet_flag"}
 _LITERALS = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 
 
-def _own(statement):
-    """The expressions of a statement, without those of statements in it."""
-    waiting = [statement]
-    while waiting:
-        for child in ast.iter_child_nodes(waiting.pop()):
-            if not isinstance(child, ast.stmt):
-                waiting.append(child)
-                yield child
-
-
 def _strings(node):
     """The strings of a literal and of literals in it, but not of calls."""
     if isinstance(node, ast.Constant):
@@ -69,24 +60,18 @@ def lists_of_flags(tree):
 
     A dictionary in a function assigns values, and is no list.
     """
-    inner = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Dict)
-    }
-    return [
-        statement.lineno
-        for statement in ast.walk(tree)
-        if isinstance(statement, ast.stmt)
-        if any(
-            isinstance(node, _LITERALS)
-            and id(node) not in inner
-            and len(_strings(node) & SPECS.keys()) >= 3
-            for node in _own(statement)
-        )
-    ]
+    lines = set()
+    waiting = [(tree, 0, False)]
+    while waiting:
+        node, line, in_function = waiting.pop()
+        if isinstance(node, ast.stmt):
+            line = node.lineno
+            in_function |= isinstance(node, ast.FunctionDef)
+        is_list = isinstance(node, _LITERALS) and not (in_function and isinstance(node, ast.Dict))
+        if is_list and len(_strings(node) & SPECS.keys()) >= 3:
+            lines.add(line)
+        waiting += ((child, line, in_function) for child in ast.iter_child_nodes(node))
+    return sorted(lines)
 
 
 def repeated_fields(tree, names):
@@ -107,14 +92,21 @@ def _name(function):
 
 
 @cache
-def _trees():
-    """The modules of the product by path relative to the repository."""
+def _sources():
+    """The text of the modules of the product by path relative to the repository."""
     root = Path(__file__).parents[2]
     return {
-        path.relative_to(root): ast.parse(path.read_text(encoding="utf-8"))
+        path.relative_to(root): path.read_text(encoding="utf-8")
         for top in ("cnnbench", "models", "variable_mgr")
         for path in sorted((root / top).rglob("*.py"))
     }
+
+
+def _trees(pattern, names, least=1):
+    """Path and tree of the modules in whose text a pattern finds so many of the names."""
+    for path, text in _sources().items():
+        if len({*re.findall(pattern, text, re.MULTILINE)} & names) >= least:
+            yield path, ast.parse(text)
 
 
 @pytest.mark.parametrize("spec", FLAGS, ids=lambda spec: spec.name)
@@ -143,7 +135,7 @@ def test_of_places_their_presence_counts_and_on_one_machine_which():
 def test_lists_of_names_of_flags_follow_from_declarations():
     found = [
         f"{path}:{line}"
-        for path, tree in _trees().items()
+        for path, tree in _trees(r"[\"'](\w+)[\"']", SPECS.keys(), 3)
         # Declarations of optimizers say which flags they read, readers know the words of other
         # programs, and rules name their flags.
         if not {"optimizers", "readers", "refusals.py", "notices.py"} & {*path.parts}
@@ -157,7 +149,7 @@ def test_no_field_repeats_a_flag_without_a_reason():
     names -= {*OPTIMIZERS.constants, *SCHEDULES.constants}
     found = {
         name
-        for path, tree in _trees().items()
+        for path, tree in _trees(r"^ +(\w+) *:", names)
         if path.parts[:2] != ("cnnbench", "flags")
         for name in repeated_fields(tree, names)
     }

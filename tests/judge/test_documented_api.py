@@ -2,8 +2,7 @@
 
 import json
 import re
-import subprocess
-import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -29,12 +28,15 @@ def results(make_full_runs, tmp_path):
     ("page", "printed"),
     [("compare_reference.md", "slower"), ("history.md", ""), ("report.md", "")],
 )
-def test_the_code_of_a_page(page, printed, results):
+def test_the_code_of_a_page(page, printed, results, monkeypatch, capsys):
+    monkeypatch.chdir(results)
     (code,) = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S)
-    command = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", code]
-    done = subprocess.run(command, cwd=results, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert printed in done.stdout
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=DeprecationWarning, module="__main__")
+        exec(code, {"__name__": "__main__"})
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert printed in out
     assert (results / "report.html").exists() == (page == "report.md")
 
 
