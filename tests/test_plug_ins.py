@@ -282,6 +282,7 @@ tf.config.threading.set_inter_op_parallelism_threads(3)
 """
 
 
+@pytest.mark.slow
 def test_a_keras_model_of_a_plug_in_is_declared_before_tensorflow_starts(tmp_path):
     # The workers of a job must connect before TensorFlow starts.
     (tmp_path / "small.py").write_text(KERAS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from forked import finished
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +24,7 @@ for words in runs:
 """
 
 
+@pytest.mark.slow
 def test_tests_of_text_load_no_tensorflow() -> None:
     """Neither to be collected, nor, in some files, to run."""
     finished([sys.executable, "-c", TESTED], cwd=ROOT, seconds=280)

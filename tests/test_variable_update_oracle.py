@@ -9,7 +9,7 @@ import itertools
 
 import numpy as np
 import pytest
-from covering import covering_pairs, everyday_values
+from covering import covering_pairs, everyday_values, slow_if
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN, RULES, STEPS, expected_losses, slopes
 from short_runs import NETWORKS, RATE, build
 from worker_runs import run_in_process
@@ -98,12 +98,15 @@ def test_losses_equal_the_oracle(mode, devices, optimizer, decay, reduction, pla
 
 @pytest.mark.parametrize(
     ("devices", "flags"),
-    [
+    slow_if(
+        lambda case: case[1].get("num_packs") == 0,
+        [
         (2, {"cross_device_ops": "auto"}),
         (2, {"cross_device_ops": "ring", "bytes_per_pack": 4}),
         (4, {"cross_device_ops": "hierarchical_copy", "num_packs": 2}),
         (2, {"cross_device_ops": "hierarchical_copy", "num_packs": 0}),
-    ],
+        ],
+    ),
 )
 def test_cross_device_operations_train_like_the_oracle(devices, flags):
     given = {"variable_update": "mirrored_strategy", "optimizer": "adam", "weight_decay": 0.0625}
@@ -164,10 +167,13 @@ def test_passes_with_deferred_and_scaled_gradients():
     np.testing.assert_allclose(losses, expected, rtol=0.02)
 
 
-# all_reduce/test_oracle.py has every algorithm on every number of devices.
+# all_reduce/test_oracle.py has every algorithm on every number of devices, and in stages.
 @pytest.mark.parametrize(
     ("text", "devices"),
-    [("tree/collective", 3), ("pscpu/xring#2", 4), ("copy:1:rechd:1K:pscpu#2", 8)],
+    slow_if(
+        lambda case: case[1] != 4,
+        [("tree/collective", 3), ("pscpu/xring#2", 4), ("copy:1:rechd:1K:pscpu#2", 8)],
+    ),
 )
 def test_a_spec_trains_like_the_oracle(text, devices):
     losses, expected = both(
@@ -197,7 +203,9 @@ STAGES = {
 
 @pytest.mark.parametrize(
     ("name", "devices", "reduction", "relaxed"),
-    [
+    slow_if(
+        lambda case: case[:2] not in (("many-packs", 3), ("everything", 2)),
+        [
         ("many-packs", 2, "sum", False),
         ("many-packs", 3, "mean", True),
         ("hierarchical", 4, "mean", True),
@@ -205,7 +213,8 @@ STAGES = {
         ("everything", 1, "mean", False),
         ("everything", 2, "mean", True),
         ("everything", 8, "sum", False),
-    ],
+        ],
+    ),
 )
 def test_stages_do_not_change_training(name, devices, reduction, relaxed):
     losses, expected = both(
@@ -222,7 +231,10 @@ def test_stages_do_not_change_training(name, devices, reduction, relaxed):
 
 @pytest.mark.parametrize(
     ("devices", "decay", "optimizer", "place"),
-    [(1, 0, "momentum", "gpu"), (2, 0.0625, "sgd", "cpu"), (3, 0.0625, "momentum", "gpu")],
+    slow_if(
+        lambda case: case[0] != 2,
+        [(1, 0, "momentum", "gpu"), (2, 0.0625, "sgd", "cpu"), (3, 0.0625, "momentum", "gpu")],
+    ),
 )
 def test_staged_variables_are_read_one_step_late(devices, decay, optimizer, place):
     losses, expected = both(
@@ -236,7 +248,7 @@ def test_staged_variables_are_read_one_step_late(devices, decay, optimizer, plac
     assert losses[0] == losses[1] != losses[2]
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("precision", slow_if(["fp16"], ["bf16", "fp16"]))
 def test_staged_variables_in_sixteen_bits_follow_the_oracle(precision):
     losses, expected = both(num_gpus=2, weight_decay=0.0625, precision=precision, staged_vars=True)
     np.testing.assert_allclose(losses, expected, rtol=5e-2, atol=2e-2)
@@ -287,7 +299,11 @@ def test_sixteen_bit_losses_follow_the_oracle(mode, optimizer, precision, fp16_v
 
 
 @pytest.mark.parametrize(
-    "mode", ["parameter_server", "distributed_replicated", "mirrored_strategy"]
+    "mode",
+    slow_if(
+        ["distributed_replicated", "mirrored_strategy"],
+        ["parameter_server", "distributed_replicated", "mirrored_strategy"],
+    ),
 )
 def test_only_variables_in_sixteen_bits_lose_what_is_less_than_half_a_step(mode):
     # Below 1 numbers are 2^-11 apart in fp16, and no gradient here is as large as 8.
@@ -347,7 +363,9 @@ def test_the_base_loss_leaves_the_l2_loss_out_but_trains_with_it():
     assert losses[-1] < total[-1]
 
 
-@pytest.mark.parametrize("mode", ["parameter_server", "replicated"])
+@pytest.mark.parametrize(
+    "mode", slow_if(["parameter_server"], ["parameter_server", "replicated"])
+)
 def test_plain_descent_divides_the_rate_and_no_gradient(mode):
     more = {"num_gpus": 2, "variable_update": mode}
     made = {

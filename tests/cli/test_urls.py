@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from functools import cache
 from importlib import import_module
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from data_sets import SMALL, examples
+from forked import Forked
 from short_runs import TINY, command
 
 from cnnbench.base import files as urls
@@ -116,6 +116,7 @@ def test_urls_in_flag_files_and_suites(tmp_path, capsys):
     assert "trace_file=gs://b/x: must be a local path " in line
 
 
+@pytest.mark.slow
 def test_file_urls_are_local_paths(tmp_path, capfd):
     names = {
         **{"result_json": "{}.json", "result_csv": "{}.csv"},
@@ -205,34 +206,36 @@ def test_training_evaluation_and_export(store, capfd):
     assert (bucket / "model/saved_model.pb").stat().st_mtime_ns > saved.st_mtime_ns
 
 
-def test_a_process_of_its_own_exports(store, package):
-    words = [sys.executable, "-m", "cnnbench", *(f"--{key}={value}" for key, value in TINY.items())]
-    done = subprocess.run(
-        [*words, "--peak_flops=1e12", "--export_dir=store://bucket/model"],
-        env={**os.environ, "PYTHONPATH": str(package)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "cnnbench: SavedModel written to store://bucket/model\n" in done.stderr
+EXPORTING = """
+import sys
+sys.path.insert(0, {package!r})
+from forked import cnnbench
+cnnbench()
+"""
+
+
+def test_a_process_of_its_own_exports(store, package, tmp_path):
+    """Nothing but the entry point of the package tells it of the file system."""
+    words = [f"--{key}={value}" for key, value in TINY.items()]
+    words += ["--peak_flops=1e12", "--export_dir=store://bucket/model"]
+    out, err = tmp_path / "out", tmp_path / "err"
+    process = Forked(EXPORTING.format(package=str(package)), words, out, err)
+    assert process.wait(100) == 0, err.read_text()
+    assert "cnnbench: SavedModel written to store://bucket/model\n" in err.read_text()
     assert (store / "bucket/model/saved_model.pb").is_file()
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_data_sets(name, store, tmp_path, cpu_devices, capfd):
+def test_data_sets(name, store, small_set, cpu_devices, capfd):
     small = SMALL[name]
-    (tmp_path / "source").mkdir()
-    small.source(tmp_path / "source")
-    made = small.make(tmp_path / "source", tmp_path / "made")
-    shutil.move(made, store / "files")
+    shutil.copytree(small_set(name), store / "files")
     for subset in ("train", "validation"):
         count = small.dataset.num_examples(subset, str(store / "files"))
         assert small.dataset.num_examples(subset, "store://files") == count
     with make_input(small.spec("store://files", "validation"), cpu_devices[:1]) as source:
         batches = [source.next()[0] for _ in range(source.steps_per_epoch)]
     assert sorted(examples(batches, small.of)) == sorted(small.examples["validation"])
-    if name in ("imagenet", "cifar10"):
+    if name == "cifar10":
         assert command(data_dir="store://files", data_name=name) == 0
         assert "total images/sec" in capfd.readouterr().out
 

@@ -172,7 +172,7 @@ def test_draws_depend_on_the_row_of_the_global_batch_alone(make, towers, tmp_pat
 @pytest.mark.parametrize(
     "options",
     slow_if(
-        lambda options: options["num_shards"] == 3,
+        lambda options: options["num_shards"] != 2,  # those that are skipped below are cached
         [
             {"num_shards": 2, "shuffle_buffer": 4},  # a file is divided
             {"num_shards": 3, "on_bad_record": "skip"},

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 
 from cnnbench.models.ctc import ctc_loss
 
@@ -50,7 +51,10 @@ def traced(xla):
 
 @pytest.mark.parametrize(
     ("batch", "frames", "letters", "scale", "xla"),
-    [(4, 60, 10, 1.0, False), (4, 60, 10, 5.0, False), (2, 874, 576, 5.0, True)],
+    slow_if(
+        lambda case: case[-1],
+        [(4, 60, 10, 1.0, False), (4, 60, 10, 5.0, False), (2, 874, 576, 5.0, True)],
+    ),
 )
 def test_losses_and_gradients_are_those_of_float64(batch, frames, letters, scale, xla):
     """TensorFlow's kernels in float32: gradients right to 1e-6 (dense), to 3e-3 (sparse)."""

@@ -484,7 +484,7 @@ def test_a_change_cannot_loosen_the_rules_by_which_it_is_judged(call, repository
     (repository / "fake.json").write_text(json.dumps({"speed": 120, "salt": "y"}))
     git(repository, "commit", "--quiet", "-am", "quick")
     results = f"--results={tmp_path}/results"
-    done = call("gate", "main", results, *FLAGS, *NETWORK, code=1)
+    done = call("gate", "main", results, *SHORT, *NETWORK, code=1)
     assert done.out.endswith("exit code 1: an unexpected gain\n")
     tip = git(repository, "rev-parse", "main")[:12]
     assert f"{tip}:cnnbench.toml" in done.out
@@ -642,17 +642,27 @@ def test_a_plug_in_that_one_side_lacks_is_named_with_the_side_and_its_commit(
     transcript("plug-in", lacks_a)
 
 
-@pytest.mark.usefixtures("measured")
-def test_a_slowdown_is_accepted_by_a_flag_or_by_a_message_that_rules_of_the_base_allow(
-    call, repository, git, tmp_path
-):
-    def gate_comment(name, *words, code):
+@pytest.fixture
+def gate_comment(call, tmp_path, measured):
+    """gate_comment(NAME, FLAG..., code=...): the comment of a gate with that exit code."""
+
+    def run(name, *words, code):
         results = tmp_path / name
-        call("gate", "main", f"--results={results}", *words, *FLAGS, *NETWORK, code=code)
+        call("gate", "main", f"--results={results}", *words, *SHORT, *NETWORK, code=code)
         return (results / "comment.md").read_text()
 
+    return run
+
+
+def test_a_slowdown_is_accepted_by_a_flag(gate_comment):
     text = gate_comment("flag", "--accept=label *slow*", code=0)
     assert "--accept (label &#42;slow&#42;)" in text
+
+
+@pytest.mark.slow
+def test_a_slowdown_is_accepted_by_a_message_that_rules_of_the_base_allow(
+    gate_comment, repository, git
+):
     line = "cnnbench-accept: slower lenet: a wider stem"
     git(repository, "commit", "--quiet", "--amend", "-m", f"slower\n\n{line}")
     (repository / "cnnbench.toml").write_text("accept_by_message = true\n")

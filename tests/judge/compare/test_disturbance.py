@@ -180,6 +180,7 @@ def test_cpu_time_excludes_what_is_asked(runs):
     assert (main.word, found.exit_code) == ("not faster", 0)
 
 
+@pytest.mark.slow
 def test_both_share_the_level(runs):
     """Red by chance in at most alpha / 2 of like pairs, whatever the noise.
 

@@ -11,6 +11,7 @@ import random
 from statistics import fmean
 
 import pytest
+from covering import slow_if
 from step_profiles import CONV, Profiles, Row, changed, network, with_records
 
 from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
@@ -172,7 +173,9 @@ def test_the_other_way_round_it_takes_less(planted, profiles):
     assert found.causes[0].difference < 0
 
 
-@pytest.mark.parametrize(("load", "noise"), [(0.0, 0.01), (0.2, 0.02), (0.4, 0.2)])
+@pytest.mark.parametrize(
+    ("load", "noise"), slow_if([(0.2, 0.02)], [(0.0, 0.01), (0.2, 0.02), (0.4, 0.2)])
+)
 def test_on_like_sides_nothing_is_named(lenet_runs, load, noise):
     named = []
     for seed in range(10):
@@ -522,7 +525,7 @@ def test_what_most_steps_take_is_no_pause(part, kind, lenet_runs):
     assert [cause.kind for cause in explain(base, new).causes] == [kind]
 
 
-@pytest.mark.parametrize("slow", [AT_RANDOM, {4, 14}])
+@pytest.mark.parametrize("slow", slow_if([{4, 14}], [AT_RANDOM, {4, 14}]))
 def test_pauses_are_found_where_operations_scatter(slow, lenet_runs):
     named, alike = [], []
     for seed in SEEDS:

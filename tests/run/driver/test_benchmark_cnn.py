@@ -14,9 +14,9 @@ import socket
 import threading
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from short_runs import NETWORKS, TINY, command, run
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
@@ -170,6 +170,8 @@ def test_weights_that_are_not_finite_are_warned_of_once(trained, monkeypatch, va
 
 
 def test_record_and_csv_agree(tmp_path, holds):
+    import pandas as pd  # here, as few tests need it
+
     json_path, csv_path = tmp_path / "r.json", tmp_path / "r.csv"
     given = {"result_json": str(json_path), "result_csv": str(csv_path), "peak_flops": 1e12}
     for _ in range(2):
@@ -431,7 +433,7 @@ def test_fp16_is_warned_about_on_cpus_without_it(isa, monkeypatch):
     assert warned == ("avx512_fp16" not in isa)
 
 
-@pytest.mark.parametrize("last", [4, 6])
+@pytest.mark.parametrize("last", slow_if([4], [4, 6]))
 def test_a_run_killed_after_its_last_step_is_ended(tmp_path, last):
     """Saved in every step; killed with the checkpoint of the last one, or of one after it."""
     flags = {"train_dir": str(tmp_path), "save_model_steps": 1, "max_ckpts_to_keep": 0}
@@ -500,7 +502,9 @@ HYBRID = {"variable_update": "distributed_all_reduce", "all_reduce_spec": "copy:
 
 @pytest.mark.parametrize(
     ("flags", "reduced", "copies", "reduces"),
-    [
+    slow_if(
+        lambda case: case[0].get("num_gpus") == 1 or len(case[0]) > 2 or "forward_only" in case[0],
+        [
         ({}, ("copy",), 2, True),
         ({"all_reduce_spec": "pscpu/xring"}, ("pscpu",), 2, True),
         ({"all_reduce_spec": "pscpu/xring", "all_reduce_group_size": 1}, ("xring",), 2, True),
@@ -512,7 +516,8 @@ HYBRID = {"variable_update": "distributed_all_reduce", "all_reduce_spec": "copy:
         (PS, (), 1, True),
         (HYBRID, ("copy:2K", "xring"), 2, True),
         ({**HYBRID, "all_reduce_spec": "copy#3", "eval": True}, (), 2, None),
-    ],
+        ],
+    ),
 )
 def test_the_record_has_the_copies_of_variables_and_the_all_reduce_that_runs(
     flags, reduced, copies, reduces, trained

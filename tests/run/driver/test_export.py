@@ -2,11 +2,13 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from data_sets import WEATHER
 from networks import cut, forward
 from short_runs import NETWORKS, command
@@ -33,6 +35,20 @@ def run(*flags, **own):
     return command(*flags, **{**CLASSIFIER, "num_warmup_batches": 0, **own})
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A folder for the export that all tests share."""
+    return tmp_path_factory.mktemp("first") / "export"
+
+
+@pytest.fixture
+def exported(first, tmp_path, quick_start):
+    """A folder with what a run of one step has exported."""
+    if not first.exists():
+        assert run(export_dir=first, num_batches=1) == 0
+    return Path(shutil.copytree(first, tmp_path / "export"))
+
+
 def evaluation_logits(images, **flags):
     """What an evaluation of the newest checkpoint computes of some images."""
     built = BenchmarkCNN(Params.from_dict({**CLASSIFIER, "eval": True, **flags})).build()
@@ -55,7 +71,7 @@ def evaluation_logits(images, **flags):
 
 @pytest.mark.parametrize(
     ("mode", "precision"),
-    [("parameter_server", "bf16"), ("independent", "fp32")],
+    slow_if([("independent", "fp32")], [("parameter_server", "bf16"), ("independent", "fp32")]),
 )
 def test_a_saved_model_says_what_the_evaluation_says(mode, precision, tmp_path):
     flags = {"variable_update": mode, "precision": precision, "train_dir": str(tmp_path / "train")}
@@ -99,46 +115,43 @@ def test_a_saved_model_holds_one_copy_of_the_variables_and_nothing_else(tmp_path
     assert not kinds & {"PyFunc", "EagerPyFunc", "AssignVariableOp", "IteratorGetNext"}
 
 
-def test_an_export_takes_the_place_of_an_older_one(tmp_path):
-    made = tmp_path / "export"
-    outputs = []
-    for seed in (1, 2):
-        assert run(export_dir=made, tf_random_seed=seed, num_batches=1) == 0
-        function = tf.saved_model.load(str(made)).signatures["serving_default"]
-        outputs.append(function(image=tf.ones([1, 8, 8, 3]))["logits"].numpy())
-    assert not np.allclose(*outputs)
+def test_an_export_takes_the_place_of_an_older_one(exported, tmp_path):
+    def logits():
+        function = tf.saved_model.load(str(exported)).signatures["serving_default"]
+        return function(image=tf.ones([1, 8, 8, 3]))["logits"].numpy()
+
+    before = logits()
+    assert run(export_dir=exported, tf_random_seed=2, num_batches=1) == 0
+    assert not np.allclose(before, logits())
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
 @pytest.mark.parametrize("failing", [1, 2])
-def test_an_older_one_is_never_lost(failing, tmp_path, monkeypatch, capsys):
-    made, rename, calls = tmp_path / "export", os.rename, []
-    assert run(export_dir=made, num_batches=1) == 0
+def test_an_older_one_is_never_lost(failing, exported, tmp_path, monkeypatch, capsys):
+    rename, calls = os.rename, []
 
     def limited(old, new):
-        if str(new) == str(made):
+        if str(new) == str(exported):
             calls.append(old)
             if len(calls) <= failing:
                 raise PermissionError(errno.EACCES, "Permission denied", str(old), None, str(new))
         rename(old, new)
 
     monkeypatch.setattr(os, "rename", limited)
-    assert run(export_dir=made, num_batches=1) == 4
+    assert run(export_dir=exported, num_batches=1) == 4
     (kept,) = tmp_path.rglob("saved_model.pb")
-    assert (kept.parent == made) == (failing == 1)
+    assert (kept.parent == exported) == (failing == 1)
     assert failing == 1 or str(kept.parent) in capsys.readouterr().err
     tf.saved_model.load(str(kept.parent))
 
 
-def test_files_of_a_user_beside_an_export_are_not_removed(tmp_path, capsys):
-    made = tmp_path / "export"
-    assert run(export_dir=made, num_batches=1) == 0
-    (made / "work").mkdir()
-    (made / "work" / "thesis").write_text("mine")
-    assert run(export_dir=made, num_batches=1) == 2
+def test_files_of_a_user_beside_an_export_are_not_removed(exported, capsys):
+    (exported / "work").mkdir()
+    (exported / "work" / "thesis").write_text("mine")
+    assert run(export_dir=exported, num_batches=1) == 2
     reason = "contains work, which is not part of a SavedModel; name another folder"
-    assert capsys.readouterr().err.endswith(f"--export_dir={made}: {reason}\n")
-    assert (made / "work" / "thesis").read_text() == "mine"
+    assert capsys.readouterr().err.endswith(f"--export_dir={exported}: {reason}\n")
+    assert (exported / "work" / "thesis").read_text() == "mine"
 
 
 def test_several_inputs_and_outputs_keep_their_names(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -189,8 +190,9 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("other", OTHERS)
-@pytest.mark.parametrize("task", ["--eval", "--nodistortions"])
+@pytest.mark.parametrize(
+    ("other", "task"), zip(OTHERS, itertools.cycle(["--eval", "--nodistortions"]))
+)
 def test_what_cannot_be_read_is_told_before_the_network_is_built(other, task, tmp_path, call):
     values, data_format, reason = OTHERS[other]
     stored = {k if k.startswith("v0/") else f"v/cg/{k}": value for k, value in values.items()}

@@ -5,6 +5,7 @@ import pytest
 import short_runs
 import tensorflow as tf
 from covering import slow_if
+from data_sets import WEATHER
 from short_runs import RATE
 
 from cnnbench.data.pipeline import draw_synthetic_rows
@@ -119,16 +120,21 @@ def test_dropout_differs_in_each_pass():
     assert [number for _, number in seeds] == [*range(2 * PASSES)]
 
 
-# `ncf` adds gradients of look-ups.
+# The weather has gradients of look-ups.
+WITHOUT_BATCH_NORM = [
+    {"model": "trivial", "data_name": "cifar10"},
+    {"model": "lenet", "data_name": "imagenet"},
+    WEATHER,
+]
+
+
 @pytest.mark.parametrize(
-    ("model", "data"),
-    slow_if(
-        [("lenet", "imagenet")],
-        [("trivial", "cifar10"), ("lenet", "imagenet"), ("ncf", "ratings")],
-    ),
+    "flags",
+    slow_if(lambda flags: flags["model"] == "lenet", WITHOUT_BATCH_NORM),
+    ids=lambda flags: flags["model"],
 )
-def test_networks_without_batch_norm_train_as_with_one_larger_batch(model, data):
-    flags = {"model": model, "data_name": data, "num_warmup_batches": 0, "num_batches": 3}
+def test_networks_without_batch_norm_train_as_with_one_larger_batch(flags):
+    flags = {**flags, "num_warmup_batches": 0, "num_batches": 3}
     flags |= {"num_gpus": 1, "optimizer": "momentum", "init_learning_rate": 0.01}
     together = short_runs.run(**flags, batch_size=6).record.losses
     passes = short_runs.run(**flags, batch_size=2, gradient_accumulation_steps=3).record.losses

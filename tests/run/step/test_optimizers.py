@@ -141,6 +141,7 @@ OF_KERAS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_KERAS)
 def test_the_formulas_that_the_docs_say_keras_has(name):
     """Those of cnnbench, in helpers/oracle.py, are others where docs/models.md says so."""

@@ -90,7 +90,8 @@ def flags_of(optimizer, way, precision, decay, clip, reduction):
 
 
 CASES = {name_of(one): flags_of(*one) for one in combinations()}
-EVERYDAY = {*map(name_of, with_each_value(combinations()))}
+# The first of these have the most values; others are met by test_variable_update_oracle.py.
+EVERYDAY = {*map(name_of, with_each_value(combinations())[:3])}
 
 
 def weights_after(flags):

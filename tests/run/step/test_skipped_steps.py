@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import short_runs
+from covering import slow_if
 from short_runs import KINDS, RATE
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -62,11 +63,15 @@ def changed(before, after):
     return {n for n in before if before[n].tobytes() != after[n].tobytes()}
 
 
-# Every mode and every optimizer, though not with one another; AGGREGATIONS has algorithms.
-STEPS = [
-    pytest.param({**mode.values[0], "optimizer": optimizer, "num_gpus": 2}, id=mode.id)
-    for mode, optimizer in zip(KINDS, itertools.cycle(["momentum", "rmsprop", "adam"]))
-]
+# Every mode and every optimizer, though not with one another; AGGREGATIONS has algorithms, and
+# replicated variables.
+STEPS = slow_if(
+    lambda case: case.id in ("replicated", "shadows"),
+    [
+        pytest.param({**mode.values[0], "optimizer": optimizer, "num_gpus": 2}, id=mode.id)
+        for mode, optimizer in zip(KINDS, itertools.cycle(["momentum", "rmsprop", "adam"]))
+    ],
+)
 ALONE = pytest.param({"optimizer": "adam"}, id="alone")
 
 

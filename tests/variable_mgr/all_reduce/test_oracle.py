@@ -178,7 +178,9 @@ def levels() -> list[tuple[str, int, bool]]:
     return [(s, (3, 8, 4)[n % 3], n % 2 == 0) for n, s in enumerate(specs)]
 
 
-@pytest.mark.parametrize(("spec", "count", "share_memory"), levels())
+@pytest.mark.parametrize(
+    ("spec", "count", "share_memory"), slow_if(lambda case: case[1] == 8, levels())
+)
 def test_every_device_gets_the_exact_sum_in_levels(spec, count, share_memory, check):
     check([spec], count, DTYPES[:2] if share_memory else DTYPES[:1], share_memory)
 
