@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import random
+import re
 import resource
 import signal
 import sys
@@ -67,6 +68,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 for ignored in (signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(ignored) is signal.SIG_IGN:
         signal.signal(ignored, signal.SIG_DFL)
+
+
+_folders = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the test.
+
+    That of pytest itself has the first free number, which is found among the folders of thousands
+    of earlier tests.
+    """
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    folder = tmp_path_factory.getbasetemp() / f"{name}-{next(_folders)}"
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
