@@ -42,6 +42,13 @@ def test_the_list_of_a_sweep(call, tmp_path):
     check_growth(prepare, 25)
 
 
+@pytest.fixture
+def no_sync(monkeypatch):
+    """Journals do not wait for the disk, which takes no CPU time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.mark.usefixtures("no_sync")
 def test_the_journal_of_a_campaign(tmp_path):
     def prepare(count):
         path = tmp_path / f"{count}.jsonl"
@@ -54,9 +61,8 @@ def test_the_journal_of_a_campaign(tmp_path):
     check_growth(prepare, 1000)
 
 
-def test_writing_the_journal_of_a_campaign(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # which takes no CPU time
-
+@pytest.mark.usefixtures("no_sync")
+def test_writing_the_journal_of_a_campaign(tmp_path):
     def prepare(count):
         def write():
             journal = Journal(tmp_path / f"{count}.jsonl")

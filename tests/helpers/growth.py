@@ -22,10 +22,14 @@ LEAST = 1.3
 """Lowest ratio: below, the function does not depend on the size, or hardly at the sizes tried."""
 
 
+ENOUGH = 1.0
+"""CPU time in seconds after which a function is not measured again."""
+
+
 def cpu_seconds(function: Callable[[], object], times: int = 3) -> float:
     """The shortest CPU time of a function in seconds, without garbage collections."""
-    found = []
-    for _ in range(times):
+    found: list[float] = []
+    while len(found) < times and sum(found) < ENOUGH:
         gc.collect()
         gc.disable()
         try:
