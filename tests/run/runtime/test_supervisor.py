@@ -1,4 +1,4 @@
-"""How a measuring process ends, as its parent and a shell see it; real processes only."""
+"""How a measuring process ends, as its parent and a shell see it; real processes, forked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import textwrap
 import time
 
 import pytest
-from forked import Forked, cnnbench, finished, gone
+from forked import Forked, Server, cnnbench, gone, until
 
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime.supervisor import GUARDED
@@ -56,38 +56,68 @@ try:
 WAIT = "for _ in range(600): time.sleep(0.1)"
 
 
+class Program(Forked):
+    """A process that runs some code, and what it prints."""
+
+    def __init__(self, code, folder, environment, server):
+        self.out, self._err = folder / "out", folder / "err"
+        self._seen = 0
+        super().__init__(code, (), self.out, self._err, None, environment, server=server)
+
+    def communicate(self):
+        """What it has printed, besides the lines of `child_of`, when it has ended."""
+        self.wait(60)
+        return self.out.read_text()[self._seen :], self._err.read_text()
+
+    def child_of(self):
+        """The process that it supervises."""
+        until(lambda: self.out.read_text().count("\n") >= 2)
+        before, line, *_ = self.out.read_text().splitlines(keepends=True)
+        self._seen = len(before + line)
+        assert before == "before\n"
+        _, child, parent = line.split()
+        assert int(parent) == self.pid
+        return int(child)
+
+
+@pytest.fixture(scope="session")
+def server():
+    """Forks processes that have loaded what `HEAD` imports."""
+    made = Server(HEAD)
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def start():
-    """Starts a supervised program; everything is killed at the end."""
-    started: list[subprocess.Popen[str]] = []
+def execute(server, tmp_path):
+    """execute(CODE, NAME=VALUE...): a process; all of its group is killed at the end."""
+    started = []
 
-    def start(body, before="", inherited=(), **environment):
-        code = textwrap.dedent(PROGRAM).format(body=body, before=before)
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-            start_new_session=True,
-            pass_fds=inherited,
-        )
-        started.append(process)
-        return process
+    def execute(code, **environment):
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        started.append(Program(code, folder, environment, server))
+        return started[-1]
 
-    yield start
+    yield execute
     for process in started:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
 
 
-def child_of(process):
-    assert process.stdout is not None
-    assert process.stdout.readline() == "before\n"
-    _, child, parent = process.stdout.readline().split()
-    assert int(parent) == process.pid
-    return int(child)
+def program(body, before=""):
+    return textwrap.dedent(PROGRAM).format(body=body, before=before)
+
+
+@pytest.fixture
+def start(execute):
+    """Starts a supervised program."""
+
+    def start(body, before="", **environment):
+        return execute(program(body, before), **environment)
+
+    return start
 
 
 @pytest.mark.parametrize(
@@ -117,7 +147,7 @@ def child_of(process):
 )
 def test_what_python_says_passes_and_all_else_is_told(start, body, code, words):
     process = start(body)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == code
     assert out.count("before") == 1  # what was buffered is written once
     if words is None:
@@ -148,14 +178,16 @@ print("attempt", supervisor.state.attempt, flush=True)
         ("supervisor.announce_exit_code(4); os._exit(4)", True, 1, 4),
     ],
 )
-def test_an_attempt_without_memory_is_followed_by_another(end, retries, attempts, code):
+def test_an_attempt_without_memory_is_followed_by_another(end, retries, attempts, code, execute):
     text = HEAD + TRY.format(retries=retries)
     text += f"if supervisor.state.attempt < 2: {end}\nsupervisor.announce_exit_code(0); os._exit(0)"
-    done = finished([sys.executable, "-c", text], code, start_new_session=True)
-    lines = done.stdout.splitlines()
+    process = execute(text)
+    out, _ = process.communicate()
+    assert process.returncode == code
+    lines = out.splitlines()
     assert lines.count("prepared") == attempts
     assert [x for x in lines if "attempt" in x] == [f"attempt {n}" for n in range(attempts)]
-    assert ("lost" in done.stdout) == (code == 4 and "announce" not in end)
+    assert ("lost" in out) == (code == 4 and "announce" not in end)
 
 
 ANOTHER = """
@@ -172,7 +204,7 @@ os.read(read, 1)
 
 def test_what_another_process_runs_is_not_named(start):
     process = start("os.abort()", before=ANOTHER)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate()
     assert err.startswith("cnnbench: error: ended by SIGABRT: native code gave up")
 
 
@@ -186,9 +218,9 @@ def test_what_another_process_runs_is_not_named(start):
 )
 def test_a_signal_interrupts_the_child_once(start, number, to_group):
     process = start(WAIT)
-    child_of(process)
+    process.child_of()
     (os.killpg if to_group else os.kill)(process.pid, number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == 130
     assert (out, err) == ("interrupted\n", "")
 
@@ -218,14 +250,14 @@ WRITING = NATIVE.format(block="interrupts.delaying_interrupts()", seconds=4)
 )
 def test_a_native_call_is_ended(start, body, before, guarded, pauses, seconds, announced):
     process = start(body, before, **{GUARDED: guarded})
-    child = child_of(process)
+    child = process.child_of()
     time.sleep(0.2)  # into the call
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     for pause in pauses:
         time.sleep(pause)
         process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == 130
     assert seconds - 1.0 < time.monotonic() - began < seconds + 2.0
     line = (
@@ -240,33 +272,33 @@ def test_a_native_call_is_ended(start, body, before, guarded, pauses, seconds, a
 
 def test_a_child_whose_handler_a_library_removes_is_interrupted(start):
     process = start("signal.signal(15, signal.SIG_DFL); signal.raise_signal(15)")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert (process.returncode, err) == (130, "cnnbench: error: interrupted\n")
     assert "lost: None" in out
 
 
 def test_a_suspended_child_is_interrupted(start):
     process = start(WAIT)
-    os.kill(child_of(process), signal.SIGSTOP)
-    process.terminate()
-    out, err = process.communicate(timeout=60)
+    os.kill(process.child_of(), signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate()
     assert (process.returncode, out, err) == (130, "interrupted\n", "")
 
 
 def test_an_ignored_signal_ends_nothing(start):
     ignored = f"signal.signal(signal.SIGHUP, signal.SIG_IGN); {HASTY}"
     process = start("time.sleep(3); supervisor.announce_exit_code(0)", ignored)
-    child_of(process)
+    process.child_of()
     os.killpg(process.pid, signal.SIGHUP)
-    assert process.communicate(timeout=60) == ("", "")
+    assert process.communicate() == ("", "")
     assert process.returncode == 0
 
 
 def test_a_child_does_not_outlive_its_parent(start):
     process = start(WAIT)
-    child = child_of(process)
+    child = process.child_of()
     process.kill()
-    process.wait(timeout=30)
+    process.wait(30)
     assert gone(child)
 
 
@@ -289,7 +321,7 @@ def test_the_reason_is_what_native_code_said(start, line, held, told):
         os.write(2, {line.encode()!r} + b"\\n*** stack ***\\n    @ 0x7f31 f()\\n")
         os.abort()"""
     process = start(body)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == 4
     *log, last = err.splitlines()
     assert last.startswith(f"cnnbench: error: ended by SIGABRT: {told}")
@@ -302,7 +334,7 @@ def test_the_reason_is_what_native_code_said(start, line, held, told):
 def test_openblas_without_memory_is_one_line(start, guarded):
     said = "OpenBLAS error: Memory allocation still failed after 10 retries, giving up."
     process = start(f"os.write(2, {said.encode()!r} + b'\\n'); os._exit(1)", **{GUARDED: guarded})
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate()
     reason = said.removeprefix("OpenBLAS error: ")
     error = f"error: a native library ended the process with exit code 1: {reason}"
     assert (process.returncode, err) == (
@@ -319,10 +351,9 @@ def test_output_of_native_code_is_not_waited_for_at_the_end(start):
     sys.exit(0)"""
     began = time.monotonic()
     process = start(body)
-    assert process.wait(timeout=60) == 0
+    _, err = process.communicate()
+    assert (process.returncode, err) == (0, "cnnbench: early\n")
     assert time.monotonic() - began < 25
-    assert process.stderr is not None
-    assert process.stderr.readline() == "cnnbench: early\n"
 
 
 @pytest.mark.parametrize("end", ["os.abort()", "supervisor.announce_exit_code(0); sys.exit(0)"])
@@ -332,7 +363,7 @@ def test_lines_of_native_code_get_the_prefix_once_and_half_a_line_is_kept(start,
         os.write(2, part)
         time.sleep(0.1)
     {end}"""
-    _, err = start(body).communicate(timeout=60)
+    _, err = start(body).communicate()
     lines = ["E0000 one", "notice", "# #vso[x]", r"\xff half"]
     assert err.splitlines()[:4] == [f"cnnbench: {line}" for line in lines]
     assert len(err.splitlines()) == 4 + ("abort" in end)
@@ -348,21 +379,31 @@ def test_lines_of_native_code_get_the_prefix_once_and_half_a_line_is_kept(start,
 )
 def test_a_crash_that_another_process_records_passes_through(start, body, code):
     process = start(body, **{GUARDED: "1"})
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert (process.returncode, err) == (code, "")
     assert "lost" not in out
 
 
-def test_the_parent_takes_no_turns(start):
+def test_the_parent_takes_no_turns():
     """The process that assigns them learns that the child needs no further one."""
+    body = "os.close(int(os.environ.pop('CNNBENCH_TURNS').partition(':')[0])); time.sleep(60)"
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        turns = f"{theirs.fileno()}:1"
-        body = "os.close(int(os.environ.pop('CNNBENCH_TURNS').partition(':')[0])); time.sleep(60)"
-        start(body, inherited=(theirs.fileno(),), CNNBENCH_TURNS=turns)
-        theirs.close()
-        ours.settimeout(30)
-        assert ours.recv(1) == b""
+        turns = {"CNNBENCH_TURNS": f"{theirs.fileno()}:1"}
+        process = subprocess.Popen(
+            [sys.executable, "-c", program(body)],
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, **turns},
+            start_new_session=True,
+            pass_fds=[theirs.fileno()],
+        )
+        try:
+            theirs.close()
+            ours.settimeout(30)
+            assert ours.recv(1) == b""
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @pytest.mark.slow
@@ -482,13 +523,14 @@ NUMPY = "supervisor.fork_before_plugins()"
         (NUMPY, "", "os.killpg(0, signal.SIGTERM); time.sleep(30)", 130, ""),
     ],
 )
-def test_planning_and_measuring_have_a_parent_each(first, planned, body, code, words):
-    text = PLANNED.format(first=first, planned=planned, body=body)
-    done = finished([sys.executable, "-c", text], code, start_new_session=True)
-    told = done.stderr.splitlines()
+def test_planning_and_measuring_have_a_parent_each(first, planned, body, code, words, execute):
+    process = execute(PLANNED.format(first=first, planned=planned, body=body))
+    out, err = process.communicate()
+    assert process.returncode == code
+    told = err.splitlines()
     assert [line.startswith(f"cnnbench: error: {words}") for line in told] == [True] * bool(words)
-    assert done.stdout.count("lost: ") == (words != "" and not planned)
-    assert done.stdout.count("interrupted") == (code == 130)
+    assert out.count("lost: ") == (words != "" and not planned)
+    assert out.count("interrupted") == (code == 130)
 
 
 def test_nothing_forks_once_the_program_is_over():
