@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from covering import slow_if
 from data_sets import write_cifar10
 from golden import sentences
 
@@ -156,7 +157,7 @@ def data_folders(tmp_path_factory):
     return {"CNNBENCH_CIFAR10": str(cifar), "CNNBENCH_IMAGENET": str(imagenet)}
 
 
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("name", slow_if(lambda name: name not in ("smoke", "throughput"), SUITES))
 def test_every_shipped_suite_plans(name, call, data_folders, monkeypatch):
     for variable, folder in data_folders.items():
         monkeypatch.setenv(variable, folder)
