@@ -92,7 +92,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", metavar="SEED", type=int, help=text)
 
 
-SLOW_FIXTURES = {"emulated", "interrupt", "loaded_processes"}
+SLOW_FIXTURES = {"emulated", "interrupt", "loaded_processes", "wheel"}
 """Tests that use one start real processes, and so are slow."""
 
 
