@@ -101,10 +101,10 @@ def test_losses_equal_the_oracle(mode, devices, optimizer, decay, reduction, pla
     slow_if(
         lambda case: case[1].get("num_packs") == 0,
         [
-        (2, {"cross_device_ops": "auto"}),
-        (2, {"cross_device_ops": "ring", "bytes_per_pack": 4}),
-        (4, {"cross_device_ops": "hierarchical_copy", "num_packs": 2}),
-        (2, {"cross_device_ops": "hierarchical_copy", "num_packs": 0}),
+            (2, {"cross_device_ops": "auto"}),
+            (2, {"cross_device_ops": "ring", "bytes_per_pack": 4}),
+            (4, {"cross_device_ops": "hierarchical_copy", "num_packs": 2}),
+            (2, {"cross_device_ops": "hierarchical_copy", "num_packs": 0}),
         ],
     ),
 )
@@ -206,13 +206,13 @@ STAGES = {
     slow_if(
         lambda case: case[:2] not in (("many-packs", 3), ("everything", 2)),
         [
-        ("many-packs", 2, "sum", False),
-        ("many-packs", 3, "mean", True),
-        ("hierarchical", 4, "mean", True),
-        ("own-memories", 3, "mean", False),
-        ("everything", 1, "mean", False),
-        ("everything", 2, "mean", True),
-        ("everything", 8, "sum", False),
+            ("many-packs", 2, "sum", False),
+            ("many-packs", 3, "mean", True),
+            ("hierarchical", 4, "mean", True),
+            ("own-memories", 3, "mean", False),
+            ("everything", 1, "mean", False),
+            ("everything", 2, "mean", True),
+            ("everything", 8, "sum", False),
         ],
     ),
 )
@@ -363,9 +363,7 @@ def test_the_base_loss_leaves_the_l2_loss_out_but_trains_with_it():
     assert losses[-1] < total[-1]
 
 
-@pytest.mark.parametrize(
-    "mode", slow_if(["parameter_server"], ["parameter_server", "replicated"])
-)
+@pytest.mark.parametrize("mode", slow_if(["parameter_server"], ["parameter_server", "replicated"]))
 def test_plain_descent_divides_the_rate_and_no_gradient(mode):
     more = {"num_gpus": 2, "variable_update": mode}
     made = {

@@ -245,7 +245,11 @@ def going_on(err):
     "says",
     [
         pytest.param(({"speed": 100}, {"speed": 80, "scatter": 0.3, "salt": 6}), id="the last"),
-        pytest.param(({"speed": 100}, {"speed": 75, "scatter": 0.5, "salt": 2}, {"speed": 60, "salt": 3}), id="one between", marks=pytest.mark.slow),
+        pytest.param(
+            ({"speed": 100}, {"speed": 75, "scatter": 0.5, "salt": 2}, {"speed": 60, "salt": 3}),
+            id="one between",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_command_that_goes_on_settles_what_was_undecided(
