@@ -112,10 +112,10 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
         own.sha256 = hashlib.sha256(metrics + described).hexdigest()
         file = own
     started = str(about.get("run_date") or "")
-    metrics = [*_metrics(file)]
-    if mixed := _mixed_line(metrics):
+    lines = [*_metrics(file)]
+    if mixed := _mixed_line(lines):
         return file.skip(mixed.number, mixed.text, MIXED)
-    runs = _runs(file, metrics, started)
+    runs = _runs(file, lines, started)
     if "record" in about and not (runs and runs[-1].described):
         runs.append(_Values(started, described=True))  # It ended before it printed a row.
     for part, run in enumerate(runs, start=1):
