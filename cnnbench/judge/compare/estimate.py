@@ -629,20 +629,7 @@ def processes_for_verdict(statistics: SampleStatistics, alphas: tuple[float, flo
     ]
 
     def is_enough(number: int) -> bool:
-        made, analyses = _analyses_of(plan, number)
-        levels = [
-            levels_of_analyses((*made, *analyses), alpha)[len(made) :]
-            if plan is not None
-            else [alpha]
-            for alpha in alphas
-        ]
-        widths = [
-            [
-                interval_half_width([size + analysis.pairs - min(sizes) for size in sizes], level)
-                for level in levels_of_one
-            ]
-            for analysis, *levels_of_one in zip(analyses, *levels, strict=True)
-        ]
+        analyses, widths = _later_analyses(plan, number, sizes, alphas)
         return all(
             draws.chance_of_change(analyses, widths, floor, statistics.by_interval) >= _CHANCE
             if draws.truth >= floor
@@ -659,13 +646,27 @@ def processes_for_verdict(statistics: SampleStatistics, alphas: tuple[float, flo
     return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]
 
 
-def _analyses_of(
-    plan: AnalysisSchedule | None, number: int
-) -> tuple[Sequence[InterimAnalysis], Sequence[InterimAnalysis]]:
-    """Returns the interim analyses that were made, and those that follow up to `number` pairs."""
+def _later_analyses(
+    plan: AnalysisSchedule | None, number: int, sizes: Sequence[int], alphas: tuple[float, float]
+) -> tuple[Sequence[InterimAnalysis], list[list[float]]]:
+    """Returns the interim analyses that follow up to `number` pairs and, for each of them, half of
+    the width of the confidence interval at both levels in `alphas`.
+
+    `sizes` contains the number of measured pairs, or of measured values in BASE and in NEW.
+    """
     if plan is None:
-        return (), (InterimAnalysis(number, 1.0),)
-    return plan.made, plan.analyses(number)
+        analyses: tuple[InterimAnalysis, ...] = (InterimAnalysis(number, 1.0),)
+        levels = [alphas]
+    else:
+        analyses = plan.analyses(number)
+        every = (*plan.made, *analyses)
+        both = (levels_of_analyses(every, alpha)[len(plan.made) :] for alpha in alphas)
+        levels = list(zip(*both, strict=True))
+    widths = []
+    for analysis, of_analysis in zip(analyses, levels, strict=True):
+        then = [size + analysis.pairs - min(sizes) for size in sizes]
+        widths.append([interval_half_width(then, level) for level in of_analysis])
+    return analyses, widths
 
 
 def interval_half_width(sizes: Sequence[int], alpha: float) -> float:

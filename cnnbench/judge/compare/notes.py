@@ -37,7 +37,7 @@ def left_out_configuration_notes(
         (group.configuration.kind, group.configuration.key) for side in sides for group in side
     )
     return [
-        f"{count_text(len(left_out), 'configuration', 'configurations')} of {KINDS[kind]} left "
+        f"{count_text(len(left_out), 'configuration', 'configurations')} of {KINDS[kind][1]} left "
         "out: "
         f"they have no {' or '.join(name for name in METRICS if name in names)}"
         for kind, left_out in group_by(keys, itemgetter(0)).items()
@@ -89,13 +89,13 @@ def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterato
         side: [run for entry in entries for run in getattr(entry, side)] for side in ("base", "new")
     }
     for side, runs in sides.items():
-        for kind, plural in KINDS.items():
+        for kind, nouns in KINDS.items():
             statuses = [run.status for run in runs if kind_of(run) == kind]
             bad = Counter(status for status in statuses if status != "ok")
             if bad:
                 what = ", ".join(f"{number} {status}" for status, number in bad.items())
-                number = f"{bad.total()} of {len(statuses)} {plural} in {side.upper()}"
-                yield f"left out of medians and values: {number} ({what})"
+                number = f"{bad.total()} of {count_text(len(statuses), *nouns)}"
+                yield f"left out of medians and values: {number} in {side.upper()} ({what})"
 
 
 def _interrupted_all_reduce_notes(

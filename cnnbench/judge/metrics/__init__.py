@@ -52,15 +52,16 @@ RUN = RunRecord.kind
 ALL_REDUCE, BUILD, PEER, COPY = "allreduce", "build", "peer", "copy"
 
 KINDS = {
-    RUN: "runs",
-    ALL_REDUCE: "all-reduces",
-    BUILD: "all-reduces that were only built",
-    PEER: "peers",
-    COPY: "memory copies",
-    **dict.fromkeys(BENCHMARKS, "benchmarks of other programs"),
+    RUN: ("run", "runs"),
+    ALL_REDUCE: ("all-reduce", "all-reduces"),
+    BUILD: ("all-reduce that was only built", "all-reduces that were only built"),
+    PEER: ("peer", "peers"),
+    COPY: ("memory copy", "memory copies"),
+    **dict.fromkeys(BENCHMARKS, ("benchmark of another program", "benchmarks of other programs")),
 }
-"""Kinds of measurements, each with a noun in the plural, in order of display. Measurements of
-different kinds are never compared. ALL_REDUCE, BUILD, PEER and COPY are rows of all-reduce records.
+"""Kinds of measurements, each with a noun in singular and plural, in order of display. Measurements
+of different kinds are never compared. ALL_REDUCE, BUILD, PEER and COPY are rows of all-reduce
+records.
 """
 
 CONTEXT = (PEER, COPY)
