@@ -29,7 +29,7 @@ from cnnbench.base import plugins
 from cnnbench.base.interrupts import converting_errors_to_interrupts
 from cnnbench.base.terminal import ErrorStoringStream
 from cnnbench.base.text import library_output_notices
-from cnnbench.errors import BenchmarkError, exhausted, first_line
+from cnnbench.errors import BenchmarkError, UsageError, exhausted, first_line
 
 # Switches off Python's garbage collection.
 
@@ -171,12 +171,15 @@ def load_tensorflow() -> Any:
 
     Raises:
       BenchmarkError: TensorFlow is missing, broken or too old.
+      UsageError: the flags of a run with a plug-in are wrong, which `early_setup` found.
       KeyboardInterrupt: a signal arrived during the import. Native modules would turn it into an
         ImportError.
     """
     try:
         with converting_errors_to_interrupts(), faster_tensorflow_import():
             import tensorflow as tf
+    except UsageError:
+        raise
     except Exception as error:  # Any type of error can occur if there is too little memory.
         reason = exhausted(error) or first_line(error)
         raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error

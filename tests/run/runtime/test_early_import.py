@@ -64,3 +64,16 @@ def test_a_plugin_that_imports_tensorflow_at_the_top(tmp_path):
     found = json.loads((tmp_path / "plugin.json").read_text())
     assert 0.9 < record["startup_seconds"]["import"] / found.pop("seconds") < 1.7
     assert found == {"loaded": [], "level": "2", "loader": "SourceFileLoader"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["", "import tensorflow\n"])
+def test_wrong_devices_are_refused_with_a_plugin_too(tmp_path, first):
+    """The devices are configured when the plug-in, or the run itself, imports TensorFlow."""
+    (tmp_path / "plugin.py").write_text(first + OTHER)
+    flags = ["--plugin=plugin.py", "--model=trivial", "--device=gpu"]
+    command = [sys.executable, "-m", "cnnbench", *flags]
+    done = finished(command, 2, cwd=tmp_path, environment={"CUDA_VISIBLE_DEVICES": ""})
+    errors = [line for line in done.stderr.splitlines() if ": error: " in line]
+    assert len(errors) == 1
+    assert errors[0].startswith("cnnbench: error: --num_gpus=1: TensorFlow sees 0 GPU")

@@ -239,6 +239,22 @@ def test_a_newer_tensorflow_runs_with_one_notice_and_an_older_one_is_refused(
     assert found == [f"TensorFlow {version} is newer than 2.21, the newest tested"] * notices
 
 
+class Refusing:
+    """Refuses the flags of a run when TensorFlow is imported, as the hook for plug-ins does."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "tensorflow":
+            raise FlagError("num_gpus", 2, "there is one")
+
+
+def test_flags_that_an_import_refuses_are_no_broken_tensorflow(monkeypatch):
+    monkeypatch.delitem(sys.modules, "tensorflow")
+    monkeypatch.setattr(sys, "meta_path", [Refusing, *sys.meta_path])
+    with pytest.raises(FlagError, match="--num_gpus=2"):
+        load_tensorflow()
+
+
 class Interrupted:
     """Finds a native module whose initialisation an interrupt ends, as Python words it."""
 
