@@ -43,6 +43,7 @@ is faster.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, cast
 
@@ -97,6 +98,29 @@ def is_wrong_in_library(shape: ConvolutionShape) -> bool:
     strided = max(shape.stride) > 1 and max(shape.size) > 1
     tiny = shape.image[1] < shape.stride[1] or max(shape.image) <= 2
     return shape.bits == 16 and strided and tiny
+
+
+_CONVOLUTIONS = frozenset({"Conv2D", "DepthwiseConv2dNative"})
+_TOWER = re.compile(r"^.*?tower_\d+/")
+
+
+def doubtful_layers(graph: Any) -> tuple[str, ...]:
+    """Names the layers in the graph of a training step whose gradients may be wrong with oneDNN.
+
+    They are all convolutions that `is_wrong_in_library` describes, including those of Keras layers,
+    those in NCHW, and operations that a plug-in creates itself. A name is the name scope of the
+    convolution within its tower.
+    """
+    layers: dict[str, None] = {}
+    for operation in graph.get_operations():
+        if operation.type not in _CONVOLUTIONS or None in (x.shape.rank for x in operation.inputs):
+            continue
+        strides, padding, layout = map(operation.get_attr, ("strides", "padding", "data_format"))
+        shape = _shape_of(*operation.inputs, strides, padding.decode(), layout.decode())
+        if None not in (*shape.image, *shape.size) and is_wrong_in_library(shape):
+            name = _TOWER.sub("", operation.name)
+            layers[name.rpartition("/")[0] or name] = None
+    return tuple(layers)
 
 
 class ConvolutionAlgorithms(NamedTuple):
@@ -213,14 +237,9 @@ class CpuOperations:
 
     Args:
       kernels: key of `FASTEST_ALGORITHMS`, or "library" for TensorFlow's own gradients.
-
-    Attributes:
-      doubtful_layers: name scopes of the convolutions that TensorFlow computes although its results
-        may be wrong with oneDNN, see `is_wrong_in_library`.
     """
 
     def __init__(self, kernels: str = "library") -> None:
-        self.doubtful_layers: list[str] = []
         self._avoids_library = kernels.startswith("onednn")
         self._select_algorithms = None if kernels == "library" else FASTEST_ALGORITHMS[kernels]
         # The gradient of `subsample` by inserted zeros was measured only with Eigen's kernels.
@@ -273,9 +292,7 @@ class CpuOperations:
         return tf.cast(operation(input=wide[0], filter=wide[1], **how), images.dtype)
 
     def _must_avoid_library(self, shape: ConvolutionShape) -> bool:
-        """Whether another algorithm must replace TensorFlow's operation. Notes doubtful layers."""
-        if is_wrong_in_library(shape) and not self._avoids_library:
-            self.doubtful_layers.append(tf.get_current_name_scope())
+        """Whether another algorithm must replace TensorFlow's operation."""
         return self._avoids_library and is_wrong_in_library(shape)
 
     def subsample(self, images: Any, stride: tuple[int, int]) -> Any:
@@ -325,10 +342,18 @@ _MIN_LARGE_KERNEL = 1 << 18
 """Elements from which a dense layer's kernel is large."""
 
 
-def _shape_of(images: Any, kernel: Any, strides: list[int], padding: str) -> ConvolutionShape:
+def _shape_of(
+    images: Any, kernel: Any, strides: list[int], padding: str, layout: str = "NHWC"
+) -> ConvolutionShape:
+    row, channel = layout.index("H"), layout.index("C")
     return ConvolutionShape(
-        *(tuple(kernel.shape[:2]), tuple(images.shape[1:3]), images.shape[3], kernel.shape[3]),
-        *(padding, 8 * images.dtype.size, (strides[1], strides[2])),
+        size=tuple(kernel.shape[:2]),
+        image=tuple(images.shape[row : row + 2]),
+        channels=images.shape[channel],
+        filters=kernel.shape[3],
+        padding=padding,
+        bits=8 * images.dtype.size,
+        stride=tuple(strides[row : row + 2]),
     )
 
 

@@ -361,14 +361,6 @@ class GraphNetwork(Network[Tensor]):
         ]
         return self.convert_outputs(outputs)
 
-    @property
-    def doubtful_layers(self) -> Sequence[str]:
-        """Layers that TensorFlow may compute wrongly with oneDNN, see `CpuOperations`."""
-        if self._cpu_operations is None:
-            return ()
-        outer = "/".join([*self._outer_scope, ""])
-        return [name.removeprefix(outer) for name in self._cpu_operations.doubtful_layers]
-
     def convert_feature(self, value: Tensor) -> Tensor:
         """Converts a real-valued feature to the compute dtype and memory layout of the network."""
         rows = _cast(value, self.compute_dtype)

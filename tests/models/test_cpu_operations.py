@@ -14,7 +14,7 @@ from short_runs import build
 
 from cnnbench.machine.cpu import MEASURED_KERNELS
 from cnnbench.models import get_model
-from cnnbench.models.cpu_operations import FASTEST_ALGORITHMS, CpuOperations
+from cnnbench.models.cpu_operations import FASTEST_ALGORITHMS, CpuOperations, doubtful_layers
 
 
 def normal(*shape, seed, dtype=tf.float32):
@@ -419,15 +419,25 @@ def test_tiny_images_in_groups_have_the_gradients_of_float32(image, operation, s
         assert np.abs(ours - expected).max() <= 0.01 * np.abs(expected).max()
 
 
-def test_the_library_names_its_doubtful_layers():
-    operations = CpuOperations()
-    with tf.name_scope("small"):
-        operations.conv(*FORM_OF_TINY, [1, 2, 2, 1], "SAME")
-    with tf.name_scope("wide"):
-        operations.conv(tf.zeros([1, 4, 4, 1], tf.bfloat16), FORM_OF_TINY[1], [1, 2, 2, 1], "SAME")
-    with tf.name_scope("precise"):
-        operations.conv(*[tf.cast(t, tf.float32) for t in FORM_OF_TINY], [1, 2, 2, 1], "SAME")
-    assert [name.strip("/") for name in operations.doubtful_layers] == ["small"]
-
-
-FORM_OF_TINY = (tf.zeros([1, 2, 1, 1], tf.bfloat16), tf.zeros([3, 3, 1, 1], tf.bfloat16))
+def test_layers_with_doubtful_gradients_are_found_in_the_graph():
+    shapes = {  # images, kernel, operation, dtype, layout
+        "small": ((1, 2, 1, 1), (3, 3, 1, 1), "Conv2D", tf.bfloat16, "NHWC"),
+        "first": ((1, 1, 2, 1), (3, 3, 1, 1), "Conv2D", tf.bfloat16, "NCHW"),
+        "depthwise": ((1, 2, 2, 1), (3, 3, 1, 1), "DepthwiseConv2dNative", tf.float16, "NHWC"),
+        "wide": ((1, 4, 4, 1), (3, 3, 1, 1), "Conv2D", tf.bfloat16, "NHWC"),
+        "pointwise": ((1, 2, 2, 1), (1, 1, 1, 1), "Conv2D", tf.bfloat16, "NHWC"),
+        "unknown": ((1, None, None, 1), (3, 3, 1, 1), "Conv2D", tf.bfloat16, "NHWC"),
+        "precise": ((1, 2, 1, 1), (3, 3, 1, 1), "Conv2D", tf.float32, "NHWC"),
+    }
+    with tf.Graph().as_default() as graph:
+        for tower in (0, 1):
+            for name, (images, kernel, operation, dtype, layout) in shapes.items():
+                strides = [1, 2, 2, 1] if layout == "NHWC" else [1, 1, 2, 2]
+                how = {"strides": strides, "padding": "SAME", "data_format": layout}
+                with tf.name_scope(f"tower_{tower}/block/{name}/"):
+                    getattr(tf.raw_ops, operation)(
+                        input=tf.raw_ops.Placeholder(dtype=dtype, shape=images),
+                        filter=tf.raw_ops.Placeholder(dtype=dtype, shape=kernel),
+                        **how,
+                    )
+    assert doubtful_layers(graph) == ("block/small", "block/first", "block/depthwise")

@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -45,6 +47,7 @@ from cnnbench.run.runtime.turns import TimeSlices
 if TYPE_CHECKING:
     from cnnbench.run.driver.step_profile import StepProfiler
     from cnnbench.run.driver.work import Work
+    from cnnbench.variable_mgr.base import WorkerGroup
 
 
 def _long_run_notice(plan: RunPlan) -> str:
@@ -134,6 +137,7 @@ class BenchmarkCNN:
         self.watch: ConditionMonitor | None = None
         self._use: ProcessUseSampler | None = None
         self.sources: list[InputSource] = []
+        self._skipped_in_job: SkippedRecords | None = None
         self.profiler: StepProfiler | None = None
         self.record: RunRecord | None = None
         if plan.params.profile_json is not None:
@@ -260,9 +264,18 @@ class BenchmarkCNN:
             measure_speed_limits(run, work)
         work.close()
         if group is not None:
-            # Waits until the measurements of the chief have ended.
-            group.sum_over_workers(0)
+            # Also waits until the measurements of the chief have ended.
+            self._skipped_in_job = self._gather_skipped_records(group)
         return total
+
+    def _gather_skipped_records(self, group: WorkerGroup) -> SkippedRecords:
+        """Returns the records that the inputs of all workers have skipped so far."""
+        own = json.dumps(dataclasses.asdict(self._own_skipped_records()))
+        of_workers = map(json.loads, group.gather_bytes(own.encode()))
+        return SkippedRecords.combined(SkippedRecords(**fields) for fields in of_workers)
+
+    def _own_skipped_records(self) -> SkippedRecords:
+        return SkippedRecords.combined(source.skipped() for source in self.sources)
 
     def _warn_of(self, conditions: Sequence[ConditionNote]) -> None:
         for condition in conditions:
@@ -324,7 +337,7 @@ class BenchmarkCNN:
                 measurements.update_record("measured", **self.watch.energy)
         if status == "failed":
             measurements.lost_workers += self.membership.lost_tasks().keys()
-        skipped = SkippedRecords.combined(source.skipped() for source in self.sources)
+        skipped = self._skipped_in_job or self._own_skipped_records()
         measurements.update_record(skipped_records=skipped if skipped.count else None)
         self.record = record = measurements.make_record(status, error)
         if isinstance(error, OutOfMemoryError) and measurements.can_halve_batch:

@@ -113,6 +113,7 @@ class Training:
         self._display = DisplayInterval(run.plan.params.display_every)
         self._timer = LoopTimer()
         self.global_step = self._steps_before_loop = global_step
+        self._resumed = global_step > 0
         self._steps = 0
         self._last = StepValues(0.0, (), False)
         # The total wait for input after each execution was launched, if workers run own steps.
@@ -372,9 +373,10 @@ class Training:
             self.global_step += 1
         self._obey_stop_request(self._last)
         warm_up = self._run.plan.length.warm_up.most
+        first = -warm_up or 1
         for number, step_values in enumerate(values, step - len(values) + 1):
             if not math.isfinite(step_values.loss) and not self._run.plan.params.allow_nonfinite:
-                advice = self._work.loss_advice
+                advice = self._work.loss_advice(updated=self._resumed or number > first)
                 raise NonFiniteLossError(number, step_values.loss, warm_up, advice)
 
     def _obey_stop_request(self, values: StepValues) -> None:

@@ -88,9 +88,12 @@ class LoopWork(BuiltWork):
         """The input of the step."""
         return (self.inputs,)
 
-    @property
-    def loss_advice(self) -> str:
-        """What may make the loss finite; "" without updates of the variables."""
+    def loss_advice(self, *, updated: bool) -> str:
+        """Says what may make a loss finite; "" if nothing of this run may.
+
+        `updated` is whether the run had updated the variables before it computed the loss.
+        """
+        del updated
         return ""
 
     def request_stop(self, reason: float) -> None:
@@ -209,15 +212,9 @@ class ForwardWork(LoopWork, NetworkWork):
 class TrainingWork(ForwardWork):
     """Trains a network."""
 
-    @property
-    def loss_advice(self) -> str:
-        """What may make the loss finite."""
-        if self.step.doubtful_layers:
-            return (
-                f"TensorFlow may compute wrong gradients of {self.step.doubtful_layers[0]} in "
-                "16 bits; use --conv_gradients=auto"
-            )
-        return "lower --init_learning_rate"
+    def loss_advice(self, *, updated: bool) -> str:
+        """Says what may make a loss finite, see `LoopWork.loss_advice`."""
+        return self.step.doubt or ("lower --init_learning_rate" if updated else "")
 
 
 @dataclass(frozen=True, kw_only=True)

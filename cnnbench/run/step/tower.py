@@ -431,7 +431,6 @@ class Tower:
         self._conv_gradients = runtime.resolve_conv_gradients(plan, kind)
         self.calibration: Calibration | None = None
         self.undeclared_variable_locations: tuple[str, ...] = ()
-        self.doubtful_layers: Sequence[str] = ()
 
     def __call__(
         self,
@@ -543,8 +542,6 @@ class Tower:
 
             network = self._make_network(read_and_watch, seed)
             outputs = network.forward(features)
-            if runtime.uses_onednn_convolutions(self._plan):
-                self.doubtful_layers = network.doubtful_layers
             loss = tf.reduce_mean(self._example_losses(outputs, labels))
             for head, weight in network.auxiliaries:
                 loss += weight * tf.reduce_mean(self._example_losses(head, labels))

@@ -25,8 +25,10 @@ from cnnbench.base.job import is_cpu
 from cnnbench.data.dataset import InputSource, TowerBatch
 from cnnbench.data.pipeline import ReadCallbacks, ScalarReader
 from cnnbench.data.prefetch import CoordinatedInput
+from cnnbench.models.cpu_operations import doubtful_layers
 from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
+from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.tower import (
     AutoLossScale,
     Factor,
@@ -83,6 +85,7 @@ class TrainStep:
       graph: the graph of `function`.
       notices: lines for the user.
       warnings: warnings for the user, by their names.
+      doubt: says which layer TensorFlow may compute wrongly; "" if there is none.
 
     Args:
       optimizer: the optimizer, whose slots exist; None for a step that only computes outputs. The
@@ -156,12 +159,9 @@ class TrainStep:
             self._earlier = TracedFunction("a pass", self._build_earlier_pass, (_PASS, *signature))
         self.function = self._trace()
         self.graph: tf.Graph = self.function.concrete.graph
-        self.doubtful_layers = tuple(dict.fromkeys(self._towers[0].doubtful_layers))
-        if self.doubtful_layers:
-            self.notices.append(
-                f"TensorFlow may compute wrong gradients of {self.doubtful_layers[0]} in 16 bits, "
-                "because its images are small; use --conv_gradients=auto"
-            )
+        self.doubt = self._describe_doubtful_layer()
+        if self.doubt:
+            self.notices.append(self.doubt)
         if where := ", ".join(self._towers[0].undeclared_variable_locations):
             reason = "the tf.Variable created here is not trained; use net.variable instead"
             self.warnings["untrained"] = f"{where}: {reason}"
@@ -173,6 +173,22 @@ class TrainStep:
             rates, batches = tf.TensorSpec([steps], tf.float32), signature * (steps * passes)
             name = "the steps of an execution"
             self._execution = TracedFunction(name, self._build_step_loop, (rates, *batches))
+
+    def _describe_doubtful_layer(self) -> str:
+        plan, on_cpu = self._plan, is_cpu(self._devices[0])
+        narrow = tf.as_dtype(plan.numerics.dtype).size == 2
+        if not (plan.work.trains and narrow and on_cpu and runtime.uses_onednn_convolutions(plan)):
+            return ""
+        layers = doubtful_layers(self.graph)
+        if not layers:
+            return ""
+        remedy = "--precision=fp32"
+        if plan.params.conv_gradients == "library":
+            remedy = "--conv_gradients=auto"
+        return (
+            f"TensorFlow may compute wrong gradients of {layers[0]} in 16 bits, because its images "
+            f"are small; use {remedy}"
+        )
 
     def _trace(self) -> TracedFunction:
         """Traces the step without running it. This takes seconds for a deep network."""

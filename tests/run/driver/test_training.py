@@ -46,7 +46,7 @@ class Script:
       ready_at: by launched steps, the evaluations whose metrics are there from then on instead.
     """
 
-    doubtful_layers = ()
+    doubt = ""
 
     def __init__(self, times, losses=None, ready_at=None):
         self.host, self.ready_at = [], ready_at or {}
@@ -288,6 +288,16 @@ def test_a_loss_that_is_not_finite_ends_an_endless_warm_up(run):
         run(script, warmup="auto", max_warmup_batches=30)
     assert caught.value.step == 24 - 30
     assert script.loop == []
+
+
+@pytest.mark.parametrize("warm_up", [0, 3])
+@pytest.mark.parametrize(("at", "start", "blamed"), [(0, 0, False), (1, 0, True), (0, 5, True)])
+def test_the_learning_rate_is_no_reason_before_the_first_update(run, warm_up, at, start, blamed):
+    script = Script([FAST], losses={at: float("inf")})
+    with pytest.raises(NonFiniteLossError) as caught:
+        run(script, num_warmup_batches=warm_up, global_step=start)
+    assert ("--init_learning_rate" in str(caught.value)) == blamed
+    assert "--allow_nonfinite" in str(caught.value)
 
 
 class InTurn:

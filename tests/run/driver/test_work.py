@@ -37,7 +37,8 @@ def test_flags_choose_the_work_and_its_inputs(flags, kind, trains_with, tmp_path
     assert [source.spec.training for source in work.sources] == trains_with
     if isinstance(work, LoopWork):
         # Only updates of the variables can make a loss infinite that a user could avoid.
-        assert bool(work.loss_advice) == isinstance(work, TrainingWork)
+        assert work.loss_advice(updated=False) == ""
+        assert bool(work.loss_advice(updated=True)) == isinstance(work, TrainingWork)
     work.close()
 
 

@@ -1,4 +1,4 @@
-"""Convolutions that TensorFlow may compute wrongly in 16 bits are named."""
+"""Convolutions that TensorFlow may compute wrongly in 16 bits are avoided, or named."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ class Tiny(Model):
 register_model("tiny_images", "imagenet", Tiny)
 """
 
+KERAS = """
+import keras
+from cnnbench.models import register_keras_model
+
+def tiny():
+    layers = [keras.layers.DepthwiseConv2D(3, strides=2, padding="same") for _ in range(2)]
+    return keras.Sequential(
+        [keras.Input((4, 4, 3)), *layers, keras.layers.Flatten(), keras.layers.Dense(10)]
+    )
+
+register_keras_model("tiny_images", tiny, dataset="imagenet")
+"""
+
 pytestmark = pytest.mark.usefixtures("quick_start", "forgotten_plugin")
 
 
@@ -32,39 +45,56 @@ def forgotten_plugin():
     del model.MODELS["imagenet", "tiny_images"]
 
 
-def benchmark(tmp_path, monkeypatch, rate=0.01, **flags):
+def benchmark(tmp_path, monkeypatch, code=PLUGIN.format(rate=0.01), **flags):
     """A run of a network whose last two convolutions have images of at most 2 x 2 pixels."""
     monkeypatch.setattr(runtime, "convolution_kernels", lambda host: "onednn-avx512")
     path = tmp_path / "plugin.py"
-    path.write_text(PLUGIN.format(rate=rate))
+    path.write_text(code)
     given = {"plugin": str(path), "model": "tiny_images", "device": "cpu", "num_batches": 2}
     return BenchmarkCNN(Params.from_dict({**given, "precision": "bf16", **flags}))
 
 
 @pytest.mark.parametrize(
-    ("flags", "layers"),
+    ("flags", "layer"),
     [
-        ({"conv_gradients": "library"}, ("conv1", "conv2")),
-        ({"conv_gradients": "auto"}, ()),
-        ({"conv_gradients": "library", "precision": "fp32"}, ()),
+        ({"conv_gradients": "library"}, "conv1"),
+        ({"conv_gradients": "auto"}, ""),
+        ({"conv_gradients": "library", "precision": "fp32"}, ""),
+        ({"conv_gradients": "library", "forward_only": True}, ""),
     ],
 )
-def test_layers_are_named_once(tmp_path, monkeypatch, flags, layers):
+def test_the_first_layer_is_named_once(tmp_path, monkeypatch, flags, layer):
     step = benchmark(tmp_path, monkeypatch, num_gpus=2, **flags).build().step
-    assert step.doubtful_layers == layers
-    assert [name for name in layers if f"gradients of {name} " in "".join(step.notices)] == [
-        *layers[:1]
+    named = [notice for notice in step.notices if "wrong gradients" in notice]
+    assert named == [step.doubt] * bool(layer)
+    if layer:
+        assert f"wrong gradients of {layer} in 16 bits" in step.doubt
+        assert step.doubt.endswith("use --conv_gradients=auto")
+
+
+@pytest.mark.slow
+def test_layers_of_keras_that_auto_does_not_compute_itself_are_named(tmp_path, monkeypatch):
+    step = benchmark(tmp_path, monkeypatch, KERAS).build().step
+    assert "depthwise_conv2d_1" in step.doubt
+    assert step.doubt.endswith("use --precision=fp32")
+
+
+def test_auto_trains_tiny_images_in_bfloat16_as_in_float32(tmp_path, monkeypatch):
+    found = [
+        benchmark(tmp_path, monkeypatch, precision=precision, num_batches=8).run().losses
+        for precision in ("bf16", "fp32")
     ]
+    assert found[0] == pytest.approx(found[1], rel=0.03)
 
 
 @pytest.mark.parametrize(
     ("flags", "advice"),
     [
-        ({"conv_gradients": "library"}, "wrong gradients of conv1 in 16 bits; use --conv_grad"),
+        ({"conv_gradients": "library"}, "wrong gradients of conv1 in 16 bits"),
         ({"conv_gradients": "auto"}, "; lower --init_learning_rate, or pass"),
     ],
 )
 def test_the_learning_rate_is_blamed_only_without_such_layers(tmp_path, monkeypatch, flags, advice):
     with pytest.raises(NonFiniteLossError) as caught:
-        benchmark(tmp_path, monkeypatch, rate=1e38, **flags).run()
+        benchmark(tmp_path, monkeypatch, PLUGIN.format(rate=1e38), **flags).run()
     assert advice in str(caught.value)
