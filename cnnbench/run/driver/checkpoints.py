@@ -91,7 +91,6 @@ class Checkpoints:
         self._manager = manager
         self._spec = spec
         self._variables = manager.savable_variables()
-        self._in_sync = manager.replicas_in_sync or len(manager.get_devices()) == 1
         self._slots = dict(slots or {})
         self._max_to_keep = max_to_keep
         self._loss_scale = dict(loss_scale or {})
@@ -206,8 +205,6 @@ class Checkpoints:
             notices.append(f"{path} has no moving averages; they start from its weights")
         if not has_scale:
             notices.append(f"{path} has no loss scale; the loss scale begins at --fp16_loss_scale")
-        if not self._in_sync:
-            notices.append(f"{path} contains one tower's weights; all towers start from them")
         warning = ""
         if nonfinite:
             first = _variable_name_of_key(nonfinite)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 
 import numpy as np
 import pytest
@@ -55,3 +56,20 @@ def test_what_is_not_saved_is_told(tmp_path, flags, notice):
     assert len(told) == bool(notice)
     assert notice in "".join(told)
     assert np.allclose(first + rest, whole, rtol=1e-5) == (not notice)
+
+
+@pytest.mark.parametrize(
+    ("flags", "plain"),
+    [
+        # Both devices have the same variables after the restart, as if gradients were reduced.
+        ({"variable_update": "independent"}, {"variable_update": "replicated"}),
+        pytest.param({"staged_vars": True}, {}, marks=pytest.mark.slow),
+    ],
+)
+def test_the_first_step_uses_the_saved_variables_on_all_devices(tmp_path, flags, plain):
+    saved, copied = tmp_path / "saved", tmp_path / "copied"
+    losses_and_notices(3, train_dir=str(saved), num_gpus=2, **flags)
+    shutil.copytree(saved, copied)
+    (first,), _ = losses_and_notices(4, train_dir=str(saved), num_gpus=2, **flags)
+    (expected,), _ = losses_and_notices(4, train_dir=str(copied), num_gpus=2, **plain)
+    assert first == pytest.approx(expected, rel=1e-5)
