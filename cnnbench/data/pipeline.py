@@ -201,13 +201,19 @@ _PYTHON_OPERATIONS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 
 def refuse_python_code(pipeline: Pipeline) -> None:
-    """Raises UsageError if the pipeline of a plug-in calls Python code while it is read.
+    """Raises UsageError if a pipeline calls Python code of a plug-in while it is read.
+
+    This code may belong to the data set, or to the preprocessing of the model.
 
     TensorFlow calls this code in the process that built the pipeline. If another process reads the
     pipeline, each of its reads calls back this process, and TensorFlow 2.21 then sometimes hangs.
     """
-    spec = pipeline.spec
-    if plugins.is_defined_by_cnnbench(spec.dataset.open):
+    spec, preprocess = pipeline.spec, pipeline.spec.preprocess
+    if not plugins.is_defined_by_cnnbench(spec.dataset.open):
+        place = _pipeline_definition_location(pipeline, spec.dataset)
+    elif preprocess is not None and not plugins.is_defined_by_cnnbench(preprocess):
+        place = plugins.definition_location(preprocess)
+    else:
         return
     with tf.device(spec.host):
         datasets = [pipeline.tower_batches()]
@@ -218,7 +224,6 @@ def refuse_python_code(pipeline: Pipeline) -> None:
             graph = function.function.graph.as_graph_def()
             nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
             if any(node.op in _PYTHON_OPERATIONS for node in nodes):
-                place = _pipeline_definition_location(pipeline, spec.dataset)
                 raise UsageError(
                     f"{place}: the pipeline of data set {spec.dataset.name} calls Python code "
                     "(tf.numpy_function, tf.py_function or Dataset.from_generator), which "

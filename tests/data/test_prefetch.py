@@ -1,5 +1,6 @@
 """Inputs of pipelines that count: read ahead, copied to devices, joined of several workers."""
 
+import contextlib
 import gc
 import itertools
 import threading
@@ -9,13 +10,13 @@ from functools import partial
 import numpy as np
 import pytest
 import tensorflow as tf
-from data_sets import input_spec
+from data_sets import input_spec, write_random_cifar10
 from forked import until
 
 from cnnbench.data import CIFAR10, make_input, prefetch
-from cnnbench.data.pipeline import Pipeline
+from cnnbench.data.pipeline import Pipeline, refuse_python_code
 from cnnbench.data.prefetch import BatchReader, JoinedWorkerInput, PipelineInput
-from cnnbench.errors import DataError
+from cnnbench.errors import DataError, UsageError
 
 
 class Counting(Pipeline):
@@ -324,3 +325,27 @@ def test_an_evaluation_of_workers_sees_every_example_once(cpu_devices):
                 for batch in source.next():
                     seen += batch.labels.numpy()[batch.weights.numpy() > 0].tolist()
             assert sorted(seen) == list(range(7))
+
+
+def flipped(example, seed):
+    """Preprocesses an example with TensorFlow's operations."""
+    return {**example, "image": example["image"][::-1]}
+
+
+def called(example, seed):
+    """Preprocesses an example with NumPy."""
+    image = tf.numpy_function(np.flipud, [example["image"]], example["image"].dtype)
+    return {**example, "image": tf.ensure_shape(image, [32, 32, 3])}
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "refused"), [(None, False), (flipped, False), (called, True)]
+)
+def test_python_code_of_a_models_preprocessing_is_found(tmp_path, preprocess, refused):
+    write_random_cifar10(tmp_path, train=8)
+    spec = input_spec(CIFAR10, 32, data_dir=str(tmp_path), preprocess=preprocess)
+    with contextlib.ExitStack() as stack:
+        if refused:
+            place = rf"{__file__}:\d+: called\(\): the pipeline of data set cifar10 calls Python"
+            stack.enter_context(pytest.raises(UsageError, match=place))
+        refuse_python_code(CIFAR10.open(spec))
