@@ -14,7 +14,7 @@ from cnnbench.models import LearningRateSpec, Model, register_model
 
 class Tiny(Model):
     name, dataset, image_size, batch_size = "tiny_images", "imagenet", 4, 4
-    learning_rate = LearningRateSpec({rate})
+    learning_rate = LearningRateSpec(RATE)
 
     def build(self, net, images):
         x = net.conv(net.conv(images, 4, 3, 2), 4, 3, 2)
@@ -45,11 +45,11 @@ def forgotten_plugin():
     del model.MODELS["imagenet", "tiny_images"]
 
 
-def benchmark(tmp_path, monkeypatch, code=PLUGIN.format(rate=0.01), **flags):
+def benchmark(tmp_path, monkeypatch, rate=0.01, code=PLUGIN, **flags):
     """A run of a network whose last two convolutions have images of at most 2 x 2 pixels."""
     monkeypatch.setattr(runtime, "convolution_kernels", lambda host: "onednn-avx512")
     path = tmp_path / "plugin.py"
-    path.write_text(code)
+    path.write_text(code.replace("RATE", str(rate)))
     given = {"plugin": str(path), "model": "tiny_images", "device": "cpu", "num_batches": 2}
     return BenchmarkCNN(Params.from_dict({**given, "precision": "bf16", **flags}))
 
@@ -74,7 +74,7 @@ def test_the_first_layer_is_named_once(tmp_path, monkeypatch, flags, layer):
 
 @pytest.mark.slow
 def test_layers_of_keras_that_auto_does_not_compute_itself_are_named(tmp_path, monkeypatch):
-    step = benchmark(tmp_path, monkeypatch, KERAS).build().step
+    step = benchmark(tmp_path, monkeypatch, code=KERAS).build().step
     assert "depthwise_conv2d_1" in step.doubt
     assert step.doubt.endswith("use --precision=fp32")
 
@@ -96,5 +96,5 @@ def test_auto_trains_tiny_images_in_bfloat16_as_in_float32(tmp_path, monkeypatch
 )
 def test_the_learning_rate_is_blamed_only_without_such_layers(tmp_path, monkeypatch, flags, advice):
     with pytest.raises(NonFiniteLossError) as caught:
-        benchmark(tmp_path, monkeypatch, PLUGIN.format(rate=1e38), **flags).run()
+        benchmark(tmp_path, monkeypatch, rate=1e38, **flags).run()
     assert advice in str(caught.value)
