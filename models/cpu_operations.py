@@ -88,24 +88,23 @@ class ConvolutionShape(NamedTuple):
 
 
 def is_wrong_in_library(shape: ConvolutionShape) -> bool:
-    """Whether oneDNN's gradients of a convolution may contain memory that was never written.
+    """Whether oneDNN's results of a convolution may contain memory that was never written.
 
     TensorFlow 2.21 computes wrong gradients of the kernel in bfloat16, with errors of up to 1e37 or
-    NaN, if the horizontal stride exceeds the width of the images and the kernel is wider than the
-    images (docs/troubleshooting.md). With AMX, images of at most 2 x 2 pixels were affected, too,
-    and sometimes the output.
+    NaN, if the result is one pixel wide and the convolution has a horizontal stride
+    (docs/troubleshooting.md). With AMX, the result itself may be wrong, too.
     """
-    strided = max(shape.stride) > 1 and max(shape.size) > 1
-    tiny = shape.image[1] < shape.stride[1] or max(shape.image) <= 2
-    return shape.bits == 16 and strided and tiny
+    width, stride = shape.size[1], shape.stride[1]
+    wide, _ = _output_size_and_zeros_before(shape.image[1], width, stride, shape.padding)
+    return shape.bits == 16 and width > 1 and stride > 1 and wide == 1
 
 
 _CONVOLUTIONS = frozenset({"Conv2D", "DepthwiseConv2dNative"})
-_TOWER = re.compile(r"^.*?tower_\d+/")
+_TOWER = re.compile(r"^.*?(?:tower|evaluation)_\d+/")
 
 
 def doubtful_layers(graph: Any) -> tuple[str, ...]:
-    """Names the layers in the graph of a training step whose gradients may be wrong with oneDNN.
+    """Names the layers in the graph of a step that oneDNN may compute wrongly.
 
     They are all convolutions that `is_wrong_in_library` describes, including those of Keras layers,
     those in NCHW, and operations that a plug-in creates itself. A name is the name scope of the
@@ -256,7 +255,7 @@ class CpuOperations:
         """
         how: dict[str, Any] = {"strides": strides, "padding": padding}
         shape = _shape_of(images, kernel, strides, padding)
-        if self._must_avoid_library(shape):
+        if self.must_avoid_library(images, kernel, strides, padding):
             return _convolve_by_products(images, kernel, **how)
         algorithms = (
             self._select_algorithms(shape) if self._select_algorithms else TENSORFLOW_ALGORITHMS
@@ -281,18 +280,20 @@ class CpuOperations:
 
         Args:
           operation: ``tf.raw_ops.Conv2D`` or ``tf.raw_ops.DepthwiseConv2dNative``. It computes in
-            float32 if its gradients would be wrong in 16 bits.
+            float32 if it may be wrong in 16 bits.
           images, kernel, strides, padding: see `conv`.
         """
-        shape = _shape_of(images, kernel, strides, padding)
         how: dict[str, Any] = {"strides": strides, "padding": padding}
-        if not self._must_avoid_library(shape):
+        if not self.must_avoid_library(images, kernel, strides, padding):
             return operation(input=images, filter=kernel, **how)
         wide = [tf.cast(tensor, tf.float32) for tensor in (images, kernel)]
         return tf.cast(operation(input=wide[0], filter=wide[1], **how), images.dtype)
 
-    def _must_avoid_library(self, shape: ConvolutionShape) -> bool:
-        """Whether another algorithm must replace TensorFlow's operation."""
+    def must_avoid_library(
+        self, images: Any, kernel: Any, strides: list[int], padding: str
+    ) -> bool:
+        """Whether `conv` and `grouped_conv` do not use TensorFlow's operation in 16 bits."""
+        shape = _shape_of(images, kernel, strides, padding)
         return self._avoids_library and is_wrong_in_library(shape)
 
     def subsample(self, images: Any, stride: tuple[int, int]) -> Any:
@@ -358,7 +359,7 @@ def _shape_of(
 
 
 def _convolve_by_products(images: Any, kernel: Any, **how: Any) -> Any:
-    """Convolves small images as one matrix product of their patches and the kernel.
+    """Convolves narrow images as one matrix product of their patches and the kernel.
 
     TensorFlow derives the gradients, which are matrix products, too.
     """

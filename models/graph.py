@@ -279,6 +279,8 @@ class GraphNetwork(Network[Tensor]):
         batches. None: batch norm uses the moments of its own batch.
       recomputes: whether training stores only the inputs of blocks (`Network.block`), and the
         backward pass computes the values inside them again.
+      onednn: whether TensorFlow computes convolutions on this CPU with oneDNN. Evaluation then
+        computes those that may be wrong in 16 bits by matrix products.
       fold_batch_norm: whether batch norm after a convolution may be replaced by a factor of the
         kernel and a bias; only in evaluation, on a CPU.
     """
@@ -298,6 +300,7 @@ class GraphNetwork(Network[Tensor]):
         conv_gradients: str = "library",
         synchronise: Synchronise | None = None,
         recomputes: bool = False,
+        onednn: bool = False,
         fold_batch_norm: bool = False,
     ) -> None:
         super().__init__(num_classes, training=training, batch_norm=model.batch_norm)
@@ -314,6 +317,8 @@ class GraphNetwork(Network[Tensor]):
         self._seed = seed
         self._training_steps = training_steps
         self._cpu_operations = CpuOperations(conv_gradients) if on_cpu and training else None
+        avoids = onednn and on_cpu and not training
+        self._evaluated = CpuOperations("onednn-avx2") if avoids else None
         self._synchronise = synchronise
         self._recomputes = recomputes and training
         self._folds = fold_batch_norm and on_cpu and not training
@@ -448,6 +453,11 @@ class GraphNetwork(Network[Tensor]):
             return operations.conv(x, kernel, strides, window.padding)
         if operations is not None:
             return operations.grouped_conv(operation, x, kernel, strides, window.padding)
+        operations = None if self._channels_first else self._evaluated
+        if operations and operations.must_avoid_library(x, kernel, strides, window.padding):
+            if grouped:
+                return operations.grouped_conv(operation, x, kernel, strides, window.padding)
+            return operations.conv(x, kernel, strides, window.padding)
         scope = tf.get_current_name_scope()
 
         def convolve(kernel: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from cnnbench.run.driver.console import Console, DisplayInterval
 from cnnbench.run.driver.host_metrics import HostMetricsExecutor, PendingEvaluation, Rows
 from cnnbench.run.driver.membership import SharedInterrupts
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.step.tower import share_moving_averages
+from cnnbench.run.step.tower import doubtful_layer_notice, share_moving_averages
 from cnnbench.run.step.tracing import TowerCopier, TracedFunction
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
@@ -61,12 +61,16 @@ class Evaluator:
         self._devices = manager.get_devices()
         kind = "cpu" if is_cpu(self._devices[0]) else "gpu"
         self._data_format = runtime.resolve_data_format(plan.params.data_format, kind)
+        self._onednn = kind == "cpu" and runtime.uses_onednn_convolutions(plan)
         self._warm = False
         self.notices: list[str] = []
         # The step is traced here, so that the first printed rate excludes the tracing time.
         self._function = TracedFunction(
             "the evaluation", self._build_evaluation_step, inputs.step_argument_specs
         )
+        doubt = doubtful_layer_notice(plan, self._devices[0], self._function.concrete.graph)
+        if doubt:
+            self.notices.append(doubt)
 
     def run(
         self, global_step: int, console: Console, interrupts: SharedInterrupts
@@ -184,6 +188,7 @@ class Evaluator:
             training=False,
             data_format=self._data_format,
             compute_dtype=self._plan.numerics.dtype,
+            onednn=self._onednn,
         ).forward(batch.features)
         losses = self._model.loss(outputs, batch.labels)
         metrics = self._model.metrics(outputs, batch.labels)

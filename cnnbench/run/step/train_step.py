@@ -25,10 +25,8 @@ from cnnbench.base.job import is_cpu
 from cnnbench.data.dataset import InputSource, TowerBatch
 from cnnbench.data.pipeline import ReadCallbacks, ScalarReader
 from cnnbench.data.prefetch import CoordinatedInput
-from cnnbench.models.cpu_operations import doubtful_layers
 from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.tower import (
     AutoLossScale,
     Factor,
@@ -38,6 +36,7 @@ from cnnbench.run.step.tower import (
     TowerResult,
     calibration_examples,
     divide_by_scale,
+    doubtful_layer_notice,
     inverse_scale,
 )
 from cnnbench.run.step.tracing import TowerCopier, TracedFunction, build_loop, select_nest
@@ -159,7 +158,7 @@ class TrainStep:
             self._earlier = TracedFunction("a pass", self._build_earlier_pass, (_PASS, *signature))
         self.function = self._trace()
         self.graph: tf.Graph = self.function.concrete.graph
-        self.doubt = self._describe_doubtful_layer()
+        self.doubt = doubtful_layer_notice(self._plan, self._devices[0], self.graph)
         if self.doubt:
             self.notices.append(self.doubt)
         if where := ", ".join(self._towers[0].undeclared_variable_locations):
@@ -173,22 +172,6 @@ class TrainStep:
             rates, batches = tf.TensorSpec([steps], tf.float32), signature * (steps * passes)
             name = "the steps of an execution"
             self._execution = TracedFunction(name, self._build_step_loop, (rates, *batches))
-
-    def _describe_doubtful_layer(self) -> str:
-        plan, on_cpu = self._plan, is_cpu(self._devices[0])
-        narrow = tf.as_dtype(plan.numerics.dtype).size == 2
-        if not (plan.work.trains and narrow and on_cpu and runtime.uses_onednn_convolutions(plan)):
-            return ""
-        layers = doubtful_layers(self.graph)
-        if not layers:
-            return ""
-        remedy = "--precision=fp32"
-        if plan.params.conv_gradients == "library":
-            remedy = "--conv_gradients=auto"
-        return (
-            f"TensorFlow may compute wrong gradients of {layers[0]} in 16 bits, because its images "
-            f"are small; use {remedy}"
-        )
 
     def _trace(self) -> TracedFunction:
         """Traces the step without running it. This takes seconds for a deep network."""
