@@ -370,7 +370,14 @@ def _origin(entry: HistoryEntry, has_side: bool) -> Origin:
     """Returns what a point measured. Without a side, a commit is one point, also if it was the base
     of one experiment and the head of another.
     """
-    return entry.origin if has_side else replace(entry.origin, side="")
+    if has_side or not entry.origin.side:
+        return entry.origin
+    return _without_side(entry.origin)
+
+
+@lru_cache(maxsize=1024)
+def _without_side(origin: Origin) -> Origin:
+    return replace(origin, side="")
 
 
 def _selected_entries(
