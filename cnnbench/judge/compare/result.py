@@ -205,9 +205,12 @@ class MetricResult:
     @property
     def what_is_known(self) -> str:
         """Text with the change, without advice about further pairs or processes."""
-        if self.judgement.low is None or self.verdict is not Verdict.INCONCLUSIVE:
-            return self.judgement.reason
-        return f"{self.known_change}: {self.open_question}"
+        judgement = self.judgement
+        if self.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
+            return f"{self.known_change}: {self.open_question}"
+        if judgement.at_least is not None and judgement.change is not None:
+            return f"{self.estimate}: too few values to prove a change"
+        return judgement.reason
 
     @property
     def severity(self) -> tuple[int, float]:

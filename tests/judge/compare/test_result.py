@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.judge.compare import compare_records
+from cnnbench.judge.compare import Criteria, compare_records
 
 FAST, SLOW = 200.0, 36.0
 
@@ -40,3 +40,12 @@ def test_noise_is_named(compared, speeds, two_speeds, values):
         assert entry.two_speeds is None
     else:
         assert [1e3 * one for one in entry.two_speeds] == pytest.approx(two_speeds, abs=0.05)
+
+
+def test_what_is_known_at_an_interim_analysis_contains_no_advice(lenet_runs):
+    runs = lenet_runs()
+    base, new = runs.of(*range(100, 105)), runs.of(*range(90, 95))
+    result = compare_records(base, new, Criteria(paired=True)).entries[0].main
+    assert (result.judgement.low, result.judgement.at_least) == (None, 6)
+    assert "6 pairs" in result.judgement.reason
+    assert ("-9.8 %" in result.what_is_known, "pairs" in result.what_is_known) == (True, False)
