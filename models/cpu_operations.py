@@ -114,8 +114,9 @@ def doubtful_layers(graph: Any) -> tuple[str, ...]:
     for operation in graph.get_operations():
         if operation.type not in _CONVOLUTIONS or None in (x.shape.rank for x in operation.inputs):
             continue
-        strides, padding, layout = map(operation.get_attr, ("strides", "padding", "data_format"))
-        shape = _shape_of(*operation.inputs, strides, padding.decode(), layout.decode())
+        (images, kernel), strides = operation.inputs, operation.get_attr("strides")
+        padding, layout = (operation.get_attr(name).decode() for name in ("padding", "data_format"))
+        shape = _shape_of(images, kernel, strides, padding, layout)
         if None not in (*shape.image, *shape.size) and is_wrong_in_library(shape):
             name = _TOWER.sub("", operation.name)
             layers[name.rpartition("/")[0] or name] = None
@@ -354,7 +355,7 @@ def _shape_of(
         filters=kernel.shape[3],
         padding=padding,
         bits=8 * images.dtype.size,
-        stride=tuple(strides[row : row + 2]),
+        stride=(strides[row], strides[row + 1]),
     )
 
 
