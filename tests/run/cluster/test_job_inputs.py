@@ -173,7 +173,7 @@ def test_a_job_that_computes_does_not_wait_for_input(tmp_path, mode):
     ("mode", "kind"),
     [
         ("parameter_server", "numpy"),
-        ("parameter_server --nocross_replica_sync", "generator"),
+        ("parameter_server --nocross_replica_sync", "numpy"),
         ("collective_all_reduce", "numpy"),
     ],
 )
