@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -38,6 +38,7 @@ from cnnbench.judge.history import (
     Contents,
     Metric,
     Selection,
+    TimeSeries,
     Trend,
     all_series,
     contents,
@@ -190,7 +191,7 @@ def main(argv: Sequence[str]) -> int:
     trends = _find_trends(options, folder_contents, metric, since, commits, rules)
     remarks = page.history_remarks(trends, metric, commits)
     for other in () if any(found.steps for found in trends) else others:
-        hidden = _find_trends(options, folder_contents, other, since, commits, rules)
+        hidden = _trends_of((one.series.of_metric(other) for one in trends), options, other, rules)
         remarks += page.other_metric_remarks(hidden, other)
     remarks += page.accepted_commit_remarks(trends, rules)
     document = HistoryDocument(metric, trends, remarks, folder_contents.skipped, fails_on, rules)
@@ -284,19 +285,19 @@ def _find_trends(
     if not series:
         selected = {name: value for name, value in (*wanted.items(), ("since", since)) if value}
         _raise_nothing_selected(options, selected, folder_contents, metric)
-    if options.threshold is not None:
-        return tuple(
-            trend(configuration_series, metric, options.threshold * metric.threshold_scale)
-            for configuration_series in series
-        )
-    return tuple(
-        trend(
-            configuration_series,
-            metric,
-            rules.threshold(configuration_series.configuration, metric),
-        )
-        for configuration_series in series
-    )
+    return _trends_of(series, options, metric, rules)
+
+
+def _trends_of(
+    series: Iterable[TimeSeries], options: HistoryFlags, metric: Metric, rules: Rules
+) -> tuple[Trend, ...]:
+    found = []
+    for one in series:
+        threshold = rules.threshold(one.configuration, metric)
+        if options.threshold is not None:
+            threshold = options.threshold * metric.threshold_scale
+        found.append(trend(one, metric, threshold))
+    return tuple(found)
 
 
 def _raise_nothing_selected(

@@ -225,8 +225,14 @@ def _history_documents(
             ]
             remarks_of_metric = history_remarks(trends, metric, commits)
             if metric is THROUGHPUT and not any(found.steps for found in trends):
-                series_of_cpu_time = all_series(of, CPU_TIME, order=order)
-                others = [trend(series, CPU_TIME) for series in series_of_cpu_time]
+                others = [
+                    trend(
+                        found.series.of_metric(CPU_TIME),
+                        CPU_TIME,
+                        rules.threshold(found.series.configuration, CPU_TIME),
+                    )
+                    for found in trends
+                ]
                 remarks_of_metric += other_metric_remarks(others, CPU_TIME)
             remarks_of_metric += accepted_commit_remarks(trends, rules)
             histories.append(

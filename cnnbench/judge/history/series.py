@@ -292,6 +292,19 @@ class TimeSeries:
     empty: tuple[SeriesPoint, ...] = field(metadata=key_metadata("without_value"))
     before: str = field(default="", metadata=HIDDEN)
 
+    def of_metric(self, metric: Metric) -> TimeSeries:
+        """The points with the values of another metric, which the entries must contain."""
+        points = []
+        for point in self.points:
+            values, hosts = _values_and_hosts(point.runs, metric)
+            points.append(replace(point, values=values, hosts=hosts))
+        lacking = tuple(point for point in points if not point.values)
+        return replace(
+            self,
+            points=tuple(point for point in points if point.values),
+            empty=self.empty + lacking,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
@@ -331,8 +344,12 @@ def all_series(
     one_revision = {revision for revision, other in _revisions(pairs) if revision == other}
     groups: dict[tuple[str, str], _Points] = {}
     for place, entry in chosen:
-        has_side = by != "commit" or revision_of(entry) in one_revision
-        point = (_point_name(entry, by), _origin(entry, has_side))
+        origin = entry.origin
+        # Without a side, a commit is one point, also if it was the base of one experiment and the
+        # head of another.
+        if origin.side and by == "commit" and revision_of(entry) not in one_revision:
+            origin = _without_side(origin)
+        point = (_point_name(entry, by), origin)
         groups.setdefault(place, {}).setdefault(point, []).append(entry)
     revisions = RevisionOrder([entry for _, entry in chosen], pairs, order)
     all_points = {place: _series_points(points, metric) for place, points in groups.items()}
@@ -364,15 +381,6 @@ def all_series(
     return tuple(
         sorted(series, key=lambda group: natural_key(f"{group.configuration} {group.machine}"))
     )
-
-
-def _origin(entry: HistoryEntry, has_side: bool) -> Origin:
-    """Returns what a point measured. Without a side, a commit is one point, also if it was the base
-    of one experiment and the head of another.
-    """
-    if has_side or not entry.origin.side:
-        return entry.origin
-    return _without_side(entry.origin)
 
 
 @lru_cache(maxsize=1024)
@@ -412,20 +420,28 @@ def _series_points(runs_by_point: _Points, metric: Metric) -> list[SeriesPoint]:
     }
     made = []
     for (name, origin), runs in runs_by_point.items():
-        good = [run for run in runs if run.status == "ok" and metric.name in run.values]
-        usable = [run for run in good if run.values[metric.name] > 0 or not metric.relative]
+        values, hosts = _values_and_hosts(runs, metric)
         made.append(
             SeriesPoint(
                 name=name,
                 origin=origin,
                 runs=tuple(runs),
-                values=tuple(run.values[metric.name] for run in usable),
+                values=values,
                 failed=sum(run.status != "ok" for run in runs),
                 detail=details[name][origin],
-                hosts=tuple(run.hostname for run in usable),
+                hosts=hosts,
             )
         )
     return made
+
+
+def _values_and_hosts(
+    runs: Sequence[HistoryEntry], metric: Metric
+) -> tuple[tuple[float, ...], tuple[str, ...]]:
+    """Values of a metric in the successful runs of a point, and the names of their hosts."""
+    good = [run for run in runs if run.status == "ok" and metric.name in run.values]
+    usable = [run for run in good if run.values[metric.name] > 0 or not metric.relative]
+    return tuple(run.values[metric.name] for run in usable), tuple(run.hostname for run in usable)
 
 
 def _check_grouping(by: str, entries: Sequence[HistoryEntry]) -> None:
