@@ -22,7 +22,6 @@ import platform
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import metadata
 from typing import Any, TypeAlias
 
 from cnnbench import version as own
@@ -262,6 +261,9 @@ GROUPS: tuple[FactGroup, ...] = (
 
 
 def _package_version(package: str) -> str | None:
+    # This import takes 10 ms, and most commands need no facts.
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
