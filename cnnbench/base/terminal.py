@@ -53,12 +53,18 @@ class ErrorStoringStream:
     def take_descriptor(self) -> None:
         """Makes this stream write to a copy of its file descriptor, so that later redirections have
         no effect.
+
+        They have no effect on a stream without a descriptor, which stays as it is.
         """
         before = self._stream
         before.flush()
+        try:
+            descriptor = os.dup(before.fileno())
+        except io.UnsupportedOperation:
+            return
         # With `closefd=False`, the stream stays open until the process exits, without a warning.
         self._stream = open(  # noqa: SIM115
-            os.dup(before.fileno()),
+            descriptor,
             "w",
             1,
             encoding=before.encoding,

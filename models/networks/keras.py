@@ -268,10 +268,14 @@ def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclarati
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
-        with open(theirs, "wb") as stream:
-            os.close(ours)
-            stream.write(pickle.dumps(_declaration_or_error(declare)))
-        os._exit(0)
+        code = 1
+        try:
+            with open(theirs, "wb") as stream:
+                os.close(ours)
+                stream.write(pickle.dumps(_declaration_or_error(declare)))
+            code = 0
+        finally:
+            os._exit(code)  # The child never returns to the callers of this function.
     os.close(theirs)
     with open(ours, "rb") as stream:
         data = stream.read()

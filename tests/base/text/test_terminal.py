@@ -5,11 +5,19 @@ Tests cnnbench/base/terminal.py.
 
 import contextlib
 import io
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
-from cnnbench.base.terminal import LineWriter, is_terminal, print_result, tolerating_output_errors
+from cnnbench.base.terminal import (
+    ErrorStoringStream,
+    LineWriter,
+    is_terminal,
+    print_result,
+    tolerating_output_errors,
+)
 
 
 class Left(io.StringIO):
@@ -63,3 +71,22 @@ def test_a_standard_stream_is_otherwise_the_stream(tmp_path):
 def test_a_product_ends_with_its_line(capsys, text):
     print_result(text)
     assert capsys.readouterr().out == "text\n"
+
+
+def test_a_stream_without_a_descriptor_stays_as_it_is() -> None:
+    stream = io.StringIO()
+    kept = ErrorStoringStream(stream)
+    kept.take_descriptor()
+    kept.write("text")
+    assert stream.getvalue() == "text"
+
+
+def test_a_stream_with_a_copy_of_its_descriptor_ignores_later_redirections(tmp_path: Path) -> None:
+    first, later = tmp_path / "first", tmp_path / "later"
+    with open(first, "w") as stream, open(later, "w") as other:
+        kept = ErrorStoringStream(stream)
+        kept.take_descriptor()
+        os.dup2(other.fileno(), stream.fileno())
+        kept.write("text\n")
+        kept.flush()
+    assert (first.read_text(), later.read_text()) == ("text\n", "")
