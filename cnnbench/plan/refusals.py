@@ -320,8 +320,8 @@ CONTRADICTIONS: tuple[FlagRule[RunPlan], ...] = (
     refuse(
         "find_batch_size",
         lambda p: p.params.find_batch_size,
-        "works only in cnnbench run, as a command on Linux; for other commands, find the batch "
-        "size with cnnbench run --find_batch_size, and give it as --batch_size",
+        "works only in cnnbench run without --repeats, as a command on Linux; otherwise, find the "
+        "batch size with cnnbench run --find_batch_size, and give it as --batch_size",
     ),
     refuse("num_batches", lambda p: p.params.num_epochs, _one_of_two("num_epochs")),
     refuse(

@@ -99,13 +99,14 @@ def stream_descriptor(path: str) -> int | None:
 
 
 def is_stream(path: str) -> bool:
-    """Whether a path names an open file or a named pipe. Results are written into streams as they
-    are; all other output files are replaced.
+    """Whether a path names an open file, a named pipe or a character device such as /dev/null.
+    Results are written into streams as they are; all other output files are replaced.
     """
     if stream_descriptor(path) is not None:
         return True
     with contextlib.suppress(OSError, ValueError):
-        return stat.S_ISFIFO(os.stat(path).st_mode)
+        mode = os.stat(path).st_mode
+        return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
     return False
 
 

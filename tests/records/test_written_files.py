@@ -138,15 +138,17 @@ def test_the_status_of_a_training(tmp_path: Path) -> None:
 )
 def test_paths_of_open_files(path: str, number: int | None) -> None:
     assert stream_descriptor(path) == number
-    assert is_stream(path) == (number is not None)
+    assert is_stream(path) == (number is not None or path == os.devnull)
 
 
 def test_streams_are_written_as_they_are(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert is_stream(str(tmp_path / "pipe"))
+    assert is_stream(os.devnull)
     assert not is_stream(str(tmp_path / "none"))
     opened = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
     os.write(opened, b"before ")
+    write_bytes("output", os.devnull, b"x")
     write_bytes("output", f"/dev/fd/{opened}", b"x")
     os.close(opened)
     assert (tmp_path / "file").read_bytes() == b"before x"
