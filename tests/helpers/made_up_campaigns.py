@@ -83,7 +83,7 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         yield place
 
     def subject(place: Any) -> Subject:
-        return Subject(repository="nets", revision=Path(place).name, dirty=False)
+        return Subject(repository="nets", revision=Path(place or ".").name, dirty=False)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
