@@ -344,12 +344,7 @@ def all_series(
     one_revision = {revision for revision, other in _revisions(pairs) if revision == other}
     groups: dict[tuple[str, str], _Points] = {}
     for place, entry in chosen:
-        origin = entry.origin
-        # Without a side, a commit is one point, also if it was the base of one experiment and the
-        # head of another.
-        if origin.side and by == "commit" and revision_of(entry) not in one_revision:
-            origin = _without_side(origin)
-        point = (_point_name(entry, by), origin)
+        point = (_point_name(entry, by), _origin(entry, by, one_revision))
         groups.setdefault(place, {}).setdefault(point, []).append(entry)
     revisions = RevisionOrder([entry for _, entry in chosen], pairs, order)
     all_points = {place: _series_points(points, metric) for place, points in groups.items()}
@@ -381,6 +376,16 @@ def all_series(
     return tuple(
         sorted(series, key=lambda group: natural_key(f"{group.configuration} {group.machine}"))
     )
+
+
+def _origin(entry: HistoryEntry, by: str, one_revision: Collection[Revision]) -> Origin:
+    """Returns what a point measured. Without a side, a commit is one point, also if it was the base
+    of one experiment and the head of another. Both sides of an experiment with `one_revision` are
+    points.
+    """
+    if not entry.origin.side or by != "commit" or revision_of(entry) in one_revision:
+        return entry.origin
+    return _without_side(entry.origin)
 
 
 @lru_cache(maxsize=1024)
