@@ -20,7 +20,13 @@ from cnnbench.base.terminal import (
     print_result,
     print_warning,
 )
-from cnnbench.base.text import count_text, first_few, nearest_word, result_label_fault
+from cnnbench.base.text import (
+    count_text,
+    first_few,
+    nearest_word,
+    result_label_fault,
+    shortened,
+)
 from cnnbench.cli.commands import PluginFlags
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
@@ -110,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
     if options.reader:
         READERS.find(options.reader)
     found = [*_find_files(paths)]
-    records, skipped, copies = _read_records(found, options)
+    texts, records, skipped, copies = _read_records(found, options)
     _check_names(options, records)
     foreign = [line for line in skipped if line.is_foreign]
     if skipped and options.strict:
@@ -133,13 +139,13 @@ def main(argv: Sequence[str]) -> int:
             sections_to_text([[make_table(map(_record_row, records))]]) if records else "no records"
         )
     else:
-        written = _write_records(Path(options.results), records)
-        texts = [f"{count_text(written[NEW], 'record', 'records')} written to {options.results}"]
+        written = _write_records(Path(options.results), records, texts)
+        done = [f"{count_text(written[NEW], 'record', 'records')} written to {options.results}"]
         for outcome in (REPLACED, KNOWN):
-            texts += [f"{written[outcome]} {outcome}"] if written[outcome] else []
+            done += [f"{written[outcome]} {outcome}"] if written[outcome] else []
         if copies:
-            texts.append(f"{count_text(copies, 'copy', 'copies')} with the same content left out")
-        print_notice("; ".join(texts))
+            done.append(f"{count_text(copies, 'copy', 'copies')} with the same content left out")
+        print_notice("; ".join(done))
     return ExitCode.INCONCLUSIVE if len(skipped) > len(foreign) else ExitCode.OK
 
 
@@ -173,12 +179,13 @@ def _find_files(paths: Sequence[str]) -> Iterator[str | SkippedLine]:
 
 def _read_records(
     found: Sequence[str | SkippedLine], options: ImportFlags
-) -> tuple[Sequence[RunRecord], Sequence[SkippedLine], int]:
-    """Reads the records in all found files; also returns skipped lines, with those in `found`, and
-    the number of duplicates.
+) -> tuple[Sequence[str], Sequence[RunRecord], Sequence[SkippedLine], int]:
+    """Reads the records in all found files. Returns the JSON text of each record, the records,
+    skipped lines, with those in `found`, and the number of duplicates.
 
-    Files with equal content result in one record.
+    Files with equal content result in one record. A record whose text cannot be read is skipped.
     """
+    texts: dict[str, str] = {}
     records: dict[str, RunRecord] = {}
     copies = 0
     skipped: list[SkippedLine] = []
@@ -197,11 +204,26 @@ def _read_records(
         except PathError as error:
             records_read, problems = (), (SkippedLine(path, 0, error.reason),)
         for record in records_read:
-            copies += record.run_id in records
-            records.setdefault(record.run_id, record)
+            if record.run_id in records:
+                copies += 1
+                continue
+            try:
+                text = record.to_json()
+                RunRecord.from_json(text)
+            except ValueError as error:
+                skipped.append(_invalid(path, record, error))
+                continue
+            texts[record.run_id], records[record.run_id] = text, record
         skipped += problems
     progress.finish()
-    return tuple(records.values()), skipped, copies
+    return tuple(texts.values()), tuple(records.values()), skipped, copies
+
+
+def _invalid(path: str, record: RunRecord, error: ValueError) -> SkippedLine:
+    """The reason why a record is skipped whose JSON text is not valid."""
+    name = str(record.config.get("benchmark") or f"run {_imported(record).part}")
+    reason = f"makes no valid record: {shortened(str(error))}"
+    return SkippedLine(path, 0, f"{shortened(name)!r} {reason}")
 
 
 def _skipped_line_warnings(skipped: Iterable[SkippedLine]) -> Iterator[str]:
@@ -239,14 +261,16 @@ def _imported(record: RunRecord) -> Imported:
     return record.imported
 
 
-def _write_records(folder: Path, records: Sequence[RunRecord]) -> Counter[str]:
-    """Writes all records; counts the outcomes of `_write_record`. BenchmarkError if a record cannot
-    be written, for example because another program has moved the folder.
+def _write_records(
+    folder: Path, records: Sequence[RunRecord], texts: Sequence[str]
+) -> Counter[str]:
+    """Writes the JSON texts of all records; counts the outcomes of `_write_record`. BenchmarkError
+    if a record cannot be written, for example because another program has moved the folder.
     """
     written: Counter[str] = Counter()
     try:
-        for record in records:
-            written[_write_record(folder, record)] += 1
+        for record, text in zip(records, texts, strict=True):
+            written[_write_record(folder, record, text)] += 1
     except (OSError, PathError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         done = f"{written.total()} of {count_text(records, 'record', 'records')} written"
@@ -256,8 +280,9 @@ def _write_records(folder: Path, records: Sequence[RunRecord]) -> Counter[str]:
     return written
 
 
-def _write_record(folder: Path, record: RunRecord) -> str:
-    """Writes a record, unless the folder already has an equal one. Returns NEW, REPLACED or KNOWN.
+def _write_record(folder: Path, record: RunRecord, text: str) -> str:
+    """Writes the JSON text of a record, unless the folder already has an equal one. Returns NEW,
+    REPLACED or KNOWN.
 
     A record that was imported with other flags, such as another label, is replaced.
     """
@@ -268,14 +293,14 @@ def _write_record(folder: Path, record: RunRecord) -> str:
     name = f"{program}-{imported.sha256[:20]}-{imported.part}.json"
     path = folder / imported.sha256[:2] / name
     exists = path.exists()
-    if exists and _is_equal(path, record):
+    if exists and _is_equal(path, record, text):
         return KNOWN
     path.parent.mkdir(exist_ok=True)
-    write_atomically(path.resolve(), record.to_json().encode(), durable=False)
+    write_atomically(path.resolve(), text.encode(), durable=False)
     return REPLACED if exists else NEW
 
 
-def _is_equal(path: Path, record: RunRecord) -> bool:
+def _is_equal(path: Path, record: RunRecord, text: str) -> bool:
     """Whether a file contains a record, apart from the name and the time of the imported file."""
     try:
         there = RunRecord.from_json(read_file(path))
@@ -284,7 +309,7 @@ def _is_equal(path: Path, record: RunRecord) -> bool:
     if START in _imported(record).unknown:
         there = replace(there, started_at=record.started_at)
     imported = there.imported and replace(there.imported, file=_imported(record).file)
-    return replace(there, imported=imported).to_json() == record.to_json()
+    return replace(there, imported=imported).to_json() == text
 
 
 def _record_row(record: RunRecord) -> Row:

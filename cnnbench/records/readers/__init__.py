@@ -324,17 +324,6 @@ class ResultFile:
         except ValueError:
             return None
 
-    def is_readable(self, record: RunRecord) -> bool:
-        """Whether a record can be read after it has been written. Otherwise, reports why not."""
-        try:
-            RunRecord.from_json(record.to_json())
-        except ValueError as error:
-            part = 1 if record.imported is None else record.imported.part
-            name = str(record.config.get("benchmark") or f"run {part}")
-            self.skip(0, name, f"makes no valid record: {shortened(str(error))}")
-            return False
-        return True
-
     def _newly_skipped_lines(self) -> tuple[int, ...]:
         """Numbers of the lines that were skipped since the previous record was made."""
         last = self.skipped[self._counted :]
@@ -610,7 +599,7 @@ def read_results(
     try:
         with plugins.reporting_plugin_errors(UsageError):
             chosen = chosen or _find_reader(file)
-            records = () if chosen is None else tuple(filter(file.is_readable, chosen.read(file)))
+            records = () if chosen is None else tuple(chosen.read(file))
     except _MALFORMED as error:
         if chosen and plugins.plugin_of_object("reader", chosen.name) is not None:
             raise
