@@ -223,7 +223,7 @@ def _invalid(path: str, record: RunRecord, error: ValueError) -> SkippedLine:
     """The reason why a record is skipped whose JSON text is not valid."""
     name = str(record.config.get("benchmark") or f"run {_imported(record).part}")
     reason = f"makes no valid record: {shortened(str(error))}"
-    return SkippedLine(path, 0, f"{shortened(name)!r} {reason}")
+    return SkippedLine.quoting(path, 0, name, reason)
 
 
 def _skipped_line_warnings(skipped: Iterable[SkippedLine]) -> Iterator[str]:

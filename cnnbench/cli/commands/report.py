@@ -37,7 +37,15 @@ from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.configuration import records_to_measurements
 from cnnbench.judge.compare.result import FAIL_ON
-from cnnbench.judge.history import METRICS, HistoryEntry, all_series, trend
+from cnnbench.judge.history import (
+    METRICS,
+    HistoryEntry,
+    Metric,
+    TimeSeries,
+    Trend,
+    all_series,
+    trend,
+)
 from cnnbench.judge.history.page import (
     HistoryDocument,
     accepted_commit_remarks,
@@ -219,26 +227,21 @@ def _history_documents(
         of = [entry for entry in entries if entry.kind in metric.kinds]
         if len({entry.origin.code_state for entry in of if entry.commit}) > 1:
             order = None if commits is None else commits.places
-            trends = [
-                trend(series, metric, rules.threshold(series.configuration, metric))
-                for series in all_series(of, metric, order=order)
-            ]
+            trends = _trends_of(all_series(of, metric, order=order), metric, rules)
             remarks_of_metric = history_remarks(trends, metric, commits)
             if metric is THROUGHPUT and not any(found.steps for found in trends):
-                others = [
-                    trend(
-                        found.series.of_metric(CPU_TIME),
-                        CPU_TIME,
-                        rules.threshold(found.series.configuration, CPU_TIME),
-                    )
-                    for found in trends
-                ]
+                series_of_cpu_time = [found.series.of_metric(CPU_TIME) for found in trends]
+                others = _trends_of(series_of_cpu_time, CPU_TIME, rules)
                 remarks_of_metric += other_metric_remarks(others, CPU_TIME)
             remarks_of_metric += accepted_commit_remarks(trends, rules)
             histories.append(
                 HistoryDocument(metric, trends, remarks_of_metric, fail_on=fail_on, rules=rules)
             )
     return histories
+
+
+def _trends_of(series: Iterable[TimeSeries], metric: Metric, rules: Rules) -> list[Trend]:
+    return [trend(one, metric, rules.threshold(one.configuration, metric)) for one in series]
 
 
 def _history_answers_and_sections(

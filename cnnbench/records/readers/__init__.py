@@ -77,6 +77,13 @@ class SkippedLine(NamedTuple):
     reason: str
     is_foreign: bool = False
 
+    @classmethod
+    def quoting(
+        cls, path: str, line: int, text: str, reason: str, *, is_foreign: bool = False
+    ) -> SkippedLine:
+        """Creates a `SkippedLine` whose reason begins with the quoted, shortened `text`."""
+        return cls(path, line, f"{shortened(text, _MOST_SHOWN)!r} {reason}", is_foreign)
+
     def __str__(self) -> str:
         where = f"{self.path}: line {self.line}" if self.line else self.path
         return f"{where}: {self.reason}"
@@ -165,8 +172,7 @@ class ResultFile:
         """Reports a line that the reader could not read or, if `line` is 0, a value of the whole
         file.
         """
-        shown = shortened(text, _MOST_SHOWN)
-        skipped = SkippedLine(self.path, line, f"{shown!r} {reason}", is_foreign)
+        skipped = SkippedLine.quoting(self.path, line, text, reason, is_foreign=is_foreign)
         if skipped not in self._reported:
             self._reported.add(skipped)
             self.skipped.append(skipped)
