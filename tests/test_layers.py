@@ -32,9 +32,11 @@ INSIDE = {
     "base": (
         ("files", "interrupts", "stats", "text"),
         ("charts", "job", "inference", "plugins", "rules", "slow_steps", "terminal", "time_series"),
-        ("document", "levels", "registry", "rendezvous"),
+        ("document", "launcher", "levels", "message", "probe", "registry"),
+        ("meeting",),
+        ("rendezvous",),
     ),
-    "run": (("runtime",), ("cluster", "observe", "step"), ("driver",)),
+    "run": (("runtime",), ("handshake", "observe", "step", "watchdog"), ("driver",)),
     "judge": (("metrics",), ("compare",), ("explain",), ("report",), ("history",)),
     "lab": (("all_reduce", "predict", "roofline"),),
     "campaigns": (

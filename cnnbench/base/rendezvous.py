@@ -1,654 +1,29 @@
-"""Connects the processes of a job: reads their addresses from environment variables, exchanges
-addresses between processes, and probes whether their servers answer.
-
-`probe_grpc_server` sends the beginning of an HTTP/2 connection and expects the first frame of the
-answer. A successful connection is not enough: the kernel still accepts connections for a stopped
-process, which cannot answer.
-
-The values of --cluster select the source. ``tf_config``: TF_CONFIG, which TensorFlow's strategies
-also read. ``slurm``: the variables that srun sets for its tasks. ``kubernetes``: a StatefulSet or
-an Indexed Job behind a headless service, as in cli/jobs/kubernetes.yaml. ``mpi``: only the rank is
-known at first, and the processes exchange their addresses when the run begins.
+"""Exchanges addresses between the processes of a job that know only their ranks.
 
 The exchange uses MPI if mpi4py is installed. Otherwise rank 0 listens on an address that all
-processes know. It confirms each connection, and sends the list of addresses when all processes have
-connected. If a connection closes earlier, its process has ended; rank 0 reports this to the other
-processes, including processes that connect later. Nothing is authenticated; the length of lines is
-limited.
+processes know. It confirms each call, and sends the list of addresses when all processes have
+called. If a connection closes earlier, its process has ended; rank 0 reports this to the other
+processes, including processes that call later.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import itertools
-import json
-import math
-import os
-import re
+import errno
 import socket
-import threading
-import time
-import zlib
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
-from cnnbench.base.files import parse_json
-from cnnbench.base.job import (
-    CONTROLLER,
-    HOST,
-    LARGEST_PORT,
-    PS,
-    WORKER,
-    Job,
-    ReservedPorts,
-    Task,
-    host_and_port,
-    is_address,
-)
-from cnnbench.base.text import count_text, to_terminal_line
-from cnnbench.errors import BenchmarkError, FlagError, UsageError
-
-# Functions that wait for other processes of a job and report which processes are missing.
-
-T = TypeVar("T")
-
-RETRY_SECONDS = 0.1
-"""Interval between two attempts to connect to another process."""
-
-REPORT_SECONDS = 5.0
-"""Interval between two reports of missing processes."""
-
-
-async def report_missing_processes(
-    tell: Callable[[str], None], missing: Callable[[], str]
-) -> NoReturn:
-    """Reports every few seconds which processes are `missing`, until the coroutine is cancelled."""
-    while True:
-        await asyncio.sleep(REPORT_SECONDS)
-        tell(f"waiting for {missing()}")
-
-
-def run_coroutine(main: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine like `asyncio.run`, but does not wait for unfinished look-ups of host names.
-
-    A look-up blocks a thread for minutes if no name server answers. With asyncio's default
-    executor, asyncio would join this thread when the loop ends, and Python at its exit.
-    """
-
-    async def with_daemon_threads() -> T:
-        asyncio.get_running_loop().set_default_executor(_DaemonThreadExecutor())
-        return await main
-
-    return asyncio.run(with_daemon_threads())
-
-
-class _DaemonThreadExecutor(ThreadPoolExecutor):
-    """Executor that runs each call in a new daemon thread. (asyncio requires a
-    ThreadPoolExecutor.)
-    """
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Starts a call in a daemon thread, which nothing joins."""
-        future: Future[T] = Future()
-
-        def call() -> None:
-            try:
-                future.set_result(fn(*args, **kwargs))
-            except BaseException as error:
-                future.set_exception(error)
-
-        future.set_running_or_notify_cancel()
-        threading.Thread(target=call, name="look-up", daemon=True).start()
-        return future
-
-
-# Functions that probe the gRPC servers of other tasks. They do not need TensorFlow.
-
-OK = "ok"
-REFUSED = "nobody listens there"
-SILENT = "does not answer"
-UNKNOWN_HOST = "unknown host"
-UNREACHABLE = "cannot be reached"
-NOT_GRPC = "another program answers there"
-NAMED = "named by TensorFlow"
-
-# A client begins with the connection preface and an empty SETTINGS frame (RFC 9113, 3.4 and 6.5).
-# The server answers with its own SETTINGS frame. Byte 3 of the frame's header is its type.
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
-_FRAME_HEADER = 9
-_SETTINGS = 4
-
-_MOST_AT_ONCE = 128
-_TASK_OF_TENSORFLOW = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")
-
-
-def probe_grpc_server(address: str, timeout: float = 3.0) -> str:
-    """Probes whether a gRPC server answers at an address. Returns `OK` or the kind of failure."""
-    try:
-        connection = socket.create_connection(host_and_port(address), timeout)
-    except socket.gaierror:
-        return UNKNOWN_HOST
-    except ConnectionRefusedError:
-        return REFUSED
-    except TimeoutError:
-        return SILENT
-    except OSError:
-        return UNREACHABLE
-    with connection:
-        deadline = time.monotonic() + timeout
-        answer = b""
-        try:
-            connection.sendall(_PREFACE)
-            while len(answer) < _FRAME_HEADER:
-                connection.settimeout(max(deadline - time.monotonic(), 0.001))
-                part = connection.recv(_FRAME_HEADER - len(answer))
-                if not part:
-                    return NOT_GRPC
-                answer += part
-        except TimeoutError:
-            return SILENT
-        except OSError:
-            # A connection is reset if the process at the address ends before it answers.
-            return REFUSED
-    return OK if answer[3] == _SETTINGS else NOT_GRPC
-
-
-def wait_for_servers(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
-    """Waits until the servers of all other tasks in the job answer; BenchmarkError after `timeout`
-    seconds.
-
-    Call it before connecting. Every few seconds, `tell` is called with a line about missing tasks.
-    """
-    started = last = time.monotonic()
-    missing = dict.fromkeys(job.peers, "")
-    while missing:
-        missing = failed_probes(job, tuple(missing), timeout=3.0)
-        now = time.monotonic()
-        if missing and now - started >= timeout:
-            raise BenchmarkError(
-                f"{job.task}: waited {timeout:g} s for {task_states_text(job, missing)}"
-            )
-        if missing and now - last >= REPORT_SECONDS:
-            last = now
-            tell(f"waiting for {task_states_text(job, missing)}")
-        if missing:
-            time.sleep(RETRY_SECONDS)
-
-
-def unresponsive_tasks(job: Job, error: BaseException) -> dict[Task, str]:
-    """Finds the tasks that do not answer and therefore probably caused a TensorFlow error. Returns
-    their states, such as "does not answer".
-
-    Tasks that are named in the error message come first. If all tasks answer, only the named tasks
-    are returned.
-    """
-    names = _TASK_OF_TENSORFLOW.findall(str(error))
-    reported_tasks = {Task.of_tensorflow(name, int(index)) for name, index in names}
-    named = [task for task in job.peers if task in reported_tasks]
-    lost = failed_probes(job, job.peers, timeout=5.0)
-    if not lost:
-        return dict.fromkeys(named, NAMED)
-    first = {task: lost[task] for task in named if task in lost}
-    return {**first, **lost}
-
-
-def failed_probes(
-    job: Job,
-    tasks: tuple[Task, ...],
-    timeout: float,
-    ask: Callable[[str, float], str] = probe_grpc_server,
-) -> dict[Task, str]:
-    """Probes the gRPC servers of tasks concurrently. Returns the tasks that do not answer, each
-    with the reason.
-    """
-    if not tasks:
-        return {}
-    with ThreadPoolExecutor(min(len(tasks), _MOST_AT_ONCE)) as pool:
-        states = pool.map(lambda task: ask(job.address(task), timeout), tasks)
-        return {task: state for task, state in zip(tasks, states, strict=True) if state != OK}
-
-
-def task_and_address_text(job: Job, task: Task) -> str:
-    """Formats the name and the address of a task for a message."""
-    return f"{task} ({job.address(task)})" if job.in_cluster else "the run"
-
-
-def task_states_text(job: Job, states: Mapping[Task, object]) -> str:
-    """Formats the names, addresses and states of tasks for a message."""
-    return "; ".join(
-        f"{task_and_address_text(job, task)}: {state}" for task, state in states.items()
-    )
-
-
-# Functions that find out from environment variables which task of a job this process is.
-
-EVALUATOR = "evaluator"
-
-_MOST_TASKS = LARGEST_PORT
-_NUMBER = "([0-9]{1,9})"
-_LONGEST_VALUE = 100
-_KUBERNETES_PORT = 2222
-
-Environment = Mapping[str, str]
-_JobAndLocalRank: TypeAlias = "tuple[Job, int | None]"  # Result of `resolve_job`.
-
-
-class LauncherRanks(NamedTuple):
-    """The rank of this process and the number of processes, read from the variables of a launcher.
-
-    `local_rank` and `local_size` are rank and number of processes on this machine; None if unknown.
-    `job` is an identifier of the job.
-    """
-
-    launcher: str
-    rank: int
-    size: int
-    local_rank: int | None
-    local_size: int | None
-    job: str
-
-    @property
-    def exchange_port(self) -> int:
-        """A port for the address exchange, computed from the job identifier `job`, so that all
-        processes of the job agree on it. It is below the range of ports for outgoing connections.
-        """
-        return 10000 + zlib.crc32(self.job.encode()) % 20000
-
-
-def resolve_job(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | None]:
-    """Finds the job to which this process belongs, and the rank of this process among the processes
-    on its machine (None if unknown).
-
-    `cluster` is the value of --cluster.
-
-    The last `ps` processes are parameter servers (except for TF_CONFIG, which lists them). If
-    `cluster` is "mpi", the addresses are placeholders that contain the ranks.
-
-    Raises:
-      UsageError: a variable is missing or malformed.
-    """
-    return _RESOLVERS[cluster](ps, environ)
-
-
-def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | None:
-    """Detects whether a launcher such as mpirun has started several processes. Returns a
-    description for messages and a suitable value of --cluster.
-
-    The result is None if there was no launcher or only one process. The description names the
-    variable that shows the launcher. The processes need not form one job, because a launcher may
-    also start independent runs. A malformed variable may also belong to a job; then the description
-    is the error message. For an evaluator, the result is None if `evaluates`, because the evaluator
-    is started as intended.
-    """
-    names = [name for name in (*_SIZES, "TF_CONFIG") if environ.get(name)]
-    if not names:
-        return None
-    name = names[0]
-    cluster = _SIZES.get(name, "tf_config")
-    try:
-        job = Job() if name in _SIZES else _job_from_tf_config(0, environ)[0]
-        if job.task.job == EVALUATOR:
-            return None if evaluates else (f"{name} is that of an evaluator", cluster)
-        size = _parse_whole_number(environ, name) if name in _SIZES else len(job.tasks)
-        return (f"{name} is that of {size} processes", cluster) if size > 1 else None
-    except UsageError as error:
-        return str(error), cluster
-
-
-def mpi_ranks(environ: Environment) -> LauncherRanks | None:
-    """Reads the ranks that horovodrun, mpirun (Open MPI, MPICH or MVAPICH) or srun has set; None
-    without them.
-
-    Local rank and local size may come from the variables of a second launcher if its rank and size
-    are the same. For example, ``srun --mpi=pmi2`` sets PMI_RANK, but the local rank is only in
-    SLURM_LOCALID. If rank or size differ, the variables belong to a different process, such as the
-    one that Hydra starts with srun on every node. UsageError for a malformed variable.
-    """
-    ranks_by_launcher = {
-        launcher: (environ[names[0]], environ[names[1]])
-        for launcher, names in _RANK_VARIABLES.items()
-        if names[0] in environ and names[1] in environ
-    }
-    if not ranks_by_launcher:
-        return None
-    launcher = next(iter(ranks_by_launcher))
-    first = _RANK_VARIABLES[launcher]
-    rank, size = (
-        _parse_whole_number(environ, first[0]),
-        _parse_whole_number(environ, first[1], most=_MOST_TASKS),
-    )
-    if rank >= size:
-        raise _invalid_variable_error(environ, first[0], f"{first[1]} is {size}")
-    same = [
-        _RANK_VARIABLES[other_launcher]
-        for other_launcher in ranks_by_launcher
-        if ranks_by_launcher[other_launcher] == ranks_by_launcher[launcher]
-    ]
-    local_rank = next(
-        (_parse_whole_number(environ, row[2]) for row in same if environ.get(row[2])), None
-    )
-    local_size = next(
-        (_processes_on_node(environ, row[3]) for row in same if environ.get(row[3])), None
-    )
-    if size == 1:
-        local_rank, local_size = local_rank or 0, 1
-    job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
-    # The PID of the launcher identifies the job: it is the parent of all processes on one machine.
-    return LauncherRanks(launcher, rank, size, local_rank, local_size, job or str(os.getppid()))
-
-
-_RANK_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-# Maps launchers to their variables for rank, size, local rank and local size; priority by order.
-# Slurm is last, because mpirun and horovodrun also leave its variables set in a Slurm allocation.
-_RANK_VARIABLES = {
-    "Horovod": tuple(f"HOROVOD_{name}" for name in _RANK_NAMES),
-    "Open MPI": tuple(f"OMPI_COMM_WORLD_{name}" for name in _RANK_NAMES),
-    "MVAPICH": tuple(f"MV2_COMM_WORLD_{name}" for name in _RANK_NAMES),
-    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    # SLURM_NTASKS_PER_NODE is not used, because Slurm sets it only if the user requests a number.
-    "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
-}
-_JOB_VARIABLES = (
-    *("HOROVOD_GLOO_RENDEZVOUS_PORT", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_PORT"),
-    "SLURM_JOB_ID",
-)
-# SLURM_NTASKS does not count started processes: Slurm also sets it for a batch script.
-_SIZES = {
-    **{row[1]: "mpi" for launcher, row in _RANK_VARIABLES.items() if launcher != "Slurm"},
-    **{"SLURM_STEP_NUM_TASKS": "slurm", "CNNBENCH_PROCESSES": "kubernetes"},
-}
-
-
-def _processes_on_node(environ: Environment, name: str) -> int | None:
-    """Number of processes on this node. The environment variable `name` contains this number, or
-    Slurm's list of the numbers for all nodes.
-
-    Returns None if the list does not contain this node.
-    """
-    counts = _tasks_per_node(environ, name)
-    node = 0 if len(counts) == 1 else _parse_whole_number(environ, "SLURM_NODEID", str(len(counts)))
-    return counts[node] if node < len(counts) else None
-
-
-def _job_from_mpi(ps: int, environ: Environment) -> _JobAndLocalRank:
-    ranks = mpi_ranks(environ)
-    if ranks is None:
-        names = ", ".join(names[0] for names in _RANK_VARIABLES.values())
-        raise UsageError(f"--cluster=mpi: none of {names} is set; use mpirun, horovodrun or srun")
-    hosts = [f"rank-{rank}:{rank + 1}" for rank in range(ranks.size)]
-    return _job_of_rank(ranks.rank, hosts, ps, ranks.local_rank)
-
-
-def _job_from_tf_config(ps: int, environ: Environment) -> _JobAndLocalRank:
-    if ps:
-        raise FlagError(
-            "cluster_ps",
-            ps,
-            "must not be given with --cluster=tf_config: TF_CONFIG lists the parameter servers",
-        )
-    try:
-        place = _job_fields_of_tf_config(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))
-    except ValueError as error:
-        raise _invalid_variable_error(environ, "TF_CONFIG", str(error)) from None
-    return Job(**place), None
-
-
-def _job_fields_of_tf_config(config: Any) -> dict[str, Any]:
-    """Converts the content of TF_CONFIG to the fields of `Job`. ValueError describes an invalid
-    part.
-
-    A chief becomes the first worker or, if there are parameter servers, the controller. Without a
-    cluster, the job consists of this process, which must be its first task. As in tf.distribute, an
-    evaluator is not in the cluster, even if TF_CONFIG lists it there.
-    """
-    cluster, me = (config.get(key, {}) if isinstance(config, dict) else None for key in _TF_CONFIG)
-    if not isinstance(cluster, dict) or not isinstance(me, dict):
-        raise ValueError('must contain "cluster" and "task", whose values are objects')
-    if me.get("type") == EVALUATOR:
-        return {"task": Task(EVALUATOR)}
-    if not cluster and _SPARSE in config:
-        cluster = _complete_cluster(config[_SPARSE])
-    if not cluster:
-        _check_only_task(config, me)
-        return {}
-    hosts: dict[str, list[str]] = {}
-    for name, value in cluster.items():
-        listed: list[Any] = value if isinstance(value, list) else [None]
-        if not all(isinstance(host, str) and is_address(host.strip()) for host in listed):
-            raise ValueError(f"cluster.{name} must be a list of host:port")
-        hosts[str(name)] = [host.strip() for host in listed]
-    hosts.pop(EVALUATOR, None)
-    job, index = _task_of_tf_config(me)
-    unknown = sorted(({job} | hosts.keys()) - _TF_JOBS)
-    if unknown:
-        raise ValueError(
-            f"{unknown[0]!r} is not a job; must be one of {', '.join(sorted(_TF_JOBS))}"
-        )
-    if index >= len(hosts.get(job, ())):
-        raise ValueError(f"cluster has no task {job}:{index}")
-    chiefs = [host for name in _TF_CHIEFS for host in hosts.get(name, [])]
-    controllers = hosts.get(CONTROLLER, [])
-    workers, servers = hosts.get(WORKER, []), hosts.get(PS, [])
-    if len(chiefs) + len(controllers) > 1:
-        raise ValueError("cluster has more than one chief")
-    if servers:
-        controllers = controllers + chiefs
-        job = CONTROLLER if job in _TF_CHIEFS else job
-    else:
-        index += len(chiefs) if job == WORKER else 0
-        workers = chiefs + workers
-        job = WORKER if job in _TF_CHIEFS else job
-    return {
-        "task": Task(job, index),
-        "worker_addresses": tuple(workers),
-        "ps_addresses": tuple(servers),
-        "controller_address": controllers[0] if controllers else None,
-    }
-
-
-def _task_of_tf_config(task: Mapping[str, Any]) -> tuple[str, int]:
-    job, index = task.get("type"), task.get("index", 0)
-    if isinstance(index, str) and re.fullmatch(_NUMBER, index):
-        index = int(index)
-    if not isinstance(job, str) or type(index) is not int or not 0 <= index < _MOST_TASKS:
-        raise ValueError(
-            'task must contain a "type" (a string) and an "index" (a whole number from 0)'
-        )
-    return job, index
-
-
-def _complete_cluster(sparse: Any) -> dict[str, list[Any]]:
-    """Converts the value of `sparseCluster`, which maps numbers of workers to addresses, to the
-    form of `cluster`.
-
-    A Kubernetes operator writes it if workers may be added to a job. Its process then knows only
-    itself and the parameter servers, so a single worker does not show that it is the only one.
-    """
-    workers = sparse.get(WORKER) if isinstance(sparse, dict) else None
-    if not isinstance(workers, dict) or len(workers) < 2:
-        raise ValueError(
-            f'"{_SPARSE}" does not list all workers of the job; turn off enableDynamicWorker, or '
-            "give the addresses as flags (--cluster=flags)"
-        )
-    numbers = [str(number) for number in range(len(workers))]
-    if workers.keys() != set(numbers):
-        raise ValueError(f"{_SPARSE}.worker must have the keys 0 to {len(workers) - 1}")
-    return {**sparse, WORKER: [workers[number] for number in numbers]}
-
-
-def _check_only_task(config: Mapping[str, Any], task: Mapping[str, Any]) -> None:
-    """Checks that a TF_CONFIG without addresses can be that of a job of one process. ValueError
-    otherwise.
-    """
-    if unknown := sorted(config.keys() - {*_TF_CONFIG, *_TF_OTHERS}):
-        raise ValueError(f'has no "cluster", and the key {unknown[0][:40]!r} is unknown')
-    if task:
-        job, index = _task_of_tf_config(task)
-        if job not in {WORKER, *_TF_CHIEFS} or index:
-            raise ValueError(
-                f'has no "cluster" with the addresses of the job, and {job[:40]}:{index} cannot be '
-                "its only task"
-            )
-
-
-_TF_CONFIG = ("cluster", "task")
-_SPARSE = "sparseCluster"
-# Keys that Vertex AI and TensorFlow's ClusterResolver also know. They contain no addresses.
-_TF_OTHERS = ("environment", "job", "trial", "model_dir", "rpc_layer")
-_TF_CHIEFS = ("chief", "master")
-_TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
-
-
-def _job_from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
-    rank = _parse_whole_number(environ, "SLURM_PROCID")
-    size = _parse_whole_number(environ, "SLURM_NTASKS", most=_MOST_TASKS)
-    local = _parse_whole_number(environ, "SLURM_LOCALID")
-    step = "SLURM_STEP_NODELIST" in environ
-    list_name = "SLURM_STEP_NODELIST" if step else "SLURM_JOB_NODELIST"
-    counts_name = "SLURM_STEP_TASKS_PER_NODE" if step else "SLURM_TASKS_PER_NODE"
-    nodes = expand_node_list(environ, list_name)
-    counts = _tasks_per_node(environ, counts_name)
-    if len(counts) != len(nodes):
-        reason = f"{list_name} has {count_text(nodes, 'node', 'nodes')}"
-        raise _invalid_variable_error(environ, counts_name, reason)
-    if sum(counts) != size:
-        raise _invalid_variable_error(environ, counts_name, f"SLURM_NTASKS is {size}")
-    places = [(node, i) for node, count in zip(nodes, counts, strict=True) for i in range(count)]
-    if rank >= size or places[rank][1] != local:
-        reason = f"is not task {local} of its node by blocks; use srun --distribution=block"
-        raise _invalid_variable_error(environ, "SLURM_PROCID", reason)
-    job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
-    first = LauncherRanks("Slurm", rank, size, local, counts[0], job).exchange_port
-    return _job_of_rank(rank, [f"{node}:{first + i}" for node, i in places], ps, local)
-
-
-def expand_node_list(environ: Environment, name: str) -> list[str]:
-    """Expands a Slurm node list in an environment variable: "n[001-002],gpu1" becomes n001, n002,
-    gpu1.
-    """
-    text = _required_variable(environ, name)
-    nodes: list[str] = []
-    if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
-        raise _invalid_variable_error(environ, name, "is not a list of nodes such as n[01-04],m7")
-    # Commas within brackets do not separate nodes.
-    for part in re.findall(r"(?:[^\[\],]|\[[^\]]*\])+", text):
-        pieces = re.split(r"\[([^\]]*)\]", part)
-        choices = [
-            _expand_numbers(piece, environ, name) if i % 2 else [piece]
-            for i, piece in enumerate(pieces)
-        ]
-        if math.prod(map(len, choices)) + len(nodes) > _MOST_TASKS:
-            raise _invalid_variable_error(environ, name, f"has more than {_MOST_TASKS} nodes")
-        nodes += ("".join(words) for words in itertools.product(*choices))
-    return nodes
-
-
-def _expand_numbers(text: str, environ: Environment, name: str) -> list[str]:
-    """Expands the numbers in a Slurm node list: "1-3,07" becomes "1", "2", "3", "07"."""
-    numbers: list[str] = []
-    for part in text.split(","):
-        match = re.fullmatch(f"{_NUMBER}(?:-{_NUMBER})?", part)
-        low, high = match.groups(match[1]) if match else ("1", "0")
-        if not 0 <= int(high) - int(low) < _MOST_TASKS:
-            raise _invalid_variable_error(
-                environ, name, f"[{text}] is not a list of numbers such as 01-04,7"
-            )
-        numbers += (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
-    return numbers
-
-
-def _tasks_per_node(environ: Environment, name: str) -> list[int]:
-    """Expands Slurm's number of tasks on each node: "2(x3),1" becomes 2, 2, 2, 1."""
-    text = _required_variable(environ, name)
-    counts: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?", part)
-        if match is None:
-            raise _invalid_variable_error(environ, name, "is not a list of numbers such as 2(x3),1")
-        counts += [int(match[1])] * int(match[2] or 1)
-    return counts
-
-
-def _job_from_kubernetes(ps: int, environ: Environment) -> _JobAndLocalRank:
-    pod = re.fullmatch(f"({HOST})-{_NUMBER}", _required_variable(environ, "HOSTNAME"))
-    if pod is None:
-        reason = (
-            "is not of the form NAME-NUMBER, as pods of a StatefulSet or an Indexed Job are called"
-        )
-        raise _invalid_variable_error(environ, "HOSTNAME", reason)
-    name, index = pod[1], int(pod[2])
-    service = _required_variable(environ, "CNNBENCH_SERVICE")
-    if not re.fullmatch(HOST, service):
-        raise _invalid_variable_error(environ, "CNNBENCH_SERVICE", "is not a service name")
-    size = _parse_whole_number(environ, "CNNBENCH_PROCESSES", least=1, most=_MOST_TASKS)
-    port = _parse_whole_number(
-        environ, "CNNBENCH_PORT", str(_KUBERNETES_PORT), least=1, most=LARGEST_PORT
-    )
-    if index >= size:
-        raise _invalid_variable_error(environ, "HOSTNAME", f"CNNBENCH_PROCESSES is {size}")
-    return _job_of_rank(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)
-
-
-def _job_of_rank(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> _JobAndLocalRank:
-    """Creates the job of a process: the last `ps` processes are parameter servers, all others are
-    workers.
-    """
-    workers = len(hosts) - ps
-    if workers < 1:
-        reason = f"there are {len(hosts)} processes, and one must be a worker"
-        raise FlagError("cluster_ps", ps, reason)
-    job = Job(
-        task=Task(WORKER, rank) if rank < workers else Task(PS, rank - workers),
-        worker_addresses=tuple(hosts[:workers]),
-        ps_addresses=tuple(hosts[workers:]),
-    )
-    return job, local_rank
-
-
-_RESOLVERS: dict[str, Callable[[int, Environment], _JobAndLocalRank]] = {
-    "tf_config": _job_from_tf_config,
-    "slurm": _job_from_slurm,
-    "kubernetes": _job_from_kubernetes,
-    "mpi": _job_from_mpi,
-}
-
-
-def _required_variable(environ: Environment, name: str) -> str:
-    text = environ.get(name, "").strip()
-    if not text:
-        raise UsageError(f"the environment variable {name} is not set; see --cluster")
-    return text
-
-
-def _parse_whole_number(
-    environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
-) -> int:
-    """Reads a whole number from an environment variable, or from `otherwise` if the variable is not
-    set.
-    """
-    text = environ.get(name, "").strip() or otherwise or _required_variable(environ, name)
-    if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
-        raise _invalid_variable_error(
-            environ, name, f"must be a whole number from {least} to {most}"
-        )
-    return int(text)
-
-
-def _invalid_variable_error(environ: Environment, name: str, reason: str) -> UsageError:
-    value = environ[name]
-    short = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}..."
-    return UsageError(f"the environment variable {name}={short}: {reason}")
-
-
-# Functions that exchange addresses between processes that know only their ranks.
+from cnnbench.base import message
+from cnnbench.base.job import ReservedPorts, host_and_port, is_address
+from cnnbench.base.launcher import LauncherRanks
+from cnnbench.base.meeting import CALL_SECONDS, Meeting
+from cnnbench.base.text import to_terminal_line
+from cnnbench.errors import BenchmarkError, FlagError
 
 _GREETING = "cnnbench rendezvous"
-_LONGEST_LINE = 1 << 22
-# Errors that can occur if a program other than cnnbench connects to rank 0, or answers for it.
-_OF_OTHERS = (OSError, ValueError, KeyError, TypeError)
+_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""Errors of an address that this machine does not have, such as the IPv6 address of localhost."""
 
 _held: list[ReservedPorts] = []
 
@@ -684,138 +59,165 @@ def exchange_addresses(
     if rendezvous is None and not one_machine:
         reason = "must be the host:port of rank 0 on several machines where mpi4py is not installed"
         raise FlagError("rendezvous", "", reason)
-    meeting = _AddressExchange(ranks, rendezvous or f"localhost:{ranks.exchange_port}", port, tell)
-    return run_coroutine(meeting.run(timeout))
+    place = rendezvous or f"localhost:{ranks.exchange_port}"
+    exchange = _AddressExchange(ranks, place, port, tell)
+    with exchange:
+        return exchange.run(timeout)
 
 
-class _AddressExchange:
+class _AddressExchange(Meeting):
     def __init__(
         self, ranks: LauncherRanks, place: str, port: int, tell: Callable[[str], None]
     ) -> None:
+        super().__init__(tell)
         self._ranks = ranks
         self._place = place
         self._port = port
-        self._tell = tell
         self._found: dict[int, str] = {}
-        self._writers: list[asyncio.StreamWriter] = []
-        self._all = asyncio.Event()
+        self._links: list[socket.socket] = []
         self._failure = ""
 
-    async def run(self, timeout: float) -> tuple[str, ...]:
-        report = asyncio.create_task(report_missing_processes(self._tell, self._missing_ranks_text))
-        try:
-            work = self._collect_addresses() if self._ranks.rank == 0 else self._request_addresses()
-            return await asyncio.wait_for(work, timeout)
-        except asyncio.TimeoutError:
-            self._fail_exchange(
-                f"rank {self._ranks.rank} waited {timeout:g} s for {self._missing_ranks_text()}"
-            )
-            raise BenchmarkError(self._failure) from None
-        finally:
-            report.cancel()
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        for link in self._links:
+            with contextlib.suppress(OSError):  # The other process may have closed it.
+                link.shutdown(socket.SHUT_RDWR)
 
-    async def _collect_addresses(self) -> tuple[str, ...]:
-        host, port = host_and_port(self._place)
-        try:
-            server = await asyncio.start_server(
-                self._handle_connection, host, port, limit=_LONGEST_LINE, reuse_address=True
-            )
-        except (OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            reason = f"rank 0 cannot listen there: {reason}; set --rendezvous"
-            raise BenchmarkError(f"{self._place}: {to_terminal_line(reason)}") from error
-        self._found[0] = f"{self._reachable_host(self._place)}:{self._port}"
-        try:
-            if self._ranks.size > 1:
-                await self._all.wait()
-        finally:
-            server.close()
+    def run(self, timeout: float) -> tuple[str, ...]:
+        rank, size = self._ranks.rank, self._ranks.size
+        if rank == 0:
+            self._found[0] = f"{self._reachable_host(self._place)}:{self._port}"
+            self.answer_calls(self._listen(), self._receive_address, most=64 + size)
+        else:
+            self.repeat(self._request_addresses)
+        if not self.wait(self._is_complete, timeout, self._missing_ranks_text):
+            self._fail(f"rank {rank} waited {timeout:g} s for {self._missing_ranks_text()}")
         if self._failure:
             raise BenchmarkError(self._failure)
-        hosts = tuple(self._found[rank] for rank in range(self._ranks.size))
-        for writer in self._writers:
-            self._send_answer(writer, hosts=hosts)
-            writer.close()
-            # If the other process has ended by now, `wait_for_servers` reports it later.
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+        hosts = tuple(self._found[rank] for rank in range(size))
+        if rank == 0:
+            self._send_to_all(hosts=hosts)
         return hosts
 
-    async def _handle_connection(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        # At the end, asyncio cancels this handler, for which Python 3.11 would print a traceback.
-        over = (asyncio.TimeoutError, asyncio.CancelledError)
-        with contextlib.closing(writer), contextlib.suppress(*_OF_OTHERS, *over):
-            await self._receive_address(reader, writer)
+    def _is_complete(self) -> bool:
+        """Whether all addresses are known or, for ranks other than 0, the reason of a failure.
 
-    async def _receive_address(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        """Receives the address of a process that has connected, and waits until its connection
-        closes.
+        Rank 0 waits for all ranks even after a failure, to report it to them.
         """
-        card = parse_json(await asyncio.wait_for(reader.readline(), 10))
+        return len(self._found) == self._ranks.size or bool(self._ranks.rank and self._failure)
+
+    # Rank 0.
+
+    def _listen(self) -> list[socket.socket]:
+        """Opens sockets that listen on all addresses of the meeting place."""
+        host, port = host_and_port(self._place)
+        with contextlib.ExitStack() as stack:
+            opened: list[socket.socket] = []
+            absent: OSError | None = None
+            try:
+                addresses = socket.getaddrinfo(
+                    host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                )
+                for family, address in dict.fromkeys((row[0], row[4]) for row in addresses):
+                    try:
+                        opened.append(socket.create_server(address, family=family))
+                        stack.enter_context(opened[-1])
+                    except OSError as error:
+                        if error.errno not in _ABSENT:
+                            raise
+                        absent = error
+                if absent is not None and not opened:
+                    raise absent
+            except (OSError, UnicodeError) as error:
+                reason = getattr(error, "strerror", None) or error
+                reason = f"rank 0 cannot listen there: {reason}; set --rendezvous"
+                raise BenchmarkError(f"{self._place}: {to_terminal_line(reason)}") from error
+            stack.pop_all()
+        return opened
+
+    def _receive_address(self, link: socket.socket) -> bool:
+        """Receives the address of a process that has called, and waits until its connection closes.
+
+        Returns False, because the connection is of no use afterwards.
+        """
+        card = message.receive(link, CALL_SECONDS)
         rank, size = card["rank"], self._ranks.size
-        # Other processes can probably reach the process at the address from which it has connected.
-        address = f"{self._reachable_host(writer.get_extra_info('peername')[0])}:{card['port']}"
+        # Other processes can probably reach the process at the address from which it has called.
+        address = f"{self._reachable_host(link.getpeername()[0])}:{card['port']}"
         known = (card["size"], card[_GREETING]) == (size, self._greeting_name())
         if not (known and rank in range(1, size) and is_address(address)):
-            return
-        if rank in self._found:
-            self._send_answer(
-                writer, failed=f"rank {rank} has already connected, from {self._found[rank]}"
-            )
-            return
-        self._found[rank] = address
-        self._writers.append(writer)
-        self._send_answer(writer, failed=self._failure)
-        if len(self._found) == size:
-            self._all.set()
+            return False
+        with self.changed:
+            if rank in self._found:
+                first = self._found[rank]
+                self._send(link, failed=f"rank {rank} has already connected, from {first}")
+                return False
+            self._found[rank] = address
+            self._links.append(link)
+            self._send(link, failed=self._failure)
+            self.changed.notify_all()
+        link.settimeout(None)
         with contextlib.suppress(OSError):
-            await reader.read(1)
-        if not (self._all.is_set() or self._failure):
-            self._fail_exchange(f"rank {rank}, at {address}, has ended")
-            self._tell(
-                f"{self._failure}; waiting for {self._missing_ranks_text()} to report this, too"
-            )
+            link.recv(1)
+        if not (self.over.is_set() or self._is_complete() or self._failure):
+            self._fail(f"rank {rank}, at {address}, has ended")
+            missing = self._missing_ranks_text()
+            self._tell(f"{self._failure}; waiting for {missing} to report this, too")
+        return False
 
-    def _fail_exchange(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         """Stores the reason for which the address exchange fails, and sends it to all processes
-        that have connected.
+        that have called.
 
-        Processes that connect later receive the reason from `_receive_address`.
+        Processes that call later receive the reason from `_receive_address`.
         """
-        self._failure = self._failure or reason
-        for writer in self._writers:
-            self._send_answer(writer, failed=self._failure)
+        with self.changed:
+            self._failure = self._failure or reason
+            self._send_to_all(failed=self._failure)
+            self.changed.notify_all()
 
-    def _send_answer(self, writer: asyncio.StreamWriter, **facts: object) -> None:
-        writer.write(json.dumps({_GREETING: self._greeting_name(), **facts}).encode() + b"\n")
+    def _send_to_all(self, **facts: object) -> None:
+        for link in self._links:
+            self._send(link, **facts)
 
-    async def _request_addresses(self) -> tuple[str, ...]:
-        host, port = host_and_port(self._place)
-        card = {"rank": self._ranks.rank, "size": self._ranks.size, "port": self._port}
+    def _send(self, link: socket.socket, **facts: object) -> None:
+        # An error means that the other process has ended, which `_receive_address` notices.
+        with contextlib.suppress(OSError):
+            link.sendall(message.pack({_GREETING: self._greeting_name(), **facts}))
+
+    # The other ranks.
+
+    def _request_addresses(self) -> bool:
+        """Calls rank 0. Returns whether it has sent all addresses, or has failed."""
         failure = ""
-        while not failure:
-            # Rank 0 may not have started yet, so connection errors are ignored.
-            with contextlib.suppress(*_OF_OTHERS):
-                reader, writer = await asyncio.open_connection(host, port, limit=_LONGEST_LINE)
-                with contextlib.closing(writer):
-                    self._send_answer(writer, **card)
-                    while line := await reader.readline():
-                        answer = parse_json(line)
-                        if answer[_GREETING] != self._greeting_name():
-                            break
-                        hosts = tuple(map(str, answer.get("hosts", ())))
-                        if len(hosts) == self._ranks.size and all(map(is_address, hosts)):
-                            return hosts
-                        failure = "it has ended"
-                        if answer.get("failed"):
-                            failure = str(answer["failed"])
-                            break
-            await asyncio.sleep(RETRY_SECONDS)
-        raise BenchmarkError(to_terminal_line(f"rank 0 at {self._place} (--rendezvous): {failure}"))
+        # Rank 0 may not have started yet, so connection errors are ignored.
+        with (
+            contextlib.suppress(*message.FOREIGN),
+            socket.create_connection(host_and_port(self._place), CALL_SECONDS) as link,
+        ):
+            with self.changed:
+                self._links = [link]
+            rank, size = self._ranks.rank, self._ranks.size
+            self._send(link, rank=rank, size=size, port=self._port)
+            while True:
+                answer = message.receive(link)
+                if answer[_GREETING] != self._greeting_name():
+                    break
+                hosts = tuple(map(str, answer.get("hosts", ())))
+                if len(hosts) == size and all(map(is_address, hosts)):
+                    with self.changed:
+                        self._found = dict(enumerate(hosts))
+                        self.changed.notify_all()
+                    return True
+                failure = str(answer.get("failed") or "it has ended")
+                if answer.get("failed"):
+                    break
+        if failure and not self.over.is_set():
+            place = f"rank 0 at {self._place} (--rendezvous)"
+            with self.changed:
+                self._failure = self._failure or to_terminal_line(f"{place}: {failure}")
+                self.changed.notify_all()
+        return bool(failure)
 
     def _greeting_name(self) -> str:
         return f"{self._ranks.launcher} {self._ranks.size}"

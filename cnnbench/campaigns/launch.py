@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cnnbench.base.interrupts import AT_ONCE, raise_if_interrupted, signal_name
 from cnnbench.base.job import CONTROLLER, LOWEST, WORKER, Job, Task
-from cnnbench.base.rendezvous import REFUSED
+from cnnbench.base.probe import REFUSED
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.base.text import count_text, error_line, fatal_message, to_terminal_line
 from cnnbench.campaigns.processes.child import (

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
 from cnnbench.base.job import PS, WORKER, Task
-from cnnbench.base.rendezvous import (
+from cnnbench.base.launcher import (
     EVALUATOR,
     detect_launcher,
-    exchange_addresses,
     mpi_ranks,
     resolve_job,
 )
@@ -147,6 +146,9 @@ def assign_gpus_and_exchange_addresses(
     ranks = mpi_ranks(environ) if flags.cluster == "mpi" and flags.worker_hosts else None
     if ranks is None:
         return flags
+    # A run in one process exchanges no addresses.
+    from cnnbench.base.rendezvous import exchange_addresses
+
     hosts = exchange_addresses(ranks, flags.rendezvous, flags.cluster_timeout, tell)
     workers = job.num_workers
     return flags.replace(worker_hosts=",".join(hosts[:workers]), ps_hosts=",".join(hosts[workers:]))

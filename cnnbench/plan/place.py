@@ -208,7 +208,7 @@ class PlaceInJob:
         A coordinator can reassign an update only if the worker has ended, not if it hangs.
         """
         # The late import keeps socket code out of commands that only check flags.
-        from cnnbench.base.rendezvous import REFUSED
+        from cnnbench.base.probe import REFUSED
 
         worker = self.asynchronous and task.job == WORKER and task != self.job.chief
         return worker and (not self.coordinated or state == REFUSED)

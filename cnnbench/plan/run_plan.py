@@ -90,7 +90,7 @@ def facts_to_agree_on(
 ) -> dict[str, str]:
     """Versions and flag values that must be equal in all processes of a job, as text by name.
 
-    The processes compare them when they connect (`cnnbench.run.cluster`).
+    The processes compare them when they connect (`cnnbench.run.handshake`).
     """
     from cnnbench.machine.facts import package_versions
 

@@ -356,7 +356,7 @@ def cnnbench_with_little_disk() -> NoReturn:
 
 def impatient() -> NoReturn:
     """The same, but a stopped process and a first update that hangs are found within seconds."""
-    from cnnbench.run.cluster import Watchdog
+    from cnnbench.run.watchdog import Watchdog
     from cnnbench.run.driver import step_loop
 
     limit_of = step_loop.stall_time_limit

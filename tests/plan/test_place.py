@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.base.job import Task
-from cnnbench.base.rendezvous import REFUSED
+from cnnbench.base.probe import REFUSED
 from cnnbench.flags import Params
 from cnnbench.plan import check_flags
 from cnnbench.plan.place import WorkKind

@@ -41,7 +41,7 @@ from cnnbench.run.driver.failures import to_benchmark_error
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.supervisor import ProcessActivity, ProcessProgress
+from cnnbench.run.runtime.progress import ProcessActivity, ProcessProgress
 from cnnbench.run.runtime.turns import TimeSlices
 
 if TYPE_CHECKING:

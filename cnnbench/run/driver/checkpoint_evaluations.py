@@ -15,7 +15,7 @@ from cnnbench.run.driver.restore import broadcast_from_chief
 from cnnbench.run.driver.saved_model import export_weights
 from cnnbench.run.driver.step_loop import LoopTimer
 from cnnbench.run.driver.work import EvaluationWork
-from cnnbench.run.runtime.supervisor import ProcessActivity
+from cnnbench.run.runtime.progress import ProcessActivity
 
 _NO_CHECKPOINT = -1
 """Number that is sent instead of a global step if no further evaluation follows."""

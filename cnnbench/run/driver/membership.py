@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cnnbench.base.interrupts import handling_signals, raise_if_interrupted
 from cnnbench.base.job import CONTROLLER, Job, Task
-from cnnbench.base.rendezvous import (
+from cnnbench.base.probe import (
     NAMED,
     OK,
     probe_grpc_server,
@@ -24,14 +24,15 @@ from cnnbench.base.rendezvous import (
 )
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.run.cluster import PATIENCE, PERIOD, JobConnections, RunEnding, Watchdog, connect_job
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import without_info_lines
-from cnnbench.run.runtime.supervisor import ProcessActivity, ProcessProgress
+from cnnbench.run.runtime.progress import ProcessActivity, ProcessProgress
 from cnnbench.run.runtime.turns import TimeSlices
+from cnnbench.run.watchdog import PATIENCE, PERIOD, RunEnding, Watchdog
 
 if TYPE_CHECKING:
+    from cnnbench.run.handshake import JobConnections
     from cnnbench.variable_mgr.base import WorkerGroup
 
 _DISMISSAL_SECONDS = 60.0
@@ -124,6 +125,9 @@ class JobMembership:
           BenchmarkError: a process is missing, or has different flags.
         """
         if self._job.in_cluster:
+            # A run in one process needs no handshake.
+            from cnnbench.run.handshake import connect_job
+
             timeout = self._plan.params.cluster_timeout
             self._connections = connect_job(self._job, self._facts, timeout, self._tell)
         if self._watchdog is not None:

@@ -40,7 +40,7 @@ from typing import Generic, NamedTuple, TypeVar
 from cnnbench.base.interrupts import raise_if_interrupted
 from cnnbench.data.pipeline import ReadCallbacks
 from cnnbench.errors import BenchmarkError, first_line
-from cnnbench.run.runtime.supervisor import ProcessActivity, stall_time_limit
+from cnnbench.run.runtime.progress import ProcessActivity, stall_time_limit
 
 # The loop of synchronous steps, which keeps a GPU busy between steps.
 

@@ -41,7 +41,7 @@ from cnnbench.run.driver.step_loop import (
     StuckWorkerDetector,
 )
 from cnnbench.run.driver.work import LoopWork
-from cnnbench.run.runtime.supervisor import ProcessActivity
+from cnnbench.run.runtime.progress import ProcessActivity
 from cnnbench.run.step.train_step import StepResult, TrainStep
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Processes are asked on their gRPC ports whether they answer; servers are made up.
 
-Tests cnnbench/base/rendezvous.py.
+Tests cnnbench/base/probe.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import threading
 
 import pytest
 
-from cnnbench.base import rendezvous as probing
+from cnnbench.base import probe as probing
 from cnnbench.base.job import Job, Task
-from cnnbench.base.rendezvous import probe_grpc_server, unresponsive_tasks, wait_for_servers
+from cnnbench.base.probe import probe_grpc_server, unresponsive_tasks, wait_for_servers
 from cnnbench.errors import BenchmarkError
 
 pytestmark = pytest.mark.timeout(60)

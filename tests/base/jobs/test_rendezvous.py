@@ -1,6 +1,6 @@
 """Processes that know their ranks learn one another's addresses; also under a real mpirun.
 
-Tests cnnbench/base/rendezvous.py.
+Tests cnnbench/base/rendezvous.py and cnnbench/base/meeting.py.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from types import SimpleNamespace
 import pytest
 from forked import finished, until
 
-from cnnbench.base import rendezvous
+from cnnbench.base import meeting, rendezvous
 from cnnbench.base.job import ReservedPorts
-from cnnbench.base.rendezvous import LauncherRanks, exchange_addresses
+from cnnbench.base.launcher import LauncherRanks
+from cnnbench.base.message import pack, receive
+from cnnbench.base.rendezvous import exchange_addresses
 from cnnbench.errors import BenchmarkError, FlagError
 
 pytestmark = pytest.mark.timeout(90)
@@ -37,6 +39,11 @@ def _without_mpi4py(monkeypatch):
 def place():
     with ReservedPorts(1) as ports:
         yield f"localhost:{ports.numbers[0]}"
+
+
+def framed(text):
+    """A message with any text."""
+    return len(text).to_bytes(4, "big") + text
 
 
 def ranks(rank, size, local_size=None):
@@ -77,12 +84,13 @@ def test_other_programs_do_no_harm(place):
     words = [
         b"GET / HTTP/1.0\r\n\r\n",
         b"[]\n",
-        b'{"rank": 1}\n',
+        pack([]),
+        pack({"rank": 1}),
         b"\xff" * 100,
-        b"[" * 99999 + b"\n",
+        framed(b"[" * 99999),
     ]
     name = {"cnnbench rendezvous": "Open MPI 2", "size": 2, "port": 1}
-    words += [json.dumps({**name, "rank": rank}).encode() + b"\n" for rank in (0, 2, -1)]
+    words += [pack({**name, "rank": rank}) for rank in (0, 2, -1)]
 
     def call():
         while not stop.is_set():
@@ -104,7 +112,7 @@ def test_other_programs_do_no_harm(place):
 
 
 def test_who_does_not_come_is_named(place, limits):
-    limits(rendezvous, REPORT_SECONDS=0.2)
+    limits(meeting, REPORT_SECONDS=0.2)
     said = []
     with pytest.raises(BenchmarkError, match=f"^rank 0 .* 0.5 s .* 1,2 at {place}"):
         exchange_addresses(ranks(0, 3), place, 0.5, said.append)
@@ -123,7 +131,7 @@ def test_the_port_is_in_use(place):
 def card(**changes):
     """What rank 1 of 3 sends first."""
     facts = {"cnnbench rendezvous": "Open MPI 3", "rank": 1, "size": 3, "port": 4711, **changes}
-    return json.dumps(facts).encode() + b"\n"
+    return pack(facts)
 
 
 @contextlib.contextmanager
@@ -139,10 +147,8 @@ def called(place, line, seconds=20.0):
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
         stack.enter_context(one)
-        file = stack.enter_context(one.makefile("rwb"))
-        file.write(line)
-        file.flush()
-        yield file
+        one.sendall(line)
+        yield one
 
 
 def test_a_process_that_ends_after_its_call_ends_the_others(tmp_path, place):
@@ -157,8 +163,8 @@ def test_a_process_that_ends_after_its_call_ends_the_others(tmp_path, place):
 
     with ThreadPoolExecutor(2) as pool:
         first = start(0)
-        with called(place, card()) as file:
-            assert json.loads(file.readline())["failed"] == ""
+        with called(place, card()) as link:
+            assert receive(link, 20.0)["failed"] == ""
         time.sleep(0.2)
         last = start(2)
         codes, lines = zip(
@@ -180,14 +186,14 @@ def test_those_that_wait_are_told_at_once(place):
             for rank in (0, 2)
         )
         name = {"cnnbench rendezvous": "Open MPI 4", "size": 4}
-        with called(place, card(**name)) as file:
-            file.readline()
+        with called(place, card(**name)) as link:
+            receive(link, 20.0)
             time.sleep(0.3)
         with pytest.raises(BenchmarkError, match=r"rank 0 at .*: rank 1, at .*:4711,"):
             second.result(10)
         assert not first.done()  # rank 3 is to be told, too
-        with called(place, card(**name, rank=3)) as file:
-            assert "rank 1, at" in json.loads(file.readline())["failed"]
+        with called(place, card(**name, rank=3)) as link:
+            assert "rank 1, at" in receive(link, 20.0)["failed"]
         with pytest.raises(BenchmarkError, match=r"^rank 1, at .*:4711,"):
             first.result(10)
 
@@ -196,9 +202,9 @@ def test_rank_0_ends_after_it_has_confirmed_a_call(place):
     def confirm():
         with socket.create_server(("localhost", int(place.split(":")[1]))) as server:
             one, _ = server.accept()
-            with one, one.makefile("rwb") as file:
-                file.readline()
-                file.write(b'{"cnnbench rendezvous": "Open MPI 3", "failed": ""}\n')
+            with one:
+                receive(one, 20.0)
+                one.sendall(pack({"cnnbench rendezvous": "Open MPI 3", "failed": ""}))
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(confirm)
@@ -207,7 +213,7 @@ def test_rank_0_ends_after_it_has_confirmed_a_call(place):
 
 
 def test_a_rank_that_is_there_twice_is_refused_and_the_job_goes_on(place, limits):
-    limits(rendezvous, REPORT_SECONDS=0.1)
+    limits(meeting, REPORT_SECONDS=0.1)
     said = []
     with ThreadPoolExecutor(3) as pool:
         first, second = (
@@ -215,8 +221,8 @@ def test_a_rank_that_is_there_twice_is_refused_and_the_job_goes_on(place, limits
             for rank in (0, 1)
         )
         until(lambda: any(" ranks 2 at " in line for line in said))
-        with called(place, card()) as file:
-            assert re.search("rank 1 .* localhost:", file.readline().decode())
+        with called(place, card()) as link:
+            assert re.search("rank 1 .* localhost:", receive(link, 20.0)["failed"])
         assert (
             exchange_addresses(ranks(2, 3), place, 20, print)
             == first.result(10)
@@ -234,12 +240,13 @@ DAMAGED = (
 def test_ports_and_ranks_are_checked(place, capfd):
     """Whoever sends other values is another program, also one that sends what is no JSON."""
     lines = [card(**changes) for changes in DAMAGED]
-    lines += [card(rank="Infinity").replace(b'"Infinity"', b"Infinity"), card()[:-9] + b"\n"]
+    infinite = card(rank="Infinity").replace(b'"Infinity"', b"Infinity")
+    lines += [framed(infinite[4:]), framed(card()[4:-9])]
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(exchange_addresses, ranks(0, 3), place, 20, lambda line: None)
         for line in lines:
-            with called(place, line) as file:
-                assert file.readline() == b"", line
+            with called(place, line) as link:
+                assert link.recv(1) == b"", line
         with called(place, card()), called(place, card(rank=2, port=4712)):
             assert first.result(10)[1:] == ("localhost:4711", "localhost:4712")
     assert capfd.readouterr().err == ""
@@ -249,15 +256,15 @@ def test_ports_and_ranks_are_checked(place, capfd):
     "hosts", [5, "abc", ["a:1", "b:2"], ["a:1", "b:2", "c"], ["a:1", "b:2", 3], {"a:1": 1}, None]
 )
 def test_lists_of_addresses_are_checked(place, hosts, limits):
-    limits(rendezvous, RETRY_SECONDS=0.01)
+    limits(meeting, RETRY_SECONDS=0.01)
 
     def answer():
         with socket.create_server(("localhost", int(place.split(":")[1]))) as server:
             one, _ = server.accept()
-            with one, one.makefile("rwb") as file:
-                file.readline()
+            with one:
+                receive(one, 20.0)
                 found = {"cnnbench rendezvous": "Open MPI 3", "hosts": hosts}
-                file.write(json.dumps(found).encode() + b"\n" + b"[" * 99999 + b"\n")
+                one.sendall(pack(found) + b"[" * 99999)
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(answer)
@@ -289,7 +296,7 @@ LAUNCHERS = [
 RANK = """
     import os
     from cnnbench.base.rendezvous import exchange_addresses
-    from cnnbench.base.rendezvous import mpi_ranks
+    from cnnbench.base.launcher import mpi_ranks
     ranks = mpi_ranks(os.environ)
     words = (ranks.launcher, str(ranks.rank), *exchange_addresses(ranks, None, 60, print))
     os.write(1, (" ".join(words) + "\\n").encode())  # in one piece, so that lines stay whole

@@ -1,6 +1,6 @@
 """The environments of TensorFlow, Slurm, Kubernetes and MPI, as they were seen.
 
-Tests cnnbench/base/rendezvous.py and cnnbench/base/job.py.
+Tests cnnbench/base/launcher.py and cnnbench/base/job.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from golden import sentences
 
 from cnnbench.base.job import Job, Task
-from cnnbench.base.rendezvous import (
+from cnnbench.base.launcher import (
     LauncherRanks,
     detect_launcher,
     expand_node_list,

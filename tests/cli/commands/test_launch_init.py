@@ -26,7 +26,7 @@ for task in 0 3; do SLURM_PROCID=$task SLURM_LOCALID=$((task % 2)) "$@" || exit 
 """
 CNNBENCH = f"""#!{sys.executable}
 import json, os, sys
-from cnnbench.base.rendezvous import resolve_job
+from cnnbench.base.launcher import resolve_job
 flags = dict(word[2:].split("=") for word in sys.argv[1:])
 job, _ = resolve_job(flags["cluster"], int(flags["cluster_ps"]), os.environ)
 print(json.dumps([str(job.task), job.worker_addresses, job.ps_addresses, flags]))

@@ -1,7 +1,6 @@
 """Processes of a job meet: in any order, or with a reason that names who is to blame."""
 
 import contextlib
-import json
 import os
 import socket
 import threading
@@ -11,10 +10,12 @@ from dataclasses import replace
 
 import pytest
 
+from cnnbench.base import meeting, probe
 from cnnbench.base.job import Job, Task
+from cnnbench.base.message import pack, receive
 from cnnbench.errors import BenchmarkError
-from cnnbench.run import cluster
-from cnnbench.run.cluster import connect_job
+from cnnbench.run import handshake
+from cnnbench.run.handshake import connect_job
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -42,8 +43,9 @@ def jobs():
 
 @pytest.fixture(autouse=True)
 def _impatient(limits):
-    limits(cluster.rendezvous, REPORT_SECONDS=0.3, RETRY_SECONDS=0.05)
-    limits(cluster, _PORT_SECONDS=0.5, _GOODBYE_SECONDS=0.3)
+    limits(meeting, REPORT_SECONDS=0.3, RETRY_SECONDS=0.05)
+    limits(probe, RETRY_SECONDS=0.05)
+    limits(handshake, _PORT_SECONDS=0.5, _GOODBYE_SECONDS=0.3)
 
 
 def outcome(job, facts=FACTS, timeout=SECONDS, delay=0.0, said=None):
@@ -86,7 +88,7 @@ def test_processes_on_the_same_machine_are_known(jobs):
 @pytest.mark.parametrize("names", [("a", "b", "c"), (None, None, None)])
 def test_processes_on_other_machines_are_none_of_this_one(jobs, names, monkeypatch):
     given = iter(names)
-    monkeypatch.setattr(cluster, "pid_namespace", lambda host: next(given))
+    monkeypatch.setattr(handshake, "pid_namespace", lambda host: next(given))
     assert met_locally(jobs) == [set()] * 3
 
 
@@ -228,6 +230,11 @@ def test_two_processes_that_say_they_are_the_same(jobs):
     assert sum("waited 1.5 s" in message for message in messages) == 1
 
 
+def framed(text):
+    """A message with any text."""
+    return len(text).to_bytes(4, "big") + text
+
+
 def garbage(port, data, stop):
     """A program that talks to a port, again and again, whatever is there."""
     while not stop.is_set():
@@ -245,12 +252,14 @@ def garbage(port, data, stop):
         b"GET / HTTP/1.0\r\n\r\n",
         b"\0" * 4096 + b"\n",
         b"{" * 3_000_000,
-        b"[" * 100_000 + b"\n",
+        framed(b"[" * 100_000),
         b"",
-        b'{"cnnbench handshake": 1, "task": "worker:0"}\n',
-        b'{"cnnbench handshake": 1, "task": [], "nonce": {}, "facts": 3, "failed": null}\n',
-        b'{"cnnbench handshake": 1, "task": "worker:1", "nonce": "", "facts": {}, "failed": null,'
-        b' "pid": Infinity}\n',
+        pack({"cnnbench handshake": 1, "task": "worker:0"}),
+        pack({"cnnbench handshake": 1, "task": [], "nonce": {}, "facts": 3, "failed": None}),
+        framed(
+            b'{"cnnbench handshake": 1, "task": "worker:1", "nonce": "", "facts": {}, "failed": null,'
+            b' "pid": Infinity}'
+        ),
     ],
     ids=("http", "zeros", "endless", "deep", "silent", "half", "types", "pid"),
 )
@@ -274,7 +283,7 @@ SETTINGS_OF_GRPC = b"\0\0\0\x04\0\0\0\0\0"
 OTHERS = {
     b"HTTP/1.0 400 Bad Request\r\n\r\n": "another program answers there",
     b"x" * 3_000_000: "another program answers there",
-    b"{}\n": "another program answers there",
+    pack({}): "another program answers there",
     SETTINGS_OF_GRPC: "the job has already started there; no task can join it later",
 }
 
@@ -314,7 +323,7 @@ def test_a_process_that_comes_back_counts_as_the_new_one(jobs):
     }
     facts = {**hosts, "--controller_host": "", **FACTS}
     card = {"task": "worker:1", "nonce": "old", "facts": facts, "failed": None}
-    old = json.dumps({"cnnbench handshake": 1, **card}).encode() + b"\n"
+    old = pack({"cnnbench handshake": 1, **card})
     with ThreadPoolExecutor(3) as pool:
         with socket.create_server(("localhost", port)) as server:
             server.settimeout(10)
@@ -322,7 +331,7 @@ def test_a_process_that_comes_back_counts_as_the_new_one(jobs):
             connection, _ = server.accept()
             with connection:
                 connection.sendall(old)
-                assert b'"worker:0"' in connection.recv(100_000)
+                assert receive(connection, 10.0)["task"] == "worker:0"
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(1000):
                     pass

@@ -12,10 +12,11 @@ import time
 import pytest
 
 from cnnbench.base.job import Job, Task
-from cnnbench.base.rendezvous import OK, REFUSED, SILENT
-from cnnbench.run import cluster as watchdog
-from cnnbench.run.cluster import RunEnding, Watchdog
-from cnnbench.run.runtime.supervisor import LONG, ProcessActivity, ProcessProgress, StallDetector
+from cnnbench.base.message import pack, unpack
+from cnnbench.base.probe import OK, REFUSED, SILENT
+from cnnbench.run import watchdog
+from cnnbench.run.watchdog import RunEnding, Watchdog
+from cnnbench.run.runtime.progress import LONG, ProcessActivity, ProcessProgress, StallDetector
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -36,7 +37,7 @@ class Line:
         self.sent = 0
 
     def send(self, data):
-        self.sent += data.count(b"\n")
+        self.sent += len(unpack(data)[0])
         return self.end.send(data)
 
     def __getattr__(self, name):
@@ -252,8 +253,9 @@ def test_messages_that_mean_nothing_do_no_harm(cluster):
         b'{"end": [Infinity, 1]}',
         b"7",
     ):
-        job.chief.lines[OTHER].end.send(word + b"\n")
-        job.processes[OTHER].lines[Task("worker")].end.send(word + b"\n")
+        framed = len(word).to_bytes(4, "big") + word
+        job.chief.lines[OTHER].end.send(framed)
+        job.processes[OTHER].lines[Task("worker")].end.send(framed)
     job.run(2 * BOUND)
     assert not any(one.messages for one in job.processes.values())
 
@@ -529,7 +531,7 @@ def test_the_chief_leaves_when_the_others_have_read_why(limits, closes):
         reporting.start()
         assert b"why" in other.recv(1000)
         if closes:
-            other.sendall(b'{"up": true, "standing": null}\n')
+            other.sendall(pack({"up": True, "standing": None}))
             reporting.join(0.3)
             assert codes == []
             other.close()

@@ -11,17 +11,17 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from cnnbench.base import rendezvous
+from cnnbench.base import probe
 from cnnbench.base.interrupts import begin_command, conclude_command, handling_signals
 from cnnbench.base.job import Job, ReservedPorts, Task
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import check_flags
-from cnnbench.run import cluster
-from cnnbench.run.cluster import JobConnections
+from cnnbench.run import handshake
+from cnnbench.run.handshake import JobConnections
 from cnnbench.run.driver import membership
 from cnnbench.run.driver.membership import JobMembership, SharedInterrupts
-from cnnbench.run.runtime.supervisor import ProcessActivity
+from cnnbench.run.runtime.progress import ProcessActivity
 from cnnbench.run.runtime.tensorflow import Devices
 
 
@@ -83,7 +83,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fail
 
 def _silent(address):
     """What `connect_job` returns."""
-    listener, reserved = cluster._bind_and_reserve_port(address)
+    listener, reserved = handshake._bind_and_reserve_port(address)
     listener.close()
     return JobConnections(reserved, {})
 
@@ -140,7 +140,7 @@ def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answerin
     if wrapped and answers:
         assert (found, one.lost_tasks()) == (None, {})
         return
-    state = rendezvous.NAMED if answers else rendezvous.REFUSED
+    state = probe.NAMED if answers else probe.REFUSED
     assert str(found) == f"lost worker:1 ({other}): {state}"
     assert one.lost_tasks() == {"worker:1": state}
 

@@ -9,7 +9,7 @@ from cnnbench.records.files import collecting_write_errors
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.observers.observer import PausingObserver, TrainingState
-from cnnbench.run.runtime.supervisor import ProcessActivity
+from cnnbench.run.runtime.progress import ProcessActivity
 
 
 class CheckpointSaver(PausingObserver):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cnnbench.base.rendezvous import task_and_address_text
+from cnnbench.base.probe import task_and_address_text
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.run import Target
 from cnnbench.run.driver.context import RunContext
@@ -13,7 +13,7 @@ from cnnbench.run.driver.membership import SharedInterrupts
 from cnnbench.run.driver.observers.observer import Observer, SuspendingObserver, TrainingState
 from cnnbench.run.driver.step_loop import LoopTimer
 from cnnbench.run.driver.work import EvaluatedTrainingWork
-from cnnbench.run.runtime.supervisor import ProcessActivity
+from cnnbench.run.runtime.progress import ProcessActivity
 
 
 class TrainingEvaluations(SuspendingObserver):

@@ -1,448 +1,41 @@
-"""The handshake between the processes of a job, and detection of lost or stalled processes.
+"""Detects lost, stopped and stalled processes of a job, and ends this process if one is missing.
 
-When TensorFlow starts, it waits for missing processes without a limit or a message, and it accepts
-processes with different flags. Therefore, a handshake runs before TensorFlow is loaded.
-Every process listens on its own address and connects to all other processes. It continues when all
-connections have been made in both directions, regardless of the order of starts. When `connect_job`
-returns, the port is free for TensorFlow's server. The connections with the chief stay open for the
-watchdog. A process that gives up reports this to the other processes, including processes that
-start later.
-
-A call in the handshake consists of three lines: the caller's card (`_HandshakeCard`), the card of
-the process that answers, and a confirmation. Each line is a JSON object of at most `LONGEST_LINE`
-bytes. Nothing is authenticated, and received data is neither executed nor stored.
-
-TensorFlow also waits without limit for a stopped process, and its errors do not always name a lost
-process. Therefore, a watchdog in every process exchanges messages with the chief. If a process
-sends no messages, its gRPC port is probed (`probe_grpc_server`). A process with a busy interpreter
-answers the probe; a stopped process does not.
+TensorFlow waits without limit for a stopped process, and its errors do not always name a lost
+process. Therefore, a watchdog in every process exchanges messages (`cnnbench.base.message`) with
+the chief. If a process sends no messages, its gRPC port is probed (`probe_grpc_server`). A process
+with a busy interpreter answers the probe; a stopped process does not. TensorFlow is not imported.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import errno
-import json
 import os
-import secrets
 import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cnnbench.base import rendezvous
 from cnnbench.base.files import parse_json
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS, raise_if_interrupted
-from cnnbench.base.job import PS, Job, Task, host_and_port, reserve_port, unbound_socket
-from cnnbench.base.rendezvous import (
+from cnnbench.base.job import Job, Task
+from cnnbench.base.message import pack, unpack
+from cnnbench.base.probe import (
     failed_probes,
     probe_grpc_server,
     task_and_address_text,
     task_states_text,
 )
 from cnnbench.base.text import to_terminal_line
-from cnnbench.errors import BenchmarkError, ExitCode
-from cnnbench.machine.cpu import Host, pid_namespace
-from cnnbench.run.runtime.supervisor import (
+from cnnbench.errors import ExitCode
+from cnnbench.run.runtime.progress import (
     LONG,
     ProcessProgress,
     StallDetector,
     find_blocking_tasks,
 )
-
-# The handshake of all processes. It uses only the standard library, not TensorFlow.
-
-LONGEST_LINE = 1 << 20
-
-_GREETING = "cnnbench handshake"
-_CALL_SECONDS = 10.0
-"""Time limit of a call in the handshake, for the caller and for the process that answers."""
-_STARTED = "the job has already started there; no task can join it later, so start all tasks again"
-"""State of a peer whose TensorFlow server answers, because all tasks have arrived before."""
-
-_PORT_SECONDS = 5.0
-"""Time that a process of an earlier run may need to free the port."""
-_GOODBYE_SECONDS = 2.0
-"""Time to report a failure to all other tasks. Only a longer wait is announced by a notice."""
-_MOST_NAMED = 8
-"""Maximum number of tasks, or of flags, in one message."""
-_LONGEST_VALUE = 200
-
-
-class JobConnections(NamedTuple):
-    """The connections of a process with its job that stay open after the handshake.
-
-    Attributes:
-      port: socket that reserves the port, without listening, until TensorFlow's server listens on
-        the port.
-      lines: sockets by task. The chief is connected with all other tasks, and each other task with
-        the chief.
-      local: PIDs of the job's other processes on this machine.
-    """
-
-    port: contextlib.ExitStack
-    lines: Mapping[Task, socket.socket]
-    local: Collection[int] = ()
-
-
-def connect_job(
-    job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str], None]
-) -> JobConnections:
-    """Waits for all processes of a job, and checks that they have the same versions and flags.
-
-    Every few seconds, `tell` is called with a line about missing tasks. `facts` contains the
-    versions and flags that must be equal.
-
-    Raises:
-      BenchmarkError: the port of this task is in use; or a task is missing, has given up, or has
-        different facts. The message names the task and its address.
-    """
-    hosts = {f"--{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
-    hosts["--controller_host"] = job.controller_address or ""
-    return rendezvous.run_coroutine(_Handshake(job, {**hosts, **facts}, tell).run(timeout))
-
-
-class _HandshakeCard(NamedTuple):
-    """The card that a process sends in the handshake: its task, versions, flags and PID.
-
-    `nonce` is a random number that identifies the process. `failed` is the reason why the process
-    gave up, or None. `namespace` is the PID namespace (see `pid_namespace`).
-    """
-
-    task: str
-    nonce: str
-    facts: Mapping[str, str]
-    failed: str | None
-    pid: int
-    namespace: str | None
-
-    @classmethod
-    def parse(cls, line: bytes) -> _HandshakeCard | None:
-        """Parses a received line; None if it is not the card of a cnnbench process."""
-        try:
-            values = json.loads(line)
-            if not isinstance(values, dict) or _GREETING not in values:
-                return None
-            facts, failed = values["facts"], values["failed"]
-            namespace = values.get("namespace")
-            return cls(
-                task=str(values["task"]),
-                nonce=str(values["nonce"]),
-                facts={str(name): str(value) for name, value in facts.items()},
-                failed=None if failed is None else str(failed),
-                pid=int(str(values.get("pid", 0))),
-                namespace=None if namespace is None else str(namespace),
-            )
-        except (ValueError, KeyError, AttributeError, RecursionError):
-            return None
-
-    def to_line(self) -> bytes:
-        return json.dumps({_GREETING: 1, **self._asdict()}).encode() + b"\n"
-
-
-class _Handshake:
-    """The handshake of one process with all other processes of its job (its peers).
-
-    Each process sends a random number, its nonce. A peer has arrived when the process that answers
-    on the peer's address and the process that called this one as this peer have the same nonce.
-    """
-
-    def __init__(self, job: Job, facts: Mapping[str, str], tell: Callable[[str], None]) -> None:
-        self._job = job
-        self._tell = tell
-        self._own = _HandshakeCard(
-            task=str(job.task),
-            nonce=secrets.token_hex(8),
-            facts=facts,
-            failed=None,
-            pid=os.getpid(),
-            namespace=pid_namespace(Host()),
-        )
-        self._by_name = {str(task): task for task in job.peers}
-        self._reached: dict[Task, _HandshakeCard] = {}
-        self._called_by: dict[Task, str] = {}
-        self._trouble: dict[Task, str] = {}
-        self._lines: dict[Task, socket.socket] = {}
-        self._came: set[Task] = set()
-        # Whether another process gave up first. That process informs all processes of the job.
-        self._told = False
-        self._visits = 0
-
-    async def run(self, timeout: float) -> JobConnections:
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        deadline = time.monotonic() + timeout
-        try:
-            listener, reserved = await self._listen()
-        except BenchmarkError as error:
-            await self._report_failure_to_peers(str(error), deadline)
-            raise
-        server = await asyncio.start_server(self._handle_caller, sock=listener, limit=LONGEST_LINE)
-        work = [asyncio.create_task(self._call_until_arrived(peer)) for peer in self._job.peers]
-        work.append(
-            asyncio.create_task(
-                rendezvous.report_missing_processes(self._tell, self._missing_peers_text)
-            )
-        )
-        try:
-            self._check_arrivals()
-            done, _ = await asyncio.wait([self._over], timeout=timeout)
-            if not done:
-                message = (
-                    f"waited {timeout:g} s (--cluster_timeout) for {self._missing_peers_text()}"
-                )
-                self._fail_handshake(f"{self._job.task}: {message}")
-            self._over.result()
-        except BenchmarkError as error:
-            reserved.close()
-            for line in self._lines.values():
-                line.close()
-            await self._report_failure_to_peers(str(error), deadline)
-            raise
-        finally:
-            for task in work:
-                task.cancel()
-            server.close()
-        namespace, cards = self._own.namespace, self._reached.values()
-        local = frozenset(
-            c.pid for c in cards if namespace is not None and c.namespace == namespace
-        )
-        return JobConnections(reserved, self._lines, local)
-
-    # Calls from other processes to the port of this process.
-
-    async def _listen(self) -> tuple[socket.socket, contextlib.ExitStack]:
-        """Opens a socket that listens on this process's port, and one that only reserves it."""
-        deadline = time.monotonic() + _PORT_SECONDS
-        while True:
-            try:
-                return _bind_and_reserve_port(self._job.address(self._job.task))
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
-                    await asyncio.sleep(rendezvous.RETRY_SECONDS)
-                    continue
-                reason = error.strerror or error
-                if error.errno == errno.EADDRINUSE:
-                    reason = "the port is in use by another program"
-                raise BenchmarkError(
-                    f"{task_and_address_text(self._job, self._job.task)}: {reason}"
-                ) from error
-
-    async def _handle_caller(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self._visits += 1
-        try:
-            if self._visits <= 64 + 2 * len(self._by_name):
-                await asyncio.wait_for(self._answer_caller(reader, writer), _CALL_SECONDS)
-        # Errors of a call are ignored, because a process of the job will call again.
-        # CancelledError occurs when the handshake ends; Python 3.11 would print a traceback.
-        except (OSError, ValueError, asyncio.TimeoutError, asyncio.CancelledError):
-            pass
-        finally:
-            self._visits -= 1
-            writer.close()
-
-    async def _answer_caller(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        """Reads a caller's card, answers with the own card, and compares versions and flags."""
-        card = _HandshakeCard.parse(await reader.readline())
-        if card is None or card.nonce == self._own.nonce:
-            return
-        self._record_contacted_peer(card)
-        if card.failed is not None:
-            self._told = self._told or not self._over.done()
-            self._fail_handshake(f"{card.task} gave up: {card.failed}")
-            return
-        writer.write(self._own.to_line())
-        await writer.drain()
-        if self._has_equal_facts(card) and await reader.readline() and card.task in self._by_name:
-            peer = self._by_name[card.task]
-            self._called_by[peer] = card.nonce
-            if self._job.is_chief:
-                self._keep_connection(peer, writer)
-            self._check_arrivals()
-
-    # Calls from this process to the ports of other processes.
-
-    async def _call_until_arrived(self, peer: Task) -> None:
-        """Calls a peer again and again until it has arrived."""
-        while not self._has_arrived(peer):
-            if peer not in self._reached or peer in self._called_by:
-                trouble = await self._call_peer(peer)
-                self._trouble[peer] = trouble or ""
-                self._check_arrivals()
-            await asyncio.sleep(rendezvous.RETRY_SECONDS)
-
-    async def _call_peer(self, peer: Task) -> str | None:
-        """Calls a peer once. Returns the reason why the call failed; None if it succeeded."""
-        try:
-            card = await asyncio.wait_for(self._exchange_cards(peer, self._own), _CALL_SECONDS)
-        except socket.gaierror:
-            return "unknown host"
-        except ConnectionRefusedError:
-            return "nobody listens there"
-        except asyncio.TimeoutError:
-            return "no answer"
-        except ValueError:
-            card = None
-        except OSError as error:
-            return (error.strerror or str(error)).lower()
-        if card is None:
-            address = self._job.address(peer)
-            server = await asyncio.to_thread(rendezvous.probe_grpc_server, address)
-            return _STARTED if server == rendezvous.OK else rendezvous.NOT_GRPC
-        self._record_contacted_peer(card)
-        if not self._has_equal_facts(card):
-            return "disagrees"
-        if card.task != str(peer):
-            return f"answers as {card.task}"
-        self._reached[peer] = card
-        return None
-
-    async def _exchange_cards(self, peer: Task, own: _HandshakeCard) -> _HandshakeCard | None:
-        """Sends the card `own` to a peer. Returns its answer; None if that is not a card."""
-        host, port = host_and_port(self._job.address(peer))
-        reader, writer = await asyncio.open_connection(host, port, limit=LONGEST_LINE)
-        try:
-            writer.write(own.to_line())
-            card = _HandshakeCard.parse(await reader.readline())
-            if card is not None and _describe_differences(self._own, card) == []:
-                writer.write(b"{}\n")
-                await writer.drain()
-                if peer == self._job.chief and card.task == str(peer):
-                    self._keep_connection(peer, writer)
-            return card
-        finally:
-            writer.close()
-
-    def _keep_connection(self, peer: Task, writer: asyncio.StreamWriter) -> None:
-        if peer in self._lines:
-            self._lines[peer].close()
-        self._lines[peer] = writer.get_extra_info("socket").dup()
-
-    async def _report_failure_to_peers(self, reason: str, deadline: float) -> None:
-        """Reports to the other processes that this process has given up."""
-        card = self._own._replace(facts={}, failed=reason)
-
-        async def tell(peer: Task) -> None:
-            while True:
-                try:
-                    await asyncio.wait_for(self._exchange_cards(peer, card), _CALL_SECONDS)
-                    return
-                except (OSError, ValueError, asyncio.TimeoutError):
-                    if peer in self._came:
-                        return  # The peer has ended by now, or reports its own failure.
-                await asyncio.sleep(rendezvous.RETRY_SECONDS)
-
-        # A cancelled future of `gather` would log an exception that was never retrieved.
-        async def tell_all() -> None:
-            await asyncio.gather(*map(tell, self._job.peers))
-
-        telling = asyncio.create_task(tell_all())
-        await asyncio.wait([telling], timeout=_GOODBYE_SECONDS)
-        left = deadline - time.monotonic()
-        if not (telling.done() or self._told) and left > 0:
-            absent = [
-                task_and_address_text(self._job, peer)
-                for peer in self._job.peers
-                if peer not in self._came
-            ]
-            self._tell(f"{reason}; waiting for {_join_phrases(absent)} to report it, too")
-            await asyncio.wait([telling], timeout=left)
-        telling.cancel()
-
-    # The state of the handshake: which peers have arrived, and whether it has failed.
-
-    def _record_contacted_peer(self, card: _HandshakeCard) -> None:
-        if card.task in self._by_name:
-            self._came.add(self._by_name[card.task])
-
-    def _has_equal_facts(self, card: _HandshakeCard) -> bool:
-        differences = _describe_differences(self._own, card)
-        if differences:
-            self._fail_handshake(f"the processes of the job disagree: {_join_phrases(differences)}")
-        return not differences
-
-    def _has_arrived(self, peer: Task) -> bool:
-        return peer in self._reached and self._reached[peer].nonce == self._called_by.get(peer)
-
-    def _check_arrivals(self) -> None:
-        if all(map(self._has_arrived, self._job.peers)) and not self._over.done():
-            self._over.set_result(None)
-
-    def _fail_handshake(self, message: str) -> None:
-        if not self._over.done():
-            self._over.set_exception(BenchmarkError(to_terminal_line(message)))
-
-    def _missing_peers_text(self) -> str:
-        peers = [peer for peer in self._job.peers if not self._has_arrived(peer)]
-        return _join_phrases(
-            [
-                f"{task_and_address_text(self._job, peer)}: {self._state_of_peer(peer)}"
-                for peer in peers
-            ]
-        )
-
-    def _state_of_peer(self, peer: Task) -> str:
-        if self._trouble.get(peer):
-            return self._trouble[peer]
-        if peer not in self._reached:
-            return "no answer"
-        if peer in self._called_by:
-            return f"two processes say that they are {peer}"
-        return f"it has not reached this process at {self._job.address(self._job.task)}"
-
-
-def _bind_and_reserve_port(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
-    """Opens a socket that listens on the port of an address, on all network interfaces.
-
-    Also returns the sockets that reserve the port. All sockets set SO_REUSEADDR, so that
-    TensorFlow's server can listen on the reserved port.
-    """
-    _, port = host_and_port(address)
-    with contextlib.ExitStack() as stack:
-        reserved = stack.enter_context(contextlib.ExitStack())
-        reserved.enter_context(reserve_port(port))
-        pair = reserved.enter_context(unbound_socket()), stack.enter_context(unbound_socket())
-        for bound_socket in pair:
-            bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound_socket.bind(("", port))
-        pair[1].listen(128)
-        stack.pop_all()
-    return pair[1], reserved
-
-
-def _describe_differences(own: _HandshakeCard, other: _HandshakeCard) -> list[str]:
-    """Returns texts about versions and flags that differ between two processes."""
-    names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
-    # A ps task sends few versions and flags, so only those that both processes sent are compared.
-    if any(card.task.startswith(f"{PS}:") for card in (own, other)):
-        names = [name for name in own.facts if name in other.facts]
-    return [
-        f"{name} is {_shortened_value(own.facts.get(name))} at {own.task}, "
-        f"{_shortened_value(other.facts.get(name))} at {other.task}"
-        for name in names
-        if own.facts.get(name) != other.facts.get(name)
-    ]
-
-
-def _shortened_value(text: str | None) -> str:
-    if text is None:
-        return "unknown"
-    return (text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}...") or "''"
-
-
-def _join_phrases(phrases: list[str]) -> str:
-    more = len(phrases) - _MOST_NAMED
-    return "; ".join((*phrases[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else ())))
-
-
-# Detects lost, stopped and stalled processes, without importing TensorFlow.
 
 PATIENCE = 600.0
 """Seconds that a process may need to load TensorFlow and start its server."""
@@ -463,8 +56,8 @@ MUTE = "answers, but reports nothing"
 _LINGER_SECONDS = 2.0
 _RECENT_SECONDS = 30.0
 """If this process was stopped at most this long ago, the stop may have ended the job."""
-_MOST_BYTES = 1 << 20
-"""Maximum size of a message."""
+_MOST_BYTES = 1 << 16
+"""Bytes that are received at once."""
 
 
 class RunEnding(NamedTuple):
@@ -715,7 +308,7 @@ class Watchdog:
         """
         with self._changed:
             if message is not None:
-                peer.unsent += json.dumps(message).encode() + b"\n"
+                peer.unsent += pack(message)
             if peer.line is None or not peer.unsent:
                 return
             # An error means a full buffer, or a closed connection, which the next read detects.
@@ -732,14 +325,17 @@ class Watchdog:
             return False
         except OSError:
             data = b""
-        *lines, peer.received = (peer.received + data).split(b"\n")
-        if not data or len(peer.received) > _MOST_BYTES:
+        try:
+            texts, peer.received = unpack(peer.received + data)
+        except ValueError:
+            data = b""
+        if not data:
             self._close_connection(peer)
             return True
         peer.heard = now
-        for line in lines:
+        for text in texts:
             with contextlib.suppress(ValueError, TypeError, AttributeError, LookupError):
-                self._handle_message(task, peer, parse_json(line))
+                self._handle_message(task, peer, parse_json(text))
         return False
 
     def _handle_message(self, task: Task, peer: _PeerConnection, message: dict[str, Any]) -> None:

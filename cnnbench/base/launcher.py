@@ -1,0 +1,440 @@
+"""Finds out from the environment variables of a launcher which task of a job this process is.
+
+The values of --cluster select the variables. ``tf_config``: TF_CONFIG, which TensorFlow's
+strategies also read. ``slurm``: the variables that srun sets for its tasks. ``kubernetes``: a
+StatefulSet or an Indexed Job behind a headless service, as in cli/jobs/kubernetes.yaml. ``mpi``:
+only the rank is known at first, and the processes exchange their addresses when the run begins
+(`cnnbench.base.rendezvous`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from cnnbench.base.files import parse_json
+from cnnbench.base.job import CONTROLLER, HOST, LARGEST_PORT, PS, WORKER, Job, Task, is_address
+from cnnbench.base.text import count_text
+from cnnbench.errors import FlagError, UsageError
+
+EVALUATOR = "evaluator"
+
+_MOST_TASKS = LARGEST_PORT
+_NUMBER = "([0-9]{1,9})"
+_LONGEST_VALUE = 100
+_KUBERNETES_PORT = 2222
+
+Environment = Mapping[str, str]
+_JobAndLocalRank: TypeAlias = "tuple[Job, int | None]"  # Result of `resolve_job`.
+
+
+class LauncherRanks(NamedTuple):
+    """The rank of this process and the number of processes, read from the variables of a launcher.
+
+    `local_rank` and `local_size` are rank and number of processes on this machine; None if unknown.
+    `job` is an identifier of the job.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int | None
+    local_size: int | None
+    job: str
+
+    @property
+    def exchange_port(self) -> int:
+        """A port for the address exchange, computed from the job identifier `job`, so that all
+        processes of the job agree on it. It is below the range of ports for outgoing connections.
+        """
+        return 10000 + zlib.crc32(self.job.encode()) % 20000
+
+
+def resolve_job(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | None]:
+    """Finds the job to which this process belongs, and the rank of this process among the processes
+    on its machine (None if unknown).
+
+    `cluster` is the value of --cluster.
+
+    The last `ps` processes are parameter servers (except for TF_CONFIG, which lists them). If
+    `cluster` is "mpi", the addresses are placeholders that contain the ranks.
+
+    Raises:
+      UsageError: a variable is missing or malformed.
+    """
+    return _RESOLVERS[cluster](ps, environ)
+
+
+def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | None:
+    """Detects whether a launcher such as mpirun has started several processes. Returns a
+    description for messages and a suitable value of --cluster.
+
+    The result is None if there was no launcher or only one process. The description names the
+    variable that shows the launcher. The processes need not form one job, because a launcher may
+    also start independent runs. A malformed variable may also belong to a job; then the description
+    is the error message. For an evaluator, the result is None if `evaluates`, because the evaluator
+    is started as intended.
+    """
+    names = [name for name in (*_SIZES, "TF_CONFIG") if environ.get(name)]
+    if not names:
+        return None
+    name = names[0]
+    cluster = _SIZES.get(name, "tf_config")
+    try:
+        job = Job() if name in _SIZES else _job_from_tf_config(0, environ)[0]
+        if job.task.job == EVALUATOR:
+            return None if evaluates else (f"{name} is that of an evaluator", cluster)
+        size = _parse_whole_number(environ, name) if name in _SIZES else len(job.tasks)
+        return (f"{name} is that of {size} processes", cluster) if size > 1 else None
+    except UsageError as error:
+        return str(error), cluster
+
+
+def mpi_ranks(environ: Environment) -> LauncherRanks | None:
+    """Reads the ranks that horovodrun, mpirun (Open MPI, MPICH or MVAPICH) or srun has set; None
+    without them.
+
+    Local rank and local size may come from the variables of a second launcher if its rank and size
+    are the same. For example, ``srun --mpi=pmi2`` sets PMI_RANK, but the local rank is only in
+    SLURM_LOCALID. If rank or size differ, the variables belong to a different process, such as the
+    one that Hydra starts with srun on every node. UsageError for a malformed variable.
+    """
+    ranks_by_launcher = {
+        launcher: (environ[names[0]], environ[names[1]])
+        for launcher, names in _RANK_VARIABLES.items()
+        if names[0] in environ and names[1] in environ
+    }
+    if not ranks_by_launcher:
+        return None
+    launcher = next(iter(ranks_by_launcher))
+    first = _RANK_VARIABLES[launcher]
+    rank, size = (
+        _parse_whole_number(environ, first[0]),
+        _parse_whole_number(environ, first[1], most=_MOST_TASKS),
+    )
+    if rank >= size:
+        raise _invalid_variable_error(environ, first[0], f"{first[1]} is {size}")
+    same = [
+        _RANK_VARIABLES[other_launcher]
+        for other_launcher in ranks_by_launcher
+        if ranks_by_launcher[other_launcher] == ranks_by_launcher[launcher]
+    ]
+    local_rank = next(
+        (_parse_whole_number(environ, row[2]) for row in same if environ.get(row[2])), None
+    )
+    local_size = next(
+        (_processes_on_node(environ, row[3]) for row in same if environ.get(row[3])), None
+    )
+    if size == 1:
+        local_rank, local_size = local_rank or 0, 1
+    job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
+    # The PID of the launcher identifies the job: it is the parent of all processes on one machine.
+    return LauncherRanks(launcher, rank, size, local_rank, local_size, job or str(os.getppid()))
+
+
+_RANK_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+# Maps launchers to their variables for rank, size, local rank and local size; priority by order.
+# Slurm is last, because mpirun and horovodrun also leave its variables set in a Slurm allocation.
+_RANK_VARIABLES = {
+    "Horovod": tuple(f"HOROVOD_{name}" for name in _RANK_NAMES),
+    "Open MPI": tuple(f"OMPI_COMM_WORLD_{name}" for name in _RANK_NAMES),
+    "MVAPICH": tuple(f"MV2_COMM_WORLD_{name}" for name in _RANK_NAMES),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    # SLURM_NTASKS_PER_NODE is not used, because Slurm sets it only if the user requests a number.
+    "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+}
+_JOB_VARIABLES = (
+    *("HOROVOD_GLOO_RENDEZVOUS_PORT", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_PORT"),
+    "SLURM_JOB_ID",
+)
+# SLURM_NTASKS does not count started processes: Slurm also sets it for a batch script.
+_SIZES = {
+    **{row[1]: "mpi" for launcher, row in _RANK_VARIABLES.items() if launcher != "Slurm"},
+    **{"SLURM_STEP_NUM_TASKS": "slurm", "CNNBENCH_PROCESSES": "kubernetes"},
+}
+
+
+def _processes_on_node(environ: Environment, name: str) -> int | None:
+    """Number of processes on this node. The environment variable `name` contains this number, or
+    Slurm's list of the numbers for all nodes.
+
+    Returns None if the list does not contain this node.
+    """
+    counts = _tasks_per_node(environ, name)
+    node = 0 if len(counts) == 1 else _parse_whole_number(environ, "SLURM_NODEID", str(len(counts)))
+    return counts[node] if node < len(counts) else None
+
+
+def _job_from_mpi(ps: int, environ: Environment) -> _JobAndLocalRank:
+    ranks = mpi_ranks(environ)
+    if ranks is None:
+        names = ", ".join(names[0] for names in _RANK_VARIABLES.values())
+        raise UsageError(f"--cluster=mpi: none of {names} is set; use mpirun, horovodrun or srun")
+    hosts = [f"rank-{rank}:{rank + 1}" for rank in range(ranks.size)]
+    return _job_of_rank(ranks.rank, hosts, ps, ranks.local_rank)
+
+
+def _job_from_tf_config(ps: int, environ: Environment) -> _JobAndLocalRank:
+    if ps:
+        raise FlagError(
+            "cluster_ps",
+            ps,
+            "must not be given with --cluster=tf_config: TF_CONFIG lists the parameter servers",
+        )
+    try:
+        place = _job_fields_of_tf_config(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))
+    except ValueError as error:
+        raise _invalid_variable_error(environ, "TF_CONFIG", str(error)) from None
+    return Job(**place), None
+
+
+def _job_fields_of_tf_config(config: Any) -> dict[str, Any]:
+    """Converts the content of TF_CONFIG to the fields of `Job`. ValueError describes an invalid
+    part.
+
+    A chief becomes the first worker or, if there are parameter servers, the controller. Without a
+    cluster, the job consists of this process, which must be its first task. As in tf.distribute, an
+    evaluator is not in the cluster, even if TF_CONFIG lists it there.
+    """
+    cluster, me = (config.get(key, {}) if isinstance(config, dict) else None for key in _TF_CONFIG)
+    if not isinstance(cluster, dict) or not isinstance(me, dict):
+        raise ValueError('must contain "cluster" and "task", whose values are objects')
+    if me.get("type") == EVALUATOR:
+        return {"task": Task(EVALUATOR)}
+    if not cluster and _SPARSE in config:
+        cluster = _complete_cluster(config[_SPARSE])
+    if not cluster:
+        _check_only_task(config, me)
+        return {}
+    hosts: dict[str, list[str]] = {}
+    for name, value in cluster.items():
+        listed: list[Any] = value if isinstance(value, list) else [None]
+        if not all(isinstance(host, str) and is_address(host.strip()) for host in listed):
+            raise ValueError(f"cluster.{name} must be a list of host:port")
+        hosts[str(name)] = [host.strip() for host in listed]
+    hosts.pop(EVALUATOR, None)
+    job, index = _task_of_tf_config(me)
+    unknown = sorted(({job} | hosts.keys()) - _TF_JOBS)
+    if unknown:
+        raise ValueError(
+            f"{unknown[0]!r} is not a job; must be one of {', '.join(sorted(_TF_JOBS))}"
+        )
+    if index >= len(hosts.get(job, ())):
+        raise ValueError(f"cluster has no task {job}:{index}")
+    chiefs = [host for name in _TF_CHIEFS for host in hosts.get(name, [])]
+    controllers = hosts.get(CONTROLLER, [])
+    workers, servers = hosts.get(WORKER, []), hosts.get(PS, [])
+    if len(chiefs) + len(controllers) > 1:
+        raise ValueError("cluster has more than one chief")
+    if servers:
+        controllers = controllers + chiefs
+        job = CONTROLLER if job in _TF_CHIEFS else job
+    else:
+        index += len(chiefs) if job == WORKER else 0
+        workers = chiefs + workers
+        job = WORKER if job in _TF_CHIEFS else job
+    return {
+        "task": Task(job, index),
+        "worker_addresses": tuple(workers),
+        "ps_addresses": tuple(servers),
+        "controller_address": controllers[0] if controllers else None,
+    }
+
+
+def _task_of_tf_config(task: Mapping[str, Any]) -> tuple[str, int]:
+    job, index = task.get("type"), task.get("index", 0)
+    if isinstance(index, str) and re.fullmatch(_NUMBER, index):
+        index = int(index)
+    if not isinstance(job, str) or type(index) is not int or not 0 <= index < _MOST_TASKS:
+        raise ValueError(
+            'task must contain a "type" (a string) and an "index" (a whole number from 0)'
+        )
+    return job, index
+
+
+def _complete_cluster(sparse: Any) -> dict[str, list[Any]]:
+    """Converts the value of `sparseCluster`, which maps numbers of workers to addresses, to the
+    form of `cluster`.
+
+    A Kubernetes operator writes it if workers may be added to a job. Its process then knows only
+    itself and the parameter servers, so a single worker does not show that it is the only one.
+    """
+    workers = sparse.get(WORKER) if isinstance(sparse, dict) else None
+    if not isinstance(workers, dict) or len(workers) < 2:
+        raise ValueError(
+            f'"{_SPARSE}" does not list all workers of the job; turn off enableDynamicWorker, or '
+            "give the addresses as flags (--cluster=flags)"
+        )
+    numbers = [str(number) for number in range(len(workers))]
+    if workers.keys() != set(numbers):
+        raise ValueError(f"{_SPARSE}.worker must have the keys 0 to {len(workers) - 1}")
+    return {**sparse, WORKER: [workers[number] for number in numbers]}
+
+
+def _check_only_task(config: Mapping[str, Any], task: Mapping[str, Any]) -> None:
+    """Checks that a TF_CONFIG without addresses can be that of a job of one process. ValueError
+    otherwise.
+    """
+    if unknown := sorted(config.keys() - {*_TF_CONFIG, *_TF_OTHERS}):
+        raise ValueError(f'has no "cluster", and the key {unknown[0][:40]!r} is unknown')
+    if task:
+        job, index = _task_of_tf_config(task)
+        if job not in {WORKER, *_TF_CHIEFS} or index:
+            raise ValueError(
+                f'has no "cluster" with the addresses of the job, and {job[:40]}:{index} cannot be '
+                "its only task"
+            )
+
+
+_TF_CONFIG = ("cluster", "task")
+_SPARSE = "sparseCluster"
+# Keys that Vertex AI and TensorFlow's ClusterResolver also know. They contain no addresses.
+_TF_OTHERS = ("environment", "job", "trial", "model_dir", "rpc_layer")
+_TF_CHIEFS = ("chief", "master")
+_TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
+
+
+def _job_from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
+    rank = _parse_whole_number(environ, "SLURM_PROCID")
+    size = _parse_whole_number(environ, "SLURM_NTASKS", most=_MOST_TASKS)
+    local = _parse_whole_number(environ, "SLURM_LOCALID")
+    step = "SLURM_STEP_NODELIST" in environ
+    list_name = "SLURM_STEP_NODELIST" if step else "SLURM_JOB_NODELIST"
+    counts_name = "SLURM_STEP_TASKS_PER_NODE" if step else "SLURM_TASKS_PER_NODE"
+    nodes = expand_node_list(environ, list_name)
+    counts = _tasks_per_node(environ, counts_name)
+    if len(counts) != len(nodes):
+        reason = f"{list_name} has {count_text(nodes, 'node', 'nodes')}"
+        raise _invalid_variable_error(environ, counts_name, reason)
+    if sum(counts) != size:
+        raise _invalid_variable_error(environ, counts_name, f"SLURM_NTASKS is {size}")
+    places = [(node, i) for node, count in zip(nodes, counts, strict=True) for i in range(count)]
+    if rank >= size or places[rank][1] != local:
+        reason = f"is not task {local} of its node by blocks; use srun --distribution=block"
+        raise _invalid_variable_error(environ, "SLURM_PROCID", reason)
+    job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
+    first = LauncherRanks("Slurm", rank, size, local, counts[0], job).exchange_port
+    return _job_of_rank(rank, [f"{node}:{first + i}" for node, i in places], ps, local)
+
+
+def expand_node_list(environ: Environment, name: str) -> list[str]:
+    """Expands a Slurm node list in an environment variable: "n[001-002],gpu1" becomes n001, n002,
+    gpu1.
+    """
+    text = _required_variable(environ, name)
+    nodes: list[str] = []
+    if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
+        raise _invalid_variable_error(environ, name, "is not a list of nodes such as n[01-04],m7")
+    # Commas within brackets do not separate nodes.
+    for part in re.findall(r"(?:[^\[\],]|\[[^\]]*\])+", text):
+        pieces = re.split(r"\[([^\]]*)\]", part)
+        choices = [
+            _expand_numbers(piece, environ, name) if i % 2 else [piece]
+            for i, piece in enumerate(pieces)
+        ]
+        if math.prod(map(len, choices)) + len(nodes) > _MOST_TASKS:
+            raise _invalid_variable_error(environ, name, f"has more than {_MOST_TASKS} nodes")
+        nodes += ("".join(words) for words in itertools.product(*choices))
+    return nodes
+
+
+def _expand_numbers(text: str, environ: Environment, name: str) -> list[str]:
+    """Expands the numbers in a Slurm node list: "1-3,07" becomes "1", "2", "3", "07"."""
+    numbers: list[str] = []
+    for part in text.split(","):
+        match = re.fullmatch(f"{_NUMBER}(?:-{_NUMBER})?", part)
+        low, high = match.groups(match[1]) if match else ("1", "0")
+        if not 0 <= int(high) - int(low) < _MOST_TASKS:
+            raise _invalid_variable_error(
+                environ, name, f"[{text}] is not a list of numbers such as 01-04,7"
+            )
+        numbers += (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
+    return numbers
+
+
+def _tasks_per_node(environ: Environment, name: str) -> list[int]:
+    """Expands Slurm's number of tasks on each node: "2(x3),1" becomes 2, 2, 2, 1."""
+    text = _required_variable(environ, name)
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?", part)
+        if match is None:
+            raise _invalid_variable_error(environ, name, "is not a list of numbers such as 2(x3),1")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _job_from_kubernetes(ps: int, environ: Environment) -> _JobAndLocalRank:
+    pod = re.fullmatch(f"({HOST})-{_NUMBER}", _required_variable(environ, "HOSTNAME"))
+    if pod is None:
+        reason = (
+            "is not of the form NAME-NUMBER, as pods of a StatefulSet or an Indexed Job are called"
+        )
+        raise _invalid_variable_error(environ, "HOSTNAME", reason)
+    name, index = pod[1], int(pod[2])
+    service = _required_variable(environ, "CNNBENCH_SERVICE")
+    if not re.fullmatch(HOST, service):
+        raise _invalid_variable_error(environ, "CNNBENCH_SERVICE", "is not a service name")
+    size = _parse_whole_number(environ, "CNNBENCH_PROCESSES", least=1, most=_MOST_TASKS)
+    port = _parse_whole_number(
+        environ, "CNNBENCH_PORT", str(_KUBERNETES_PORT), least=1, most=LARGEST_PORT
+    )
+    if index >= size:
+        raise _invalid_variable_error(environ, "HOSTNAME", f"CNNBENCH_PROCESSES is {size}")
+    return _job_of_rank(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)
+
+
+def _job_of_rank(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> _JobAndLocalRank:
+    """Creates the job of a process: the last `ps` processes are parameter servers, all others are
+    workers.
+    """
+    workers = len(hosts) - ps
+    if workers < 1:
+        reason = f"there are {len(hosts)} processes, and one must be a worker"
+        raise FlagError("cluster_ps", ps, reason)
+    job = Job(
+        task=Task(WORKER, rank) if rank < workers else Task(PS, rank - workers),
+        worker_addresses=tuple(hosts[:workers]),
+        ps_addresses=tuple(hosts[workers:]),
+    )
+    return job, local_rank
+
+
+_RESOLVERS: dict[str, Callable[[int, Environment], _JobAndLocalRank]] = {
+    "tf_config": _job_from_tf_config,
+    "slurm": _job_from_slurm,
+    "kubernetes": _job_from_kubernetes,
+    "mpi": _job_from_mpi,
+}
+
+
+def _required_variable(environ: Environment, name: str) -> str:
+    text = environ.get(name, "").strip()
+    if not text:
+        raise UsageError(f"the environment variable {name} is not set; see --cluster")
+    return text
+
+
+def _parse_whole_number(
+    environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
+) -> int:
+    """Reads a whole number from an environment variable, or from `otherwise` if the variable is not
+    set.
+    """
+    text = environ.get(name, "").strip() or otherwise or _required_variable(environ, name)
+    if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
+        raise _invalid_variable_error(
+            environ, name, f"must be a whole number from {least} to {most}"
+        )
+    return int(text)
+
+
+def _invalid_variable_error(environ: Environment, name: str, reason: str) -> UsageError:
+    value = environ[name]
+    short = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}..."
+    return UsageError(f"the environment variable {name}={short}: {reason}")

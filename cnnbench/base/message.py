@@ -1,0 +1,96 @@
+"""The message that processes of cnnbench send to each other: a JSON value behind its length.
+
+Four bytes contain the length of the JSON text in bytes, the most significant byte first. Nothing is
+authenticated, and received values are neither executed nor stored. These processes send messages:
+
+- Ranks that know only their numbers (`base/rendezvous.py`): a rank sends its number and its port
+  to rank 0. Rank 0 confirms this, and later sends the addresses of all ranks, or the reason why
+  the job has failed.
+- Processes of a job that is about to start (`run/handshake.py`): the caller sends its card. The
+  other process answers with its own card, and the caller confirms with ``{}``. A process that gives
+  up sends a card with its reason.
+- Processes of a running job (`run/watchdog.py`), on their connection with the chief: regularly
+  ``{"up": bool, "standing": progress}``; once ``{"end": [exit code, reason]}``, or ``{"failed":
+  reason}``, or ``{"lost": reason}``.
+- The guard of a child process (`campaigns/processes/guard.py`), to the parent of both: once
+  ``{"status": wait status, "max_rss_bytes": bytes}`` or ``{"error": reason}``.
+
+Two connections carry single bytes instead. A measured process and the campaign that assigns its
+time slices exchange the letters of `run/runtime/turns.py`, because ``ab`` also measures earlier
+versions of cnnbench, which know these letters. A run announces its exit code to the process that
+supervises it (`run/runtime/supervisor.py`) as one byte.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import time
+from typing import Any
+
+from cnnbench.base.files import parse_json
+
+LONGEST = 1 << 22
+"""Maximum number of bytes of a JSON text. It suffices for the addresses of 65,535 processes."""
+
+FOREIGN = (OSError, EOFError, ValueError, LookupError, TypeError)
+"""Errors that occur while a message is read and used if the other process is not of cnnbench."""
+
+_LENGTH_BYTES = 4
+
+
+def pack(value: object) -> bytes:
+    """The bytes of a message with a JSON value."""
+    text = json.dumps(value).encode()
+    return len(text).to_bytes(_LENGTH_BYTES, "big") + text
+
+
+def unpack(data: bytes) -> tuple[list[bytes], bytes]:
+    """Splits received bytes into the JSON texts of complete messages and the rest.
+
+    ValueError if the length of a message is above `LONGEST`.
+    """
+    texts = []
+    while len(data) >= _LENGTH_BYTES:
+        end = _LENGTH_BYTES + _text_length(data[:_LENGTH_BYTES])
+        if len(data) < end:
+            break
+        texts.append(data[_LENGTH_BYTES:end])
+        data = data[end:]
+    return texts, data
+
+
+def receive(link: socket.socket, seconds: float = math.inf) -> Any:
+    """Receives one message, and no byte that follows it. Returns its JSON value.
+
+    Raises:
+      TimeoutError: the message is not complete after `seconds`.
+      EOFError: the connection was closed before the end of the message.
+      ValueError: what arrived is not a message.
+      OSError: the connection is broken.
+    """
+    deadline = time.monotonic() + seconds
+    length = _text_length(_receive_exactly(link, _LENGTH_BYTES, deadline))
+    return parse_json(_receive_exactly(link, length, deadline))
+
+
+def _text_length(data: bytes) -> int:
+    length = int.from_bytes(data, "big")
+    if length > LONGEST:
+        raise ValueError(f"a message of {length} bytes")
+    return length
+
+
+def _receive_exactly(link: socket.socket, count: int, deadline: float) -> bytes:
+    data = b""
+    while len(data) < count:
+        seconds = deadline - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError
+        link.settimeout(None if seconds == math.inf else seconds)
+        part = link.recv(count - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return data

@@ -1,0 +1,415 @@
+"""The handshake between the processes of a job, before TensorFlow is loaded.
+
+When TensorFlow starts, it waits for missing processes without a limit or a message, and it accepts
+processes with different flags. In the handshake, every process listens on its own address and calls
+all other processes. It continues when all calls have succeeded in both directions, regardless of
+the order of starts. When `connect_job` returns, the port is free for TensorFlow's server. The
+connections with the chief stay open for the watchdog. A process that gives up reports this to the
+other processes, including processes that start later.
+
+A call consists of three messages (`cnnbench.base.message`): the caller's card (`_HandshakeCard`),
+the card of the process that answers, and a confirmation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from cnnbench.base import message, probe
+from cnnbench.base.job import PS, Job, Task, host_and_port, reserve_port, unbound_socket
+from cnnbench.base.meeting import CALL_SECONDS, Meeting
+from cnnbench.base.probe import task_and_address_text
+from cnnbench.base.text import to_terminal_line
+from cnnbench.errors import BenchmarkError
+from cnnbench.machine.cpu import Host, pid_namespace
+
+_GREETING = "cnnbench handshake"
+_STARTED = "the job has already started there; no task can join it later, so start all tasks again"
+"""State of a peer whose TensorFlow server answers, because all tasks have arrived before."""
+
+_PORT_SECONDS = 5.0
+"""Time that a process of an earlier run may need to free the port."""
+_GOODBYE_SECONDS = 2.0
+"""Time to report a failure to all other tasks. Only a longer wait is announced by a notice."""
+_MOST_NAMED = 8
+"""Maximum number of tasks, or of flags, in one line."""
+_LONGEST_VALUE = 200
+
+
+class JobConnections(NamedTuple):
+    """The connections of a process with its job that stay open after the handshake.
+
+    Attributes:
+      port: socket that reserves the port, without listening, until TensorFlow's server listens on
+        the port.
+      lines: sockets by task. The chief is connected with all other tasks, and each other task with
+        the chief.
+      local: PIDs of the job's other processes on this machine.
+    """
+
+    port: contextlib.ExitStack
+    lines: Mapping[Task, socket.socket]
+    local: Collection[int] = ()
+
+
+def connect_job(
+    job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str], None]
+) -> JobConnections:
+    """Waits for all processes of a job, and checks that they have the same versions and flags.
+
+    Every few seconds, `tell` is called with a line about missing tasks. `facts` contains the
+    versions and flags that must be equal.
+
+    Raises:
+      BenchmarkError: the port of this task is in use; or a task is missing, has given up, or has
+        different facts. The message names the task and its address.
+    """
+    hosts = {f"--{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
+    hosts["--controller_host"] = job.controller_address or ""
+    handshake = _Handshake(job, {**hosts, **facts}, tell)
+    with handshake:
+        return handshake.run(timeout)
+
+
+class _HandshakeCard(NamedTuple):
+    """The card that a process sends in the handshake: its task, versions, flags and PID.
+
+    `nonce` is a random number that identifies the process. `failed` is the reason why the process
+    gave up, or None. `namespace` is the PID namespace (see `pid_namespace`).
+    """
+
+    task: str
+    nonce: str
+    facts: Mapping[str, str]
+    failed: str | None
+    pid: int
+    namespace: str | None
+
+    @classmethod
+    def parse(cls, values: Any) -> _HandshakeCard:
+        """Reads a received value; ValueError if it is not the card of a cnnbench process."""
+        try:
+            if values[_GREETING] != 1:
+                raise ValueError("another greeting")
+            failed, namespace = values["failed"], values.get("namespace")
+            return cls(
+                task=str(values["task"]),
+                nonce=str(values["nonce"]),
+                facts={str(name): str(value) for name, value in values["facts"].items()},
+                failed=None if failed is None else str(failed),
+                pid=int(str(values.get("pid", 0))),
+                namespace=None if namespace is None else str(namespace),
+            )
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError("no card") from error
+
+    def send(self, link: socket.socket) -> None:
+        """Sends the card over a connection."""
+        link.sendall(message.pack({_GREETING: 1, **self._asdict()}))
+
+
+class _Handshake(Meeting):
+    """The handshake of one process with all other processes of its job (its peers).
+
+    Each process sends a random number, its nonce. A peer has arrived when the process that answers
+    on the peer's address and the process that called this one as this peer have the same nonce.
+    """
+
+    def __init__(self, job: Job, facts: Mapping[str, str], tell: Callable[[str], None]) -> None:
+        super().__init__(tell)
+        self._job = job
+        self._own = _HandshakeCard(
+            task=str(job.task),
+            nonce=os.urandom(8).hex(),
+            facts=facts,
+            failed=None,
+            pid=os.getpid(),
+            namespace=pid_namespace(Host()),
+        )
+        self._by_name = {str(task): task for task in job.peers}
+        self._reached: dict[Task, _HandshakeCard] = {}
+        self._called_by: dict[Task, str] = {}
+        self._trouble: dict[Task, str] = {}
+        self._lines: dict[Task, socket.socket] = {}
+        self._came: set[Task] = set()
+        # The reason of a failure, "" if all peers have arrived, or None during the handshake.
+        self._outcome: str | None = None
+        # Whether another process gave up first. That process informs all processes of the job.
+        self._told = False
+
+    def run(self, timeout: float) -> JobConnections:
+        deadline = time.monotonic() + timeout
+        try:
+            listener, reserved = self._listen()
+        except BenchmarkError as error:
+            self._report_failure_to_peers(str(error), deadline)
+            raise
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(reserved)
+            opened.callback(self._close_lines)
+            self.answer_calls([listener], self._answer_call, most=64 + 2 * len(self._by_name))
+            for peer in self._job.peers:
+                self.repeat(partial(self._call_until_arrived, peer))
+            self._check_arrivals()
+            if not self.wait(self._is_decided, timeout, self._missing_peers_text):
+                missing = self._missing_peers_text()
+                self._decide(
+                    f"{self._job.task}: waited {timeout:g} s (--cluster_timeout) for {missing}"
+                )
+            if self._outcome:
+                opened.close()
+                self._report_failure_to_peers(self._outcome, deadline)
+                raise BenchmarkError(self._outcome)
+            with self.changed:
+                self.over.set()
+            opened.pop_all()
+        namespace, cards = self._own.namespace, self._reached.values()
+        local = frozenset(
+            c.pid for c in cards if namespace is not None and c.namespace == namespace
+        )
+        return JobConnections(reserved, self._lines, local)
+
+    # Calls from other processes to the port of this process.
+
+    def _listen(self) -> tuple[socket.socket, contextlib.ExitStack]:
+        """Opens a socket that listens on this process's port, and one that only reserves it."""
+        deadline = time.monotonic() + _PORT_SECONDS
+        while True:
+            try:
+                return _bind_and_reserve_port(self._job.address(self._job.task))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
+                    time.sleep(probe.RETRY_SECONDS)
+                    continue
+                reason = error.strerror or error
+                if error.errno == errno.EADDRINUSE:
+                    reason = "the port is in use by another program"
+                raise BenchmarkError(
+                    f"{task_and_address_text(self._job, self._job.task)}: {reason}"
+                ) from error
+
+    def _answer_call(self, link: socket.socket) -> bool:
+        """Reads a caller's card, answers with the own card, and compares versions and flags.
+
+        Returns whether the connection is kept. A process whose call fails will call again.
+        """
+        card = _HandshakeCard.parse(message.receive(link, CALL_SECONDS))
+        if card.nonce == self._own.nonce:
+            return False
+        self._record_contacted_peer(card)
+        if card.failed is not None:
+            with self.changed:
+                self._told = self._told or not self._is_decided()
+                self._decide(f"{card.task} gave up: {card.failed}")
+            return False
+        self._own.send(link)
+        if not self._has_equal_facts(card):
+            return False
+        message.receive(link, CALL_SECONDS)
+        if card.task not in self._by_name:
+            return False
+        peer = self._by_name[card.task]
+        with self.changed:
+            self._called_by[peer] = card.nonce
+            kept = self._job.is_chief and self._keep_connection(peer, link)
+            self._check_arrivals()
+        return kept
+
+    # Calls from this process to the ports of other processes.
+
+    def _call_until_arrived(self, peer: Task) -> bool:
+        """Calls a peer once if it has not arrived. Returns whether it has arrived."""
+        if not self._has_arrived(peer) and (peer not in self._reached or peer in self._called_by):
+            trouble = self._call_peer(peer)
+            with self.changed:
+                self._trouble[peer] = trouble or ""
+                self._check_arrivals()
+        return self._has_arrived(peer)
+
+    def _call_peer(self, peer: Task) -> str | None:
+        """Calls a peer once. Returns the reason why the call failed; None if it succeeded."""
+        try:
+            card = self._exchange_cards(peer, self._own)
+        except TimeoutError:
+            return "no answer"
+        except ConnectionRefusedError:
+            return probe.REFUSED
+        except (socket.gaierror, UnicodeError):
+            return probe.UNKNOWN_HOST
+        except (EOFError, ValueError):
+            server = probe.probe_grpc_server(self._job.address(peer))
+            return _STARTED if server == probe.OK else probe.NOT_GRPC
+        except OSError as error:
+            return (error.strerror or str(error)).lower()
+        self._record_contacted_peer(card)
+        if not self._has_equal_facts(card):
+            return "disagrees"
+        if card.task != str(peer):
+            return f"answers as {card.task}"
+        with self.changed:
+            self._reached[peer] = card
+        return None
+
+    def _exchange_cards(self, peer: Task, own: _HandshakeCard) -> _HandshakeCard:
+        """Sends the card `own` to a peer. Returns its answer.
+
+        Raises the errors of `message.receive`, ValueError also for an answer that is not a card.
+        """
+        address = host_and_port(self._job.address(peer))
+        link, kept = socket.create_connection(address, CALL_SECONDS), False
+        try:
+            own.send(link)
+            card = _HandshakeCard.parse(message.receive(link, CALL_SECONDS))
+            if _describe_differences(self._own, card) == []:
+                link.sendall(message.pack({}))
+                if peer == self._job.chief and card.task == str(peer):
+                    kept = self._keep_connection(peer, link)
+            return card
+        finally:
+            if not kept:
+                link.close()
+
+    def _keep_connection(self, peer: Task, link: socket.socket) -> bool:
+        """Keeps the last connection with a peer for the watchdog. Returns False if it is late."""
+        with self.changed:
+            if self.over.is_set():
+                return False
+            if peer in self._lines:
+                self._lines[peer].close()
+            self._lines[peer] = link
+        return True
+
+    def _close_lines(self) -> None:
+        with self.changed:
+            for line in self._lines.values():
+                line.close()
+
+    def _report_failure_to_peers(self, reason: str, deadline: float) -> None:
+        """Reports to the other processes that this process has given up."""
+        card = self._own._replace(facts={}, failed=reason)
+        untold = set(self._job.peers)
+
+        def tell(peer: Task) -> bool:
+            try:
+                self._exchange_cards(peer, card)
+            except EOFError:
+                pass  # The peer has read the card, and sends no answer.
+            except (OSError, ValueError):
+                if peer not in self._came:
+                    return False
+                # The peer has ended by now, or reports its own failure.
+            with self.changed:
+                untold.discard(peer)
+                self.changed.notify_all()
+            return True
+
+        def absent_peers_text() -> str:
+            absent = [peer for peer in self._job.peers if peer not in self._came]
+            return _join_phrases([task_and_address_text(self._job, peer) for peer in absent])
+
+        for peer in self._job.peers:
+            self.repeat(partial(tell, peer))
+        is_told = self.wait(lambda: not untold, _GOODBYE_SECONDS, absent_peers_text)
+        left = deadline - time.monotonic()
+        if not (is_told or self._told) and left > 0:
+            self._tell(f"{reason}; waiting for {absent_peers_text()} to report it, too")
+            self.wait(lambda: not untold, left, absent_peers_text)
+
+    # The state of the handshake: which peers have arrived, and whether it has failed.
+
+    def _record_contacted_peer(self, card: _HandshakeCard) -> None:
+        if card.task in self._by_name:
+            with self.changed:
+                self._came.add(self._by_name[card.task])
+
+    def _has_equal_facts(self, card: _HandshakeCard) -> bool:
+        differences = _describe_differences(self._own, card)
+        if differences:
+            self._decide(f"the processes of the job disagree: {_join_phrases(differences)}")
+        return not differences
+
+    def _has_arrived(self, peer: Task) -> bool:
+        return peer in self._reached and self._reached[peer].nonce == self._called_by.get(peer)
+
+    def _check_arrivals(self) -> None:
+        if all(map(self._has_arrived, self._job.peers)):
+            self._decide("")
+
+    def _is_decided(self) -> bool:
+        return self._outcome is not None
+
+    def _decide(self, outcome: str) -> None:
+        """Sets the outcome of the handshake, if it is not known yet."""
+        with self.changed:
+            if self._outcome is None:
+                self._outcome = to_terminal_line(outcome)
+                self.changed.notify_all()
+
+    def _missing_peers_text(self) -> str:
+        peers = [peer for peer in self._job.peers if not self._has_arrived(peer)]
+        return _join_phrases(
+            [
+                f"{task_and_address_text(self._job, peer)}: {self._state_of_peer(peer)}"
+                for peer in peers
+            ]
+        )
+
+    def _state_of_peer(self, peer: Task) -> str:
+        if self._trouble.get(peer):
+            return self._trouble[peer]
+        if peer not in self._reached:
+            return "no answer"
+        if peer in self._called_by:
+            return f"two processes say that they are {peer}"
+        return f"it has not reached this process at {self._job.address(self._job.task)}"
+
+
+def _bind_and_reserve_port(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
+    """Opens a socket that listens on the port of an address, on all network interfaces.
+
+    Also returns the sockets that reserve the port. All sockets set SO_REUSEADDR, so that
+    TensorFlow's server can listen on the reserved port.
+    """
+    _, port = host_and_port(address)
+    with contextlib.ExitStack() as stack:
+        reserved = stack.enter_context(contextlib.ExitStack())
+        reserved.enter_context(reserve_port(port))
+        pair = reserved.enter_context(unbound_socket()), stack.enter_context(unbound_socket())
+        for bound_socket in pair:
+            bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound_socket.bind(("", port))
+        pair[1].listen(128)
+        stack.pop_all()
+    return pair[1], reserved
+
+
+def _describe_differences(own: _HandshakeCard, other: _HandshakeCard) -> list[str]:
+    """Returns texts about versions and flags that differ between two processes."""
+    names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
+    # A ps task sends few versions and flags, so only those that both processes sent are compared.
+    if any(card.task.startswith(f"{PS}:") for card in (own, other)):
+        names = [name for name in own.facts if name in other.facts]
+    return [
+        f"{name} is {_shortened_value(own.facts.get(name))} at {own.task}, "
+        f"{_shortened_value(other.facts.get(name))} at {other.task}"
+        for name in names
+        if own.facts.get(name) != other.facts.get(name)
+    ]
+
+
+def _shortened_value(text: str | None) -> str:
+    if text is None:
+        return "unknown"
+    return (text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}...") or "''"
+
+
+def _join_phrases(phrases: list[str]) -> str:
+    more = len(phrases) - _MOST_NAMED
+    return "; ".join((*phrases[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else ())))
