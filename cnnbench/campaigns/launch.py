@@ -288,13 +288,11 @@ class _JobProcess:
 
     task: Task
     child: Child
-    log: Path
-    ended: ProcessResult | None = None
     shown: int = 0
 
     @property
     def has_succeeded(self) -> bool:
-        return self.ended is not None and self.ended.code == 0
+        return self.child.ended is not None and self.child.ended.code == 0
 
     def new_log_lines(self) -> list[str]:
         """Reads new lines of the process's log, and puts the name of its task before each line.
@@ -302,12 +300,12 @@ class _JobProcess:
         An incomplete line is only included after the process has ended.
         """
         try:
-            with open(self.log, "rb") as file:
+            with open(self.child.log, "rb") as file:
                 file.seek(self.shown)
                 data = file.read(_LONGEST_PART)
         except OSError as error:
-            raise BenchmarkError(f"{self.log}: {error.strerror or error}") from error
-        if self.ended is None and len(data) < _LONGEST_PART:
+            raise BenchmarkError(f"{self.child.log}: {error.strerror or error}") from error
+        if self.child.ended is None and len(data) < _LONGEST_PART:
             data = b"".join(data.rpartition(b"\n")[:2])  # Only complete lines are printed.
         self.shown += len(data)
         return [
@@ -376,7 +374,7 @@ class JobSession:
             )
             child = start_command(command, stdout=stdout if task == job.chief else None)
             stack.enter_context(child)
-            self._processes.append(_JobProcess(task, child, log))
+            self._processes.append(_JobProcess(task, child))
 
     def _wait_for_processes(self) -> None:
         """Waits until all processes have ended. Stops processes that still run after
@@ -398,12 +396,12 @@ class JobSession:
         chief = self._processes[0]
         if chief.has_succeeded:
             return AFTER_SUCCESS
-        if chief.ended is not None:
+        if chief.child.ended is not None:
             return AFTER_FAILURE
         lost = [
             process
             for process in self._processes
-            if process.ended is not None and not process.has_succeeded
+            if process.child.ended is not None and not process.has_succeeded
         ]
         spared = all(self.spares(process.task, REFUSED) for process in lost)
         return math.inf if spared else AFTER_LOSS
@@ -415,27 +413,23 @@ class JobSession:
             process.child.send_signal(signal.SIGCONT)  # The chief may wait for a suspended process.
         # Only the chief writes a record, so other processes get little time to end.
         for part, seconds in ((self._processes[:1], None), (self._processes[1:], AT_ONCE / 4)):
-            running = self._running_processes(part)
-            ended = stop_children(
-                [process.child for process in running],
+            stop_children(
+                [process.child for process in self._running_processes(part)],
                 lambda line: self._show_new_log_lines(),
                 seconds,
             )
-            for process, end in zip(running, ended, strict=True):
-                process.ended = end
 
     @staticmethod
     def _running_processes(processes: Sequence[_JobProcess]) -> list[_JobProcess]:
-        return [process for process in processes if process.ended is None]
+        return [process for process in processes if process.child.ended is None]
 
     def _poll_processes(self, running: Sequence[_JobProcess]) -> None:
         """Waits a moment, notes which processes have ended, and prints the new output of all
         processes.
         """
-        by_child = {process.child: process for process in running}
-        ended, _, _ = select.select(list(by_child), [], [], _LOOK_SECONDS)
+        ended, _, _ = select.select([process.child for process in running], [], [], _LOOK_SECONDS)
         for child in ended:
-            by_child[child].ended = child.wait(_LOOK_SECONDS)
+            child.wait(_LOOK_SECONDS)
         self._show_new_log_lines()
 
     def _show_new_log_lines(self) -> None:
@@ -449,9 +443,9 @@ class JobSession:
     def _job_exit_code(self) -> int:
         for process in self._processes:
             if not process.has_succeeded:
-                why = _end_text(process.ended, process.log)
-                self.show(error_line(f"{process.task} {why}; {process.log}"))
-        chief = self._processes[0].ended
+                why = _end_text(process.child.ended, process.child.log)
+                self.show(error_line(f"{process.task} {why}; {process.child.log}"))
+        chief = self._processes[0].child.ended
         if not self._stopped and chief is not None and (chief.code or 0) > 0:
             return int(chief.code or 0)
         others = self._processes[1:]

@@ -6,13 +6,6 @@ seed. Results that are already in the results directory are not measured again, 
 is restarted continues where an earlier session ended. `Campaign` handles everything else: time
 limits, interleaving of processes, repeats after a process was killed from outside, progress,
 interrupts, and the journal.
-
-Processes that run interleaved (--pairing=turns) start at the same time. After all of them have
-started, at most one of them runs (it has the turn), and the other processes wait in a blocking read
-(`cnnbench.run.runtime.turns`). The turn rotates among waiting processes: first once for the
-warm-up, then repeatedly for the timed steps. When no timed steps remain, each process gets the turn
-once more and runs to its end. A process that has ended is removed from the rotation. A process that
-never waits for its turn runs to its end.
 """
 
 from __future__ import annotations
@@ -22,9 +15,7 @@ import errno
 import itertools
 import os
 import random
-import select
 import signal
-import socket
 import time
 import uuid
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
@@ -37,25 +28,21 @@ from typing import Any, TypeAlias, TypeVar
 from cnnbench.base import plugins
 from cnnbench.base.files import SCRATCH_OF_PARENT, parse_json, read_json
 from cnnbench.base.interrupts import (
-    LONGEST_WAIT_SECONDS,
-    SHORTEST_GRACE,
     SIGNALS,
     delaying_interrupts,
     raise_if_interrupted,
     signal_name,
 )
-from cnnbench.base.terminal import ChildProcessReporter, print_notice, silence_warnings
+from cnnbench.base.terminal import ChildProcessReporter, silence_warnings
 from cnnbench.base.text import fatal_message, notice_line, number, to_plain_line
 from cnnbench.campaigns.processes.child import (
-    Child,
     Command,
     ProcessResult,
     ResolvedRun,
     execute,
     log_tail,
-    start_command,
-    stop_children,
 )
+from cnnbench.campaigns.processes.interleaved import execute_interleaved
 from cnnbench.campaigns.processes.results_dir import (
     LOST,
     PROCESS,
@@ -70,7 +57,6 @@ from cnnbench.records.codec import encode, json_text
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.result_files import record_from_json
 from cnnbench.records.run import ErrorInfo, KilledProcess, RunRecord, Subject
-from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 
 # Records of ended processes. Without a valid record, cnnbench makes a record of the error.
 
@@ -262,126 +248,10 @@ def last_output_text(tail: str) -> str:
     return f"last log line: {lines[-1]}" if lines else "no output"
 
 
-# Runs the processes of a campaign, interleaved in short time slices or one after the other.
+# Runs the processes of a campaign, interleaved or one after the other.
 
 _Case = TypeVar("_Case")
 _Result = TypeVar("_Result")
-
-
-def execute_interleaved(
-    commands: Sequence[Command], timeout: float, turn_seconds: float
-) -> list[ProcessResult]:
-    """Runs processes interleaved in short time slices: only one process runs steps at a time, while
-    the other processes wait.
-
-    The first command gets the first time slice. Each process has its own process group, and is
-    stopped after `timeout` seconds, not including its waits; see `execute`.
-    """
-    with contextlib.ExitStack() as stack:
-        members: list[_InterleavedProcess] = []
-        try:
-            for command in commands:
-                ours, theirs = socket.socketpair()
-                stack.callback(ours.close)
-                with theirs:
-                    variables = {VARIABLE: f"{theirs.fileno()}:{turn_seconds!r}"}
-                    own = replace(command, environment={**command.environment, **variables})
-                    child = start_command(own, inherited=theirs.fileno())
-                members.append(_InterleavedProcess(stack.enter_context(child), ours))
-            _run_interleaved(members, timeout)
-        except KeyboardInterrupt:
-            stop_children(
-                [member.child for member in members if member.ended is None], print_notice
-            )
-            raise
-    return [member.ended for member in members if member.ended is not None]
-
-
-class _InterleavedProcess:
-    """A child process that runs interleaved with other processes: only one of the processes runs
-    steps at a time.
-    """
-
-    def __init__(self, child: Child, link: socket.socket) -> None:
-        self.child = child
-        self.link: socket.socket | None = link
-        self.ended: ProcessResult | None = None
-        self.waits = self.steps_done = False
-        self._used = 0.0
-        self._since = time.monotonic()
-
-    @property
-    def used_seconds(self) -> float:
-        """Seconds that the child process has run, without the time in which it waited for other
-        processes.
-        """
-        return self._used + (0.0 if self.waits else time.monotonic() - self._since)
-
-    def receive_message(self) -> None:
-        """Receives a message from the child process: the process waits for its next time slice, or
-        it has closed the socket.
-        """
-        assert self.link is not None
-        try:
-            reply = self.link.recv(16)
-        except ConnectionError:
-            reply = b""
-        # An empty message means that the child has closed the socket and waits no more.
-        if not reply:
-            self.link.close()
-            self.link = None
-            return
-        self._used = self.used_seconds
-        self.waits = True
-        self.steps_done = reply.endswith(WAITS_AFTER_STEPS)
-
-    def start_time_slice(self) -> None:
-        """Lets the child process run steps until its time slice ends."""
-        assert self.link is not None
-        self.waits, self._since = False, time.monotonic()
-        # If the child has died, its guard process reports the exit status.
-        with contextlib.suppress(ConnectionError):
-            self.link.sendall(GO_ON)
-
-
-def _run_interleaved(members: Sequence[_InterleavedProcess], timeout: float) -> None:
-    last = -1
-    while alive := [member for member in members if member.ended is None]:
-        raise_if_interrupted()
-        running = [member for member in alive if not member.waits]
-        if not running:
-            last = _next_process_index(members, last)
-            members[last].start_time_slice()
-            continue
-        patience = max(0.0, timeout - max(member.used_seconds for member in running))
-        links = {member.link.fileno(): member for member in alive if member.link is not None}
-        guards = {member.child.fileno(): member for member in alive}
-        patience = min(patience, LONGEST_WAIT_SECONDS)
-        ready, _, _ = select.select([*links, *guards], [], [], patience)
-        for descriptor in ready:
-            if descriptor in links:
-                links[descriptor].receive_message()
-        for descriptor in ready:
-            if descriptor in guards:
-                guards[descriptor].ended = guards[descriptor].child.wait(SHORTEST_GRACE)
-        late = [
-            member for member in running if member.ended is None and member.used_seconds >= timeout
-        ]
-        for member, ended in zip(
-            late, stop_children([member.child for member in late]), strict=True
-        ):
-            member.ended = ended
-
-
-def _next_process_index(members: Sequence[_InterleavedProcess], last: int) -> int:
-    """Index of the process that gets the next time slice. `last` is the index of the previous
-    process.
-
-    The processes rotate. Processes with remaining timed steps come first.
-    """
-    order = [(last + step) % len(members) for step in range(1, len(members) + 1)]
-    waiting = [number for number in order if members[number].ended is None]
-    return next((n for n in waiting if not members[n].steps_done), waiting[0])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import cnnbench
-from cnnbench.base import plugins
+from cnnbench.base import message, plugins
 from cnnbench.base.interrupts import (
     AT_ONCE,
     LONGEST_WAIT_SECONDS,
@@ -291,14 +291,19 @@ def _restrict_cores(cores: Collection[int] | None) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Child:
-    """A child process that `start_command` has started. Leaving the context kills the process."""
+    """A child process that `start_command` has started. Leaving the context kills the process.
+
+    Attributes:
+      log: file with the output of the process.
+      ended: the result of the process; None as long as it is not known.
+    """
 
     log: Path
     _leader: subprocess.Popen[bytes]
     _link: socket.socket
     _started: float
     _kills: int
-    _report: bytes | None = None
+    ended: ProcessResult | None = None
 
     def __enter__(self) -> Child:
         return self
@@ -328,17 +333,17 @@ class Child:
         `timeout`.
         """
         deadline = time.monotonic() + timeout
-        while self._report is None:
+        while self.ended is None:
             seconds_left = max(0.0, deadline - time.monotonic())
             if select.select([self._link], [], [], min(seconds_left, LONGEST_WAIT_SECONDS))[0]:
                 try:
-                    # The report is empty if the guard process has died.
-                    self._report = self._link.recv(4096)
-                except ConnectionError:
-                    self._report = b""
+                    report = message.receive(self._link, AT_ONCE)
+                except (OSError, EOFError):  # The guard process has died.
+                    report = {}
+                self.ended = self._result_from_report(report)
             elif not seconds_left:
-                return None
-        return self._result_from_report(self._report, timed_out=False)
+                break
+        return self.ended
 
     def send_signal(self, number: signal.Signals) -> None:
         """Sends a signal to all processes of the command's process group."""
@@ -353,20 +358,18 @@ class Child:
     def kill(self) -> ProcessResult:
         """Kills the process if it has not ended. Returns the result, with `timed_out` set."""
         self.send_signal(signal.SIGKILL)
-        return self._result_from_report(self._report or b"", timed_out=True)
+        ended = self.ended or self._result_from_report({"status": int(signal.SIGKILL)})
+        self.ended = replace(ended, timed_out=True)
+        return self.ended
 
-    def _result_from_report(self, report: bytes, timed_out: bool) -> ProcessResult:
-        facts = json.loads(report) if report else {}
-        code = -signal.SIGKILL if timed_out else None
-        if "status" in facts:
-            code = os.waitstatus_to_exitcode(facts["status"])
+    def _result_from_report(self, report: Mapping[str, Any]) -> ProcessResult:
+        status = report.get("status")
         return ProcessResult(
-            code=code,
+            code=None if status is None else os.waitstatus_to_exitcode(status),
             seconds=time.monotonic() - self._started,
-            timed_out=timed_out,
-            max_rss_bytes=facts.get("max_rss_bytes"),
+            max_rss_bytes=report.get("max_rss_bytes"),
             oom_kills=count_oom_kills() - self._kills,
-            error=facts.get("error"),
+            error=report.get("error"),
         )
 
 

@@ -5,9 +5,10 @@ that signals to the parent do not reach it.
 
 ``python -IS guard.py program DESCRIPTOR PROGRAM ARGUMENT...`` runs a program. DESCRIPTOR is one end
 of a socket pair; only the parent has the other end. A comma and a descriptor that the program
-inherits may follow. When the program ends, the guard sends a line of JSON with the wait status to
-the parent. The parent then kills the group, which includes the guard. If the socket closes before
-that, the parent is dead, and the guard kills the group. Otherwise, the guard sleeps.
+inherits may follow. When the program ends, the guard sends a message with the wait status
+(`cnnbench.base.message`) to the parent. The parent then kills the group, which includes the guard.
+If the socket closes before that, the parent is dead, and the guard kills the group. Otherwise, the
+guard sleeps.
 
 ``python -IS guard.py worktree COMMIT FOLDER GIT...`` keeps a worktree in FOLDER, which must not
 exist, in a temporary folder of the parent. GIT is the beginning of a git command
@@ -53,7 +54,8 @@ def guard_program(arguments: Sequence[str]) -> None:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(str(_OOM_SCORE))
     threading.Thread(target=_kill_when_parent_ends, args=(link,), daemon=True).start()
-    link.sendall(_run_program(arguments[1:], inherited).encode() + b"\n")
+    report = json.dumps(_run_program(arguments[1:], inherited)).encode()
+    link.sendall(len(report).to_bytes(4, "big") + report)
     threading.Event().wait()
 
 
@@ -82,17 +84,17 @@ def _handle_signals(handler: Any) -> None:
         signal.signal(signal.Signals[f"SIG{name}"], handler)
 
 
-def _run_program(command: Sequence[str], inherited: Sequence[int]) -> str:
+def _run_program(command: Sequence[str], inherited: Sequence[int]) -> dict[str, object]:
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=inherited)
     except OSError as error:
-        return json.dumps({"error": f"{command[0]}: {error.strerror or error}"})
+        return {"error": f"{command[0]}: {error.strerror or error}"}
     for descriptor in inherited:
         # The guard closes its copies, so that a reader notices when the program closes its own.
         os.close(descriptor)
     _, status, usage = os.wait4(process.pid, 0)
     unit = 1 if sys.platform == "darwin" else 1024
-    return json.dumps({"status": status, "max_rss_bytes": usage.ru_maxrss * unit})
+    return {"status": status, "max_rss_bytes": usage.ru_maxrss * unit}
 
 
 def _kill_when_parent_ends(link: socket.socket) -> None:

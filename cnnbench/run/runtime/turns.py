@@ -1,9 +1,11 @@
 """Interleaves the steps of several processes in time slices: one process runs at a time.
 
-`cnnbench.campaigns.processes.campaign` starts the processes, and gives each process one end of a
+`cnnbench.campaigns.processes.interleaved` starts the processes, and gives each process one end of a
 socket pair. The descriptor of the socket is in an environment variable. A process that waits for
 its time slice sends a byte and sleeps until a byte arrives. Then it is the only process that runs
 steps, until it waits again. It waits only between steps, so the time of a step contains no wait.
+
+Earlier versions of cnnbench have the same variable and messages, because `ab` measures them, too.
 
 This module uses only the standard library.
 """

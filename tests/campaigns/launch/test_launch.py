@@ -181,6 +181,7 @@ class Standing:
 
     def __init__(self, log: Path, result: ProcessResult | None) -> None:
         self.log, self.result = log, result
+        self.ended: ProcessResult | None = None
         self.signals: list[int] = []
         self._read, write = os.pipe()
         if result is not None:
@@ -196,7 +197,8 @@ class Standing:
         return self._read
 
     def wait(self, timeout: float) -> ProcessResult | None:
-        return self.result
+        self.ended = self.result
+        return self.ended
 
     def send_signal(self, number: int) -> None:
         self.signals.append(number)
@@ -221,7 +223,9 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
 
         def stop(children: list[Standing], announce: object, seconds: float | None) -> list[Any]:
             order.extend(f"{child.log.stem}" for child in children)
-            return [ProcessResult(-9, 1.0, timed_out=True) for _ in children]
+            for child in children:
+                child.ended = ProcessResult(-9, 1.0, timed_out=True)
+            return [child.ended for child in children]
 
         monkeypatch.setattr(launch, "start_command", start)
         monkeypatch.setattr(launch, "stop_children", stop)
@@ -258,7 +262,8 @@ def test_output_is_shown_in_whole_lines(
         part = next(parts, b"") if self.log.stem == "worker-1" else b""
         with open(self.log, "ab") as log:
             log.write(part)
-        return None if part else self.result
+        self.ended = None if part else self.result
+        return self.ended
 
     monkeypatch.setattr(Standing, "wait", wait)
     code, lines, _ = session(OK, OK, OK)

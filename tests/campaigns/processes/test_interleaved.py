@@ -1,4 +1,4 @@
-"""Children that step in turn (campaign.py): who runs when, and what happens when one is lost."""
+"""Children that step in turn (interleaved.py): who runs when, and what happens when one is lost."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from forked import PATIENCE, gone, wait_for
 
-from cnnbench.campaigns.processes import campaign as processes
-from cnnbench.campaigns.processes.campaign import execute_interleaved
+from cnnbench.campaigns.processes import interleaved
+from cnnbench.campaigns.processes.interleaved import execute_interleaved
 from cnnbench.campaigns.processes.child import Command
 from cnnbench.run.runtime.turns import GO_ON, WAITS
 
@@ -89,9 +89,9 @@ def test_one_that_never_waits_is_waited_for(tmp_path):
 
 def test_waits_do_not_count_as_time_that_a_process_runs(monkeypatch):
     now = 10.0
-    monkeypatch.setattr(processes.time, "monotonic", lambda: now)
+    monkeypatch.setattr(interleaved.time, "monotonic", lambda: now)
     ours, theirs = socket.socketpair()
-    member = processes._InterleavedProcess(None, ours)
+    member = interleaved._Member(None, ours)
     now = 12.0
     theirs.sendall(WAITS)
     member.receive_message()
@@ -126,7 +126,7 @@ def test_both_die_with_the_process_that_runs_them(tmp_path):
         import sys; sys.path.insert(0, {str(ROOT)!r})
         from pathlib import Path, PosixPath
         from cnnbench.campaigns.processes.child import Command
-        from cnnbench.campaigns.processes.campaign import execute_interleaved
+        from cnnbench.campaigns.processes.interleaved import execute_interleaved
         execute_interleaved({commands!r}, 60.0, 0.01)
     """
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
