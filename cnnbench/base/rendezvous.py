@@ -94,7 +94,7 @@ class _AddressExchange(Meeting):
             self._fail(f"rank {rank} waited {timeout:g} s for {self._missing_ranks_text()}")
         if self._failure:
             raise BenchmarkError(self._failure)
-        hosts = tuple(self._found[rank] for rank in range(size))
+        hosts = tuple(self._found[number] for number in range(size))
         if rank == 0:
             self._send_to_all(hosts=hosts)
         return hosts
@@ -110,29 +110,25 @@ class _AddressExchange(Meeting):
 
     def _listen(self) -> list[socket.socket]:
         """Opens sockets that listen on all addresses of the meeting place."""
+        opened: list[socket.socket] = []
+        errors: list[OSError | UnicodeError] = []
         host, port = host_and_port(self._place)
-        with contextlib.ExitStack() as stack:
-            opened: list[socket.socket] = []
-            absent: OSError | None = None
+        try:
+            rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except (OSError, UnicodeError) as error:
+            rows, errors = [], [error]
+        for family, address in dict.fromkeys((row[0], row[4]) for row in rows):
             try:
-                addresses = socket.getaddrinfo(
-                    host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-                )
-                for family, address in dict.fromkeys((row[0], row[4]) for row in addresses):
-                    try:
-                        opened.append(socket.create_server(address, family=family))
-                        stack.enter_context(opened[-1])
-                    except OSError as error:
-                        if error.errno not in _ABSENT:
-                            raise
-                        absent = error
-                if absent is not None and not opened:
-                    raise absent
-            except (OSError, UnicodeError) as error:
-                reason = getattr(error, "strerror", None) or error
-                reason = f"rank 0 cannot listen there: {reason}; set --rendezvous"
-                raise BenchmarkError(f"{self._place}: {to_terminal_line(reason)}") from error
-            stack.pop_all()
+                opened.append(socket.create_server(address, family=family))
+            except OSError as error:
+                errors.append(error)
+        fatal = [e for e in errors if not opened or getattr(e, "errno", None) not in _ABSENT]
+        if fatal:
+            for listener in opened:
+                listener.close()
+            reason = getattr(fatal[0], "strerror", None) or fatal[0]
+            reason = f"rank 0 cannot listen there: {reason}; set --rendezvous"
+            raise BenchmarkError(f"{self._place}: {to_terminal_line(reason)}") from fatal[0]
         return opened
 
     def _receive_address(self, link: socket.socket) -> bool:

@@ -356,7 +356,7 @@ def cnnbench_with_little_disk() -> NoReturn:
 
 def impatient() -> NoReturn:
     """The same, but a stopped process and a first update that hangs are found within seconds."""
-    from cnnbench.run.watchdog import Watchdog
+    from cnnbench.run import watchdog
     from cnnbench.run.driver import step_loop
 
     limit_of = step_loop.stall_time_limit
@@ -364,9 +364,10 @@ def impatient() -> NoReturn:
         limit if is_step else 2 * limit, longest, True
     )
 
-    defaults = Watchdog.__init__.__kwdefaults__
+    watchdog._SILENCE = watchdog._ANSWER_SECONDS = 2.0
+    defaults = watchdog.Watchdog.__init__.__kwdefaults__
     assert defaults is not None
-    defaults.update(silence=2.0, timeout=2.0, period=0.5)
+    defaults.update(period=0.5)
     cnnbench()
 
 

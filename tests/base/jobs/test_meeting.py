@@ -63,14 +63,13 @@ def test_a_connection_is_kept_if_its_answer_says_so(listener):
 
     with Meeting(print) as held:
         held.answer_calls([listener], answer, most=1)
-        with call(port) as link:
-            deadline = time.monotonic() + SECONDS
-            while not kept and time.monotonic() < deadline:
-                time.sleep(0.01)
-            held.__exit__()
-            kept[0].sendall(pack("later"))
-            assert receive(link, SECONDS) == "later"
-            kept[0].close()
+        link = call(port)
+        deadline = time.monotonic() + SECONDS
+        while not kept and time.monotonic() < deadline:
+            time.sleep(0.01)
+    with link, kept[0]:
+        kept[0].sendall(pack("later"))
+        assert receive(link, SECONDS) == "later"
 
 
 def test_too_many_calls_are_refused(listener):
