@@ -92,7 +92,7 @@ class Command:
     seconds: float = 2.0
 
 
-_STARTS = ("subprocess.Popen", "guard.py")
+_STARTS = ("subprocess.Popen", "--result_json")
 COMMANDS = {
     "run": Command(
         f"run --model=trivial {_RUN}STEPS --result_json=out.json",

@@ -41,9 +41,11 @@ from cnnbench.campaigns.processes.campaign import BenchmarkCommand, ProcessReque
 from cnnbench.campaigns.processes.child import (
     COMMAND_LINE,
     NO_TURNS_OF_JOBS,
+    Command,
     ResolvedRun,
     launcher_code,
     own_checkout,
+    start_command,
 )
 from cnnbench.campaigns.processes.results_dir import (
     ConfigurationIdentity,
@@ -379,16 +381,21 @@ def run_code(
     and subprocess.TimeoutExpired if it has not ended after `timeout` seconds.
     """
     python, root = (None, own_checkout()) if use_own_cnnbench else (side.python, side.import_folder)
-    return subprocess.run(
-        [python or sys.executable, "-c", launcher_code(code), root, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**repository.environment_for_git(), **side.variables},
-        cwd=side.checkout,
-        timeout=timeout,
-        check=False,
+    command = Command(
+        words=[python or sys.executable, "-c", launcher_code(code), root, *arguments],
+        log=Path(os.devnull),
+        environment=side.variables,
+        folder=side.checkout,
     )
+    with tempfile.TemporaryFile() as output:
+        with start_command(command, stdout=output.fileno()) as child:
+            ended = child.wait(timeout)
+        if ended is None:
+            raise subprocess.TimeoutExpired(command.words, timeout)
+        if ended.error is not None or ended.code is None:
+            raise OSError(ended.error or "the process was killed")
+        output.seek(0)
+        return subprocess.CompletedProcess(command.words, ended.code, output.read())
 
 
 def has_module(side: AbSide, *paths: str) -> bool:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
-from forked import finished
+from forked import finished, gone, wait_for
 
-from cnnbench.campaigns.ab.side import AbSide, benchmark_command, names_that_may_differ
+from cnnbench.campaigns.ab.side import (
+    AbSide,
+    benchmark_command,
+    names_that_may_differ,
+    run_code,
+)
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.child import COMMAND_LINE, own_checkout
 
@@ -119,3 +126,34 @@ def test_variables_and_interpreters_that_differ():
     a = AbSide(variables={"OMP_NUM_THREADS": "1", "SAME": "x"})
     b = AbSide(variables={"OMP_NUM_THREADS": "2", "SAME": "x"}, **OTHER)
     assert names_that_may_differ(a, b) == ("env_OMP_NUM_THREADS", "tensorflow")
+
+
+def test_code_of_a_side_ends_with_the_process_that_runs_it(tmp_path):
+    pid = tmp_path / "pid"
+    asked = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    code = f"""
+        from cnnbench.campaigns.ab.side import AbSide, run_code
+        run_code(AbSide(), {asked!r}, use_own_cnnbench=True, timeout=600)
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+    asked_pid = int(wait_for(pid))
+    parent.kill()
+    parent.wait()
+    assert gone(asked_pid)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "output"),
+    [("import sys; print(sys.argv[1:]); sys.exit(3)", 3, b"['x']\n"), ("print()", 0, b"\n")],
+)
+def test_the_output_of_code_of_a_side(code, status, output):
+    done = run_code(AbSide(), code, "x", use_own_cnnbench=True, timeout=60)
+    assert (done.returncode, done.stdout) == (status, output)
+
+
+def test_code_of_a_side_that_does_not_run(tmp_path):
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_code(AbSide(), "import time; time.sleep(600)", use_own_cnnbench=True, timeout=0.5)
+    side = AbSide(python=str(tmp_path / "none"))
+    with pytest.raises(OSError, match="No such file"):
+        run_code(side, "", use_own_cnnbench=False, timeout=60)
