@@ -60,12 +60,12 @@ def exchange_addresses(
         reason = "must be the host:port of rank 0 on several machines where mpi4py is not installed"
         raise FlagError("rendezvous", "", reason)
     place = rendezvous or f"localhost:{ranks.exchange_port}"
-    exchange = _AddressExchange(ranks, place, port, tell)
+    exchange = _Exchange(ranks, place, port, tell)
     with exchange:
         return exchange.run(timeout)
 
 
-class _AddressExchange(Meeting):
+class _Exchange(Meeting):
     def __init__(
         self, ranks: LauncherRanks, place: str, port: int, tell: Callable[[str], None]
     ) -> None:

@@ -7,7 +7,7 @@ the order of starts. When `connect_job` returns, the port is free for TensorFlow
 connections with the chief stay open for the watchdog. A process that gives up reports this to the
 other processes, including processes that start later.
 
-A call consists of three messages (`cnnbench.base.message`): the caller's card (`_HandshakeCard`),
+A call consists of three messages (`cnnbench.base.message`): the caller's card (`_Card`),
 the card of the process that answers, and a confirmation.
 """
 
@@ -78,7 +78,7 @@ def connect_job(
         return handshake.run(timeout)
 
 
-class _HandshakeCard(NamedTuple):
+class _Card(NamedTuple):
     """The card that a process sends in the handshake: its task, versions, flags and PID.
 
     `nonce` is a random number that identifies the process. `failed` is the reason why the process
@@ -93,7 +93,7 @@ class _HandshakeCard(NamedTuple):
     namespace: str | None
 
     @classmethod
-    def parse(cls, values: Any) -> _HandshakeCard:
+    def parse(cls, values: Any) -> _Card:
         """Reads a received value; ValueError if it is not the card of a cnnbench process."""
         try:
             if values[_GREETING] != 1:
@@ -125,7 +125,7 @@ class _Handshake(Meeting):
     def __init__(self, job: Job, facts: Mapping[str, str], tell: Callable[[str], None]) -> None:
         super().__init__(tell)
         self._job = job
-        self._own = _HandshakeCard(
+        self._own = _Card(
             task=str(job.task),
             nonce=os.urandom(8).hex(),
             facts=facts,
@@ -134,7 +134,7 @@ class _Handshake(Meeting):
             namespace=pid_namespace(Host()),
         )
         self._by_name = {str(task): task for task in job.peers}
-        self._reached: dict[Task, _HandshakeCard] = {}
+        self._reached: dict[Task, _Card] = {}
         self._called_by: dict[Task, str] = {}
         self._trouble: dict[Task, str] = {}
         self._lines: dict[Task, socket.socket] = {}
@@ -200,7 +200,7 @@ class _Handshake(Meeting):
 
         Returns whether the connection is kept. A process whose call fails will call again.
         """
-        card = _HandshakeCard.parse(message.receive(link, CALL_SECONDS))
+        card = _Card.parse(message.receive(link, CALL_SECONDS))
         if card.nonce == self._own.nonce:
             return False
         self._record_contacted_peer(card)
@@ -257,7 +257,7 @@ class _Handshake(Meeting):
             self._reached[peer] = card
         return None
 
-    def _exchange_cards(self, peer: Task, own: _HandshakeCard) -> _HandshakeCard:
+    def _exchange_cards(self, peer: Task, own: _Card) -> _Card:
         """Sends the card `own` to a peer. Returns its answer.
 
         Raises the errors of `message.receive`, ValueError also for an answer that is not a card.
@@ -266,8 +266,8 @@ class _Handshake(Meeting):
         link, kept = socket.create_connection(address, CALL_SECONDS), False
         try:
             own.send(link)
-            card = _HandshakeCard.parse(message.receive(link, CALL_SECONDS))
-            if _describe_differences(self._own, card) == []:
+            card = _Card.parse(message.receive(link, CALL_SECONDS))
+            if not _describe_differences(self._own, card):
                 link.sendall(message.pack({}))
                 if peer == self._job.chief and card.task == str(peer):
                     kept = self._keep_connection(peer, link)
@@ -324,12 +324,12 @@ class _Handshake(Meeting):
 
     # The state of the handshake: which peers have arrived, and whether it has failed.
 
-    def _record_contacted_peer(self, card: _HandshakeCard) -> None:
+    def _record_contacted_peer(self, card: _Card) -> None:
         if card.task in self._by_name:
             with self.changed:
                 self._came.add(self._by_name[card.task])
 
-    def _has_equal_facts(self, card: _HandshakeCard) -> bool:
+    def _has_equal_facts(self, card: _Card) -> bool:
         differences = _describe_differences(self._own, card)
         if differences:
             self._decide(f"the processes of the job disagree: {_join_phrases(differences)}")
@@ -390,7 +390,7 @@ def _bind_and_reserve_port(address: str) -> tuple[socket.socket, contextlib.Exit
     return pair[1], reserved
 
 
-def _describe_differences(own: _HandshakeCard, other: _HandshakeCard) -> list[str]:
+def _describe_differences(own: _Card, other: _Card) -> list[str]:
     """Returns texts about versions and flags that differ between two processes."""
     names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
     # A ps task sends few versions and flags, so only those that both processes sent are compared.
