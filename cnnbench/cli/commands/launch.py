@@ -25,7 +25,6 @@ from cnnbench.base.text import count_text
 from cnnbench.campaigns import scaling
 from cnnbench.campaigns.launch import (
     JobLayout,
-    JobSession,
     TaskCommand,
     check_job_flags,
     check_output_files,
@@ -36,6 +35,7 @@ from cnnbench.campaigns.launch import (
     plan_chief,
 )
 from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.job import JobSession
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.scaling import SCALING, STRONG, WEAK, ScalingJobs, ScalingPoint
 from cnnbench.cli.commands import PlotFlags, declare_output_flag, write_init_files
