@@ -7,11 +7,10 @@ Threads are used, because the look-up of a host name may block its thread for mi
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from cnnbench.base import message
@@ -38,8 +37,7 @@ class Meeting:
         self.changed = threading.Condition()
         self.over = threading.Event()
         self._tell = tell
-        self._stop, self._stopped = socket.socketpair()
-        self._accepting: threading.Thread | None = None
+        self._accepting: list[tuple[socket.socket, threading.Thread]] = []
 
     def __enter__(self) -> Meeting:
         return self
@@ -47,15 +45,16 @@ class Meeting:
     def __exit__(self, *_: object) -> None:
         """Ends the meeting. No socket listens any more."""
         self.over.set()
-        self._stop.close()
-        if self._accepting is not None:
-            self._accepting.join()
-        self._stopped.close()
+        for listener, thread in self._accepting:
+            # On Linux, this ends the wait for a call at once; elsewhere, the wait ends soon.
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
     def answer_calls(
-        self, listeners: Sequence[socket.socket], answer: Callable[[socket.socket], bool], most: int
+        self, listener: socket.socket, answer: Callable[[socket.socket], bool], most: int
     ) -> None:
-        """Answers calls at sockets that listen, until the meeting is over. Then closes the sockets.
+        """Answers calls at a socket that listens, until the meeting is over. Then closes the socket.
 
         Args:
           answer: called with each new connection, in a thread of its own. If it returns False, or
@@ -76,24 +75,17 @@ class Meeting:
                     link.close()
 
         def accept_calls() -> None:
-            with contextlib.ExitStack() as stack:
-                for listener in listeners:
-                    stack.enter_context(listener)
-                while True:
-                    ready, _, _ = select.select([self._stopped, *listeners], [], [])
-                    if self._stopped in ready:
-                        return
-                    for listener in ready:
-                        with contextlib.suppress(OSError):  # The caller may have left.
-                            link, _ = listener.accept()
-                            if free.acquire(blocking=False):
-                                _start_thread(partial(answer_call, link))
-                            else:
-                                link.close()
+            listener.settimeout(RETRY_SECONDS)
+            with listener:
+                while not self.over.is_set():
+                    with contextlib.suppress(OSError):  # There may be no call, or a call that left.
+                        link, _ = listener.accept()
+                        if free.acquire(blocking=False):
+                            _start_thread(partial(answer_call, link))
+                        else:
+                            link.close()
 
-        for listener in listeners:
-            listener.setblocking(False)
-        self._accepting = _start_thread(accept_calls)
+        self._accepting.append((listener, _start_thread(accept_calls)))
 
     def repeat(self, call: Callable[[], bool]) -> None:
         """Calls `call` in a thread, until it returns True or the meeting is over."""

@@ -87,7 +87,8 @@ class _Exchange(Meeting):
         rank, size = self._ranks.rank, self._ranks.size
         if rank == 0:
             self._found[0] = f"{self._reachable_host(self._place)}:{self._port}"
-            self.answer_calls(self._listen(), self._receive_address, most=64 + size)
+            for listener in self._listen():
+                self.answer_calls(listener, self._receive_address, most=64 + size)
         else:
             self.repeat(self._request_addresses)
         if not self.wait(self._is_complete, timeout, self._missing_ranks_text):

@@ -154,7 +154,7 @@ class _Handshake(Meeting):
         with contextlib.ExitStack() as opened:
             opened.enter_context(reserved)
             opened.callback(self._close_lines)
-            self.answer_calls([listener], self._answer_call, most=64 + 2 * len(self._by_name))
+            self.answer_calls(listener, self._answer_call, most=64 + 2 * len(self._by_name))
             for peer in self._job.peers:
                 self.repeat(partial(self._call_until_arrived, peer))
             self._check_arrivals()
