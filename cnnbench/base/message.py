@@ -23,6 +23,7 @@ supervises it (`run/runtime/supervisor.py`) as one byte.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import socket
@@ -38,6 +39,7 @@ FOREIGN = (OSError, EOFError, ValueError, LookupError, TypeError)
 """Errors that occur while a message is read and used if the other process is not of cnnbench."""
 
 _LENGTH_BYTES = 4
+_BYTES_AT_ONCE = 1 << 16
 
 
 def pack(value: object) -> bytes:
@@ -73,6 +75,54 @@ def receive(link: socket.socket, seconds: float = math.inf) -> Any:
     deadline = time.monotonic() + seconds
     length = _text_length(_receive_exactly(link, _LENGTH_BYTES, deadline))
     return parse_json(_receive_exactly(link, length, deadline))
+
+
+class Link:
+    """A connection on which messages are sent and received without blocking.
+
+    What the other process does not receive yet is kept, and sent by a later call.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._received = self._unsent = b""
+
+    def fileno(self) -> int:
+        """File descriptor for a selector."""
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._connection.close()
+
+    def send(self, value: object) -> None:
+        """Sends a message with a JSON value, after the messages that were kept."""
+        self._unsent += pack(value)
+        self.flush()
+
+    def flush(self) -> bool:
+        """Sends what was kept, as far as possible. Returns whether all has been sent."""
+        # An error means a full buffer, or a closed connection, which `receive` detects.
+        with contextlib.suppress(OSError):
+            self._unsent = self._unsent[self._connection.send(self._unsent) :]
+        return not self._unsent
+
+    def receive(self) -> list[bytes]:
+        """Receives the JSON texts of the messages that have arrived since the last call.
+
+        EOFError if the connection was closed or is broken, or if no message can have the length.
+        """
+        try:
+            data = self._connection.recv(_BYTES_AT_ONCE)
+            texts, self._received = unpack(self._received + data)
+        except BlockingIOError:
+            return []
+        except (OSError, ValueError) as error:
+            raise EOFError from error
+        if not data:
+            raise EOFError
+        return texts
 
 
 def _text_length(data: bytes) -> int:

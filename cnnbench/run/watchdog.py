@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from cnnbench.base.files import parse_json
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS, raise_if_interrupted
 from cnnbench.base.job import Job, Task
-from cnnbench.base.message import pack, unpack
+from cnnbench.base.message import Link
 from cnnbench.base.probe import (
     failed_probes,
     probe_grpc_server,
@@ -56,8 +56,6 @@ MUTE = "answers, but reports nothing"
 _LINGER_SECONDS = 2.0
 _RECENT_SECONDS = 30.0
 """If this process was stopped at most this long ago, the stop may have ended the job."""
-_MOST_BYTES = 1 << 16
-"""Bytes that are received at once."""
 
 
 class RunEnding(NamedTuple):
@@ -71,17 +69,15 @@ class RunEnding(NamedTuple):
 class _PeerConnection:
     """The connection of the watchdog to another task, and what that task has reported.
 
-    `line` is the socket; None after it was closed. `heard` is the time of the last message.
+    `line` is None after it was closed. `heard` is the time of the last message.
     `last_progress` is None if the task has no training loop.
     """
 
-    line: socket.socket | None
+    line: Link | None
     heard: float
     up: bool = False
     ended: bool = False
     last_progress: ProcessProgress | None = None
-    received: bytes = b""
-    unsent: bytes = b""
 
 
 class Watchdog:
@@ -161,8 +157,8 @@ class Watchdog:
         The thread calls `send_and_check_progress` and `read_messages`.
         """
         self._start = self._ticked = self._clock()
-        for task, line in connections.items():
-            line.setblocking(False)
+        for task, connection in connections.items():
+            line = Link(connection)
             self._peers[task] = _PeerConnection(line, self._start)
             self._selector.register(line, selectors.EVENT_READ, task)
 
@@ -249,8 +245,7 @@ class Watchdog:
         if self._progress is not None:
             self._own = self._progress.progress_at(now)
         for peer in self._peers.values():
-            beat = {"up": self._up, "standing": self._own}
-            self._send_message(peer, beat if not peer.unsent else None)
+            self._send_progress(peer)
         self._end_if_tasks_are_lost(now)
         if not self._stopped.is_set():
             self._end_if_job_is_stalled()
@@ -302,38 +297,28 @@ class Watchdog:
                 self._send_message(peer, message)
 
     def _send_message(self, peer: _PeerConnection, message: object) -> None:
-        """Sends a message, and earlier unsent messages, as far as possible without blocking.
-
-        The next call sends the rest.
-        """
+        """Sends a message without blocking. What cannot be sent now is sent by the next call."""
         with self._changed:
-            if message is not None:
-                peer.unsent += pack(message)
-            if peer.line is None or not peer.unsent:
-                return
-            # An error means a full buffer, or a closed connection, which the next read detects.
-            with contextlib.suppress(OSError):
-                peer.unsent = peer.unsent[peer.line.send(peer.unsent) :]
+            if peer.line is not None:
+                peer.line.send(message)
+
+    def _send_progress(self, peer: _PeerConnection) -> None:
+        """Sends the progress of this process, if all earlier messages could be sent."""
+        with self._changed:
+            if peer.line is not None and peer.line.flush():
+                peer.line.send({"up": self._up, "standing": self._own})
 
     def _receive_messages(self, task: Task, now: float) -> bool:
         """Reads the messages of a task. Returns whether the connection was closed."""
         peer = self._peers[task]
         assert peer.line is not None
         try:
-            data = peer.line.recv(_MOST_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
-        try:
-            texts, peer.received = unpack(peer.received + data)
-        except ValueError:
-            data = b""
-        if not data:
+            texts = peer.line.receive()
+        except EOFError:
             self._close_connection(peer)
             return True
-        peer.heard = now
         for text in texts:
+            peer.heard = now
             with contextlib.suppress(ValueError, TypeError, AttributeError, LookupError):
                 self._handle_message(task, peer, parse_json(text))
         return False

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from cnnbench.base import message
-from cnnbench.base.message import FOREIGN, pack, receive, unpack
+from cnnbench.base.message import FOREIGN, Link, pack, receive, unpack
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -106,3 +106,33 @@ def test_a_length_that_no_message_has_is_refused_at_once():
 def test_all_errors_of_a_received_message_are_those_of_others():
     for error in (TimeoutError, EOFError, ConnectionResetError, json.JSONDecodeError, KeyError):
         assert issubclass(error, FOREIGN)
+
+
+def test_a_link_keeps_what_the_other_process_does_not_receive_yet(pair):
+    ours, theirs = map(Link, pair)
+    long = "x" * 3_000_000
+    ours.send("first")
+    ours.send(long)
+    assert not ours.flush()
+    texts = []
+    for _ in range(1000):
+        texts += theirs.receive()
+        if ours.flush():
+            break
+    texts += theirs.receive() or theirs.receive()
+    ours.send("last")
+    texts += theirs.receive()
+    assert [json.loads(text) for text in texts] == ["first", long, "last"]
+    assert theirs.receive() == []
+
+
+@pytest.mark.parametrize("sent", [b"", pack(1)[:-1], b"\xff\xff\xff\xff"])
+def test_a_link_ends_with_its_connection_or_with_what_is_no_message(pair, sent):
+    ours, theirs = pair
+    link = Link(ours)
+    theirs.sendall(sent)
+    theirs.close()
+    with pytest.raises(EOFError):
+        while True:
+            assert link.receive() == []
+    link.send("nobody receives it")
