@@ -54,7 +54,7 @@ class Meeting:
     def answer_calls(
         self, listener: socket.socket, answer: Callable[[socket.socket], bool], most: int
     ) -> None:
-        """Answers calls at a socket that listens, until the meeting is over. Then closes the socket.
+        """Answers calls at a socket that listens, until the meeting is over, and closes the socket.
 
         Args:
           answer: called with each new connection, in a thread of its own. If it returns False, or

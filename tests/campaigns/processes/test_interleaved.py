@@ -16,8 +16,8 @@ import pytest
 from forked import PATIENCE, gone, wait_for
 
 from cnnbench.campaigns.processes import interleaved
-from cnnbench.campaigns.processes.interleaved import execute_interleaved
 from cnnbench.campaigns.processes.child import Command
+from cnnbench.campaigns.processes.interleaved import execute_interleaved
 from cnnbench.run.runtime.turns import GO_ON, WAITS
 
 ROOT = Path(__file__).parents[3]

@@ -257,8 +257,8 @@ def garbage(port, data, stop):
         pack({"cnnbench handshake": 1, "task": "worker:0"}),
         pack({"cnnbench handshake": 1, "task": [], "nonce": {}, "facts": 3, "failed": None}),
         framed(
-            b'{"cnnbench handshake": 1, "task": "worker:1", "nonce": "", "facts": {}, "failed": null,'
-            b' "pid": Infinity}'
+            b'{"cnnbench handshake": 1, "task": "worker:1", "nonce": "", "facts": {},'
+            b' "failed": null, "pid": Infinity}'
         ),
     ],
     ids=("http", "zeros", "endless", "deep", "silent", "half", "types", "pid"),

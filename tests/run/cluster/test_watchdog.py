@@ -15,8 +15,8 @@ from cnnbench.base.job import Job, Task
 from cnnbench.base.message import pack, unpack
 from cnnbench.base.probe import OK, REFUSED, SILENT
 from cnnbench.run import watchdog
-from cnnbench.run.watchdog import RunEnding, Watchdog
 from cnnbench.run.runtime.progress import LONG, ProcessActivity, ProcessProgress, StallDetector
+from cnnbench.run.watchdog import RunEnding, Watchdog
 
 pytestmark = pytest.mark.timeout(60)
 

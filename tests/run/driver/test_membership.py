@@ -18,9 +18,9 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import check_flags
 from cnnbench.run import handshake
-from cnnbench.run.handshake import JobConnections
 from cnnbench.run.driver import membership
 from cnnbench.run.driver.membership import JobMembership, SharedInterrupts
+from cnnbench.run.handshake import JobConnections
 from cnnbench.run.runtime.progress import ProcessActivity
 from cnnbench.run.runtime.tensorflow import Devices
 
