@@ -77,7 +77,7 @@ def receive(link: socket.socket, seconds: float = math.inf) -> Any:
     return parse_json(_receive_exactly(link, length, deadline))
 
 
-class Link:
+class MessageLink:
     """A connection on which messages are sent and received without blocking.
 
     What the other process does not receive yet is kept, and sent by a later call.

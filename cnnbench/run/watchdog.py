@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from cnnbench.base.files import parse_json
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS, raise_if_interrupted
 from cnnbench.base.job import Job, Task
-from cnnbench.base.message import Link
+from cnnbench.base.message import MessageLink
 from cnnbench.base.probe import (
     failed_probes,
     probe_grpc_server,
@@ -73,7 +73,7 @@ class _PeerConnection:
     `last_progress` is None if the task has no training loop.
     """
 
-    line: Link | None
+    line: MessageLink | None
     heard: float
     up: bool = False
     ended: bool = False
@@ -158,7 +158,7 @@ class Watchdog:
         """
         self._start = self._ticked = self._clock()
         for task, connection in connections.items():
-            line = Link(connection)
+            line = MessageLink(connection)
             self._peers[task] = _PeerConnection(line, self._start)
             self._selector.register(line, selectors.EVENT_READ, task)
 

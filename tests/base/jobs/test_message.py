@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from cnnbench.base import message
-from cnnbench.base.message import FOREIGN, Link, pack, receive, unpack
+from cnnbench.base.message import FOREIGN, MessageLink, pack, receive, unpack
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -109,7 +109,7 @@ def test_all_errors_of_a_received_message_are_those_of_others():
 
 
 def test_a_link_keeps_what_the_other_process_does_not_receive_yet(pair):
-    ours, theirs = map(Link, pair)
+    ours, theirs = map(MessageLink, pair)
     long = "x" * 3_000_000
     ours.send("first")
     ours.send(long)
@@ -128,7 +128,7 @@ def test_a_link_keeps_what_the_other_process_does_not_receive_yet(pair):
 @pytest.mark.parametrize("sent", [b"", pack(1)[:-1], b"\xff\xff\xff\xff"])
 def test_a_link_ends_with_its_connection_or_with_what_is_no_message(pair, sent):
     ours, theirs = pair
-    link = Link(ours)
+    link = MessageLink(ours)
     theirs.sendall(sent)
     theirs.close()
     with pytest.raises(EOFError):
