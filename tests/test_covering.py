@@ -43,6 +43,15 @@ def test_the_everyday_suite_meets_each_value():
     assert 4 <= len(everyday) <= 5  # a parameter has four values
 
 
+def test_the_everyday_suite_meets_the_values_of_the_cases_that_it_may_have():
+    cases = covering_pairs(*DIMENSIONS)
+    params = everyday_values(cases, among=lambda devices, mode, *_: mode == "ps")
+    everyday = [param for param in params if not hasattr(param, "marks")]
+    assert len(params) == len(cases)
+    assert {mode for _, mode, *_ in everyday} == {"ps"}
+    assert {devices for devices, *_ in everyday} == {1, 2, 3, 8}
+
+
 def test_slow_cases_are_named_or_told_by_a_function():
     for slow in ([2, 3], lambda number: number > 1):
         first, *others = slow_if(slow, [1, 2, 3])

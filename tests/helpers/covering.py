@@ -47,13 +47,19 @@ def with_each_value(cases: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return chosen
 
 
-def everyday_values(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
+def everyday_values(
+    cases: Iterable[tuple[Any, ...]], among: Callable[..., bool] = lambda *case: True
+) -> list[Any]:
     """Cases for `pytest.mark.parametrize`; the everyday suite meets each value of a parameter.
 
     Cases that only show further combinations of these values run in scripts/test --all.
+
+    Args:
+      cases: a tuple with one value for each parameter.
+      among: whether a case may be in the everyday suite, which meets the values of these cases.
     """
     cases = list(cases)
-    everyday = with_each_value(cases)
+    everyday = with_each_value(case for case in cases if among(*case))
     return slow_if(lambda case: case not in everyday, cases)
 
 

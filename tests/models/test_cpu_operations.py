@@ -346,6 +346,7 @@ def transposing_products(model, **flags):
     return found
 
 
+@pytest.mark.usefixtures("quick_start")
 def test_the_step_of_a_dense_layer_multiplies_with_the_kernel_as_it_lies():
     found = transposing_products("lenet", batch_size=16)
     assert found == {"kernel first": 2, "kernel transposed": 0}

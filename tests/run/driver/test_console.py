@@ -49,6 +49,8 @@ RUNS = {
     "evaluation": {"eval": True},
     "training_stopped": {**DURING, "stop_at": "top_1:0"},
 }
+SLOW = ("replicated_accuracy", "staged_base_loss", "forward_only", "training_stopped")
+"""Runs of the whole suite alone."""
 NOT_YET = {"batch_group", "worker", "parameter_server", "single_session"}
 """Captured runs in modes that cnnbench does not have."""
 
@@ -87,7 +89,7 @@ def test_a_run_from_python_prints_nothing(capfd):
     assert "cnnbench: " not in err
 
 
-@pytest.mark.parametrize("name", slow_if(["staged_base_loss", "training_stopped"], RUNS))
+@pytest.mark.parametrize("name", slow_if(SLOW, RUNS))
 def test_output_equals_the_captured_run(name, printed):
     captured = (GOLDEN / f"{name}.txt").read_text()
     # The staged run had --rewriter_config, which has no meaning any more.

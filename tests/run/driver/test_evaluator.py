@@ -65,6 +65,7 @@ def test_the_evaluator_ends_after_the_last_checkpoint(evaluate, train, clock, tm
     assert "the evaluation ends: the training has ended (ok)" in err
 
 
+@pytest.mark.slow
 def test_the_end_of_an_earlier_training_leaves_one_interval_to_resume(
     evaluate, train, clock, tmp_path
 ):

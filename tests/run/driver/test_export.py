@@ -126,7 +126,7 @@ def test_an_export_takes_the_place_of_an_older_one(exported, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
-@pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("failing", slow_if([1], [1, 2]))
 def test_an_older_one_is_never_lost(failing, exported, tmp_path, monkeypatch, capsys):
     rename, calls = os.rename, []
 
@@ -166,7 +166,13 @@ def test_several_inputs_and_outputs_keep_their_names(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "dataset"),
-    [("vit_b16", "imagenet"), ("swin_t", "imagenet"), ("nasnet", "cifar10"), ("ncf", "ratings")],
+    slow_if(
+        lambda case: case[0] in ("swin_t", "nasnet"),
+        [
+            *(("vit_b16", "imagenet"), ("swin_t", "imagenet")),
+            *(("nasnet", "cifar10"), ("ncf", "ratings")),
+        ],
+    ),
 )
 def test_networks_of_every_kind_can_be_traced_for_any_number_of_examples(name, dataset):
     model, classes = cut(registry.get_model(name, dataset)), find_dataset(dataset, None).num_classes

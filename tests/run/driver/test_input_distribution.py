@@ -65,7 +65,7 @@ def wanted(files):
 @pytest.mark.parametrize(
     "flags",
     slow_if(
-        lambda flags: flags["num_gpus"] == 1 or "auto_shard_policy" in flags,
+        lambda flags: flags != {**MIRRORED, "input_distribution": "strategy"},
         [
             {
                 "num_gpus": 1,

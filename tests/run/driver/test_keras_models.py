@@ -21,6 +21,8 @@ from cnnbench.models.model import load_plugin
 from cnnbench.models.networks.keras import APPLICATIONS
 from cnnbench.plan import make_plan
 
+pytestmark = pytest.mark.usefixtures("quick_start")
+
 ROOT = Path(__file__).parents[3]
 PLUGIN = str(ROOT / "tests" / "plugins" / "keras_plugin.py")
 SEED = 1234
@@ -115,10 +117,8 @@ def test_runs_train_as_keras_does(flags, module):
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("name", "made_by"),
-    slow_if([("untold", "Untold")], [("by_subclassing", "Inner"), ("untold", "Untold")]),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "made_by"), [("by_subclassing", "Inner"), ("untold", "Untold")])
 def test_a_model_by_subclassing_trains_as_fit_trains_it(name, made_by, module):
     import keras
 
@@ -166,12 +166,10 @@ def test_independent_towers_draw_their_own_values():
         assert (one != other).any(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
-    slow_if(
-        lambda flags: flags != {"precision": "bf16"},
-        [{"precision": "bf16"}, {"precision": "fp16", "fp16_vars": True}, {"xla_compile": True}],
-    ),
+    [{"precision": "bf16"}, {"precision": "fp16", "fp16_vars": True}, {"xla_compile": True}],
     ids=str,
 )
 def test_precisions_and_compilation_compute_about_the_same_loss(flags, module):
@@ -221,7 +219,7 @@ def saved(tmp_path, module):
     return str(tmp_path / "model.keras"), model.get_weights()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", slow_if(["bf16"], ["fp32", "bf16"]))
 def test_a_file_begins_with_its_weights(precision, saved):
     path, weights = saved
     flags = {**FLAGS, "precision": precision, "tf_random_seed": 5}
@@ -281,7 +279,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    "name", slow_if(lambda name: name not in ("compiled", "flat", "broken"), REFUSED)
+)
 def test_other_models_are_refused_in_one_line(name, module):
     with pytest.raises(UsageError, match=REFUSED[name]) as refused:
         get_model(name, "cifar10")

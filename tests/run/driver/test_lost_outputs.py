@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from covering import slow_if
 from short_runs import TINY, command, run
 
 from cnnbench.errors import FlagError
@@ -46,7 +47,9 @@ def replace_by_a_file(folder):
     folder.write_text("mine")
 
 
-@pytest.mark.parametrize("lose", [shutil.rmtree, replace_by_a_file])
+@pytest.mark.parametrize(
+    "lose", slow_if([replace_by_a_file], [shutil.rmtree, replace_by_a_file])
+)
 def test_a_folder_that_vanishes_takes_nothing_else_along(lose, during, lost, tmp_path):
     path, table, profile = lost / "r.json", tmp_path / "r.csv", tmp_path / "p.json"
     files = {"result_json": path, "result_csv": table, "profile_json": profile}
@@ -69,7 +72,7 @@ def test_a_full_disk(during, lost, little_disk, tmp_path):
     assert list(lost.iterdir()) == []
 
 
-@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("before", slow_if([True], [False, True]))
 def test_a_file_of_another_program_stays(before, during, lost):
     path = lost / "r.json"
     if before:

@@ -33,7 +33,7 @@ def averages(built):
     }
 
 
-@pytest.mark.parametrize("flags", KINDS)
+@pytest.mark.parametrize("flags", slow_if(lambda mode: mode.id not in ("ps", "mirrored"), KINDS))
 @pytest.mark.parametrize("optimizer", slow_if(["sgd", "momentum"], ["sgd", "momentum", "adamw"]))
 def test_averages_follow_their_formula(flags, optimizer):
     own = {"num_gpus": 2, "optimizer": optimizer, "weight_decay": 0.01}

@@ -5,8 +5,9 @@ import io
 import re
 
 import pytest
-from short_runs import command
+from short_runs import TINY, command
 
+from cnnbench import BenchmarkCNN, Params
 from cnnbench.base import terminal
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.machine.checks import parse_silenced_conditions
@@ -16,15 +17,23 @@ from cnnbench.records.run import Batch, Cluster, LossScaling, ModelInfo
 from cnnbench.run.driver import training
 from cnnbench.run.driver.console import ended_run_notices, print_notices
 
+pytestmark = pytest.mark.usefixtures("quick_start")
 
-def test_a_long_warm_up_is_said_before_it_and_shows_its_progress(monkeypatch, capsys):
-    monkeypatch.setattr(training, "_SILENT_SECONDS", 0.1)
-    assert command(num_warmup_batches=1001, num_batches=1) == 0
+
+def test_a_long_warm_up_is_said_before_it():
+    told = io.StringIO()
+    params = Params.from_dict({**TINY, "num_warmup_batches": 1001, "num_batches": 1})
+    BenchmarkCNN(params, messages=MessageWriter(told))
+    said = "cnnbench: a long run: up to 1001 warm-up steps, 1 timed steps, 0 evaluation steps\n"
+    assert told.getvalue() == said
+
+
+def test_a_slow_warm_up_shows_its_progress(monkeypatch, capsys):
+    monkeypatch.setattr(training, "_SILENT_SECONDS", 0.0)
+    assert command(num_warmup_batches=20, num_batches=1) == 0
     lines = capsys.readouterr().err.splitlines()
-    said = "cnnbench: a long run: up to 1001 warm-up steps, 1 timed steps, 0 evaluation steps"
-    assert lines[0] == said
     progress = [line for line in lines if "cnnbench: warm-up step " in line]
-    assert re.fullmatch(r"cnnbench: warm-up step \d+ of 1001, .+ left", progress[-1])
+    assert re.fullmatch(r"cnnbench: warm-up step \d+ of 20, .+ left", progress[-1])
 
 
 def test_a_short_run_has_no_notice_of_its_length(capsys):

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from short_runs import NETWORKS
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -77,7 +78,9 @@ LENET = {
 }
 
 
-@pytest.mark.parametrize(("copy", "data_format"), [("v", "NCHW"), ("v0", "NHWC")])
+@pytest.mark.parametrize(
+    ("copy", "data_format"), slow_if([("v0", "NHWC")], [("v", "NCHW"), ("v0", "NHWC")])
+)
 def test_images_are_flattened_as_they_were_in_the_training(copy, data_format, tmp_path, call):
     stored = write(tmp_path, {f"{copy}/cg/{k}": v for k, v in LENET.items()}, data_format)
     logits = exported(call, tmp_path, "lenet", "--data_format=NHWC")
@@ -191,7 +194,11 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(
-    ("other", "task"), zip(OTHERS, itertools.cycle(["--eval", "--nodistortions"]))
+    ("other", "task"),
+    slow_if(
+        lambda case: case[0] in ("a shape", "one less", "other layers", "no convolution"),
+        zip(OTHERS, itertools.cycle(["--eval", "--nodistortions"])),
+    ),
 )
 def test_what_cannot_be_read_is_told_before_the_network_is_built(other, task, tmp_path, call):
     values, data_format, reason = OTHERS[other]
