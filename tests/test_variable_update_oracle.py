@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from covering import covering_pairs, everyday_values, slow_if
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN, RULES, STEPS, expected_losses, slopes
-from short_runs import NETWORKS, RATE, build
+from short_runs import EVERYDAY_MODES, NETWORKS, RATE, build
 from worker_runs import run_in_process
 
 from cnnbench import BenchmarkCNN, Params
@@ -99,7 +99,7 @@ def test_losses_equal_the_oracle(mode, devices, optimizer, decay, reduction, pla
 @pytest.mark.parametrize(
     ("devices", "flags"),
     slow_if(
-        lambda case: case[1].get("num_packs") == 0,
+        lambda case: case[1] != {"cross_device_ops": "auto"},
         [
             (2, {"cross_device_ops": "auto"}),
             (2, {"cross_device_ops": "ring", "bytes_per_pack": 4}),
@@ -114,6 +114,7 @@ def test_cross_device_operations_train_like_the_oracle(devices, flags):
     np.testing.assert_allclose(*both(**{**given, **flags}), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_rings_of_more_devices_train_like_the_oracle(tmp_path):
     """In a process of their own: collectives over two sets of devices end each other."""
     common = {"model": "oracle", "plugin": NETWORKS, "device": "cpu", "num_batches": STEPS}
@@ -124,6 +125,10 @@ def test_rings_of_more_devices_train_like_the_oracle(tmp_path):
     runs = [{**common, **ring, "gradient_reduction": "sum"}, {**common, **auto}]
     for flags, made in zip(runs, run_in_process(runs, tmp_path), strict=True):
         assert_like_the_oracle(made["losses"], expected_losses(slopes(3), flags))
+
+
+def is_everyday(mode, *_):
+    return mode in EVERYDAY_MODES
 
 
 ACCUMULATING = [name for name, one in OF_ONE_PROCESS.items() if one.reduction is not Reduction.NONE]
@@ -141,7 +146,8 @@ def accumulates(mode, devices, *_):
         covering_pairs(
             *(ACCUMULATING, [1, 2, 4], [2, 3], ["sgd", "lamb"], [0, 0.0625], ["mean", "sum"]),
             allowed=accumulates,
-        )
+        ),
+        among=is_everyday,
     ),
 )
 def test_passes_of_an_update_train_like_one_batch(
@@ -204,7 +210,7 @@ STAGES = {
 @pytest.mark.parametrize(
     ("name", "devices", "reduction", "relaxed"),
     slow_if(
-        lambda case: case[:2] not in (("many-packs", 3), ("everything", 2)),
+        lambda case: case[:2] != ("everything", 2),
         [
             ("many-packs", 2, "sum", False),
             ("many-packs", 3, "mean", True),
@@ -282,7 +288,10 @@ OF_KINDS = [
 
 @pytest.mark.parametrize(
     ("mode", "optimizer", "precision", "fp16_vars"),
-    everyday_values((mode, *case) for mode, case in zip(itertools.cycle(SEVERAL_TOWERS), OF_KINDS)),
+    everyday_values(
+        ((mode, *case) for mode, case in zip(itertools.cycle(SEVERAL_TOWERS), OF_KINDS)),
+        among=is_everyday,
+    ),
 )
 def test_sixteen_bit_losses_follow_the_oracle(mode, optimizer, precision, fp16_vars):
     losses, expected = both(
@@ -333,9 +342,12 @@ def kinds_of(number, mode):
 @pytest.mark.parametrize(
     ("mode", "devices", "kind"),
     everyday_values(
-        (mode, 2 + number % 2, kind)
-        for number, mode in enumerate([*SEVERAL_TOWERS[:-1], "distributed_all_reduce"])
-        for kind in kinds_of(number, mode)
+        (
+            (mode, 2 + number % 2, kind)
+            for number, mode in enumerate([*SEVERAL_TOWERS[:-1], "distributed_all_reduce"])
+            for kind in kinds_of(number, mode)
+        ),
+        among=lambda mode, *_: mode in ("parameter_server", "replicated"),
     ),
 )
 def test_means_fit_sixteen_bits_where_the_gradients_of_towers_do(mode, devices, kind):

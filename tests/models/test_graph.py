@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from networks import forward
 
 from cnnbench.errors import UsageError
@@ -82,13 +83,16 @@ def test_moments_come_in_the_order_of_the_layers_and_only_in_training(make_weigh
 
 @pytest.mark.parametrize(
     ("name", "dataset", "training"),
-    [
-        ("resnet20", "cifar10", False),
-        ("resnet20_v2", "cifar10", True),
-        ("alexnet", "cifar10", True),
-        ("lenet", "imagenet", True),
-        ("trivial", "imagenet", True),
-    ],
+    slow_if(
+        lambda case: case[0] in ("resnet20", "alexnet", "trivial"),
+        [
+            ("resnet20", "cifar10", False),
+            ("resnet20_v2", "cifar10", True),
+            ("alexnet", "cifar10", True),
+            ("lenet", "imagenet", True),
+            ("trivial", "imagenet", True),
+        ],
+    ),
 )
 @pytest.mark.parametrize("layout", ["NCHW"])
 def test_nchw_equals_nhwc(name, dataset, training, layout, nchw, make_weights, monkeypatch):

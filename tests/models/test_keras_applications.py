@@ -10,11 +10,12 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from covering import slow_if
 
 from cnnbench.models import BatchNorm, get_model
 from cnnbench.models.networks.inception import InceptionV3
 from cnnbench.models.networks.nasnet import NasNet, NasnetCell, NasNetSize
+
+pytestmark = pytest.mark.slow  # Keras takes seconds to import, and to build networks
 
 CLASSES = 7
 KERAS_NORM = BatchNorm(decay=0.9, epsilon=1.001e-5, scale=True)
@@ -107,7 +108,6 @@ class KerasInceptionV3(InceptionV3):
     last_pooling = (("mean", 192),)
 
 
-@pytest.mark.slow
 def test_inception3(check_equal):
     model = KerasInceptionV3()
     model.image_size = 75  # the least that Keras takes
@@ -135,7 +135,6 @@ class KerasNasNet(NasNet):
         return KerasCell(net, filters, 1.0)
 
 
-@pytest.mark.slow
 def test_nasnet(check_equal):
     model = KerasNasNet(
         "nasnet", NasNetSize(cells=6, filters=4, stem=8), image_size=40, batch_size=1
@@ -151,27 +150,24 @@ def scaled(depth, **options):
 
 @pytest.mark.parametrize(
     ("name", "sizes", "theirs", "options"),
-    slow_if(
-        lambda case: case[0] != "mobilenet",
-        [
-            ("vgg16", {}, ("VGG16",), {}),
-            # At an odd size Keras' pooling, with a pixel on both sides, is ours.
-            ("resnet50", {"image_size": 65, "batch_norm": KERAS_NORM}, ("ResNet50",), {}),
-            ("mobilenet", {}, ("MobileNetV2",), {}),
-            ("efficientnet_b0", {"depth": 0.5}, ("EfficientNetB0", "EfficientNet"), scaled(0.5)),
-            (
-                *("efficientnetv2_s", {"depth": 0.25}, ("EfficientNetV2S", "EfficientNetV2")),
-                scaled(0.25, name="efficientnetv2-s", include_preprocessing=False),
-            ),
-            (
-                *("convnext_tiny", {"blocks": (1, 2, 1, 1)}, ("ConvNeXtTiny", "ConvNeXt")),
-                {
-                    **{"depths": (1, 2, 1, 1), "projection_dims": (96, 192, 384, 768)},
-                    "include_preprocessing": False,
-                },
-            ),
-        ],
-    ),
+    [
+        ("vgg16", {}, ("VGG16",), {}),
+        # At an odd size Keras' pooling, with a pixel on both sides, is ours.
+        ("resnet50", {"image_size": 65, "batch_norm": KERAS_NORM}, ("ResNet50",), {}),
+        ("mobilenet", {}, ("MobileNetV2",), {}),
+        ("efficientnet_b0", {"depth": 0.5}, ("EfficientNetB0", "EfficientNet"), scaled(0.5)),
+        (
+            *("efficientnetv2_s", {"depth": 0.25}, ("EfficientNetV2S", "EfficientNetV2")),
+            scaled(0.25, name="efficientnetv2-s", include_preprocessing=False),
+        ),
+        (
+            *("convnext_tiny", {"blocks": (1, 2, 1, 1)}, ("ConvNeXtTiny", "ConvNeXt")),
+            {
+                **{"depths": (1, 2, 1, 1), "projection_dims": (96, 192, 384, 768)},
+                "include_preprocessing": False,
+            },
+        ),
+    ],
 )
 def test_others(name, sizes, theirs, options, check_equal):
     model = get_model(name, "imagenet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from residual_networks import InOrder, relative_error
 
 from cnnbench.models.networks.nasnet import NasNet, NasNetCifar10, NasNetSize
@@ -121,7 +122,9 @@ def small_large():
     return NasNet("nasnetlarge", NasNetSize(3, 8, 12, skip_reduction=True, keep=0.7), 67, 2)
 
 
-@pytest.mark.parametrize("make", [small_cifar10, small_mobile, small_large])
+@pytest.mark.parametrize(
+    "make", slow_if([small_mobile, small_large], [small_cifar10, small_mobile, small_large])
+)
 def test_equals_the_table_of_operations(make, check_logits):
     model = make()
     check_logits(
@@ -130,7 +133,7 @@ def test_equals_the_table_of_operations(make, check_logits):
     )
 
 
-@pytest.mark.parametrize("make", [small_cifar10, small_mobile])
+@pytest.mark.parametrize("make", slow_if([small_mobile], [small_cifar10, small_mobile]))
 def test_auxiliary_head(make, check_logits):
     model = make()
     model.size = model.size._replace(keep=1.0)

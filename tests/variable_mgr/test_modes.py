@@ -57,6 +57,11 @@ def oracle(weights, mode, reduction, steps, momentum, skip=()):
     return weights
 
 
+def is_slow(case):
+    """Whether a case is one of the whole suite alone; the everyday suite has a mode of each kind."""
+    return case[0] not in ("parameter_server", "replicated", "mirrored_strategy", "independent")
+
+
 def weights_of(manager, variables):
     return [
         [manager.variable(tower, v.name).numpy() for v in variables]
@@ -188,7 +193,9 @@ def test_two_steps_in_one_trace_are_two_steps(mode, make_manager, trainable):
     assert_weights(manager, trainable, oracle(before, mode, "mean", 2, momentum=0.75))
 
 
-@pytest.mark.parametrize(("mode", "towers"), [(mode, 2 + n % 2) for n, mode in enumerate(MODES)])
+@pytest.mark.parametrize(
+    ("mode", "towers"), slow_if(is_slow, [(mode, 2 + n % 2) for n, mode in enumerate(MODES)])
+)
 def test_updates_run_where_the_variables_are_and_of_those_with_gradients(
     mode, towers, make_manager, trainable, cpu_devices
 ):
@@ -239,7 +246,8 @@ def test_updates_run_where_the_variables_are_and_of_those_with_gradients(
 
 
 @pytest.mark.parametrize(
-    ("mode", "dtype"), [(mode, ("float16", "bfloat16")[n % 2]) for n, mode in enumerate(MODES)]
+    ("mode", "dtype"),
+    slow_if(is_slow, [(mode, ("float16", "bfloat16")[n % 2]) for n, mode in enumerate(MODES)]),
 )
 def test_embedding_gradients_become_dense_float32(mode, dtype, make_manager):
     """The mean over three towers is no number of 16 bits."""

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import short_runs
+from covering import slow_if
 
 from cnnbench import RunRecord
 from cnnbench.run.step.tower import CAP
@@ -18,7 +19,7 @@ def run(**flags):
     return record, err
 
 
-@pytest.mark.parametrize("mode", ["replicated", "independent"])
+@pytest.mark.parametrize("mode", slow_if(["independent"], ["replicated", "independent"]))
 def test_a_scale_that_overflows_settles(mode):
     flags = {"num_gpus": 2, "num_warmup_batches": 2, "num_batches": 16, "fp16_loss_scale": CAP}
     record, err = run(**flags, variable_update=mode)
@@ -53,12 +54,15 @@ def test_steps_that_go_well_raise_the_scale_silently_in_the_table_and_say_so_at_
 
 @pytest.mark.parametrize(
     ("flags", "scales"),
-    [
-        # The default is that of a constant scale.
-        ({}, (128.0, 128.0)),
-        ({"fp16_enable_auto_loss_scale": False}, None),
-        ({"precision": "bf16"}, None),
-    ],
+    slow_if(
+        [({"precision": "bf16"}, None)],
+        [
+            # The default is that of a constant scale.
+            ({}, (128.0, 128.0)),
+            ({"fp16_enable_auto_loss_scale": False}, None),
+            ({"precision": "bf16"}, None),
+        ],
+    ),
 )
 def test_a_scale_is_recorded_if_it_can_change(flags, scales):
     record, err = run(num_batches=2, **flags)

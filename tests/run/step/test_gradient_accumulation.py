@@ -30,7 +30,7 @@ def averages(built):
     return {name: value for name, value in state(built).items() if name.endswith(("mean", "var"))}
 
 
-def test_every_pass_has_images_of_its_own(cpu_devices):
+def test_every_pass_has_images_of_its_own_and_is_traced_once(cpu_devices):
     built = build(num_gpus=2, variable_update="replicated")
     spec = built.inputs.spec
     rows = draw_synthetic_rows(tf.range(2 * PASSES * 2), spec.seed, spec.examples)["image"].numpy()
@@ -43,6 +43,7 @@ def test_every_pass_has_images_of_its_own(cpu_devices):
     # The next step begins again.
     again = built.inputs.get_tower_batch(0, built.inputs.next()).features.numpy()
     np.testing.assert_array_equal(again, parts[0][0])
+    assert built.step._earlier.traces == 1
 
 
 def test_moving_averages_follow_one_pass_after_the_other():
@@ -72,10 +73,6 @@ def test_sums_of_gradients_are_cleared_in_their_own_buffers():
         built.step(RATE)
         assert [address(total) for total in sums] == before
         assert not any(total.numpy().any() for total in sums)
-
-
-def test_a_pass_is_traced_once():
-    assert build(num_gpus=2, variable_update="replicated").step._earlier.traces == 1
 
 
 @pytest.mark.parametrize("poisoned", slow_if([0], [0, PASSES - 1]))

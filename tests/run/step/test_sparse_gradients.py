@@ -96,10 +96,13 @@ def crossing(built):
 @pytest.mark.parametrize(
     "mode",
     [
-        {"variable_update": "parameter_server"},
-        {"variable_update": "replicated", "all_reduce_spec": "xring"},
+        pytest.param({"variable_update": "parameter_server"}, id="ps"),
+        pytest.param(
+            {"variable_update": "replicated", "all_reduce_spec": "xring"},
+            marks=pytest.mark.slow,
+            id="xring",
+        ),
     ],
-    ids=["ps", "xring"],
 )
 def test_rows_travel_instead_of_the_table(mode):
     sent = [tuple(tensor.shape) for tensor in crossing(build(**mode))]

@@ -58,7 +58,7 @@ def devices_of(mode):
 
 
 @pytest.mark.parametrize(
-    "mode", slow_if(lambda mode: mode not in short_runs.EVERYDAY_MODES, OF_ONE_PROCESS)
+    "mode", slow_if(lambda mode: mode != "parameter_server", OF_ONE_PROCESS)
 )
 def test_steps_of_an_execution_train_as_single_steps(mode):
     needs = OF_ONE_PROCESS[mode].needs

@@ -101,7 +101,7 @@ def one_tower():
 @pytest.mark.parametrize(
     ("mode", "count", "more"),
     slow_if(
-        lambda case: case[0] not in ("replicated", "mirrored_strategy"),
+        lambda case: case[0] != "replicated",
         [
             ("replicated", 3, {"all_reduce_spec": parse_all_reduce_spec("xring")}),
             ("parameter_server", 2, {"local_parameter_device": "cpu"}),
