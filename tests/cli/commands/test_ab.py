@@ -18,6 +18,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from covering import slow_if
 from step_profiles import CONV, Profiles, changed
 
 from cnnbench.campaigns.ab import lengths
@@ -89,11 +90,14 @@ def names(folder):
 
 @pytest.mark.parametrize(
     ("speed", "more", "pairs"),
-    [
-        (90, (), 8),  # the first analysis is clear
-        (100, ("--threshold=7",), 8),
-        (90, ("--nosequential", "--alpha=0.02"), 9),
-    ],
+    slow_if(
+        lambda case: case[1] != (),
+        [
+            (90, (), 8),  # the first analysis is clear
+            (100, ("--threshold=7",), 8),
+            (90, ("--nosequential", "--alpha=0.02"), 9),
+        ],
+    ),
 )
 def test_compare_comes_to_the_same_verdict_from_the_files(ab, call, speed, more, pairs):
     code = 1 if speed < 100 else 0
@@ -113,16 +117,19 @@ def test_compare_comes_to_the_same_verdict_from_the_files(ab, call, speed, more,
 
 @pytest.mark.parametrize(
     ("flags", "busy", "steps"),
-    [
-        ((), {}, 300),
-        ((), {"busy": 1.0}, 300),
-        (("--metrics=step_p99_seconds",), {}, 500),
-        (("--seconds=9",), {}, 900),
-        (("--seconds=0.01",), {}, 20),
-        (("--seconds=5000",), {}, 10_000),
-        (("--burn_in=0",), {}, None),
-        (("--", "--num_batches=7"), {}, 7),
-    ],
+    slow_if(
+        lambda case: case[2] in (500, 20, 10_000) or case[1],
+        [
+            ((), {}, 300),
+            ((), {"busy": 1.0}, 300),
+            (("--metrics=step_p99_seconds",), {}, 500),
+            (("--seconds=9",), {}, 900),
+            (("--seconds=0.01",), {}, 20),
+            (("--seconds=5000",), {}, 10_000),
+            (("--burn_in=0",), {}, None),
+            (("--", "--num_batches=7"), {}, 7),
+        ],
+    ),
 )
 def test_how_many_timed_steps_a_process_makes(ab, monkeypatch, transcript, flags, busy, steps):
     monkeypatch.setattr(lengths, "choose_seconds", lambda noise, plan, shortest: shortest)
@@ -159,6 +166,7 @@ def steps_of_pairs(results):
     return [tuple(steps) for steps in found.values()]
 
 
+@pytest.mark.slow
 def test_lengths_are_chosen_after_the_burn_in_and_between_analyses(
     ab, call, monkeypatch, transcript
 ):
@@ -216,13 +224,16 @@ def test_one_process_of_each_side_measures_the_peak(ab):
 
 @pytest.mark.parametrize(
     ("speed", "scatter", "verdict", "code", "output"),
-    [
-        (90, 0.003, "slower", 1, "table"),
-        (100, 0.003, "same", 0, "markdown"),
-        (120, 0.003, "faster", 0, "junit"),
-        (100, 0.08, "inconclusive", 3, "github"),
-        (100, 0.3, "inconclusive", 3, "report"),
-    ],
+    slow_if(
+        lambda case: case[-1] not in ("table", "github"),
+        [
+            (90, 0.003, "slower", 1, "table"),
+            (100, 0.003, "same", 0, "markdown"),
+            (120, 0.003, "faster", 0, "junit"),
+            (100, 0.08, "inconclusive", 3, "github"),
+            (100, 0.3, "inconclusive", 3, "report"),
+        ],
+    ),
 )
 def test_all_outputs_of_an_experiment_give_the_same_answer(
     ab, call, transcript, speed, scatter, verdict, code, output
@@ -314,14 +325,17 @@ def test_interrupts_use_no_part_of_the_significance_level(ab, call, transcript):
 
 @pytest.mark.parametrize(
     ("how", "a", "b", "flags"),
-    [
-        ("exits", {}, {"die": "too slow"}, ()),
-        ("fails", {"fail": ["0003-a"]}, {}, ()),
-        ("crashes", {}, {"fail": ["0003-b"], "crash": True}, ()),
-        ("hangs", {}, {"wait": PATIENCE}, ("--timeout=0.5",)),
-        ("exits in turn", {}, {"die": "no more"}, ("--pairing=turns",)),
-        ("hangs in turn", {}, {"wait": PATIENCE}, ("--pairing=turns", "--timeout=1")),
-    ],
+    slow_if(
+        lambda case: case[0] in ("crashes", "exits in turn", "hangs in turn"),
+        [
+            ("exits", {}, {"die": "too slow"}, ()),
+            ("fails", {"fail": ["0003-a"]}, {}, ()),
+            ("crashes", {}, {"fail": ["0003-b"], "crash": True}, ()),
+            ("hangs", {}, {"wait": PATIENCE}, ("--timeout=0.5",)),
+            ("exits in turn", {}, {"die": "no more"}, ("--pairing=turns",)),
+            ("hangs in turn", {}, {"wait": PATIENCE}, ("--pairing=turns", "--timeout=1")),
+        ],
+    ),
 )
 def test_a_process_that_fails_ends_it_with_records_of_both_sides(ab, transcript, how, a, b, flags):
     done = ab("--pairs=3", *flags, a={"turns": True, **a}, b={"turns": True, **b}, code=4)
@@ -377,7 +391,11 @@ def test_a_pair_that_lost_a_process_is_measured_again_and_counted(
 
 
 @pytest.mark.parametrize(
-    ("killed", "repeated"), [({"0001-b": 9}, 1), ({"0001-b": 1, "0002-b": 1, "0003-b": 1}, 2)]
+    ("killed", "repeated"),
+    slow_if(
+        lambda case: case[1] == 1,
+        [({"0001-b": 9}, 1), ({"0001-b": 1, "0002-b": 1, "0003-b": 1}, 2)],
+    ),
 )
 def test_repeats_end_and_a_resumed_experiment_does_not_start_them_again(
     ab, call, tmp_path, transcript, killed, repeated
@@ -423,11 +441,14 @@ def test_a_pair_that_lost_a_process_in_turn_is_measured_again(ab, tmp_path):
 
 @pytest.mark.parametrize(
     ("where", "flags", "pairs", "verdict"),
-    [
-        (["0001-a", "0001-b"], (), 0, None),
-        (["0007-b"], ("--nosequential",), 6, "inconclusive"),
-        (["0002-b"], ("--pairing=turns",), 1, "inconclusive"),
-    ],
+    slow_if(
+        lambda case: "--pairing=turns" in case[1],
+        [
+            (["0001-a", "0001-b"], (), 0, None),
+            (["0007-b"], ("--nosequential",), 6, "inconclusive"),
+            (["0002-b"], ("--pairing=turns",), 1, "inconclusive"),
+        ],
+    ),
 )
 def test_an_interrupt_keeps_whole_pairs_without_a_verdict(ab, where, flags, pairs, verdict):
     say = {"interrupt": where, "turns": True}
@@ -522,7 +543,9 @@ def test_an_inconclusive_end_gives_the_command_that_goes_on(ab, call, transcript
 REMOTE = "hg::https://me:swordfish@example.com/nets?private_token=swordfish#swordfish"
 
 
-@pytest.mark.parametrize("flags", [(), ("--nosequential",)])
+@pytest.mark.parametrize(
+    "flags", [pytest.param((), marks=pytest.mark.slow), ("--nosequential",)]
+)
 def test_secrets_are_in_no_output_and_no_file(ab, call, git, tmp_path, flags):
     for words in ("init -q", "add .", "commit -q --allow-empty -m first"):
         git(tmp_path, *words.split())
