@@ -41,6 +41,7 @@ def test_lines_carry_their_arrival_times_and_the_memory_of_the_child_that_measur
     assert Process(status=1).reason == "exit status 1: no output"
 
 
+@pytest.mark.slow
 def test_peak_memory_is_that_of_the_process_and_of_children_it_waited_for():
     # Measured from a small process: a child starts as a copy of it.
     code = (
@@ -110,6 +111,7 @@ child = subprocess.Popen(command, stdout=open("ticks", "w"), start_new_session=T
 """
 
 
+@pytest.mark.slow
 def test_what_a_program_has_started_runs_in_its_turn_alone():
     end = "\nchild.kill(); child.wait(); print(*open('ticks').read().split())"
     measured, finished = in_turn([WITH_A_CHILD + STEPS + end, STEPS])
@@ -124,6 +126,7 @@ def test_what_a_program_has_started_runs_in_its_turn_alone():
     assert not [tick for tick in ticks for begin, end in steps if begin < tick < end - 0.001]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "reason"),
     [
@@ -147,6 +150,7 @@ def test_one_that_ends_early_does_not_keep_the_others(first, second, reason):
     assert measured[0].reason == reason
 
 
+@pytest.mark.slow
 def test_a_program_that_takes_too_long_is_killed_with_what_it_has_started(tmp_path):
     code = WITH_A_CHILD + "print(child.pid, flush=True)\nimport time; time.sleep(60)"
     start = time.monotonic()
@@ -158,6 +162,7 @@ def test_a_program_that_takes_too_long_is_killed_with_what_it_has_started(tmp_pa
     assert gone(int(ended.lines[0].text))
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_all_that_run_in_turn(tmp_path):
     step = (
         f"import pathlib, os, time; pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch(); "

@@ -88,7 +88,7 @@ ANNOUNCES = """
     ("needs", "interrupts", "status", "least", "most"),
     [
         (2.5, 0, 130, 2.5, 4.5),  # the time that it asks for
-        (100.0, 0, -signal.SIGKILL, 4.0, 6.0),  # no more
+        pytest.param(100.0, 0, -signal.SIGKILL, 4.0, 6.0, marks=pytest.mark.slow),  # no more
         (100.0, 1, None, 1.0, 3.0),
     ],
 )

@@ -13,6 +13,7 @@ import textwrap
 import time
 
 import pytest
+from covering import slow_if
 from forked import Forked, Server, cnnbench, gone, until
 
 from cnnbench.run.runtime import supervisor
@@ -210,11 +211,14 @@ def test_what_another_process_runs_is_not_named(start):
 
 @pytest.mark.parametrize(
     ("number", "to_group"),
-    [
-        *((signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True)),
-        *((signal.SIGINT, False), (signal.SIGQUIT, True), (signal.SIGQUIT, False)),
-        *((signal.SIGUSR1, True), (signal.SIGUSR1, False), (signal.SIGUSR2, True)),
-    ],
+    slow_if(
+        lambda case: case[0] not in (signal.SIGTERM, signal.SIGUSR2),
+        [
+            *((signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True)),
+            *((signal.SIGINT, False), (signal.SIGQUIT, True), (signal.SIGQUIT, False)),
+            *((signal.SIGUSR1, True), (signal.SIGUSR1, False), (signal.SIGUSR2, True)),
+        ],
+    ),
 )
 def test_a_signal_interrupts_the_child_once(start, number, to_group):
     process = start(WAIT)
@@ -240,12 +244,15 @@ WRITING = NATIVE.format(block="interrupts.delaying_interrupts()", seconds=4)
 
 @pytest.mark.parametrize(
     ("body", "before", "guarded", "pauses", "seconds", "announced"),
-    [
-        (ENDLESS, HASTY, "", [], 2, "2 s for the running step to end"),
-        (ENDLESS, HASTY, "1", [], 2, "2 s for the running step to end"),
-        (ENDLESS, "", "", [1.5], 1.5, "10 s for the running step to end"),
-        (WRITING, HASTY, "", [], 3.5, "62 s for the record or the checkpoint to be written"),
-    ],
+    slow_if(
+        lambda case: (case[0], case[2], case[3]) != (ENDLESS, "", []),
+        [
+            (ENDLESS, HASTY, "", [], 2, "2 s for the running step to end"),
+            (ENDLESS, HASTY, "1", [], 2, "2 s for the running step to end"),
+            (ENDLESS, "", "", [1.5], 1.5, "10 s for the running step to end"),
+            (WRITING, HASTY, "", [], 3.5, "62 s for the record or the checkpoint to be written"),
+        ],
+    ),
     ids=["one signal", "of a campaign", "a second signal", "one while writing"],
 )
 def test_a_native_call_is_ended(start, body, before, guarded, pauses, seconds, announced):
@@ -285,6 +292,7 @@ def test_a_suspended_child_is_interrupted(start):
     assert (process.returncode, out, err) == (130, "interrupted\n", "")
 
 
+@pytest.mark.slow
 def test_an_ignored_signal_ends_nothing(start):
     ignored = f"signal.signal(signal.SIGHUP, signal.SIG_IGN); {HASTY}"
     process = start("time.sleep(3); supervisor.announce_exit_code(0)", ignored)
@@ -451,24 +459,30 @@ FORK = "os.chdir('/'); os.fork()"
 
 @pytest.mark.parametrize(
     ("command", "parts", "code", "told_of"),
-    [
-        ("models", {"loaded": "os._exit(0)"}, 4, "{}own.py ended the process with exit code 0"),
-        ("run", {"loaded": "os.abort()"}, 4, "ended by SIGABRT in {}own.py: native code gave up"),
-        ("run", {"made": "os._exit(1)"}, 4, "{}own.py ended the process with exit code 1"),
-        (
-            *("run", {"built": "os.abort()"}, 4),
-            "ended by SIGABRT in FOLDER/own.py:13: Dying.build(): native code gave",
-        ),
-        (
-            *("run", {"built": CRASH}, 4),
-            "ended by SIGSEGV in FOLDER/own.py:13: Dying.build(): native code crashed",
-        ),
-        (
-            *("run", {"run": "os._exit(3)"}, 4),
-            "FOLDER/own.py:17: Dying.loss() ended the process with exit code 3",
-        ),
-        ("run", {"made": FORK, "built": FORK, "run": FORK}, 0, ""),
-    ],
+    slow_if(
+        lambda case: case[1] not in ({"loaded": "os.abort()"}, {"built": CRASH}),
+        [
+            ("models", {"loaded": "os._exit(0)"}, 4, "{}own.py ended the process with exit code 0"),
+            (
+                *("run", {"loaded": "os.abort()"}, 4),
+                "ended by SIGABRT in {}own.py: native code gave up",
+            ),
+            ("run", {"made": "os._exit(1)"}, 4, "{}own.py ended the process with exit code 1"),
+            (
+                *("run", {"built": "os.abort()"}, 4),
+                "ended by SIGABRT in FOLDER/own.py:13: Dying.build(): native code gave",
+            ),
+            (
+                *("run", {"built": CRASH}, 4),
+                "ended by SIGSEGV in FOLDER/own.py:13: Dying.build(): native code crashed",
+            ),
+            (
+                *("run", {"run": "os._exit(3)"}, 4),
+                "FOLDER/own.py:17: Dying.loss() ended the process with exit code 3",
+            ),
+            ("run", {"made": FORK, "built": FORK, "run": FORK}, 0, ""),
+        ],
+    ),
 )
 def test_a_plug_in_that_ends_or_copies_the_process(tmp_path, command, parts, code, told_of):
     source = DYING.format(**dict.fromkeys(("loaded", "made", "built", "run"), "pass") | parts)
@@ -486,6 +500,7 @@ def test_a_plug_in_that_ends_or_copies_the_process(tmp_path, command, parts, cod
         assert out.read_text() == ""
 
 
+@pytest.mark.slow
 def test_a_record_that_cannot_be_written_after_a_crash_is_warned_of(tmp_path):
     crash = "import shutil; shutil.rmtree('lost'); os.abort()"
     (tmp_path / "own.py").write_text(DYING.format(loaded="", made="pass", built="pass", run=crash))
