@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from growth import check_growth
 
@@ -40,12 +38,6 @@ def test_the_list_of_a_sweep(call, tmp_path):
         return lambda: call("sweep", path, "--list")
 
     check_growth(prepare, 25)
-
-
-@pytest.fixture
-def no_sync(monkeypatch):
-    """Journals do not wait for the disk, which takes no CPU time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.mark.usefixtures("no_sync")

@@ -1,12 +1,14 @@
-"""CPU time of history, compare, report and the formats of outputs, by the number of records."""
+"""CPU time of history, compare, report, import and the formats of outputs, by the number of records."""
 
 from __future__ import annotations
 
 import functools
+import shutil
 
 import measure_results
 import pytest
 from growth import check_growth
+from imports import HOROVOD
 
 from cnnbench.base.document import Report, Section, make_table, numeric_cell, render_report
 from cnnbench.judge.history import reading
@@ -107,6 +109,26 @@ def test_a_report(sides, call):
         return lambda: call("report", sides(count)[0], "--format=markdown")
 
     check_growth(prepare, 10)
+
+
+@pytest.mark.usefixtures("no_sync")
+def test_an_import(call, tmp_path):
+    """Of a log with many runs, each of which becomes a file."""
+    results = tmp_path / "results"
+
+    def prepare(count):
+        log = tmp_path / f"{count}.log"
+        sizes = range(1, count + 1)
+        log.write_text("".join(HOROVOD.replace("size: 32", f"size: {size}") for size in sizes))
+
+        def imported():
+            shutil.rmtree(results, ignore_errors=True)
+            call("import", log, f"--results={results}")
+            assert len([*results.glob("*.json")]) == count
+
+        return imported
+
+    check_growth(prepare, 60)
 
 
 def test_a_page():
