@@ -1,4 +1,4 @@
-"""CPU time of history, compare, report, import and the formats of outputs, by the number of records."""
+"""CPU time of history, compare, report, import and outputs, by the number of records."""
 
 from __future__ import annotations
 
