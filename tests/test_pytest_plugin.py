@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from covering import slow_if
 
 # Each session in this process would import them anew, as what it imports is forgotten afterwards.
 import cnnbench.campaigns.ab.side
@@ -74,7 +75,10 @@ def pytest_configure(config):
 
 @pytest.mark.parametrize(
     ("terminal", "arguments", "shown"),
-    [(True, (), True), (True, ("-v",), True), (True, ("-q",), False), (False, (), False)],
+    slow_if(
+        lambda case: case[1],
+        [(True, (), True), (True, ("-v",), True), (True, ("-q",), False), (False, (), False)],
+    ),
 )
 def test_progress_and_the_time_left(session, pytester, terminal, arguments, shown):
     if terminal:

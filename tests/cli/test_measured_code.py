@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from covering import slow_if
 
 from cnnbench.machine import repository
 from cnnbench.records.run import Subject
@@ -167,10 +168,10 @@ def at(request, places, git, monkeypatch):
     assert git(places / "other", "log", "--format=%s") == "x"
 
 
-def everywhere(*more):
-    return pytest.mark.parametrize(
-        "at", [*SITUATIONS, *more], indirect=True, ids=lambda f: f.__name__
-    )
+def everywhere(*everyday, more=()):
+    """A test in all situations; the everyday suite has only those that are given."""
+    cases = slow_if(lambda one: one not in everyday, [*SITUATIONS, *more])
+    return pytest.mark.parametrize("at", cases, indirect=True, ids=lambda f: f.__name__)
 
 
 def lines_about(text, *words):
@@ -178,7 +179,7 @@ def lines_about(text, *words):
 
 
 @pytest.mark.usefixtures("quick_start")
-@everywhere(slow_git)
+@everywhere(*SITUATIONS, more=[slow_git])
 def test_run(at, call):
     err = call("run", *SHORT, f"--result_json={at.path}/run.json").err
     said = lines_about(err, "the commit of the measured code is unknown: ")
@@ -205,7 +206,7 @@ def words(fake_python, quick_processes, quick_answers, at):
     return [*sides, "--a_checkout=HEAD~1", "--b_checkout=HEAD", f"--results={at.path}/results"]
 
 
-@everywhere()
+@everywhere(hook, shallow)
 def test_ab(at, words, call):
     flags = ("--pairs=1", "--burn_in=0", "--pairing=alternate", "--explain=never")
     err = call("ab", *words, *flags, code=2 if at.refused else 3).err
@@ -222,7 +223,7 @@ def test_ab(at, words, call):
         assert subject["repository"] != "other"
 
 
-@everywhere()
+@everywhere(bare, no_git)
 def test_explain(at, words, call):
     """The stand-in has no profiles, which is found in the worktrees."""
     err = call("explain", *words, code=2 if at.refused else 4).err
@@ -230,7 +231,7 @@ def test_explain(at, words, call):
     assert err.count("\n") == 1
 
 
-@everywhere()
+@everywhere(linked_worktree, without_commit)
 def test_bisect(at, fake_python, quick_processes, quick_answers, call):
     quick = ("--pairs=6", "--most_pairs=6", "--burn_in=0", "--pairing=alternate")
     where = (f"--python={fake_python}", f"--results={at.path}/results")
@@ -248,7 +249,7 @@ def test_bisect(at, fake_python, quick_processes, quick_answers, call):
         assert {one["revision"] for one in subjects} == {*at.commits[-2:]}
 
 
-@everywhere()
+@everywhere(shallow, foreign_owner, submodule)
 def test_history(at, lenet_runs, saved, call):
     """The records are of the commits, measured backwards."""
     run = lenet_runs()
@@ -272,7 +273,7 @@ def test_history(at, lenet_runs, saved, call):
         call(*command, "--fail_on=step", code=3)
 
 
-@everywhere()
+@everywhere(hook, foreign_owner)
 def test_gate(at, call, monkeypatch):
     given = []
     monkeypatch.setattr("cnnbench.cli.commands.ab.main", lambda words, _: given.extend(words) or 0)
@@ -285,7 +286,7 @@ def test_gate(at, call, monkeypatch):
         assert f"--a_checkout={at.commits[-2]}" in given
 
 
-@everywhere()
+@everywhere(no_git)
 def test_compare(at, lenet_runs, saved, call):
     """Records that name their code are compared without git, and of others it is said."""
     run = lenet_runs()

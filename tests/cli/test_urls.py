@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from covering import slow_if
 from data_sets import SMALL, examples
 from forked import Forked
 from short_runs import TINY, command
@@ -66,7 +67,18 @@ def test_every_flag_of_a_name_like_a_path_is_declared_as_one():
     assert {name for _, *_, name in path_flags()} >= {"results", "output", "plot", "log_dir"}
 
 
-@pytest.mark.parametrize("words", path_flags(), ids=" ".join)
+PATHS = [pytest.param(words, id=" ".join(words)) for words in path_flags()]
+
+
+def is_another_of_its_command(param):
+    """Whether a flag before it has the same words before it, and takes or refuses URLs as well."""
+    (words,) = param.values
+    kind = (words[:-1], path_flags()[words].takes_urls)
+    kinds = ((one[:-1], spec.takes_urls) for one, spec in path_flags().items())
+    return list(kinds).index(kind) < [*path_flags()].index(words)
+
+
+@pytest.mark.parametrize("words", slow_if(is_another_of_its_command, PATHS))
 def test_every_path_flag_takes_or_refuses_urls(words, capsys):
     spec = path_flags()[words]
     texts = ("file:///tmp/x", "file:/tmp/x", "file://localhost/tmp/x%20y,file:///z")

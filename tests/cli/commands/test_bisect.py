@@ -213,7 +213,7 @@ def running_in(folder):
 @pytest.mark.parametrize(
     ("says", "status", "message"),
     slow_if(
-        lambda case: "scatter" in case[0][0],
+        lambda case: "scatter" in case[0][0] or "die" in case[0][0],
         [
             (({"speed": 100}, {"speed": 100, "salt": 1}), 3, ": same"),
             (({"speed": 50}, {"speed": 100}), 3, "GOOD and which"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from short_runs import NETWORKS, RATE, build
 
 
@@ -10,7 +11,9 @@ def _built(**flags):
     return build("oracle", forward_only=True, batch_size=2, num_gpus=2, **flags)
 
 
-@pytest.mark.parametrize("mode", ["parameter_server", "independent"])
+@pytest.mark.parametrize(
+    "mode", slow_if(["independent"], ["parameter_server", "independent"])
+)
 def test_no_variable_is_read(mode):
     frozen = _built(variable_update=mode, freeze_when_forward_only=True)
     free = _built(variable_update=mode)
@@ -32,7 +35,9 @@ def test_later_values_of_variables_change_nothing():
     assert frozen.step(RATE).loss.numpy() == before != 0
 
 
-@pytest.mark.parametrize("flags", [["--precision=bf16"], ["--xla_compile"]])
+@pytest.mark.parametrize(
+    "flags", slow_if([["--xla_compile"]], [["--precision=bf16"], ["--xla_compile"]])
+)
 def test_a_run_has_the_losses_of_one_that_reads(run, tmp_path, flags):
     path = tmp_path / "graph.pb"
     plugin = f"--plugin={NETWORKS}"

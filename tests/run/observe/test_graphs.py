@@ -2,6 +2,7 @@
 
 import pytest
 import tensorflow as tf
+from covering import slow_if
 
 from cnnbench.records.files import KINDS
 from cnnbench.run.observe.graphs import collecting_partitions
@@ -34,7 +35,7 @@ def test_a_name_in_txt_means_text(run, tmp_path):
     assert KINDS["graph as text"](path.read_bytes())
 
 
-@pytest.mark.parametrize("name", ["part.pb", "part.txt"])
+@pytest.mark.parametrize("name", slow_if(["part.txt"], ["part.pb", "part.txt"]))
 def test_every_device_has_its_part(run, tmp_path, name):
     _, err = run("--num_gpus=2", f"--partitioned_graph_file_prefix={tmp_path / name}")
     suffix = name.removeprefix("part")

@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from covering import slow_if
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from cnnbench.records.files import KINDS, is_replaceable
@@ -100,7 +101,7 @@ def test_the_table_sums_by_type_and_by_name():
     )
 
 
-@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+@pytest.mark.parametrize("name", slow_if(["trace.json"], ["trace.json", "trace.json.gz"]))
 def test_a_chrome_trace_holds_the_step(run, tmp_path, name):
     path = tmp_path / name
     out, err = run("--num_gpus=2", f"--trace_file={path}")
@@ -143,7 +144,7 @@ def test_a_folder_for_tensorboard(run, tmp_path):
     assert "tower_0/affine0/" in (tmp_path / "top").read_text()
 
 
-@pytest.mark.parametrize(("warm_up", "profiled"), [(1, 1), (5, 4)])
+@pytest.mark.parametrize(("warm_up", "profiled"), slow_if([(1, 1)], [(1, 1), (5, 4)]))
 def test_the_profiled_step_is_marked_with_its_number(run, tmp_path, warm_up, profiled):
     flags = f"--trace_file={tmp_path}", "--nouse_chrome_trace_format"
     run(*flags, f"--num_warmup_batches={warm_up}")

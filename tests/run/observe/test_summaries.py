@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import slow_if
 from short_runs import RATE, build
 from tensorflow.core.util import event_pb2
 
@@ -126,7 +127,7 @@ def _shown(folder):
     return found
 
 
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("lost", slow_if([True], [False, True]))
 def test_no_step_of_a_resumed_training_is_shown_twice(run, tmp_path, lost):
     train, evaluations = tmp_path / "train", tmp_path / "evaluations"
     flags = (
