@@ -131,7 +131,6 @@ def _imported_by_the_package() -> set[str]:
     return found
 
 
-@pytest.mark.slow
 def test_what_is_required_is_what_is_imported(wheel):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
@@ -151,13 +150,11 @@ def test_what_is_required_is_what_is_imported(wheel):
     assert {imported_as.get(name, name) for name in names} == others
 
 
-@pytest.mark.slow
 def test_wheel_puts_everything_below_one_name(wheel_names):
     tops = {name.split("/")[0] for name in wheel_names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"cnnbench"}
 
 
-@pytest.mark.slow
 def test_wheel_holds_every_source_file(wheel_names):
     for folder, inside in (
         ("cnnbench", "cnnbench"),
@@ -173,7 +170,6 @@ def test_wheel_holds_every_source_file(wheel_names):
     assert "cnnbench/py.typed" in wheel_names
 
 
-@pytest.mark.slow
 def test_suites_are_found_in_what_is_installed(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")

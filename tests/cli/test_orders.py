@@ -116,7 +116,7 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.10g}") if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("case", range(30))
+@pytest.mark.parametrize("case", range(12))
 def test_compare(judged, lenet_runs, tmp_path, case: int) -> None:
     draw = random.Random(case)
     texts = sides(draw, lenet_runs({"hostname": "box", "usable_cpus": 8}))
@@ -136,7 +136,7 @@ def test_compare(judged, lenet_runs, tmp_path, case: int) -> None:
     assert all(other == found[0] for other in found)
 
 
-@pytest.mark.parametrize("case", range(20))
+@pytest.mark.parametrize("case", range(8))
 def test_history(judged, lenet_runs, tmp_path, case: int) -> None:
     draw = random.Random(case)
     make = lenet_runs({"hostname": "box", "usable_cpus": 8})
@@ -161,7 +161,7 @@ def test_history(judged, lenet_runs, tmp_path, case: int) -> None:
     assert all(other == found[0] for other in found)
 
 
-@pytest.mark.parametrize("case", range(10))
+@pytest.mark.parametrize("case", range(4))
 def test_explain(judged, lenet_runs, tmp_path, case: int) -> None:
     draw = random.Random(case)
     profiles = Profiles(lenet_runs({"hostname": "box", "usable_cpus": 8}), case, 0.02, 0.01)

@@ -58,7 +58,7 @@ def oracle(weights, mode, reduction, steps, momentum, skip=()):
 
 
 def is_slow(case):
-    """Whether a case is one of the whole suite alone; the everyday suite has a mode of each kind."""
+    """Whether the everyday suite, which has a mode of each kind, leaves a case out."""
     return case[0] not in ("parameter_server", "replicated", "mirrored_strategy", "independent")
 
 

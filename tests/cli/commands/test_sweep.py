@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-from covering import slow_if
 from short_runs import NETWORKS
 
 from cnnbench.campaigns.processes.child import ProcessResult
@@ -120,7 +119,7 @@ def test_a_report_of_a_sweep_says_what_the_sweep_said(call, in_folder, lenet_run
     assert "- Suite tiny: 2 configurations measured\n" in page
 
 
-@pytest.mark.parametrize("edits", slow_if([False], [False, True]))
+@pytest.mark.parametrize("edits", [False, True])
 def test_code_that_is_edited_during_a_sweep_ends_it(call, in_folder, git, loaded_processes, edits):
     """Each process appends a line to a tracked file, as an editor would meanwhile."""
     edit = 'open("notes", "a").write("1")\n' if edits else ""

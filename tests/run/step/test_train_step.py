@@ -157,7 +157,9 @@ def test_reading_the_loss_means_the_step_is_over(lenet):
 
 @pytest.mark.parametrize(
     ("spec", "collectives"),
-    slow_if([("copy/collective", 8 * 2)], [("collective/xring", 8 * 4), ("copy/collective", 8 * 2)]),
+    slow_if(
+        [("copy/collective", 8 * 2)], [("collective/xring", 8 * 4), ("copy/collective", 8 * 2)]
+    ),
 )
 def test_no_part_of_a_collective_is_pruned(spec, collectives):
     """The step would wait for a pruned part forever."""
