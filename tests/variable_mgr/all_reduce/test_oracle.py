@@ -157,7 +157,7 @@ def exact_sum(column: Iterable[np.ndarray]) -> np.ndarray:
     return np.sum([value.astype(np.int64) for value in column], axis=0)
 
 
-@pytest.mark.parametrize("count", slow_if([4], COUNTS))
+@pytest.mark.parametrize("count", slow_if([8], COUNTS))
 def test_every_device_gets_the_exact_sum(count, check):
     check(working(NAMES, count), count, DTYPES if count == 3 else DTYPES[:1])
 
@@ -196,7 +196,7 @@ def staged_cases() -> list[object]:
 
 @pytest.mark.parametrize(
     ("spec", "stages", "count", "reduction", "share_memory"),
-    slow_if(lambda case: case[3] == "sum" and case[2] > 3, staged_cases()),
+    slow_if(lambda case: case[2] > (3 if case[3] == "sum" else 4), staged_cases()),
 )
 def test_every_device_gets_the_exact_result_through_all_stages(
     spec, stages, count, reduction, share_memory, call_whole
