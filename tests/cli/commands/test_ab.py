@@ -543,9 +543,7 @@ def test_an_inconclusive_end_gives_the_command_that_goes_on(ab, call, transcript
 REMOTE = "hg::https://me:swordfish@example.com/nets?private_token=swordfish#swordfish"
 
 
-@pytest.mark.parametrize(
-    "flags", [pytest.param((), marks=pytest.mark.slow), ("--nosequential",)]
-)
+@pytest.mark.parametrize("flags", [pytest.param((), marks=pytest.mark.slow), ("--nosequential",)])
 def test_secrets_are_in_no_output_and_no_file(ab, call, git, tmp_path, flags):
     for words in ("init -q", "add .", "commit -q --allow-empty -m first"):
         git(tmp_path, *words.split())

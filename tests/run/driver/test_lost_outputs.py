@@ -47,9 +47,7 @@ def replace_by_a_file(folder):
     folder.write_text("mine")
 
 
-@pytest.mark.parametrize(
-    "lose", slow_if([replace_by_a_file], [shutil.rmtree, replace_by_a_file])
-)
+@pytest.mark.parametrize("lose", slow_if([replace_by_a_file], [shutil.rmtree, replace_by_a_file]))
 def test_a_folder_that_vanishes_takes_nothing_else_along(lose, during, lost, tmp_path):
     path, table, profile = lost / "r.json", tmp_path / "r.csv", tmp_path / "p.json"
     files = {"result_json": path, "result_csv": table, "profile_json": profile}

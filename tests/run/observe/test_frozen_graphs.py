@@ -11,9 +11,7 @@ def _built(**flags):
     return build("oracle", forward_only=True, batch_size=2, num_gpus=2, **flags)
 
 
-@pytest.mark.parametrize(
-    "mode", slow_if(["independent"], ["parameter_server", "independent"])
-)
+@pytest.mark.parametrize("mode", slow_if(["independent"], ["parameter_server", "independent"]))
 def test_no_variable_is_read(mode):
     frozen = _built(variable_update=mode, freeze_when_forward_only=True)
     free = _built(variable_update=mode)

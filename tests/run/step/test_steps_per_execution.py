@@ -57,9 +57,7 @@ def devices_of(mode):
     return (2, 4, 1)[[*OF_ONE_PROCESS].index(mode) % 3]
 
 
-@pytest.mark.parametrize(
-    "mode", slow_if(lambda mode: mode != "parameter_server", OF_ONE_PROCESS)
-)
+@pytest.mark.parametrize("mode", slow_if(lambda mode: mode != "parameter_server", OF_ONE_PROCESS))
 def test_steps_of_an_execution_train_as_single_steps(mode):
     needs = OF_ONE_PROCESS[mode].needs
     if mode == "mirrored_strategy":  # its collectives could not run on other devices later
