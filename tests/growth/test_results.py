@@ -124,7 +124,7 @@ def test_an_import(call, tmp_path):
         def imported():
             shutil.rmtree(results, ignore_errors=True)
             call("import", log, f"--results={results}")
-            assert len([*results.glob("*.json")]) == count
+            assert len([*results.rglob("*.json")]) == count
 
         return imported
 
