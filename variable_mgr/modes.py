@@ -301,6 +301,11 @@ def mode_without_ps(processes: Processes) -> Mode:
     return next(mode for mode in BUILT_IN if mode.processes is processes and not mode.uses_ps)
 
 
+def built_in_names(which: Callable[[Mode], bool]) -> str:
+    """Comma-separated names of the built-in modes for which `which` returns true."""
+    return ", ".join(mode.name for mode in BUILT_IN if which(mode))
+
+
 # Registry of modes by name: built-in modes, plug-in files and entry points.
 
 MODES = SpecRegistry(

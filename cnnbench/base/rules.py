@@ -25,6 +25,8 @@ class HasFlags(Protocol):
 F = TypeVar("F", contravariant=True)
 R = TypeVar("R", bound=HasFlags)
 Reason: TypeAlias = "str | Callable[[F], str | None]"
+Names: TypeAlias = "str | Sequence[str]"
+"""The name of a flag, or the names of several flags."""
 
 
 class Severity(enum.Enum):
@@ -58,7 +60,7 @@ class FlagRule(Generic[F]):
 
 
 def refuse(
-    flags: str | Sequence[str], when: Callable[[R], object], reason: Reason[R]
+    flags: Names, when: Callable[[R], object], reason: Reason[R]
 ) -> FlagRule[R]:
     """A rule that refuses a flag with any value but its default."""
     return FlagRule(
@@ -74,21 +76,41 @@ def refuse_any_value(flag: str, when: Callable[[R], object], reason: Reason[R]) 
     return FlagRule((flag,), lambda facts, _: when(facts), Severity.REFUSAL, reason)
 
 
+def refuse_with(flags: Names, other: str, why: str) -> FlagRule[HasFlags]:
+    """A rule that refuses a flag if another flag is set. `why` follows "cannot be used with"."""
+    return refuse(flags, is_set(other), f"cannot be used with --{other}{why}")
+
+
+def one_of_two(flag: str, other: str) -> FlagRule[HasFlags]:
+    """A rule that refuses the first flag if the other flag, which means the same, is set."""
+    return refuse_with(flag, other, "; give one of the two")
+
+
 def no_effect(
-    flags: str | Sequence[str], when: Callable[[F], object], reason: Reason[F], says: str = ""
+    flags: Names, when: Callable[[F], object], reason: Reason[F], says: str = ""
 ) -> FlagRule[F]:
     """A rule for the notice that given flags have no effect."""
     return FlagRule(_names(flags), lambda facts, _: when(facts), Severity.NOTICE, reason, says)
 
 
-def _names(flags: str | Sequence[str]) -> tuple[str, ...]:
-    return (flags,) if isinstance(flags, str) else tuple(flags)
+def no_effect_without(flags: Names, other: str) -> FlagRule[HasFlags]:
+    """A rule for the notice that given flags have no effect because another flag is not set."""
+    return no_effect(flags, lambda facts: not is_set(other)(facts), f"without --{other}")
+
+
+def is_set(flag: str) -> Callable[[HasFlags], bool]:
+    """A condition: whether a flag has another value than false, 0, None or nothing."""
+    return lambda facts: bool(getattr(facts.params, flag))
 
 
 def always(facts: object) -> bool:
     """A condition that is always true, for rules whose reason is a function that checks."""
     del facts
     return True
+
+
+def _names(flags: Names) -> tuple[str, ...]:
+    return (flags,) if isinstance(flags, str) else tuple(flags)
 
 
 def raise_first_refusal(rules: Iterable[FlagRule[R]], facts: R) -> None:
@@ -102,19 +124,22 @@ def raise_first_refusal(rules: Iterable[FlagRule[R]], facts: R) -> None:
 
 
 def notices_about(rules: Iterable[FlagRule[F]], facts: F, given: Sequence[str]) -> tuple[str, ...]:
-    """Returns one line for each rule for notices that applies to given flags.
+    """Returns lines about given flags to which rules for notices apply.
 
-    If several rules apply to a flag, only the first rule is used.
+    For each flag, the first rule that applies gives the reason. Flags with the same reason share a
+    line. The lines are in the order of the flags.
     """
+    notices = [rule for rule in rules if rule.severity is Severity.NOTICE]
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for name in given:
+        applying = (rule for rule in notices if name in rule.flags and rule.test(facts, name))
+        found = ((rule.says, rule.explain(facts)) for rule in applying)
+        if said := next((pair for pair in found if pair[1]), None):
+            by_reason.setdefault(said, []).append(name)
     lines = []
-    for rule in rules:
-        if rule.severity is not Severity.NOTICE:
-            continue
-        names = [name for name in given if name in rule.flags and rule.test(facts, name)]
-        if names and (reason := rule.explain(facts)):
-            given = [name for name in given if name not in names]
-            *others, last = (f"--{name}" for name in names)
-            subject = f"{', '.join(others)} and {last}" if others else last
-            says = rule.says or ("have no effect" if others else "has no effect")
-            lines.append(f"{subject} {says} {reason}")
+    for (says, reason), names in by_reason.items():
+        *others, last = (f"--{name}" for name in names)
+        subject = f"{', '.join(others)} and {last}" if others else last
+        says = says or ("have no effect" if others else "has no effect")
+        lines.append(f"{subject} {says} {reason}")
     return tuple(lines)

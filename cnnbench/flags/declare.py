@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 import operator
 import types
@@ -459,6 +460,7 @@ def split_comma_separated(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
+@functools.cache
 def specs_of(group: type) -> tuple[FlagSpec, ...]:
     """Returns the declarations of all flags in a dataclass, in order. Inherited flags come
     first.

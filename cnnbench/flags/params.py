@@ -444,13 +444,6 @@ for _owner, _table in REGISTRIES.items():
     _table.check_flag = functools.partial(_check_plugin_flag, _owner)
 
 
-def refuse_fp16_contradiction(precision: str, use_fp16: bool) -> None:
-    """Raises FlagError if the older flag --use_fp16 contradicts --precision."""
-    if use_fp16 != (precision == "fp16"):
-        reason = f"contradicts --precision={precision}; give one of the two"
-        raise FlagError("use_fp16", use_fp16, reason)
-
-
 _COMPARED = {spec.name: spec for spec in (*ALL_REDUCE_FLAGS, *ACCEPTED.values())}
 
 

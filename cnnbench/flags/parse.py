@@ -18,6 +18,7 @@ from cnnbench.base.files import local_path, read_text
 from cnnbench.base.text import nearest_word
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec
+from cnnbench.flags.groups.model import refuse_fp16_contradiction
 from cnnbench.flags.groups.optimizer import REGISTRIES
 from cnnbench.flags.params import (
     ACCEPTED,
@@ -27,7 +28,6 @@ from cnnbench.flags.params import (
     Params,
     load_plugin_flags,
     obsolete_notices,
-    refuse_fp16_contradiction,
     renamed_notices,
     unset_notices,
 )

@@ -16,10 +16,10 @@ from cnnbench.base.rules import raise_first_refusal
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.params import SPECS, Params
 from cnnbench.flags.parse import ParsedArgs, parse_args
+from cnnbench.plan import network
 from cnnbench.plan.job import assign_gpus_and_exchange_addresses, locate_job
-from cnnbench.plan.notices import unused_flag_notices
 from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, PlaceInJob, WorkKind
-from cnnbench.plan.refusals import NETWORK, refuse_contradictions
+from cnnbench.plan.rules import refuse_contradictions, unused_flag_notices
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import GradientExchangePlan, NumericsPlan
 from cnnbench.variable_mgr import all_reduce, modes
@@ -109,7 +109,7 @@ def resolve(plan: RunPlan) -> RunPlan:
       FlagError: an unknown model, data set or all-reduce algorithm, an impossible evaluation point,
         label smoothing for a loss without labels, or a missing backbone.
     """
-    raise_first_refusal(NETWORK, plan)
+    raise_first_refusal(network.RULES, plan)
     # A size flag that equals the model's default is unset, so that equal runs have equal flags.
     changes: dict[str, Any] = dict.fromkeys(plan.network.own_sizes)
     layout = plan.network.model.data_format

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from cnnbench.base.rules import FlagRule, raise_first_refusal, refuse, refuse_an
 from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING, RunParams
 from cnnbench.flags.params import FLAGS, Params
-from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
+from cnnbench.variable_mgr.modes import Mode, Processes, built_in_names
 
 # What a run does: training, evaluation, forward passes only, or input only.
 
@@ -80,11 +79,6 @@ class JobFlagNames(NamedTuple):
 OF_A_PROCESS = JobFlagNames()
 
 
-def built_in_mode_names(which: Callable[[Mode], bool]) -> str:
-    """Comma-separated names of the built-in modes for which `which` returns true."""
-    return ", ".join(mode.name for mode in BUILT_IN if which(mode))
-
-
 class _RequestedPlace(NamedTuple):
     """The flags and the mode from which `PlaceInJob` is resolved. Addresses are not checked yet."""
 
@@ -101,7 +95,7 @@ def _has_client_per_worker(wanted: _RequestedPlace) -> bool:
     return bool(wanted.params.job_name) and wanted.mode.processes is Processes.CLIENT_PER_WORKER
 
 
-_IN_SEVERAL = built_in_mode_names(lambda other: other.processes is not Processes.ONE)
+_IN_SEVERAL = built_in_names(lambda other: other.processes is not Processes.ONE)
 _RULES: tuple[FlagRule[_RequestedPlace], ...] = (
     refuse_any_value(
         "job_name",

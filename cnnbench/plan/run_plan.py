@@ -17,7 +17,7 @@ from cnnbench.base import plugins
 from cnnbench.base.files import is_url
 from cnnbench.base.job import WORKER
 from cnnbench.flags.declare import Affects, ComparedBy, FlagSpec, RunPart, names_of_flags, specs_of
-from cnnbench.flags.groups.cluster import ClusterParams
+from cnnbench.flags.groups.cluster import FEWEST_COORDINATED_THREADS, ClusterParams
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import (
     FLAGS,
@@ -28,13 +28,9 @@ from cnnbench.flags.params import (
     is_place,
 )
 from cnnbench.machine.cpu import Host, available_cpu_count
+from cnnbench.plan.network import NetworkPlan
 from cnnbench.plan.place import ADDRESSES, PlaceInJob, WorkKind
-from cnnbench.plan.setup import (
-    FEWEST_COORDINATED_THREADS,
-    GradientExchangePlan,
-    NetworkPlan,
-    NumericsPlan,
-)
+from cnnbench.plan.setup import GradientExchangePlan, NumericsPlan
 from cnnbench.plan.training import InputPlan, LearningRates, RunLength
 from cnnbench.records.codec import encode
 from cnnbench.variable_mgr.modes import Reduction

@@ -1,4 +1,4 @@
-"""Sections of a run's plan: network, data set, number formats, devices, and gradient exchange.
+"""Sections of a run's plan: number formats, devices, and gradient exchange.
 
 From the gradients g of the towers' scaled losses to a new weight w:
 
@@ -15,159 +15,16 @@ in the next step are an exception, because loss scale and weights may have chang
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from cnnbench.base import plugins
-from cnnbench.base.files import is_url, local_or_url_path
-from cnnbench.base.job import Job
-from cnnbench.data.dataset import Dataset, Preprocess, find_dataset
-from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.params import FLAGS, Params
-from cnnbench.models import model as registry
-from cnnbench.models.declaration import declare
-from cnnbench.models.model import Model
-from cnnbench.models.spec import Element, ModelSpec, resolve_sizes
 from cnnbench.optimizers.registry import OPTIMIZERS, OptimizerSpec
 from cnnbench.plan.place import PlaceInJob, WorkKind
-from cnnbench.variable_mgr.all_reduce.spec import (
-    AllReduceSpec,
-    ReduceContext,
-    check_spec,
-    cpus_for_additions,
-    group_devices,
-    single,
-)
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, group_devices, single
 from cnnbench.variable_mgr.modes import AggregationSpec, CrossDeviceSpec, Mode, Reduction
-
-FILE_SYSTEMS = "cnnbench.file_systems"
-"""Group of the Python entry points that register file systems with TensorFlow."""
-
-_ANSWER_SECONDS = 60.0
-_ACCESS_THREAD = "access to a URL"
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkPlan:
-    """The network and the data set of a run.
-
-    Attributes:
-      spec: variables and FLOPs of the network.
-      examples: elements of an example of the data set, with resolved sizes.
-      own_sizes: names of the flags, --image_size or --num_classes, that equal the model's default.
-    """
-
-    dataset: Dataset
-    model: Model
-    spec: ModelSpec
-    examples: tuple[Element, ...]
-    own_sizes: tuple[str, ...] = ()
-
-    @classmethod
-    def resolved(cls, flags: Params) -> NetworkPlan:
-        """Resolves the network and the data set that the flags select.
-
-        FlagError for unknown names and unreachable URLs.
-        """
-        _check_urls(flags)
-        dataset = find_dataset(flags.data_name, flags.data_dir, flags.model)
-        model = registry.get_model(flags.model, dataset.name)
-        own = {
-            "image_size": getattr(model, "image_size", None),
-            "num_classes": model.num_classes or dataset.num_classes,
-        }
-        with _errors_naming_size_flag(flags):
-            model.resize(flags.image_size, flags.num_classes)
-        dataset = replace(dataset, num_classes=flags.num_classes or dataset.num_classes)
-        if flags.aux_head and model.aux_head is not None:
-            model.aux_head = True
-        if model.keras_layers is not None:
-            model.keras_layers = flags.keras_layers
-        # Only --image_size can make the output size of a layer impossible, such as negative.
-        resized = flags.image_size is not None
-        with _errors_naming_size_flag(flags) if resized else contextlib.nullcontext():
-            spec = declare(model, dataset.num_classes)
-        return cls(
-            dataset=dataset,
-            model=model,
-            spec=spec,
-            examples=resolve_sizes(dataset.elements, model, dataset.num_classes),
-            own_sizes=tuple(n for n, size in own.items() if size == getattr(flags, n)),
-        )
-
-    def preprocess(self, *, training: bool) -> Preprocess | None:
-        """Returns the model's function that preprocesses an example; None if it has none."""
-        if type(self.model).preprocess is Model.preprocess:
-            return None
-        return partial(self.model.preprocess, training=training)
-
-
-def model_and_gradient_shapes(
-    name: str, data_name: str | None
-) -> tuple[Model, tuple[tuple[int, ...], ...]]:
-    """A model and the shapes of its gradients, in the order of its trainable variables.
-
-    Without --data_name its data set is used. FlagError if it is unknown or cannot be declared.
-    """
-    dataset = find_dataset(data_name, None, name)
-    model = registry.get_model(name, dataset.name)
-    spec = declare(model, dataset.num_classes)
-    shapes = tuple(variable.shape for variable in spec.variables if variable.trainable)
-    if not shapes:
-        raise FlagError("model", name, "has no gradients to reduce")
-    return model, shapes
-
-
-@contextlib.contextmanager
-def _errors_naming_size_flag(flags: Params) -> Iterator[None]:
-    """A context that turns errors of layers into FlagErrors about --image_size or --num_classes."""
-    try:
-        yield
-    except FlagError:
-        raise
-    except UsageError as error:
-        name = "num_classes" if flags.image_size is None else "image_size"
-        reason = f"--model={flags.model} does not take it: {error}"
-        raise FlagError(name, getattr(flags, name), reason) from error
-
-
-def _check_urls(flags: Params) -> None:
-    """Raises FlagError for a URL that TensorFlow cannot reach. Loads TensorFlow only for URLs."""
-    for flag in (spec.name for spec in FLAGS if spec.takes_urls):
-        if not is_url(path := getattr(flags, flag) or ""):
-            continue
-        for prepare in plugins.before_loading:
-            prepare()
-        import tensorflow as tf
-
-        if path.partition(":")[0] not in tf.io.gfile.get_registered_schemes():
-            plugins.load_entry_points(FILE_SYSTEMS)
-        if reason := _explain_unreachable_url(path):
-            raise FlagError(flag, path, f"cannot be reached: {reason}")
-
-
-def _explain_unreachable_url(path: str) -> str:
-    """Returns why TensorFlow cannot reach a URL, or "" if it can."""
-    reasons = [f"no answer within {_ANSWER_SECONDS:g} s"]
-
-    def access_url() -> None:
-        try:
-            local_or_url_path(path).exists()
-            reasons.append("")
-        except OSError as error:
-            reasons.append(str(error.strerror))
-
-    # In the main thread, TensorFlow's retries would block signals such as Ctrl-C for minutes.
-    thread = threading.Thread(target=access_url, name=_ACCESS_THREAD, daemon=True)
-    thread.start()
-    thread.join(_ANSWER_SECONDS)
-    return reasons[-1]
-
 
 # The number formats and the optimizer of a run.
 
@@ -232,14 +89,6 @@ def gpu_numbers(flags: MachineFlags) -> tuple[int, ...]:
 def card_numbers(flags: MachineFlags) -> tuple[int, ...]:
     """Numbers of the visible GPU cards that contain the logical GPUs of a run."""
     return tuple(dict.fromkeys(number // flags.gpus_per_card for number in gpu_numbers(flags)))
-
-
-FEWEST_COORDINATED_THREADS = 4
-"""Fewest inter-op threads of each process in a job with a coordinator that reads files.
-
-On a worker, the step, the read of a batch and its copy may each block a thread. One more thread
-runs the operations for which they wait. With fewer threads, such jobs hang.
-"""
 
 
 # How updates scale, reduce and clip gradients and apply decay, determined once for a run.
@@ -427,39 +276,3 @@ def _resolve_aggregation(
         share_memory=flags.all_reduce_share_memory,
         shared_cards=flags.gpus_per_card > 1,
     )
-
-
-def check_all_reduce(
-    spec: AllReduceSpec,
-    job: Job,
-    device: str,
-    *,
-    network_topology: str,
-    group_size: int,
-    communication_hint: str = "auto",
-    shared_cards: bool = False,
-) -> None:
-    """Raises FlagError if an all-reduce cannot work on the devices of a job (see `check_spec`).
-
-    With device "auto", an all-reduce is refused if it works neither on CPUs nor on GPUs.
-    `group_size` is the number of devices per group of two-level algorithms; with 0, a group
-    contains the devices of one process.
-    """
-    refusals = []
-    for kind in ("cpu", "gpu") if device == "auto" else (device,):
-        on_kind = job.with_devices(kind)
-        context = ReduceContext(
-            devices=on_kind.tower_devices,
-            cpu_devices=cpus_for_additions(on_kind.tower_devices, job.cpu_devices, job.cpu_device),
-            network_topology=network_topology,
-            own=on_kind.own_tower_devices if job.client_per_worker else None,
-            communication_hint=communication_hint,
-            shared_cards=shared_cards,
-        )
-        try:
-            check_spec(spec, context, group_devices(context.devices, group_size))
-        except FlagError as error:
-            refusals.append(error)
-        else:
-            return
-    raise refusals[0]

@@ -23,8 +23,8 @@ from cnnbench.flags.params import FLAGS, Params
 from cnnbench.models.model import Model
 from cnnbench.models.spec import LearningRateSpec
 from cnnbench.optimizers.registry import SCHEDULES, Schedule, ScheduledSteps
+from cnnbench.plan.network import NetworkPlan
 from cnnbench.plan.place import PlaceInJob, WorkKind
-from cnnbench.plan.setup import NetworkPlan
 from cnnbench.records.run import Target
 
 # The length of a run: batches, steps, evaluations, and the metric value that ends the training.

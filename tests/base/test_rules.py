@@ -9,10 +9,13 @@ import pytest
 from cnnbench.base.rules import (
     always,
     no_effect,
+    no_effect_without,
     notices_about,
+    one_of_two,
     raise_first_refusal,
     refuse,
     refuse_any_value,
+    refuse_with,
 )
 from cnnbench.errors import FlagError
 
@@ -83,12 +86,17 @@ def test_flags_with_one_reason_share_a_line_and_the_first_rule_has_each_flag():
     rules = [
         refuse("width", always, "is refused"),
         no_effect("width", lambda p: p.params.colour == "blue", "in blue"),
-        no_effect(("width", "depth", "colour"), always, "here"),
+        no_effect(("width", "colour"), always, "here"),
+        no_effect("depth", always, "here"),
         no_effect("depth", always, "there"),
     ]
     given = ("depth", "width")
     assert notices_about(rules, facts(), given) == ("--depth and --width have no effect here",)
     assert notices_about(rules, facts(colour="blue"), given) == (
+        "--depth has no effect here",
+        "--width has no effect in blue",
+    )
+    assert notices_about(rules, facts(colour="blue"), ("width", "depth")) == (
         "--width has no effect in blue",
         "--depth has no effect here",
     )
@@ -96,6 +104,30 @@ def test_flags_with_one_reason_share_a_line_and_the_first_rule_has_each_flag():
     three = ("colour", "depth", "width")
     assert notices_about(rules, facts(), three) == (
         "--colour, --depth and --width have no effect here",
+    )
+
+
+def test_a_rule_without_a_reason_leaves_the_flag_to_the_next_rule():
+    rules = [no_effect("depth", always, lambda p: ""), no_effect("depth", always, "there")]
+    assert notices_about(rules, facts(), ["depth"]) == ("--depth has no effect there",)
+
+
+def test_rules_about_another_flag():
+    rules = [one_of_two("depth", "width"), refuse_with("colour", "width", ", which has none")]
+    assert refused(rules, depth=3, colour="blue", width=0) is None
+    assert refused(rules, colour="red") is None
+    assert refused(rules, depth=3) == (
+        "depth",
+        "--depth=<3>: cannot be used with --width; give one of the two",
+    )
+    assert refused(rules, colour="blue") == (
+        "colour",
+        "--colour=<blue>: cannot be used with --width, which has none",
+    )
+    unused = [no_effect_without("depth", "width")]
+    assert notices_about(unused, facts(), ["depth"]) == ()
+    assert notices_about(unused, facts(width=0), ["depth"]) == (
+        "--depth has no effect without --width",
     )
 
 

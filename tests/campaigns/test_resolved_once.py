@@ -16,7 +16,7 @@ from cnnbench.cli import main
 from cnnbench.cli.commands import launch, strategies
 from cnnbench.flags import Params, parse
 from cnnbench.plan import make
-from cnnbench.plan.setup import NetworkPlan
+from cnnbench.plan.network import NetworkPlan
 from cnnbench.variable_mgr import modes as registry
 
 TINY = ("--model=trivial", "--device=cpu")

@@ -24,7 +24,7 @@ from cnnbench.cli.commands import COMMANDS
 from cnnbench.data import make_input
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.params import SPECS
-from cnnbench.plan import setup
+from cnnbench.plan import network
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("quick_start")]
 
@@ -179,7 +179,7 @@ def package(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         patch.setattr(plugins, "_groups", set())
-        plugins.load_entry_points(setup.FILE_SYSTEMS)
+        plugins.load_entry_points(network.FILE_SYSTEMS)
     return folder
 
 
@@ -286,5 +286,5 @@ def test_a_file_system_that_does_not_answer(store, monkeypatch, capsys):
     line = refused(capsys, "--data_dir=store://files", "--device=cpu")
     assert line == "--data_dir=store://files: cannot be reached: no answer within 0.1 s"
     for thread in threading.enumerate():
-        if thread.name == setup._ACCESS_THREAD:
+        if thread.name == network._ACCESS_THREAD:
             thread.join()  # before the variables of the file system are gone

@@ -10,14 +10,20 @@ from pathlib import Path
 import pytest
 from golden import sentences
 
-from cnnbench.base.rules import notices_about
+from cnnbench.base.rules import Severity, notices_about
 from cnnbench.flags import FLAGS
 from cnnbench.flags.params import SPECS
 from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.plan import parse_run
-from cnnbench.plan.notices import UNUSED
+from cnnbench.plan.rules import rules_of_run
+from cnnbench.variable_mgr.modes import find_mode
 
 GOLDEN = Path(__file__).parent / "golden" / "notices.txt"
+UNUSED = [
+    rule
+    for rule in rules_of_run(find_mode("replicated"))
+    if rule.severity is Severity.NOTICE
+]
 SHORT = {
     "EVAL": "--eval --train_dir=d",
     "DURING": "--eval_during_training_every_n_steps=5",
@@ -41,6 +47,12 @@ SHORT = {
 # A flag | flags beside which it has no effect | flags beside which it has one; - for none
 TABLE = """
 --optimizer=adam | INPUT |
+--print_training_accuracy | INPUT |
+--aux_head | INPUT |
+--bn_stats=mean | INPUT | --num_gpus=2
+--cross_device_ops=ring | INPUT MIRRORED | MIRRORED
+--weight_decay=0.1 | --forward_only |
+--gradient_reduction=sum | --num_gpus=2 --forward_only | --num_gpus=2
 --save_model_steps=9 | INPUT TRAIN | TRAIN
 --ema_decay=0.9 | --input_only --data_dir=x | EVAL
 --ema_decay=0.9 | --forward_only | --forward_only TRAIN
@@ -189,7 +201,7 @@ def test_a_constant_of_an_optimizer_has_no_effect_without_it(flag):
     ("line", "flags"),
     [
         ("--distortions --ml_perf --datasets_use_caching", ["distortions ml_perf datasets_use"]),
-        ("--fp16_loss_scale=2 --train_dir=d --forward_only", ["train_dir", "fp16_loss_scale"]),
+        ("--train_dir=d --forward_only --fp16_loss_scale=2", ["fp16_loss_scale", "train_dir"]),
     ],
 )
 def test_flags_with_one_reason_share_a_line(line, flags):

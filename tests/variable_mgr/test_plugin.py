@@ -93,11 +93,11 @@ def test_its_row_gives_refusals_and_notices(plugin):
         [*own, "--check_replica_consistency=1", "--all_reduce_spec=xring", "--weight_decay=1"]
     ).notices
     assert notices == (
-        "--all_reduce_spec has no effect without --variable_update=replicated, "
-        "distributed_all_reduce or collective_all_reduce",
         "--check_replica_consistency has no effect with --variable_update=own: this mode does not "
         "keep the copies of a variable equal",
         "--weight_decay has no effect in mode own with sgd",
+        "--all_reduce_spec has no effect without --variable_update=replicated, "
+        "distributed_all_reduce or collective_all_reduce",
     )
 
 

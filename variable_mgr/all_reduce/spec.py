@@ -22,6 +22,7 @@ from typing import Annotated, Any, Protocol, TypeAlias
 
 from cnnbench import arrays
 from cnnbench.base import plugins
+from cnnbench.base.job import Job
 from cnnbench.base.registry import SpecRegistry
 from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError, UsageError
@@ -471,6 +472,42 @@ def check_spec(
             _check_algorithm(part.algorithm, context, groups)
         except ValueError as error:
             raise spec.error(index, str(error)) from error
+
+
+def check_all_reduce(
+    spec: AllReduceSpec,
+    job: Job,
+    device: str,
+    *,
+    network_topology: str,
+    group_size: int,
+    communication_hint: str = "auto",
+    shared_cards: bool = False,
+) -> None:
+    """Raises FlagError if an all-reduce cannot work on the devices of a job (see `check_spec`).
+
+    With device "auto", an all-reduce is refused if it works neither on CPUs nor on GPUs.
+    `group_size` is the number of devices per group of two-level algorithms; with 0, a group
+    contains the devices of one process.
+    """
+    refusals = []
+    for kind in ("cpu", "gpu") if device == "auto" else (device,):
+        on_kind = job.with_devices(kind)
+        context = ReduceContext(
+            devices=on_kind.tower_devices,
+            cpu_devices=cpus_for_additions(on_kind.tower_devices, job.cpu_devices, job.cpu_device),
+            network_topology=network_topology,
+            own=on_kind.own_tower_devices if job.client_per_worker else None,
+            communication_hint=communication_hint,
+            shared_cards=shared_cards,
+        )
+        try:
+            check_spec(spec, context, group_devices(context.devices, group_size))
+        except FlagError as error:
+            refusals.append(error)
+        else:
+            return
+    raise refusals[0]
 
 
 def _check_algorithm(

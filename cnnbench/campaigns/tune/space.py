@@ -31,7 +31,7 @@ from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import ACCEPTED, FLAGS, SPECS
 from cnnbench.machine.cpu import ONEDNN, MemoryCapacity
 from cnnbench.plan import resolve
-from cnnbench.plan.notices import unused_flag_notices
+from cnnbench.plan.rules import unused_flag_notices
 from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, modes
 from cnnbench.variable_mgr import modes as registry

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from cnnbench.base.job import is_address
+from cnnbench.base.rules import FlagRule, no_effect, refuse, refuse_any_value
 from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag
+from cnnbench.flags.facts import FORWARD, RunFacts, no_effect_in_modes, runs_only_forward
+from cnnbench.variable_mgr.modes import Processes, Reduction, built_in_names
 
 _discovery = partial(flag, affects=Affects.NOTHING, part=RunPart.DISCOVERY)
 
@@ -91,3 +94,104 @@ class ClusterParams:
         "Workers wait for each other in every step. If false, workers train asynchronously.",
         part=RunPart.HEADER,
     )
+
+
+FEWEST_COORDINATED_THREADS = 4
+"""Fewest inter-op threads of each process in a job with a coordinator that reads files.
+
+On a worker, the step, the read of a batch and its copy may each block a thread. One more thread
+runs the operations for which they wait. With fewer threads, such jobs hang.
+"""
+
+
+def _workers_are_independent(p: RunFacts) -> bool:
+    """Whether each worker runs its updates without waiting for the other workers."""
+    return p.place.job.in_cluster and not (p.params.cross_replica_sync or p.place.coordinated)
+
+
+RULES: tuple[FlagRule[RunFacts], ...] = (
+    refuse(
+        "summary_verbosity",
+        # Only worker 0 computes gradients for summaries, so its sync batch norm would wait forever.
+        lambda p: (
+            p.place.job.client_per_worker
+            and p.place.job.num_workers > 1
+            and p.params.bn_stats == "sync"
+            and p.params.summary_verbosity > 1
+        ),
+        lambda p: f"must be at most 1 with --bn_stats=sync in {p.place.mode.name}",
+    ),
+    refuse(
+        "all_reduce_spec",
+        lambda p: (
+            p.place.job.in_cluster
+            and not p.place.job.client_per_worker
+            and p.exchange.all_reduce.names_across_steps
+        ),
+        lambda p: (
+            f"{p.exchange.all_reduce.names_across_steps[0]} does not work if one process controls "
+            "the others; use it with --variable_update="
+            + built_in_names(
+                lambda mode: (
+                    mode.reduction is Reduction.ALL_REDUCE
+                    and mode.processes is Processes.CLIENT_PER_WORKER
+                )
+            )
+        ),
+    ),
+    refuse(
+        "variable_update",
+        lambda p: p.place.coordinated and not p.place.job.in_cluster,
+        "needs processes: cnnbench launch --ps=1 starts them, or give --job_name, --worker_hosts, "
+        "--ps_hosts and --controller_host",
+    ),
+    refuse_any_value(
+        "controller_host",
+        lambda p: p.place.coordinated and not p.params.controller_host,
+        lambda p: f"--variable_update={p.place.mode.name} needs a process that coordinates workers",
+    ),
+    refuse(
+        "num_inter_threads",
+        lambda p: (
+            p.feeds_coordinated_workers and p.params.num_inter_threads < FEWEST_COORDINATED_THREADS
+        ),
+        lambda p: (
+            f"must be at least {FEWEST_COORDINATED_THREADS} (or 0) with "
+            f"--variable_update={p.place.mode.name} and --data_dir, because steps that wait for "
+            "their input block threads"
+        ),
+    ),
+    refuse(
+        "num_gpus",
+        lambda p: p.place.mode.one_tower,
+        lambda p: f"--variable_update={p.place.mode.name} {p.place.mode.one_tower}",
+    ),
+    no_effect(
+        "cross_replica_sync",
+        lambda p: not p.params.job_name,
+        "without --job_name: there are no other workers to wait for",
+    ),
+    no_effect_in_modes(
+        "cross_replica_sync",
+        lambda mode: mode.processes is Processes.COORDINATOR,
+        ": no worker waits for another",
+    ),
+    no_effect("cross_replica_sync", runs_only_forward, f"{FORWARD}: they update nothing"),
+)
+
+CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
+    refuse(
+        "cross_replica_sync",
+        lambda p: _workers_are_independent(p) and not p.place.mode.asynchronous,
+        lambda p: (
+            f"--variable_update={p.place.mode.name} waits for all workers; only "
+            f"{built_in_names(lambda mode: mode.asynchronous)} does not wait, so leave the "
+            "flag true"
+        ),
+    ),
+    refuse(
+        "fp16_enable_auto_loss_scale",
+        lambda p: _workers_are_independent(p) and p.params.precision == "fp16",
+        "needs the gradients of all workers, so leave out --nocross_replica_sync",
+    ),
+)

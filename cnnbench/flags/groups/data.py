@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag
+from cnnbench.base.rules import FlagRule, is_set, no_effect, no_effect_without
+from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag, names_of_flags, specs_of
+from cnnbench.flags.facts import RunFacts, needs_training
 from cnnbench.flags.groups.runtime import MOST_THREADS
 from cnnbench.models.model import datasets
 
@@ -156,3 +158,22 @@ class DataParams:
         "always refused.",
         choices=("fail", "skip"),
     )
+
+
+_READING = tuple(
+    spec.name for spec in specs_of(DataParams) if spec.name not in ("data_dir", "data_name")
+)
+
+RULES: tuple[FlagRule[RunFacts], ...] = (
+    no_effect(
+        ("distortions", "augment"), is_set("eval"), "with --eval: they change training images"
+    ),
+    needs_training(names_of_flags(specs_of(DataParams), RunPart.MIXING)),
+    no_effect_without(_READING, "data_dir"),
+    no_effect(
+        ("resize_method", "distortions", "distort_color_in_yiq", "ml_perf"),
+        lambda p: p.params.input_preprocessor == "official_models_imagenet",
+        "with --input_preprocessor=official_models_imagenet",
+    ),
+    no_effect_without("distort_color_in_yiq", "distortions"),
+)

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cnnbench.base.rules import (
+    FlagRule,
+    HasFlags,
+    Severity,
+    always,
+    no_effect,
+    no_effect_without,
+    refuse,
+    refuse_any_value,
+)
+from cnnbench.errors import FlagError
 from cnnbench.flags.declare import ComparedBy, RunPart, flag
+from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, needs_training, runs_only_forward
 from cnnbench.models.model import LARGEST_IMAGE, all_model_names
 
 
@@ -109,3 +121,66 @@ class ModelParams:
         choices=("base_loss", "total_loss"),
         part=RunPart.HEADER,
     )
+
+
+_XLA = ("xla", "xla_compile")
+_LOSS_SCALE = ("fp16_loss_scale", "fp16_enable_auto_loss_scale", "fp16_inc_loss_scale_every_n")
+
+
+def refuse_fp16_contradiction(precision: str, use_fp16: bool) -> None:
+    """Raises FlagError if the older flag --use_fp16 contradicts --precision."""
+    if use_fp16 != (precision == "fp16"):
+        reason = f"contradicts --precision={precision}; give one of the two"
+        raise FlagError("use_fp16", use_fp16, reason)
+
+
+def _needs_nhwc_on_cpus(flag: str, value: str) -> FlagRule[HasFlags]:
+    """A rule that refuses GPUs, NCHW and XLA with one value of a flag."""
+    return FlagRule(
+        ("device", "data_format", *_XLA),
+        lambda p, name: (
+            getattr(p.params, flag) == value and getattr(p.params, name) in ("gpu", "NCHW", True)
+        ),
+        Severity.REFUSAL,
+        f"cannot be used with --{flag}={value}, which supports only NHWC on CPUs, without XLA",
+    )
+
+
+CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
+    _needs_nhwc_on_cpus("precision", "int8"),
+    _needs_nhwc_on_cpus("conv_gradients", "fastest"),
+    refuse(
+        _XLA,
+        lambda p: p.params.recompute == "blocks",
+        "cannot be used with --recompute=blocks: XLA would merge both computations of a value",
+    ),
+)
+
+RULES: tuple[FlagRule[RunFacts], ...] = (
+    refuse_any_value(
+        "use_fp16",
+        always,
+        lambda p: refuse_fp16_contradiction(p.params.precision, p.params.use_fp16),
+    ),
+    refuse(
+        "precision",
+        lambda p: p.params.precision == "int8" and not p.numerics.frozen,
+        "needs --forward_only and --freeze_when_forward_only, which make the weights constant",
+    ),
+    refuse("fp16_vars", lambda p: p.params.precision != "fp16", "needs --precision=fp16"),
+    refuse(
+        "fp16_vars",
+        lambda p: p.numerics.optimizer_spec.refuses_fp16 and not p.work.only_forward,
+        lambda p: (
+            f"cannot be used with --optimizer={p.numerics.optimizer_spec.name}: "
+            f"{p.numerics.optimizer_spec.refuses_fp16}"
+        ),
+    ),
+    # Notices.
+    needs_network(("aux_head", "backbone_model_path", "recompute", *_LOSS_SCALE)),
+    no_effect(_LOSS_SCALE, lambda p: p.params.precision != "fp16", "without --precision=fp16"),
+    no_effect("aux_head", runs_only_forward, f"{FORWARD}: it is for the training loss"),
+    no_effect("recompute", runs_only_forward, f"{FORWARD}: they compute no gradients"),
+    needs_training(("backbone_model_path", *_LOSS_SCALE)),
+    no_effect_without("fp16_inc_loss_scale_every_n", "fp16_enable_auto_loss_scale"),
+)

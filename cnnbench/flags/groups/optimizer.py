@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from cnnbench.flags.declare import FlagSpec, RunPart, flag, numeric_kind
+from cnnbench.base.rules import FlagRule, Severity, always, no_effect, refuse, refuse_with
+from cnnbench.flags.declare import FlagSpec, RunPart, flag, names_of_flags, numeric_kind, specs_of
+from cnnbench.flags.facts import RunFacts, needs_network, needs_training
 from cnnbench.flags.given import OrText
 from cnnbench.optimizers.registry import (
     OPTIMIZERS,
@@ -169,3 +171,92 @@ class OptimizerParams:
     num_epochs_per_decay: float = _constant("num_epochs_per_decay")
     learning_rate_decay_factor: float = _constant("learning_rate_decay_factor")
     minimum_learning_rate: float = _constant("minimum_learning_rate")
+
+
+_SMALLEST_FP16 = 2.0**-14
+"""The smallest normal number of fp16."""
+
+_UPDATING = names_of_flags(specs_of(OptimizerParams), RunPart.UPDATE)
+
+
+def _uses_schedule_of_model(p: RunFacts) -> bool:
+    """Whether the learning rate follows the schedule of the model."""
+    return p.params.init_learning_rate is None and p.params.piecewise_learning_rate_schedule is None
+
+
+def _explain_missing_flags(p: RunFacts) -> str:
+    missing = [] if p.params.init_learning_rate is not None else ["init_learning_rate"]
+    missing += SCHEDULES.find(p.params.learning_rate_schedule).missing_flags(p.params)
+    return f"needs {' and '.join(f'--{name}' for name in missing)}" if missing else ""
+
+
+def _vanishes_in_fp16(p: RunFacts, flag: str) -> object:
+    used = flag in p.numerics.optimizer_spec.normal_in_fp16 and not p.work.only_forward
+    return p.params.fp16_vars and used and getattr(p.params, flag) < _SMALLEST_FP16
+
+
+def rules_of_constants() -> tuple[FlagRule[RunFacts], ...]:
+    """Rules about constants, learning rates and their schedules, including those of plug-ins."""
+    decaying = ("learning_rate_schedule", *SCHEDULES.constants)
+    return (
+        FlagRule(
+            tuple(OPTIMIZERS.constants),
+            _vanishes_in_fp16,
+            Severity.REFUSAL,
+            "is too small for fp16; with --fp16_vars it must be at least 2^-14",
+        ),
+        refuse_with((*decaying, "init_learning_rate"), "piecewise_learning_rate_schedule", ""),
+        FlagRule(
+            tuple(SCHEDULES.constants),
+            lambda p, flag: (
+                p.params.changed(flag)
+                and flag not in SCHEDULES.find(p.params.learning_rate_schedule).flags
+            ),
+            Severity.REFUSAL,
+            lambda p: (
+                f"cannot be used with --learning_rate_schedule={p.params.learning_rate_schedule}, "
+                "which does not depend on it"
+            ),
+        ),
+        refuse(decaying, always, _explain_missing_flags),
+        # Notices.
+        needs_network((*_UPDATING, *added_flags(), "ema_decay")),
+        needs_training((*_UPDATING, *added_flags())),
+        *(
+            FlagRule(
+                (flag,),
+                lambda p, name: name not in p.numerics.optimizer_spec.flags,
+                Severity.NOTICE,
+                f"without --optimizer={OPTIMIZERS.users_text(flag)}",
+            )
+            for flag in OPTIMIZERS.constants
+        ),
+    )
+
+
+RULES: tuple[FlagRule[RunFacts], ...] = (
+    no_effect(
+        "ema_decay",
+        lambda p: p.params.forward_only and p.params.train_dir is None,
+        "with --forward_only and without --train_dir, from which averages are read",
+    ),
+    no_effect(
+        "learning_rate_schedule",
+        lambda p: SCHEDULES.find(p.params.learning_rate_schedule).missing_flags(p.params),
+        lambda p: (
+            "without --"
+            + SCHEDULES.find(p.params.learning_rate_schedule).missing_flags(p.params)[0]
+        ),
+    ),
+    no_effect(
+        "num_learning_rate_warmup_epochs",
+        _uses_schedule_of_model,
+        "on the model's own schedule; add --init_learning_rate or "
+        "--piecewise_learning_rate_schedule",
+    ),
+    no_effect(
+        "resnet_base_lr",
+        lambda p: not _uses_schedule_of_model(p),
+        "with --init_learning_rate or --piecewise_learning_rate_schedule",
+    ),
+)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from cnnbench.base import text as labels
+from cnnbench.base.rules import FlagRule, is_set, no_effect, no_effect_without, one_of_two, refuse
 from cnnbench.base.text import Duration
-from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag
+from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag, names_of_flags, specs_of
+from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, needs_training, runs_only_forward
 from cnnbench.flags.given import OrText
 
 
@@ -187,3 +189,68 @@ class OutputParams:
         False,
         "Write MLPerf's compliance log of a training to stderr: lines that begin with :::MLLOG.",
     )
+
+
+_SAVING = ("save_model_secs", "save_model_steps", "max_ckpts_to_keep")
+_PROFILING = names_of_flags(specs_of(OutputParams), RunPart.PROFILE)
+_OF_WARM_UP = tuple(name for name in _PROFILING if name != "graph_file")
+
+RULES: tuple[FlagRule[RunFacts], ...] = (
+    refuse(
+        _OF_WARM_UP,
+        lambda p: (
+            p.params.num_warmup_batches == 0 and p.params.warmup == "fixed" and not p.params.eval
+        ),
+        "profiles or saves a warm-up step; leave out --num_warmup_batches=0",
+    ),
+    *(  # TensorFlow can run only one profiler at a time.
+        one_of_two("profile_json", other)
+        for other in _OF_WARM_UP
+        if other != "profile_json"
+    ),
+    # Notices.
+    needs_network(
+        (
+            *("train_dir", *_SAVING, *_PROFILING, "summary_verbosity", "save_summaries_steps"),
+            *("benchmark_log_dir", "ml_perf_compliance_logging"),
+        )
+    ),
+    no_effect("eval_dir", lambda p: not p.work.evaluates, "without an evaluation"),
+    no_effect(
+        "train_dir",
+        is_set("forward_only"),
+        "with --forward_only: it saves no checkpoints",
+        says="is only read from",
+    ),
+    no_effect_without(("eval_dir", "save_summaries_steps"), "summary_verbosity"),
+    no_effect_without((*_SAVING, "save_summaries_steps"), "train_dir"),
+    no_effect(
+        "save_summaries_steps", runs_only_forward, f"{FORWARD}: it is for summaries of a training"
+    ),
+    no_effect(
+        "summary_verbosity",
+        lambda p: not p.work.evaluates and (p.work.only_forward or not p.params.train_dir),
+        "without a training that has a --train_dir",
+    ),
+    no_effect(
+        "summary_verbosity",
+        lambda p: not p.work.evaluates and not p.params.save_summaries_steps,
+        "without --save_summaries_steps",
+    ),
+    needs_training(_SAVING),
+    no_effect("ml_perf_compliance_logging", runs_only_forward, FORWARD),
+    no_effect(
+        "ml_perf_compliance_logging",
+        lambda p: not p.work.evaluates,
+        "without evaluations: add one of the eval_during_training flags",
+        says="logs no eval_accuracy",
+    ),
+    no_effect(
+        _PROFILING,
+        is_set("eval"),
+        "with --eval: they show the step of a training or --forward_only",
+    ),
+    no_effect_without("use_chrome_trace_format", "trace_file"),
+    no_effect_without("profile_steps", "profile_json"),
+    no_effect_without("benchmark_test_id", "benchmark_log_dir"),
+)

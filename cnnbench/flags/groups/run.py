@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import partial
 
+from cnnbench.base.rules import (
+    FlagRule,
+    always,
+    is_set,
+    no_effect,
+    no_effect_without,
+    one_of_two,
+    refuse,
+    refuse_with,
+)
 from cnnbench.base.text import StopAt, parse_number
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag, names_of_flags, specs_of
+from cnnbench.flags.facts import (
+    FORWARD,
+    RunFacts,
+    has_one_tower,
+    needs_network,
+    needs_training,
+    no_effect_in_modes,
+    runs_only_forward,
+)
 from cnnbench.flags.given import Items, OrText
+from cnnbench.variable_mgr.modes import Copies, Reduction
 
 _FORM = "must be METRIC:VALUE, as in top_1:0.759 or loss:2.5"
 
@@ -264,3 +285,168 @@ class RunParams:
 
 
 EVAL_DURING_TRAINING = names_of_flags(specs_of(RunParams), RunPart.EVALUATIONS)
+_OTHER_WORK = names_of_flags(specs_of(RunParams), RunPart.WORK)
+_UPDATING = names_of_flags(specs_of(RunParams), RunPart.UPDATE)
+_OF_ONE_STEP = {
+    "profile_json": "explain, roofline and --profile_json divide",
+    "profile_layers": "--profile_layers divides",
+    "tfprof_file": "--tfprof_file divides",
+    "partitioned_graph_file_prefix": "--partitioned_graph_file_prefix writes",
+}
+_ONE_UPDATE = "needs workers that update the variables together; with asynchronous updates, "
+
+
+def _never_evaluates(p: RunFacts) -> bool:
+    return not p.work.evaluates
+
+
+def _rounded_up(flag: str) -> FlagRule[RunFacts]:
+    """A rule for the notice that --steps_per_execution rounds up the number of steps in `flag`."""
+
+    def explain(p: RunFacts) -> str:
+        steps, together = getattr(p.params, flag) or 0, p.params.steps_per_execution
+        rounded = steps + -steps % together
+        multiple = f"to {rounded}, the next multiple of --steps_per_execution={together}"
+        return "" if rounded == steps else multiple
+
+    return no_effect(flag, always, explain, says="is rounded up")
+
+
+CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
+    refuse_with("forward_only", "eval", ", which already runs the forward pass only"),
+    refuse(
+        "freeze_when_forward_only",
+        lambda p: p.params.forward_only and p.params.train_dir,
+        "cannot be used with --train_dir: the graph is frozen before a checkpoint is restored",
+    ),
+    refuse("input_only", is_set("eval"), "builds no network, so leave out --eval"),
+    refuse("input_only", is_set("forward_only"), "builds no network, so leave out --forward_only"),
+    one_of_two("global_batch_size", "batch_size"),
+    refuse(
+        "find_batch_size",
+        is_set("find_batch_size"),
+        "works only in cnnbench run without --repeats, as a command on Linux; otherwise, find the "
+        "batch size with cnnbench run --find_batch_size, and give it as --batch_size",
+    ),
+    one_of_two("num_batches", "num_epochs"),
+    refuse_with("max_seconds", "num_epochs", ", which needs all steps of its epochs"),
+    refuse_with("max_seconds", "eval", ", which has no timed loop of training steps"),
+    one_of_two("num_eval_batches", "num_eval_epochs"),
+    one_of_two("save_model_steps", "save_model_secs"),
+)
+
+RULES: tuple[FlagRule[RunFacts], ...] = (
+    refuse(
+        "eval", lambda p: not p.params.train_dir, "needs --train_dir, the folder of the checkpoints"
+    ),
+    *(
+        one_of_two(second, first)
+        for first, second in itertools.combinations(EVAL_DURING_TRAINING, 2)
+    ),
+    refuse(
+        "input_only",
+        lambda p: not p.params.data_dir,
+        "needs --data_dir: synthetic data takes no time to read",
+    ),
+    *(
+        refuse(EVAL_DURING_TRAINING, is_set(other), f"needs training, so leave out --{other}")
+        for other in _OTHER_WORK
+    ),
+    refuse(
+        ("stop_at", "stop_at_top_1_accuracy"),
+        lambda p: not (p.work.trains and p.work.evaluates),
+        "needs an evaluation to stop at: add --eval_during_training_every_n_steps "
+        "or another of the eval_during_training flags",
+    ),
+    refuse(
+        "gradient_accumulation_steps",
+        lambda p: not p.work.trains,
+        "needs updates, so leave out --eval, --forward_only or --input_only",
+    ),
+    refuse(
+        "gradient_accumulation_steps",
+        lambda p: p.place.mode.reduction is Reduction.NONE,
+        lambda p: (
+            f"needs devices that train one common model; {p.place.mode.name} trains a "
+            "separate model on each device"
+        ),
+    ),
+    refuse(
+        "gradient_accumulation_steps",
+        lambda p: p.place.asynchronous,
+        f"{_ONE_UPDATE}each update has its own batch",
+    ),
+    refuse_with(
+        "gradient_accumulation_steps",
+        "staged_vars",
+        ": all passes of an update use the same weights",
+    ),
+    refuse(
+        "steps_per_execution",
+        lambda p: p.params.eval or p.params.input_only,
+        "needs steps of a training or of a forward pass, so leave out --eval or --input_only",
+    ),
+    refuse(
+        "steps_per_execution",
+        lambda p: p.place.asynchronous or p.place.coordinated,
+        f"{_ONE_UPDATE}each update is a separate call of a worker",
+    ),
+    *(
+        refuse("steps_per_execution", is_set(other), f"{does} a single step; leave out one of the two flags")
+        for other, does in _OF_ONE_STEP.items()
+    ),
+    refuse(
+        "ema_decay",
+        lambda p: p.place.asynchronous and p.work.trains,
+        f"{_ONE_UPDATE}there is no step that ends for all workers",
+    ),
+    refuse_with("ema_decay", "fp16_vars", ", which rounds averages"),
+    one_of_two("stop_at_top_1_accuracy", "stop_at"),
+    # Notices.
+    _rounded_up("num_batches"),
+    _rounded_up("num_warmup_batches"),
+    needs_network(
+        (
+            *_UPDATING,
+            *("print_training_accuracy", "allow_nonfinite", "freeze_when_forward_only"),
+        )
+    ),
+    needs_training(_UPDATING),
+    no_effect("collect_eval_results_async", _never_evaluates, "without an evaluation"),
+    no_effect(
+        "collect_eval_results_async",
+        lambda p: p.params.eval and not p.params.eval_interval_secs,
+        "with --eval of one checkpoint: nothing else runs meanwhile",
+    ),
+    no_effect(
+        ("num_eval_batches", "num_eval_epochs", "eval_batch_size"),
+        _never_evaluates,
+        "without an evaluation: add --eval or one of the eval_during_training flags",
+    ),
+    no_effect("print_training_accuracy", runs_only_forward, f"{FORWARD}: they always print it"),
+    no_effect(
+        "check_replica_consistency",
+        has_one_tower,
+        "with --num_gpus=1: there is one copy of every variable",
+    ),
+    no_effect_in_modes(
+        "check_replica_consistency",
+        lambda mode: mode.copies is Copies.ONE,
+        ": it keeps one copy of every variable",
+    ),
+    no_effect_in_modes(
+        "check_replica_consistency",
+        lambda mode: not mode.in_sync,
+        ": this mode does not keep the copies of a variable equal",
+    ),
+    no_effect_without("eval_interval_secs", "eval"),
+    no_effect_without("eval_timeout_secs", "eval_interval_secs"),
+    no_effect_without("freeze_when_forward_only", "forward_only"),
+    no_effect(("warmup", "max_warmup_batches"), is_set("eval"), "with --eval: it has no warm-up"),
+    no_effect("max_warmup_batches", lambda p: p.params.warmup != "auto", "without --warmup=auto"),
+    no_effect(
+        "allow_nonfinite",
+        is_set("eval"),
+        "with --eval: an evaluation never ends because of a loss",
+    ),
+)

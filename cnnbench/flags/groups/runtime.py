@@ -6,7 +6,10 @@ import re
 from dataclasses import dataclass
 from functools import partial
 
+from cnnbench.base.rules import FlagRule, HasFlags, always, no_effect, refuse
+from cnnbench.base.text import count_text
 from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag
+from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, runs_only_forward
 
 MOST_THREADS = 4096
 """Maximum thread pool size. TensorFlow starts all threads at once and crashes if that fails.
@@ -153,3 +156,65 @@ class RuntimeParams:
         ),
         affects=Affects.NOTHING,
     )
+
+
+UNUSED_ON_CPUS: FlagRule[HasFlags] = no_effect(
+    (
+        *("gpu_indices", "gpus_per_card", "gpu_thread_mode", "per_gpu_thread_count"),
+        *("allow_growth", "use_unified_memory", "winograd_nonfused", "batchnorm_persistent"),
+    ),
+    lambda p: p.params.device == "cpu",
+    "with --device=cpu",
+)
+"""The rule for flags that have an effect only on GPUs."""
+
+
+def _explain_gpu_indices_mismatch(p: RunFacts) -> str:
+    """Returns a reason if --gpu_indices does not name as many GPUs as --num_gpus; else ""."""
+    count, towers = len(p.params.gpu_indices.split(",")), p.params.num_gpus
+    gpus = count_text(count, "GPU", "GPUs")
+    return "" if count == towers else f"names {gpus}, but {p.place.names.towers}={towers}"
+
+
+CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
+    refuse(
+        "per_gpu_thread_count",
+        lambda p: p.params.gpu_thread_mode == "global",
+        "needs --gpu_thread_mode=gpu_private or gpu_shared",
+    ),
+)
+
+RULES: tuple[FlagRule[RunFacts], ...] = (
+    refuse("gpu_indices", always, _explain_gpu_indices_mismatch),
+    refuse(
+        "allow_growth",
+        lambda p: p.params.allow_growth and p.params.gpus_per_card > 1,
+        "cannot be used with --gpus_per_card, which divides the memory before the run",
+    ),
+    refuse(
+        "gpus_per_card",
+        lambda p: (
+            p.place.job.in_cluster
+            and p.params.num_gpus % p.params.gpus_per_card > 0
+            and p.params.gpus_per_card % p.params.num_gpus > 0
+        ),
+        lambda p: (
+            f"must be a divisor or a multiple of {p.place.names.towers}={p.params.num_gpus}, so "
+            "that the processes of a job can share cards"
+        ),
+    ),
+    # Notices.
+    needs_network(("data_format", "xla_compile", "xla_cache_dir", "conv_gradients", "peak_flops")),
+    no_effect("conv_gradients", runs_only_forward, f"{FORWARD}: they compute no gradients"),
+    UNUSED_ON_CPUS,
+    no_effect(
+        "xla_cache_dir",
+        lambda p: not (p.params.xla_compile or p.params.xla),
+        "without --xla_compile or --xla",
+    ),
+    no_effect(
+        "peak_flops",
+        lambda p: not (p.params.result_json or p.params.result_csv),
+        "without --result_json or --result_csv",
+    ),
+)

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import Affects, RunPart, flag
-from cnnbench.variable_mgr.modes import CROSS_DEVICE_OPS
+from cnnbench.base.rules import (
+    FlagRule,
+    always,
+    is_set,
+    no_effect,
+    no_effect_without,
+    refuse,
+    refuse_any_value,
+)
+from cnnbench.flags.declare import Affects, RunPart, flag, specs_of
+from cnnbench.flags.facts import RunFacts, has_one_tower, needs_mode, needs_network, needs_training
+from cnnbench.variable_mgr.modes import (
+    BETWEEN_WORKERS,
+    COLLECTIVE,
+    CROSS_DEVICE_OPS,
+    IN_PACKS,
+    Reduction,
+    refuse_several_cpu_towers,
+    refuse_unsupported_devices,
+)
 
 _tunable = partial(flag, affects=Affects.TIME)
 
@@ -64,3 +83,121 @@ class StrategyParams:
         "With --input_distribution=strategy: batches are kept ready on the devices, not on the "
         "host. This is the default with --input_replication=per_worker.",
     )
+
+
+_REDUCING = ("cross_device_ops", "bytes_per_pack", "num_packs")
+_DISTRIBUTING = tuple(spec.name for spec in specs_of(StrategyParams) if spec.name not in _REDUCING)
+
+
+def _gpu_indices_descend(p: RunFacts) -> bool:
+    numbers = [int(index) for index in re.findall("[0-9]+", p.params.gpu_indices)]
+    return numbers != sorted(numbers)
+
+
+CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
+    refuse(
+        "input_distribution",
+        lambda p: p.params.input_only and p.params.input_distribution == "strategy",
+        "cannot be used with --input_only, which creates no strategy",
+    ),
+    refuse(
+        "auto_shard_policy",
+        lambda p: p.params.auto_shard_policy == "hint",
+        "needs a SHARD_HINT in the input pipeline, and cnnbench's pipeline has none; use "
+        "--auto_shard_policy=data",
+    ),
+    refuse(
+        "input_replication",
+        lambda p: p.params.input_sharding == "auto",
+        "needs --input_sharding=manual",
+    ),
+    refuse_any_value(
+        "prefetch_on_device",
+        lambda p: p.params.input_replication == "per_replica" and p.params.prefetch_on_device,
+        "cannot be used with --input_replication=per_replica",
+    ),
+)
+
+RULES: tuple[FlagRule[RunFacts], ...] = (
+    needs_mode(_REDUCING, lambda mode: mode.reduction is Reduction.CROSS_DEVICE),
+    refuse(
+        "num_gpus",
+        lambda p: p.place.mode.uses_multi_worker_strategy and p.params.device == "cpu",
+        lambda p: refuse_several_cpu_towers(p.place.job),
+    ),
+    refuse(
+        "cross_device_ops",
+        lambda p: (
+            p.place.mode.uses_multi_worker_strategy
+            and p.params.cross_device_ops not in BETWEEN_WORKERS
+        ),
+        lambda p: (
+            f"works in one process only; with --variable_update={p.place.mode.name} use one of "
+            f"{', '.join(BETWEEN_WORKERS)}"
+        ),
+    ),
+    refuse(
+        "num_packs",
+        lambda p: p.place.mode.uses_multi_worker_strategy,
+        lambda p: f"does not work with --variable_update={p.place.mode.name}; use --bytes_per_pack",
+    ),
+    refuse(
+        "gpu_indices",
+        lambda p: p.place.mode.uses_multi_worker_strategy and _gpu_indices_descend(p),
+        lambda p: (
+            f"must ascend: --variable_update={p.place.mode.name} uses GPUs in the order of their "
+            "numbers"
+        ),
+    ),
+    refuse(
+        "cross_device_ops",
+        always,
+        lambda p: refuse_unsupported_devices(
+            p.params.cross_device_ops,
+            p.params.num_gpus,
+            on_gpu=p.params.device != "cpu",
+            shared_cards=p.params.gpus_per_card > 1,
+        ),
+    ),
+    refuse(
+        "input_distribution",
+        lambda p: not p.place.mode.strategy,
+        lambda p: (
+            "needs a mode with a strategy of tf.distribute, such as mirrored_strategy, "
+            f"not --variable_update={p.place.mode.name}"
+        ),
+    ),
+    refuse(
+        tuple(name for name in _DISTRIBUTING if name != "input_distribution"),
+        lambda p: p.params.input_distribution != "strategy",
+        "needs --input_distribution=strategy",
+    ),
+    refuse(
+        "auto_shard_policy",
+        lambda p: p.params.input_sharding == "manual",
+        "cannot be used with --input_sharding=manual",
+    ),
+    needs_mode("input_replication", lambda mode: mode.uses_cross_device_ops),
+    # Notices.
+    needs_network(_REDUCING),
+    needs_training(_REDUCING),
+    no_effect(_REDUCING, has_one_tower, "with --num_gpus=1: there is nothing to reduce"),
+    no_effect(
+        "bytes_per_pack",
+        lambda p: (
+            p.place.mode.uses_cross_device_ops and p.params.cross_device_ops not in COLLECTIVE
+        ),
+        "without --cross_device_ops=ring or auto",
+    ),
+    no_effect_without(_DISTRIBUTING, "data_dir"),
+    no_effect(
+        "num_packs",
+        lambda p: p.params.cross_device_ops not in IN_PACKS,
+        f"without --cross_device_ops={' or '.join(IN_PACKS)}",
+    ),
+    no_effect(
+        _DISTRIBUTING,
+        is_set("eval"),
+        "with --eval: a strategy distributes input only for training batches",
+    ),
+)

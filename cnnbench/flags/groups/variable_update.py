@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import Affects, RunPart, flag
+from cnnbench.base.rules import (
+    FlagRule,
+    R,
+    always,
+    no_effect,
+    no_effect_without,
+    refuse,
+    refuse_any_value,
+)
+from cnnbench.errors import FlagError
+from cnnbench.flags.declare import Affects, RunPart, flag, names_of_flags, specs_of
+from cnnbench.flags.facts import (
+    FORWARD,
+    RunFacts,
+    has_one_tower,
+    needs_mode,
+    needs_network,
+    needs_training,
+    no_effect_in_modes,
+)
 from cnnbench.flags.given import OrText
 from cnnbench.variable_mgr.all_reduce.spec import (
     COMMUNICATION_HINTS,
     AllReduceSpec,
+    check_all_reduce,
+    group_devices,
     names,
     parse_all_reduce_spec,
+    readers_of,
 )
 from cnnbench.variable_mgr.modes import (
     BUCKET_BYTES,
@@ -21,6 +44,9 @@ from cnnbench.variable_mgr.modes import (
     MOST_PACKS,
     NAMES,
     PS_STRATEGIES,
+    Processes,
+    Reduction,
+    built_in_names,
 )
 
 _MODES = ". ".join(f"{mode.name}: {mode.about}" for mode in BUILT_IN if mode.about)
@@ -184,3 +210,226 @@ class VariableUpdateParams:
         "the result of the previous one.",
         minimum=1,
     )
+
+
+_AGGREGATING = names_of_flags(specs_of(VariableUpdateParams), RunPart.AGGREGATION)
+_UPDATING = names_of_flags(specs_of(VariableUpdateParams), RunPart.UPDATE | RunPart.AGGREGATION)
+_ALL_REDUCING = [mode.name for mode in BUILT_IN if mode.reduction is Reduction.ALL_REDUCE]
+
+
+def _check_all_reduce(p: RunFacts) -> None:
+    """Raises FlagError if the all-reduce of a run cannot work on its devices."""
+    check_all_reduce(
+        p.exchange.all_reduce,
+        p.place.job,
+        p.params.device,
+        network_topology=p.params.network_topology,
+        group_size=p.params.all_reduce_group_size,
+        communication_hint=p.params.communication_hint,
+        shared_cards=p.params.gpus_per_card > 1,
+    )
+
+
+def _default_obstacle(p: RunFacts) -> str:
+    """Returns why the mode's default all-reduce cannot work, or "" if it can."""
+    try:
+        if p.exchange.reduces:
+            _check_all_reduce(p)
+    except FlagError as error:
+        return error.reason.partition(": ")[2]
+    return ""
+
+
+def _uses_all_reduce(p: RunFacts) -> bool:
+    return p.place.mode.reduction is Reduction.ALL_REDUCE
+
+
+def _running_names(p: RunFacts) -> frozenset[str]:
+    """Names of the all-reduce algorithms that the run uses."""
+    return frozenset() if p.exchange.running is None else p.exchange.running.algorithm_names
+
+
+def _count_device_groups(p: RunFacts) -> int:
+    return len(group_devices(p.place.job.tower_devices, p.params.all_reduce_group_size))
+
+
+def unread_flag_rule(flag: str, running: Callable[[R], frozenset[str] | None]) -> FlagRule[R]:
+    """A rule for a flag that only some all-reduce algorithms read, as they declare.
+
+    `running` returns the names of the algorithms in use; None if all algorithms are in use.
+    """
+
+    def is_unread(p: R) -> bool:
+        used = running(p)
+        return used is not None and used.isdisjoint(readers_of(flag))
+
+    def reason(p: R) -> str:
+        *others, last = sorted(readers_of(flag))
+        named = f"{', '.join(others)} or {last}" if others else last
+        return f"without {named} in --all_reduce_spec"
+
+    return no_effect(flag, is_unread, reason)
+
+
+def unused_all_reduce_rules(
+    running: Callable[[R], frozenset[str] | None],
+    has_two_levels: Callable[[R], bool],
+    groups: Callable[[R], Sequence[int]],
+    are_single: Callable[[R], bool],
+) -> tuple[FlagRule[R], ...]:
+    """Rules for all-reduce flags that have no effect, in a run or in ``cnnbench allreduce``.
+
+    Args:
+      running: returns the names of the algorithms in use; None if all algorithms are in use.
+      has_two_levels: whether --all_reduce_spec contains an algorithm with two levels.
+      groups: returns the number of device groups, for each measured number of devices.
+      are_single: whether every group consists of one device.
+    """
+
+    return (
+        no_effect(
+            "all_reduce_share_memory",
+            lambda p: p.params.device == "gpu",
+            "with --device=gpu: GPUs never share memory",
+        ),
+        no_effect(
+            "all_reduce_group_size",
+            lambda p: not has_two_levels(p),
+            "without a two-level algorithm in --all_reduce_spec",
+        ),
+        no_effect(
+            "all_reduce_group_size",
+            lambda p: max(groups(p)) == 1,
+            "with so few devices, because all of them are one group",
+        ),
+        no_effect(
+            "all_reduce_spec",
+            lambda p: has_two_levels(p) and 1 in groups(p),
+            "where all devices are one group: use a group size of less than --num_gpus",
+            says="has no second level",
+        ),
+        no_effect(
+            "all_reduce_spec",
+            lambda p: has_two_levels(p) and are_single(p),
+            "where every group contains one device",
+            says="has no first level",
+        ),
+        *(
+            unread_flag_rule(flag, running)
+            for flag in ("all_reduce_share_memory", "communication_hint", "network_topology")
+        ),
+    )
+
+
+CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
+    refuse(
+        "gradient_bucket_bytes",
+        lambda p: p.params.gradient_repacking and p.params.gradient_bucket_bytes,
+        "cannot be used with --gradient_repacking; give one of the two",
+    ),
+    refuse(
+        "bn_stats",
+        lambda p: p.params.xla_compile and p.params.bn_stats == "sync",
+        "cannot be used with --xla_compile: a tower that is compiled separately cannot wait for "
+        "the other towers",
+    ),
+)
+
+RULES: tuple[FlagRule[RunFacts], ...] = (
+    refuse(
+        "gradient_repacking",
+        lambda p: p.exchange.reduces and p.params.gradient_repacking > MOST_PACKS,
+        f"must be at most {MOST_PACKS} packs",
+    ),
+    needs_mode("staged_vars", lambda mode: mode.staged),
+    refuse(
+        "all_reduce_spec",
+        lambda p: (
+            _uses_all_reduce(p)
+            and not p.place.mode.by_size
+            and len(p.exchange.all_reduce.ranges) > 1
+        ),
+        lambda p: (
+            "selects algorithms by tensor size, which only --variable_update="
+            + built_in_names(lambda mode: mode.by_size and "all_reduce_spec" in mode.needs)
+            + f" supports; {p.place.mode.name} uses one algorithm for all sizes"
+        ),
+    ),
+    refuse("all_reduce_spec", lambda p: p.exchange.reduces, _check_all_reduce),
+    refuse_any_value(
+        "communication_hint",
+        lambda p: p.exchange.reduces and p.exchange.all_reduce.reads("communication_hint"),
+        _default_obstacle,
+    ),
+    refuse_any_value("network_topology", always, _default_obstacle),
+    # Notices.
+    needs_network(("variable_update", "local_parameter_device", *_UPDATING)),
+    needs_training(_UPDATING),
+    no_effect(
+        "local_parameter_device",
+        lambda p: p.work.only_forward and _uses_all_reduce(p),
+        f"{FORWARD}: every device has its own variables, and nothing is reduced",
+    ),
+    no_effect_in_modes(
+        ("gradient_reduction", "local_parameter_device", "sparse_to_dense_grads"),
+        lambda mode: mode.reduction is Reduction.NONE,
+    ),
+    no_effect(
+        [name for name in _AGGREGATING if name != "sparse_to_dense_grads"],
+        lambda p: not _uses_all_reduce(p),
+        f"without --variable_update={', '.join(_ALL_REDUCING[:-1])} or {_ALL_REDUCING[-1]}",
+    ),
+    no_effect_in_modes(
+        "local_parameter_device",
+        lambda mode: mode.strategy and mode.processes is not Processes.COORDINATOR,
+        ": TensorFlow decides",
+    ),
+    no_effect(
+        [name for name in _UPDATING if name not in ("variable_consistency", "staged_vars")],
+        has_one_tower,
+        "with --num_gpus=1: there is nothing to reduce",
+    ),
+    no_effect_in_modes(
+        ("ps_strategy", "variable_caching", "local_parameter_device"),
+        lambda mode: mode.processes is Processes.COORDINATOR,
+        ": variables are placed on the ps tasks round-robin",
+    ),
+    unread_flag_rule(
+        "local_parameter_device", lambda p: _running_names(p) if _uses_all_reduce(p) else None
+    ),
+    no_effect_without(("ps_strategy", "variable_caching"), "ps_hosts"),
+    no_effect(
+        "hierarchical_copy",
+        lambda p: p.params.all_reduce_spec is not None,
+        "with --all_reduce_spec",
+    ),
+    no_effect(
+        "compact_gradient_transfer",
+        lambda p: p.params.precision == "fp32",
+        "with --precision=fp32",
+    ),
+    no_effect(
+        "agg_small_grads_max_bytes",
+        lambda p: p.params.agg_small_grads_max_group == 1,
+        "with --agg_small_grads_max_group=1",
+    ),
+    no_effect_without("agg_small_grads_max_group", "agg_small_grads_max_bytes"),
+    no_effect(
+        "sparse_to_dense_grads",
+        lambda p: p.params.variable_consistency == "relaxed",
+        "with --variable_consistency=relaxed: all gradients are dense",
+    ),
+    *unused_all_reduce_rules(
+        _running_names,
+        lambda p: p.params.all_reduce_spec is not None and p.params.all_reduce_spec.has_two_levels,
+        lambda p: (_count_device_groups(p),),
+        lambda p: _count_device_groups(p) == p.place.job.num_towers,
+    ),
+    no_effect(
+        "allreduce_merge_scope",
+        lambda p: p.params.allreduce_merge_scope > 1,
+        "in profiles; to join gradients, use --gradient_repacking",
+        says="changes only the names of operations",
+    ),
+    no_effect("iters_per_step", always, "in a run: it is for cnnbench allreduce"),
+)

@@ -37,15 +37,16 @@ from cnnbench.flags.groups.all_reduce import (
     parse_all_reduce_specs,
 )
 from cnnbench.flags.groups.cluster import ClusterParams
-from cnnbench.flags.groups.runtime import RuntimeParams
+from cnnbench.flags.groups.runtime import UNUSED_ON_CPUS, RuntimeParams
+from cnnbench.flags.groups.variable_update import unread_flag_rule, unused_all_reduce_rules
 from cnnbench.flags.params import ACCEPTED, SPECS
 from cnnbench.plan import RunPlan, check_flags
-from cnnbench.plan.notices import ON_GPUS, unread_flag_rule, unused_all_reduce_rules
+from cnnbench.plan.network import model_and_gradient_shapes
 from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames
-from cnnbench.plan.setup import check_all_reduce, model_and_gradient_shapes
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, single
 from cnnbench.variable_mgr.all_reduce.spec import (
     DTYPE_BYTES,
+    check_all_reduce,
     create,
     group_devices,
     process_of_device,
@@ -401,7 +402,7 @@ UNUSED: tuple[FlagRule[AllReducePlan], ...] = (
         "in cnnbench allreduce, which runs no network",
     ),
     no_effect("data_name", lambda plan: not plan.params.model, "without --model"),
-    ON_GPUS,
+    UNUSED_ON_CPUS,
     no_effect(
         "agg_small_grads_max_group",
         lambda plan: plan.params.agg_small_grads_max_bytes in ("", "0"),

@@ -38,7 +38,7 @@ from cnnbench.lab.predict.predict import (
     parse_link,
     predict_all,
 )
-from cnnbench.plan.setup import model_and_gradient_shapes
+from cnnbench.plan.network import model_and_gradient_shapes
 from cnnbench.records.all_reduce import Prediction
 from cnnbench.records.files import PICTURES, OutputFile, write_plot
 from cnnbench.records.result_files import CsvTable, ResultFiles, load_run
