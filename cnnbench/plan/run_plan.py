@@ -31,7 +31,7 @@ from cnnbench.machine.cpu import Host, available_cpu_count
 from cnnbench.plan.network import NetworkPlan
 from cnnbench.plan.place import ADDRESSES, PlaceInJob, WorkKind
 from cnnbench.plan.setup import GradientExchangePlan, NumericsPlan
-from cnnbench.plan.training import InputPlan, LearningRates, RunLength
+from cnnbench.plan.training import InputPlan, LearningRates, RunLength, make_rates
 from cnnbench.records.codec import encode
 from cnnbench.variable_mgr.modes import Reduction
 
@@ -138,9 +138,12 @@ class RunPlan:
 
     @cached_property
     def rates(self) -> LearningRates:
-        """The learning rate of every step."""
-        defaults = self.network.model.learning_rate
-        return LearningRates.resolved(self.params, self.work, defaults, self.length)
+        """The learning rate of every step; 0 in evaluations of checkpoints."""
+        if self.work is WorkKind.EVALUATION:
+            return LearningRates(lambda step: 0.0)
+        length, defaults = self.length, self.network.model.learning_rate
+        sizes = length.global_batch, length.train_examples, length.training_steps
+        return make_rates(self.params, defaults, *sizes)
 
     @cached_property
     def input(self) -> InputPlan:

@@ -46,7 +46,6 @@ class NumericsPlan:
         doubles; None if the scale is constant.
       frozen: whether variables are constants of the graph.
       optimizer_spec: declaration of the optimizer.
-      constants: values of the optimizer's flags by name.
     """
 
     dtype: str
@@ -55,22 +54,19 @@ class NumericsPlan:
     scale_doubles_after: int | None
     frozen: bool
     optimizer_spec: OptimizerSpec
-    constants: Mapping[str, float]
 
     @classmethod
     def resolved(cls, flags: Params, work: WorkKind) -> NumericsPlan:
         """Resolves the number formats and the optimizer that the flags select."""
         scaled = flags.precision == "fp16"
         automatic = scaled and work.trains and flags.fp16_enable_auto_loss_scale
-        optimizer = OPTIMIZERS.find(flags.optimizer)
         return cls(
             dtype=_COMPUTE_DTYPES[flags.precision],
             in_8_bits=flags.precision == "int8",
             loss_scale=(flags.fp16_loss_scale or DEFAULT_FP16_LOSS_SCALE) if scaled else 1.0,
             scale_doubles_after=flags.fp16_inc_loss_scale_every_n if automatic else None,
             frozen=flags.forward_only and flags.freeze_when_forward_only,
-            optimizer_spec=optimizer,
-            constants=optimizer.values(flags),
+            optimizer_spec=OPTIMIZERS.find(flags.optimizer),
         )
 
 

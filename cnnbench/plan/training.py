@@ -367,16 +367,6 @@ class LearningRates(NamedTuple):
     warmup_steps: int = 0
     boundaries_epochs: tuple[float, ...] = ()
 
-    @classmethod
-    def resolved(
-        cls, flags: Params, work: WorkKind, defaults: LearningRateSpec, length: RunLength
-    ) -> LearningRates:
-        """Creates the rates that the flags select, or those of the model (`make_rates`)."""
-        if work is WorkKind.EVALUATION:
-            return cls(lambda step: 0.0)
-        sizes = length.global_batch, length.train_examples
-        return make_rates(flags, defaults, *sizes, length.training_steps)
-
 
 def make_rates(
     flags: OptimizerParams,

@@ -56,17 +56,16 @@ def measure_input(run: RunContext, work: InputWork) -> float | None:
     turns = run.membership.turns
     # This process is not interleaved with other processes: it keeps its time slice until the end.
     run.membership.turns = TimeSlices()
+    training = Training(run, work, SharedInterrupts(work.worker_group))
     try:
-        total = Training(run, work, SharedInterrupts(work.worker_group)).run(length.batches)
+        total = training.run(length.batches)
     finally:
         run.membership.turns = turns
     # Without a network, the loop only waits for input, so the waiting time is no separate result.
     measurements.update_record("measured", input_wait_seconds=None)
     inputs.close()
     examples = len(measurements.timed.seconds) * length.global_batch
-    seconds = measurements.parts.measured.loop_seconds
-    assert seconds is not None
-    whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=seconds)
+    whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=training.loop_seconds)
     measurements.update_record(input_stages=(*time_stages(inputs, examples), whole))
     if length.epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
         run.output.messages.notice(

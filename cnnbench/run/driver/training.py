@@ -89,6 +89,10 @@ class Training:
         are included, because they train.
       probes: profilers of warm-up steps.
       observers: called at the events of the training, in this order.
+
+    Attributes:
+      loop_seconds: time of the timed loop; 0 before its end.
+      global_step: number of training steps so far.
     """
 
     def __init__(
@@ -111,6 +115,7 @@ class Training:
         self._steps_per_execution = run.plan.params.steps_per_execution
         self._speed = RunningSpeed(run.plan.length.global_batch, run.plan.params.display_perf_ewma)
         self._display = DisplayInterval(run.plan.params.display_every)
+        self.loop_seconds = 0.0
         self._timer = LoopTimer()
         self.global_step = self._steps_before_loop = global_step
         self._resumed = global_step > 0
@@ -178,6 +183,7 @@ class Training:
                         figures["input_wait_seconds"] = self._input_wait_seconds() - waited
                     run.measurements.update_record("measured", **figures)
                     run.output.progress_line.finish()
+            self.loop_seconds = spent.wall
             self._record_input_wait_of_job(spent.wall)
             if self._work.lag and not plan.work.trains and self._steps_per_execution == 1:
                 self._measure_latency()

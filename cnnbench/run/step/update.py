@@ -364,8 +364,8 @@ class Optimizer:
 
 def make_optimizer(plan: RunPlan, manager: VariableMgr) -> Optimizer:
     """Creates the optimizer of a run, with its slots for all variables of `manager`."""
-    numerics = plan.numerics
-    optimizer = Optimizer(numerics.optimizer_spec, numerics.constants, plan.params.ema_decay)
+    declared, params = plan.numerics.optimizer_spec, plan.params
+    optimizer = Optimizer(declared, declared.values(params), params.ema_decay)
     for variables in manager.updated_groups():
         optimizer.create_slots(variables)
     return optimizer

@@ -172,7 +172,7 @@ def _mlperf_optimizer_settings(plan: RunPlan) -> dict[str, Any]:
     if rate.boundaries_epochs:
         settings["opt_learning_rate_decay_boundary_epochs"] = rate.boundaries_epochs
     values = {
-        **plan.numerics.constants,
+        **optimizer.values(plan.params),
         "base_rate": rate.base,
         "end_rate": plan.rates.schedule(plan.length.training_steps),
         "warmup_epochs": rate.warmup_epochs,
