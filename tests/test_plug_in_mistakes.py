@@ -142,7 +142,7 @@ register_schedule(ScheduleSpec(name="own", about="as it is", make=make, constant
 METRIC = """
 from cnnbench.records.metric import register_metric
 
-@register_metric("s", higher_is_better=False, threshold=0.1)
+@register_metric("own", "s", higher_is_better=False, threshold=0.1)
 def own(record):
     \"\"\"Longest step.\"\"\"
     return max(record.step_seconds)

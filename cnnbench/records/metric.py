@@ -178,7 +178,7 @@ BOUNDS: dict[str, Metric] = {}
 
 ALL: Registry[str, Metric] = Registry(
     "metric",
-    "cnnbench.records.metric.register_metric(unit)",
+    "cnnbench.records.metric.register_metric(name, unit)",
     flag="metrics",
     group="cnnbench.metrics",
     own="cnnbench.records.metrics",
@@ -193,13 +193,12 @@ QUICKER: Mapping[str, Any] = {"better": "quicker", "worse": "longer", "higher_is
 """Rules of `register_metric` for speeds, for amounts of which less is better, and for times."""
 
 
-def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
+def register_metric(name: str, unit: str, **rules: Any) -> Callable[[F], F]:
     """Decorator that registers a metric: the decorated function computes its value from a record.
 
     Args:
       unit: unit of its values.
-      **rules: other attributes of `Metric`. The default of `name` is the function's name, and the
-        default of `about` its docstring.
+      **rules: other attributes of `Metric`. The default of `about` is the function's docstring.
 
     Raises:
       UsageError: the name is already registered, or cannot be the name of a column.
@@ -209,7 +208,6 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
         if not plugins.is_defined_by_cnnbench(value):
             # cnnbench's own metrics are registered first, so plug-ins cannot use their names.
             ALL.load_own()
-        name = rules.pop("name", None) or getattr(value, "__name__", "")
         is_run = RUN in rules.get("kinds", (RUN,))
         usual = {"key": name if is_run else "", "judged": {RUN: name} if is_run else {}}
         about = " ".join((inspect.getdoc(value) or "").split()).removesuffix(".")

@@ -15,6 +15,7 @@ def line(summary: Summary) -> str:
 
 
 @register_metric(
+    "longest_step_ratio",
     "times the median",
     higher_is_better=False,
     threshold=0.2,

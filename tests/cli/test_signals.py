@@ -109,7 +109,7 @@ METRIC = """
 import atexit, os, threading, time
 from cnnbench.records.metric import register_metric
 
-@register_metric("", section="memory")
+@register_metric("three", "", section="memory")
 def three(record):
     \"\"\"Three.\"\"\"
     return 3.0

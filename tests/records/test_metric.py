@@ -101,13 +101,13 @@ def test_a_metric_stands_in_the_tables_that_have_it() -> None:
         """Of one's own."""
         return 1.0
 
-    assert metric.register_metric("s", followed=False)(own) is own
+    assert metric.register_metric("own", "s", followed=False)(own) is own
     found = metric.ALL["own"]
     assert (found.about, found.key, found.judged) == ("Of one's own", "own", {"run": "own"})
     assert [
         "own" in table for table in (metric.SUMMARY, metric.METRICS, metric.HISTORY, metric.BOUNDS)
     ] == [True, True, False, False]
-    metric.register_metric("s", name="other", kinds=("reduction",))(own)
+    metric.register_metric("other", "s", kinds=("reduction",))(own)
     assert metric.ALL["other"].judged == {}
     assert [
         "other" in table
@@ -119,7 +119,7 @@ def test_a_metric_stands_in_the_tables_that_have_it() -> None:
 @pytest.mark.usefixtures("tables")
 def test_names_that_a_metric_cannot_have(name: str) -> None:
     with pytest.raises(UsageError, match=name):
-        metric.register_metric("s", name=name)(lambda record: None)
+        metric.register_metric(name, "s")(lambda record: None)
 
 
 @pytest.mark.parametrize("value", [ValueError("no good"), object()])

@@ -406,26 +406,27 @@ def _register_bandwidth(
         "judged": {measurement_kind: THROUGHPUT.name},
         **FASTER,
     }
-    register_metric("GB/s", name=name, **rules)(_bus_bandwidth)
+    register_metric(name, "GB/s", **rules)(_bus_bandwidth)
     return ALL[name]
 
 
-def _register_build_time(unit: str, **rules: Any) -> None:
+def _register_build_time(name: str, unit: str, **rules: Any) -> None:
     rules |= {"about": "Tracing of the reduction and its first call", **QUICKER}
-    register_metric(unit, threshold=STARTUP.threshold, **rules)(attrgetter("build_seconds"))
+    build = attrgetter("build_seconds")
+    register_metric(name, unit, threshold=STARTUP.threshold, **rules)(build)
 
 
 BUS_BANDWIDTH = _register_bandwidth(
     "bus_bandwidth", "Bus bandwidth of the median reduction", ALL_REDUCE, PEER, gates=True
 )
 _BOTH: dict[str, Any] = {"kinds": (ALL_REDUCE, PEER), "judged": {}, **QUICKER}
-register_metric("s", name="reduction_seconds", about="The median reduction", **_BOTH)(
+register_metric("reduction_seconds", "s", about="The median reduction", **_BOTH)(
     attrgetter("seconds")
 )
-_register_build_time("s", name="build_seconds", kinds=(ALL_REDUCE, BUILD, PEER), judged={})
+_register_build_time("build_seconds", "s", kinds=(ALL_REDUCE, BUILD, PEER), judged={})
 _register_build_time(
+    "build",
     "seconds",
-    name="build",
     kinds=(ALL_REDUCE, BUILD),
     judged=dict.fromkeys((ALL_REDUCE, BUILD), STARTUP.name),
     followed=False,
@@ -435,8 +436,8 @@ _register_bandwidth("copy_bandwidth", "Bytes that all devices write together", C
 
 for _kind, _unit in BENCHMARKS.items():
     register_metric(
+        _kind,
         _unit,
-        name=_kind,
         about="Value of a benchmark of another program"
         + (" whose larger values are better" if _kind == BENCHMARK_SCORE else f" in {_unit}"),
         kinds=(_kind,),

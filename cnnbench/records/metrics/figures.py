@@ -45,6 +45,7 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
 
 
 @register_metric(
+    "throughput",
     "images/sec",
     together=throughputs,
     key="",
@@ -81,7 +82,7 @@ def _throughput_without_timed_steps(run: RunRecord) -> float | None:
 _OF_MEMORY: dict[str, Any] = {"threshold": 0.05, "least": 16 * 2**20, **LESS}
 
 
-@register_metric("bytes", key="", by_default=True, followed=False, gates=True, **_OF_MEMORY)
+@register_metric("memory", "bytes", key="", by_default=True, followed=False, gates=True, **_OF_MEMORY)
 def memory(record: RunRecord) -> float | None:
     """Peak memory; the same as `peak_memory_bytes`."""
     peak = record.measured.peak_memory_bytes
@@ -89,8 +90,8 @@ def memory(record: RunRecord) -> float | None:
 
 
 # Start-up time depends on disks and caches, so it must not decide the exit code of a CI job.
-@register_metric("s", name="startup_seconds", key="", threshold=0.2, **QUICKER)
-@register_metric("seconds", key="", by_default=True, followed=False, threshold=0.2, **QUICKER)
+@register_metric("startup_seconds", "s", key="", threshold=0.2, **QUICKER)
+@register_metric("startup", "seconds", key="", by_default=True, followed=False, threshold=0.2, **QUICKER)
 def startup(record: RunRecord) -> float | None:
     """Time to import TensorFlow, to build the step (variables, input, tracing) and to run the first
     step.
@@ -105,14 +106,14 @@ def startup(record: RunRecord) -> float | None:
 _OF_ACCURACY: dict[str, Any] = {"key": "", "relative": False, "threshold": 0.005}
 
 
-@register_metric("share", name="top_1", **_OF_ACCURACY)
-@register_metric("top-1", by_default=True, followed=False, gates=True, **_OF_ACCURACY)
+@register_metric("top_1", "share", **_OF_ACCURACY)
+@register_metric("accuracy", "top-1", by_default=True, followed=False, gates=True, **_OF_ACCURACY)
 def accuracy(record: RunRecord) -> float | None:
     """Top-1 accuracy of the last evaluation."""
     return record.evaluations[-1].top_1 if record.evaluations else None
 
 
-@register_metric("share", **_OF_ACCURACY)
+@register_metric("top_5", "share", **_OF_ACCURACY)
 def top_5(record: RunRecord) -> float | None:
     """Top-5 accuracy of the last evaluation."""
     return record.evaluations[-1].top_5 if record.evaluations else None
@@ -130,19 +131,19 @@ def _speed_statistics(record: RunRecord) -> stats.Speed | None:
     return _cached_speed(record.batch.global_, tuple(record.step_seconds))
 
 
-@register_metric("images/sec", always=True, step="at the mean step", **FASTER)
+@register_metric("images_per_sec", "images/sec", always=True, step="at the mean step", **FASTER)
 def images_per_sec(record: RunRecord) -> float | None:
     """Global batch / **mean** step time."""
     return None if (speed := _speed_statistics(record)) is None else speed.mean
 
 
-@register_metric("images/sec", always=True, relative=False, threshold=0.0, **LESS)
+@register_metric("images_per_sec_uncertainty", "images/sec", always=True, relative=False, threshold=0.0, **LESS)
 def images_per_sec_uncertainty(record: RunRecord) -> float | None:
     """Standard error of the mean speed: standard deviation of the steps' speeds / √n."""
     return None if (speed := _speed_statistics(record)) is None else speed.uncertainty
 
 
-@register_metric("images/sec", always=True, relative=False, threshold=0.0, **LESS)
+@register_metric("images_per_sec_jitter", "images/sec", always=True, relative=False, threshold=0.0, **LESS)
 def images_per_sec_jitter(record: RunRecord) -> float | None:
     """Variation of the speed between steps: 1.4826 · median absolute deviation of the speeds of the
     timed steps.
@@ -150,13 +151,13 @@ def images_per_sec_jitter(record: RunRecord) -> float | None:
     return None if (speed := _speed_statistics(record)) is None else speed.jitter
 
 
-@register_metric("images/sec", step="at the median step", **FASTER)
+@register_metric("images_per_sec_median", "images/sec", step="at the median step", **FASTER)
 def images_per_sec_median(record: RunRecord) -> float | None:
     """Global batch / **median** step time, which is not affected by slow steps."""
     return _ratio(_global_batch(record), step_seconds(record))
 
 
-@register_metric("images/sec", always=True, step="over the timed loop", **FASTER)
+@register_metric("total_images_per_sec", "images/sec", always=True, step="over the timed loop", **FASTER)
 def total_images_per_sec(record: RunRecord) -> float | None:
     """Images / wall time of the timed loop, including input, printing and checkpoints, but not
     evaluations.
@@ -164,7 +165,7 @@ def total_images_per_sec(record: RunRecord) -> float | None:
     return _ratio(record.measured.loop_images, record.measured.loop_seconds)
 
 
-@register_metric("s", key="", **QUICKER)
+@register_metric("step_seconds", "s", key="", **QUICKER)
 def step_seconds(record: RunRecord) -> float | None:
     """Median step time."""
     return stats.median(record.step_seconds) if record.step_seconds else None
@@ -180,7 +181,7 @@ def _achieved_flops_and_mfu_line(summary: Summary) -> str:
     return line
 
 
-@register_metric("FLOP/s", always=True, line=_achieved_flops_and_mfu_line, **FASTER)
+@register_metric("achieved_flops_per_sec", "FLOP/s", always=True, line=_achieved_flops_and_mfu_line, **FASTER)
 def achieved_flops_per_sec(record: RunRecord) -> float | None:
     """`images_per_sec` · FLOPs per image, of training or, with `--forward_only`, of the forward
     pass.
@@ -189,7 +190,7 @@ def achieved_flops_per_sec(record: RunRecord) -> float | None:
     return None if speed is None or flops is None else speed * flops
 
 
-@register_metric("share of the peak", always=True)
+@register_metric("mfu", "share of the peak", always=True)
 def mfu(record: RunRecord) -> float | None:
     """Model FLOP utilization: `achieved_flops_per_sec` / `peak_flops_per_sec`. Unknown if the
     quotient is above 1, because then the peak is wrong.
@@ -205,13 +206,13 @@ def share_of_peak(achieved: float | None, peak: float | None) -> float | None:
     return None if share is None or share > 1 else share
 
 
-@register_metric("FLOP/s", **_SOURCE)
+@register_metric("peak_flops_per_sec", "FLOP/s", **_SOURCE)
 def peak_flops_per_sec(record: RunRecord) -> float | None:
     """Peak FLOP/s of all devices together."""
     return record.measured.peak_flops_per_sec
 
 
-@register_metric("", **_SOURCE)
+@register_metric("peak_flops_source", "", **_SOURCE)
 def peak_flops_source(record: RunRecord) -> str | None:
     """Where the value of `peak_flops_per_sec` comes from."""
     return record.measured.peak_flops_source
@@ -224,19 +225,19 @@ def _cpu_time_line(summary: Summary) -> str:
     return f"{per_step} ms of CPU time per step, {busy} CPUs busy in the timed loop"
 
 
-@register_metric("s", key="cpu_seconds_per_step", line=_cpu_time_line, **LESS)
+@register_metric("cpu_time", "s", key="cpu_seconds_per_step", line=_cpu_time_line, **LESS)
 def cpu_time(record: RunRecord) -> float | None:
     """Mean CPU time of a timed step, summed over all threads of this process."""
     return fmean(record.step_cpu_seconds) if record.step_cpu_seconds else None
 
 
-@register_metric("CPUs", **LESS)
+@register_metric("busy_cpus", "CPUs", **LESS)
 def busy_cpus(record: RunRecord) -> float | None:
     """CPU time of this process / wall time in the timed loop."""
     return _ratio(record.measured.loop_cpu_seconds, record.measured.loop_seconds)
 
 
-@register_metric("images/CPU second")
+@register_metric("images_per_cpu_second", "images/CPU second")
 def images_per_cpu_second(record: RunRecord) -> float | None:
     """Global batch / `cpu_seconds_per_step`; for evaluation runs, images / CPU time of the loop;
     unknown in jobs of several processes.
@@ -254,6 +255,7 @@ def _input_wait_line(summary: Summary) -> str:
 
 
 @register_metric(
+    "input_wait_fraction",
     "share", always=True, relative=False, threshold=0.02, line=_input_wait_line, **LESS
 )
 def input_wait_fraction(record: RunRecord) -> float | None:
@@ -261,7 +263,7 @@ def input_wait_fraction(record: RunRecord) -> float | None:
     return _ratio(record.measured.input_wait_seconds, record.measured.loop_seconds)
 
 
-@register_metric("images/sec", **FASTER)
+@register_metric("input_images_per_sec", "images/sec", **FASTER)
 def input_images_per_sec(record: RunRecord) -> float | None:
     """Examples per second that the input pipelines of all workers deliver without training (the
     last stage in `input_stages`).
@@ -274,7 +276,7 @@ def _peak_memory_line(summary: Summary) -> str:
     return "" if peak is None else f"{format_bytes(peak)} peak memory"
 
 
-@register_metric("bytes", always=True, line=_peak_memory_line, **_OF_MEMORY)
+@register_metric("peak_memory_bytes", "bytes", always=True, line=_peak_memory_line, **_OF_MEMORY)
 def peak_memory_bytes(record: RunRecord) -> int | None:
     """Peak memory: on GPUs, of the fullest device; on a CPU, of the process."""
     return record.measured.peak_memory_bytes
@@ -289,7 +291,7 @@ def _energy_line(summary: Summary) -> str:
     return f"{line} ({summary.energy_source}, all processes)"
 
 
-@register_metric("J", always=True, line=_energy_line, **LESS)
+@register_metric("energy_joules", "J", always=True, line=_energy_line, **LESS)
 def energy_joules(record: RunRecord) -> float | None:
     """Energy that processors and GPUs used in the timed loop. Only readable energy counters are
     included.
@@ -299,19 +301,19 @@ def energy_joules(record: RunRecord) -> float | None:
     return sum(known) if known else None
 
 
-@register_metric("J", always=True, **LESS)
+@register_metric("joules_per_image", "J", always=True, **LESS)
 def joules_per_image(record: RunRecord) -> float | None:
     """`energy_joules` / images of the timed loop."""
     return _ratio(energy_joules(record), record.measured.loop_images)
 
 
-@register_metric("", **_SOURCE)
+@register_metric("energy_source", "", **_SOURCE)
 def energy_source(record: RunRecord) -> str | None:
     """The energy counters that `energy_joules` was read from."""
     return record.measured.energy_source
 
 
-@register_metric("s", **QUICKER)
+@register_metric("time_to_accuracy_seconds", "s", **QUICKER)
 def time_to_accuracy_seconds(record: RunRecord) -> float | None:
     """Wall time from the start of the timed loop to the end of the first evaluation that reached
     the target of any metric.
@@ -326,7 +328,7 @@ def time_to_accuracy_seconds(record: RunRecord) -> float | None:
     return next((evaluation.wall_seconds for evaluation in reached), None)
 
 
-@register_metric("loss", key="", relative=False, threshold=0.0, **LESS)
+@register_metric("final_loss", "loss", key="", relative=False, threshold=0.0, **LESS)
 def final_loss(record: RunRecord) -> float | None:
     """Loss of the last timed step; unknown for `--forward_only` runs."""
     return record.last_loss
@@ -386,8 +388,8 @@ def _register_percentiles(
     for share, threshold in _SHARES.items():
         few = f"; unknown for fewer than {stats.FEWEST_FOR_P99} values" if share == 99 else ""
         register_metric(
+            f"{name}_p{share}_seconds",
             "s",
-            name=f"{name}_p{share}_seconds",
             about=f"{share}th percentile (nearest rank) of {about}{few}",
             threshold=threshold,
             line=partial(_percentiles_line, name, title, advice) if share == 50 else None,

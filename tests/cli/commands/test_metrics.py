@@ -92,9 +92,9 @@ def test_a_faulty_metric_costs_no_record(lenet_runs, capsys):
         ("é", "cannot be the name of a column"),
     ):
         with pytest.raises(UsageError, match=f"'{name}' {reason}"):
-            register_metric("s", name=name)(value)
-    register_metric("s", name="broken")(value)
-    register_metric("s", name="wrong")(lambda record: [1.0])
+            register_metric(name, "s")(value)
+    register_metric("broken", "s")(value)
+    register_metric("wrong", "s")(lambda record: [1.0])
     record = lenet_runs()(100.0)
     for _ in range(2):  # one warning each
         assert [record.summary()[name] for name in ("broken", "wrong")] == [None, None]
