@@ -82,7 +82,7 @@ def refuse_with(flags: Names, other: str, why: str) -> FlagRule[HasFlags]:
 
 
 def one_of_two(flag: str, other: str) -> FlagRule[HasFlags]:
-    """A rule that refuses the first flag if the other flag, which means the same, is set."""
+    """A rule that refuses the first flag if the other flag is set, too."""
     return refuse_with(flag, other, "; give one of the two")
 
 
@@ -91,6 +91,11 @@ def no_effect(
 ) -> FlagRule[F]:
     """A rule for the notice that given flags have no effect."""
     return FlagRule(_names(flags), lambda facts, _: when(facts), Severity.NOTICE, reason, says)
+
+
+def no_effect_with(flags: Names, other: str, why: str) -> FlagRule[HasFlags]:
+    """A rule for the notice that given flags have no effect because another flag is set."""
+    return no_effect(flags, is_set(other), f"with --{other}{why}")
 
 
 def no_effect_without(flags: Names, other: str) -> FlagRule[HasFlags]:

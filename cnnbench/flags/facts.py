@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cnnbench.base.job import Job
-from cnnbench.base.rules import FlagRule, HasFlags, Names, no_effect, refuse
+from cnnbench.base.rules import FlagRule, HasFlags, Names, no_effect, no_effect_with, refuse
 from cnnbench.optimizers.registry import OptimizerSpec
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
 from cnnbench.variable_mgr.modes import Mode, built_in_names
@@ -100,7 +100,7 @@ def has_one_tower(p: RunFacts) -> bool:
 
 def needs_network(flags: Names) -> FlagRule[HasFlags]:
     """A rule for the notice that flags have no effect in runs that read input only."""
-    return no_effect(flags, lambda p: p.params.input_only, "with --input_only: no network is built")
+    return no_effect_with(flags, "input_only", ": no network is built")
 
 
 def needs_training(flags: Names) -> FlagRule[RunFacts]:

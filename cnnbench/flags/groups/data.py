@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.base.rules import FlagRule, is_set, no_effect, no_effect_without
+from cnnbench.base.rules import FlagRule, no_effect, no_effect_with, no_effect_without
 from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag, names_of_flags, specs_of
 from cnnbench.flags.facts import RunFacts, needs_training
 from cnnbench.flags.groups.runtime import MOST_THREADS
@@ -165,9 +165,7 @@ _READING = tuple(
 )
 
 RULES: tuple[FlagRule[RunFacts], ...] = (
-    no_effect(
-        ("distortions", "augment"), is_set("eval"), "with --eval: they change training images"
-    ),
+    no_effect_with(("distortions", "augment"), "eval", ": they change training images"),
     needs_training(names_of_flags(specs_of(DataParams), RunPart.MIXING)),
     no_effect_without(_READING, "data_dir"),
     no_effect(

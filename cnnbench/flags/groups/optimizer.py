@@ -17,6 +17,7 @@ from cnnbench.optimizers.registry import (
     Constant,
     DeclarationRegistry,
     PiecewiseSchedule,
+    ScheduleSpec,
     parse_piecewise,
 )
 
@@ -184,15 +185,23 @@ def _uses_schedule_of_model(p: RunFacts) -> bool:
     return p.params.init_learning_rate is None and p.params.piecewise_learning_rate_schedule is None
 
 
+def _chosen_schedule(p: RunFacts) -> ScheduleSpec:
+    return SCHEDULES.find(p.params.learning_rate_schedule)
+
+
 def _explain_missing_flags(p: RunFacts) -> str:
     missing = [] if p.params.init_learning_rate is not None else ["init_learning_rate"]
-    missing += SCHEDULES.find(p.params.learning_rate_schedule).missing_flags(p.params)
+    missing += _chosen_schedule(p).missing_flags(p.params)
     return f"needs {' and '.join(f'--{name}' for name in missing)}" if missing else ""
 
 
 def _vanishes_in_fp16(p: RunFacts, flag: str) -> object:
     used = flag in p.numerics.optimizer_spec.normal_in_fp16 and not p.work.only_forward
     return p.params.fp16_vars and used and getattr(p.params, flag) < _SMALLEST_FP16
+
+
+def _is_of_other_optimizer(p: RunFacts, flag: str) -> bool:
+    return flag not in p.numerics.optimizer_spec.flags
 
 
 def rules_of_constants() -> tuple[FlagRule[RunFacts], ...]:
@@ -208,10 +217,7 @@ def rules_of_constants() -> tuple[FlagRule[RunFacts], ...]:
         refuse_with((*decaying, "init_learning_rate"), "piecewise_learning_rate_schedule", ""),
         FlagRule(
             tuple(SCHEDULES.constants),
-            lambda p, flag: (
-                p.params.changed(flag)
-                and flag not in SCHEDULES.find(p.params.learning_rate_schedule).flags
-            ),
+            lambda p, flag: p.params.changed(flag) and flag not in _chosen_schedule(p).flags,
             Severity.REFUSAL,
             lambda p: (
                 f"cannot be used with --learning_rate_schedule={p.params.learning_rate_schedule}, "
@@ -225,7 +231,7 @@ def rules_of_constants() -> tuple[FlagRule[RunFacts], ...]:
         *(
             FlagRule(
                 (flag,),
-                lambda p, name: name not in p.numerics.optimizer_spec.flags,
+                _is_of_other_optimizer,
                 Severity.NOTICE,
                 f"without --optimizer={OPTIMIZERS.users_text(flag)}",
             )
@@ -242,11 +248,8 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     ),
     no_effect(
         "learning_rate_schedule",
-        lambda p: SCHEDULES.find(p.params.learning_rate_schedule).missing_flags(p.params),
-        lambda p: (
-            "without --"
-            + SCHEDULES.find(p.params.learning_rate_schedule).missing_flags(p.params)[0]
-        ),
+        lambda p: _chosen_schedule(p).missing_flags(p.params),
+        lambda p: f"without --{_chosen_schedule(p).missing_flags(p.params)[0]}",
     ),
     no_effect(
         "num_learning_rate_warmup_epochs",

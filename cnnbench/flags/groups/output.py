@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from cnnbench.base import text as labels
-from cnnbench.base.rules import FlagRule, is_set, no_effect, no_effect_without, one_of_two, refuse
+from cnnbench.base.rules import (
+    FlagRule,
+    is_set,
+    no_effect,
+    no_effect_with,
+    no_effect_without,
+    one_of_two,
+    refuse,
+)
 from cnnbench.base.text import Duration
 from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag, names_of_flags, specs_of
 from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, needs_training, runs_only_forward
@@ -245,11 +253,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         "without evaluations: add one of the eval_during_training flags",
         says="logs no eval_accuracy",
     ),
-    no_effect(
-        _PROFILING,
-        is_set("eval"),
-        "with --eval: they show the step of a training or --forward_only",
-    ),
+    no_effect_with(_PROFILING, "eval", ": they show the step of a training or --forward_only"),
     no_effect_without("use_chrome_trace_format", "trace_file"),
     no_effect_without("profile_steps", "profile_json"),
     no_effect_without("benchmark_test_id", "benchmark_log_dir"),

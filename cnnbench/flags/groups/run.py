@@ -11,6 +11,7 @@ from cnnbench.base.rules import (
     always,
     is_set,
     no_effect,
+    no_effect_with,
     no_effect_without,
     one_of_two,
     refuse,
@@ -442,11 +443,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     no_effect_without("eval_interval_secs", "eval"),
     no_effect_without("eval_timeout_secs", "eval_interval_secs"),
     no_effect_without("freeze_when_forward_only", "forward_only"),
-    no_effect(("warmup", "max_warmup_batches"), is_set("eval"), "with --eval: it has no warm-up"),
+    no_effect_with(("warmup", "max_warmup_batches"), "eval", ": it has no warm-up"),
     no_effect("max_warmup_batches", lambda p: p.params.warmup != "auto", "without --warmup=auto"),
-    no_effect(
-        "allow_nonfinite",
-        is_set("eval"),
-        "with --eval: an evaluation never ends because of a loss",
-    ),
+    no_effect_with("allow_nonfinite", "eval", ": an evaluation never ends because of a loss"),
 )

@@ -9,8 +9,8 @@ from functools import partial
 from cnnbench.base.rules import (
     FlagRule,
     always,
-    is_set,
     no_effect,
+    no_effect_with,
     no_effect_without,
     refuse,
     refuse_any_value,
@@ -195,9 +195,5 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         lambda p: p.params.cross_device_ops not in IN_PACKS,
         f"without --cross_device_ops={' or '.join(IN_PACKS)}",
     ),
-    no_effect(
-        _DISTRIBUTING,
-        is_set("eval"),
-        "with --eval: a strategy distributes input only for training batches",
-    ),
+    no_effect_with(_DISTRIBUTING, "eval", ": a strategy distributes input only for training batches"),
 )

@@ -11,6 +11,7 @@ from cnnbench.base.rules import (
     R,
     always,
     no_effect,
+    no_effect_with,
     no_effect_without,
     refuse,
     refuse_any_value,
@@ -398,11 +399,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         "local_parameter_device", lambda p: _running_names(p) if _uses_all_reduce(p) else None
     ),
     no_effect_without(("ps_strategy", "variable_caching"), "ps_hosts"),
-    no_effect(
-        "hierarchical_copy",
-        lambda p: p.params.all_reduce_spec is not None,
-        "with --all_reduce_spec",
-    ),
+    no_effect_with("hierarchical_copy", "all_reduce_spec", ""),
     no_effect(
         "compact_gradient_transfer",
         lambda p: p.params.precision == "fp32",
