@@ -294,6 +294,7 @@ _OF_ONE_STEP = {
     "tfprof_file": "--tfprof_file divides",
     "partitioned_graph_file_prefix": "--partitioned_graph_file_prefix writes",
 }
+_ONE_STEP = "a single step; leave out one of the two flags"
 _ONE_UPDATE = "needs workers that update the variables together; with asynchronous updates, "
 
 
@@ -393,7 +394,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         f"{_ONE_UPDATE}each update is a separate call of a worker",
     ),
     *(
-        refuse("steps_per_execution", is_set(other), f"{does} a single step; leave out one of the two flags")
+        refuse("steps_per_execution", is_set(other), f"{does} {_ONE_STEP}")
         for other, does in _OF_ONE_STEP.items()
     ),
     refuse(
@@ -407,10 +408,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     _rounded_up("num_batches"),
     _rounded_up("num_warmup_batches"),
     needs_network(
-        (
-            *_UPDATING,
-            *("print_training_accuracy", "allow_nonfinite", "freeze_when_forward_only"),
-        )
+        (*_UPDATING, "print_training_accuracy", "allow_nonfinite", "freeze_when_forward_only")
     ),
     needs_training(_UPDATING),
     no_effect("collect_eval_results_async", _never_evaluates, "without an evaluation"),
