@@ -21,6 +21,8 @@ SPEC = "--variable_update=distributed_all_reduce --num_gpus=4 --device=cpu --all
 NCCL = "--variable_update=collective_all_reduce --communication_hint=nccl"
 PIECEWISE = "--piecewise_learning_rate_schedule"
 SCALE = "--precision=fp16 --fp16_loss_scale"
+COORDINATED = "--variable_update=parameter_server_strategy"
+CHIEF = "--job_name=controller --worker_hosts=a:1 --ps_hosts=c:1 --controller_host=d:1"
 DURING = (
     "--eval_during_training_every_n_steps=5",
     "--eval_during_training_every_n_epochs=0.5",
@@ -125,3 +127,22 @@ def test_accepted(line):
 def test_what_runs(flags, running):
     found = check_flags(Params.from_dict(flags)).exchange.running
     assert (None if found is None else str(found)) == running
+
+
+@pytest.mark.parametrize(
+    ("line", "flag"),
+    [
+        # The job, the mode, flags that exclude each other, and then other rules by group.
+        (f"{COORDINATED} --eval --train_dir=d", "variable_update"),
+        (f"{COORDINATED} {CHIEF} --eval --train_dir=d --max_seconds=3", "eval"),
+        ("--max_seconds=3 --num_epochs=1 --stop_at_top_1_accuracy=0.5", "max_seconds"),
+        ("--prefetch_on_device --input_replication=per_replica --eval", "input_replication"),
+        ("--steps_per_execution=2 --eval --train_dir=d --fp16_vars", "steps_per_execution"),
+        ("--fp16_vars --gpu_indices=0,1,2 --num_gpus=2", "fp16_vars"),
+        ("--gpu_indices=0,1,2 --num_gpus=2 --result_json=a --result_csv=a", "gpu_indices"),
+    ],
+)
+def test_one_of_several_refusals_is_reported(line, flag):
+    with pytest.raises(FlagError) as caught:
+        parse_run(line.split())
+    assert caught.value.flag == flag
