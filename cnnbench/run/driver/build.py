@@ -42,10 +42,12 @@ def _build_evaluation(plan: RunPlan, devices: runtime.Devices, console: Console)
     console.lines("Generating evaluation model")
     manager = create_variables(plan, devices)
     inputs = make_inputs(plan, devices)["validation"]
+    evaluator = Evaluator(plan, manager, inputs, make_host_metrics(plan), {})
     return EvaluationWork(
         devices=devices,
         manager=manager,
-        evaluator=Evaluator(plan, manager, inputs, make_host_metrics(plan), {}),
+        notices=tuple(evaluator.notices),
+        evaluator=evaluator,
         checkpoints=make_checkpoints(plan, devices.job, manager, {}, {}),
         exporters=make_exporters(plan, devices.job, manager, {}),
         folder=plan.params.train_dir or "",  # --eval is refused without this flag.
@@ -65,6 +67,8 @@ def _build_steps(plan: RunPlan, devices: runtime.Devices, console: Console) -> F
         devices=devices,
         manager=manager,
         slots=slots,
+        notices=tuple(made.step.notices),
+        warnings=made.step.warnings,
         step=made.step,
         inputs=inputs["train"],
         workers=made.workers,
@@ -77,4 +81,5 @@ def _build_steps(plan: RunPlan, devices: runtime.Devices, console: Console) -> F
     console.lines("Generating evaluation model")
     host = make_host_metrics(plan)
     evaluator = Evaluator(plan, made.evaluated, inputs["validation"], host, averages)
-    return EvaluatedTrainingWork(**vars(work), evaluator=evaluator)
+    parts = {**vars(work), "notices": (*work.notices, *evaluator.notices)}
+    return EvaluatedTrainingWork(**parts, evaluator=evaluator)

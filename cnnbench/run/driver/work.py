@@ -33,9 +33,15 @@ class Step(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltWork(abc.ABC):
-    """What a run does, with its TensorFlow objects. The subclasses are the kinds of work."""
+    """What a run does, with its TensorFlow objects. The subclasses are the kinds of work.
+
+    Attributes:
+      notices, warnings: lines for the user about what was built; warnings by their names.
+    """
 
     devices: runtime.Devices
+    notices: tuple[str, ...] = ()
+    warnings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     @abc.abstractmethod
@@ -46,16 +52,6 @@ class BuiltWork(abc.ABC):
     def worker_group(self) -> WorkerGroup | None:
         """The workers of the job, if each worker runs its own step; otherwise None."""
         return None
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Lines for the user about what was built."""
-        return ()
-
-    @property
-    def warnings(self) -> Mapping[str, str]:
-        """Warnings for the user about what was built, by their names."""
-        return {}
 
     def record_sizes(self, measurements: Measurements) -> None:
         """Records what the work has: variables, operations, and the network traffic of a step."""
@@ -161,27 +157,12 @@ class EvaluationWork(NetworkWork):
         """The input of the evaluations."""
         return (self.evaluator.inputs,)
 
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Lines for the user about the evaluation."""
-        return tuple(self.evaluator.notices)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardWork(LoopWork, NetworkWork):
     """Runs forward passes of a network."""
 
     step: TrainStep
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Lines for the user about the step."""
-        return tuple(self.step.notices)
-
-    @property
-    def warnings(self) -> Mapping[str, str]:
-        """Warnings for the user about the step, by their names."""
-        return self.step.warnings
 
     def record_sizes(self, measurements: Measurements) -> None:
         """Records also the operations that reduce gradients, and the network traffic of a step."""
@@ -227,11 +208,6 @@ class EvaluatedTrainingWork(TrainingWork):
     def sources(self) -> tuple[InputSource, ...]:
         """The inputs of the step and of the evaluations."""
         return (self.inputs, self.evaluator.inputs)
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Lines for the user about the step and the evaluation."""
-        return (*self.step.notices, *self.evaluator.notices)
 
 
 Work: TypeAlias = InputWork | EvaluationWork | ForwardWork
