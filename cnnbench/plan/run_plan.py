@@ -31,7 +31,13 @@ from cnnbench.machine.cpu import Host, available_cpu_count
 from cnnbench.plan.network import NetworkPlan
 from cnnbench.plan.place import ADDRESSES, PlaceInJob, WorkKind
 from cnnbench.plan.setup import GradientExchangePlan, NumericsPlan
-from cnnbench.plan.training import InputPlan, LearningRates, RunLength, make_rates
+from cnnbench.plan.training import (
+    InputPlan,
+    LearningRates,
+    RunLength,
+    make_rates,
+    plan_input,
+)
 from cnnbench.records.codec import encode
 from cnnbench.variable_mgr.modes import Reduction
 
@@ -147,15 +153,24 @@ class RunPlan:
 
     @cached_property
     def input(self) -> InputPlan:
-        """The input data, its preprocessing, and its distribution among workers."""
-        return InputPlan.resolved(
-            self.params,
-            self.work,
-            self.network,
-            self.length,
-            towers=self.place.job.towers_per_worker,
-            dtype=self.numerics.dtype,
-        )
+        """The input data and its preprocessing."""
+        towers, dtype = self.place.job.towers_per_worker, self.numerics.dtype
+        return plan_input(self.params, self.work, self.network, self.length, towers, dtype)
+
+    @property
+    def distributes_by_strategy(self) -> bool:
+        """Whether a tf.distribute strategy distributes the training batches.
+
+        If not, each tower fetches its own batches.
+        """
+        return self.params.input_distribution == "strategy" and self.params.data_dir is not None
+
+    @property
+    def computes_metrics_in_child(self) -> bool:
+        """Whether a separate process computes metrics that need all examples of an evaluation."""
+        # It helps only if this process has other work meanwhile.
+        goes_on = self.work.trains or self.params.eval_interval_secs
+        return bool(self.params.collect_eval_results_async and goes_on)
 
     def reduction_names(self, *, on_gpu: bool) -> tuple[str, ...]:
         """Names of the algorithms that reduce the gradients; empty if towers exchange none.

@@ -443,74 +443,47 @@ def _piecewise_schedule(boundaries: Sequence[int], rates: Sequence[float]) -> Sc
     return lambda step: rates[bisect.bisect_left(boundaries, step)]
 
 
-# The input of a run: data, preprocessing, and the distribution to devices and workers.
+# The input of a run: data and preprocessing.
 
 
-@dataclass(frozen=True, kw_only=True)
-class InputPlan:
-    """The input pipelines of a run, for training and for evaluation.
+class InputPlan(NamedTuple):
+    """The inputs of one worker that reads all data, for training and for evaluation.
 
-    Attributes:
-      training, validation: inputs of one worker that reads all data, without the fields that depend
-        on the worker, its devices and its threads.
-      by_strategy: whether a tf.distribute strategy distributes the training batches. If not, each
-        tower fetches its own batches.
-      metrics_in_process: whether metrics that need all examples are computed in a separate process.
+    The fields that depend on the worker, its devices and its threads have their defaults.
     """
 
     training: InputSpec
     validation: InputSpec
-    by_strategy: bool
-    metrics_in_process: bool
 
-    @classmethod
-    def resolved(
-        cls,
-        flags: Params,
-        work: WorkKind,
-        network: NetworkPlan,
-        length: RunLength,
-        *,
-        towers: int,
-        dtype: str,
-    ) -> InputPlan:
-        """Resolves the input that the flags select.
 
-        `towers` is the number of towers of one worker, `dtype` the type of real features.
-        """
+def plan_input(
+    flags: Params, work: WorkKind, network: NetworkPlan, length: RunLength, towers: int, dtype: str
+) -> InputPlan:
+    """Resolves the input that the flags select.
 
-        # Forward passes do not mix images, because only a training loss uses mixed labels.
-        unmixed = (
-            dict.fromkeys(names_of_flags(FLAGS, RunPart.MIXING), 0.0) if work.only_forward else {}
+    `towers` is the number of towers of one worker, `dtype` the type of real features.
+    """
+    # Forward passes do not mix images, because only a training loss uses mixed labels.
+    unmixed = dict.fromkeys(names_of_flags(FLAGS, RunPart.MIXING), 0.0) if work.only_forward else {}
+
+    def spec(training: bool) -> InputSpec:
+        return InputSpec.from_flags(
+            flags,
+            **unmixed,
+            dataset=network.dataset,
+            subset="train" if training else "validation",
+            batch_per_device=length.batch_per_device if training else length.eval_batch_per_device,
+            num_devices=towers,
+            passes=length.passes if training else 1,
+            shard_files=training and flags.auto_shard_policy == "file",
+            image_size=getattr(network.model, "image_size", 0),
+            channels=network.model.channels,
+            num_classes=network.dataset.num_classes,
+            examples=network.examples,
+            elements=network.spec.elements,
+            preprocess=network.preprocess(training=training),
+            seed=flags.tf_random_seed,
+            dtype=dtype,
         )
 
-        def spec(training: bool) -> InputSpec:
-            return InputSpec.from_flags(
-                flags,
-                **unmixed,
-                dataset=network.dataset,
-                subset="train" if training else "validation",
-                batch_per_device=(
-                    length.batch_per_device if training else length.eval_batch_per_device
-                ),
-                num_devices=towers,
-                passes=length.passes if training else 1,
-                shard_files=training and flags.auto_shard_policy == "file",
-                image_size=getattr(network.model, "image_size", 0),
-                channels=network.model.channels,
-                num_classes=network.dataset.num_classes,
-                examples=network.examples,
-                elements=network.spec.elements,
-                preprocess=network.preprocess(training=training),
-                seed=flags.tf_random_seed,
-                dtype=dtype,
-            )
-
-        # Computing metrics in a child process helps only if this process has other work meanwhile.
-        goes_on = work.trains or flags.eval_interval_secs
-        return cls(
-            training=spec(training=True),
-            validation=spec(training=False),
-            by_strategy=flags.input_distribution == "strategy" and flags.data_dir is not None,
-            metrics_in_process=bool(flags.collect_eval_results_async and goes_on),
-        )
+    return InputPlan(training=spec(training=True), validation=spec(training=False))

@@ -138,7 +138,7 @@ def test_a_strategy_distributes_only_input_that_is_read(
     flags = {"variable_update": "mirrored_strategy", "num_gpus": 2, "batch_size": 2}
     flags |= {"input_distribution": distribution, "model": "resnet20", "data_name": "cifar10"}
     plan = make_plan(Params(**flags, data_dir=str(small_set("cifar10")) if reads else None))
-    assert plan.input.by_strategy == by_strategy
+    assert plan.distributes_by_strategy == by_strategy
 
 
 @pytest.mark.parametrize(

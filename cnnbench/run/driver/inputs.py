@@ -41,7 +41,7 @@ def _make_input(
         # Only one worker evaluates, because other workers may be lost before the evaluation.
         workers, shards = workers[:1], 1
     distribution: InputDistribution | None = None
-    if training and plan.input.by_strategy:
+    if training and plan.distributes_by_strategy:
         assert isinstance(manager, StrategyVariableMgr)
         distribution = InputDistribution(manager.strategy, plan.params)
         if not distribution.by_pipeline:

@@ -99,7 +99,7 @@ class TrainingEvaluations(SuspendingObserver):
                 **evaluated.means,
             }
             if target.metric not in metrics:
-                if plan.input.metrics_in_process:
+                if plan.computes_metrics_in_child:
                     self._unjudged = evaluated
                     return False
                 metrics = evaluated.metrics
