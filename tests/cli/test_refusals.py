@@ -6,6 +6,7 @@ file. The sentences stand in golden/refusals.txt.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -18,8 +19,12 @@ from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 from short_runs import NETWORKS
 from step_profiles import Profiles
 
+from cnnbench.base.rules import FlagRule, Severity
 from cnnbench.cli import main
 from cnnbench.cli.commands import COMMANDS
+from cnnbench.errors import FlagError
+from cnnbench.plan.rules import rules_of_run
+from cnnbench.variable_mgr.modes import BUILT_IN
 
 GOLDEN = Path(__file__).parent / "golden" / "refusals.txt"
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("quick_answers")]
@@ -146,6 +151,12 @@ run DURING --model=resnet50 --stop_at=top_1:0.7 \
 run DURING --eval_during_training_every_n_epochs=1 | --eval_during_training_every_n_epochs
 run DURING --eval_during_training_at_specified_steps=5,9 | --eval_during_training_at_specified_steps
 run DURING --eval_during_training_at_specified_epochs=1 | --eval_during_training_at_specified_epochs
+run --eval_during_training_every_n_epochs=1 \
+    --eval_during_training_at_specified_steps=5 | --eval_during_training_at_specified_steps
+run --eval_during_training_every_n_epochs=1 \
+    --eval_during_training_at_specified_epochs=1 | --eval_during_training_at_specified_epochs
+run --eval_during_training_at_specified_steps=5 \
+    --eval_during_training_at_specified_epochs=1 | --eval_during_training_at_specified_epochs
 run DURING --forward_only | --eval_during_training_every_n_steps
 run DURING --eval --train_dir=d | --eval_during_training_every_n_steps
 run --input_only | --input_only
@@ -193,6 +204,9 @@ run --profile_json=x NO_WARMUP | --profile_json
 run --trace_file=x NO_WARMUP | --trace_file
 run --tfprof_file=x NO_WARMUP | --tfprof_file
 run --profile_json=x --trace_file=y | --profile_json
+run --profile_json=x --tfprof_file=y | --profile_json
+run --profile_json=x --profile_layers=y.txt | --profile_json
+run --profile_json=x --partitioned_graph_file_prefix=y | --profile_json
 run --profile_json=x --profile_steps=0 | --profile_steps
 # Flags that a model or a data set does not support
 run --data_name=cifar10 --data_dir=. --input_preprocessor=official_models_imagenet \
@@ -315,6 +329,7 @@ run --gpu_indices=1,1 --num_gpus=2 | --gpu_indices
 run --gpu_indices=0,1,2 --num_gpus=2 | --gpu_indices
 run PARTS --gpus_per_card=0 | --gpus_per_card
 run PARTS --allow_growth | --allow_growth
+run ME RING --device=gpu --num_gpus=3 --gpus_per_card=2 | --gpus_per_card
 run PARTS --variable_update=replicated --all_reduce_spec=nccl | --all_reduce_spec
 run PARTS --variable_update=replicated --all_reduce_spec=nccl/xring | --all_reduce_spec
 run PARTS --variable_update=mirrored_strategy --cross_device_ops=nccl | --cross_device_ops
@@ -341,6 +356,9 @@ run COORDINATED CHIEF --data_dir=x --num_inter_threads=3 | --num_inter_threads
 run COORDINATED CHIEF --data_dir=. --data_name=imagenet --on_bad_record=skip | --on_bad_record
 run COORDINATED CHIEF --eval --train_dir=x | --eval
 run COORDINATED CHIEF --forward_only | --forward_only
+run COORDINATED CHIEF --input_only --data_dir=x | --input_only
+run COORDINATED CHIEF --train_dir=x --summary_verbosity=1 \
+    --save_summaries_steps=2 | --save_summaries_steps
 run COORDINATED CHIEF --gradient_accumulation_steps=2 | --gradient_accumulation_steps
 run ME ASYNCHRONOUS --gradient_accumulation_steps=2 | --gradient_accumulation_steps
 run --gradient_accumulation_steps=2 --forward_only | --gradient_accumulation_steps
@@ -352,6 +370,7 @@ run ME ASYNCHRONOUS --steps_per_execution=2 | --steps_per_execution
 run --steps_per_execution=2 --eval --train_dir=x | --steps_per_execution
 run --steps_per_execution=2 --input_only --data_dir=x | --steps_per_execution
 run --steps_per_execution=2 --profile_layers=x.txt | --steps_per_execution
+run --steps_per_execution=2 --profile_json=x | --steps_per_execution
 run --steps_per_execution=2 --tfprof_file=x | --steps_per_execution
 run --steps_per_execution=2 --partitioned_graph_file_prefix=x | --steps_per_execution
 run --steps_per_execution=0 | --steps_per_execution
@@ -856,9 +875,34 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def _key(rule):
+    """What identifies a rule, also if its table is made anew."""
+    reason = rule.reason if isinstance(rule.reason, str) else rule.reason.__code__
+    return rule.flags, reason
+
+
+@pytest.fixture
+def refusing(monkeypatch):
+    """Keys of the rules about flags that have refused a flag."""
+    explain, found = FlagRule.explain, set()
+
+    def recorded(rule, facts):
+        try:
+            reason = explain(rule, facts)
+        except FlagError:
+            found.add(_key(rule))
+            raise
+        if reason:
+            found.add(_key(rule))
+        return reason
+
+    monkeypatch.setattr(FlagRule, "explain", recorded)
+    return found
+
+
 @pytest.mark.usefixtures("quick_answers")
 @pytest.mark.parametrize("command", COMMANDS)
-def test_wrong_use_is_one_line_and_changes_nothing(command, place, monkeypatch, capsys):
+def test_wrong_use_is_one_line_and_changes_nothing(command, place, refusing, monkeypatch, capsys):
     monkeypatch.chdir(place)
     before = contents(place)
     wrong, told = [], {}
@@ -874,6 +918,12 @@ def test_wrong_use_is_one_line_and_changes_nothing(command, place, monkeypatch, 
             wrong.append(f"{long}: {err}names not {named}")
     assert not wrong, "\n".join(wrong)
     assert contents(place) == before
+    if command == "run":
+        rules = itertools.chain(*(rules_of_run(mode) for mode in BUILT_IN))
+        refusals = {_key(rule): rule.flags for rule in rules if rule.severity is Severity.REFUSAL}
+        untried = [flags for key, flags in refusals.items() if key not in refusing]
+        # The rule about --use_fp16 is for Python; the parser refuses it on command lines.
+        assert untried == [("use_fp16",)], f"{__file__}: TABLE needs a row for each of these flags"
     sentences(GOLDEN, told, {words for name in COMMANDS for words, _ in rows(name)})
 
 
