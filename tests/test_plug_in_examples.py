@@ -4,6 +4,7 @@ installed package brings them without a flag.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable
@@ -65,6 +66,17 @@ def rng() -> np.random.Generator:
 def test_every_kind_has_an_example() -> None:
     assert EXAMPLES.keys() == KINDS.keys()
     assert {*KINDS.values()} == plugins._kinds.keys()
+
+
+@pytest.mark.parametrize("heading", EXAMPLES)
+def test_the_name_is_the_first_argument_of_the_decorator(heading: str, tmp_path: Path) -> None:
+    path = tmp_path / "example.py"
+    path.write_text(EXAMPLES[heading])
+    nodes = ast.walk(ast.parse(EXAMPLES[heading]))
+    decorators = [one for node in nodes for one in getattr(node, "decorator_list", ())]
+    (name,) = (one.args[0].value for one in decorators if isinstance(one, ast.Call))
+    (registered,) = plugins.load_plugin_file(str(path))[KINDS[heading]]
+    assert name == registered or name in registered
 
 
 def test_network(load: Load, rng: np.random.Generator) -> None:
