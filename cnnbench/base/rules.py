@@ -59,9 +59,7 @@ class FlagRule(Generic[F]):
         return self.reason if isinstance(self.reason, str) else self.reason(facts) or ""
 
 
-def refuse(
-    flags: Names, when: Callable[[R], object], reason: Reason[R]
-) -> FlagRule[R]:
+def refuse(flags: Names, when: Callable[[R], object], reason: Reason[R]) -> FlagRule[R]:
     """A rule that refuses a flag with any value but its default."""
     return FlagRule(
         _names(flags),

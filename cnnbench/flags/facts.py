@@ -1,7 +1,7 @@
 """What rules about flags see of the plan of a run, and rules that several groups of flags share.
 
-The facts are those of `cnnbench.plan.RunPlan` before its network and its data are known. Each group
-of flags (`cnnbench.flags.groups`) may have two tables of rules: `CONFLICTS`, flags that exclude each
+The facts are those of `cnnbench.plan.RunPlan` before its network and its data are known. A group of
+flags (`cnnbench.flags.groups`) may have two tables of rules: `CONFLICTS`, flags that exclude each
 other, and `RULES`. `cnnbench.plan.rules` collects the tables.
 """
 

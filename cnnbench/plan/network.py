@@ -152,6 +152,7 @@ def _explain_unreachable_url(path: str) -> str:
 
 # Flags that the network or the data set refuses.
 
+
 class _BatchFacts(Protocol):
     @property
     def batch_per_device(self) -> int: ...
@@ -265,9 +266,7 @@ def _unsupported(
 
 
 RULES: tuple[FlagRule[NetworkFacts], ...] = (
-    _unsupported(
-        "aux_head", lambda p: p.network.model.aux_head is None, "has no auxiliary head"
-    ),
+    _unsupported("aux_head", lambda p: p.network.model.aux_head is None, "has no auxiliary head"),
     _unsupported(
         "recompute",
         lambda p: p.network.spec.recomputed_flops_per_image is None,

@@ -282,7 +282,7 @@ def test_a_newest_checkpoint_that_cannot_be_read_is_not_passed_over(store, monke
 
 def test_a_file_system_that_does_not_answer(store, monkeypatch, capsys):
     monkeypatch.setenv("STORE_DELAY", "1")
-    monkeypatch.setattr(setup, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(network, "_ANSWER_SECONDS", 0.1)
     line = refused(capsys, "--data_dir=store://files", "--device=cpu")
     assert line == "--data_dir=store://files: cannot be reached: no answer within 0.1 s"
     for thread in threading.enumerate():

@@ -20,9 +20,7 @@ from cnnbench.variable_mgr.modes import find_mode
 
 GOLDEN = Path(__file__).parent / "golden" / "notices.txt"
 UNUSED = [
-    rule
-    for rule in rules_of_run(find_mode("replicated"))
-    if rule.severity is Severity.NOTICE
+    rule for rule in rules_of_run(find_mode("replicated")) if rule.severity is Severity.NOTICE
 ]
 SHORT = {
     "EVAL": "--eval --train_dir=d",

@@ -212,9 +212,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         "profiles or saves a warm-up step; leave out --num_warmup_batches=0",
     ),
     *(  # TensorFlow can run only one profiler at a time.
-        one_of_two("profile_json", other)
-        for other in _OF_WARM_UP
-        if other != "profile_json"
+        one_of_two("profile_json", other) for other in _OF_WARM_UP if other != "profile_json"
     ),
     # Notices.
     needs_network(

@@ -195,5 +195,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         lambda p: p.params.cross_device_ops not in IN_PACKS,
         f"without --cross_device_ops={' or '.join(IN_PACKS)}",
     ),
-    no_effect_with(_DISTRIBUTING, "eval", ": a strategy distributes input only for training batches"),
+    no_effect_with(
+        _DISTRIBUTING, "eval", ": a strategy distributes input only for training batches"
+    ),
 )

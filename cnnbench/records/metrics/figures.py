@@ -82,7 +82,9 @@ def _throughput_without_timed_steps(run: RunRecord) -> float | None:
 _OF_MEMORY: dict[str, Any] = {"threshold": 0.05, "least": 16 * 2**20, **LESS}
 
 
-@register_metric("memory", "bytes", key="", by_default=True, followed=False, gates=True, **_OF_MEMORY)
+@register_metric(
+    "memory", "bytes", key="", by_default=True, followed=False, gates=True, **_OF_MEMORY
+)
 def memory(record: RunRecord) -> float | None:
     """Peak memory; the same as `peak_memory_bytes`."""
     peak = record.measured.peak_memory_bytes
@@ -91,7 +93,9 @@ def memory(record: RunRecord) -> float | None:
 
 # Start-up time depends on disks and caches, so it must not decide the exit code of a CI job.
 @register_metric("startup_seconds", "s", key="", threshold=0.2, **QUICKER)
-@register_metric("startup", "seconds", key="", by_default=True, followed=False, threshold=0.2, **QUICKER)
+@register_metric(
+    "startup", "seconds", key="", by_default=True, followed=False, threshold=0.2, **QUICKER
+)
 def startup(record: RunRecord) -> float | None:
     """Time to import TensorFlow, to build the step (variables, input, tracing) and to run the first
     step.
@@ -137,13 +141,17 @@ def images_per_sec(record: RunRecord) -> float | None:
     return None if (speed := _speed_statistics(record)) is None else speed.mean
 
 
-@register_metric("images_per_sec_uncertainty", "images/sec", always=True, relative=False, threshold=0.0, **LESS)
+@register_metric(
+    "images_per_sec_uncertainty", "images/sec", always=True, relative=False, threshold=0.0, **LESS
+)
 def images_per_sec_uncertainty(record: RunRecord) -> float | None:
     """Standard error of the mean speed: standard deviation of the steps' speeds / √n."""
     return None if (speed := _speed_statistics(record)) is None else speed.uncertainty
 
 
-@register_metric("images_per_sec_jitter", "images/sec", always=True, relative=False, threshold=0.0, **LESS)
+@register_metric(
+    "images_per_sec_jitter", "images/sec", always=True, relative=False, threshold=0.0, **LESS
+)
 def images_per_sec_jitter(record: RunRecord) -> float | None:
     """Variation of the speed between steps: 1.4826 · median absolute deviation of the speeds of the
     timed steps.
@@ -157,7 +165,9 @@ def images_per_sec_median(record: RunRecord) -> float | None:
     return _ratio(_global_batch(record), step_seconds(record))
 
 
-@register_metric("total_images_per_sec", "images/sec", always=True, step="over the timed loop", **FASTER)
+@register_metric(
+    "total_images_per_sec", "images/sec", always=True, step="over the timed loop", **FASTER
+)
 def total_images_per_sec(record: RunRecord) -> float | None:
     """Images / wall time of the timed loop, including input, printing and checkpoints, but not
     evaluations.
@@ -181,7 +191,9 @@ def _achieved_flops_and_mfu_line(summary: Summary) -> str:
     return line
 
 
-@register_metric("achieved_flops_per_sec", "FLOP/s", always=True, line=_achieved_flops_and_mfu_line, **FASTER)
+@register_metric(
+    "achieved_flops_per_sec", "FLOP/s", always=True, line=_achieved_flops_and_mfu_line, **FASTER
+)
 def achieved_flops_per_sec(record: RunRecord) -> float | None:
     """`images_per_sec` · FLOPs per image, of training or, with `--forward_only`, of the forward
     pass.
@@ -256,7 +268,12 @@ def _input_wait_line(summary: Summary) -> str:
 
 @register_metric(
     "input_wait_fraction",
-    "share", always=True, relative=False, threshold=0.02, line=_input_wait_line, **LESS
+    "share",
+    always=True,
+    relative=False,
+    threshold=0.02,
+    line=_input_wait_line,
+    **LESS,
 )
 def input_wait_fraction(record: RunRecord) -> float | None:
     """Share of the timed loop in which the job waits for input."""
