@@ -140,7 +140,7 @@ def test_notice_where_a_flag_changes_nothing(flag, idle, busy):
         ("SPEC=copy/xring --all_reduce_group_size=1", ["--all_reduce_spec"]),
         (
             "SPEC=copy/xring --all_reduce_group_size=2",
-            ["--all_reduce_group_size", "--all_reduce_spec"],
+            ["--all_reduce_spec", "--all_reduce_group_size"],
         ),
         ("SPEC=copy --allreduce_merge_scope=2", ["--allreduce_merge_scope"]),
         ("SPEC=copy --allreduce_merge_scope=1", []),
