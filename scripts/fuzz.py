@@ -6,8 +6,8 @@ Runs the targets of tests/fuzz/targets.py in rotation, in processes that may cra
 case that takes more than ten seconds is killed. A finding is printed with the command that repeats
 it. The exit status is 0 without findings, 1 with findings, 2 for wrong use.
 
-A test edits journals of whole campaigns; this command edits each journal 200 times:
-JOURNAL_EDITS=200 scripts/test tests/cli/commands/test_going_on.py -k edited_journal
+A test damages files of whole campaigns; this command does so 200 times for each campaign:
+JOURNAL_EDITS=200 scripts/test tests/cli/commands/test_going_on.py -k damaged_journal
 """
 
 from __future__ import annotations

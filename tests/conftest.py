@@ -32,7 +32,7 @@ from registries import forget_packages, kept
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import run_code
-from cnnbench.campaigns.processes import campaign, child, results_dir
+from cnnbench.campaigns.processes import campaign, child, identity
 from cnnbench.cli import main
 from cnnbench.flags import Params
 from cnnbench.flags.groups.all_reduce import AllReduceParams
@@ -544,7 +544,7 @@ def quick_processes(monkeypatch, _stand_ins):
     monkeypatch.setattr(environment, "collect", facts)
     monkeypatch.setattr(campaign, "execute", functools.partial(execute, stand_ins=_stand_ins))
     monkeypatch.setattr(repository, "cnnbench_checkout", _own_subject)
-    monkeypatch.setattr(results_dir, "source_digest", _own_sources)
+    monkeypatch.setattr(identity, "source_digest", _own_sources)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no test cuts the power
 
 

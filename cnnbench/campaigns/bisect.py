@@ -60,12 +60,8 @@ from cnnbench.campaigns.ab.side import AbSide, choose_time_slice_seconds, resolv
 from cnnbench.campaigns.processes.answers import store_answer, stored_answers
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, last_output_text
 from cnnbench.campaigns.processes.child import Command, execute, log_tail
-from cnnbench.campaigns.processes.results_dir import (
-    PROCESS,
-    CampaignKind,
-    Journal,
-    ResultsFolder,
-)
+from cnnbench.campaigns.processes.journal import JOURNAL, PROCESS, Journal
+from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import (
     ComparedConfiguration,
@@ -365,7 +361,7 @@ class BisectionSettings:
     pairing: str
 
 
-BISECT = CampaignKind(command="bisect", noun="bisection", journal="bisect.jsonl")
+BISECT = CampaignKind(command="bisect", noun="bisection")
 """Kind of campaign for bisections. The journal contains the commits that cannot be measured. Every
 other commit has a folder of `cnnbench ab`, named by its hash. The answer about a commit is computed
 from this folder, so `report` and `history` can read the whole bisection.
@@ -796,7 +792,7 @@ def stored_result(folder: Path) -> tuple[Answer, list[Section]] | None:
     """
     for answer, section in stored_answers(BISECT, folder):
         return answer, [section]
-    if BISECT.last_identity(Journal(folder / BISECT.journal).read()) is None:
+    if BISECT.last_identity(Journal(folder / JOURNAL).read()) is None:
         return None
     more = "cnnbench bisect with the same arguments and --resume continues it"
     return Answer(_TITLE, "The bisection has not ended", "unsure", (more,)), []

@@ -26,12 +26,8 @@ from cnnbench.campaigns.ab.side import (
     resolve_flags,
 )
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, run_process
-from cnnbench.campaigns.processes.results_dir import (
-    LOGS,
-    CampaignIdentity,
-    CampaignKind,
-    ResultsFolder,
-)
+from cnnbench.campaigns.processes.identity import CampaignIdentity
+from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.flags.params import ONLY_CHECK
@@ -41,7 +37,7 @@ from cnnbench.machine import facts as environment
 from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.run import RunRecord
 
-REPEATS = CampaignKind(command="run", subfolders=(LOGS,), named_files=(f"{LOGS}/*", "r[0-9]*.json"))
+REPEATS = CampaignKind(command="run", subfolders=(LOGS,))
 """Kind of campaign for repeated runs. DIR/rNUMBER.json is the record of a process."""
 
 FEWEST_STEPS, MOST_STEPS = 10, 100_000

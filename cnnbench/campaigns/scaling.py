@@ -30,13 +30,12 @@ from cnnbench.campaigns.processes.campaign import (
     run_process,
 )
 from cnnbench.campaigns.processes.child import ResolvedRun
-from cnnbench.campaigns.processes.results_dir import (
+from cnnbench.campaigns.processes.identity import (
     CampaignIdentity,
-    CampaignKind,
     ConfigurationIdentity,
-    ResultsFolder,
     identity_values,
 )
+from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.lab.predict.predict import Interconnect, NotPredictedError, gradient_tensors
 from cnnbench.plan import RunPlan
@@ -98,7 +97,6 @@ SCALING = CampaignKind(
     shared=True,
     log="{}/command.log",
     pending="{}/command.pending",
-    named_files=tuple(f"{name}-*{end}" for name in ("workers", "alone") for end in (".json", "/*")),
 )
 """Kind of campaign for scaling. Each job and repeat has a record and a folder of logs."""
 

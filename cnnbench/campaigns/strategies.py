@@ -25,13 +25,8 @@ from cnnbench.campaigns.processes.campaign import (
     run_process,
 )
 from cnnbench.campaigns.processes.child import ResolvedRun
-from cnnbench.campaigns.processes.results_dir import (
-    LOGS,
-    CampaignIdentity,
-    CampaignKind,
-    ResultsFolder,
-    configuration_identity,
-)
+from cnnbench.campaigns.processes.identity import CampaignIdentity, configuration_identity
+from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.campaigns.sweep import NOT_IN_TRIALS
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 from cnnbench.flags import ParsedArgs, args_from_values, parse_flag_texts
@@ -296,12 +291,7 @@ def campaign_identity(
     )
 
 
-STRATEGIES = CampaignKind(
-    command="strategies",
-    noun="comparison",
-    subfolders=(LOGS,),
-    named_files=(f"{LOGS}/*", "*/r[0-9]*.json", "*/weights.json"),
-)
+STRATEGIES = CampaignKind(command="strategies", noun="comparison", subfolders=(LOGS,))
 """Kind of campaign for comparisons of modes. DIR/MODE contains a record per round, and
 DIR/strategies.json contains the rows.
 """

@@ -68,7 +68,8 @@ from cnnbench.campaigns.processes.child import (
     resolve_all_reduce,
     source_digest,
 )
-from cnnbench.campaigns.processes.results_dir import PROCESS, CampaignKind, ResultsFolder
+from cnnbench.campaigns.processes.journal import PROCESS
+from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.campaigns.suite import (
     AUTO,
     BatchSizeSearch,
@@ -294,13 +295,7 @@ _NAME = re.compile(r".+\.[0-9a-f]{12}\.r\d+\.[\dTZ]{22}")
 
 
 SWEEP = CampaignKind(
-    command="sweep",
-    noun="sweep",
-    journal="sweep.jsonl",
-    shared=True,
-    log="{}.log",
-    pending="{}.pending",
-    named_files=(f"*.{'[0-9a-f]' * 12}.r[0-9]*.*",),
+    command="sweep", noun="sweep", shared=True, log="{}.log", pending="{}.pending"
 )
 """Kind of campaign for sweeps. A folder contains records and logs, possibly of several suites."""
 
@@ -527,7 +522,7 @@ class Sweep:
             place=lambda document, lost: self._add_sweep_placement(document, item, path),
             facts={
                 **{"key": case.key, "case": case.name, "repeat": item.repeat},
-                **({"batch_size": batch_size} if trial else {"record": target.name}),
+                **({"batch_size": batch_size} if trial else {}),
             },
         )
         return run_process(self.store, request, case.entry.timeout, later_keys)

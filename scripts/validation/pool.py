@@ -22,7 +22,7 @@ from cnnbench.base.slow_steps import largest_disturbance
 from cnnbench.base.stats import median
 from cnnbench.campaigns.ab.side import TURN_SECONDS, AbSide
 from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.results_dir import Journal
+from cnnbench.campaigns.processes.journal import Journal
 from cnnbench.judge.compare.cpu_time import cpu_seconds_by_time_slice
 from cnnbench.judge.metrics import CPU_TIME
 from cnnbench.machine.cpu import Host

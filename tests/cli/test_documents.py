@@ -50,8 +50,6 @@ def test_records_of_earlier_versions_are_valid(holds):
     assert len(runs) == 22
     holds("run", *(json.loads(path.read_bytes()) for path in runs))
     holds("allreduce", json.loads((FROZEN / "allreduce.json").read_bytes()))
-    for journal in ("ab/journal.jsonl", "sweep/sweep.jsonl"):
-        holds("journal", *map(json.loads, (FROZEN / journal).read_text().splitlines()))
 
 
 @pytest.mark.parametrize(

@@ -652,7 +652,7 @@ tune TWO_CPUS --plot=p.gif | --plot
 tune TWO_CPUS --list --plot=p.svg | --plot
 tune TWO_CPUS --list --write_flagfile=f | --write_flagfile
 tune TWO_CPUS --space=none.yaml | --space
-tune TWO_CPUS --resume --results=binary | --results
+tune TWO_CPUS --resume --results=binary | binary
 tune TWO_CPUS --resume --results=piped | --results
 tune TWO_CPUS --resume --results=damaged | damaged
 tune TWO_CPUS --resume | --resume
@@ -771,8 +771,8 @@ TIME = '"time": "2026-01-01T00:00:00+00:00"'
 JOURNALS = {
     "binary": bytes(range(256)),
     "nested": b"[" * 100_000,
-    "tuned": f'{{"event": "tune", {TIME}}}\n'.encode(),
-    "damaged": b'{"event": "ab", "looks": [7], "crc": 1}\n',
+    "tuned": f'{{"event": "session", {TIME}, "campaign": "tune"}}\n'.encode(),
+    "damaged": b'{"event": "session", "looks": 7}\n',
 }
 """Folders and the journals in them."""
 
@@ -847,13 +847,13 @@ def place(tmp_path_factory, lenet_runs, git):
         (folder / images / "0.jpg").touch()
     for name, journal in JOURNALS.items():
         (folder / name).mkdir()
-        (folder / name / "journal.jsonl").write_bytes(journal)
+        (folder / name / "events.jsonl").write_bytes(journal)
     for name in ("sweep", "bisect"):
         (folder / f"damaged-{name}").mkdir()
-        damaged = f'{{"event": "{name}", "crc": 1}}\n'
-        (folder / f"damaged-{name}" / f"{name}.jsonl").write_text("\n" + damaged)
+        damaged = f'{{"event": "session", {TIME}}}\n{{"event": "session", "campaign": 1}}\n'
+        (folder / f"damaged-{name}" / "events.jsonl").write_text(damaged)
     (folder / "piped").mkdir()
-    os.mkfifo(folder / "piped" / "journal.jsonl")
+    os.mkfifo(folder / "piped" / "events.jsonl")
     profile = json.loads((folder / "a.json").read_text())
     negative = {"rows": [row | {"flops": -1} for row in profile["rows"]]}
     for name, changes in {**FAULTY_PROFILES, "flops": negative}.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from growth import check_growth
 
-from cnnbench.campaigns.processes.results_dir import Journal
+from cnnbench.campaigns.processes.journal import Journal
 from cnnbench.plan import parse_run
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,6 @@ def test_writing_the_journal_of_a_campaign(tmp_path):
         def write():
             journal = Journal(tmp_path / f"{count}.jsonl")
             journal.path.unlink(missing_ok=True)
-            journal.lines.unlink(missing_ok=True)
             for number in range(count):
                 journal.add("process", name=f"a{number}", attempt=1, code=0)
 

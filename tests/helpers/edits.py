@@ -1,76 +1,57 @@
-"""Edits of journals, as people, editors and broken disks make them."""
+"""What happens to the files of a campaign between two sessions: kills, broken disks and people."""
 
 from __future__ import annotations
 
 import json
 import random
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cnnbench.campaigns.processes.results_dir import Journal
+from cnnbench.campaigns.processes.journal import JOURNAL
 
-_VALUES: tuple[Any, ...] = (None, True, -1, 2**70, 1e308, "x", [], [1], {}, {"a": 1})
+_UNREADABLE = (b"", b"{", b"\xff", b"[1]", b'{"event": 1}', b'{"event": "process", "group": "x"}')
 
 
-def edit(path: Path, generator: random.Random) -> str:
-    """Edits a journal in a way that the generator draws; returns what was done."""
+def edit(folder: Path, generator: random.Random) -> str:
+    """Changes a file of a campaign in a way that the generator draws; returns what was done."""
+    journals = [path for path in sorted(folder.rglob(JOURNAL)) if path.stat().st_size]
+    records = [path for journal in journals for path in _named_records(journal)]
+    kinds = [_tear, _make_unreadable, *([_remove, _exchange] if len(records) > 1 else [])]
+    kind = generator.choice(kinds)
+    path = generator.choice(records if kind in (_remove, _exchange) else journals)
+    kind(path, generator, [one for one in records if one != path])
+    return f"{kind.__name__} {path}"
+
+
+def _named_records(journal: Path) -> list[Path]:
+    """The records that the ends of processes name, if they are in place."""
+    events = map(json.loads, journal.read_text().splitlines())
+    paths = {journal.parent / event["record"] for event in events if "record" in event}
+    return sorted(path for path in paths if path.exists())
+
+
+def _tear(path: Path, generator: random.Random, _: list[Path]) -> None:
     data = path.read_bytes()
-    lines = data.splitlines(keepends=True)
-    at, other = (generator.randrange(len(lines)) for _ in range(2))
-    kind = generator.choice(_KINDS)
-    if kind == "flip":
-        place = generator.randrange(len(data))
-        flipped = data[place] ^ 1 << generator.randrange(8)
-        lines = [data[:place], bytes([flipped]), data[place + 1 :]]
-    elif kind == "cut":
-        lines = [data[: generator.randrange(len(data))]]
-    elif kind == "cut lines":
-        lines = lines[:at]
-    elif kind == "remove":
-        del lines[at]
-    elif kind == "repeat":
-        lines.insert(other, lines[at])
-    elif kind == "swap":
-        lines[at], lines[other] = lines[other], lines[at]
-    elif kind == "strip all":
-        lines = [_without_checksum(json.loads(line)) for line in lines]
-    else:
-        event = json.loads(lines[at])
-        keys = [key for key in event if key != "crc"]
-        if kind == "change":
-            event[generator.choice(keys)] = generator.choice(_VALUES)
-        elif kind == "drop key":
-            del event[generator.choice(keys)]
-        elif kind == "wrong type":
-            name, value = generator.choice((("group", None), ("seconds", "x"), ("question", [1])))
-            event[name] = value
-        lines[at] = _without_checksum(event)
-        if generator.random() < 0.3:  # as one line by itself would have it
-            facts = lines[at].rstrip()[:-1]
-            lines[at] = b'%s, "crc": %d}\n' % (facts, zlib.crc32(facts))
-        if kind == "wrong type" and generator.random() < 0.5:
-            lines = [*map(_without_checksum, map(json.loads, lines))]
-    path.write_bytes(b"".join(lines))
-    return f"{kind} line {at + 1} of {path}"
+    last = data.rstrip(b"\n").rfind(b"\n") + 1
+    path.write_bytes(data[: generator.randrange(last, len(data))])
 
 
-_KINDS = (
-    *("flip", "flip", "cut", "cut lines", "remove", "repeat", "swap"),
-    *("strip", "strip all", "change", "drop key", "wrong type"),
-)
+def _make_unreadable(path: Path, generator: random.Random, _: list[Path]) -> None:
+    lines = path.read_bytes().splitlines()
+    lines[generator.randrange(len(lines))] = generator.choice(_UNREADABLE)
+    path.write_bytes(b"\n".join([*lines, b""]))
 
 
-def _without_checksum(event: dict[str, Any]) -> bytes:
-    return json.dumps({key: value for key, value in event.items() if key != "crc"}).encode() + b"\n"
+def _remove(path: Path, *_: Any) -> None:
+    path.unlink()
+
+
+def _exchange(path: Path, generator: random.Random, others: list[Path]) -> None:
+    path.write_bytes(generator.choice(others).read_bytes())
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Changes the events of a journal, as if they had been written like that."""
-    found = [change(event) for event in Journal(path).read()]
-    path.unlink()
-    path.with_suffix(".lines").unlink()
-    journal = Journal(path)
-    for event in found:
-        journal.add(**{key: value for key, value in event.items() if key != "crc"})
+    lines = path.read_text().splitlines()
+    path.write_text("".join(f"{json.dumps(change(json.loads(line)))}\n" for line in lines))

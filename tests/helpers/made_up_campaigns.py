@@ -21,7 +21,7 @@ import pytest
 from cnnbench.campaigns import bisect
 from cnnbench.campaigns.ab import side as side_flags
 from cnnbench.campaigns.launch import resolve_run
-from cnnbench.campaigns.processes import campaign, results_dir
+from cnnbench.campaigns.processes import campaign, identity
 from cnnbench.campaigns.processes.campaign import BenchmarkCommand
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.cli import main
@@ -90,7 +90,7 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(campaign, "execute", machine.execute)
         patch.setattr(side_flags, "run_code", _answer)
-        patch.setattr(results_dir, "source_digest", lambda *_: "0" * 32)
+        patch.setattr(identity, "source_digest", lambda *_: "0" * 32)
         patch.setattr(facts, "collect", lambda: dict(_MACHINE))
         for owner in (bisect, sides):
             patch.setattr(owner, "worktree", worktree)

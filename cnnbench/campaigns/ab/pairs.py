@@ -3,7 +3,7 @@
 In a results directory, the subfolders ``a`` and ``b`` contain one record per process; the i-th
 records of A and B are a pair. ``discarded`` contains the records of burn-in processes and of
 incomplete pairs, ``logs`` the output of the processes, ``explain`` the profiles that are measured
-later, ``confirmation-PAIRS`` a second experiment, and ``journal.jsonl`` the events. ``cnnbench
+later, ``confirmation-PAIRS`` a second experiment, and ``events.jsonl`` the journal. ``cnnbench
 compare DIR/a DIR/b --paired`` reads the directory. Only records that are used are named
 ``*.json``, because ``--baseline_aa=DIR`` reads the whole directory.
 
@@ -53,15 +53,10 @@ from cnnbench.campaigns.processes.campaign import (
     read_record,
 )
 from cnnbench.campaigns.processes.child import ProcessResult, ResolvedRun
-from cnnbench.campaigns.processes.results_dir import (
-    END,
-    LOGS,
-    CampaignKind,
-    CodeChangedError,
-    Journal,
-    ResultsFolder,
-)
-from cnnbench.errors import ExitCode, FlagError, PathError
+from cnnbench.campaigns.processes.identity import CodeChangedError
+from cnnbench.campaigns.processes.journal import END, JOURNAL, Journal, check_records
+from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
+from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import (
     DEFAULT_METRICS,
     ComparedConfiguration,
@@ -119,7 +114,6 @@ AB = CampaignKind(
     # Records of burn-in processes remain in the folder "discarded".
     pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",
     subfolders=(*SIDES, _DISCARDED, LOGS),
-    named_files=tuple(f"{name}/*" for name in (*SIDES, _DISCARDED, LOGS)),
 )
 """Kind of campaign for experiments, which have a folder of records for A and another for B."""
 
@@ -227,12 +221,10 @@ class ExperimentState:
     def criteria(self) -> Criteria:
         """By what the pairs are judged, without the interim analyses."""
         settings = self.last_session_settings
-        # Earlier versions stored the default metrics in the journal if no metric was requested.
-        asked = settings.get("metrics_asked", tuple(settings["metrics"]) != DEFAULT_METRICS)
         policy = decode(Policy, settings["policy"])
         return Criteria(
             policy=policy.replace(by_interval=settings.get("by_interval", False)),
-            metrics=settings["metrics"] if asked else None,
+            metrics=settings["metrics"] if settings["metrics_asked"] else None,
             allow_different=tuple(settings["allowed"]),
             allow_changed_work=settings["allow_changed_work"],
             fail_on=settings.get("fail_on"),
@@ -250,7 +242,7 @@ class ExperimentState:
         """Whether `cnnbench ab --resume` can continue the experiment.
 
         This is impossible if the verdict is clear, if the whole significance level is used, or if
-        the experiment belongs to another campaign or to an earlier version.
+        the experiment is a part of another campaign.
         """
         is_standalone = "plans" in self.last_session_settings.get("question", {})
         return is_standalone and not (self.has_clear_verdict or self.is_alpha_spent)
@@ -286,7 +278,7 @@ class ExperimentState:
         None if the experiment has not ended. The A/A spread has no part in verdicts on pairs, so
         its records are not needed.
         """
-        if self.last_end_event is None or "policy" not in self.last_session_settings:
+        if self.last_end_event is None:
             return None
         base, new = (load_records([str(self.folder / side)]) for side in SIDES)
         criteria = self.criteria
@@ -344,30 +336,19 @@ def _pair_number_of(event: Mapping[str, Any]) -> int:
 def find_experiment(folder: Path) -> ExperimentState | None:
     """Reads the state of the experiment in a results folder; None if there is no experiment.
 
-    Raises PathError for an unusable journal of version 1.0.0.
+    Raises PathError if an event cannot be read, or if a record is missing or was exchanged.
     """
-    journal = Journal(folder / AB.journal)
+    events = [*Journal(folder / JOURNAL).read()]
     sessions: list[list[Mapping[str, Any]]] = []
-    for event in journal.read():
+    for event in events:
         if event.get("campaign") == AB.command:
             sessions.append([])
         if sessions:
             sessions[-1].append(event)
     if not any(session[0].get("looks") for session in sessions):
         return None
-    experiment = ExperimentState(folder, sessions)
-    try:
-        _ = (
-            experiment.most_pairs_of_first_session,
-            experiment.most_pairs_of_last_session,
-            experiment.last_end_event,
-            experiment.past_analyses,
-            experiment.has_clear_verdict,
-            experiment.is_resumable,
-        )
-    except (LookupError, TypeError, ValueError):
-        raise PathError(str(journal.path), "is not a journal of an experiment") from None
-    return experiment
+    check_records(folder, events, AB.pending)
+    return ExperimentState(folder, sessions)
 
 
 def find_only_experiment_in_tree(folder: Path) -> ExperimentState | None:
@@ -617,11 +598,6 @@ class ExperimentRunner:
         self.campaign = campaign
         earlier = load_complete_pairs(results.folder)
         self.earlier = len(earlier)
-        judged = () if experiment.earlier is None else experiment.earlier.past_analyses
-        if judged and judged[-1].pairs > self.earlier:
-            missing = f"{judged[-1].pairs} pairs were judged, and {self.earlier} have records"
-            reason = f"{missing}; restore the other files, or choose another folder"
-            raise FlagError("results", str(results.folder), reason)
         self.records: dict[str, list[RunRecord]] = {
             name: [pair[place] for pair in earlier] for place, name in enumerate(SIDES)
         }

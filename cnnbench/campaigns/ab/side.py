@@ -47,11 +47,8 @@ from cnnbench.campaigns.processes.child import (
     own_checkout,
     start_command,
 )
-from cnnbench.campaigns.processes.results_dir import (
-    ConfigurationIdentity,
-    ResultsFolder,
-    identity_values,
-)
+from cnnbench.campaigns.processes.identity import ConfigurationIdentity, identity_values
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags
 from cnnbench.flags.declare import RunPart, names_of_flags, specs_of

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cnnbench.base.document import Answer, Row, Section, TableCell, make_table
-from cnnbench.campaigns.processes.results_dir import NOTE, CampaignKind, Journal, ResultsFolder
+from cnnbench.campaigns.processes.journal import JOURNAL, Journal
+from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 
 _ANSWER = "answer"
 """Name of the journal's note with an answer."""
@@ -48,11 +49,10 @@ def stored_answers(kind: CampaignKind, folder: Path) -> list[tuple[Answer, Secti
     """Reads the answers of the campaigns of one kind in a folder, the last of each title. Each has
     a section with the table that the command printed.
     """
-    last = {
-        str(note["title"]): note
-        for note in Journal(folder / kind.journal).read(NOTE)
-        if note.get("note") == _ANSWER
-    }
+    events = [*Journal(folder / JOURNAL).read()]
+    if kind.last_identity(events) is None:
+        return []
+    last = {str(event["title"]): event for event in events if event.get("note") == _ANSWER}
     return [
         (
             Answer(title, note["text"], note["tone"], tuple(note["details"])),

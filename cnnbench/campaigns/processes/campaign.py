@@ -42,14 +42,10 @@ from cnnbench.campaigns.processes.child import (
     execute,
     log_tail,
 )
+from cnnbench.campaigns.processes.identity import CampaignIdentity, CodeChangedError
 from cnnbench.campaigns.processes.interleaved import execute_interleaved
-from cnnbench.campaigns.processes.results_dir import (
-    LOST,
-    PROCESS,
-    CampaignIdentity,
-    CodeChangedError,
-    ResultsFolder,
-)
+from cnnbench.campaigns.processes.journal import LOST, PROCESS, STARTED, digest, is_record_of
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import ExitCode, is_out_of_memory, memory_ran_out
 from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.records.all_reduce import AllReduceRecord
@@ -474,15 +470,7 @@ class Campaign:
             total = self._done + len(keys)
             self.reporter.show_started(self._done + 1, total, label, self._estimated_seconds(keys))
             commands = [request.command for request in group]
-            names = [request.name for request in group]
-            own = (
-                (request.command.log, request.target, request.failed, request.leaves)
-                for request in group
-            )
-            paths = (*itertools.chain(*own), *map(batch.folder.pending_record_path, names))
-            batch.folder.add_journal_note(
-                "started", names=names, files=batch.folder.journal_names(*paths)
-            )
+            batch.folder.add_journal_note(STARTED, names=[request.name for request in group])
             for command in commands:
                 with batch.folder.converting_write_errors(command.log):
                     command.log.parent.mkdir(exist_ok=True)
@@ -492,11 +480,15 @@ class Campaign:
                 for command in commands:
                     command.record.unlink(missing_ok=True)
             number = batch.folder.next_group_number()
+            named: dict[str, dict[str, str]] = {}
             # All records are stored before the first event, so that a kill loses no record.
             for request, end in zip(group, ended, strict=True):
-                done[request.name] = self._store_record(batch, request, replace(end, group=number))
+                own = replace(end, group=number)
+                done[request.name], named[request.name] = self._store_record(batch, request, own)
             for place, (request, end) in enumerate(zip(group, ended, strict=True), start=1):
-                _add_process_end_to_journal(batch.folder, request, done[request.name])
+                _add_process_end_to_journal(
+                    batch.folder, request, done[request.name], named[request.name]
+                )
                 if request.target is None and not batch.sides:
                     batch.folder.remove(batch.folder.pending_record_path(request.name))
                 self._done += 1
@@ -511,10 +503,11 @@ class Campaign:
 
     def _store_record(
         self, batch: RequestBatch, request: ProcessRequest, ended: ProcessResult
-    ) -> ProcessResult:
+    ) -> tuple[ProcessResult, dict[str, str]]:
         """Stores the record of an ended process in the results folder.
 
         If the batch is only valid as a whole, the record is pending until all processes have ended.
+        Also returns the path and the digest of a record that later sessions read, for the journal.
         """
         folder = batch.folder
         lost = [
@@ -536,8 +529,13 @@ class Campaign:
             folder.move_finished(request.leaves)
         if ended.unusable is not None:
             folder.write(target.with_suffix(".unusable"), ended.unusable)
-        folder.write(target, json_text(ended.document).encode("ascii"))
-        return ended
+        data = json_text(ended.document).encode("ascii")
+        folder.write(target, data)
+        if request.target is None:
+            return ended, {}
+        # The pending record of a batch will be at its target.
+        path = request.target if batch.sides else target
+        return ended, {"record": str(path.relative_to(folder.folder)), "sha256": digest(data)}
 
     def _prepare_rerun_if_killed(
         self, batch: RequestBatch, results: Mapping[str, ProcessResult]
@@ -571,8 +569,8 @@ class Campaign:
             for request in batch.requests
             for path in (folder.pending_record_path(request.name), request.command.log)
         }
-        files = folder.journal_names(*aside.values()) if again else []
-        folder.journal.add(LOST, pair=batch.name, lost=encode(lost), again=again, files=files)
+        names = [request.name for request in batch.requests]
+        folder.journal.add(LOST, pair=batch.name, names=names, lost=encode(lost), again=again)
         if again:
             attempts.append(lost)
             for path, target in aside.items():
@@ -665,13 +663,18 @@ def _completed_result(folder: ResultsFolder, request: ProcessRequest) -> Process
     """
     event = folder.last_process_events.get(request.name, {})
     seconds, group = float(event.get("seconds", 0.0)), int(event.get("group", 0))
-    if not request.answers or (request.leaves is not None and not request.leaves.exists()):
+    if not request.answers or request.name not in folder.started_processes:
+        return None
+    if request.leaves is not None and not request.leaves.exists():
         return None
     status = str(event.get("status", ""))
     if request.target is None and status in request.answers:
         return ProcessResult(0, seconds, status=status, group=group)
     for path in (request.target, folder.pending_record_path(request.name)):
-        record = None if path is None else read_record(path)
+        # If a process was killed before the event, nothing names its record.
+        if path is None or ("sha256" in event and not is_record_of(event, path)):
+            continue
+        record = read_record(path)
         if record is not None:
             status = "ok" if record.status == "ok" else str(event.get("status", ""))
             text, document = str(event.get("problem", "")), record.to_dict()
@@ -684,7 +687,10 @@ def _completed_result(folder: ResultsFolder, request: ProcessRequest) -> Process
 
 
 def _add_process_end_to_journal(
-    folder: ResultsFolder, request: ProcessRequest, ended: ProcessResult
+    folder: ResultsFolder,
+    request: ProcessRequest,
+    ended: ProcessResult,
+    record_named: Mapping[str, str],
 ) -> None:
     record = record_from_json(ended.document)
     folder.journal.add(
@@ -695,5 +701,6 @@ def _add_process_end_to_journal(
         images_per_sec=throughput(record) if isinstance(record, RunRecord) else None,
         problem=ended.message,
         group=ended.group,
+        **record_named,
         **request.facts,
     )

@@ -43,7 +43,6 @@ from typing import Any, NamedTuple
 from cnnbench.base.inference import AdditiveModel, fit_additive_blocks
 from cnnbench.base.stats import median
 from cnnbench.base.text import percent
-from cnnbench.campaigns.ab.pairs import AB
 from cnnbench.campaigns.ab.side import (
     LENGTHS,
     TURN_SECONDS,
@@ -54,13 +53,8 @@ from cnnbench.campaigns.ab.side import (
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, RequestBatch
 from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.results_dir import (
-    LOGS,
-    PROCESS,
-    CampaignKind,
-    Journal,
-    ResultsFolder,
-)
+from cnnbench.campaigns.processes.journal import JOURNAL, PROCESS, Journal
+from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.campaigns.tune.space import Candidate, DroppedCandidate, SearchSpace
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.declare import RunPart, names_of_flags
@@ -345,12 +339,7 @@ _RACE, FINALS = "race", "final"
 """Folders of the races and of the proofs. From the second proof on, a number is appended."""
 
 
-TUNE = CampaignKind(
-    command="tune",
-    noun="search",
-    subfolders=(LOGS,),
-    named_files=(f"{LOGS}/*", f"{_RACE}/*"),
-)
+TUNE = CampaignKind(command="tune", noun="search", subfolders=(LOGS,))
 """Kind of campaign for searches. ``race/`` contains a record for each process of the races.
 ``final/`` is a folder of `cnnbench ab`. If a continued search has a different leader, ``final-2/``
 is another one.
@@ -493,7 +482,7 @@ class RaceBenchmark:
     @property
     def seconds_left(self) -> float:
         """Remaining seconds of the whole search; negative if the time was exceeded."""
-        journals = map(Journal, self.folder.folder.glob(f"{FINALS}*/{AB.journal}"))
+        journals = map(Journal, self.folder.folder.glob(f"{FINALS}*/{JOURNAL}"))
         pairs = sum(
             float(event["seconds"]) for journal in journals for event in journal.read(PROCESS)
         )

@@ -36,7 +36,8 @@ from cnnbench.campaigns.ab.pairs import (
 from cnnbench.campaigns.ab.side import make_process_request
 from cnnbench.campaigns.launch import flags_to_arguments, run_command_words
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, run_process
-from cnnbench.campaigns.processes.results_dir import END, SESSION, ResultsFolder
+from cnnbench.campaigns.processes.journal import END, SESSION
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.strategies import (
     CHECKPOINTS,
     compare_and_remove_checkpoints,

@@ -35,11 +35,8 @@ from cnnbench.campaigns.ab.pairs import (
 from cnnbench.campaigns.ab.side import LENGTHS, AbSide, choose_time_slice_seconds
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import (
-    CampaignIdentity,
-    CodeChangedError,
-    ResultsFolder,
-)
+from cnnbench.campaigns.processes.identity import CampaignIdentity, CodeChangedError
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import choose_format, results_folder_or_default, sides
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags
@@ -233,10 +230,8 @@ def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> Expe
     """
     folder = results_folder_or_default(values.get("results"), "ab", resume=True)
     state = find_experiment(Path(folder))
-    if state is None:
+    if state is None or not state.last_session_settings["command"]:
         raise FlagError("results", folder, AB.no_campaign_text)
-    if "command" not in state.last_session_settings:
-        raise FlagError("results", folder, AB.too_old_text)
     then, common_then = _parse_flags(state.last_session_settings["command"])
     usual, other = vars(AbFlags()), f"differs from the experiment in {folder}; leave it out, or "
     other += "name another folder"

@@ -35,11 +35,8 @@ from cnnbench.campaigns.bisect import (
     store_result,
 )
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import (
-    CampaignIdentity,
-    ConfigurationIdentity,
-    ResultsFolder,
-)
+from cnnbench.campaigns.processes.identity import CampaignIdentity, ConfigurationIdentity
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import sides, write_or_print_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags

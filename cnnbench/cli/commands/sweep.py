@@ -15,11 +15,8 @@ from cnnbench.base.text import disable_ci_commands, exact_number
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import flag_specs_of, own_command_prefix
-from cnnbench.campaigns.processes.results_dir import (
-    CampaignIdentity,
-    ResultsFolder,
-    configuration_identity,
-)
+from cnnbench.campaigns.processes.identity import CampaignIdentity, configuration_identity
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.suite import (
     BatchSizeSearch,
     Suite,

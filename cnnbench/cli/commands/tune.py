@@ -14,11 +14,8 @@ from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import count_text, format_duration
 from cnnbench.campaigns.ab.side import RESERVED, decide_interleaving
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import (
-    CampaignIdentity,
-    ResultsFolder,
-    configuration_identity,
-)
+from cnnbench.campaigns.processes.identity import CampaignIdentity, configuration_identity
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune import session
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, SearchSettings
 from cnnbench.campaigns.tune.session import candidates_text, gains_chart, search_requests

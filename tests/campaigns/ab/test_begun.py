@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cnnbench.campaigns.ab.pairs import AB, find_experiment
-from cnnbench.campaigns.processes.results_dir import Journal
+from cnnbench.campaigns.ab.pairs import find_experiment
+from cnnbench.campaigns.processes.journal import JOURNAL, Journal
 
-FROZEN = Path(__file__).parents[2] / "frozen" / "ab"
 PLAN = ((8, 0.2), (12, 0.45), (16, 0.8))
 LATER = ((16, 0.81), (20, 0.84))
 
@@ -50,7 +47,7 @@ CHANGED = {"failure": "the measured code was changed"}
 def test_analyses_follow_from_the_plan_and_the_pairs(
     tmp_path: Path, sessions: list[Any], made: tuple[int, ...], clear: bool
 ) -> None:
-    journal = Journal(tmp_path / AB.journal)
+    journal = Journal(tmp_path / JOURNAL)
     levels = {}
     for plan, pairs, ended in sessions:
         looks = [{"pairs": n, "spent": spent} for n, spent in plan]
@@ -58,7 +55,7 @@ def test_analyses_follow_from_the_plan_and_the_pairs(
         levels |= dict(plan)
         for pair in range(1, pairs + 1):
             names = [f"{pair:04d}-a", f"{pair:04d}-b"]
-            journal.add("note", note="started", names=names, files=[])
+            journal.add("note", note="started", names=names)
         if ended is not None:
             journal.add("end", **ended)
             levels[ended["pairs"]] = ended["spent"]
@@ -70,23 +67,3 @@ def test_analyses_follow_from_the_plan_and_the_pairs(
         16,
         sessions[-1][0][-1][0],
     )
-
-
-def test_an_experiment_of_1_0_0_is_read_and_does_not_go_on(tmp_path: Path) -> None:
-    shutil.copytree(FROZEN, tmp_path / "ab")
-    found = find_experiment(tmp_path / "ab")
-    assert found is not None
-    assert [(one.pairs, one.spent) for one in found.past_analyses] == [(2, 1.0)]
-    assert found.most_pairs_of_first_session == 2
-    assert (found.has_clear_verdict, found.is_resumable) == (False, False)
-    path = tmp_path / "ab" / AB.journal
-    lines = path.read_text().splitlines()[:-2]  # killed after its last pair
-    more = {"event": "ab", "looks": [{"pairs": 4, "spent": 0.5}]}
-    path.write_text("\n".join([*lines, json.dumps(more), ""]))
-    found = find_experiment(tmp_path / "ab")
-    assert found is not None
-    assert (
-        found.past_analyses,
-        found.most_pairs_of_first_session,
-        found.most_pairs_of_last_session,
-    ) == ((), 2, 4)

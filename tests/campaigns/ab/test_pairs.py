@@ -25,8 +25,9 @@ from cnnbench.campaigns.ab.pairs import (
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.results_dir import CampaignIdentity, ResultsFolder
-from cnnbench.errors import FlagError
+from cnnbench.campaigns.processes.identity import CampaignIdentity
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.errors import PathError
 from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records
 from cnnbench.records.run import ErrorInfo, RunRecord, Subject
 
@@ -227,11 +228,18 @@ def test_an_experiment_with_a_clear_verdict_measures_nothing_more(ran: Ran) -> N
     assert verdict(runner) is Verdict.SLOWER
 
 
-def test_records_that_were_judged_must_be_there(ran: Ran, tmp_path: Path) -> None:
+def test_records_that_were_measured_must_be_there(ran: Ran, tmp_path: Path) -> None:
     ran(50.0)
-    (tmp_path / "r" / "a" / "0003-a.json").rename(tmp_path / "aside.json")
-    with pytest.raises(FlagError, match=r"--results=.*8 pairs were judged, and 2 have records"):
+    record = tmp_path / "r" / "a" / "0003-a.json"
+    whole = record.read_bytes()
+    record.rename(tmp_path / "aside.json")
+    with pytest.raises(PathError, match=r"0003-a.json: the record of 0003-a is missing"):
         ran(50.0, resume=True)
+    record.write_bytes((tmp_path / "r" / "a" / "0002-a.json").read_bytes())
+    with pytest.raises(PathError, match=r"0003-a.json: the record of 0003-a was exchanged"):
+        find_experiment(tmp_path / "r")
+    record.write_bytes(whole)
+    assert verdict(ran(50.0, resume=True)[0]) is Verdict.SLOWER
 
 
 def test_equal_sides_are_measured_to_the_last_analysis_or_are_the_same(ran: Ran) -> None:

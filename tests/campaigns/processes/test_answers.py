@@ -8,7 +8,7 @@ from cnnbench.base.document import Answer, Table, numeric_cell
 from cnnbench.campaigns.processes.answers import store_answer, stored_answers
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 
-KIND = CampaignKind(command="own", noun="search", journal="own.jsonl", shared=True)
+KIND = CampaignKind(command="own", noun="search", shared=True)
 
 
 def test_the_last_answer_of_each_title_is_read(tmp_path: Path) -> None:

@@ -24,14 +24,11 @@ from cnnbench.campaigns.processes.campaign import (
     run_process,
 )
 from cnnbench.campaigns.processes.child import ProcessResult, ResolvedRun
-from cnnbench.campaigns.processes.results_dir import (
-    CampaignKind,
-    CodeChangedError,
-    KilledProcess,
-    ResultsFolder,
-)
+from cnnbench.campaigns.processes.identity import CodeChangedError
+from cnnbench.campaigns.processes.journal import digest
+from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.records.codec import encode
-from cnnbench.records.run import RunRecord, Subject
+from cnnbench.records.run import KilledProcess, RunRecord, Subject
 
 KIND = CampaignKind(command="tune", noun="search", subfolders=("logs", "race"))
 OK = ProcessResult(0, 2.0, status="ok")
@@ -119,7 +116,8 @@ def test_a_process_leaves_its_record_and_events(folder: ResultsFolder, document:
     assert read_record(one.target).run_id == "placed"
     started, process = folder.journal.read("note", "process")
     assert (started["note"], started["names"]) == ("started", ["a"])
-    assert {"race/a", "logs/a"} <= {*started["files"]}
+    data = one.target.read_bytes()
+    assert (process["record"], process["sha256"]) == ("race/a.json", digest(data))
     assert {name: process[name] for name in ("name", "status", "seconds", "candidate")} == {
         **{"name": "a", "status": "ok", "seconds": 2.0, "candidate": "c"}
     }

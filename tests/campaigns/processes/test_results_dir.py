@@ -1,4 +1,4 @@
-"""The results directory, its journal and the identity of a campaign; files are those of a sweep."""
+"""The results directory of a campaign; files are those of a sweep."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ import os
 import pytest
 from forked import killed_writer
 
-from cnnbench.campaigns.processes import results_dir
-from cnnbench.campaigns.processes.child import ResolvedRun
+from cnnbench.campaigns.processes.identity import CampaignIdentity
+from cnnbench.campaigns.processes.journal import JOURNAL, digest
 from cnnbench.campaigns.processes.results_dir import (
-    CampaignIdentity,
     CampaignKind,
-    CodeChangedError,
-    ConfigurationIdentity,
-    Journal,
     ResultsFolder,
-    configuration_identity,
-    identity_differences,
-    identity_values,
     is_lock_or_empty_folder,
 )
 from cnnbench.campaigns.sweep import SWEEP, find_records, record_file_name
@@ -63,173 +56,28 @@ def test_leftovers_are_removed_and_records_are_not(tmp_path):
         assert len(find_records(tmp_path, KEY, 2)) == 1
 
 
-def test_the_journal_survives_a_torn_line(tmp_path):
+def test_a_resumed_campaign_has_the_records_that_were_measured(tmp_path):
+    path = tmp_path / record_file_name(*RUN, LATER)
     with ResultsFolder(SWEEP, tmp_path) as store:
-        journal = store.journal
-        assert list(journal.read()) == []
-        journal.add("start", key="k")
-        path = tmp_path / "sweep.jsonl"
-        path.write_bytes(path.read_bytes() + b'{"event": "end", "ke')
-        journal.add("end", key="k", seconds=1.5)
-        path.write_bytes(path.read_bytes() + b'[1]\n{"event": "to')
-        events = list(journal.read())
-    assert [(e["event"], e["key"]) for e in events] == [("start", "k"), ("end", "k")]
-    assert events[1]["seconds"] == 1.5
-    assert events[0]["time"].endswith("+00:00")
-
-
-@pytest.fixture
-def journal(tmp_path):
-    journal = Journal(tmp_path / "journal.jsonl")
-    for number in range(4):
-        journal.add("look", pairs=number)
-    return journal
-
-
-def lines_of(journal):
-    return journal.path.read_bytes().splitlines(keepends=True)
-
-
-@pytest.mark.parametrize(
-    "edited",
-    [
-        lambda lines: lines[:-1],
-        lambda lines: lines[:2],
-        lambda lines: lines[1:],
-        lambda lines: [*lines[:2], lines[2][:9]],
-        lambda lines: [lines[0], lines[2], lines[1], lines[3]],
-        lambda lines: [*lines, lines[-1]],
-        lambda lines: [lines[0].replace(b'"pairs": 0', b'"pairs": 5'), *lines[1:]],
-        lambda lines: [line.partition(b', "crc"')[0] + b"}\n" for line in lines],
-        lambda lines: [*lines[:3], lines[3].partition(b', "crc"')[0] + b"}\n"],
-        lambda lines: [],
-    ],
-)
-def test_a_journal_that_was_edited_is_refused(journal, edited):
-    journal.path.write_bytes(b"".join(edited(lines_of(journal))))
-    with pytest.raises(PathError, match="restore the file, or name another folder"):
-        list(journal.read())
-
-
-@pytest.mark.parametrize(
-    "edited",
-    [
-        lambda data: data.replace(b'"pairs": 1', b'"pairs": 5'),  # of the same size
-        lambda data: data + b'{"event": "end"}\n',
-        lambda data: data[: data.index(b"\n") + 1],
-        lambda data: b"",
-    ],
-)
-def test_a_journal_that_another_process_edits_meanwhile_is_refused_later(journal, edited):
-    journal.path.write_bytes(edited(journal.path.read_bytes()))
-    for number in range(4, 7):
-        journal.add("look", pairs=number)
-    with pytest.raises(PathError, match="restore the file, or name another folder"):
-        list(journal.read())
-
-
-def test_events_are_added_without_reading_those_before(journal, monkeypatch):
-    read = []
-    pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda *given: read.append(given) or pread(*given))
-    journal.add("look", pairs=4)
-    assert not read
-    journal.path.write_bytes(journal.path.read_bytes() + b'{"event": "torn')  # an unfinished write
-    journal.add("look", pairs=5)
-    assert len(read) == 1
-    assert [one["pairs"] for one in journal.read()] == [*range(6)]
-
-
-def test_a_torn_last_line_is_dropped_and_the_journal_goes_on(journal):
-    journal.path.write_bytes(journal.path.read_bytes()[:-9])
-    later = Journal(journal.path)
-    assert [one["pairs"] for one in later.read()] == [0, 1, 2]
-    later.add("look", pairs=7)
-    assert [one["pairs"] for one in later.read()] == [0, 1, 2, 7]
-
-
-def test_a_journal_of_1_0_0_is_read_and_goes_on_but_not_with_values_of_other_types(tmp_path):
-    journal = Journal(tmp_path / "sweep.jsonl")
-    old = '{"event": "sweep", "suite": "a", "seed": 1}\n{"event": "end", "seconds": 4.5}\n'
-    journal.path.write_text(old)
-    journal.add("session", campaign="sweep", suite="b")
-    assert [one["event"] for one in journal.read()] == ["session", "end", "session"]
-    assert SWEEP.stored_seed(str(tmp_path), "a") is None  # it has no question, which gives the seed
-    journal.path.write_text(old.replace("4.5", '"x"'))
-    journal.lines.unlink()
-    with pytest.raises(PathError, match="line 2 is damaged"):
-        list(Journal(journal.path).read())
-
-
-def test_records_that_the_journal_does_not_name_are_refused(tmp_path):
-    with ResultsFolder(SWEEP, tmp_path) as store:
-        known = tmp_path / record_file_name(*RUN, LATER)
         store.add_session_start(suite="a")
-        store.add_journal_note("started", files=store.journal_names(known))
-        store.write(known, b"{}")
+        store.write(path, b"{}")
+        store.journal.add("process", name="r", record=path.name, sha256=digest(b"{}"))
         (tmp_path / "comparison.json").write_text("of the user")
     ResultsFolder(SWEEP, tmp_path, resume=True).__exit__()
-    with ResultsFolder(SWEEP, tmp_path) as store:
-        store.write(tmp_path / record_file_name(*RUN, EARLIER), b"{}")
-    with pytest.raises(FlagError, match=r"does not name suite-a.*r2.2025.*json"):
+    path.write_text("{ }")
+    with pytest.raises(PathError, match=f"{path.name}: the record of r was exchanged"):
         ResultsFolder(SWEEP, tmp_path, resume=True)
+    path.unlink()
+    with pytest.raises(PathError, match=f"{path.name}: the record of r is missing"):
+        ResultsFolder(SWEEP, tmp_path, resume=True)
+    ResultsFolder(SWEEP, tmp_path).__exit__()  # a new sweep in the same folder
 
 
-OWN = CampaignKind(command="tune", noun="search", subfolders=("logs",), named_files=("*.json",))
-FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min": 1.0}
+OWN = CampaignKind(command="tune", noun="search", subfolders=("logs",))
 
 
-def identity_of(plans=None, facts=FACTS, **policy):
-    of_plans = {name: ConfigurationIdentity(values, None) for name, values in (plans or {}).items()}
-    return CampaignIdentity(plans=of_plans, facts=facts, policy=policy, own=False)
-
-
-def test_a_configuration_is_what_differs_from_the_defaults():
-    flags = {"model": "lenet", "batch_size": 32, "num_batches": None, "own_flag": 1}
-    values = identity_values({**flags, "xla": False}, side="a")
-    assert values["model"] == "lenet"
-    assert values["own_flag"] == 1
-    assert values["side"] == "a"
-    assert "xla" not in values
-    resolved = ResolvedRun(identity={"model": "lenet"}, config={"x": 1}, parts=("p",))
-    assert configuration_identity(resolved, side="a") == ConfigurationIdentity(
-        {"model": "lenet", "side": "a"}, {"x": 1}, parts=("p",)
-    )
-
-
-@pytest.mark.parametrize(
-    ("then", "now", "texts"),
-    [
-        (identity_of(seed=1), identity_of(seed=1), ()),
-        (identity_of(seed=1), identity_of(seed=2), ("seed (1, now 2)",)),
-        (identity_of(seed=1), identity_of(), ("seed (1, now not set)",)),
-        (identity_of({"a": {"x": 1}}), identity_of({"a": {"x": "2"}}), ("x of a (1, now 2)",)),
-        (identity_of({"": {}}), identity_of({"": {"x": True}}), ("x (not set, now true)",)),
-        # A plan may be added, and facts that change always.
-        (identity_of({"a": {"x": 1}}), identity_of({"b": {"x": 2}}), ()),
-        (identity_of(), identity_of(facts={**FACTS, "load_average_1min": 9.0}), ()),
-        (
-            identity_of(),
-            identity_of(facts={**FACTS, "tensorflow_version": "2.20.0"}),
-            ("tensorflow_version (2.21.0, now 2.20.0)",),
-        ),
-        (identity_of(s="x" * 500), identity_of(s="y"), ("...", "now y")),
-    ],
-)
-def test_differences_of_campaigns_are_named(then, now, texts):
-    text = identity_differences(then.to_json(), now.to_json())
-    assert all(one in text for one in texts)
-    assert bool(text) == bool(texts)
-
-
-def test_code_that_changes_meanwhile_is_named(monkeypatch):
-    sources = iter(("one", "one", "two"))
-    monkeypatch.setattr(results_dir, "source_digest", lambda: next(sources))
-    identity = CampaignIdentity(plans={}, facts={}, policy={})
-    assert identity.initial_code_state == {"sources of cnnbench": "one"}
-    identity.raise_if_code_changed()
-    with pytest.raises(BenchmarkError, match="sources of cnnbench"):
-        identity.raise_if_code_changed()
+def identity_of(**policy):
+    return CampaignIdentity(plans={}, facts={}, policy=policy, own=False)
 
 
 def test_only_the_same_campaign_goes_on(tmp_path):
@@ -281,7 +129,7 @@ def test_a_folder_with_other_files_is_not_used(tmp_path):
     ],
 )
 def test_a_campaign_whose_first_event_was_not_written_begins_again(tmp_path, text, begins):
-    (tmp_path / "journal.jsonl").write_bytes(text)
+    (tmp_path / JOURNAL).write_bytes(text)
     if not begins:
         with pytest.raises(FlagError, match="is not empty"):
             ResultsFolder(OWN, tmp_path, identity_of(seed=1))
@@ -342,7 +190,6 @@ def test_files_and_folders_of_processes_are_moved_when_they_are_whole(tmp_path):
         assert not store.unfinished_path(folder).exists()
         store.move_finished(store.folder / "none.json")
         assert not (store.folder / "none.json").exists()
-        assert store.journal_names(file, None, file, folder) == ["race/a", "checkpoints/a"]
         store.remove(folder)
         store.remove(file)
         store.remove(file)
@@ -350,33 +197,3 @@ def test_files_and_folders_of_processes_are_moved_when_they_are_whole(tmp_path):
         assert not folder.exists()
         with pytest.raises(BenchmarkError, match="cannot be written: No such file"):
             store.move(file, folder)
-
-
-def test_events_of_other_forms_are_refused(tmp_path):
-    journal = Journal(tmp_path / "j.jsonl")
-    for line in (
-        '{"event": "session", "question": {}}',
-        '{"event": "end", "note": 3}',
-        '{"seconds": "x"}',
-    ):
-        journal.path.write_text(line + "\n")
-        with pytest.raises(PathError, match="line 1 is damaged"):
-            list(journal.read())
-    journal.path.write_text('{"event": "explanation"}\n')
-    (note,) = journal.read("note")
-    assert note["note"] == "explanation"
-
-
-def test_an_edited_plug_in_changes_the_measured_code(tmp_path, git):
-    git(tmp_path, "init")
-    plugin = tmp_path / "net.py"
-    plugin.write_text("")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-m", "one")
-    plan = ConfigurationIdentity({}, {"plugin": (str(plugin),)}, tmp_path)
-    identity = CampaignIdentity(plans={"a": plan}, facts={}, policy={}, own=False)
-    plugin.write_text("first = 1")
-    identity.raise_if_code_changed()  # compared with the state at the first call
-    plugin.write_text("second = 1")
-    with pytest.raises(CodeChangedError, match="uncommitted changes of a"):
-        identity.raise_if_code_changed()

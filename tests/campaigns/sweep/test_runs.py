@@ -65,7 +65,7 @@ def sweep(call, quick_processes, fake_python, tmp_path, monkeypatch):
 
 
 def journal(event="process"):
-    lines = Path("results", "sweep.jsonl").read_text().splitlines()
+    lines = Path("results", "events.jsonl").read_text().splitlines()
     return [one for one in map(json.loads, lines) if one["event"] == event]
 
 
@@ -113,9 +113,9 @@ def test_every_run_leaves_a_record_and_a_log(sweep, holds):
         log = Path("results", end["record"]).with_suffix(".log")
         assert "about to measure" in log.read_text()
     assert {path.suffix for path in Path("results").iterdir()} == {
-        *(".json", ".jsonl", ".lines", ".log")
+        *(".json", ".jsonl", ".log")
     }
-    holds("journal", *map(json.loads, Path("results", "sweep.jsonl").read_text().splitlines()))
+    holds("journal", *map(json.loads, Path("results", "events.jsonl").read_text().splitlines()))
     end, record = ended("a num_gpus=2")
     assert end["status"] == "ok"
     holds("run", record)
@@ -177,7 +177,7 @@ def test_resume_runs_only_the_repeats_that_are_missing(sweep, before):
     sweep(entry("a", repeats=before))
     slow = {"seconds": 60.0}
     rewrite(
-        Path("results", "sweep.jsonl"), lambda one: {**one, **(slow if "seconds" in one else {})}
+        Path("results", "events.jsonl"), lambda one: {**one, **(slow if "seconds" in one else {})}
     )
     printed = sweep(entry("a", repeats=3), resume=True)
     assert f"{before} of 3 runs are done already" in printed.err
@@ -193,13 +193,16 @@ def test_without_resume_a_sweep_begins_anew_and_keeps_what_is_there(sweep):
     assert len(load_records(["results"]).records) == 2
 
 
-def test_a_record_that_was_damaged_afterwards_is_not_done(sweep):
+def test_a_record_that_was_damaged_afterwards_is_refused(sweep):
     sweep(entry("a"))
     (path,) = Path("results").glob("*.json")
-    path.write_bytes(path.read_bytes()[:-30])
-    sweep(entry("a"), resume=True)
-    assert len(ends()) == 2
-    assert load_records(["results"]).skipped == ()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    err = sweep(entry("a"), resume=True, code=2).err
+    assert f"{path}: the record of {path.stem} was exchanged or changed" in err
+    path.write_bytes(whole)
+    assert runs_of(sweep(entry("a"), resume=True), "a") == "1 ok"
+    assert len(ends()) == 1
 
 
 SEARCH = {"limit": 1000, "multiple_of": 1, "num_batches": 7}
@@ -314,7 +317,7 @@ def test_the_command_that_is_advised_runs_as_many_processes_as_it_says(
         if " of BASE and of NEW" in line
     )
     many, words = re.search(r" NEW, (\d+) processes more in all; .* or (.*)", line).groups()
-    journal = Path("r", "sweep.jsonl")
+    journal = Path("r", "events.jsonl")
     before = len(journal.read_text())
     estimated((16, 1000))  # a search would begin with another batch size
     call(*shlex.split(words)[1:])

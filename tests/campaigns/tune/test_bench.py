@@ -15,7 +15,8 @@ import pytest
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.results_dir import PROCESS, Journal, ResultsFolder
+from cnnbench.campaigns.processes.journal import PROCESS, Journal
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
     FINAL,

@@ -63,7 +63,7 @@ def from_files(done):
 
 
 def journal(event, results="results"):
-    lines = Path(results, "journal.jsonl").read_text().splitlines()
+    lines = Path(results, "events.jsonl").read_text().splitlines()
     return [one for one in map(json.loads, lines) if one["event"] == event]
 
 

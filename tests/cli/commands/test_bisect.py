@@ -267,7 +267,7 @@ def test_the_command_that_goes_on_settles_what_was_undecided(
     assert f"{git(folder, 'rev-parse', 'main')} " in out
     # What was clear is not measured again.
     assert ("GOOD against BAD" in err) == (len(says) == 2)
-    of_commits = list((tmp_path / "results").glob("*/journal.jsonl"))
+    of_commits = list((tmp_path / "results").glob("*/events.jsonl"))
     assert len(of_commits) == len(says) - 1
     for journal in of_commits:
         state = find_experiment(journal.parent)
@@ -298,7 +298,7 @@ def test_pairs_step_in_turn_where_they_can(repository, bisect, tmp_path, flags, 
     one = ("--pairs=1", "--most_pairs=1")
     bisect("main~1", "main", *one, *flags, code=3)
     commit = git(folder, "rev-parse", "--short=12", "main")
-    journal = (tmp_path / "results" / commit / "journal.jsonl").read_text().splitlines()
+    journal = (tmp_path / "results" / commit / "events.jsonl").read_text().splitlines()
     assert json.loads(journal[0])["turn_seconds"] == seconds
 
 

@@ -20,7 +20,7 @@ from covering import slow_if
 from pages import Page
 
 from cnnbench.campaigns.ab.side import AbSide, resolve_commit
-from cnnbench.campaigns.processes.results_dir import CampaignIdentity
+from cnnbench.campaigns.processes.identity import CampaignIdentity
 from cnnbench.cli.commands import ab, gate
 from cnnbench.errors import FlagError
 from cnnbench.judge.metrics.rules import load_rules

@@ -25,8 +25,9 @@ from privileges import mount, mounting, umount, unprivileged
 from cnnbench.campaigns import bisect, strategies
 from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.ab import side as checkout
-from cnnbench.campaigns.processes import campaign, results_dir
-from cnnbench.campaigns.processes.results_dir import CampaignIdentity, Journal
+from cnnbench.campaigns.processes import campaign, identity
+from cnnbench.campaigns.processes.identity import CampaignIdentity
+from cnnbench.campaigns.processes.journal import JOURNAL, Journal
 from cnnbench.campaigns.tune import bench as race
 from cnnbench.cli import main
 from cnnbench.machine import facts as software
@@ -151,7 +152,7 @@ def records(folder):
 
 
 def events(folder):
-    return [one for path in Path(folder).rglob("*.jsonl") for one in Journal(path).read()]
+    return [one for path in Path(folder).rglob(JOURNAL) for one in Journal(path).read()]
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ def test_another_question_is_refused(campaigns, refused, command, git, monkeypat
         patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
         patch.setattr(software, "_TENSORFLOW_PACKAGES", ("numpy",))
         patch.setattr(software, "collect", COLLECT)
-        patch.setattr(results_dir, "source_digest", lambda: "edited")
+        patch.setattr(identity, "source_digest", lambda: "edited")
         campaigns.commit(campaigns.code)
         (campaigns.code / "notes").write_text("x")
         differ = refused(command)
@@ -390,11 +391,11 @@ def test_a_folder_that_vanishes_gets_no_more_and_is_resumed(
 
 
 EDITS = int(os.environ.get("JOURNAL_EDITS", "3"))
-"""Seeded edits of the journals of each campaign, one after the other."""
+"""Seeded edits of the files of each campaign, one after the other."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_edited_journal_is_refused_or_changes_nothing(
+def test_a_damaged_journal_or_record_is_refused_or_changes_nothing(
     campaigns, recorded, command, monkeypatch, capsys
 ):
     cuts, add = itertools.count(), Journal.add
@@ -406,12 +407,7 @@ def test_an_edited_journal_is_refused_or_changes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "add", cut)
         assert campaigns(command, "whole") in (0, 3)
-
-    def found(folder):
-        ends = [one for one in events(folder) if one["event"] == "end" and "alpha" in one]
-        return records(folder), sorted((one["pairs"], one["alpha"]) for one in ends)
-
-    expected, moments, refused = found("whole"), next(cuts), 0
+    expected, moments = records("whole"), next(cuts)
     for number in range(EDITS):
         generator = random.Random(f"{command} {number}")
         moment = Path("whole")
@@ -419,19 +415,17 @@ def test_an_edited_journal_is_refused_or_changes_nothing(
             moment = Path(f"cut-{generator.randrange(3, moments)}")
         shutil.rmtree("edited", ignore_errors=True)
         shutil.copytree(moment, "edited", ignore=shutil.ignore_patterns(".cnnbench-lock"))
-        journals = [path for path in sorted(Path("edited").rglob("*.jsonl")) if path.stat().st_size]
-        what = f"{number} {moment}: {edit(generator.choice(journals), generator)}"
+        what = f"{number} {moment}: {edit(Path('edited'), generator)}"
         kept = records("edited")
         capsys.readouterr()
         code = campaigns(command, "edited", resume=True)
         err = capsys.readouterr().err
         assert "Traceback" not in err, what
         lines = [line for line in err.splitlines() if " error: " in line]
+        if "_tear" not in what:
+            assert (code, len(lines)) == (2, 1), (what, err)
         if code == 2:
-            assert len(lines) == 1, (what, err)
             assert records("edited") == kept, what
-            refused += 1
         else:
             assert (code in (0, 3), lines) == (True, []), (what, err)
-            assert found("edited") == expected, (what, err)
-    assert refused >= EDITS / 2
+            assert records("edited") == expected, (what, err)

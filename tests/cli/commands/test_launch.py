@@ -299,10 +299,10 @@ def test_scaling(launch, tmp_path):
     assert records == sorted(
         f"{name}-{repeat}.json" for name in ("alone", "workers-1", "workers-2") for repeat in (1, 2)
     )
-    journal = (tmp_path / "r" / "journal.jsonl").read_text()
+    journal = (tmp_path / "r" / "events.jsonl").read_text()
     again = (*words[:2], "--repeats=3", *words[3:], "--results=r", "--resume")
     assert launch(*again, *flags)[0] == 0  # only the third ones are run
-    more = (tmp_path / "r" / "journal.jsonl").read_text().removeprefix(journal)
+    more = (tmp_path / "r" / "events.jsonl").read_text().removeprefix(journal)
     assert more.count('"event": "process"') == 3
     refused = launch(*again[1:], "--ps=2", *flags)
     assert (refused[0], "--results=" in refused[2]) == (2, True)

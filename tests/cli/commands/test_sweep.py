@@ -196,7 +196,7 @@ def test_a_search_meets_a_real_lack_of_memory(in_folder, capfd, loaded_processes
     """
     (in_folder / "greedy.yaml").write_text(textwrap.dedent(suite), encoding="utf-8")
     assert main(["sweep", "greedy.yaml"]) == 0
-    events = [json.loads(e) for e in Path("results/sweep.jsonl").read_text().splitlines()]
+    events = [json.loads(e) for e in Path("results/events.jsonl").read_text().splitlines()]
     trials = [
         (e["batch_size"], e["status"])
         for e in events

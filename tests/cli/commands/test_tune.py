@@ -17,7 +17,7 @@ from edits import rewrite
 
 from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.ab.pairs import find_experiment
-from cnnbench.campaigns.processes.results_dir import Journal
+from cnnbench.campaigns.processes.journal import Journal
 from cnnbench.campaigns.tune import bench, environment, session
 from cnnbench.campaigns.tune import bench as race
 from cnnbench.cli import main
@@ -157,7 +157,7 @@ def test_what_a_search_leaves(again, tmp_path, holds):
     lines = (folder / "race.csv").read_text().splitlines()
     assert lines[0] == "candidate,group,round,images_per_sec"
     assert len(lines) == len(races)
-    events = list(Journal(folder / "journal.jsonl").read())
+    events = list(Journal(folder / "events.jsonl").read())
     holds("journal", *events)
     assert events[-1]["document"] == found
     target = tmp_path / "rows.csv"
@@ -215,7 +215,7 @@ def test_an_interrupted_search_goes_on_where_it_was(tune, tmp_path):
     code, _, err = tune()
     assert code == 2
     assert "--resume" in err
-    journal = tmp_path / "r" / "journal.jsonl"
+    journal = tmp_path / "r" / "events.jsonl"
     began = "2026-01-02T03:04:05+00:00"
     rewrite(journal, lambda one: {**one, "time": began} if one["event"] == "session" else one)
     code, out, _ = tune("--resume", "--format=json", by_flag=FAST)
@@ -266,7 +266,7 @@ def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
     assert (short["verdict"], short["pairs"]) == ("open", 8)
     found = json.loads(tune("--format=json", "--minutes=5", "--resume", **say)[1])
     assert found["pairs"] > 8
-    events = list(Journal(tmp_path / "r" / "journal.jsonl").read())
+    events = list(Journal(tmp_path / "r" / "events.jsonl").read())
     plans = [event["plan"] for event in events if event.get("note") == "final"]
     assert [(plan["pairs"], plan["number"]) for plan in plans] == [(8, 1), (16, 1)]
     assert plans[1]["alpha"] == plans[0]["alpha"] == 0.04
@@ -294,7 +294,7 @@ def test_a_leader_that_is_proven_stays_until_another_one_is(again, tmp_path, mon
     same = ("verdict", "leader", "command", "gain")
     assert [found[key] for key in same] == [proven[key] for key in same]
     # Processes of both searches count.
-    journals = (tmp_path / "r").rglob("journal.jsonl")
+    journals = (tmp_path / "r").rglob("events.jsonl")
     events = [event for path in journals for event in Journal(path).read()]
     processes = [one["seconds"] for one in events if one["event"] == "process"]
     assert 0 < found["seconds"] == pytest.approx(sum(processes), abs=0.1)

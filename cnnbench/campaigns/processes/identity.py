@@ -1,0 +1,161 @@
+"""The identity of a campaign, which `--resume` must match.
+
+It consists of the flags of all plans, the measured code with uncommitted changes, software and
+machine, the decision thresholds and the seed. The code is checked again before each process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cnnbench.base import plugins
+from cnnbench.base.text import first_few, labels_from_config
+from cnnbench.campaigns.processes.child import ResolvedRun, environment_identity, source_digest
+from cnnbench.errors import BenchmarkError
+from cnnbench.flags.params import FLAGS, OBSOLETE
+from cnnbench.machine import repository
+from cnnbench.records.codec import encode
+from cnnbench.records.run import Subject
+
+_NAMED = 8  # Maximum number of differences in an error message.
+_LENGTH = 40  # Maximum number of characters of a value in an error message.
+_NOT_SET = "not set"
+
+
+class CodeChangedError(BenchmarkError):
+    """The measured code was changed during a campaign.
+
+    The campaign ends before its next process.
+    """
+
+    @classmethod
+    def for_changed_code(cls, code_name: str) -> CodeChangedError:
+        """Creates the error. `code_name` names the changed code, such as a repository."""
+        return cls(f"the measured code was changed ({code_name}); earlier measurements are kept")
+
+
+class ConfigurationIdentity(NamedTuple):
+    """The identity of one configuration that a campaign measures: its flags and its code.
+
+    Attributes:
+      identity: values that identify the plan, by the names of flags.
+      config: parameters of the runs, if the plug-ins that they name are measured; None if only
+        commits are.
+      folder: folder in which the runs start; None means the working directory.
+      parts: files that the plug-ins use; see `plugins.parts`.
+    """
+
+    identity: Mapping[str, Any]
+    config: Mapping[str, Any] | None
+    folder: Path | None = None
+    parts: Sequence[str] = ()
+
+    def measured_code(self) -> Subject:
+        """The repository, commit and uncommitted changes of the measured code at the time of the
+        call.
+        """
+        if self.config is None:
+            return Subject()
+        subject = repository.measured_code(self.config, self.folder, self.parts)
+        return subject.with_labels(labels_from_config(self.config)) or Subject()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CampaignIdentity:
+    """Everything that must be unchanged when `--resume` continues a campaign.
+
+    Attributes:
+      plans: plans by name. If a plan exists in only one of two identities, the identities still
+        match.
+      facts: recorded properties of this machine.
+      policy: other values that determine which processes run and how their results are judged.
+      own: whether the processes run the code of this cnnbench installation.
+    """
+
+    plans: Mapping[str, ConfigurationIdentity]
+    facts: Mapping[str, Any]
+    policy: Mapping[str, Any]
+    own: bool = True
+
+    @cached_property
+    def initial_code_state(self) -> dict[str, Any]:
+        """State of the measured code, such as commits, at the time when this property was first
+        read.
+        """
+        return self._read_code_state()
+
+    def to_json(self) -> dict[str, Any]:
+        """The identity as JSON values, which `identity_differences` compares."""
+        known = environment_identity(self.facts).items()
+        software = {name.removeprefix("env_"): value for name, value in known}
+        software["interpreter"] = sys.executable
+        plans = {name: plan.identity for name, plan in self.plans.items()}
+        parts = {"code": self.initial_code_state, "software": software, "policy": self.policy}
+        plan: dict[str, Any] = json.loads(json.dumps(encode({"plans": plans, **parts})))
+        return plan
+
+    def raise_if_code_changed(self) -> None:
+        """Raises CodeChangedError if the measured code has changed since the first read of
+        `initial_code_state`.
+        """
+        then, now = self.initial_code_state, self._read_code_state()
+        changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        if changed:
+            raise CodeChangedError.for_changed_code(", ".join(changed))
+
+    def _read_code_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
+        places: dict[str, ConfigurationIdentity] = {}  # The keys name the code in error messages.
+        for name, plan in self.plans.items():
+            files = ", ".join(plugins.plugin_files_of_flags(plan.config or {}))
+            places.setdefault(files if plan.folder is None else name, plan)
+        for name, plan in places.items():
+            subject, of = plan.measured_code(), f" of {name}" if name else ""
+            known = {"repository": subject.repository, "commit": subject.revision}
+            known["uncommitted changes"] = subject.changes
+            state |= {f"{what}{of}": value for what, value in known.items() if value is not None}
+        return state
+
+
+def configuration_identity(resolved: ResolvedRun, /, **more: object) -> ConfigurationIdentity:
+    """Creates the identity of runs in the working directory. `more` contains additional values."""
+    identity = identity_values(resolved.identity, **more)
+    return ConfigurationIdentity(identity, resolved.config, parts=resolved.parts)
+
+
+def identity_values(flags: Mapping[str, Any], /, **more: object) -> dict[str, Any]:
+    """The values that identify a run: flags that differ from their defaults, and `more`."""
+    usual = {spec.name: encode(spec.default) for spec in (*FLAGS, *OBSOLETE)}
+    chosen = {n: v for n, v in flags.items() if n not in usual or usual[n] != encode(v)}
+    return {**chosen, **more}
+
+
+def identity_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Describes how two identities of a campaign, as JSON values, differ; "" if they match."""
+    pairs = {
+        f"{flag} of {name}" if name else flag: (then["plans"][name], now["plans"][name], flag)
+        for name in then["plans"]
+        if name in now["plans"]
+        for flag in {**then["plans"][name], **now["plans"][name]}
+    }
+    for part in ("code", "software", "policy"):
+        before, after = then[part], now[part]
+        pairs |= {name: (before, after, name) for name in {**before, **after}}
+    texts = [
+        f"{name} ({_value_text(before, key)}, now {_value_text(after, key)})"
+        for name, (before, after, key) in pairs.items()
+        if before.get(key) != after.get(key)
+    ]
+    return first_few(texts, _NAMED, ", ") if texts else ""
+
+
+def _value_text(values: Mapping[str, Any], name: str) -> str:
+    value = values.get(name)
+    text = _NOT_SET if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _LENGTH else f"{text[: _LENGTH - 3]}..."
