@@ -275,12 +275,18 @@ class ExperimentState:
 
         Further pairs are judged by `further_analysis_schedule` or, if `judge_together`, once,
         together with existing pairs. `fail_on` replaces the words of the experiment's --fail_on.
-        None if the experiment has not ended. The A/A spread has no part in verdicts on pairs, so
-        its records are not needed.
+        If the last session was killed, or stopped before an analysis, the comparison contains no
+        tests. None if no pair is complete. The A/A spread has no part in verdicts on pairs, so its
+        records are not needed.
         """
-        if self.last_end_event is None:
-            return None
-        base, new = (load_records([str(self.folder / side)]) for side in SIDES)
+        end = self.last_end_event
+        if end is not None:
+            base, new = (load_records([str(self.folder / side)]).records for side in SIDES)
+        else:
+            pairs = load_complete_pairs(self.folder)
+            if not pairs:
+                return None
+            base, new = zip(*pairs, strict=True)
         criteria = self.criteria
         criteria = replace(
             criteria,
@@ -290,11 +296,14 @@ class ExperimentState:
         )
         sides = self.last_session_settings["sides"]
         labels = _labels(sides["a"]["description"], sides["b"]["description"])
-        comparison = compare_records(base.records, new.records, criteria, labels=labels)
-        again = None if self.confirmation is None else self.confirmation.final_comparison()
-        comparison = comparison if again is None else with_second_experiment(comparison, again)
-        if _is_stop(self.last_end_event):
-            comparison = without_tests(comparison, _stop_reason(self.last_end_event["pairs"]))
+        comparison = compare_records(base, new, criteria, labels=labels)
+        second = self.confirmation
+        if second is not None and second.last_end_event is not None:
+            again = second.final_comparison()
+            comparison = comparison if again is None else with_second_experiment(comparison, again)
+        is_stopped = not self.has_clear_verdict if end is None else _is_stop(end)
+        if is_stopped:
+            comparison = without_tests(comparison, _stop_reason(len(base)))
         elif self.last_session_settings.get("aa"):
             comparison = replace(comparison, ends_with=ExitCode.OK)
         with contextlib.suppress(LookupError, ValueError):

@@ -10,10 +10,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from cnnbench.base.terminal import print_notice
+from cnnbench.base.files import lock_folder
+from cnnbench.base.terminal import print_notice, print_warning
 from cnnbench.campaigns.ab.same_code import find_same_code
 from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit
 from cnnbench.campaigns.processes.results_dir import is_lock_or_empty_folder
@@ -230,12 +232,22 @@ def _report_same_code(
         entries=(),
         same_code=same,
     )
+    _remove_empty_runs(folder / _RUNS)
     if text := uncommitted_changes_text("B", change.tip):
         print_notice(text)
     options.write_comparison(comparison)
     ab.write_gate_reports(folder, comparison)
     print_notice("--always_measure measures even if the code is the same")
     return True
+
+
+def _remove_empty_runs(runs: Path) -> None:
+    """Removes the folder of an earlier gate that was killed before its first process started."""
+    if runs.is_dir():
+        warn = partial(print_warning, name="lock")
+        with lock_folder("results", str(runs), warn):
+            if is_lock_or_empty_folder(runs):
+                shutil.rmtree(runs)
 
 
 @contextlib.contextmanager

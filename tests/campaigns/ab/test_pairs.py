@@ -26,6 +26,7 @@ from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.identity import CampaignIdentity
+from cnnbench.campaigns.processes.journal import JOURNAL, Journal
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import PathError
 from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records
@@ -214,6 +215,25 @@ def test_an_interrupt_keeps_the_pairs_and_the_experiment_goes_on(ran: Ran, tmp_p
     assert runner.earlier == 3
     assert not {name for name in first.started if name < "0004"} & {*later.started}
     assert (verdict(runner), len(runner.records["a"])) == (Verdict.SLOWER, FIRST_ANALYSIS)
+
+
+def test_a_killed_experiment_is_reported_without_a_verdict(ran: Ran, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError):  # no event at the end of the session, as after SIGKILL
+        ran(50.0, {"0001-b": RuntimeError("as killed")})
+    assert find_experiment(tmp_path / "r").final_comparison() is None
+    with pytest.raises(RuntimeError):
+        ran(50.0, {"0004-b": RuntimeError("as killed")}, resume=True)
+    (entry,) = find_experiment(tmp_path / "r").final_comparison().entries
+    assert (entry.main.verdict, entry.main.judgement.p) == (Verdict.INCONCLUSIVE, None)
+    assert entry.main.judgement.change == pytest.approx(-0.5, abs=0.02)
+    assert (len(entry.base), len(entry.new)) == (3, 3)
+    # A clear verdict stands, even if a later session was killed.
+    ran(50.0, resume=True)
+    start = dict(find_experiment(tmp_path / "r").sessions[-1][0])
+    del start["event"]
+    Journal(tmp_path / "r" / JOURNAL).add("session", **start)
+    (entry,) = find_experiment(tmp_path / "r").final_comparison().entries
+    assert entry.main.verdict is Verdict.SLOWER
 
 
 def test_within_a_campaign_interrupts_go_on(ran: Ran) -> None:

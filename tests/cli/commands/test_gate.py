@@ -21,6 +21,7 @@ from pages import Page
 
 from cnnbench.campaigns.ab.side import AbSide, resolve_commit
 from cnnbench.campaigns.processes.identity import CampaignIdentity
+from cnnbench.campaigns.processes.journal import JOURNAL
 from cnnbench.cli.commands import ab, gate
 from cnnbench.errors import FlagError
 from cnnbench.judge.metrics.rules import load_rules
@@ -577,6 +578,16 @@ def test_equal_code_is_not_measured(call, given, pages, git, tmp_path, monkeypat
     assert not any("always" in word for word in given.pop())
     wrong = call("gate", "main", "--", "--modle=lenet", code=2).err
     assert "--modle" in wrong
+
+
+def test_what_a_killed_gate_has_left_is_removed_if_nothing_is_measured(call, given, pages, tmp_path):
+    runs = tmp_path / "results" / "runs"
+    (runs / "a").mkdir(parents=True)
+    (runs / JOURNAL).write_text('{"event": "sess')  # torn
+    words = ("gate", "main", f"--results={tmp_path}/results", "--", "--model=lenet")
+    call(*words)
+    left = sorted(path.name for path in (tmp_path / "results").iterdir())
+    assert (left, given) == (["comment.md", "junit.xml"], [])
 
 
 @pytest.mark.parametrize(
