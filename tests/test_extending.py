@@ -103,6 +103,12 @@ RECIPES = (
         "12 images",
     ),
     Recipe(
+        "A campaign",
+        "from cnnbench.cli import main\nassert main(['spread', '--help']) == 0\n",
+        f"spread --repeats=1 --run=--num_intra_threads=1 --results=runs -- {RUN}",
+        "median images/sec",
+    ),
+    Recipe(
         "An optimizer",
         "from cnnbench.optimizers import OPTIMIZERS\n"
         "from cnnbench.plan import parse_run\n"
