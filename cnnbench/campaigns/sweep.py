@@ -294,9 +294,7 @@ _NAME_LENGTH = 120
 _NAME = re.compile(r".+\.[0-9a-f]{12}\.r\d+\.[\dTZ]{22}")
 
 
-SWEEP = CampaignKind(
-    command="sweep", noun="sweep", shared=True, log="{}.log", pending="{}.pending"
-)
+SWEEP = CampaignKind(command="sweep", noun="sweep", shared=True, log="{}.log", pending="{}.pending")
 """Kind of campaign for sweeps. A folder contains records and logs, possibly of several suites."""
 
 

@@ -112,9 +112,7 @@ def test_every_run_leaves_a_record_and_a_log(sweep, holds):
     for end in ends():
         log = Path("results", end["record"]).with_suffix(".log")
         assert "about to measure" in log.read_text()
-    assert {path.suffix for path in Path("results").iterdir()} == {
-        *(".json", ".jsonl", ".log")
-    }
+    assert {path.suffix for path in Path("results").iterdir()} == {*(".json", ".jsonl", ".log")}
     holds("journal", *map(json.loads, Path("results", "events.jsonl").read_text().splitlines()))
     end, record = ended("a num_gpus=2")
     assert end["status"] == "ok"

@@ -580,7 +580,9 @@ def test_equal_code_is_not_measured(call, given, pages, git, tmp_path, monkeypat
     assert "--modle" in wrong
 
 
-def test_what_a_killed_gate_has_left_is_removed_if_nothing_is_measured(call, given, pages, tmp_path):
+def test_leftovers_of_a_killed_gate_are_removed_if_nothing_is_measured(
+    call, given, pages, tmp_path
+):
     runs = tmp_path / "results" / "runs"
     (runs / "a").mkdir(parents=True)
     (runs / JOURNAL).write_text('{"event": "sess')  # torn
