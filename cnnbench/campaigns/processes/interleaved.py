@@ -113,16 +113,15 @@ def _run_members(members: Sequence[_Member], timeout: float) -> None:
             members[last].start_time_slice()
             continue
         patience = max(0.0, timeout - max(member.used_seconds for member in running))
-        links = {member.link: member for member in alive if member.link is not None}
-        guards = {member.child: member for member in alive}
-        patience = min(patience, LONGEST_WAIT_SECONDS)
-        ready, _, _ = select.select([*links, *guards], [], [], patience)
-        for source in ready:
-            if source in links:
-                links[source].receive_message()
-        for source in ready:
-            if source in guards:
-                source.wait(SHORTEST_GRACE)
+        links = [member.link for member in alive if member.link is not None]
+        sources: list[Child | socket.socket] = [*links, *(member.child for member in alive)]
+        ready, _, _ = select.select(sources, [], [], min(patience, LONGEST_WAIT_SECONDS))
+        for member in alive:
+            if member.link in ready:
+                member.receive_message()
+        for member in alive:
+            if member.child in ready:
+                member.child.wait(SHORTEST_GRACE)
         late = [member for member in _alive(running) if member.used_seconds >= timeout]
         stop_children([member.child for member in late])
 
