@@ -30,7 +30,7 @@ WINGS = (
 
 INSIDE = {
     "base": (
-        ("files", "interrupts", "stats", "text"),
+        ("files", "interrupts", "lazy_numpy", "stats", "text"),
         ("charts", "job", "inference", "plugins", "rules", "slow_steps", "terminal", "time_series"),
         ("document", "launcher", "levels", "message", "probe", "registry"),
         ("meeting",),

@@ -51,17 +51,20 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from statistics import NormalDist
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from cnnbench.base import lazy_numpy as np
 
 # Rank tests: exact for small samples, with the normal approximation for large samples.
 
 Values: TypeAlias = Sequence[float]
-_Floats: TypeAlias = NDArray[np.float64]
+_Floats: TypeAlias = "NDArray[np.float64]"
 # For a rank sum S: the arrays of P(S <= s) and of P(S >= s), indexed by s.
-_Tails: TypeAlias = tuple[_Floats, _Floats]
+_Tails: TypeAlias = "tuple[_Floats, _Floats]"
 
 EXACT = 40
 """Size of the largest sample whose null distribution is enumerated.
@@ -491,7 +494,7 @@ _SURE = 3.0
 _PRECISION = 1.002
 """Largest quotient of a p-value and an alpha at which the test does not reject."""
 
-_Sums: TypeAlias = NDArray[np.float32]
+_Sums: TypeAlias = "NDArray[np.float32]"
 # Signed-rank sum, sum of all signed doubled ranks, for each combination of signs: whole numbers,
 # which are exact up to 4,000 differences. Products of float32 matrices are fast.
 

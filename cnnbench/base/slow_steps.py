@@ -28,13 +28,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from statistics import fmean
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.stats import median, nearest_rank_percentile
 from cnnbench.base.text import number, percent
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from cnnbench.base import lazy_numpy as np
 
 FEWEST = 10
 """Minimum number of steps for a division into ordinary and slow steps."""

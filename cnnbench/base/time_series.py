@@ -55,6 +55,8 @@ from cnnbench.base.stats import MAD_TO_SIGMA, median, median_absolute_deviation
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+else:
+    from cnnbench.base import lazy_numpy as np
 
 
 # Finds levels and trends in a time series with noise that may be autocorrelated.
@@ -189,9 +191,6 @@ def _choose_segments(
     """Divides a time series into segments. Also returns the indices of all candidate cuts,
     including the cuts that were not chosen.
     """
-    # NumPy is imported late, so that errors in flags are reported without its delay.
-    import numpy as np
-
     count = len(values)
     if count < max(3, 2 * min_segment):
         return (), [Segment(0, count)]
@@ -264,8 +263,6 @@ class _SegmentationChoice:
         candidates: Sequence[Segment],
         min_spread: Callable[[float], float],
     ) -> None:
-        import numpy as np
-
         self._values = values
         self._min_spread = min_spread
         self._weight = math.log(len(values)) + 2 / 3
@@ -429,8 +426,6 @@ class _SegmentationChoice:
         sum of the squared deviations, P is the sum of the products of neighbours, and a and b are
         the first and the last deviation.
         """
-        import numpy as np
-
         sums = [
             self._compute_deviation_sums(segment, (segment,), clip_limit) for segment in segments
         ]
@@ -473,8 +468,6 @@ class _SegmentationChoice:
 
         Values far from the replaced segments are clipped first.
         """
-        import numpy as np
-
         key = segment, *parts, clip_limit
         if key not in self._sums:
             values = np.concatenate([self._clipped_values(part, clip_limit) for part in parts])
@@ -517,8 +510,6 @@ def _best_trend(values: NDArray[np.float64], start: int, stop: int) -> Segment |
     """Finds the trend with the smallest sum of squared deviations, among all trends of at least
     `MIN_TREND` values.
     """
-    import numpy as np
-
     size = stop - start
     if size <= MIN_TREND:
         return None
@@ -543,8 +534,6 @@ def _fit_least_squares(values: NDArray[np.float64], segment: Segment) -> NDArray
     """Fits a level or trend to the values of a segment by least squares, and returns the fitted
     value at each index.
     """
-    import numpy as np
-
     mean = float(values.mean())
     if segment.trend is None:
         return np.full(len(values), mean)
@@ -593,9 +582,6 @@ def optimal_segmentation(
       penalty: penalty for each segment, in the unit of the values.
       min_segment: minimum number of values in a segment.
     """
-    # NumPy is imported late, so that errors in flags are reported without its delay.
-    import numpy as np
-
     numbers = np.asarray(values, dtype=np.float64)
     numbers = numbers - median(values)
     exponent = int(np.frexp(np.abs(numbers).max())[1])

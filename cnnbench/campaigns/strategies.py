@@ -7,9 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.base import plugins
 from cnnbench.base.document import Paragraph, make_table, sections_to_text
@@ -53,6 +51,11 @@ from cnnbench.records.run import RunRecord
 from cnnbench.run.runtime.loading import without_info_lines
 from cnnbench.variable_mgr import modes as registry
 from cnnbench.variable_mgr.modes import DEFAULT, Mode
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from cnnbench.base import lazy_numpy as np
 
 # Compares the weights that the modes of --variable_update have trained, from their checkpoints.
 

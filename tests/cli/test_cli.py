@@ -147,6 +147,22 @@ def test_help_of_a_command(command, call):
     assert call("help", command).out == text
 
 
+HELP_WITHOUT_NUMPY = """
+import contextlib, io, sys
+from cnnbench import cli
+for command in sys.argv[1:]:
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert cli.main([command, "--help"]) == 0
+    assert "numpy" not in sys.modules, command
+"""
+JUDGING = ("compare", "history", "report", "explain", "ab", "gate", "bisect")
+MEASURING = ("launch", "strategies", "sweep", "tune")
+
+
+def test_help_does_not_wait_for_numpy():
+    finished([sys.executable, "-c", HELP_WITHOUT_NUMPY, *JUDGING, *MEASURING])
+
+
 @pytest.mark.parametrize("command", ["run", "ab", "data"])
 def test_help_in_xml(command, call):
     root = ElementTree.fromstring(call(command, "--helpxml").out)

@@ -22,10 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist, fmean
-from typing import NamedTuple, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from cnnbench.base.inference import (
     EXACT,
@@ -40,7 +37,13 @@ from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
 
-_Floats: TypeAlias = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from cnnbench.base import lazy_numpy as np
+
+_Floats: TypeAlias = "NDArray[np.float64]"
 
 SHORTEST, LONGEST = 3.0, 20.0
 """Limits of the chosen seconds of timed steps in a process."""

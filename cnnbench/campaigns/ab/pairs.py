@@ -24,10 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.inference import (
     FIRST_ANALYSIS,
@@ -79,6 +76,12 @@ from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.profiles import Explanation
 from cnnbench.records.run import AbPlace, KilledProcess, RunRecord, Subject, add_subject
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from cnnbench.base import lazy_numpy as np
 
 # The results directory of an experiment, and the verdict on the pairs in this directory.
 

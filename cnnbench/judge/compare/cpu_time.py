@@ -19,9 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.inference import paired_shift
 from cnnbench.judge.compare.comparability import MeasurementGroup
@@ -37,6 +35,11 @@ from cnnbench.judge.compare.estimate import (
 from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Measurement, Policy
 from cnnbench.records.run import RunRecord
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from cnnbench.base import lazy_numpy as np
 
 _FEWEST_TURNS = 4
 _SETTLED: Mapping[str, Any] = dict.fromkeys(("needed", "more", "at_least", "new_experiment"))

@@ -11,10 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from statistics import NormalDist
-from typing import TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from cnnbench.base import inference
 from cnnbench.base.inference import (
@@ -31,6 +28,12 @@ from cnnbench.base.text import NONE, count_text, item_count
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Measurement, Policy
 from cnnbench.records.codec import dataclass_from_sources
 from cnnbench.records.metric import Metric
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from cnnbench.base import lazy_numpy as np
 
 # Computes the statistics of two samples: shift, confidence interval and p-value.
 
@@ -587,7 +590,7 @@ with little variation have been measured.
 # Ratio of the variance of the Hodges-Lehmann estimate to the variance of the mean.
 _EFFICIENCY = math.pi / 3
 
-_Floats: TypeAlias = NDArray[np.float64]
+_Floats: TypeAlias = "NDArray[np.float64]"
 
 
 def processes_for_verdict(statistics: SampleStatistics, alphas: tuple[float, float]) -> int | None:

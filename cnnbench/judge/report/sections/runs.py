@@ -7,9 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import starmap
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.base import text as numbers
 from cnnbench.base.charts import LOWER, Axis, ChartSeries, DistributionRow, LineChart, RowChart
@@ -52,6 +50,11 @@ from cnnbench.records.run import (
     Subject,
     subject_of_record,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from cnnbench.base import lazy_numpy as np
 
 # Shows step times in order, and their distribution.
 

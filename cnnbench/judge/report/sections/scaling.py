@@ -6,8 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from cnnbench.base import text
 from cnnbench.base.charts import (
@@ -43,6 +42,11 @@ from cnnbench.judge.report.results import (
     start_time_text,
 )
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Prediction, Predictions
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from cnnbench.base import lazy_numpy as np
 
 # Shows measurements of all-reduces: bandwidth over size, and wrong sums.
 
