@@ -192,7 +192,7 @@ def _keep_more_complete_copy(
 
 def _completeness_key(record: RunRecord | AllReduceRecord) -> tuple[bool, int, int, str]:
     measured = record.step_seconds if isinstance(record, RunRecord) else record.rows
-    text = repr(record)
+    text = repr([getattr(record, attribute.name) for attribute in fields(record)])
     return record.status == "ok", len(measured), len(text), text
 
 
@@ -464,14 +464,7 @@ class CsvTable:
         unknown, and texts in one line.
         """
         values = {**dict.fromkeys(self.columns), **row, self.columns[-1]: self._schema}
-        cells: dict[str, int | float | str | None] = {}
-        for name in self.columns:
-            value = encode(values[name])
-            if value is not None and not isinstance(value, (int, float)):
-                # Line breaks (as in error messages) become spaces.
-                value = " ".join(to_plain_line(csv_cell(value)).split())
-            cells[name] = value
-        return cells
+        return {name: _cell(values[name]) for name in self.columns}
 
     def format_cells(self, row: Mapping[str, object]) -> dict[str, str]:
         """Formats the cells of a row. Returns the texts by column, in the order of the file."""
@@ -532,6 +525,19 @@ class CsvTable:
                 "version of cnnbench writes; name a new file",
             )
         return ours
+
+
+def _cell(value: object) -> int | float | str | None:
+    """Returns the cell of a value: a number or a Boolean, None if it is unknown, or a text in one
+    line.
+    """
+    if value is None or isinstance(value, float):  # Also NaN, which `encode` writes as a text.
+        return value
+    encoded = encode(value)
+    if isinstance(encoded, (int, float)):
+        return encoded
+    # Line breaks (as in error messages) become spaces.
+    return " ".join(to_plain_line(csv_cell(encoded)).split())
 
 
 def _csv_line(cells: Iterable[str]) -> bytes:

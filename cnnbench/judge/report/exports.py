@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.inference import mean_interval
 from cnnbench.base.stats import CONFIDENCE, ValuesByProcess, group_by
-from cnnbench.base.terminal import csv_text
+from cnnbench.base.terminal import csv_cell, csv_text
 from cnnbench.base.text import (
     boolean_text,
     count_text,
@@ -74,6 +74,9 @@ _MEAN = "mean_throughput_images_per_sec"
 
 _SPREADING = ("throughput_images_per_sec", "peak_memory_bytes")
 """Columns that are followed by columns with the interval and the range."""
+
+_STARTED = "started_at"
+"""Column with the time when a process started. CSV files contain the text of the record."""
 
 
 def configuration_rows(results: ReportSubject) -> list[dict[str, Any]]:
@@ -206,12 +209,30 @@ TABLES: Mapping[str, Callable[[ReportSubject], list[dict[str, Any]]]] = {
 
 
 def frame(results: ReportSubject, table: str) -> DataFrame:
-    """Returns the table `table` (a name in `TABLES`) as a pandas DataFrame. Raises KeyError for
-    other names.
+    """Returns the table `table` (a name in `TABLES`) as a pandas DataFrame, as `data_frame` does.
+    Raises KeyError for other names.
+    """
+    return data_frame(TABLES[table](results))
+
+
+def data_frame(rows: Iterable[Mapping[str, object]]) -> DataFrame:
+    """Returns rows of a table as a pandas DataFrame: start times are times in UTC, and lists are
+    texts with semicolons. Missing values are NaN in columns of numbers, and in columns without any
+    value.
     """
     import pandas
 
-    return pandas.DataFrame(TABLES[table](results))
+    values = [{name: _frame_value(name, value) for name, value in row.items()} for row in rows]
+    found = pandas.DataFrame(values)
+    unknown = [name for name in found if found[name].isna().all()]
+    return found.astype(dict.fromkeys(unknown, float))
+
+
+def _frame_value(column: str, value: object) -> object:
+    if column == _STARTED and isinstance(value, str):
+        return parse_start_time(value)
+    is_single = value is None or isinstance(value, (bool, int, float, str, datetime))
+    return value if is_single else csv_cell(value)
 
 
 def to_csv(results: ReportSubject, table: str) -> str:

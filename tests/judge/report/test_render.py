@@ -10,7 +10,10 @@ import base64
 import csv
 import hashlib
 import io
+import math
 import re
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -18,9 +21,11 @@ from golden import golden
 from pages import HOSTILE, Page
 
 from cnnbench import __version__
+from cnnbench.base.terminal import csv_cell
 from cnnbench.judge.report import build, gather, render
 from cnnbench.judge.report.exports import TABLES, frame
 from cnnbench.judge.report.exports import to_csv as csv_text
+from cnnbench.records.codec import parse_start_time
 from cnnbench.records.result_files import Loaded
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -156,3 +161,42 @@ def test_tables_hold_what_the_report_says(everything):
     assert judged.iloc[0]["metric"] == "throughput"
     assert tuple(judged.iloc[0][["base_processes", "new_processes"]]) == (6, 8)
     assert frame(gather(Loaded((), ())), "comparison").empty
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_frame_has_the_cells_of_the_csv_table_as_numbers_and_times(everything, table):
+    found = frame(everything, table)
+    read = list(csv.DictReader(io.StringIO(csv_text(everything, table))))
+    assert len(found) == len(read) > 0
+    assert [*found] == [*read[0]]
+    for name in found:
+        texts = [row[name] for row in read]
+        for value, text in zip(found[name].tolist(), texts, strict=True):
+            if isinstance(value, datetime):
+                assert value == parse_start_time(text)
+            elif isinstance(value, (str, bool)):
+                assert csv_cell(value) == text.removeprefix("'")
+            elif value is None or math.isnan(value):
+                assert text == ""
+            else:
+                assert value == float(text)
+        # No column of numbers or times is left as text.
+        if found[name].dtype.kind not in "ifbM":
+            assert not all(map(is_number_or_time, filter(None, texts))), name
+
+
+def is_number_or_time(text):
+    for read in (float, parse_start_time):
+        with suppress(ValueError):
+            read(text)
+            return True
+    return False
+
+
+def test_columns_of_numbers_can_be_computed_with(full_runs):
+    runs = [*full_runs.of(100), *full_runs.of(100, losses=(math.inf,) * 24)]
+    found = frame(gather(Loaded(tuple(runs), ())), "runs")
+    assert (found["batch_global"] * 2).tolist() == [16, 16]
+    assert (found["last_loss"] / 2).tolist()[-1] == math.inf
+    assert math.isnan((found["eval_top_1"] * 2).iloc[0])  # no run has it
+    assert found["started_at"].diff().dt.total_seconds().tolist()[1] == 60
