@@ -31,13 +31,21 @@ WINGS = (
 INSIDE = {
     "base": (
         ("files", "interrupts", "lazy_numpy", "stats", "text"),
+        ("notebook",),
         ("charts", "job", "inference", "plugins", "rules", "slow_steps", "terminal", "time_series"),
         ("document", "launcher", "levels", "message", "probe", "registry"),
         ("meeting",),
         ("rendezvous",),
     ),
     "run": (("runtime",), ("handshake", "observe", "step", "watchdog"), ("driver",)),
-    "judge": (("metrics",), ("compare",), ("explain",), ("report",), ("history",)),
+    "judge": (
+        ("metrics",),
+        ("compare",),
+        ("explain",),
+        ("report",),
+        ("history",),
+        ("notebook",),
+    ),
     "lab": (("all_reduce", "predict", "roofline"),),
     "campaigns": (
         ("processes",),

@@ -19,6 +19,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, TextIO, cast
 
 from cnnbench.base.text import (
@@ -629,11 +630,15 @@ def _break_cell(text: str, width: int, head: bool) -> list[str]:
 
 
 def csv_cell(value: object) -> str:
-    """Formats a value for a CSV file, as in JSON, without rounding. None becomes an empty cell."""
+    """Formats a value for a CSV file, as in JSON, without rounding. None becomes an empty cell, and
+    a time ISO 8601.
+    """
     if value is None:
         return ""
     if isinstance(value, (bool, float)):
         return json.dumps(value)  # `json.dumps` returns a text such as true, 0.5 or NaN.
+    if isinstance(value, datetime):
+        return value.isoformat()
     if isinstance(value, (list, tuple)):
         return ";".join(map(csv_cell, value))
     return str(value)

@@ -12,7 +12,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, ClassVar
 
-from cnnbench.base.text import exact_number, labels_from_config
+from cnnbench.base.notebook import Displayed, short_repr
+from cnnbench.base.text import count_text, exact_number, labels_from_config
 from cnnbench.base.time_series import SteadyState, find_steady_state
 from cnnbench.errors import text_of
 from cnnbench.records.codec import (
@@ -745,7 +746,7 @@ ENDED_BY = (*ENDINGS, "stop_at")
 # The class has no slots, so that `cached_property` can store the summary.
 @json_document("cnnbench run --result_json=FILE")
 @dataclass(frozen=True, kw_only=True)
-class RunRecord(Document):
+class RunRecord(Document, Displayed):
     """The record of one run of one process (schema 1).
 
     Attributes:
@@ -826,6 +827,11 @@ class RunRecord(Document):
     resources: ResourceUse | None = field(default=None, metadata=ABSENT)
     ended_by: str | None = field(default=None, metadata={**ABSENT, **choice_metadata(ENDED_BY)})
     imported: Imported | None = field(default=None, metadata=ABSENT)
+
+    def __repr__(self) -> str:
+        model = self.config.get("model") or self.config.get("benchmark")
+        steps = count_text(self.steps, "timed step", "timed steps")
+        return short_repr(self, f"{self.run_id}, {model}, {self.status}, {steps}")
 
     def __post_init__(self) -> None:
         parse_start_time(self.started_at)

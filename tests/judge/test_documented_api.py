@@ -26,7 +26,12 @@ def results(make_full_runs, tmp_path):
 
 @pytest.mark.parametrize(
     ("page", "printed"),
-    [("compare_reference.md", "slower"), ("history.md", ""), ("report.md", "")],
+    [
+        ("compare_reference.md", "slower"),
+        ("history.md", ""),
+        ("python.md", "slower"),
+        ("report.md", ""),
+    ],
 )
 def test_the_code_of_a_page(page, printed, results, monkeypatch, capsys):
     monkeypatch.chdir(results)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from cnnbench.base import text as numbers
 from cnnbench.base.charts import Chart, draw
+from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.terminal import ProgressLine, fit_table, wrap_text
 from cnnbench.base.text import NONE, escape_markdown, to_plain_line
 
@@ -191,7 +192,7 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(Displayed):
     """A whole report. Its highlights, pairs of name and value, are shown below its answers."""
 
     title: str
@@ -199,6 +200,10 @@ class Report:
     answers: tuple[Answer, ...] = ()
     highlights: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()
+
+    def __repr__(self) -> str:
+        sections = numbers.count_text(self.sections, "section", "sections")
+        return short_repr(self, f"{self.title}, {sections}")
 
     @property
     def charts(self) -> list[Chart]:

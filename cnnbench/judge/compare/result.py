@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
 
+from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.stats import median
 from cnnbench.base.text import count_text, first_few, item_count, number
 from cnnbench.errors import ExitCode
@@ -450,7 +451,7 @@ _FILES_NAMED = 3
 
 @json_document("cnnbench compare --format=json, cnnbench ab --format=json")
 @dataclass(frozen=True, kw_only=True)
-class Comparison(Document):
+class Comparison(Document, Displayed):
     """The result of ``cnnbench compare`` or ``cnnbench ab``, schema 1.
 
     Attributes:
@@ -517,6 +518,9 @@ class Comparison(Document):
     same_code: SameCode | None = field(default=None, metadata=ABSENT)
     names: tuple[str, str] = field(default=("BASE", "NEW"), metadata=HIDDEN)
     ends_with: ExitCode | None = field(default=None, metadata=HIDDEN)
+
+    def __repr__(self) -> str:
+        return short_repr(self, self.answer)
 
     def sets_exit_code(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
         """Whether the result of a configuration sets exit code 1, according to --fail_on, the rules

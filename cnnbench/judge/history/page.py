@@ -30,6 +30,7 @@ from cnnbench.base.document import (
     sections_to_text,
 )
 from cnnbench.base.levels import MIN_SERIES, TWO_MACHINES
+from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.stats import ValuesByProcess, median
 from cnnbench.base.terminal import ProgressLine
 from cnnbench.base.text import count_text, first_few, integer, item_count
@@ -63,7 +64,7 @@ _MOST_SERIES = 2
 
 @json_document("cnnbench history --format=json")
 @dataclass(frozen=True)
-class HistoryDocument(Document):
+class HistoryDocument(Document, Displayed):
     """The result of ``cnnbench history``: all time series with their level changes and outliers,
     schema 1.
 
@@ -98,6 +99,15 @@ class HistoryDocument(Document):
     unit = computed_path("metric.unit", str, before="series")
     higher_is_better = computed_path("metric.higher_is_better", bool, before="series")
     relative = computed_path("metric.relative", bool, before="series")
+
+    def __repr__(self) -> str:
+        points = sum(item_count(trend.series.points) for trend in self.series)
+        counts = (
+            count_text(self.series, "series", "series"),
+            count_text(points, "point", "points"),
+            count_text(self.shared_steps, "step", "steps"),
+        )
+        return short_repr(self, f"{self.metric.name}, {', '.join(counts)}")
 
     @cached_property
     @computed(before="remarks")
@@ -544,11 +554,17 @@ def csv_text(document: HistoryDocument) -> str:
     """Returns a history as CSV, with a header and one row for each point. Cells that would be
     formulas in a spreadsheet are escaped.
     """
-    rows = (row for trend in document.series for row in _csv_rows(trend, document.metric))
-    return tables.csv_text(_COLUMNS, rows)
+    return tables.csv_text(_COLUMNS, (row.values() for row in csv_rows(document)))
 
 
-def _csv_rows(trend: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
+def csv_rows(document: HistoryDocument) -> Iterator[dict[str, object]]:
+    """Yields the values of each point of a history by column of the CSV file. Times are in UTC."""
+    for trend in document.series:
+        for values in _series_rows(trend, document.metric):
+            yield dict(zip(_COLUMNS, values, strict=True))
+
+
+def _series_rows(trend: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
     steps = {step.index: step for step in trend.steps}
     outliers = {outlier.index: outlier for outlier in trend.outliers}
     for index, point in enumerate(trend.series.points):
@@ -558,7 +574,7 @@ def _csv_rows(trend: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
             trend.series.machine,
             point.title,
             point.runs[0].commit,
-            point.started.isoformat(),
+            point.started,
             metric.name,
             metric.unit,
             point.value,

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from cnnbench.base.document import TableCell, interval_cell
 from cnnbench.base.inference import mean_interval
+from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.stats import CONFIDENCE, ValuesByProcess, group_by
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import integer, number, percent
+from cnnbench.base.text import count_text, integer, number, percent
 from cnnbench.base.time_series import SeriesShape, SteadyState
 from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records
 from cnnbench.judge.compare.comparability import (
@@ -370,7 +371,7 @@ def shown_count_text(shown: int, total: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportSubject(Loaded):
+class ReportSubject(Loaded, Displayed):
     """The records that a report is about, grouped by configuration, and their comparison with a
     baseline.
 
@@ -385,6 +386,10 @@ class ReportSubject(Loaded):
     configured: tuple[RunGroup, ...]
     earlier: tuple[RunGroup, ...] = ()
     comparison: Comparison | None = None
+
+    def __repr__(self) -> str:
+        configurations = count_text(self.configured, "configuration", "configurations")
+        return short_repr(self, f"{configurations}, {count_text(self.runs, 'run', 'runs')}")
 
     def limited_to_newest(self) -> ReportSubject:
         """Returns a copy with at most `MOST_SHOWN` configurations: the configurations with a
