@@ -131,13 +131,15 @@ def _format_of_ending(output: str | None) -> str | None:
     return _ENDINGS.get(PurePath(output or "").suffix.lower())
 
 
-def write_or_print_output(path: str | None, text: str, terminal_text: str = "") -> None:
-    """Writes a result to --output and prints `terminal_text`. Without --output, or if it is
-    standard output, prints the whole result.
+def write_or_print_output(
+    path: str | None, text: str, terminal_text: Callable[[], str] = str
+) -> None:
+    """Writes a result to --output and prints what `terminal_text` returns. Without --output, or if
+    it is standard output, prints the whole result.
     """
     if path is not None and stream_descriptor(path) != STDOUT:
         write_text("output", path, text)
-        text = terminal_text
+        text = terminal_text()
     if text:
         with contextlib.suppress(BrokenPipeError):  # The reader may have closed the pipe.
             print_result(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cnnbench.base.files import converting_parse_errors, read_json
@@ -125,9 +126,9 @@ def main(argv: Sequence[str]) -> int:
         explanation = explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
     else:
         explanation = _profile_and_explain(options, common)
-    rows = terminal_text(explanation, options.rows)
+    rows = partial(terminal_text, explanation, options.rows)
     texts = {
-        "table": lambda: rows,
+        "table": rows,
         "markdown": lambda: to_markdown(explanation, options.rows),
         "json": explanation.to_json,
     }

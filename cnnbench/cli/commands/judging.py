@@ -217,16 +217,19 @@ class JudgingFlags:
 
     def write_comparison(self, comparison: Comparison) -> None:
         """Prints the comparison. With --output, writes it to the file and prints the table."""
-        shown = terminal_text(comparison, wants_colour(sys.stdout))
+
+        def table() -> str:
+            return terminal_text(comparison, wants_colour(sys.stdout))
+
         if self.format == "table" and self.output is None:
-            text = shown
+            text = table()
         elif self.format in EXPORTS:
             text = format_metric_values(exported_metrics_of_comparison(comparison), self.format)
         elif self.format == "html":
             text = _page(comparison)
         else:
             text = render(comparison, self.format)
-        write_or_print_output(self.output, text, shown)
+        write_or_print_output(self.output, text, table)
 
 
 def _page(comparison: Comparison) -> str:

@@ -8,6 +8,8 @@ import shutil
 
 import pytest
 
+from cnnbench.cli.commands import COMMANDS
+
 
 @pytest.fixture
 def sides(save, tmp_path):
@@ -80,6 +82,38 @@ def test_the_ending_of_a_format_that_a_command_lacks_is_refused(
     assert f"{file}: the formats are {formats}" in err
     assert err.endswith(f"{hint}\n")
     assert not (tmp_path / file).exists()
+
+
+NEEDED = {
+    "ab": ["--aa", "--", "--model=trivial"],
+    "compare": ["base", "new"],
+    "explain": [],
+    "history": ["base"],
+    "report": ["base"],
+    "strategies": ["--model=trivial"],
+    "tune": ["--model=trivial"],
+}
+"""Further words of the commands that have --format and --output; gate passes them to ab."""
+
+ENDINGS = {"html": ".html", "markdown": ".md", "json": ".json", "csv": ".csv", "junit": ".xml"}
+
+
+def formats_of_commands():
+    for command in (name for name in COMMANDS if name != "run"):
+        sections = importlib.import_module(f"cnnbench.cli.commands.{command}").HELP[1]
+        flags = {spec.name: spec for _, specs in sections for spec in specs}
+        if {"format", "output"} <= flags.keys():
+            yield command, {*flags["format"].choices}
+
+
+def test_every_command_refuses_the_endings_of_formats_that_it_lacks(tmp_path, call):
+    found = dict(formats_of_commands())
+    assert found.keys() == {*NEEDED, "gate"}
+    for command, words in NEEDED.items():
+        for format in ENDINGS.keys() - found[command]:
+            file = tmp_path / f"x{ENDINGS[format]}"
+            err = call(command, f"--output={file}", *words, code=2).err
+            assert f"--output={file}: the formats are " in err, command
 
 
 @pytest.mark.parametrize(
