@@ -31,7 +31,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.stats import median, nearest_rank_percentile
-from cnnbench.base.text import number, percent
+from cnnbench.base.text import milliseconds, percent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,7 +115,7 @@ class SlowSteps:
         steps)".
         """
         share = f"{percent(self.share)} of the steps"
-        more = f"{number(1000 * self.extra)} ms more"
+        more = f"{milliseconds(self.extra)} ms more"
         if (distance := self.steps_between) is not None:
             which = _ORDINALS[distance - 2] if distance < len(_ORDINALS) + 2 else f"{distance}th"
             return f"every {which} step takes {more} ({share})"
@@ -124,7 +124,7 @@ class SlowSteps:
             what = "one step of a process takes"
             if steps > 1:
                 what = f"{steps} consecutive steps of a process take"
-            return f"{what} {number(1000 * steps * self.extra)} ms more"
+            return f"{what} {milliseconds(steps * self.extra)} ms more"
         if self.share > _MANY:
             return f"{share} take {more}, at irregular distances"
         return f"one step in {1 / self.share:.0f} takes {more}, at irregular distances ({share})"

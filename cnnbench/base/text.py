@@ -21,7 +21,7 @@ import difflib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -323,6 +323,53 @@ def selection_text(shown: int, of: str, total: int, singular: str, plural: str) 
     """
     text = count_text(total, singular, plural)
     return text if shown == total else f"the {shown} {of} of {text}"
+
+
+def format_interval(low: float, high: float, text: Callable[[float], str] = number) -> str:
+    """Formats an interval, such as "1.235 to 2.500". `text` formats its ends."""
+    return f"{text(low)} to {text(high)}"
+
+
+def p_value(p: float | None) -> str:
+    """Formats a p-value with two significant digits, such as 0.012. None becomes `NONE`."""
+    return NONE if p is None else f"{p:.2g}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Formats a time in milliseconds, without the unit. None becomes `NONE`."""
+    return number(None if seconds is None else 1e3 * seconds)
+
+
+def billions(value: float | None) -> str:
+    """Formats a number in billions, such as a rate in GFLOP/s or GB/s, without the unit. None
+    becomes `NONE`.
+    """
+    return number(None if value is None else value / 1e9)
+
+
+def is_share(unit: str) -> bool:
+    """Whether values of a unit are shares from 0 to 1, which are shown in per cent."""
+    return unit.startswith("share") or unit == "top-1"
+
+
+def shown_unit(unit: str) -> tuple[str, float]:
+    """Returns the unit in which values of a unit are shown, and the factor of the conversion: MiB
+    for bytes, and per cent for shares.
+    """
+    if unit == "bytes":
+        return "MiB", 2.0**-20
+    return ("%", 100.0) if is_share(unit) else (unit, 1.0)
+
+
+def quantity(value: float | None, unit: str, *, with_unit: bool = True) -> str:
+    """Formats a value of a unit, such as "123.4 MiB" for bytes or "75.90 %" for a share. None
+    becomes `NONE`.
+    """
+    if value is None:
+        return NONE
+    shown, factor = shown_unit(unit)
+    text = f"{factor * value:.2f}" if is_share(unit) else number(factor * value)
+    return f"{text} {shown}" if with_unit else text
 
 
 def format_duration(seconds: float) -> str:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 from cnnbench.base import plugins
 from cnnbench.base.registry import Registry
 from cnnbench.base.terminal import print_warning
-from cnnbench.base.text import NONE, number, percent_number
+from cnnbench.base.text import is_share, number, percent_number, quantity, shown_unit
 from cnnbench.errors import UsageError, text_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -103,9 +103,7 @@ class Metric:
         """The unit that `value_text` writes: "MiB" for bytes and "%" for shares, otherwise
         `unit`.
         """
-        if self.unit == "bytes":
-            return "MiB"
-        return "%" if self._is_share else self.unit
+        return shown_unit(self.unit)[0]
 
     @property
     def title(self) -> str:
@@ -116,19 +114,13 @@ class Metric:
         """Formats a value of the metric for people, with `unit_text` unless `unit` is False. None
         becomes `NONE`.
         """
-        if value is None:
-            return NONE
-        if self._is_share:
-            text = f"{100 * value:.2f}"
-        else:
-            text = number(value / 2**20 if self.unit == "bytes" else value)
-        return f"{text} {self.unit_text}" if unit else text
+        return quantity(value, self.unit, with_unit=unit)
 
     def change_text(self, change: float, signed: bool = True) -> str:
         """Formats a change of the metric: in per cent, in percentage points, or in the unit of the
         metric.
         """
-        unit = "%" if self.relative else "points" if self._is_share else self.unit
+        unit = "%" if self.relative else "points" if is_share(self.unit) else self.unit
         return f"{self._change_number(change, signed)} {unit}"
 
     def range_text(self, low: float, high: float, signed: bool = True) -> str:
@@ -137,7 +129,7 @@ class Metric:
 
     def is_nonzero_after_rounding(self, change: float) -> bool:
         """Whether a change still differs from 0 after `change_text` has rounded it."""
-        in_hundredths = self.relative or self._is_share
+        in_hundredths = self.relative or is_share(self.unit)
         return bool(round(100 * change, self._decimal_digits) if in_hundredths else change)
 
     @property
@@ -149,16 +141,12 @@ class Metric:
         """Factor that converts a threshold from the unit of the command line: 0.01 if users give
         per cent, otherwise 1.
         """
-        return 0.01 if self.relative or self._is_share else 1.0
+        return 0.01 if self.relative or is_share(self.unit) else 1.0
 
     def _change_number(self, change: float, signed: bool) -> str:
-        if self.relative or self._is_share:
+        if self.relative or is_share(self.unit):
             return percent_number(change, self._decimal_digits, signed=signed)
         return f"{'+' if signed and change >= 0 else ''}{number(change)}"
-
-    @property
-    def _is_share(self) -> bool:
-        return self.unit.startswith("share") or self.unit == "top-1"
 
 
 SUMMARY: dict[str, Metric] = {}

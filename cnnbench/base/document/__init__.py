@@ -242,7 +242,7 @@ def interval_cell(
     low, high = ends or (None, None)
     if low is None or high is None:
         return numeric_cell(None)
-    return numeric_cell(high - low, f"{text(low)} to {text(high)}")
+    return numeric_cell(high - low, numbers.format_interval(low, high, text))
 
 
 _NO_HINTS: Mapping[str, str] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cnnbench.base.terminal import LineWriter, print_result
-from cnnbench.base.text import disable_ci_commands
+from cnnbench.base.text import disable_ci_commands, format_bytes
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
@@ -236,5 +236,5 @@ def _fact_text(name: str, value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, int) and name.endswith("_bytes"):
-        return f"{value / 2**30:.1f} GiB"
+        return format_bytes(value)
     return str(value)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cnnbench.base import plugins
 from cnnbench.base.document import Row, TableCell, make_table, numeric_cell, sections_to_text
 from cnnbench.base.terminal import dataclasses_to_csv, natural_key, print_result, print_warning
+from cnnbench.base.text import integer
 from cnnbench.cli.commands import PluginFlags
 from cnnbench.data.dataset import find_dataset
 from cnnbench.errors import ExitCode, UsageError
@@ -141,7 +142,7 @@ def _model_row(model: ModelSizes) -> Row:
         "model": model.model,
         "image": TableCell(model.input_shape, kinds="number"),
         "batch/device": numeric_cell(model.batch_size, "{:.0f}".format),
-        "parameters": numeric_cell(model.trainable_parameters, "{:,.0f}".format),
+        "parameters": numeric_cell(model.trainable_parameters, integer),
         "GFLOPs forward": numeric_cell(model.forward_flops_per_image, "{:.3f}".format, scale=1e-9),
         "GFLOPs training": numeric_cell(
             model.training_flops_per_image, "{:.3f}".format, scale=1e-9

@@ -22,6 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.inference import paired_shift
+from cnnbench.base.text import p_value
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.disturbance import mostly_disturbed, other_cpus_text
 from cnnbench.judge.compare.estimate import (
@@ -151,7 +152,7 @@ def joint_judgement(
         return throughput
     others = other_cpus_text(runs) or "other machines use the CPUs"
     if work in _OPPOSITE:
-        chance = f"p = {cpu_time.p_adjusted:.2g}"
+        chance = f"p = {p_value(cpu_time.p_adjusted)}"
         reason = f"CPU time {magnitude_text(*cpu_change)}, {chance}; {others}"
         return replace(
             throughput, verdict=work, reason=reason, decided_by=CPU_TIME.name, **_SETTLED

@@ -24,7 +24,7 @@ from cnnbench.base.inference import (
     pair_counts_to_try,
 )
 from cnnbench.base.stats import median
-from cnnbench.base.text import NONE, count_text, item_count
+from cnnbench.base.text import NONE, count_text, item_count, p_value
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Measurement, Policy
 from cnnbench.records.codec import dataclass_from_sources
 from cnnbench.records.metric import Metric
@@ -434,7 +434,7 @@ def p_value_text(p: float | None, family: int) -> str:
     0.012 over 5 configurations".
     """
     assert p is not None
-    return f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
+    return f"p = {p_value(p)}" + (f" over {family} configurations" if family > 1 else "")
 
 
 def limited_change_reason(statistics: SampleStatistics, verdict: Verdict) -> str:

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from cnnbench.base.stats import median
-from cnnbench.base.text import alternatives, count_text, first_few, integer, number, percent
+from cnnbench.base.text import alternatives, billions, count_text, first_few, integer, percent
 from cnnbench.judge.compare.comparability import Difference, MeasurementGroup
 from cnnbench.judge.compare.configuration import MODEL_SIZE, WORK
 from cnnbench.judge.compare.estimate import Verdict
@@ -168,7 +168,7 @@ def _changed_work_text(
     judged = "Speed" if metric in SPEEDS else metric.name.capitalize()
     text = f"Different {' and '.join(names)}: {', '.join((*network, *batch))}. {judged} not judged."
     rates = [_median_flops_per_sec(side) for side in (base, new)]
-    known = [number(rate / 1e9) for rate in rates if rate]
+    known = [billions(rate) for rate in rates if rate]
     if len(known) == len(rates):
         text += f" Measured rate: {_before_after_text(known)} GFLOP/s."
     if others:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.stats import median
-from cnnbench.base.text import count_text, first_few, item_count, number
+from cnnbench.base.text import count_text, first_few, item_count, milliseconds, p_value
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import estimate as words
 from cnnbench.judge.compare.comparability import Difference
@@ -942,11 +942,12 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
             return f"{new} and {base} are the same: CPU time {cpu_time.estimate}, {n}{beside}."
         if result.verdict in _LIMITED:
             return f"{new} is {result.word}: CPU time {cpu_time.estimate}, {n}{beside}."
-        p = f"p = {cpu_time.judgement.p_adjusted:.2g}"
+        p = f"p = {p_value(cpu_time.judgement.p_adjusted)}"
         return f"{new} is {result.word}: CPU time {cpu_time.magnitude}, {n}, {p}{beside}."
     if result.verdict in (Verdict.SLOWER, Verdict.FASTER):
         what = " is" if result.metric in SPEEDS else f": {result.metric.name}"
-        return f"{new}{what} {result.magnitude}, {n}, p = {judgement.p_adjusted:.2g}{beside}."
+        p = f"p = {p_value(judgement.p_adjusted)}"
+        return f"{new}{what} {result.magnitude}, {n}, {p}{beside}."
     # If the CPU time was also judged, numbers of the throughput are labelled, too.
     of = f"{words.metric_words(result.metric)} "
     if result.metric in SPEEDS and not result.is_joint:
@@ -1003,7 +1004,7 @@ def _further_metric_sentences(
 
 def _noise_texts(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
     if entry.two_speeds is not None:
-        quick, slow = (number(1000 * seconds) for seconds in entry.two_speeds)
+        quick, slow = map(milliseconds, entry.two_speeds)
         yield f"processes run at two speeds, about {quick} and {slow} ms a step"
     elif (scatter := result.judgement.scatter) is not None:
         what = "pairs" if result.paired else "processes"

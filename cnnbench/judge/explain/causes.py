@@ -31,7 +31,7 @@ from cnnbench.base.slow_steps import (
     slower_step_indices,
 )
 from cnnbench.base.stats import faster_half, group_by, median
-from cnnbench.base.text import first_few, number, percent
+from cnnbench.base.text import first_few, format_interval, milliseconds, number, percent
 from cnnbench.judge.explain.facts import (
     CPU_TIME,
     FACTS_OF,
@@ -444,7 +444,7 @@ def recognise_other_network(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     times = {kind: sides.mean_sum(parts) for kind, parts in kinds.items()}
     largest = sorted(times, key=lambda kind: -abs(times[kind].difference))
     evidence = [
-        f"{kind}: {' to '.join(number(1e3 * seconds) for seconds in times[kind].means_by_side)} ms"
+        f"{kind}: {format_interval(*times[kind].means_by_side, milliseconds)} ms"
         for kind in largest[:_MOST_FURTHER]
     ]
     sizes = [sum(bool(layer.kind) for layer in side) for side in (alignment.a, alignment.b)]

@@ -22,9 +22,10 @@ from cnnbench.base.document import (
 from cnnbench.base.text import (
     count_text,
     escape_markdown,
+    format_interval,
     item_count,
     markdown_code,
-    number,
+    milliseconds,
     percent,
 )
 from cnnbench.judge.explain.causes import find_causes, significant_causes
@@ -172,8 +173,8 @@ def _cause_answer_text(cause: Cause, *, with_spread: bool) -> str:
     return f"{size} in {cause.place} ({_from_to_text(cause)}): {cause.text}"
 
 
-def _from_to_text(compared: Cause | Explanation) -> str:
-    return f"{in_ms(compared.base)} to {_ms_text(compared.new)}"
+def _from_to_text(compared: Cause | ExplainedRow | Explanation) -> str:
+    return f"{format_interval(compared.base, compared.new, in_ms)} ms"
 
 
 def _difference_size_text(difference: float) -> str:
@@ -322,7 +323,7 @@ def differences_chart(explanation: Explanation, max_rows: int = SHOWN) -> RowCha
         rows.append(
             DistributionRow(
                 label=", ".join(filter(None, (line.layer, line.kind, line.direction))),
-                values=((1e3 * difference, f"{in_ms(line.base)} to {_ms_text(line.new)}"),),
+                values=((1e3 * difference, _from_to_text(line)),),
                 low=1e3 * (difference - spread) if known else None,
                 high=1e3 * (difference + spread) if known else None,
                 text=f"{signed_ms(difference)} ms",
@@ -350,7 +351,7 @@ def cause_text(cause: Cause) -> str:
     """Returns text for a cause in one line, with its times in A and B: "+9.8 ms in conv1 (14.1 to
     23.9 ms, +/- 0.5): ...".
     """
-    times = f"{in_ms(cause.base)} to {_ms_text(cause.new)}, +/- {in_ms(cause.spread)}"
+    times = f"{_from_to_text(cause)}, +/- {in_ms(cause.spread)}"
     return f"{signed_ms(cause.difference)} ms in {cause.place} ({times}): {cause.text}"
 
 
@@ -388,7 +389,7 @@ def _fact_texts(explanation: Explanation) -> Iterator[str]:
 
 def in_ms(seconds: float) -> str:
     """Converts seconds to text in milliseconds. Times below a microsecond become 0."""
-    return number((1e3 if abs(seconds) >= _SMALLEST else 0) * seconds)
+    return milliseconds(0.0 if abs(seconds) < _SMALLEST else seconds)
 
 
 def signed_ms(seconds: float) -> str:

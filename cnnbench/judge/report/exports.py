@@ -15,6 +15,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from cnnbench.base.terminal import csv_cell, csv_text
 from cnnbench.base.text import (
     boolean_text,
     count_text,
+    format_interval,
     labels_from_config,
     to_plain_line,
     to_terminal_line,
@@ -494,11 +496,9 @@ def github_action_benchmark(figures: Sequence[ExportedMetric]) -> Exported:
         name = f"{figure.series_name}: {metric.name}"
         entry: dict[str, object] = {"name": name, "unit": metric.unit, "value": figure.value}
         if figure.sample.median_confidence_interval is not None:
-            low, high = (
-                metric.value_text(end, unit=False)
-                for end in figure.sample.median_confidence_interval
-            )
-            entry["range"] = f"95 % interval {low} to {high} {metric.unit_text}"
+            low, high = figure.sample.median_confidence_interval
+            ends = format_interval(low, high, partial(metric.value_text, unit=False))
+            entry["range"] = f"95 % interval {ends} {metric.unit_text}"
         lines = [
             f"{name}: {text}"
             for name, text in {**figure.code_and_machine_texts(), **figure.labels}.items()

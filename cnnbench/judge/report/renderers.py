@@ -32,6 +32,7 @@ from cnnbench.base.text import (
     first_few,
     item_count,
     markdown_code,
+    p_value,
     percent,
     to_plain_line,
 )
@@ -204,7 +205,7 @@ def result_cells(
         "new": numeric_cell(judgement.new_median, value),
         change: numeric_cell(judgement.change, metric.change_text),
         interval: numeric_cell(low, ends),
-        "p": numeric_cell(judgement.p_adjusted, "{:.2g}".format),
+        "p": numeric_cell(judgement.p_adjusted, p_value),
         "runs": numeric_cell(len(entry.runs), runs),
     }
 

@@ -17,7 +17,7 @@ from cnnbench.base.inference import mean_interval
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.stats import CONFIDENCE, ValuesByProcess, group_by
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import count_text, integer, number, percent
+from cnnbench.base.text import count_text, format_interval, integer, number, percent
 from cnnbench.base.time_series import SeriesShape, SteadyState
 from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records
 from cnnbench.judge.compare.comparability import (
@@ -87,7 +87,7 @@ def speed_and_certainty(
         low, high = interval
         certainty = (
             f"mean of {len(speeds)} {plural}, {ValuesByProcess.INTERVAL} "
-            f"{number(max(low, 0.0))} to {number(high)} (+/- {percent((high - mean) / mean)})"
+            f"{format_interval(max(low, 0.0), high)} (+/- {percent((high - mean) / mean)})"
         )
     elif len(speeds) == 1:
         certainty = single_speed_text(is_job, imported)

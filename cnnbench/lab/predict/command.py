@@ -14,7 +14,7 @@ from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, LineChart
 from cnnbench.base.document import Content, Paragraph, Table, TableCell, sections_to_text
 from cnnbench.base.terminal import print_result, print_warning, split_table
-from cnnbench.base.text import NONE, format_bytes, number, percent
+from cnnbench.base.text import NONE, format_bytes, milliseconds, number, percent
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec, flag, specs_of
 from cnnbench.flags.groups.all_reduce import (
@@ -397,7 +397,7 @@ def reduction_time_table(predictions: Sequence[Prediction]) -> Iterable[Content]
     The last column names the fastest spec.
     """
     specs = list(dict.fromkeys(p.spec for p in predictions))
-    cells = {(p.devices, p.spec): _ms_text(p.allreduce_seconds) for p in predictions}
+    cells = {(p.devices, p.spec): milliseconds(p.allreduce_seconds) for p in predictions}
     best = fastest_predictions(predictions)
     table = [["devices", *specs, "fastest"]]
     for devices in dict.fromkeys(p.devices for p in predictions):
@@ -419,11 +419,11 @@ def step_time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
         [
             str(devices),
             p.spec if devices > 1 else NONE,
-            _ms_text(p.allreduce_seconds),
-            _ms_text(p.step_seconds),
+            milliseconds(p.allreduce_seconds),
+            milliseconds(p.step_seconds),
             percent(p.efficiency),
             number(p.images_per_sec),
-            _ms_text(p.overlapped_step_seconds),
+            milliseconds(p.overlapped_step_seconds),
             percent(p.overlapped_efficiency),
             number(p.overlapped_images_per_sec),
         ]
@@ -468,7 +468,3 @@ def _not_predicted_lines(predictions: Iterable[Prediction]) -> list[str]:
         f"not predicted: {spec} on {', '.join(devices)} devices: {reason}"
         for (spec, reason), devices in devices_by_reason.items()
     ]
-
-
-def _ms_text(seconds: float | None) -> str:
-    return number(None if seconds is None else seconds * 1e3)

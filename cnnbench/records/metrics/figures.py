@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from cnnbench.base import stats
-from cnnbench.base.text import format_bytes, number, percent
+from cnnbench.base.text import billions, format_bytes, milliseconds, number, percent
 from cnnbench.records.metric import FASTER, LESS, QUICKER, Summary, register_metric
 from cnnbench.records.run import RunRecord, Target
 
@@ -184,9 +184,9 @@ def step_seconds(record: RunRecord) -> float | None:
 def _achieved_flops_and_mfu_line(summary: Summary) -> str:
     if summary.achieved_flops_per_sec is None:
         return ""
-    line = f"{number(summary.achieved_flops_per_sec / 1e9)} GFLOP/s achieved"
+    line = f"{billions(summary.achieved_flops_per_sec)} GFLOP/s achieved"
     if summary.mfu is not None and summary.peak_flops_per_sec is not None:
-        line += f", {percent(summary.mfu)} of {number(summary.peak_flops_per_sec / 1e9)} GFLOP/s"
+        line += f", {percent(summary.mfu)} of {billions(summary.peak_flops_per_sec)} GFLOP/s"
         line += f" ({summary.peak_flops_source})" if summary.peak_flops_source else ""
     return line
 
@@ -233,7 +233,7 @@ def peak_flops_source(record: RunRecord) -> str | None:
 def _cpu_time_line(summary: Summary) -> str:
     if summary.cpu_seconds_per_step is None or summary.busy_cpus is None:
         return ""
-    per_step, busy = number(summary.cpu_seconds_per_step * 1e3), number(summary.busy_cpus)
+    per_step, busy = milliseconds(summary.cpu_seconds_per_step), number(summary.busy_cpus)
     return f"{per_step} ms of CPU time per step, {busy} CPUs busy in the timed loop"
 
 
@@ -393,7 +393,7 @@ def _percentiles_line(name: str, title: str, advice: str, summary: Summary) -> s
         # On a CPU, latencies and step times are the same numbers, so one line is enough.
         return ""
     known = [
-        f"p{share} {number(s * 1e3)} ms" for share, s in seconds_by_share.items() if s is not None
+        f"p{share} {milliseconds(s)} ms" for share, s in seconds_by_share.items() if s is not None
     ]
     return f"{title}: {', '.join(known)}{'' if seconds_by_share[99] else advice}" if known else ""
 

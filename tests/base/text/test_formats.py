@@ -90,6 +90,31 @@ def test_durations_have_whole_units(seconds, shown):
     assert text.format_duration(seconds) == shown
 
 
+def test_intervals_and_p_values():
+    assert text.format_interval(1.25, 2500.4) == "1.250 to 2,500"
+    assert text.format_interval(0.5, 0.75, text.percent) == "50.0 % to 75.0 %"
+    assert [text.p_value(p) for p in (0.01234, 1e-5, 1.0, None)] == ["0.012", "1e-05", "1", "-"]
+    assert [text.milliseconds(seconds) for seconds in (0.0125, None)] == ["12.50", "-"]
+    assert [text.billions(rate) for rate in (2.5e12, None)] == ["2,500", "-"]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (1.5 * 2**20, "bytes", "1.500 MiB"),
+        (0.759, "top-1", "75.90 %"),
+        (0.5, "share of the peak", "50.00 %"),
+        (1234.5678, "images/sec", "1,235 images/sec"),
+        (None, "bytes", "-"),
+    ],
+)
+def test_values_have_the_unit_in_which_they_are_shown(value, unit, shown):
+    assert text.quantity(value, unit) == shown
+    number, _, named = shown.partition(" ")
+    assert text.quantity(value, unit, with_unit=False) == number
+    assert named in ("", text.shown_unit(unit)[0])
+
+
 def test_things_are_counted():
     assert text.count_text(1, "run", "runs") == "1 run"
     assert text.count_text(["a", "b"], "run", "runs") == "2 runs"

@@ -28,7 +28,7 @@ def test_facts_are_grouped_and_readable(call, facts):
         "Machine",
         "  cpu_smt         no",
         "  logical_cpus    2",
-        "  memory_bytes    3.0 GiB",
+        "  memory_bytes    3 GiB",
         "  usable_cpus     2",
         "",
         "GPUs",
