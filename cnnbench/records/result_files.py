@@ -28,8 +28,9 @@ from cnnbench.base.files import (
     read_file,
     read_json,
 )
+from cnnbench.base.notebook import short_repr
 from cnnbench.base.terminal import ProgressLine, csv_cell, natural_key
-from cnnbench.base.text import to_plain_line
+from cnnbench.base.text import count_text, to_plain_line
 from cnnbench.errors import FlagError, PathError
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
@@ -99,6 +100,14 @@ class Loaded:
     allreduces: tuple[AllReduceRecord, ...] = ()
     studies: tuple[Study, ...] = ()
     predictions: tuple[Predictions, ...] = ()
+
+    def __repr__(self) -> str:
+        counts = (
+            count_text(self.records, "run", "runs"),
+            count_text(self.allreduces, "all-reduce run", "all-reduce runs"),
+            count_text(self.skipped, "skipped file", "skipped files"),
+        )
+        return short_repr(self, ", ".join(counts))
 
     @property
     def all_records(self) -> tuple[RunRecord | AllReduceRecord, ...]:

@@ -215,3 +215,11 @@ def test_what_is_not_there_is_wrong_use(tmp_path):
     with pytest.raises(UsageError, match=r"\*\.json: no file matches this pattern"):
         load_records([f"{tmp_path}/*.json"])
     assert load_records([tmp_path]).records == ()
+
+
+def test_repr_is_one_line(runs, tmp_path):
+    write(tmp_path / "a.json", runs(run_id="one"))
+    (tmp_path / "b.json").write_text("{")
+    loaded = load_records([tmp_path])
+    assert repr(loaded) == "<Loaded: 1 run, 0 all-reduce runs, 1 skipped file>"
+    assert repr(loaded.records[0]).startswith("<RunRecord: one, ")
