@@ -35,7 +35,15 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.stats import group_by
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import count_text, format_bytes, number, percent, selection_text
+from cnnbench.base.text import (
+    billions,
+    count_text,
+    format_bytes,
+    milliseconds,
+    number,
+    percent,
+    selection_text,
+)
 from cnnbench.judge.report.results import ReportSubject, distinguish_by_start_time
 from cnnbench.machine.cpu import describe_kernels
 from cnnbench.records.profiles import (
@@ -93,8 +101,8 @@ def roofline_answers(results: ReportSubject) -> Iterable[Answer]:
         (results.profiled_group_by_run_id[study.run.run_id].name, study)
         for study in results.rooflines
     ):
-        estimate = number(study.total.bound_seconds * 1e3)
-        text = f"A profiled step takes {number(study.step_seconds * 1e3)} ms, "
+        estimate = milliseconds(study.total.bound_seconds)
+        text = f"A profiled step takes {milliseconds(study.step_seconds)} ms, "
         text += f"the estimate is {estimate} ms"
         largest = [row for row in study.rows if row.winnable_seconds > 0][:most]
         steps = [_step_time_text(study)] if most > 1 else []
@@ -104,15 +112,15 @@ def roofline_answers(results: ReportSubject) -> Iterable[Answer]:
 
 def _to_win_text(row: RooflineRow) -> str:
     part = ", ".join(filter(None, (row.layer, row.kind, row.direction)))
-    return f"{number(row.winnable_seconds * 1e3)} ms to win in {part}"
+    return f"{milliseconds(row.winnable_seconds)} ms to win in {part}"
 
 
 def _step_time_text(document: Roofline) -> str:
     step, remainder = document.step_seconds, document.remainder_seconds
     return (
-        f"{number((step - remainder) * 1e3)} ms in operations and {number(remainder * 1e3)} ms "
-        f"({percent(remainder / step)}) in none make a profiled step of {number(step * 1e3)} ms; "
-        f"without a profiler it takes {number(document.unprofiled_step_seconds * 1e3)} ms (means "
+        f"{milliseconds(step - remainder)} ms in operations and {milliseconds(remainder)} ms "
+        f"({percent(remainder / step)}) in none make a profiled step of {milliseconds(step)} ms; "
+        f"without a profiler it takes {milliseconds(document.unprofiled_step_seconds)} ms (means "
         "of the faster half of the steps)"
     )
 
@@ -164,7 +172,7 @@ def terminal_text(document: Roofline, title: str, most: int) -> str:
     """
     rows, machine = document.rows, document.machine
     shown, rest = (rows[:most], rows[most:]) if most else (rows, ())
-    winnable = number(sum(row.winnable_seconds for row in rest) * 1e3)
+    winnable = milliseconds(sum(row.winnable_seconds for row in rest))
     more = (
         f"{count_text(len(rest), 'row', 'rows')} more, with {winnable} ms to win; --rows=0 "
         "prints all"
@@ -173,8 +181,8 @@ def terminal_text(document: Roofline, title: str, most: int) -> str:
     contents: Sequence[Sequence[Content]] = (
         (
             Paragraph(title, whole=True),
-            f"rates: {number(machine.flops_per_sec / 1e9)} GFLOP/s ({machine.flops_source}) and "
-            f"{number(machine.bytes_per_sec / 1e9)} GB/s read and written "
+            f"rates: {billions(machine.flops_per_sec)} GFLOP/s ({machine.flops_source}) and "
+            f"{billions(machine.bytes_per_sec)} GB/s read and written "
             f"({machine.bytes_source}), which meet at "
             f"{number(machine.ridge_flops_per_byte)} FLOP/byte",
             None
@@ -262,8 +270,8 @@ def _roof_series(machine: Machine, places: Iterable[float]) -> ChartSeries:
     )
     ends = (low, machine.ridge_flops_per_byte, high)
     rates = ((x, min(machine.flops_per_sec, x * machine.bytes_per_sec) / 1e9) for x in ends)
-    name = f"roof: {number(machine.flops_per_sec / 1e9)} GFLOP/s of matrix products, "
-    name += f"{number(machine.bytes_per_sec / 1e9)} GB/s of memory"
+    name = f"roof: {billions(machine.flops_per_sec)} GFLOP/s of matrix products, "
+    name += f"{billions(machine.bytes_per_sec)} GB/s of memory"
     return ChartSeries(name=name, points=tuple(rates), reference=True)
 
 
@@ -274,7 +282,7 @@ def _gflops_per_sec(row: RooflineRow) -> float:
 
 def _row_hint(row: RooflineRow) -> str:
     share = percent(row.share_of_bound)
-    return f"{row.layer}: {number(row.seconds * 1e3)} ms, {share} of the estimate"
+    return f"{row.layer}: {milliseconds(row.seconds)} ms, {share} of the estimate"
 
 
 _OWN_LANES = (REDUCTION, COPIES)
@@ -313,16 +321,16 @@ def _timeline_lanes(profile: StepProfile, title: str) -> TimelineChart:
 
     def to_drawn_span(span: ProfiledSpan) -> TimelineSpan:
         words = ", ".join(filter(None, (span.device, span.layer, span.kind, span.direction)))
-        hint = f"{words}: {number((span.end - span.start) * 1e3)} ms"
+        hint = f"{words}: {milliseconds(span.end - span.start)} ms"
         kind, shown = ACTIVITIES.index(activity_of_part(span)), span.end - span.start >= least
         return TimelineSpan(span.start * 1e3, span.end * 1e3, kind, hint if shown else "")
 
     lanes = group_by(spans, lane)
     # Lanes are in the order of devices; the lane of the input pipeline is last.
     ordered = sorted(lanes, key=lambda key: (not key[0], natural_key(key[0]), key[1]))
-    note = f"The step took {number(profile.step_seconds[-1] * 1e3)} ms."
+    note = f"The step took {milliseconds(profile.step_seconds[-1])} ms."
     if waited := profile.input_wait_seconds[-1]:
-        note += f" Before it the program waited {number(waited * 1e3)} ms for its input."
+        note += f" Before it the program waited {milliseconds(waited)} ms for its input."
     return TimelineChart(
         title=f"{title}: one step",
         x=Axis(label="time from the first operation, ms", zero=True),

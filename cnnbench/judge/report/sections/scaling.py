@@ -30,7 +30,14 @@ from cnnbench.base.document import (
     prepend_docstring,
 )
 from cnnbench.base.stats import ValuesByProcess, group_by
-from cnnbench.base.text import alternatives, format_bytes, integer, number, percent
+from cnnbench.base.text import (
+    alternatives,
+    format_bytes,
+    integer,
+    milliseconds,
+    number,
+    percent,
+)
 from cnnbench.flags.declare import ComparedBy, names_of_flags, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import FLAGS
@@ -108,7 +115,7 @@ def prediction_answers(results: ReportSubject) -> Iterator[Answer]:
     for document in results.predictions:
         lines = [
             f"{row.spec} is the fastest on {row.devices} devices: "
-            f"{number(1e3 * (row.allreduce_seconds or 0.0))} ms"
+            f"{milliseconds(row.allreduce_seconds or 0.0)} ms"
             for row in _fastest_predictions(document)
         ]
         if lines:
@@ -263,7 +270,7 @@ def _gigabytes_per_sec(point: Point, name: str) -> float:
 
 
 def _bandwidth_row(record: AllReduceRecord, point: Point, several: bool) -> Row:
-    wrong = f"{point.wrong:,}" if point.checked else "not checked"
+    wrong = integer(point.wrong) if point.checked else "not checked"
     measured = {"measured (UTC)": TableCell(start_time_text(record.started_at), kinds="steady")}
     return {
         "algorithm": f"{point.spec}{' (peer)' if point in record.peers else ''}",
