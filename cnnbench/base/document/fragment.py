@@ -8,8 +8,16 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-from cnnbench.base.document import Answer, Block, ChartGroup, Paragraph, Report, Section, Table
-from cnnbench.base.document import TableCell as Cell
+from cnnbench.base.document import (
+    Answer,
+    Block,
+    ChartGroup,
+    Paragraph,
+    Report,
+    Section,
+    Table,
+    TableCell,
+)
 from cnnbench.base.text import to_plain_line
 
 _ADDRESSES = ("https://", "http://")
@@ -74,7 +82,7 @@ def _table_lines(table: Table) -> list[str]:
     return ["<table>", f"<tr>{head}</tr>", *(f"<tr>{row}</tr>" for row in rows), "</table>"]
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: TableCell) -> str:
     text = _text(cell.text)
     if not cell.link.startswith(_ADDRESSES):
         return text
