@@ -70,8 +70,7 @@ def _block_lines(block: Block) -> list[str]:
 
 def _table_lines(table: Table) -> list[str]:
     aligned = [
-        ' style="text-align: right"' if "number" in kinds else ""
-        for _, kinds, _ in table.columns
+        ' style="text-align: right"' if "number" in kinds else "" for _, kinds, _ in table.columns
     ]
     titles = zip(aligned, table.columns, strict=True)
     head = "".join(f"<th{align}>{_text(title)}</th>" for align, (title, _, _) in titles)
