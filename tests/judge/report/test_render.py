@@ -181,7 +181,7 @@ def test_a_frame_has_the_cells_of_the_csv_table_as_numbers_and_times(everything,
             else:
                 assert value == float(text)
         # No column of numbers or times is left as text.
-        if found[name].dtype.kind not in "ifbM":
+        if found[name].dtype.kind not in "ifbM" and name != "workload":  # or the name of a model
             known = [text for text in texts if text]
             assert not known or not all(map(is_number_or_time, known)), name
 
