@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         explanation = _profile_and_explain(options, common)
     rows = partial(terminal_text, explanation, options.rows)
-    texts = {
+    texts: dict[str, Callable[[], str]] = {
         "table": rows,
         "markdown": lambda: to_markdown(explanation, options.rows),
         "json": explanation.to_json,
