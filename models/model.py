@@ -15,7 +15,7 @@ from cnnbench.arrays import Array, Tensor, Tensors
 from cnnbench.base import plugins
 from cnnbench.base.plugins import is_tensor, sizes_agree, tensor_sizes, value_text
 from cnnbench.base.registry import Registry
-from cnnbench.base.text import nearest_word
+from cnnbench.base.text import unknown_name_reason
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models import networks
 from cnnbench.models.network import Network, T
@@ -486,8 +486,5 @@ def _unknown_model_reason(name: str, dataset: str) -> str:
         if plugins.plugin_of_object("data set", dataset):
             hint += f", or register it for {dataset} (docs/data.md)"
         return f"is a model for {' and '.join(owners)}, not for {dataset}; {hint}"
-    names = model_names(dataset)
-    near = nearest_word(name, names)
-    hint = f"did you mean {near}? " if near else ""
-    listed = ", ".join(names) or "none"
-    return f"unknown; {hint}models for {dataset}: {listed}"
+    known = unknown_name_reason(name, model_names(dataset), f"models for {dataset}:")
+    return f"unknown; {known}"

@@ -19,6 +19,7 @@ from cnnbench.base import plugins
 from cnnbench.base.job import Chooser, Job, cpu_of_device, least_bytes_chooser, round_robin_chooser
 from cnnbench.base.registry import SpecRegistry
 from cnnbench.base.rules import FlagRule, HasFlags, always, refuse, refuse_any_value
+from cnnbench.base.text import unknown_name_reason
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, is_gpu, single
 
@@ -636,7 +637,7 @@ class VariableMgrSpec:
             ("variable_caching", self.variable_caching, CACHING_POLICIES),
         ):
             if value not in choices:
-                raise FlagError(flag, value, f"must be one of {', '.join(choices)}")
+                raise FlagError(flag, value, unknown_name_reason(value, choices))
 
     @property
     def variable_devices(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, overload
 
 from cnnbench.base import plugins
-from cnnbench.base.text import nearest_word
+from cnnbench.base.text import unknown_name_reason
 from cnnbench.errors import FlagError, UsageError
 
 K = TypeVar("K")
@@ -90,10 +90,8 @@ class Registry(dict[K, V]):
         if name not in self:
             self.load_packages()
         if name not in self:
-            names = [*map(str, self)]
-            near = nearest_word(str(name), names)
-            hint = f"did you mean {near}? " if near else ""
-            raise FlagError(self.flag, str(name), f"{hint}must be one of {', '.join(names)}")
+            reason = unknown_name_reason(str(name), [*map(str, self)])
+            raise FlagError(self.flag, str(name), reason)
         return self[name]
 
     def remove(self, name: K) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cnnbench.base import plugins
 from cnnbench.base.document import Paragraph, make_table, sections_to_text
 from cnnbench.base.stats import ValuesByProcess, median
-from cnnbench.base.text import item_count, labels_from_config
+from cnnbench.base.text import item_count, labels_from_config, unknown_name_reason
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes.campaign import (
@@ -225,7 +225,8 @@ def select_strategy_cases(
     there_are = registry.names()
     for name in dict.fromkeys(there_are if modes is None else modes):
         if name not in there_are:
-            raise FlagError("modes", name, f"takes one or more of {', '.join(there_are)}")
+            unknown = unknown_name_reason(name, there_are, "takes one or more of")
+            raise FlagError("modes", name, unknown)
         mode = registry.find_mode(name)
         try:
             cases.append(_strategy_case(mode, args, weights_steps))

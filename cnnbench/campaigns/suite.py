@@ -23,7 +23,13 @@ from typing import Any
 import yaml
 
 from cnnbench.base.files import read_file
-from cnnbench.base.text import exact_number, parse_integer, parse_number, unknown_key_message
+from cnnbench.base.text import (
+    exact_number,
+    parse_integer,
+    parse_number,
+    unknown_key_message,
+    unknown_name_reason,
+)
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.child import ResolvedRun, flag_specs_of
 from cnnbench.errors import UsageError
@@ -91,10 +97,11 @@ def find_suite(text: str) -> str:
             relative = os.path.relpath(path)
             return path if relative.startswith("..") else relative
         return path
-    shipped = ", ".join(shipped_suites())
+    shipped = shipped_suites()
     if text.endswith((".yaml", ".yml")) or os.sep in text:
-        raise UsageError(f"{text}: no such file; shipped suites are {shipped}")
-    raise UsageError(f"there is no suite {text!r}; choose one of {shipped}, or name a YAML file")
+        raise UsageError(f"{text}: no such file; shipped suites are {', '.join(shipped)}")
+    known = unknown_name_reason(text, shipped, "choose one of")
+    raise UsageError(f"there is no suite {text!r}; {known}, or name a YAML file")
 
 
 class _Loader(yaml.SafeLoader):

@@ -22,7 +22,7 @@ from cnnbench.base.terminal import (
     silence_warnings,
     tolerating_output_errors,
 )
-from cnnbench.base.text import nearest_word
+from cnnbench.base.text import suggestion
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
 from cnnbench.records.files import report_failed_writes
@@ -196,8 +196,7 @@ def _split_command(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
     if command == "help":
         return _split_command(arguments[:1])[0], ("--help",)
     if command not in COMMANDS:
-        close = nearest_word(command, COMMANDS)
-        hint = f"did you mean {close}?" if close else f"there are {', '.join(COMMANDS)}"
+        hint = suggestion(command, COMMANDS, f"there are {', '.join(COMMANDS)}")
         raise UsageError(f"unknown command {command!r}; {hint}")
     return command, arguments
 

@@ -22,7 +22,14 @@ from typing import Any, TypeVar
 
 from cnnbench.base import files
 from cnnbench.base.files import make_temporary_folders_permanent
-from cnnbench.base.text import Duration, boolean_text, exact_number, parse_integer, parse_number
+from cnnbench.base.text import (
+    Duration,
+    boolean_text,
+    exact_number,
+    parse_integer,
+    parse_number,
+    unknown_name_reason,
+)
 from cnnbench.errors import FlagError
 from cnnbench.records.files import raising_flag_errors
 
@@ -183,7 +190,7 @@ def text_kind(choices: Collection[str] = (), lower: bool = False, path: str = ""
 
     def invalid_text_reason(value: Any) -> str:
         if choices and value not in choices:
-            return f"must be {_choices_text(choices)}"
+            return unknown_name_reason(value, choices)
         return files.path_fault(value, "URL" in path) if path else ""
 
     return FlagKind(

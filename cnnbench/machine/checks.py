@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from cnnbench.base.text import count_text, nearest_word
+from cnnbench.base.text import count_text, suggestion
 from cnnbench.errors import FlagError
 from cnnbench.machine.gpu import GpuStates, new_processes, processes_text
 
@@ -72,8 +72,7 @@ def parse_silenced_conditions(text: str) -> frozenset[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name != ALL and name not in WARNINGS:
-            close = nearest_word(name, [*WARNINGS, ALL])
-            hint = f"did you mean {close}?" if close else f"there are {', '.join(WARNINGS)}"
+            hint = suggestion(name, [*WARNINGS, ALL], f"there are {', '.join(WARNINGS)}")
             reason = f"{name!r} is not the name of a warning; {hint}"
             raise FlagError("quiet_conditions", text, reason)
     every = CONDITIONS if ALL in names else ()

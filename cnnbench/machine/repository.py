@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 from cnnbench import version
 from cnnbench.base import plugins
 from cnnbench.base.stats import group_by
-from cnnbench.base.text import count_text, first_few, labels_from_config, nearest_word
+from cnnbench.base.text import count_text, first_few, labels_from_config, suggestion
 from cnnbench.records.run import Subject
 
 _SECONDS = 10.0
@@ -179,8 +179,8 @@ def _unknown_name_reason(text: str, folder: str | Path | None) -> str:
     remote = [name for name in names if name.endswith(f"/{text}")]
     if remote:
         return f"{reason}, but there is {first_few(remote, _MOST_NAMED, ' and ')}"
-    similar = nearest_word(text, names)
-    return f"{reason}; did you mean {similar}?" if similar else reason
+    similar = suggestion(text, names)
+    return f"{reason}; {similar}" if similar else reason
 
 
 def is_full_hash(text: str) -> bool:

@@ -228,8 +228,7 @@ def _create_model(name: str, dataset: str) -> KerasModel:
         source = hashlib.sha256(Path(wanted).read_bytes()).hexdigest()
         return KerasModel(name, dataset, partial(_load_keras_file, wanted), source=source)
     if wanted not in APPLICATIONS:
-        by_lower = {name.lower(): name for name in APPLICATIONS}
-        near = by_lower.get(nearest_word(wanted.lower(), by_lower), "")
+        near = nearest_word(wanted, APPLICATIONS)
         hint = f"did you mean {PREFIX}{near}? " if near else ""
         listed = ", ".join(APPLICATIONS)
         raise UsageError(f"unknown; {hint}give a file that ends in {SUFFIX}, or one of {listed}")

@@ -110,7 +110,10 @@ compare -o | -o
 run --xla=maybe | --xla
 run --num_gpus -1 | --num_gpus
 run --optimizer=ftrl | --optimizer
+run --optimizer=momentun | --optimizer
 run --variable_update=replicate | --variable_update
+run --data_format=nhcw | --data_format
+run --learning_rate_schedule=cosin | --learning_rate_schedule
 run --model=resnet49 | --model
 run --device=gpu --num_gpus=99 | --num_gpus
 run --data_dir=/nowhere | --data_dir
@@ -507,6 +510,7 @@ compare records records/nowhere | records/nowhere
 compare records '' | argument
 compare records empty | empty
 compare records records --metrics=speed | --metrics
+compare records records --metrics=througput | --metrics
 compare records records --metrics= | --metrics
 compare records records --format=pdf | --format
 compare records records --output=records | --output
@@ -626,6 +630,7 @@ roofline lenet --worker_hosts=a:1,b:2 | --worker_hosts
 roofline lenet CPU8 --forward_only --freeze_when_forward_only | --precision
 
 strategies TWO_CPUS --modes=horovod | --modes
+strategies TWO_CPUS --modes=replicatd | --modes
 strategies TWO_CPUS --num_gpus=1 | --num_gpus
 strategies TWO_CPUS --train_dir=d | --train_dir
 strategies TWO_CPUS --result_json=r | --result_json

@@ -24,7 +24,7 @@ from cnnbench import arrays
 from cnnbench.base import plugins
 from cnnbench.base.job import Job
 from cnnbench.base.registry import SpecRegistry
-from cnnbench.base.text import parse_bytes
+from cnnbench.base.text import parse_bytes, unknown_name_reason
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr.all_reduce import algorithms
 
@@ -181,11 +181,8 @@ class AllReduceSpec:
         for index, part in enumerate(self.ranges):
             for name in part.algorithm.levels:
                 if name not in known:
-                    raise self.error(
-                        index,
-                        f"there is no algorithm {name!r}; must be one of "
-                        f"{', '.join(sorted(known))}",
-                    )
+                    reason = unknown_name_reason(name, sorted(known))
+                    raise self.error(index, f"there is no algorithm {name!r}; {reason}")
 
     def without_needless_levels(self, groups: Sequence[Sequence[str]]) -> AllReduceSpec:
         """Returns the spec without levels that have nothing to do for these groups of devices."""

@@ -23,9 +23,9 @@ from cnnbench.base.terminal import (
 from cnnbench.base.text import (
     count_text,
     first_few,
-    nearest_word,
     result_label_fault,
     shortened,
+    suggestion,
 )
 from cnnbench.cli.commands import PluginFlags
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, PathError, UsageError
@@ -245,8 +245,7 @@ def _check_names(options: ImportFlags, records: Sequence[RunRecord]) -> None:
     names = {str(record.config.get("benchmark")) for record in records}
     for pattern in options.higher_is_better:
         if not any(fnmatchcase(name, pattern) for name in names):
-            close = nearest_word(pattern, names)
-            hint = f"did you mean {close}?" if close else "--dry_run lists their names"
+            hint = suggestion(pattern, names, "--dry_run lists their names")
             raise FlagError("higher_is_better", pattern, f"no imported benchmark; {hint}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.terminal import ProgressLine, print_notice, print_warning
-from cnnbench.base.text import count_text
+from cnnbench.base.text import count_text, unknown_name_reason
 from cnnbench.cli.commands import OutputKinds, declare_output_flag, write_or_print_output
 from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of, split_comma_separated
@@ -152,7 +152,8 @@ class JudgingFlags:
         load_metrics(names, METRICS)
         for name in names:
             if name not in METRICS:
-                raise FlagError("metrics", name, f"takes one or more of {', '.join(METRICS)}")
+                reason = unknown_name_reason(name, METRICS, "takes one or more of")
+                raise FlagError("metrics", name, reason)
         if self.output is not None:
             file = _OUTPUT.file(self.output, self.format)
             check_outputs([file], (*inputs, self.baseline_aa))

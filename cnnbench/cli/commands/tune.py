@@ -11,7 +11,7 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.charts import Chart
 from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.base.text import count_text, format_duration
+from cnnbench.base.text import count_text, format_duration, unknown_name_reason
 from cnnbench.campaigns.ab.side import RESERVED, decide_interleaving
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, configuration_identity
@@ -178,7 +178,8 @@ def main(argv: Sequence[str]) -> int:
 def _check_options(options: TuneFlags, run_flags: Mapping[str, Any]) -> None:
     for word in split_comma_separated(options.allow):
         if word not in ALLOWABLE:
-            raise FlagError("allow", word, f"takes one or more of {', '.join(ALLOWABLE)}")
+            reason = unknown_name_reason(word, ALLOWABLE, "takes one or more of")
+            raise FlagError("allow", word, reason)
     for name, reason in _REFUSED.items():
         if run_flags.get(name):
             raise FlagError(name, ACCEPTED[name].text(run_flags[name]), reason)

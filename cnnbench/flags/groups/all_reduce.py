@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cnnbench.base.text import parse_bytes
+from cnnbench.base.text import parse_bytes, unknown_name_reason
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import (
     Affects,
@@ -280,12 +280,12 @@ def _parse_byte_sizes(name: str, params: AllReduceParams) -> list[int]:
 def _parse_wire_dtypes(params: AllReduceParams) -> list[str | None]:
     text = params.wire_dtype
     wires = list(split_comma_separated(text)) or [_SAME]
+    known = (_SAME, *WIRE_DTYPES)
     narrow = f"works only with --dtype=float32; {params.dtype} already has 16 bits"
     for wire in wires:
-        if wire not in (_SAME, *WIRE_DTYPES):
-            raise FlagError(
-                "wire_dtype", text, f"must be one or more of {', '.join((_SAME, *WIRE_DTYPES))}"
-            )
+        if wire not in known:
+            reason = unknown_name_reason(wire, known, "must be one or more of")
+            raise FlagError("wire_dtype", text, reason)
         if wire != _SAME and params.dtype != "float32":
             raise FlagError("wire_dtype", text, narrow)
     if params.compact_gradient_transfer:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from cnnbench.base.slow_steps import SlowSteps, find_slow_steps, median_slow_steps
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import labels_from_config, nearest_word
+from cnnbench.base.text import labels_from_config, suggestion
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare.comparability import (
     Pair,
@@ -456,11 +456,10 @@ def _check_grouping(by: str, entries: Sequence[HistoryEntry]) -> None:
     known = labels.union(name for entry in entries for name in entry.facts)
     if by in known:
         return
-    close = nearest_word(by, {*POINTS, *known})
     there = f"there are {', '.join(POINTS)}"
     if labels:
         there += f", the labels {', '.join(sorted(labels, key=natural_key))}"
-    hint = f"did you mean {close}?" if close else f"{there} and facts (cnnbench env)"
+    hint = suggestion(by, {*POINTS, *known}, f"{there} and facts (cnnbench env)")
     raise FlagError("by", by, f"no measurement has a label or fact with this name; {hint}")
 
 

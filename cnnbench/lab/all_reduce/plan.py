@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from cnnbench.base import plugins
 from cnnbench.base.job import Job
 from cnnbench.base.rules import FlagRule, always, no_effect
-from cnnbench.base.text import parse_bytes
+from cnnbench.base.text import parse_bytes, unknown_name_reason
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.declare import FlagSpec, RunPart, specs_of, split_comma_separated
@@ -236,7 +236,7 @@ def make_plan(
     named = split_comma_separated(params.peers)
     for peer in named:
         if peer not in NAMES:
-            reason = f"there is no {peer!r}; must be one of {', '.join(NAMES)}"
+            reason = f"there is no {peer!r}; {unknown_name_reason(peer, NAMES)}"
             raise FlagError("peers", params.peers, reason)
     specs = parse_all_reduce_specs(params.all_reduce_spec)
     run = plan_training_run(params, max(counts), specs, names)

@@ -35,7 +35,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, NamedTuple
 
-from cnnbench.base.text import nearest_word, parse_number
+from cnnbench.base.text import parse_number, unknown_name_reason
 from cnnbench.errors import FlagError
 from cnnbench.records.all_reduce import Prediction, Predictions
 from cnnbench.records.codec import choice_metadata
@@ -381,12 +381,10 @@ def parse_link(flag: str, text: str) -> Link:
 
 def _find_preset(flag: str, text: str, name: str) -> Link:
     if name not in PRESETS:
-        close = nearest_word(name, PRESETS)
-        hint = f"did you mean {close}? " if close else ""
         raise FlagError(
             flag,
             text,
-            f"there is no link {name!r}; {hint}must be one of {', '.join(PRESETS)}, or "
+            f"there is no link {name!r}; {unknown_name_reason(name, PRESETS)}, or "
             "alpha=SECONDS,bandwidth=BYTES_PER_SECOND",
         )
     return PRESETS[name]

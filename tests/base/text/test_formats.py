@@ -145,10 +145,23 @@ def test_lists_are_shortened():
         ("cxv", ["cpu"], ""),
         ("abcd", ["abxy"], ""),
         ("abcd", ["abcx"], "abcx"),
+        ("nhwc", ["NCHW", "NHWC"], "NHWC"),
+        ("RESNET5", ["resnet50", "vgg16"], "resnet50"),
     ],
 )
 def test_the_most_similar_word(word, known, nearest):
     assert text.nearest_word(word, known) == nearest
+
+
+def test_an_unknown_name_has_a_suggestion_and_the_list():
+    assert text.suggestion("modle", ["model"]) == "did you mean model?"
+    assert text.suggestion("zzz", ["model"], "--help lists them") == "--help lists them"
+    known = ["sgd", "momentum"]
+    assert text.unknown_name_reason("ftrl", known) == "must be one of sgd, momentum"
+    wanted = "did you mean momentum? takes sgd, momentum"
+    assert text.unknown_name_reason("Momentun", known, "takes") == wanted
+    assert text.unknown_name_reason("x", ["", "ps"]) == "must be one of '', ps"
+    assert text.unknown_name_reason("x", []) == "must be one of none"
 
 
 def test_unknown_keys_have_a_suggestion_or_the_list_of_few():
