@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import itertools
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -198,15 +199,20 @@ def check_pipeline(pipeline: object, spec: InputSpec) -> None:
 
 
 _PYTHON_OPERATIONS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+_GENERATORS = frozenset({"GeneratorDataset"})
 
 
-def refuse_python_code(pipeline: Pipeline) -> None:
-    """Raises UsageError if a pipeline calls Python code of a plug-in while it is read.
-
-    This code may belong to the data set, or to the preprocessing of the model.
+def refuse_python_code(pipeline: Pipeline, mode: str, *, coordinated: bool) -> None:
+    """Raises UsageError if a pipeline calls Python code of a plug-in that asynchronous workers
+    cannot read. This code may belong to the data set, or to the preprocessing of the model.
 
     TensorFlow calls this code in the process that built the pipeline. If another process reads the
     pipeline, each of its reads calls back this process, and TensorFlow 2.21 then sometimes hangs.
+
+    Args:
+      mode: name of the mode of --variable_update.
+      coordinated: whether a coordinator schedules the steps, which then cannot read any Python
+        code. Other asynchronous workers only cannot read `tf.data.Dataset.from_generator`.
     """
     spec, preprocess = pipeline.spec, pipeline.spec.preprocess
     if not plugins.is_defined_by_cnnbench(spec.dataset.open):
@@ -216,20 +222,36 @@ def refuse_python_code(pipeline: Pipeline) -> None:
     else:
         return
     with tf.device(spec.host):
-        datasets = [pipeline.tower_batches()]
+        used = _operation_types_in_functions(pipeline.tower_batches())
+    calls = f"{place}: the pipeline of data set {spec.dataset.name} calls"
+    if coordinated and used & _PYTHON_OPERATIONS:
+        raise UsageError(
+            f"{calls} Python code (tf.numpy_function, tf.py_function or Dataset.from_generator), "
+            f"which --variable_update={mode} cannot do; use operations of TensorFlow, or another "
+            "mode"
+        )
+    if used & _GENERATORS:
+        raise UsageError(
+            f"{calls} Dataset.from_generator, which asynchronous workers of "
+            f"--variable_update={mode} cannot do; use tf.numpy_function or operations of "
+            "TensorFlow, or leave out --nocross_replica_sync"
+        )
+
+
+def _operation_types_in_functions(dataset: tf.data.Dataset) -> set[str]:
+    """Returns the types, such as "PyFunc", of all operations in the functions of a data set and of
+    its inputs.
+    """
+    types: set[str] = set()
+    datasets = [dataset]
     while datasets:
         dataset = datasets.pop()
         datasets += dataset._inputs()
         for function in dataset._functions():
             graph = function.function.graph.as_graph_def()
-            nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
-            if any(node.op in _PYTHON_OPERATIONS for node in nodes):
-                raise UsageError(
-                    f"{place}: the pipeline of data set {spec.dataset.name} calls Python code "
-                    "(tf.numpy_function, tf.py_function or Dataset.from_generator), which "
-                    "--variable_update=parameter_server_strategy cannot do; use operations of "
-                    "TensorFlow, or another mode"
-                )
+            bodies = (node for body in graph.library.function for node in body.node_def)
+            types.update(node.op for node in itertools.chain(graph.node, bodies))
+    return types
 
 
 def check_batch(pipeline: Pipeline, batch: Any) -> None:

@@ -89,11 +89,9 @@ class PipelineInput(InputSource):
             self._waits_since = None
             self.batches += 1
 
-    def refuse_python_code(self) -> None:
-        """Raises UsageError if the pipeline calls Python code, see
-        `cnnbench.data.pipeline.refuse_python_code`.
-        """
-        refuse_python_code(self._pipeline)
+    def refuse_python_code(self, mode: str, *, coordinated: bool) -> None:
+        """See `cnnbench.data.pipeline.refuse_python_code`."""
+        refuse_python_code(self._pipeline, mode, coordinated=coordinated)
 
     def seconds_waiting_by_shard(self) -> dict[int, float]:
         """Returns, by shard number, the seconds for which a blocked call of `next` has been
@@ -640,9 +638,6 @@ class CoordinatedInput(JoinedWorkerInput):
 
     def __init__(self, sources: Sequence[InputSource]) -> None:
         super().__init__(sources)
-        for source in sources:
-            if isinstance(source, PipelineInput):
-                source.refuse_python_code()
         spec = self.spec
         self._types = [tf.as_dtype(spec.dtype_of(element)) for element in spec.delivered_elements]
         self._shapes = [

@@ -343,10 +343,14 @@ RULES: tuple[FlagRule[NetworkFacts], ...] = (
     ),
     refuse(
         "on_bad_record",
-        lambda p: p.feeds_coordinated_workers and p.params.on_bad_record == "skip",
         lambda p: (
-            f"reads damaged files in Python, which --variable_update={p.place.mode.name} "
-            "cannot do; use fail"
+            (p.place.coordinated or p.place.asynchronous)
+            and p.params.data_dir
+            and p.params.on_bad_record == "skip"
+        ),
+        lambda p: (
+            "reads damaged files in Python, which asynchronous workers of "
+            f"--variable_update={p.place.mode.name} cannot do; use fail"
         ),
     ),
     refuse(

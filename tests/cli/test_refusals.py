@@ -357,6 +357,7 @@ run COORDINATED ME --ps_hosts=c:1 | --controller_host
 run COORDINATED CHIEF --num_gpus=2 | --num_gpus
 run COORDINATED CHIEF --data_dir=x --num_inter_threads=3 | --num_inter_threads
 run COORDINATED CHIEF --data_dir=. --data_name=imagenet --on_bad_record=skip | --on_bad_record
+run ME ASYNCHRONOUS --data_dir=. --data_name=imagenet --on_bad_record=skip | --on_bad_record
 run COORDINATED CHIEF --eval --train_dir=x | --eval
 run COORDINATED CHIEF --forward_only | --forward_only
 run COORDINATED CHIEF --input_only --data_dir=x | --input_only

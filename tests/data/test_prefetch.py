@@ -1,6 +1,7 @@
 """Inputs of pipelines that count: read ahead, copied to devices, joined of several workers."""
 
 import contextlib
+import dataclasses
 import gc
 import itertools
 import threading
@@ -339,13 +340,38 @@ def called(example, seed):
 
 
 @pytest.mark.parametrize(
-    ("preprocess", "refused"), [(None, False), (flipped, False), (called, True)]
+    ("preprocess", "coordinated", "refused"),
+    [(None, True, False), (flipped, True, False), (called, True, True), (called, False, False)],
 )
-def test_python_code_of_a_models_preprocessing_is_found(tmp_path, preprocess, refused):
+def test_python_code_of_a_models_preprocessing_is_found(tmp_path, preprocess, coordinated, refused):
     write_random_cifar10(tmp_path, train=8)
     spec = input_spec(CIFAR10, 32, data_dir=str(tmp_path), preprocess=preprocess)
     with contextlib.ExitStack() as stack:
         if refused:
             place = rf"{__file__}:\d+: called\(\): the pipeline of data set cifar10 calls Python"
             stack.enter_context(pytest.raises(UsageError, match=place))
-        refuse_python_code(CIFAR10.open(spec))
+        refuse_python_code(CIFAR10.open(spec), "own_mode", coordinated=coordinated)
+
+
+class Generated(Counting):
+    """Reads the numbers of images from a generator."""
+
+    def tower_batches(self):
+        def read(file):
+            numbers = tf.TensorSpec([], tf.int64)
+            return tf.data.Dataset.from_generator(lambda: iter(range(3)), output_signature=numbers)
+
+        numbers = tf.data.Dataset.range(2).interleave(read).repeat()
+        return numbers.map(lambda i: {"image": tf.zeros([1, 32, 32, 3]), "label": [i]})
+
+
+@pytest.mark.parametrize("coordinated", [True, False])
+@pytest.mark.parametrize("make", [Counting, Generated])
+def test_a_generator_in_the_pipeline_of_a_plug_in_is_found(make, coordinated):
+    spec = input_spec(dataclasses.replace(CIFAR10, open=make), 32, data_dir="/numbers")
+    with contextlib.ExitStack() as stack:
+        if make is Generated:
+            words = r"Dataset\.from_generator.*--variable_update=own_mode"
+            place = rf"{__file__}:\d+: .*the pipeline of data set cifar10 .*{words}"
+            stack.enter_context(pytest.raises(UsageError, match=place))
+        refuse_python_code(make(spec), "own_mode", coordinated=coordinated)

@@ -9,7 +9,12 @@ import tensorflow as tf
 from cnnbench.data import make_input
 from cnnbench.data.dataset import InputSource
 from cnnbench.data.pipeline import ReadCallbacks
-from cnnbench.data.prefetch import CoordinatedInput, InputDistribution, JoinedWorkerInput
+from cnnbench.data.prefetch import (
+    CoordinatedInput,
+    InputDistribution,
+    JoinedWorkerInput,
+    PipelineInput,
+)
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import StepResult
@@ -47,6 +52,7 @@ def _make_input(
         if not distribution.by_pipeline:
             shards = 1  # One pipeline reads all data, and TensorFlow distributes its batches.
     coordinated = training and plan.place.coordinated
+    read_apart = coordinated or (training and plan.place.asynchronous)
     spec = plan.input.training if training else plan.input.validation
     threads = runtime.choose_input_threads(plan.params, devices.kind)
     sources = []
@@ -61,7 +67,10 @@ def _make_input(
         )
         # The step that a coordinator schedules copies a batch from the CPU of its worker.
         queued = coordinated and plan.params.data_dir is not None
-        sources.append(make_input(own, [host] if queued else job.devices_of(worker), distribution))
+        source = make_input(own, [host] if queued else job.devices_of(worker), distribution)
+        if read_apart and isinstance(source, PipelineInput):
+            source.refuse_python_code(plan.place.mode.name, coordinated=coordinated)
+        sources.append(source)
     if coordinated:
         return CoordinatedInput(sources)
     return sources[0] if len(sources) == 1 else JoinedWorkerInput(sources)

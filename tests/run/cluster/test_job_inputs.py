@@ -195,15 +195,22 @@ def test_input_only_measures_the_stages_of_all_workers(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["numpy", "generator"])
-def test_a_coordinator_refuses_pipelines_that_call_python_code(tmp_path, kind):
-    flags = flags_of(tmp_path, "parameter_server_strategy", kind)
-    texts = [f"--{name}={value}" for name, value in flags.items()]
-    with started(tmp_path, texts, [*SERVED, "controller:0"], controller=True) as tasks:
-        assert tasks.wait()["controller:0"] == 2
-    assert "the pipeline of data set paced calls Python code" in tasks.printed(
-        "controller:0", "err"
-    )
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [
+        ("parameter_server_strategy", "numpy"),
+        ("parameter_server_strategy", "generator"),
+        ("parameter_server --nocross_replica_sync", "generator"),
+    ],
+)
+def test_asynchronous_workers_refuse_pipelines_that_call_python_code(tmp_path, mode, kind):
+    texts = [f"--{name}={value}" for name, value in flags_of(tmp_path, mode, kind).items()]
+    order = APART[mode]
+    driver = order[-1]
+    with started(tmp_path, texts, order, controller=driver == "controller:0") as tasks:
+        assert tasks.wait()[driver] == 2
+    (line,) = (line for line in tasks.printed(driver, "err").splitlines() if "error: " in line)
+    assert f"{tmp_path / 'plugin.py'}:" in line and "the pipeline of data set paced calls" in line
 
 
 def test_workers_that_train_together_are_limited_by_the_slowest():
