@@ -527,14 +527,26 @@ def test_a_file_that_cannot_be_read_is_named_by_the_check_of_its_data_set(call, 
     assert "cnnbench: error: data/some.bin: no JPEG (" in err
 
 
+SWITCH = "__import__('tensorflow').compat.v1.disable_eager_execution()"
+
+
 @pytest.mark.slow
-def test_a_plug_in_that_switches_off_eager_execution_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("\nfrom", f"\n{SWITCH}\nfrom", "--plugin=own.py"),
+        ("return net", f"return {SWITCH} or net", "build()"),
+        # Unlike `build`, `loss` is only called while the step is traced.
+        (METHOD, f"{LOSS}{SWITCH} or outputs[:, 0]{METHOD}", "loss()"),
+    ],
+)
+def test_a_plug_in_that_switches_off_eager_execution_is_named(tmp_path, old, new, place):
     """In a process of its own, because nothing can switch it on again."""
-    switch = "import tensorflow as tf\ntf.compat.v1.disable_eager_execution()\n"
-    (tmp_path / "own.py").write_text(switch + NETWORK)
+    (tmp_path / "own.py").write_text(NETWORK.replace(old, new, 1))
     words = [sys.executable, "-m", "cnnbench", "--plugin=own.py", "--model=own", "--device=cpu"]
-    done = finished(words, 2, cwd=tmp_path)
-    assert done.stderr.startswith("cnnbench: error: --plugin=own.py: switches off eager execution")
+    done = finished([*words, "--data_name=cifar10", "--num_batches=1"], 2, cwd=tmp_path)
+    (error,) = (line for line in done.stderr.splitlines() if ": error: " in line)
+    assert f"{place}: switches off eager execution" in error and "own.py" in error
     assert "Traceback" not in done.stderr
 
 

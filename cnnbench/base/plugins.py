@@ -17,6 +17,7 @@ import numbers
 import os
 import re
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -295,7 +296,7 @@ def containing_plugin_code(name: str) -> Iterator[None]:
 
     Afterwards, restores the working directory, because later paths may be relative, and ends
     processes that the code has forked. During the block, `running_plugin_name` returns the name,
-    even in a parent process.
+    even in a parent process. UsageError if the code has switched off eager execution of TensorFlow.
     """
     before, process = _running[:], os.getpid()
     folder = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
@@ -307,6 +308,7 @@ def containing_plugin_code(name: str) -> Iterator[None]:
             for enter in _around:
                 block.enter_context(enter())
             yield
+        _check_eager_execution()
     except Exception as error:
         if not hasattr(error, _RAISED_IN):
             with contextlib.suppress(AttributeError, TypeError):
@@ -751,7 +753,6 @@ def _record_registrations(name: str) -> Iterator[Added]:
     try:
         with reporting_plugin_errors(UsageError, name), containing_plugin_code(name):
             yield added
-            _check_eager_execution()
     except BaseException:
         for of, kind in _kinds.items():
             for key in _plugin_keys(kind, known[of]):
@@ -775,14 +776,23 @@ def _plugin_keys(kind: PluginKind, known: Container[Any]) -> tuple[Any, ...]:
 
 
 def _check_eager_execution() -> None:
-    """Raises UsageError if the plug-in that was loaded last has switched off eager execution."""
+    """Raises UsageError if the code of a plug-in that ran last has switched off eager execution."""
     tensorflow = sys.modules.get("tensorflow")
     is_eager = getattr(tensorflow, "executing_eagerly", lambda: True)
-    if not is_eager():
+    if not (is_eager() or _new_threads_are_eager(is_eager)):
         raise UsageError(
             "switches off eager execution of TensorFlow, which every run needs; remove the call of "
             "disable_eager_execution or disable_v2_behavior"
         )
+
+
+def _new_threads_are_eager(is_eager: Callable[[], bool]) -> bool:
+    """Calls `is_eager` in a new thread. While a function is traced, it is false in this thread."""
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(is_eager()))
+    thread.start()
+    thread.join()
+    return results == [True]
 
 
 def check_name(what: str, name: object) -> None:
