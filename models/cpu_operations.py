@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import tensorflow as tf
@@ -87,16 +87,44 @@ class ConvolutionShape(NamedTuple):
         return self.padding == "SAME" and odd and self.stride == (1, 1)
 
 
-def is_wrong_in_library(shape: ConvolutionShape) -> bool:
+def is_doubtful(
+    images: Any, kernel: Any, strides: Sequence[int], padding: str, layout: str = "NHWC"
+) -> bool:
     """Whether oneDNN's results of a convolution may contain memory that was never written.
 
     TensorFlow 2.21 computes wrong gradients of the kernel in bfloat16, with errors of up to 1e37 or
     NaN, if the result is one pixel wide and the convolution has a horizontal stride
     (docs/troubleshooting.md). With AMX, the result itself may be wrong, too.
+
+    Args:
+      images, kernel: tensors of 16 or 32 bits. False if a height or width is unknown.
+      strides: four numbers, one for each dimension of the images.
+      padding: "SAME" or "VALID".
+      layout: memory layout of the images, "NHWC" or "NCHW".
     """
+    shape = _shape_of(images, kernel, strides, padding, layout)
     width, stride = shape.size[1], shape.stride[1]
-    wide, _ = _output_size_and_zeros_before(shape.image[1], width, stride, shape.padding)
-    return shape.bits == 16 and width > 1 and stride > 1 and wide == 1
+    if shape.bits != 16 or None in (*shape.image, *shape.size) or width == 1 or stride == 1:
+        return False
+    return _output_size_and_zeros_before(shape.image[1], width, stride, padding)[0] == 1
+
+
+def convolve_without_onednn(
+    operation: Any, images: Any, kernel: Any, strides: Sequence[int], padding: str
+) -> Any:
+    """Computes a doubtful convolution as matrix products or, if the operation is depthwise or has
+    groups of channels, in float32.
+
+    Args:
+      operation: ``tf.raw_ops.Conv2D`` or ``tf.raw_ops.DepthwiseConv2dNative``.
+      images: ``[n, h, w, c]``.
+      kernel, strides, padding: see `is_doubtful`.
+    """
+    how: dict[str, Any] = {"strides": strides, "padding": padding}
+    if operation is tf.raw_ops.Conv2D and kernel.shape[2] == images.shape[3]:
+        return _convolve_by_products(images, kernel, **how)
+    wide = [tf.cast(tensor, tf.float32) for tensor in (images, kernel)]
+    return tf.cast(operation(input=wide[0], filter=wide[1], **how), images.dtype)
 
 
 _CONVOLUTIONS = frozenset({"Conv2D", "DepthwiseConv2dNative"})
@@ -106,9 +134,8 @@ _TOWER = re.compile(r"^.*?(?:tower|evaluation)_\d+/")
 def doubtful_layers(graph: Any) -> tuple[str, ...]:
     """Names the layers in the graph of a step that oneDNN may compute wrongly.
 
-    They are all convolutions that `is_wrong_in_library` describes, including those of Keras layers,
-    those in NCHW, and operations that a plug-in creates itself. A name is the name scope of the
-    convolution within its tower.
+    They are all convolutions that `is_doubtful` describes, including those that a plug-in creates
+    itself. A name is the name scope of the convolution within its tower.
     """
     layers: dict[str, None] = {}
     for operation in graph.get_operations():
@@ -116,8 +143,7 @@ def doubtful_layers(graph: Any) -> tuple[str, ...]:
             continue
         (images, kernel), strides = operation.inputs, operation.get_attr("strides")
         padding, layout = (operation.get_attr(name).decode() for name in ("padding", "data_format"))
-        shape = _shape_of(images, kernel, strides, padding, layout)
-        if None not in (*shape.image, *shape.size) and is_wrong_in_library(shape):
+        if is_doubtful(images, kernel, strides, padding, layout):
             name = _TOWER.sub("", operation.name)
             layers[name.rpartition("/")[0] or name] = None
     return tuple(layers)
@@ -240,7 +266,6 @@ class CpuOperations:
     """
 
     def __init__(self, kernels: str = "library") -> None:
-        self._avoids_library = kernels.startswith("onednn")
         self._select_algorithms = None if kernels == "library" else FASTEST_ALGORITHMS[kernels]
         # The gradient of `subsample` by inserted zeros was measured only with Eigen's kernels.
         self._inserts_zeros = kernels == "eigen-avx2"
@@ -256,8 +281,6 @@ class CpuOperations:
         """
         how: dict[str, Any] = {"strides": strides, "padding": padding}
         shape = _shape_of(images, kernel, strides, padding)
-        if self.must_avoid_library(images, kernel, strides, padding):
-            return _convolve_by_products(images, kernel, **how)
         algorithms = (
             self._select_algorithms(shape) if self._select_algorithms else TENSORFLOW_ALGORITHMS
         )
@@ -273,29 +296,6 @@ class CpuOperations:
             return output, _name_gradients_after_layer(gradients)
 
         return cast(Any, tf.custom_gradient(convolution))(images, kernel)
-
-    def grouped_conv(
-        self, operation: Any, images: Any, kernel: Any, strides: list[int], padding: str
-    ) -> Any:
-        """Convolves images in groups of channels, or single channels, by TensorFlow's operation.
-
-        Args:
-          operation: ``tf.raw_ops.Conv2D`` or ``tf.raw_ops.DepthwiseConv2dNative``. It computes in
-            float32 if it may be wrong in 16 bits.
-          images, kernel, strides, padding: see `conv`.
-        """
-        how: dict[str, Any] = {"strides": strides, "padding": padding}
-        if not self.must_avoid_library(images, kernel, strides, padding):
-            return operation(input=images, filter=kernel, **how)
-        wide = [tf.cast(tensor, tf.float32) for tensor in (images, kernel)]
-        return tf.cast(operation(input=wide[0], filter=wide[1], **how), images.dtype)
-
-    def must_avoid_library(
-        self, images: Any, kernel: Any, strides: list[int], padding: str
-    ) -> bool:
-        """Whether `conv` and `grouped_conv` do not use TensorFlow's operation in 16 bits."""
-        shape = _shape_of(images, kernel, strides, padding)
-        return self._avoids_library and is_wrong_in_library(shape)
 
     def subsample(self, images: Any, stride: tuple[int, int]) -> Any:
         """Selects every stride-th row and column of images ``[n, h, w, c]``, from the first on.
@@ -345,7 +345,7 @@ _MIN_LARGE_KERNEL = 1 << 18
 
 
 def _shape_of(
-    images: Any, kernel: Any, strides: list[int], padding: str, layout: str = "NHWC"
+    images: Any, kernel: Any, strides: Sequence[int], padding: str, layout: str = "NHWC"
 ) -> ConvolutionShape:
     row, channel = layout.index("H"), layout.index("C")
     return ConvolutionShape(

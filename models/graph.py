@@ -17,7 +17,11 @@ import tensorflow as tf
 
 from cnnbench.arrays import Tensor
 from cnnbench.errors import UsageError
-from cnnbench.models.cpu_operations import CpuOperations
+from cnnbench.models.cpu_operations import (
+    CpuOperations,
+    convolve_without_onednn,
+    is_doubtful,
+)
 from cnnbench.models.model import Model, build_checked_outputs
 from cnnbench.models.network import Cell, Elementwise, Network
 from cnnbench.models.spec import (
@@ -279,8 +283,8 @@ class GraphNetwork(Network[Tensor]):
         batches. None: batch norm uses the moments of its own batch.
       recomputes: whether training stores only the inputs of blocks (`Network.block`), and the
         backward pass computes the values inside them again.
-      onednn: whether TensorFlow computes convolutions on this CPU with oneDNN. Evaluation then
-        computes those that may be wrong in 16 bits by matrix products.
+      avoids_doubtful: whether convolutions that oneDNN may compute wrongly are computed otherwise on
+        a CPU (see `cnnbench.models.cpu_operations.is_doubtful`).
       fold_batch_norm: whether batch norm after a convolution may be replaced by a factor of the
         kernel and a bias; only in evaluation, on a CPU.
     """
@@ -300,7 +304,7 @@ class GraphNetwork(Network[Tensor]):
         conv_gradients: str = "library",
         synchronise: Synchronise | None = None,
         recomputes: bool = False,
-        onednn: bool = False,
+        avoids_doubtful: bool = False,
         fold_batch_norm: bool = False,
     ) -> None:
         super().__init__(num_classes, training=training, batch_norm=model.batch_norm)
@@ -317,8 +321,7 @@ class GraphNetwork(Network[Tensor]):
         self._seed = seed
         self._training_steps = training_steps
         self._cpu_operations = CpuOperations(conv_gradients) if on_cpu and training else None
-        avoids = onednn and on_cpu and not training
-        self._evaluated = CpuOperations("onednn-avx2") if avoids else None
+        self._avoids_doubtful = avoids_doubtful and on_cpu
         self._synchronise = synchronise
         self._recomputes = recomputes and training
         self._folds = fold_batch_norm and on_cpu and not training
@@ -441,22 +444,20 @@ class GraphNetwork(Network[Tensor]):
         depthwise: bool = False,
     ) -> Tensor:
         grouped = depthwise or kernel.shape[2] != self.shape(x)[2]
-        operations = None if self._channels_first else self._cpu_operations
-        if operations is not None and not grouped and window.size == (1, 1):
+        operations = None if self._channels_first or grouped else self._cpu_operations
+        if operations is not None and window.size == (1, 1):
             pixels = self._subsample(operations, x, window)
             return operations.conv(pixels, kernel, [1, 1, 1, 1], "SAME")
         strides = self._values_per_dimension(*window.stride, 1)
         if window.needs_explicit_padding:
             x = tf.pad(x, self._values_per_dimension(*window.zeros, (0, 0)))
         operation = tf.raw_ops.DepthwiseConv2dNative if depthwise else tf.raw_ops.Conv2D
-        if operations is not None and not grouped:
-            return operations.conv(x, kernel, strides, window.padding)
+        if self.must_avoid_library(x, kernel, window):
+            pixels = tf.transpose(x, _TO_NHWC) if self._channels_first else x
+            strides = [1, *window.stride, 1]
+            y = convolve_without_onednn(operation, pixels, kernel, strides, window.padding)
+            return self._to_compute_layout(y)
         if operations is not None:
-            return operations.grouped_conv(operation, x, kernel, strides, window.padding)
-        operations = None if self._channels_first else self._evaluated
-        if operations and operations.must_avoid_library(x, kernel, strides, window.padding):
-            if grouped:
-                return operations.grouped_conv(operation, x, kernel, strides, window.padding)
             return operations.conv(x, kernel, strides, window.padding)
         scope = tf.get_current_name_scope()
 
@@ -473,6 +474,13 @@ class GraphNetwork(Network[Tensor]):
         if self._folds:
             self._convolution = _FoldableConvolution(y, kernel, convolve, scope)
         return y
+
+    def must_avoid_library(self, x: Tensor, kernel: Tensor, window: SlidingWindow) -> bool:
+        """Whether a convolution of padded images is not computed by TensorFlow's operation."""
+        strides = self._values_per_dimension(*window.stride, 1)
+        return self._avoids_doubtful and is_doubtful(
+            x, kernel, strides, window.padding, self._format
+        )
 
     def _subsample(self, operations: CpuOperations, x: Tensor, window: SlidingWindow) -> Tensor:
         """Selects the rows and columns of images that a 1 x 1 convolution with stride uses.

@@ -485,21 +485,63 @@ class _Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
     """Keras convolution with the faster gradients of `cnnbench.models.cpu_operations`."""
 
     def convolution_op(self, inputs: Any, kernel: Any) -> Any:
-        net, image = _calling_network(), tuple(inputs.shape[1:3])
-        groups = (1, inputs.shape[-1])
-        if (
-            net is None
-            or None in image
-            or set(self.dilation_rate) != {1}
-            or self.groups not in groups
-        ):
+        net, window = _calling_network(), _sliding_window(self, inputs)
+        if net is None or window is None:
             return super().convolution_op(inputs, kernel)
-        window = SlidingWindow.make(image, self.kernel_size, self.strides, self.padding.upper())
-        kernel = keras.ops.convert_to_tensor(kernel)
+        weights = keras.ops.convert_to_tensor(kernel)
+        grouped = self.groups not in (1, inputs.shape[-1])
+        # Without oneDNN, TensorFlow has no grouped convolution on a CPU.
+        if grouped and not net.must_avoid_library(inputs, weights, window):
+            return super().convolution_op(inputs, kernel)
         depthwise = 1 < self.groups == inputs.shape[-1]
-        if depthwise:  # Without oneDNN, TensorFlow has no grouped convolution on a CPU.
-            kernel = tf.reshape(kernel, [*self.kernel_size, self.groups, -1])
-        return net._conv(inputs, kernel, window, self.filters, depthwise=depthwise)
+        if depthwise:
+            weights = tf.reshape(weights, [*self.kernel_size, self.groups, -1])
+        return net._conv(inputs, weights, window, self.filters, depthwise=depthwise)
+
+
+class _DepthwiseConv2D(keras.layers.DepthwiseConv2D):  # type: ignore[misc]
+    """Keras depthwise convolution that avoids wrong results of TensorFlow."""
+
+    def call(self, inputs: Any) -> Any:
+        y = _depthwise_if_doubtful(self, inputs, self.kernel)
+        return super().call(inputs) if y is None else _with_bias_and_activation(self, y)
+
+
+class _SeparableConv2D(keras.layers.SeparableConv2D):  # type: ignore[misc]
+    """Keras separable convolution that avoids wrong results of TensorFlow."""
+
+    def call(self, inputs: Any) -> Any:
+        y = _depthwise_if_doubtful(self, inputs, self.depthwise_kernel)
+        if y is None:
+            return super().call(inputs)
+        y = keras.ops.conv(y, self.pointwise_kernel, padding="valid", data_format=self.data_format)
+        return _with_bias_and_activation(self, y)
+
+
+def _sliding_window(layer: Any, inputs: Any) -> SlidingWindow | None:
+    """The windows of a convolution of Keras; None if `GraphNetwork` cannot compute it."""
+    image = tuple(inputs.shape[1:3])
+    dilates = set(layer.dilation_rate) != {1}
+    if None in image or dilates or layer.data_format != "channels_last":
+        return None
+    return SlidingWindow.make(image, layer.kernel_size, layer.strides, layer.padding.upper())
+
+
+def _depthwise_if_doubtful(layer: Any, inputs: Any, kernel: Any) -> Any:
+    """Computes a layer's depthwise convolution if TensorFlow may compute it wrongly, else None."""
+    net, window = _calling_network(), _sliding_window(layer, inputs)
+    if net is None or window is None:
+        return None
+    weights = keras.ops.convert_to_tensor(kernel)
+    if not net.must_avoid_library(inputs, weights, window):
+        return None
+    filters = inputs.shape[-1] * layer.depth_multiplier
+    return net._conv(inputs, weights, window, filters, depthwise=True)
+
+
+def _with_bias_and_activation(layer: Any, y: Any) -> Any:
+    y = y if layer.bias is None else keras.ops.add(y, layer.bias)
+    return y if layer.activation is None else layer.activation(y)
 
 
 class _Dense(keras.layers.Dense):  # type: ignore[misc]
@@ -510,12 +552,13 @@ class _Dense(keras.layers.Dense):  # type: ignore[misc]
         if net is None or len(inputs.shape) != 2:
             return super().call(inputs, training=training)
         y = net._matmul(inputs, keras.ops.convert_to_tensor(self.kernel), self.units)
-        y = y if self.bias is None else keras.ops.add(y, self.bias)
-        return y if self.activation is None else self.activation(y)
+        return _with_bias_and_activation(self, y)
 
 
 _FUSED = {
     keras.layers.BatchNormalization: _BatchNormalization,
     keras.layers.Conv2D: _Conv2D,
     keras.layers.Dense: _Dense,
+    keras.layers.DepthwiseConv2D: _DepthwiseConv2D,
+    keras.layers.SeparableConv2D: _SeparableConv2D,
 }

@@ -61,7 +61,7 @@ class Evaluator:
         self._devices = manager.get_devices()
         kind = "cpu" if is_cpu(self._devices[0]) else "gpu"
         self._data_format = runtime.resolve_data_format(plan.params.data_format, kind)
-        self._onednn = kind == "cpu" and runtime.uses_onednn_convolutions(plan)
+        self._avoids_doubtful = kind == "cpu" and runtime.uses_onednn_convolutions(plan)
         self._warm = False
         self.notices: list[str] = []
         # The step is traced here, so that the first printed rate excludes the tracing time.
@@ -188,7 +188,7 @@ class Evaluator:
             training=False,
             data_format=self._data_format,
             compute_dtype=self._plan.numerics.dtype,
-            onednn=self._onednn,
+            avoids_doubtful=self._avoids_doubtful,
         ).forward(batch.features)
         losses = self._model.loss(outputs, batch.labels)
         metrics = self._model.metrics(outputs, batch.labels)

@@ -266,6 +266,15 @@ def uses_onednn_convolutions(plan: RunPlan) -> bool:
     return not compiled and convolution_kernels(Host()).startswith("onednn")
 
 
+def avoids_doubtful_convolutions(plan: RunPlan) -> bool:
+    """Whether steps avoid convolutions that oneDNN may compute wrongly.
+
+    Only trainings with --conv_gradients=library measure TensorFlow's own operations.
+    """
+    library = plan.work.trains and plan.params.conv_gradients == "library"
+    return uses_onednn_convolutions(plan) and not library
+
+
 def check_nchw_support(dtype: str) -> None:
     """Raises FlagError if convolutions of this dtype do not support NCHW on this CPU.
 

@@ -529,7 +529,7 @@ class Tower:
             conv_gradients=self._conv_gradients,
             synchronise=synchronise if self._synchronises else None,
             recomputes=self._plan.recomputed_flops is not None,
-            onednn=runtime.uses_onednn_convolutions(self._plan),
+            avoids_doubtful=runtime.avoids_doubtful_convolutions(self._plan),
             fold_batch_norm=self._forward_only,
         )
 

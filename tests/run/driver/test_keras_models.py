@@ -132,6 +132,32 @@ def test_a_model_by_subclassing_trains_as_fit_trains_it(name, made_by, module):
     np.testing.assert_allclose(ours, history.history["loss"], rtol=2e-5)
 
 
+CHANNELS_FIRST = """
+import keras
+from cnnbench.models import register_keras_model
+
+def first():
+    convolution = keras.layers.Conv2D(4, 3, strides=4, data_format="channels_first")
+    ends = [keras.layers.Flatten(), keras.layers.Dense(10, activation="softmax")]
+    return keras.Sequential(
+        [keras.Input((32, 32, 3)), keras.layers.Permute((3, 1, 2)), convolution, *ends]
+    )
+
+register_keras_model("first", first, dataset="cifar10")
+"""
+
+
+@pytest.mark.slow
+def test_a_layer_with_channels_first_trains_as_keras_does(tmp_path):
+    path = tmp_path / "channels_first.py"
+    path.write_text(CHANNELS_FIRST)
+    built = build("first", **{**FLAGS, "plugin": str(path)})
+    make = sys.modules["cnnbench_plugin_channels_first"].first
+    losses, _ = reference(make, batches_of(built))
+    np.testing.assert_allclose([built.step(RATE).loss for _ in range(STEPS)], losses, rtol=2e-5)
+    del registry.MODELS["cifar10", "first"]
+
+
 def test_declarations_have_the_names_counts_and_flops_of_keras(module):
     spec = declare(get_model("every_kind", "cifar10"), 11)
     model = made(module.every_kind)

@@ -29,10 +29,9 @@ import keras
 from cnnbench.models import register_keras_model
 
 def tiny():
-    layers = [keras.layers.DepthwiseConv2D(3, strides=2, padding="same") for _ in range(2)]
-    return keras.Sequential(
-        [keras.Input((4, 4, 3)), *layers, keras.layers.Flatten(), keras.layers.Dense(10)]
-    )
+    layers = [keras.layers.LAYER, strides=2, padding="same") for _ in range(2)]
+    ends = [keras.layers.Flatten(), keras.layers.Dense(10)]
+    return keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Conv2D(4, 1), *layers, *ends])
 
 register_keras_model("tiny_images", tiny, dataset="imagenet")
 """
@@ -77,9 +76,26 @@ def test_the_first_layer_is_named_once(tmp_path, monkeypatch, flags, layer):
 
 
 @pytest.mark.slow
-def test_layers_of_keras_that_auto_does_not_compute_itself_are_named(tmp_path, monkeypatch):
-    step = benchmark(tmp_path, monkeypatch, code=KERAS).build().step
-    assert "depthwise_conv2d_1" in step.doubt
+@pytest.mark.parametrize("layer", ["DepthwiseConv2D(3", "SeparableConv2D(4, 3", "Conv2D(4, 3"])
+def test_auto_computes_layers_of_keras_in_bfloat16_as_in_float32(tmp_path, monkeypatch, layer):
+    code = KERAS.replace("LAYER", layer)
+    runs = [
+        benchmark(tmp_path, monkeypatch, code=code, precision=precision)
+        for precision in ("bf16", "fp32")
+    ]
+    found = [run.run().losses for run in runs]
+    assert found[0] == pytest.approx(found[1], rel=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layer", ["DepthwiseConv2D(3", "SeparableConv2D(4, 3", "Conv2D(4, 3, groups=2"]
+)
+def test_layers_of_keras_are_named_only_if_keras_computes_them(tmp_path, monkeypatch, layer):
+    code = KERAS.replace("LAYER", layer)
+    assert benchmark(tmp_path, monkeypatch, code=code).build().step.doubt == ""
+    step = benchmark(tmp_path, monkeypatch, code=code, keras_layers="own").build().step
+    assert "conv2d" in step.doubt
     assert step.doubt.endswith("use --precision=fp32")
 
 
