@@ -138,7 +138,7 @@ from cnnbench.models import register_keras_model
 
 def first():
     convolution = keras.layers.Conv2D(4, 3, strides=4, data_format="channels_first")
-    ends = [keras.layers.Flatten(), keras.layers.Dense(10, activation="softmax")]
+    ends = [keras.layers.Flatten(), keras.layers.Dense(11, activation="softmax")]
     return keras.Sequential(
         [keras.Input((32, 32, 3)), keras.layers.Permute((3, 1, 2)), convolution, *ends]
     )
