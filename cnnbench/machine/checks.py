@@ -211,7 +211,9 @@ def quota(now: ConditionCheckInput) -> Finding:
     if limit is None or now.flags.on_gpu or running <= limit:
         return None
     threads_flag = (
-        f"--num_intra_threads={running}" if now.flags.intra_threads else "TensorFlow's own"
+        f"--num_intra_threads={now.flags.intra_threads}"
+        if now.flags.intra_threads
+        else "TensorFlow's own"
     )
     problem = (
         f"a control group allows {limit:g} {'CPU' if limit == 1 else 'CPUs'}, and {threads_flag} "

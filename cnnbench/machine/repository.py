@@ -200,8 +200,12 @@ def missing_commit_reason(folder: str | Path | None = None) -> str:
     return ""
 
 
-# Of the address of a remote, such as git@github.com:OWNER/REPO.git: the host, and the path.
-_REMOTE = re.compile(r"(?:https://|ssh://git@|git@)([\w.-]+\w)[:/]([\w./-]+?)(?:\.git)?/?")
+# Matches addresses of remotes, such as git@github.com:OWNER/REPO.git, and finds host and path. The
+# port of an address with ssh:// is not that of the host's pages.
+_REMOTE = re.compile(
+    r"(?:https://([\w.-]+\w(?::\d+)?)/|ssh://git@([\w.-]+\w)(?::\d+)?/|git@([\w.-]+\w):)"
+    r"([\w./-]+?)(?:\.git)?/?"
+)
 
 
 def commit_address(folder: str | Path | None) -> str:
@@ -213,7 +217,8 @@ def commit_address(folder: str | Path | None) -> str:
     with contextlib.suppress(GitError):
         remote = _REMOTE.fullmatch(git("remote", "get-url", "origin", folder=folder))
         if remote is not None:
-            return f"https://{remote[1]}/{remote[2]}/commit/{{commit}}"
+            host = remote[1] or remote[2] or remote[3]
+            return f"https://{host}/{remote[4]}/commit/{{commit}}"
     return ""
 
 

@@ -97,6 +97,7 @@ MIXED = {"cpu_governor": "performance,powersave", "cpu_driver": "intel_pstate"}
         (checks.threads, {"intra_threads": 8, "intra_threads_given": True}, None),
         (checks.quota, {"cgroup_cpu_limit": 1.5}, "1.5 CPUs, and TensorFlow's*keep 8 busy"),
         (checks.quota, {"cgroup_cpu_limit": 2.5, "intra_threads": 4}, "2.5 CPUs*=4 threads*=2, or"),
+        (checks.quota, {"cgroup_cpu_limit": 2.5, "intra_threads": 16}, "=16 threads keep 8 busy"),
         (checks.quota, {"cgroup_cpu_limit": 8.0}, None),
         (checks.quota, {"cgroup_cpu_limit": 2.0, "intra_threads": 2}, None),
         (checks.quota, {"cgroup_cpu_limit": 2.0, "on_gpu": True}, None),

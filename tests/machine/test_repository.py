@@ -363,6 +363,8 @@ def test_addresses(url, found):
         ("git@github.com:OWNER/REPO.git", "https://github.com/OWNER/REPO/commit/{commit}"),
         ("https://github.com/OWNER/REPO", "https://github.com/OWNER/REPO/commit/{commit}"),
         ("ssh://git@host.example/a/b/c.git", "https://host.example/a/b/c/commit/{commit}"),
+        ("ssh://git@host.example:2222/a/b.git", "https://host.example/a/b/commit/{commit}"),
+        ("https://host.example:8443/a/b", "https://host.example:8443/a/b/commit/{commit}"),
         ("https://user:secret@host.example/a/b.git", ""),
         ("/srv/git/repo.git", ""),
         (None, ""),

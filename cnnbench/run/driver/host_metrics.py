@@ -107,15 +107,14 @@ class HostMetricsChildExecutor(HostMetricsExecutor):
                 # In its own session, the child gets no Ctrl-C. The run ends the child.
                 start_new_session=True,
             )
-        output, errors = process.communicate(pickle.dumps((self._arguments, dict(rows))))
+        output, printed = process.communicate(pickle.dumps((self._arguments, dict(rows))))
+        errors = printed.decode(errors="replace")
         with self._lock:
             self._process = None
         if process.returncode != 0:
-            raise BenchmarkError(
-                _describe_failure(self._arguments[0], process.returncode, errors.decode())
-            )
+            raise BenchmarkError(_describe_failure(self._arguments[0], process.returncode, errors))
         if not output:
-            failure = _describe_failure(self._arguments[0], 0, errors.decode())
+            failure = _describe_failure(self._arguments[0], 0, errors)
             raise BenchmarkError(f"no metrics were computed: {failure}")
         metrics: dict[str, float] = json.loads(output)
         return metrics

@@ -133,6 +133,8 @@ class SavedModelExporter:
             read,
             training=False,
             compute_dtype=self._compute_dtype,
+            # A program that reads the SavedModel may compute with oneDNN.
+            avoids_doubtful=True,
         )
         outputs = network.forward(group_values(self._elements, "feature", features))
         if isinstance(outputs, Mapping):

@@ -79,6 +79,10 @@ def test_a_process_that_dies_fails_the_run(tmp_path, capsys, quick_start):
                 "no metrics were computed: the process that computes metrics of own ended",
             ),
             ("raise ValueError('no boxes')", "Own.host_metrics(): ValueError: no boxes"),
+            (
+                "os.write(2, b'caf\\xe9 is closed'); os._exit(3)",
+                "ended with exit status 3: caf\ufffd is closed",
+            ),
         ],
     ),
 )

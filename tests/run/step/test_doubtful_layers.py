@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 from covering import slow_if
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.errors import NonFiniteLossError
 from cnnbench.models import model
+from cnnbench.models.cpu_operations import doubtful_layers
 from cnnbench.run.runtime import tensorflow as runtime
 
 PLUGIN = """
@@ -105,6 +107,13 @@ def test_auto_trains_tiny_images_in_bfloat16_as_in_float32(tmp_path, monkeypatch
         for precision in ("bf16", "fp32")
     ]
     assert found[0] == pytest.approx(found[1], rel=0.03)
+
+
+def test_an_export_contains_no_layer_that_tensorflow_may_compute_wrongly(tmp_path, monkeypatch):
+    benchmark(tmp_path, monkeypatch, export_dir=str(tmp_path / "export")).run()
+    saved = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
+    assert "Conv2D" in {operation.type for operation in saved.graph.get_operations()}
+    assert doubtful_layers(saved.graph) == ()
 
 
 @pytest.mark.parametrize(
