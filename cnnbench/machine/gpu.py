@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import itertools
 import math
 import os
 import re
@@ -259,10 +260,14 @@ def _read_gpu_state(host: Host, module: Any, index: int, handle: Any) -> GpuStat
 
 
 def visible_gpus(host: Host) -> list[str]:
-    """The GPUs that a process may use now, as entries of CUDA_VISIBLE_DEVICES."""
+    """The GPUs that a process may use now, as entries of CUDA_VISIBLE_DEVICES.
+
+    CUDA ignores all entries after an empty or negative entry.
+    """
     visible = host.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return [part.strip() for part in visible.split(",") if part.strip()]
+        entries = (entry.strip() for entry in visible.split(","))
+        return [*itertools.takewhile(lambda entry: entry[:1] not in ("", "-"), entries)]
     return [str(number) for number in range(count_gpus(host))]
 
 

@@ -134,6 +134,15 @@ def test_processes_share_the_parts_of_cards(tmp_path, count, per_card, shares):
     assert found == shares
 
 
+@pytest.mark.parametrize(
+    ("value", "entries"),
+    [("2, 0", ["2", "0"]), ("-1", []), ("0,-1,1", ["0"]), ("0,,1", ["0"]), ("", [])],
+)
+def test_entries_that_cuda_ignores_are_no_gpus(tmp_path, value, entries):
+    here = Host(root=tmp_path, environ={"CUDA_VISIBLE_DEVICES": value}, modules={})
+    assert gpu.visible_gpus(here) == entries
+
+
 H200 = {"device_name": "NVIDIA H200", "compute_capability": (9, 0)}
 
 
