@@ -14,7 +14,7 @@ from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.inputs import InputOnlyStep
 from cnnbench.run.driver.saved_model import SavedModelExporter
-from cnnbench.run.observe.graphs import count_messages_and_bytes, find_collective_implementations
+from cnnbench.run.observe.graphs import count_traffic_of_calls, find_collective_implementations
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import StepResult, TrainStep
 from cnnbench.variable_mgr.base import VariableMgr, WorkerGroup
@@ -175,7 +175,7 @@ class ForwardWork(LoopWork, NetworkWork):
             by = find_collective_implementations(graph, job.own_tower_devices)
             measurements.update_record("placement", communication=by or None)
         if job.in_cluster:
-            messages, sent = count_messages_and_bytes(graph, job.num_workers)
+            messages, sent = count_traffic_of_calls(self.step.graphs, job.num_workers)
             measurements.update_record("cluster", messages_per_step=messages, bytes_per_step=sent)
 
     def restored_variables(self) -> Iterator[TowerVariable]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -93,6 +93,21 @@ _BRANCHES = ("If", "StatelessIf")
 
 _REDUCE = ("CollectiveReduce", "CollectiveReduceV2")
 _GATHER = ("CollectiveGather", "CollectiveGatherV2")
+
+
+def count_traffic_of_calls(
+    calls: Iterable[tuple[Any, int]], processes: int
+) -> tuple[int, int | None]:
+    """Counts the messages and bytes between processes in the calls of several traced functions.
+
+    Args:
+      calls: graphs of the functions, with the number of calls of each.
+      processes: see `count_messages_and_bytes`, also for the result.
+    """
+    counted = [(*count_messages_and_bytes(graph, processes), times) for graph, times in calls]
+    sizes = [size * times for _, size, times in counted if size is not None]
+    messages = sum(number * times for number, _, times in counted)
+    return messages, sum(sizes) if len(sizes) == len(counted) else None
 
 
 def count_messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | None]:

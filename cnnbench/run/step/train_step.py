@@ -186,6 +186,14 @@ class TrainStep:
         return function
 
     @property
+    def graphs(self) -> list[tuple[tf.Graph, int]]:
+        """The graphs of the functions of a step, with the number of their calls in each step."""
+        graphs = [(self.graph, 1)]
+        if self._earlier is not None:
+            graphs.append((self._earlier.concrete.graph, len(self._passes)))
+        return graphs
+
+    @property
     def reduction_operations(self) -> int | None:
         """Number of operations that reduce the gradients; None without an optimizer."""
         return None if self._update is None else self._update.reduction_operations

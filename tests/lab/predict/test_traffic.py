@@ -5,7 +5,7 @@ import tensorflow as tf
 from covering import covering_pairs
 from oracle import AT_ROOTS, SHARDED, sent_by_all
 
-from cnnbench.run.observe.graphs import count_messages_and_bytes
+from cnnbench.run.observe.graphs import count_messages_and_bytes, count_traffic_of_calls
 from cnnbench.variable_mgr.all_reduce import spec
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, Tensor, cost_formulas
 
@@ -71,7 +71,9 @@ def test_what_is_not_known_before_it_runs_has_no_bytes():
         with tf.device(of_task("worker", 1)):
             return found + 1
 
-    assert count_messages_and_bytes(some.get_concrete_function().graph, 2) == (1, None)
+    graph = some.get_concrete_function().graph
+    assert count_messages_and_bytes(graph, 2) == (1, None)
+    assert count_traffic_of_calls([(graph, 3)], 2) == (3, None)
 
 
 def test_a_tensor_is_sent_once_to_each_device_that_uses_it():
@@ -89,4 +91,6 @@ def test_a_tensor_is_sent_once_to_each_device_that_uses_it():
             _ = unused + 1.0
         return sums
 
-    assert count_messages_and_bytes(some.get_concrete_function().graph, 3) == (2, 80)
+    graph = some.get_concrete_function().graph
+    assert count_messages_and_bytes(graph, 3) == (2, 80)
+    assert count_traffic_of_calls([(graph, 1), (graph, 4)], 3) == (10, 400)

@@ -69,7 +69,11 @@ def of_all_runs(folder):
         "evaluated": {**COMPARED["batch norm of workers"], "late": True},
         "evaluated files": {**EVALUATED, "data_dir": str(folder / "cifar")},
     }
-    runs = {"oracle": ORACLE, "reduced": REDUCED_ORACLE, **late, **COMPARED}
+    accumulated = {
+        f"{passes} passes": {**ORACLE, "num_batches": 1, "gradient_accumulation_steps": passes}
+        for passes in (2, 3)
+    }
+    runs = {"oracle": ORACLE, "reduced": REDUCED_ORACLE, **late, **accumulated, **COMPARED}
     found = run_under_a_controller(list(runs.values()), folder)
     return dict(zip(runs, found, strict=True))
 
@@ -85,6 +89,12 @@ def test_two_towers_of_each_worker_train_as_the_oracle_says(results):
     assert results["oracle"]["sent"] == [2 * 8 + 2 + 2 + 1, 4 * 21]
     # Each scalar from two towers of the other worker, and back once; two losses, one rate.
     assert results["reduced"]["sent"] == [2 * 3 + 2 + 1, 4 * 9]
+
+
+def test_every_pass_of_a_step_reads_the_variables(results):
+    two, three = (results[f"{passes} passes"]["sent"] for passes in (2, 3))
+    # Two scalars to four towers.
+    assert [b - a for a, b in zip(two, three, strict=True)] == [8, 4 * 8]
 
 
 def test_no_function_overtakes_what_was_written_before_it(results):
