@@ -283,8 +283,8 @@ class GraphNetwork(Network[Tensor]):
         batches. None: batch norm uses the moments of its own batch.
       recomputes: whether training stores only the inputs of blocks (`Network.block`), and the
         backward pass computes the values inside them again.
-      avoids_doubtful: whether convolutions that oneDNN may compute wrongly are computed otherwise on
-        a CPU (see `cnnbench.models.cpu_operations.is_doubtful`).
+      avoids_doubtful: whether a CPU computes convolutions otherwise that oneDNN may compute wrongly
+        (see `cnnbench.models.cpu_operations.is_doubtful`).
       fold_batch_norm: whether batch norm after a convolution may be replaced by a factor of the
         kernel and a bias; only in evaluation, on a CPU.
     """

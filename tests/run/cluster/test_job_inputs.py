@@ -210,7 +210,8 @@ def test_asynchronous_workers_refuse_pipelines_that_call_python_code(tmp_path, m
     with started(tmp_path, texts, order, controller=driver == "controller:0") as tasks:
         assert tasks.wait()[driver] == 2
     (line,) = (line for line in tasks.printed(driver, "err").splitlines() if "error: " in line)
-    assert f"{tmp_path / 'plugin.py'}:" in line and "the pipeline of data set paced calls" in line
+    assert f"{tmp_path / 'plugin.py'}:" in line
+    assert "the pipeline of data set paced calls" in line
 
 
 def test_workers_that_train_together_are_limited_by_the_slowest():
