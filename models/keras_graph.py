@@ -486,17 +486,13 @@ class _Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
 
     def convolution_op(self, inputs: Any, kernel: Any) -> Any:
         net, window = _calling_network(), _sliding_window(self, inputs)
-        if net is None or window is None:
+        if net is None or window is None or self.groups not in (1, inputs.shape[-1]):
             return super().convolution_op(inputs, kernel)
-        weights = keras.ops.convert_to_tensor(kernel)
-        grouped = self.groups not in (1, inputs.shape[-1])
-        # Without oneDNN, TensorFlow has no grouped convolution on a CPU.
-        if grouped and not net.must_avoid_library(inputs, weights, window):
-            return super().convolution_op(inputs, kernel)
+        kernel = keras.ops.convert_to_tensor(kernel)
         depthwise = 1 < self.groups == inputs.shape[-1]
-        if depthwise:
-            weights = tf.reshape(weights, [*self.kernel_size, self.groups, -1])
-        return net._conv(inputs, weights, window, self.filters, depthwise=depthwise)
+        if depthwise:  # Without oneDNN, TensorFlow has no grouped convolution on a CPU.
+            kernel = tf.reshape(kernel, [*self.kernel_size, self.groups, -1])
+        return net._conv(inputs, kernel, window, self.filters, depthwise=depthwise)
 
 
 class _DepthwiseConv2D(keras.layers.DepthwiseConv2D):  # type: ignore[misc]
