@@ -15,7 +15,6 @@ import json
 import os
 import re
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,12 +22,15 @@ from datetime import datetime
 from typing import Any, TextIO, cast
 
 from cnnbench.base.text import (
+    cut_to_width,
     disable_ci_commands,
     error_line,
     escape_formula,
     format_duration,
     notice_line,
+    text_width,
     to_terminal_line,
+    wrap_words,
 )
 from cnnbench.errors import UsageError
 
@@ -252,7 +254,7 @@ class LiveLine:
     def draw(self, text: str) -> None:
         """Replaces the text of the line. Text beyond the width of the terminal is cut off."""
         if self.enabled:
-            self._write(_ERASE_LINE + text[: self._terminal_width() - 1])
+            self._write(_ERASE_LINE + cut_to_width(text, self._terminal_width() - 1))
             self.drawn = self.enabled
 
     def clear(self) -> None:
@@ -449,7 +451,7 @@ def align_table(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> li
     """
     if not rows:
         return []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(text_width, column)) for column in zip(*rows, strict=True)]
     to_left = {index % len(widths) for index in left}
     return [_join_cells(row, range(len(widths)), widths, to_left) for row in rows]
 
@@ -473,7 +475,7 @@ def wrap_text(text: str, indent: str = "", subsequent_indent: str | None = None)
     `indent` is put before the first line, and `subsequent_indent` before all other lines
     (by default, `indent`).
     """
-    lines = textwrap.wrap(
+    lines = wrap_words(
         text,
         line_width(),
         initial_indent=indent,
@@ -509,15 +511,15 @@ def fit_table(
     room = line_width() - indent
     shown = list(range(len(rows[0])))
     to_left = {index % len(shown) for index in left}
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(text_width, column)) for column in zip(*rows, strict=True)]
 
     def excess() -> int:
         return sum(widths[index] + len(GAP) for index in shown) - len(GAP) - room
 
     if excess() > 0 and has_head:
         for index in shown:
-            body = max((len(row[index]) for row in rows[1:]), default=0)
-            widths[index] = max(body, *map(len, rows[0][index].split()), 1)
+            body = max((text_width(row[index]) for row in rows[1:]), default=0)
+            widths[index] = max(body, *map(text_width, rows[0][index].split()), 1)
     for index in spare:
         if excess() > 0:
             shown.remove(index)
@@ -533,7 +535,7 @@ def fit_table(
         texts = [index for index in shown if index in to_left]
     _narrow_columns(widths, dict.fromkeys(texts, _NARROWEST_TEXT), excess)
     for index in shown:  # Column heads use the remaining width.
-        longer = len(rows[0][index]) - widths[index]
+        longer = text_width(rows[0][index]) - widths[index]
         if has_head and 0 < longer <= -excess():
             widths[index] += longer
     lines = [
@@ -564,7 +566,7 @@ def _longest_word(rows: Sequence[Sequence[str]], index: int) -> int:
     longest = 0
     for row in rows[1:]:
         for place, part in enumerate(_PART.findall(row[index])):
-            longest = max(longest, len(part.strip()) + (len(_MORE) if place else 0))
+            longest = max(longest, text_width(part.strip()) + (len(_MORE) if place else 0))
     return longest
 
 
@@ -574,7 +576,7 @@ def split_table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[lis
 
     Row 0 of `rows` is the head.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(text_width, column)) for column in zip(*rows, strict=True)]
     groups: list[list[int]] = [[0]]
     for index in range(1, len(widths)):
         used = sum(widths[index] + len(GAP) for index in groups[-1])
@@ -602,11 +604,11 @@ def _join_cells(
     """Joins the cells of a table row to a line. `shown` contains the numbers of the columns that
     are shown.
     """
-    line = GAP.join(
-        cell.ljust(widths[index]) if index in to_left else cell.rjust(widths[index])
-        for index, cell in zip(shown, cells, strict=True)
-    )
-    return disable_ci_commands(line.rstrip())
+    texts = []
+    for index, cell in zip(shown, cells, strict=True):
+        space = " " * (widths[index] - text_width(cell))
+        texts.append(cell + space if index in to_left else space + cell)
+    return disable_ci_commands(GAP.join(texts).rstrip())
 
 
 def _break_cell(text: str, width: int, head: bool) -> list[str]:
@@ -616,15 +618,15 @@ def _break_cell(text: str, width: int, head: bool) -> list[str]:
     lines, line = [], ""
     more = "" if head else _MORE
     for part in _PART.findall(text):
-        while len((line + part).rstrip()) > width:
+        while text_width((line + part).rstrip()) > width:
             if line.strip():
                 lines.append(line.rstrip())
                 line = more
                 part = part.lstrip()
             else:
-                cut = width - len(line)
-                lines.append(line + part[:cut])
-                line, part = more, part[cut:]
+                beginning = cut_to_width(part, width - len(line)) or part[:1]
+                lines.append(line + beginning)
+                line, part = more, part[len(beginning) :]
         line += part
     return [*lines, line.rstrip()] if line.strip() or not lines else lines
 

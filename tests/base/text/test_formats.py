@@ -239,3 +239,27 @@ def test_messages_of_libraries():
     assert text.fatal_message("nothing") == ""
     log = "2026-01-01 00:00:00.000000: F tensorflow/core/x.cc:12] Check failed: a\n"
     assert "Check failed: a" in text.fatal_message(log)
+
+
+@pytest.mark.parametrize(
+    ("shown", "width"),
+    [("", 0), ("abc", 3), ("µs → x", 6), ("日本", 4), ("ｌｅ", 4), ("한글 a", 6), ("e\u0301", 1)],
+)
+def test_wide_characters_take_two_columns_and_combining_ones_none(shown, width):
+    assert text.text_width(shown) == width
+    assert text.cut_to_width(shown, width) == shown
+
+
+def test_a_text_is_cut_before_the_character_that_does_not_fit():
+    assert [text.cut_to_width("日本x", width) for width in (-1, 0, 1, 2, 3, 4, 5)] == [
+        *("", "", "", "日", "日", "日本", "日本x"),
+    ]
+    assert [text.cut_to_width("abc", width) for width in (-1, 2)] == ["", "ab"]
+    assert text.cut_to_width("e\u0301e", 1) == "e\u0301"
+
+
+def test_lines_are_broken_by_their_columns():
+    assert text.wrap_words("aa bb cc", 5) == ["aa bb", "cc"]
+    assert text.wrap_words("日本 日本 a", 9) == ["日本 日本", "a"]
+    assert text.wrap_words("日本 日本 a", 8) == ["日本", "日本 a"]
+    assert text.wrap_words("日本語", 4) == ["日本", "語"]

@@ -155,3 +155,9 @@ def test_a_terminal_shows_what_is_at_work():
     assert stream.getvalue() == "\r\x1b[K[1/2] a ...\r\x1b[Kcnnbench: [1/2] a: ok (1 s) ETA 1 s\n"
     reporter.show_started(2, 2, "b\x1b[2J\n")
     assert stream.getvalue().endswith("\r\x1b[K[2/2] b [2J  ...")
+
+
+def test_wide_characters_do_not_make_the_line_longer_than_the_terminal():
+    stream = Terminal()
+    started(stream, label="訓練" * 50)
+    assert drawn(stream)[0] == "訓練" * 19 + "訓"  # 39 characters of two columns

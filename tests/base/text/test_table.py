@@ -187,3 +187,29 @@ def test_a_document_without_markers_is_refused():
 def test_cells_of_csv_files_are_as_in_json():
     row = (True, None, float("nan"), float("-inf"), 1e-07, 3, (1, "a"), "=x")
     assert csv_text("abcdefgh", [row]).splitlines()[1] == "true,,NaN,-Infinity,1e-07,3,1;a,'=x"
+
+
+def columns_taken(line):
+    """Columns that a terminal uses for a line: characters of these tests above U+2E80 take two."""
+    return sum(1 + (character > "\u2e80") for character in line)
+
+
+@pytest.mark.parametrize("width", [100, 60, 45])
+def test_columns_are_straight_below_wide_characters(columns, width):
+    columns(width)
+    rows = [
+        ("layer", "kind", "of step"),
+        ("モデル/ブロック_一/畳み込み_三", "convolution 3x3", "12.3 %"),
+        ("全結合", "dense", "1.2 %"),
+        ("fc", "dense", "1.2 %"),
+    ]
+    lines = lines_of(rows, (0, 1))
+    ends = [columns_taken(line) for line in lines if line.endswith(("%", "step"))]
+    assert len(ends) == 4
+    assert len(set(ends)) == 1
+    assert max(map(columns_taken, lines)) <= width
+    whole = "".join("".join(lines).split())
+    assert all(part in whole for part in ("ブロック_", "畳み込み_", "全結合"))
+    words = wrap_text("失敗: " + "モデル " * 20, subsequent_indent="  ")
+    assert width - 8 < columns_taken(words[0]) <= width
+    assert max(map(columns_taken, words)) <= width
