@@ -13,7 +13,6 @@ import io
 import itertools
 import math
 import re
-import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,13 @@ from cnnbench.base.charts import (
     RowChart,
     TimelineChart,
 )
-from cnnbench.base.text import format_bytes, to_plain_line
+from cnnbench.base.text import (
+    cut_to_width,
+    format_bytes,
+    text_width,
+    to_plain_line,
+    wrap_words,
+)
 
 # A `ChartFigure` is a figure on which charts are drawn; the functions below draw axes and texts.
 
@@ -220,12 +225,12 @@ class ChartFigure:
 
 def wrap_note(note: str) -> list[str]:
     """Breaks a note below a chart into lines."""
-    return textwrap.wrap(to_plain_line(note), 84)
+    return wrap_words(to_plain_line(note), 84)
 
 
 def wrap_label(content: str, characters: int, most: int) -> list[str]:
     """Breaks a label into at most `most` lines. If necessary, the last line is shortened."""
-    lines = textwrap.wrap(to_plain_line(content), characters, break_on_hyphens=False) or [""]
+    lines = wrap_words(to_plain_line(content), characters, break_on_hyphens=False) or [""]
     if len(lines) <= most:
         return lines
     return [*lines[: most - 1], shorten_text(" ".join(lines[most - 1 :]), characters)]
@@ -235,10 +240,16 @@ def shorten_text(content: str, characters: int) -> str:
     """Shortens a text to a number of characters: an ellipsis replaces a part after the first two
     thirds.
     """
-    if len(content) <= characters:
+    if text_width(content) <= characters:
         return content
-    head = (characters - 1) * 2 // 3
-    return f"{content[:head]}…{content[len(content) - (characters - 1 - head) :]}"
+    head = cut_to_width(content, (characters - 1) * 2 // 3)
+    end = cut_to_width(content[::-1], characters - 1 - text_width(head))
+    return f"{head}…{end[::-1]}"
+
+
+def pixel_width(content: str) -> float:
+    """Width of a text of normal size in pixels, if the font is wide."""
+    return CHARACTER * text_width(content)
 
 
 def characters_in_width(width: float) -> int:
@@ -260,7 +271,7 @@ def draw_x_axis(
     free, shown = 0.0, []
     places = axes.transData.transform([(tick, low) for tick in ticks])[:, 0]
     for tick, x, text in zip(ticks, places, texts, strict=True):
-        half = len(text) * CHARACTER / 2
+        half = pixel_width(text) / 2
         place = min(max(x, half), sheet.width - half)
         # A centred text at an end of the axis would be cut off at the border of the drawing.
         align = "center" if place == x else "left" if place > x else "right"
@@ -277,7 +288,7 @@ def draw_x_axis(
         label.set_horizontalalignment(align)
     axes.spines["bottom"].set(visible=True, color=palette()["soft"], linewidth=1)
     title = longest_fitting_caption(axis, sheet.inner)
-    half = len(title) * CHARACTER / 2
+    half = pixel_width(title) / 2
     middle = min(max((start + end) / 2 - sheet._left, half), sheet.inner - half)
     sheet.text(middle, bottom + 36, title, colour="soft", align="center")
 
@@ -304,7 +315,7 @@ def longest_fitting_caption(axis: Axis, width: float) -> str:
     """Returns the axis caption, or a shorter variant of it that fits into a width in pixels."""
     most, arrow = characters_in_width(width), "↑" if axis.better == HIGHER else "↓"
     texts = (axis.caption, f"{axis.label}, {arrow} better")
-    return next((text for text in texts if len(text) <= most), shorten_text(axis.label, most))
+    return next((text for text in texts if text_width(text) <= most), shorten_text(axis.label, most))
 
 
 def axis_limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
@@ -323,6 +334,16 @@ def axis_limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
         low = min(0.0, low)
     span = high - low or abs(high) * 0.1 or 1.0
     return (low if axis.zero and low == 0.0 else low - 0.05 * span), high + 0.05 * span
+
+
+NOT_FROM_ZERO = "the vertical axis does not begin at 0"
+
+
+def begins_above_zero(axis: Axis, values: Sequence[float]) -> bool:
+    """Whether a linear axis begins above 0, so that a distance from its beginning says nothing
+    about the size of a value.
+    """
+    return not axis.log and axis_limits(axis, values)[0] > 0
 
 
 def choose_ticks(axis: Axis, low: float, high: float, about: int) -> tuple[list[float], list[str]]:
@@ -453,8 +474,8 @@ _LABELLED_BESIDE = 500.0
 _MOST_OF_LABEL = 0.34
 _MARGIN = 12.0
 GAP = 24.0
-_KEY = 30.0
-_LEGEND_COLUMN = 260.0
+_KEY, _SQUARE = 30.0, 20.0
+_LEGEND_COLUMN, _LEGEND_GAP, _NAME_LINE = 260.0, 8.0, 14.0
 
 
 # Each of the first twelve curves of a chart has a different colour and a different mark.
@@ -527,10 +548,10 @@ def _draw_charts(
 
 def _chart_height(chart: Chart, width: float, captions: bool) -> float:
     if isinstance(chart, LineChart):
-        height = _PLOT_TOP + _PLOT + _AXIS_HEIGHT + _legend_height(len(chart.series), width)
+        height = _PLOT_TOP + _PLOT + _AXIS_HEIGHT + _line_legend(chart, width).height
     elif isinstance(chart, TimelineChart):
         layout = _RowLabelLayout([label for label, _ in chart.lanes], width, _LANE, _LANE + 16)
-        height = _TOP + layout.height + _AXIS_HEIGHT + _legend_height(len(chart.kinds), width)
+        height = _TOP + layout.height + _AXIS_HEIGHT + _lane_legend(chart, width).height
     else:
         height = _top_of_rows(chart) + _row_labels(chart, width).height + _AXIS_HEIGHT
     if not captions:
@@ -554,7 +575,7 @@ class _RowLabelLayout:
         indent: float = 0.0,
     ) -> None:
         self._beside = width >= _LABELLED_BESIDE
-        longest = CHARACTER * max(map(len, labels), default=0) + 12
+        longest = max(map(pixel_width, labels), default=0.0) + 12
         self._indent = indent if self._beside else indent + 8
         room = min(longest, _MOST_OF_LABEL * width) if self._beside else width - self._indent
         self.left = indent + room if self._beside else 8.0
@@ -580,16 +601,47 @@ def _row_labels(chart: RowChart, width: float) -> _RowLabelLayout:
     return _RowLabelLayout([row.label for row in chart.rows], width, _WIDE_ROW, _ROW, indent)
 
 
-def _legend_height(entries: int, width: float) -> float:
-    columns = max(1, int(width / _LEGEND_COLUMN))
-    return _LINE * math.ceil(entries / columns)
+class _LegendLayout:
+    """Computes the positions of the entries of a legend below a chart: from left to right, in as
+    many columns as the longest name permits. A name that is longer than a line has two lines.
+
+    Attributes:
+      height: of the legend, in pixels.
+      places: left end and baseline of each entry, from the top left of the legend.
+      lines: the lines of each name.
+    """
+
+    def __init__(self, names: Sequence[str], width: float, key: float) -> None:
+        """Positions the names in `width` pixels, each to the right of a mark of `key` pixels."""
+        longest = max(map(pixel_width, names), default=0.0)
+        columns = max(1, int(width / max(_LEGEND_COLUMN, key + longest + _LEGEND_GAP)))
+        self.key, self.height = key, 0.0
+        room = characters_in_width(width / columns - key)
+        self.lines = [wrap_label(name, room, 2) for name in names]
+        self.places: list[tuple[float, float]] = []
+        for first in range(0, len(names), columns):
+            row = self.lines[first : first + columns]
+            self.places += [(place * width / columns, self.height + 11) for place in range(len(row))]
+            self.height += _LINE + _NAME_LINE * (max(map(len, row)) - 1)
+
+    def write(self, sheet: ChartFigure, index: int, top: float) -> tuple[float, float]:
+        """Writes the name of an entry of a legend that begins at `top`. Returns the left end and
+        the baseline of the entry.
+        """
+        left, base = self.places[index]
+        for place, line in enumerate(self.lines[index]):
+            sheet.text(left + self.key, top + base + _NAME_LINE * place, line)
+        return left, top + base
 
 
-def _legend_entry_position(index: int, width: float, top: float) -> tuple[float, float, float]:
-    """Position of an entry in the legend below a chart: left end, baseline and width, in pixels."""
-    columns = max(1, int(width / _LEGEND_COLUMN))
-    column_width = width / columns
-    return column_width * (index % columns), top + 11 + _LINE * (index // columns), column_width
+def _line_legend(chart: LineChart, width: float) -> _LegendLayout:
+    names = [series.name for series in chart.series]
+    note = [NOT_FROM_ZERO] if begins_above_zero(chart.y, _y_values(chart)) else []
+    return _LegendLayout([*names, *note], width, _KEY + 8)
+
+
+def _lane_legend(chart: TimelineChart, width: float) -> _LegendLayout:
+    return _LegendLayout(chart.kinds, width, _SQUARE)
 
 
 # Draws `RowChart`: dots are values, strokes are medians, bands are intervals, boxes show quartiles.
@@ -603,7 +655,7 @@ def _draw_rows(sheet: ChartFigure, chart: RowChart) -> None:
     top = _top_of_rows(chart)
     labels = _row_labels(chart, sheet.inner)
     bottom = top + labels.height
-    right = max(_RIGHT, 12 + CHARACTER * max((len(row.text) for row in chart.rows), default=0))
+    right = max(_RIGHT, 12 + max((pixel_width(row.text) for row in chart.rows), default=0.0))
     axes = sheet.axes(labels.left, sheet.inner - right, top, bottom)
     ends = [end for row in chart.rows for end in (row.centre, row.low, row.high)]
     values = [value for row in chart.rows for value, _ in row.values]
@@ -617,7 +669,7 @@ def _draw_rows(sheet: ChartFigure, chart: RowChart) -> None:
         dashes = {"color": palette()["ink"], "linewidth": 1.5, "linestyle": (0, (5, 4))}
         axes.plot([limit] * 2, [-8, bottom - top], clip_on=False, **dashes)
         # The name of the limit is written to the left of its line, if there is enough space.
-        x = max(sheet.x_position(axes, limit), CHARACTER * len(name))
+        x = max(sheet.x_position(axes, limit), pixel_width(name))
         sheet.text(x, top - 10, name, size=TICK_SIZE, colour="soft", align="right")
     for index, row in enumerate(chart.rows):
         start = labels.pitch * index
@@ -699,14 +751,13 @@ def _series_colour(index: int) -> str:
 def _draw_lines(sheet: ChartFigure, chart: LineChart) -> None:
     bottom = _PLOT_TOP + _PLOT
     axes = sheet.axes(_LEFT, sheet.inner - _RIGHT, _PLOT_TOP, bottom)
-    points = [point for series in chart.series for point in series.points]
-    spans = [end for series in chart.series for span in series.spans if span for end in span]
-    draw_x_axis(sheet, axes, chart.x, [x for x, _ in points] + [e.x for e in chart.events], bottom)
+    xs = [x for series in chart.series for x, _ in series.points]
+    draw_x_axis(sheet, axes, chart.x, xs + [event.x for event in chart.events], bottom)
     notes = [(event.x, event.mark, 7.0) for event in chart.events]
     if chart.shaded is not None:
         notes.insert(0, (max(chart.shaded[0], axes.get_xlim()[0]), chart.shaded[2], 3.0))
     room = _NOTE_ROOM * _write_notes(sheet, axes, notes)
-    draw_y_axis(sheet, axes, chart.y, [y for _, y in points] + spans, _PLOT_TOP, room)
+    draw_y_axis(sheet, axes, chart.y, _y_values(chart), _PLOT_TOP, room)
     if chart.shaded is not None:
         start, end = axes.get_xlim()
         first, last = max(chart.shaded[0], start), min(chart.shaded[1], end)
@@ -715,15 +766,22 @@ def _draw_lines(sheet: ChartFigure, chart: LineChart) -> None:
         colour, dashes = ("good", (1.5, 3)) if event.gain else ("bad", (4, 3))
         line = axes.axvline(event.x, color=palette()[colour], linewidth=1.5, linestyle=(0, dashes))
         sheet.set_svg_hints(line, _PLOT_PART, event.label, stop=True)
-    index = 0
+    index, legend = 0, _line_legend(chart, sheet.inner)
     for place, series in enumerate(chart.series):
         style = index if series.style is None else series.style
         _draw_series(sheet, axes, series, style)
-        _draw_legend_entry(
-            sheet, series, style, _legend_entry_position(place, sheet.inner, bottom + _AXIS_HEIGHT)
-        )
+        _draw_legend_mark(sheet, series, style, legend.write(sheet, place, bottom + _AXIS_HEIGHT))
         index += not series.reference
+    for place in range(len(chart.series), len(legend.lines)):
+        legend.write(sheet, place, bottom + _AXIS_HEIGHT)
     _write_texts(sheet, axes, chart.series)
+
+
+def _y_values(chart: LineChart) -> list[float]:
+    """Returns the values that the vertical axis of a chart must contain."""
+    values = [y for series in chart.series for _, y in series.points]
+    spans = (span for series in chart.series for span in series.spans if span)
+    return [*values, *(end for span in spans for end in span)]
 
 
 def _write_notes(sheet: ChartFigure, axes: Any, notes: Iterable[tuple[float, str, float]]) -> int:
@@ -737,7 +795,7 @@ def _write_notes(sheet: ChartFigure, axes: Any, notes: Iterable[tuple[float, str
     start, end = axes.get_xlim()
     style: Any = {"size": TICK_SIZE, "colour": "soft", "kind": _BESIDE}
     for x, text, gap in notes:
-        place, width = sheet.x_position(axes, x), len(text) * CHARACTER
+        place, width = sheet.x_position(axes, x), pixel_width(text)
         to_left = gap > 3 and x > (start + end) / 2
         lines = range(_MOST_LINES if text else 0)
         for line, left in itertools.product(lines, (to_left, not to_left)):
@@ -811,7 +869,7 @@ def _write_texts(sheet: ChartFigure, axes: Any, series: Iterable[ChartSeries]) -
             place, height = sheet.x_position(axes, x), axes.transData.transform(point)[1]
             rooms = (sheet.inner - place - _BESIDE_GAP, place - _BESIDE_GAP)
             text = shorten_text(to_plain_line(text), characters_in_width(max(rooms)))
-            width = len(text) * CHARACTER
+            width = pixel_width(text)
             for shift, side in itertools.product(_SHIFTS, (0, 1)):
                 left = place - _BESIDE_GAP - width if side else place + _BESIDE_GAP
                 box = (left, left + width, height + shift)
@@ -836,10 +894,11 @@ def _texts_overlap(first: tuple[float, float, float], other: tuple[float, float,
     return first[0] < other[1] and other[0] < first[1] and abs(first[2] - other[2]) < TICK_SIZE
 
 
-def _draw_legend_entry(
-    sheet: ChartFigure, series: ChartSeries, index: int, place: tuple[float, float, float]
+def _draw_legend_mark(
+    sheet: ChartFigure, series: ChartSeries, index: int, place: tuple[float, float]
 ) -> None:
-    left, base, width = place
+    """Draws the line and the mark of a curve at the left end and baseline of its legend entry."""
+    left, base = place
     line = _line_style(series, index)
     if series.line:
         sheet.line([left + 2, left + _KEY], base - 4, **line)
@@ -848,9 +907,6 @@ def _draw_legend_entry(
             index if series.mark is None else series.mark, line["color"], _dot_size(index)
         )
         sheet.line([left + (2 + _KEY) / 2], base - 4, **mark)
-    sheet.text(
-        left + _KEY + 8, base, shorten_text(series.name, characters_in_width(width - _KEY - 10))
-    )
 
 
 # Draws `TimelineChart`: periods of time, with one colour for each kind of activity.
@@ -881,7 +937,7 @@ def _draw_lanes(sheet: ChartFigure, chart: TimelineChart) -> None:
                 length = span.end - span.start
                 (bar,) = axes.barh(middle, length, 13, span.start, color=_series_colour(span.kind))
                 sheet.set_svg_hints(bar, texts=span.hint, stop=True)
-    for index, name in enumerate(chart.kinds):
-        left, base, width = _legend_entry_position(index, sheet.inner, bottom + _AXIS_HEIGHT)
+    legend = _lane_legend(chart, sheet.inner)
+    for index in range(len(chart.kinds)):
+        left, base = legend.write(sheet, index, bottom + _AXIS_HEIGHT)
         sheet.line([left + 6], base - 4, marker="s", markersize=10, color=_series_colour(index))
-        sheet.text(left + 20, base, shorten_text(name, characters_in_width(width - 22)))

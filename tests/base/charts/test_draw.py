@@ -29,12 +29,15 @@ from cnnbench.base.charts.draw import (
     HALF,
     HEAD,
     NARROW,
+    NOT_FROM_ZERO,
     WIDE,
     axis_limits,
+    begins_above_zero,
     characters_in_width,
     chart_to_svg,
     choose_ticks,
     palette,
+    pixel_width,
     render_chart_file,
     shorten_text,
     theme_css,
@@ -544,3 +547,57 @@ def test_marks_are_links_only_to_addresses_of_the_web():
     assert chart_to_svg(chart) == chart_to_svg(chart)
     plain = dataclasses.replace(chart, series=(dataclasses.replace(series, links=()),))
     assert [one.tag for one in tree(plain).iter() if one.get("class") == "point"] == ["g"] * 5
+
+
+NAMES = (
+    "median over a point's processes; the stroke is their range",
+    "level",
+    "outlier",
+)
+
+
+@pytest.mark.parametrize(("width", "rows"), [(NARROW, 4), (HALF, 3), (WIDE, 2)])
+def test_names_in_a_legend_are_whole_where_there_is_room_and_stay_inside(width, rows):
+    points = ((1.0, 10.0), (2.0, 20.0))
+    series = tuple(ChartSeries(name=name, points=points) for name in NAMES)
+    root = xml.fromstring(chart_to_svg(lines(series=series), width))
+    found = [one for one in root.iter("text") if one.text and one.text in " ".join(NAMES)]
+    assert " ".join(one.text for one in found) == " ".join(NAMES)
+    assert len({one.get("y") for one in found}) == rows
+    assert all(float(one.get("x")) + len(one.text) * CHARACTER <= width for one in found)
+    assert max(float(one.get("y")) for one in found) < float(root.get("viewBox").split()[3])
+
+
+def test_names_longer_than_two_lines_are_shortened():
+    series = (ChartSeries(name="word " * 40, points=((1.0, 1.0),)),)
+    found = [one for one in texts(tree(lines(series=series))) if "word" in one]
+    assert len(found) == 2
+    assert "…" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("axis", "values", "begins"),
+    [
+        ({}, (90.0, 100.0), True),
+        ({"zero": True}, (90.0, 100.0), False),
+        ({"log": True}, (90.0, 100.0), False),
+        ({}, (0.0, 100.0), False),
+        ({}, (-2.0, -1.0), False),
+    ],
+)
+def test_a_chart_says_that_its_axis_does_not_begin_at_zero(axis, values, begins):
+    series = ChartSeries(name="speed", points=tuple(enumerate(values)))
+    root = tree(lines(y=Axis(label="y", **axis), series=(series,)))
+    assert (NOT_FROM_ZERO in texts(root)) == begins
+    assert begins_above_zero(Axis(label="y", **axis), values) == begins
+
+
+def test_spans_count_as_values_of_an_axis():
+    series = ChartSeries(name="speed", points=((1.0, 90.0),), spans=((0.0, 100.0),))
+    assert NOT_FROM_ZERO not in texts(tree(lines(y=Axis(label="y"), series=(series,))))
+
+
+def test_labels_of_wide_characters_are_broken_by_their_width():
+    assert wrap_label("日本 語の 名前", 9, 2) == ["日本 語の", "名前"]
+    assert shorten_text("日本語の名前です", 9) == "日本…です"
+    assert pixel_width("日本a") == 5 * CHARACTER
