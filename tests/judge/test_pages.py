@@ -207,3 +207,60 @@ def test_paper_has_what_is_folded(browser, written):
     assert browser.evaluate("document.querySelector('details').open") is False
     assert browser("Page.printToPDF", preferCSSPageSize=True)["data"]
     assert browser.evaluate("document.querySelector('details').open") is True
+
+
+def test_headings_of_printed_tables_are_text_which_the_browser_repeats(browser, written):
+    """Chromium repeats neither buttons nor what is positioned."""
+    browser.open(written("history").as_uri())
+    browser.show(965, media="print")
+    kinds = """Array.from(document.querySelectorAll('thead th'), head => [
+        getComputedStyle(head).position,
+        getComputedStyle(head.querySelector('button') ?? head).display,
+    ].join(' '))"""
+    assert {*browser.evaluate(kinds)} <= {"static contents", "static table-cell"}
+
+
+def test_the_heading_of_a_long_table_stays_in_sight(browser, written):
+    browser.open(written("history").as_uri())
+    places = browser.evaluate(
+        """(function () {
+          const section = document.querySelector("#points");
+          section.open = true;
+          const box = section.querySelector(".scroll"), table = box.querySelector("table");
+          box.style.maxHeight = "200px";
+          box.scrollTop = 150;
+          return [table, table.tHead.rows[0].cells[0]].map(function (one) {
+            return one.getBoundingClientRect().top - box.getBoundingClientRect().top;
+          });
+        })()"""
+    )
+    assert places == [pytest.approx(-149, abs=2), pytest.approx(1, abs=2)]
+
+
+@pytest.mark.parametrize(
+    ("words", "commits", "told"),
+    [
+        ("C01", range(10, 20), "10 of 21 rows"),
+        ("outlier  c014", [14], "1 of 21 rows"),
+        ("<script>", [], "0 of 21 rows"),
+        (" ", range(21), ""),
+    ],
+)
+def test_a_filter_leaves_the_rows_that_contain_all_words(browser, written, words, commits, told):
+    browser.open(written("history").as_uri())
+    shown, number = browser.evaluate(
+        f"""(function () {{
+          const section = document.querySelector("#points");
+          section.open = true;
+          const input = section.querySelector("input[type=search]");
+          input.value = {words!r};
+          input.dispatchEvent(new Event("input"));
+          const rows = Array.from(section.querySelectorAll("tbody tr"));
+          return [
+            rows.filter(row => row.offsetHeight).map(row => row.cells[1].textContent),
+            section.querySelector("output").textContent,
+          ];
+        }})()"""
+    )
+    assert sorted(shown) == [f"c{number:03}" for number in commits]
+    assert number == told

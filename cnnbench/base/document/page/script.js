@@ -1,7 +1,9 @@
-// Sorting of tables, signs of what scrolls, hints of charts, zoom, copying. It makes no markup from text.
+// Sorting and filters of tables, signs of what scrolls, hints of charts, zoom, copying. It makes no
+// markup from text.
 "use strict";
 (function () {
   const NEAR = 24; // Pixels around a pointer or a finger in which a point is meant.
+  const FILTERED = 10; // Rows of a table from which on it has a filter.
 
   function make(tag, properties, ...children) {
     const made = Object.assign(document.createElement(tag), properties);
@@ -49,6 +51,29 @@
         sort(table, index, descending);
       });
     });
+  }
+
+  // Filter: long tables show only the rows that contain all words.
+
+  function filterable(box) {
+    const rows = Array.from(box.querySelector("table").tBodies[0].rows);
+    if (rows.length < FILTERED) return;
+    const texts = rows.map(function (row) {
+      return Array.from(row.cells, function (cell) { return cell.textContent; }).join(" ").toLowerCase();
+    });
+    const input = make("input", {type: "search", placeholder: "filter rows"});
+    input.setAttribute("aria-label", "filter rows of " + box.getAttribute("aria-label"));
+    const shown = make("output", {});
+    input.addEventListener("input", function () {
+      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let number = 0;
+      rows.forEach(function (row, index) {
+        row.hidden = !words.every(function (word) { return texts[index].includes(word); });
+        number += row.hidden ? 0 : 1;
+      });
+      shown.textContent = words.length ? number + " of " + rows.length + " rows" : "";
+    });
+    box.before(make("div", {className: "filter"}, input, shown));
   }
 
   // Commands: a button that copies; without a clipboard it selects.
@@ -307,6 +332,7 @@
     if (target instanceof HTMLDetailsElement) target.open = true;
   }
 
+  document.querySelectorAll(".scroll").forEach(filterable); // Before buttons add their texts to cells.
   document.querySelectorAll("table").forEach(sortable);
   document.querySelectorAll(".scroll, nav ul").forEach(scrolls);
   document.querySelectorAll("td.command code").forEach(copyable);
