@@ -294,6 +294,25 @@ def _filled_cell(content: TableCell | str, missing: str) -> TableCell:
     return cell if cell.text else replace(cell, text=missing)
 
 
+_MOST_REMARKS = 3
+"""If there are more remarks of one kind, a section shows their number and the first one."""
+
+
+def counted_remarks(texts: Sequence[str], about: str, tone: str = "") -> Iterator[Content]:
+    """Yields sentences of one kind as paragraphs. If there are many, yields one paragraph with
+    their number and the first sentence, and a folded table with all of them.
+
+    `about` says what is counted, such as "configurations with slow steps".
+    """
+    if len(texts) <= _MOST_REMARKS:
+        yield from (Paragraph(text, tone) for text in texts)
+        return
+    counted = f"{len(texts)} {about}"
+    yield Paragraph(f"{counted}; for example: {texts[0]}", tone)
+    rows = ({about: TableCell(text, kinds="prose")} for text in texts)
+    yield make_table(rows, title=f"All {counted}", folded=True)
+
+
 # Functions that write documents as Markdown, without charts.
 
 

@@ -24,6 +24,7 @@ from cnnbench.base.document import (
     Row,
     Section,
     TableCell,
+    counted_remarks,
     make_table,
     numeric_cell,
     render_report,
@@ -930,8 +931,8 @@ def _level_changes_contents(document: HistoryDocument, commit_url: str) -> list[
     return [
         make_table(rows) or "No step was found.",
         Paragraph(text, "unsure") if few else None,
-        *(Paragraph(noise, "unsure") for noise in _shorten_texts(noises)),
-        *document.remarks,
+        *counted_remarks(noises, "remarks on noise", "unsure"),
+        *counted_remarks(document.remarks, "remarks"),
     ]
 
 

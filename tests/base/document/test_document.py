@@ -11,6 +11,7 @@ from cnnbench.base.document import (
     Paragraph,
     Section,
     TableCell,
+    counted_remarks,
     interval_cell,
     make_table,
     numeric_cell,
@@ -122,3 +123,17 @@ def test_records_cannot_control_the_terminal_or_the_markdown():
         "| <code>a&#124;b</code> | - | 25.0 % |",
     ]
     assert "a&#124;b" in table_to_markdown_lines(make_table(ROWS))[-1]
+
+
+def test_many_remarks_of_one_kind_are_counted_and_folded():
+    texts = [f"remark {number}." for number in range(4)]
+    assert [*counted_remarks(texts[:3], "remarks", "unsure")] == [
+        Paragraph(text, "unsure") for text in texts[:3]
+    ]
+    first, table = counted_remarks(texts, "remarks", "unsure")
+    assert first.tone == "unsure"
+    assert first.text.startswith("4 remarks")
+    assert first.text.endswith(texts[0])
+    assert (table.title, table.folded) == ("All 4 remarks", True)
+    assert [cell.text for (cell,) in table.rows] == texts
+    assert [*counted_remarks([], "remarks")] == []

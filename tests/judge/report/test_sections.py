@@ -6,6 +6,7 @@ cnnbench/judge/report/sections/scaling.py.
 """
 
 import dataclasses
+import itertools
 import json
 import math
 
@@ -492,3 +493,25 @@ def test_commands_on_a_page_name_no_file_that_its_readers_lack(full_runs):
         listed = [row["command"] for row in rows(report, "reproduce", 1)]
         assert " ".join(command) in listed
         assert not any(".yaml" in one for one in listed)
+
+
+def test_slow_steps_of_many_configurations_are_one_note(full_runs):
+    def blocks(sizes):
+        slow = (0.08, 0.08, 0.2) * 10
+        parts = {"step_seconds": slow, "losses": ()}
+        runs = [full_runs(100, flags={"batch_size": size}, **parts) for size in sizes]
+        return section(report_of(*runs), "throughput").blocks
+
+    def notes(found):
+        return [one for one in found if isinstance(one, Paragraph) and one.tone]
+
+    first, second = notes(blocks((8, 16)))
+    assert (first.text.count("third step"), second.text.count("third step")) == (1, 1)
+    found = blocks((4, 8, 16, 32, 64))
+    (note,) = notes(found)
+    assert note.text.startswith("5 configurations")
+    before = [*itertools.takewhile(lambda one: not isinstance(one, ChartGroup), found)]
+    (table,) = [one for one in before if isinstance(one, Table)]
+    assert table.folded
+    names = [row[0].text.partition(", 1 cpu")[0] for row in table.rows]
+    assert names == [f"lenet, batch {size}" for size in (4, 8, 16, 32, 64)]

@@ -17,6 +17,7 @@ from cnnbench.base.document import (
     Paragraph,
     Row,
     TableCell,
+    counted_remarks,
     interval_cell,
     make_table,
     numeric_cell,
@@ -398,10 +399,11 @@ def baseline_section(results: ReportSubject) -> Iterable[Content]:
     yield make_table(reasons, title="Why", folded=True)
     yield from (f"{mean}." for mean in _mean_texts(comparison))
     yield renderers.pairing_and_floors_sentence(comparison)
-    yield from (f"Note: {note}." for note in comparison.notes)
+    yield from counted_remarks([f"Note: {note}." for note in comparison.notes], "notes")
     if mentions := "; ".join(renderers.mentioned_differences(comparison)):
         yield f"Also different: {mentions}."
-    yield from (f"Skipped: {file}." for file in comparison.skipped)
+    skipped = [f"Skipped: {file}." for file in comparison.skipped]
+    yield from counted_remarks(skipped, "skipped files")
 
 
 def speed_answer(results: ReportSubject) -> Answer | None:

@@ -20,6 +20,7 @@ from cnnbench.base.document import (
     Paragraph,
     Row,
     TableCell,
+    counted_remarks,
     interval_cell,
     make_table,
     numeric_cell,
@@ -70,7 +71,7 @@ class QuantitySection:
     axis: Axis
     known: Callable[[RunGroup], bool] | None = None
     limit: tuple[float, str] | None = None
-    remarks: Callable[[Sequence[RunGroup]], Iterable[Paragraph]] = lambda known: ()
+    remarks: Callable[[Sequence[RunGroup]], Iterable[Content]] = lambda known: ()
 
     def __call__(
         self, row: Callable[[RunGroup], Row]
@@ -173,13 +174,11 @@ def _median_cell(
     return numeric_cell(group.process_values(value).median, text, scale=scale)
 
 
-def _slow_step_remarks(known: Sequence[RunGroup]) -> Iterable[Paragraph]:
-    """Yields a remark for each configuration with slow steps that its median step time does not
-    show.
-    """
-    for group in known:
-        if text := median_step_text(group.successful, Policy.threshold):
-            yield Paragraph(f"{group.name}: {text}.", "unsure")
+def _slow_step_remarks(known: Sequence[RunGroup]) -> Iterable[Content]:
+    """Yields remarks on configurations with slow steps that the median step time does not show."""
+    texts = ((group.name, median_step_text(group.successful, Policy.threshold)) for group in known)
+    slow = [f"{name}: {text}." for name, text in texts if text]
+    return counted_remarks(slow, "configurations with slow steps", "unsure")
 
 
 def _requested_images(run: RunRecord) -> int | None:
