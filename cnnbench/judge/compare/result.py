@@ -630,26 +630,51 @@ class Comparison(Document, Displayed):
         """One or more sentences: the outcome of the worst configuration, then other metrics that
         are worse or undecided.
         """
+        headline, addition = self._opening
+        opening = "; ".join(filter(None, (headline, addition)))
+        return " ".join([f"{opening}.", *self._further_sentences])
+
+    @property
+    def headline(self) -> str:
+        """The beginning of the answer, as the headline of a page: the outcome, or how many
+        configurations have the worst outcome.
+        """
+        return self._opening[0]
+
+    @property
+    def lines_below_headline(self) -> list[str]:
+        """The parts of the answer after its headline."""
+        return [*filter(None, self._opening[1:]), *self._further_sentences]
+
+    @property
+    def _opening(self) -> tuple[str, str]:
+        """The headline and what adds to it, or "": together the first sentence of the answer."""
         if self.same_code is not None:
-            return self.same_code.answer
+            return self.same_code.answer.rstrip("."), ""
         entries = self.deciding_configurations
         if not entries:
-            return "Nothing was compared."
+            return "Nothing was compared", ""
         worst = entries[0]
-        text = _outcome_sentence(self, worst)
-        if len(entries) > 1:
-            alike, deciding = self.summary.as_the_worst, self.summary.deciding
-            how_many = f"{alike} of {deciding} configurations {worst.main.word}"
-            if worst.main.verdict is Verdict.SAME:
-                text = f"All {deciding} configurations are the same."
-            else:
-                text = f"{how_many}; {worst.name}: {text}"
-        more = (
+        if len(entries) == 1:
+            return _outcome(self, worst)
+        alike, deciding = self.summary.as_the_worst, self.summary.deciding
+        if worst.main.verdict is Verdict.SAME:
+            return f"All {deciding} configurations are the same", ""
+        outcome = "; ".join(filter(None, _outcome(self, worst)))
+        how_many = f"{alike} of {deciding} configurations {worst.main.word}"
+        return how_many, f"{worst.name}: {outcome}"
+
+    @property
+    def _further_sentences(self) -> list[str]:
+        """The sentences of the answer after the first one."""
+        entries = self.deciding_configurations
+        if self.same_code is not None or not entries:
+            return []
+        return [
             *_further_metric_sentences(self, entries),
             *self._confirmation_sentences(),
             *self._accepted_sentences(),
-        )
-        return " ".join([text, *more])
+        ]
 
     def _confirmation_sentences(self) -> Iterator[str]:
         """Yields a sentence for each result that a second experiment confirmed or did not
@@ -920,7 +945,10 @@ def without_tests(comparison: Comparison, reason: str) -> Comparison:
     return replace(comparison, entries=tuple(entries))
 
 
-def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> str:
+def _outcome(comparison: Comparison, entry: ComparedConfiguration) -> tuple[str, str]:
+    """Returns the outcome of a configuration, and what adds to it, such as slow steps ("" if
+    nothing does). Neither has a full stop.
+    """
     base, new = comparison.names
     result = entry.main
     judgement = result.judgement
@@ -932,43 +960,42 @@ def _outcome_sentence(comparison: Comparison, entry: ComparedConfiguration) -> s
     beside = slow_steps_and_median_change_text(
         judgement.median_change, result.slow, comparison.names, result.paired
     )
-    beside = beside and f"; {beside}"
-    of_all_pairs = result.unanimous_change and f"; {result.unanimous_change}"
+    of_all_pairs = result.unanimous_change
     if result.verdict not in _DIRECTIONS or judgement.decided_by is not None:
-        beside += of_all_pairs
+        beside = "; ".join(filter(None, (beside, of_all_pairs)))
     cpu_time = entry.deciding_result(result)
     if cpu_time is not result:
         if result.verdict is Verdict.SAME:
-            return f"{new} and {base} are the same: CPU time {cpu_time.estimate}, {n}{beside}."
+            return f"{new} and {base} are the same: CPU time {cpu_time.estimate}, {n}", beside
         if result.verdict in _LIMITED:
-            return f"{new} is {result.word}: CPU time {cpu_time.estimate}, {n}{beside}."
+            return f"{new} is {result.word}: CPU time {cpu_time.estimate}, {n}", beside
         p = f"p = {p_value(cpu_time.judgement.p_adjusted)}"
-        return f"{new} is {result.word}: CPU time {cpu_time.magnitude}, {n}, {p}{beside}."
+        return f"{new} is {result.word}: CPU time {cpu_time.magnitude}, {n}, {p}", beside
     if result.verdict in (Verdict.SLOWER, Verdict.FASTER):
         what = " is" if result.metric in SPEEDS else f": {result.metric.name}"
         p = f"p = {p_value(judgement.p_adjusted)}"
-        return f"{new}{what} {result.magnitude}, {n}, {p}{beside}."
+        return f"{new}{what} {result.magnitude}, {n}, {p}", beside
     # If the CPU time was also judged, numbers of the throughput are labelled, too.
     of = f"{words.metric_words(result.metric)} "
     if result.metric in SPEEDS and not result.is_joint:
         of = ""
     if result.verdict is Verdict.SAME:
-        return f"{new} and {base} are the same: {of}{result.estimate}, {n}{beside}."
+        return f"{new} and {base} are the same: {of}{result.estimate}, {n}", beside
     if result.verdict in _LIMITED:
         what = f": {of}{result.word}, "
         if result.metric in SPEEDS:
             what = f" is {result.word}, {of}"
-        return f"{new}{what}{result.estimate}, {n}{beside}."
+        return f"{new}{what}{result.estimate}, {n}", beside
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
         if result.too_noisy:
             # The texts name the metrics, if several were judged.
             of = "" if result.is_joint else of
-            return f"Too noisy for a verdict: {of}{'; '.join(_noise_texts(entry, result))}{beside}."
-        return f"Undecided: {of}{result.known_change}, {n}: {result.open_question}{beside}."
+            return f"Too noisy for a verdict: {of}{'; '.join(_noise_texts(entry, result))}", beside
+        return f"Undecided: {of}{result.known_change}, {n}: {result.open_question}", beside
     if result.verdict is Verdict.CHANGED_WORK:
-        return judgement.reason
+        return judgement.reason.rstrip("."), ""
     word = "Undecided" if result.verdict is Verdict.INCONCLUSIVE else result.word.capitalize()
-    return f"{word}: {judgement.reason.rstrip('.')}{of_all_pairs}."
+    return f"{word}: {judgement.reason.rstrip('.')}", of_all_pairs
 
 
 def _further_metric_sentences(

@@ -195,7 +195,7 @@ def test_a_slower_configuration_is_called_slower_with_the_same_numbers(full_runs
     assert answer.tone == "bad"
     assert answer.text.startswith(f"NEW is {-100 * judged.change:.1f} % slower")
     assert "regression" in answer.details[0]
-    assert row["change"] in answer.details[1]
+    assert "% slower" not in " ".join(answer.details)  # said in the headline
 
 
 def test_another_network_is_an_answer_and_no_change(full_runs):
@@ -515,3 +515,92 @@ def test_slow_steps_of_many_configurations_are_one_note(full_runs):
     assert table.folded
     names = [row[0].text.partition(", 1 cpu")[0] for row in table.rows]
     assert names == [f"lenet, batch {size}" for size in (4, 8, 16, 32, 64)]
+
+
+def test_processes_of_base_and_new_are_dots_on_one_axis(full_runs):
+    speeds = (110, 111, 109, 110, 112, 110), (100, 101, 99, 100, 102, 100)
+    base, new = (full_runs.of(*side) for side in speeds)
+    report = report_of(*new, base=base)
+    (group,) = (one for one in section(report, "baseline").blocks if isinstance(one, ChartGroup))
+    _, strip = group.charts
+    judged = compare_records(base, new).entries[0].main
+    assert [row.label for row in strip.rows] == ["BASE", "NEW"]
+    drawn = [tuple(value for value, _ in row.values) for row in strip.rows]
+    assert drawn == [tuple(judged.base), tuple(judged.new)]
+    medians = judged.judgement.base_median, judged.judgement.new_median
+    assert tuple(row.centre for row in strip.rows) == medians
+    assert strip.x.better == HIGHER
+    assert "not begin at 0" in strip.note
+
+
+def test_of_many_configurations_the_processes_of_the_worst_are_drawn(full_runs):
+    sizes = (4, 8, 16, 32, 64)
+
+    def side(factor):
+        return [
+            run
+            for size in sizes
+            for run in full_runs.of(
+                *(size * factor(size) * n for n in (99, 100, 101, 100, 99, 101)),
+                flags={"batch_size": size},
+            )
+        ]
+
+    report = report_of(*side(lambda size: 0.5 if size == 64 else 1.0), base=side(lambda size: 1.0))
+    answer = report.answers[0]
+    assert answer.text == "1 of 5 configurations slower"
+    changes, strips = (
+        one.charts for one in section(report, "baseline").blocks if isinstance(one, ChartGroup)
+    )
+    assert [len(one.rows) for one in changes] == [5]
+    assert len(strips) == 3
+    assert "batch 64" in strips[0].title
+    assert "batch 64" in answer.details[0]
+
+
+def test_headlines_are_short_and_details_have_the_rest(full_runs):
+    base, new = full_runs.of(*[100.0] * 6), full_runs.of(*[80.0] * 6)
+    comparison = compare_records(base, new)
+    (entry,) = comparison.entries
+    again = dataclasses.replace(entry.main.judgement, reason="a long reason of the second one")
+    results = (dataclasses.replace(entry.main, confirmation=again), *entry.results[1:])
+    entries = (dataclasses.replace(entry, results=results),)
+    confirmed = dataclasses.replace(comparison, entries=entries)
+    answer = build(gather(Loaded(tuple(new), ()), comparison=confirmed)).answers[0]
+    assert answer.text == comparison.headline
+    assert len(answer.text.split()) <= 20
+    assert any("a long reason of the second one" in one for one in answer.details)
+    assert confirmed.answer.startswith(f"{comparison.headline}")
+    assert all(one in confirmed.answer for one in confirmed.lines_below_headline)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "text"),
+    [
+        ("benchmark_seconds", (0.5, 0.7, 0.6), "0.6000 s"),
+        ("benchmark_bytes", (2.0**20,), "1.000 MiB"),
+    ],
+)
+def test_a_report_on_benchmarks_begins_with_their_medians(full_runs, kind, values, text):
+    def run(value, name):
+        made = Imported(
+            program="x", kind=kind, file="a.json", sha256="0" * 64, part=1, values={kind: value}
+        )
+        parts = {"step_seconds": (), "losses": (), "imported": made}
+        return full_runs(100, flags={"benchmark": name}, **parts)
+
+    first = [run(value, "sort") for value in values]
+    answer = report_of(*first).answers[0]
+    assert answer.text == text
+    assert str(len(values)) in answer.details[0]
+    others = [run(1.0, f"other{number}") for number in range(4)]
+    answer = report_of(*first, *others).answers[0]
+    assert answer.text.startswith("5 ")
+    assert len(answer.details) == 5  # three, "and 2 more", how to compare them
+
+
+def test_a_report_without_a_speed_says_so(full_runs):
+    report = report_of(full_runs(error=("OSError", "no disk"), step_seconds=(), losses=()))
+    first, failed = report.answers[:2]
+    assert "No speed" in first.text
+    assert failed.tone == "bad"

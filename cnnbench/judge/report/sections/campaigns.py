@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
 
 from cnnbench.base import text as numbers
-from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart, legend_text
+from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart, draw, legend_text
 from cnnbench.base.document import (
     Answer,
     Content,
@@ -71,8 +72,9 @@ from cnnbench.records.campaigns import (
     images_per_sec_of_mode,
     weight_comparison_lines,
 )
-from cnnbench.records.metric import Metric
+from cnnbench.records.metric import HISTORY, Metric
 from cnnbench.records.profiles import Explanation
+from cnnbench.records.run import BENCHMARKS
 
 # Shows the modes of `cnnbench strategies`, and the best flags of `cnnbench tune`.
 
@@ -374,11 +376,14 @@ def baseline_section(results: ReportSubject) -> Iterable[Content]:
         return
     judged = renderers.metric_tables(comparison)
     yield f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it."
-    yield [
-        chart
-        for metric in comparison.requested_and_deciding_metrics
-        for chart in _changes_chart(comparison, metric)
-    ]
+    metrics = comparison.requested_and_deciding_metrics
+    changes = [chart for metric in metrics for chart in _changes_chart(comparison, metric)]
+    processes = [chart for metric in metrics for chart in _process_charts(comparison, metric)]
+    if len(comparison.deciding_configurations) == 1:
+        yield [*changes, *processes]
+    else:
+        yield changes
+        yield processes
     for place, (metric, rows) in enumerate(judged):
         also = (
             f"Also {metric.name}" if place >= len(comparison.requested_and_deciding_metrics) else ""
@@ -424,7 +429,7 @@ def speed_answer(results: ReportSubject) -> Answer | None:
     if not measured and not results.configured and (results.allreduces or results.predictions):
         return None
     if not measured:
-        return Answer("Verdict", "Not compared with anything", "", (hint,))
+        return _benchmarks_answer(results, hint)
     if len(measured) == 1:
         ((name, speed, certainty, _),) = measured
         certainty = f"{certainty[0].upper()}{certainty[1:]}"
@@ -437,6 +442,29 @@ def speed_answer(results: ReportSubject) -> Answer | None:
     return Answer(f"Speed of {len(measured)} configurations", ends, "", (*lines, hint))
 
 
+def _benchmarks_answer(results: ReportSubject, hint: str) -> Answer:
+    """Returns the answer of a report without speeds: the medians of the imported benchmarks of
+    other programs, or that nothing was measured.
+    """
+    medians = []
+    for group in results.configured:
+        kind = group.configuration.kind
+        values = group.process_values(kind) if kind in BENCHMARKS else None
+        if values is not None and values.values:
+            processes = count_text(values.values, "process", "processes")
+            medians.append((group.name, HISTORY[kind].value_text(values.median), processes))
+    if not medians:
+        return Answer("Speed", "No speed was measured", "", ("No process has timed steps",))
+    if len(medians) == 1:
+        ((name, value, processes),) = medians
+        return Answer(f"Median of {name}", value, "", (processes, hint))
+    lines = [f"{name}: median {value}, {processes}" for name, value, processes in medians]
+    title = "Benchmarks of other programs"
+    further = len(lines) - _MOST_NAMED
+    more = [f"and {further} more, under {title}"] if further > 0 else []
+    return Answer(title, f"{len(lines)} benchmarks", "", (*lines[:_MOST_NAMED], *more, hint))
+
+
 def baseline_answer(results: ReportSubject) -> Answer | None:
     """Returns the answer about the comparison with a baseline: its outcome and its worst
     configurations. Without a baseline, it is the `speed_answer`.
@@ -445,26 +473,38 @@ def baseline_answer(results: ReportSubject) -> Answer | None:
     if comparison is None:
         return speed_answer(results)
     ending = renderers.exit_code_meaning(comparison)
-    lines = comparison.opening_lines
+    _, *lines = comparison.opening_lines
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
     if ending == Verdict.CHANGED_WORK.value:
         tone = ""
     name = f"{comparison.new_label} against {comparison.base_label}"
     outcome = renderers.all_verdict_counts_text(comparison)
     if comparison.same_code is not None:
-        outcome = ""  # The first line of the answer already says that the code is the same.
+        outcome = ""  # The headline says that the code is the same.
     elif comparison.exit_code is not ExitCode.INCONCLUSIVE:
         outcome = f"{ending[0].upper()}{ending[1:]}: {outcome}"
     elif len(comparison.entries) == 1:
-        outcome = ""  # The first line of the answer already contains the outcome.
-    details = (*lines[1:], outcome, *_worst_result_texts(comparison), *_mean_texts(comparison))
-    return Answer(name, lines[0], tone, tuple(filter(None, details)))
+        outcome = ""  # The headline contains the outcome.
+    details = (
+        *comparison.lines_below_headline,
+        *lines,
+        outcome,
+        *_worst_result_texts(comparison),
+        *_mean_texts(comparison),
+    )
+    return Answer(name, comparison.headline, tone, tuple(filter(None, details)))
 
 
 def _worst_result_texts(comparison: Comparison) -> list[str]:
+    """Returns texts about the results that set the exit code, except the worst one, about which
+    the answer of the comparison is.
+    """
     texts = []
+    worst = next(iter(comparison.deciding_configurations), None)
     for entry in comparison.by_severity():
         for result in entry.results:
+            if entry is worst and result is entry.main:
+                continue
             if result.verdict is Verdict.CHANGED_WORK:
                 texts.append(f"{entry.name}: {result.judgement.reason}")
             elif comparison.annotation_level(entry, result) is AnnotationLevel.ERROR:
@@ -504,9 +544,7 @@ def _baseline_table_row(
 
 def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[RowChart]:
     """Yields a chart of the changes of a metric, if any change is known."""
-    judged = [
-        pair for pair in comparison.deciding_results(metric) if pair[1].judgement.change is not None
-    ]
+    judged = _results_with_change(comparison, metric)
     if not judged:
         return
     shared, labels = split_off_common_parts([entry.name.split(", ") for entry, _ in judged])
@@ -534,6 +572,50 @@ def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[RowChart]
         limit=(0.0, "no change"),
         note=legend_text(rows, dot="the estimated change", band=interval),
     )
+
+
+_MOST_STRIPS = 3
+"""Maximum number of configurations whose processes are drawn: the worst ones."""
+
+_LEAST_SPAN = 0.05
+"""Minimum length of an axis of processes, as a share of the values, so that small noise does not
+fill the chart.
+"""
+
+
+def _process_charts(comparison: Comparison, metric: Metric) -> Iterator[RowChart]:
+    """Yields a strip plot for each of the worst configurations whose change is known: each process
+    of BASE and NEW is a dot, on a common axis.
+    """
+    format = "number"
+    if metric.unit == "bytes":
+        format = "bytes"
+    elif metric.unit_text != metric.unit:
+        format = "percent"
+    axis = Axis(
+        label=metric.title if format == "number" else metric.name,
+        format=format,
+        better=HIGHER if metric.higher_is_better else LOWER,
+        least_span=_LEAST_SPAN,
+    )
+    for entry, result in _results_with_change(comparison, metric)[:_MOST_STRIPS]:
+        sides = (ValuesByProcess(tuple(values)) for values in (result.base, result.new))
+        chart = process_chart(
+            f"{entry.name}: {metric.name} of each process",
+            axis,
+            zip(comparison.names, sides, strict=True),
+        )
+        if draw.begins_above_zero(axis, (*result.base, *result.new)):
+            chart = replace(chart, note=f"{chart.note} The axis does not begin at 0.")
+        yield chart
+
+
+def _results_with_change(
+    comparison: Comparison, metric: Metric
+) -> list[tuple[ComparedConfiguration, MetricResult]]:
+    return [
+        pair for pair in comparison.deciding_results(metric) if pair[1].judgement.change is not None
+    ]
 
 
 def explanation_section(results: ReportSubject) -> Iterable[Content]:
