@@ -729,6 +729,8 @@ report empty | empty
 report records --table=runs | --table
 report records --format=csv --table=comparison | --table
 report records --threshold=5 | --threshold
+report records --commit_url=https://x.y/{commit} --format=csv | --commit_url
+report records --commit_url=https://x.y/ | --commit_url
 report records --output=/gone/x.html | --output
 report records --format=markdown --output=records/0.json | --output
 report records/0.json --format=markdown --output=records/0.json | --output

@@ -255,11 +255,16 @@ def _parse_since(text: str | None) -> datetime | None:
     return since if since.tzinfo else since.replace(tzinfo=timezone.utc)
 
 
-def _check_outputs(options: HistoryFlags, folder: str) -> None:
-    url = options.commit_url
+def check_commit_url(url: str) -> None:
+    """Checks the value of --commit_url. FlagError if it is not an address with {commit}."""
     if url and not (_COMMIT_URL.fullmatch(url) and "{commit}" in url):
         example = "https://github.com/OWNER/REPO/commit/{commit}"
         raise FlagError("commit_url", url, f"must be an address with {{commit}}, as in {example}")
+
+
+def _check_outputs(options: HistoryFlags, folder: str) -> None:
+    url = options.commit_url
+    check_commit_url(url)
     if url and Path(options.plot or "").suffix.lower() not in DOCUMENTS:
         raise FlagError("commit_url", url, f"needs --plot=FILE with {' or '.join(DOCUMENTS)}")
     outputs = [_OUTPUT.file(options.output, options.format)]

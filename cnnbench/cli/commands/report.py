@@ -22,7 +22,7 @@ from cnnbench.cli.commands import (
     declare_quiet_flag,
     write_or_print_output,
 )
-from cnnbench.cli.commands.history import HistoryFlags, load_commits
+from cnnbench.cli.commands.history import HistoryFlags, check_commit_url, load_commits
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
     declare_fail_on_flag,
@@ -95,6 +95,13 @@ class ReportFlags:
     git: str | None = redeclare_flag(
         HistoryFlags, "git", help="Order commits as the repository in this folder does."
     )
+    commit_url: str = redeclare_flag(
+        HistoryFlags,
+        "commit_url",
+        help="Address of a commit, with {commit} in place of its hash. Commits on the page link to "
+        "this address. If not given, it follows from the remote origin of --git or from the "
+        "records.",
+    )
     threshold: float | None = redeclare_flag(JudgingFlags, "threshold")
     allow_different: str = redeclare_flag(JudgingFlags, "allow_different")
     rules: str | None = redeclare_flag(JudgingFlags, "rules")
@@ -164,7 +171,8 @@ def _page_text(
     """The report as a page or as Markdown. If the only path is the folder of a command, the report
     begins with the answer of the command.
     """
-    answers, sections = _history_answers_and_sections(histories, commit_address(options.git))
+    commit_url = options.commit_url or commit_address(options.git)
+    answers, sections = _history_answers_and_sections(histories, commit_url)
     before: list[Answer] = []
     for folder in map(Path, paths if len(paths) == 1 else ()):
         bisected = stored_result(folder)
@@ -180,6 +188,9 @@ def _page_text(
 def _check_options(options: ReportFlags, values: dict[str, object]) -> None:
     if options.format != "csv" and "table" in values:
         raise FlagError("table", options.table, "needs --format=csv")
+    check_commit_url(options.commit_url)
+    if options.commit_url and options.format == "csv":
+        raise FlagError("commit_url", options.commit_url, "needs --format=html or markdown")
     if options.baseline is None:
         for name in ("threshold", "allow_different"):
             if name in values:

@@ -171,6 +171,14 @@ def test_commits_lead_to_the_repository_of_their_records(call, lenet_runs, saved
     assert links == {f"https://github.com/owner/nets/commit/{one}" for one in REVISIONS}
 
 
+def test_commits_lead_to_the_address_that_is_given(call, over_commits, tmp_path):
+    page = tmp_path / "page.html"
+    address = "https://example.org/c/{commit}?a=1"
+    call("report", over_commits, f"--output={page}", f"--commit_url={address}")
+    links = set(re.findall(r'href="(https:[^"]*)"', page.read_text()))
+    assert links == {address.replace("{commit}", one) for one in REVISIONS}
+
+
 def test_a_few_commits_are_not_compared(call, over_commits):
     for file in sorted(over_commits.iterdir())[4:]:
         file.unlink()
