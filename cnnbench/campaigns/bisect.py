@@ -29,8 +29,8 @@ from cnnbench.base.document import (
     TableCell,
     make_table,
     numeric_cell,
-    sections_to_text,
 )
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.inference import ANALYSIS_STEP, FIRST_ANALYSIS
 from cnnbench.base.text import (
     NONE,

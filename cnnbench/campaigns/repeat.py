@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cnnbench.base.document import Paragraph, make_table, numeric_cell, sections_to_text
+from cnnbench.base.document import Paragraph, make_table, numeric_cell
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import ChildProcessReporter, print_result
 from cnnbench.base.text import integer

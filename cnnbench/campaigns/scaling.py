@@ -17,7 +17,8 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
-from cnnbench.base.document import Answer, Row, make_table, numeric_cell, sections_to_text
+from cnnbench.base.document import Answer, Row, make_table, numeric_cell
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
 from cnnbench.base.text import count_text, integer, number, percent
 from cnnbench.campaigns.ab.side import AbSide, make_process_request

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base import plugins
-from cnnbench.base.document import Paragraph, make_table, sections_to_text
+from cnnbench.base.document import Paragraph, make_table
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import ValuesByProcess, median
 from cnnbench.base.text import item_count, labels_from_config, unknown_name_reason
 from cnnbench.campaigns.ab.side import AbSide, make_process_request

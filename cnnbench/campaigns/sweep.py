@@ -29,8 +29,8 @@ from cnnbench.base.document import (
     Row,
     make_table,
     numeric_cell,
-    sections_to_text,
 )
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.inference import standard_deviation
 from cnnbench.base.stats import ValuesByProcess, median
 from cnnbench.base.terminal import natural_key

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from cnnbench.base.document import Report, Table, report_to_markdown
+from cnnbench.base.document import Report, Table
 from cnnbench.base.document.fragment import report_to_fragment
+from cnnbench.base.document.markdown import report_to_markdown
 from cnnbench.base.notebook import Displayed
 from cnnbench.judge.compare.result import Comparison
 from cnnbench.judge.history.page import HistoryDocument, build_page, csv_rows

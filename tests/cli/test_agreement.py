@@ -39,8 +39,10 @@ from forked import finished
 from made_up_campaigns import MadeUpMachine, on, run
 from step_profiles import CONV, Profiles, changed
 
-from cnnbench.base import document
-from cnnbench.base.document import Report, Section, render_report, report_to_markdown
+from cnnbench.base.charts import draw as chart_writer
+from cnnbench.base.document import Report, Section
+from cnnbench.base.document.formats import render_report
+from cnnbench.base.document.markdown import report_to_markdown
 from cnnbench.base.terminal import dataclasses_to_csv
 from cnnbench.campaigns import bisect as bisect_session
 from cnnbench.campaigns import strategies as session
@@ -604,7 +606,7 @@ def _wide_terminal_and_plain_charts():
     """No line is broken, and charts are their values and texts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "4000")
-        patch.setattr(document.draw, "chart_to_svg", chart_text)
+        patch.setattr(chart_writer, "chart_to_svg", chart_text)
         yield
 
 

@@ -10,7 +10,8 @@ import pytest
 from growth import check_growth
 from imports import HOROVOD
 
-from cnnbench.base.document import Report, Section, make_table, numeric_cell, render_report
+from cnnbench.base.document import Report, Section, make_table, numeric_cell
+from cnnbench.base.document.formats import render_report
 from cnnbench.judge.history import reading
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_reader")]

@@ -1,31 +1,21 @@
 """Content of reports and command output, independent of the format: sections of text, tables,
 charts.
 
-A command creates sections from its result. `sections_to_text` writes sections as text for a
-terminal, and `render_report` writes whole reports as HTML or Markdown.
+A command creates sections from its result. Each format has a module that writes sections or whole
+reports: `console`, `markdown` and `html`. `formats` lists the formats of reports.
 """
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from cnnbench.base import text as numbers
-from cnnbench.base.charts import Chart, draw
+from cnnbench.base.charts import Chart
 from cnnbench.base.notebook import Displayed, short_repr
-from cnnbench.base.terminal import ProgressLine, fit_table, wrap_text
-from cnnbench.base.text import NONE, escape_markdown, to_plain_line
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 T = TypeVar("T")
 
@@ -311,223 +301,3 @@ def counted_remarks(texts: Sequence[str], about: str, tone: str = "") -> Iterato
     yield Paragraph(f"{counted}; for example: {texts[0]}", tone)
     rows = ({about: TableCell(text, kinds="prose")} for text in texts)
     yield make_table(rows, title=f"All {counted}", folded=True)
-
-
-# Functions that write documents as Markdown, without charts.
-
-
-_MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
-
-
-def report_to_markdown(report: Report) -> str:
-    """Writes a whole report as Markdown, without charts."""
-    lines = [f"# {escape_markdown(report.title)}", "", f"{escape_markdown(report.subtitle)}.", ""]
-    for answer in report.answers:
-        lines.append(
-            f"- {_MARKS.get(answer.tone, '')}{escape_markdown(answer.name)}: "
-            f"{escape_markdown(answer.text)}"
-        )
-        lines += [f"  - {escape_markdown(detail)}" for detail in answer.details]
-    lines += [
-        f"- {escape_markdown(name)}: {escape_markdown(value)}" for name, value in report.highlights
-    ]
-    for section in report.sections:
-        written = list(_section_lines(section))
-        # A section that contains only charts is left out, because Markdown has no charts.
-        lines += ["", *written] if written[1:] else []
-    return "\n".join(lines) + "\n"
-
-
-def _section_lines(section: Section) -> Iterable[str]:
-    yield f"## {escape_markdown(section.title)}"
-    for block in section.blocks:
-        lines = _block_lines(block)
-        if lines:
-            yield ""
-            yield from lines
-
-
-def _block_lines(block: Block) -> list[str]:
-    if isinstance(block, Table):
-        title = [f"### {escape_markdown(block.title)}", ""] if block.title else []
-        return [*title, *table_to_markdown_lines(block)]
-    if isinstance(block, ChartGroup):
-        return []
-    return [f"{_MARKS.get(block.tone, '')}{escape_markdown(block.text)}"]
-
-
-def table_to_markdown_lines(
-    block: Table, names: Callable[[str], str] = escape_markdown
-) -> list[str]:
-    """Formats a table as lines of Markdown. The function `names` escapes the texts in columns
-    without numbers.
-    """
-    aligned = ["number" in kinds for _, kinds, _ in block.columns]
-    return [
-        markdown_row([escape_markdown(title) for title, _, _ in block.columns]),
-        markdown_row(["--:" if number else "---" for number in aligned]),
-        *(
-            markdown_row(
-                [
-                    _markdown_cell(cell, escape_markdown if number else names)
-                    for cell, number in pairs
-                ]
-            )
-            for pairs in (zip(cells, aligned, strict=True) for cells in block.rows)
-        ),
-    ]
-
-
-def _markdown_cell(cell: TableCell, escape: Callable[[str], str]) -> str:
-    text = f"{_MARKS.get(cell.tone, '')}{NONE if cell.text == NONE else escape(cell.text)}"
-    return f"[{text}]({cell.link})" if cell.link else text
-
-
-def markdown_row(cells: Sequence[str]) -> str:
-    """Writes a row of a Markdown table. The texts of the cells must already be escaped."""
-    return f"| {' | '.join(cells)} |"
-
-
-# Functions that write text for a terminal. Colours only repeat what the words say.
-
-_COLOURS = {"good": "32", "bad": "31;1", "unsure": "33"}
-_NOTE = " " * 6
-_UNIT = re.compile(r", (?=\S+$)")
-"""The comma before the unit in a column head. It is removed in terminals to save space."""
-
-
-def sections_to_text(
-    sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
-) -> str:
-    """Formats report sections as text for a terminal, with an empty line between sections. Contents
-    without a section, such as paragraphs and tables, are accepted in place of a section.
-
-    Charts are left out. Lines begin with `mark`; rows of tables begin with the same number of
-    spaces.
-    """
-    return "\n".join(sections_to_lines(sections, colour, mark)) + "\n"
-
-
-def sections_to_lines(
-    sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
-) -> list[str]:
-    """Formats report sections as lines for a terminal; see `sections_to_text`."""
-    lines: list[str] = []
-    for part in sections:
-        section = part if isinstance(part, Section) else Section.from_contents("", "", part)
-        if not (section.title or section.blocks):
-            continue
-        lines += [""] if lines else []
-        lines += [mark + to_plain_line(section.title)] if section.title else []
-        for block in section.blocks:
-            if isinstance(block, Table):
-                lines += _terminal_table_lines(block, colour, mark)
-            elif not isinstance(block, ChartGroup):
-                lines += _paragraph_lines(block, mark)
-    return lines
-
-
-def _paragraph_lines(block: Paragraph, mark: str) -> list[str]:
-    text, indent = to_plain_line(block.text), mark + " " * block.indent
-    if block.whole:
-        return [indent + text]
-    return wrap_text(text, indent, mark + " " * (block.hanging or block.indent))
-
-
-def _terminal_table_lines(block: Table, colour: bool, mark: str) -> Iterator[str]:
-    titles = [title for title, _, _ in block.columns]
-    left = [at for at, (_, kinds, _) in enumerate(block.columns) if "number" not in kinds]
-    spare = [titles.index(title) for title in block.spare if title in titles]
-    cells = [[to_plain_line(cell.text) for cell in row] for row in block.rows]
-    notes, signs = [*block.notes], [row[0] if colour else None for row in block.rows]
-    if block.has_head:
-        cells.insert(0, [_UNIT.sub(" ", to_plain_line(title)) for title in titles])
-        notes, signs = ["", *notes], [None, *signs]
-    indent = block.indent + len(mark)
-    rows = fit_table(cells, left, spare, indent, has_head=block.has_head)
-    if block.title:
-        yield mark + to_plain_line(block.title)
-    for at, (lines, sign, note) in enumerate(zip_longest(rows, signs, notes)):
-        before = (mark if block.has_head and at == 0 else "").ljust(indent)
-        for line in _colour_lines(lines, sign) if sign else lines:
-            yield before + line
-        yield from wrap_text(to_plain_line(note), _NOTE) if note else ()
-
-
-def _colour_lines(lines: list[str], cell: TableCell) -> list[str]:
-    """Colours the text of `cell` in a table row by the tone of the cell. `lines` are the printed
-    lines of the row.
-    """
-    code, text = _COLOURS.get(cell.tone), to_plain_line(cell.text)
-    return [lines[0].replace(text, f"\x1b[{code}m{text}\x1b[0m", 1), *lines[1:]] if code else lines
-
-
-# Functions that write a report as one HTML page, which loads no other files.
-# The content security policy of the page allows only its own style and script.
-
-
-def render_report(report: Report, format: str, progress: ProgressLine | None = None) -> str:
-    """Writes a report in one of the `FORMATS`. Other formats raise KeyError.
-
-    `progress` shows how many charts have been drawn.
-    """
-    return _html_page(report, progress) if format == "html" else FORMATS[format](report)
-
-
-def _html_page(report: Report, progress: ProgressLine | None = None) -> str:
-    progress = progress or ProgressLine.silent()
-    # Each chart is drawn in at most two widths.
-    progress.start("drawing", 2 * len(report.charts))
-    drawn = itertools.count(1)
-
-    def svg(*arguments: Any) -> str:
-        progress.update(next(drawn))
-        return draw.chart_to_svg(*arguments)
-
-    style, script = draw.theme_css() + _page_file_text("style.css"), _page_file_text("script.js")
-    policy = (
-        f"default-src 'none'; style-src '{_content_security_digest(style)}'; script-src "
-        f"'{_content_security_digest(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    widths = {1: draw.WIDE, 2: draw.HALF, 3: draw.NARROW}
-    text = _page_template().render(
-        report=report, policy=policy, style=style, script=script, svg=svg, widths=widths
-    )
-    progress.finish()
-    return text
-
-
-@functools.cache
-def _page_template() -> Template:
-    from jinja2 import Environment
-
-    environment = Environment(
-        autoescape=True, finalize=_remove_control_characters, keep_trailing_newline=True
-    )
-    return environment.from_string(_page_file_text("template.html"))
-
-
-def _remove_control_characters(value: Any) -> Any:
-    """Removes control characters and text-direction marks from a text, because texts may come from
-    untrusted records.
-    """
-    return (
-        to_plain_line(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
-    )
-
-
-@functools.cache
-def _page_file_text(name: str) -> str:
-    return resources.files("cnnbench.base.document").joinpath(f"page/{name}").read_text("utf-8")
-
-
-def _content_security_digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-FORMATS: Mapping[str, Callable[[Report], str]] = {
-    "html": _html_page,
-    "markdown": report_to_markdown,
-}
-"""Functions that write a report, by the name of the format. Markdown contains no charts."""

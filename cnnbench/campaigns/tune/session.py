@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
-from cnnbench.base.document import Content, Paragraph, make_table, sections_to_text
+from cnnbench.base.document import Content, Paragraph, make_table
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.inference import ANALYSIS_STEP, AdditiveModel, fit_additive_blocks
 from cnnbench.base.stats import CONFIDENCE, median
 from cnnbench.base.terminal import csv_text, wrap_text

@@ -11,7 +11,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from cnnbench.base import plugins
-from cnnbench.base.document import Row, TableCell, make_table, sections_to_text
+from cnnbench.base.document import Row, TableCell, make_table
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.files import read_file
 from cnnbench.base.terminal import (
     ProgressLine,

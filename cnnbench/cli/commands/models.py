@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base import plugins
-from cnnbench.base.document import Row, TableCell, make_table, numeric_cell, sections_to_text
+from cnnbench.base.document import Row, TableCell, make_table, numeric_cell
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.terminal import dataclasses_to_csv, natural_key, print_result, print_warning
 from cnnbench.base.text import integer
 from cnnbench.cli.commands import PluginFlags

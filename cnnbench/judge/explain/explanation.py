@@ -16,9 +16,9 @@ from cnnbench.base.document import (
     Table,
     make_table,
     numeric_cell,
-    sections_to_text,
-    table_to_markdown_lines,
 )
+from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.document.markdown import table_to_markdown_lines
 from cnnbench.base.text import (
     count_text,
     escape_markdown,

@@ -27,9 +27,9 @@ from cnnbench.base.document import (
     counted_remarks,
     make_table,
     numeric_cell,
-    render_report,
-    sections_to_text,
 )
+from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.document.formats import render_report
 from cnnbench.base.levels import MIN_SERIES, TWO_MACHINES
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.stats import ValuesByProcess, median

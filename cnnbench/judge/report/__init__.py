@@ -5,8 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.base.document import FORMATS, Report
-from cnnbench.base.document import render_report as render
+from cnnbench.base.document import Report
+from cnnbench.base.document.formats import FORMATS
+from cnnbench.base.document.formats import render_report as render
 from cnnbench.judge.report.results import ReportSubject, gather
 from cnnbench.records.result_files import load_records as load
 

@@ -20,10 +20,10 @@ from cnnbench.base.document import (
     Section,
     TableCell,
     make_table,
-    markdown_row,
     numeric_cell,
-    sections_to_text,
 )
+from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.document.markdown import markdown_row
 from cnnbench.base.terminal import is_terminal
 from cnnbench.base.text import (
     NONE,

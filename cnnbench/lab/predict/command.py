@@ -12,7 +12,8 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, LineChart
-from cnnbench.base.document import Content, Paragraph, Table, TableCell, sections_to_text
+from cnnbench.base.document import Content, Paragraph, Table, TableCell
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.terminal import print_result, print_warning, split_table
 from cnnbench.base.text import NONE, format_bytes, milliseconds, number, percent
 from cnnbench.errors import ExitCode, FlagError, UsageError

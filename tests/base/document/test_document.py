@@ -1,6 +1,7 @@
 """Tables and sections, and what a terminal and Markdown show of them.
 
-Tests cnnbench/base/document/__init__.py.
+Tests cnnbench/base/document/__init__.py, cnnbench/base/document/console.py and
+cnnbench/base/document/markdown.py.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from cnnbench.base.document import (
     make_table,
     numeric_cell,
     prepend_docstring,
-    sections_to_lines,
-    sections_to_text,
-    table_to_markdown_lines,
 )
+from cnnbench.base.document.console import sections_to_lines, sections_to_text
+from cnnbench.base.document.markdown import table_to_markdown_lines
 from cnnbench.base.text import markdown_code, percent
 
 ROWS = [

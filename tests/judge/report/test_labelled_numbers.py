@@ -15,7 +15,8 @@ import pytest
 from pages import report_of
 from studies import tuning
 
-from cnnbench.base.document import Table, report_to_markdown
+from cnnbench.base.document import Table
+from cnnbench.base.document.markdown import report_to_markdown
 from cnnbench.campaigns.tune.session import table_text
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.compare.estimate import from_test_scale

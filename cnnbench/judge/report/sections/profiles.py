@@ -31,8 +31,8 @@ from cnnbench.base.document import (
     make_table,
     numeric_cell,
     prepend_docstring,
-    sections_to_text,
 )
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import group_by
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import (

@@ -1,0 +1,84 @@
+"""Writes sections, paragraphs and tables as text for a terminal. Colours only repeat what the words
+say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+
+from cnnbench.base.document import ChartGroup, Content, Paragraph, Section, Table, TableCell
+from cnnbench.base.terminal import fit_table, wrap_text
+from cnnbench.base.text import to_plain_line
+
+_COLOURS = {"good": "32", "bad": "31;1", "unsure": "33"}
+_NOTE = " " * 6
+_UNIT = re.compile(r", (?=\S+$)")
+"""The comma before the unit in a column head. It is removed in terminals to save space."""
+
+
+def sections_to_text(
+    sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
+) -> str:
+    """Formats report sections as text for a terminal, with an empty line between sections. Contents
+    without a section, such as paragraphs and tables, are accepted in place of a section.
+
+    Charts are left out. Lines begin with `mark`; rows of tables begin with the same number of
+    spaces.
+    """
+    return "\n".join(sections_to_lines(sections, colour, mark)) + "\n"
+
+
+def sections_to_lines(
+    sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
+) -> list[str]:
+    """Formats report sections as lines for a terminal; see `sections_to_text`."""
+    lines: list[str] = []
+    for part in sections:
+        section = part if isinstance(part, Section) else Section.from_contents("", "", part)
+        if not (section.title or section.blocks):
+            continue
+        lines += [""] if lines else []
+        lines += [mark + to_plain_line(section.title)] if section.title else []
+        for block in section.blocks:
+            if isinstance(block, Table):
+                lines += _terminal_table_lines(block, colour, mark)
+            elif not isinstance(block, ChartGroup):
+                lines += _paragraph_lines(block, mark)
+    return lines
+
+
+def _paragraph_lines(block: Paragraph, mark: str) -> list[str]:
+    text, indent = to_plain_line(block.text), mark + " " * block.indent
+    if block.whole:
+        return [indent + text]
+    return wrap_text(text, indent, mark + " " * (block.hanging or block.indent))
+
+
+def _terminal_table_lines(block: Table, colour: bool, mark: str) -> Iterator[str]:
+    titles = [title for title, _, _ in block.columns]
+    left = [at for at, (_, kinds, _) in enumerate(block.columns) if "number" not in kinds]
+    spare = [titles.index(title) for title in block.spare if title in titles]
+    cells = [[to_plain_line(cell.text) for cell in row] for row in block.rows]
+    notes, signs = [*block.notes], [row[0] if colour else None for row in block.rows]
+    if block.has_head:
+        cells.insert(0, [_UNIT.sub(" ", to_plain_line(title)) for title in titles])
+        notes, signs = ["", *notes], [None, *signs]
+    indent = block.indent + len(mark)
+    rows = fit_table(cells, left, spare, indent, has_head=block.has_head)
+    if block.title:
+        yield mark + to_plain_line(block.title)
+    for at, (lines, sign, note) in enumerate(zip_longest(rows, signs, notes)):
+        before = (mark if block.has_head and at == 0 else "").ljust(indent)
+        for line in _colour_lines(lines, sign) if sign else lines:
+            yield before + line
+        yield from wrap_text(to_plain_line(note), _NOTE) if note else ()
+
+
+def _colour_lines(lines: list[str], cell: TableCell) -> list[str]:
+    """Colours the text of `cell` in a table row by the tone of the cell. `lines` are the printed
+    lines of the row.
+    """
+    code, text = _COLOURS.get(cell.tone), to_plain_line(cell.text)
+    return [lines[0].replace(text, f"\x1b[{code}m{text}\x1b[0m", 1), *lines[1:]] if code else lines

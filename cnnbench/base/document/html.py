@@ -1,0 +1,74 @@
+"""Writes a report as one HTML page, which loads no other files.
+
+The content security policy of the page allows only its own style and script.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import itertools
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.base.charts import draw
+from cnnbench.base.document import Report
+from cnnbench.base.terminal import ProgressLine
+from cnnbench.base.text import to_plain_line
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+
+def report_to_html(report: Report, progress: ProgressLine | None = None) -> str:
+    """Writes a whole report as a page. `progress` shows how many charts have been drawn."""
+    progress = progress or ProgressLine.silent()
+    # Each chart is drawn in at most two widths.
+    progress.start("drawing", 2 * len(report.charts))
+    drawn = itertools.count(1)
+
+    def svg(*arguments: Any) -> str:
+        progress.update(next(drawn))
+        return draw.chart_to_svg(*arguments)
+
+    style, script = draw.theme_css() + _page_file_text("style.css"), _page_file_text("script.js")
+    policy = (
+        f"default-src 'none'; style-src '{_content_security_digest(style)}'; script-src "
+        f"'{_content_security_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    widths = {1: draw.WIDE, 2: draw.HALF, 3: draw.NARROW}
+    text = _page_template().render(
+        report=report, policy=policy, style=style, script=script, svg=svg, widths=widths
+    )
+    progress.finish()
+    return text
+
+
+@functools.cache
+def _page_template() -> Template:
+    from jinja2 import Environment
+
+    environment = Environment(
+        autoescape=True, finalize=_remove_control_characters, keep_trailing_newline=True
+    )
+    return environment.from_string(_page_file_text("template.html"))
+
+
+def _remove_control_characters(value: Any) -> Any:
+    """Removes control characters and text-direction marks from a text, because texts may come from
+    untrusted records.
+    """
+    return (
+        to_plain_line(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    )
+
+
+@functools.cache
+def _page_file_text(name: str) -> str:
+    return resources.files("cnnbench.base.document").joinpath(f"page/{name}").read_text("utf-8")
+
+
+def _content_security_digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
