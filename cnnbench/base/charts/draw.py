@@ -315,7 +315,9 @@ def longest_fitting_caption(axis: Axis, width: float) -> str:
     """Returns the axis caption, or a shorter variant of it that fits into a width in pixels."""
     most, arrow = characters_in_width(width), "↑" if axis.better == HIGHER else "↓"
     texts = (axis.caption, f"{axis.label}, {arrow} better")
-    return next((text for text in texts if text_width(text) <= most), shorten_text(axis.label, most))
+    return next(
+        (text for text in texts if text_width(text) <= most), shorten_text(axis.label, most)
+    )
 
 
 def axis_limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
@@ -621,7 +623,9 @@ class _LegendLayout:
         self.places: list[tuple[float, float]] = []
         for first in range(0, len(names), columns):
             row = self.lines[first : first + columns]
-            self.places += [(place * width / columns, self.height + 11) for place in range(len(row))]
+            self.places += [
+                (place * width / columns, self.height + 11) for place in range(len(row))
+            ]
             self.height += _LINE + _NAME_LINE * (max(map(len, row)) - 1)
 
     def write(self, sheet: ChartFigure, index: int, top: float) -> tuple[float, float]:
