@@ -272,9 +272,12 @@ def draw_x_axis(
     places = axes.transData.transform([(tick, low) for tick in ticks])[:, 0]
     for tick, x, text in zip(ticks, places, texts, strict=True):
         half = pixel_width(text) / 2
-        place = min(max(x, half), sheet.width - half)
         # A centred text at an end of the axis would be cut off at the border of the drawing.
-        align = "center" if place == x else "left" if place > x else "right"
+        place, align = x, "center"
+        if x < half:
+            place, align = x + half, "left"
+        elif x > sheet.width - half:
+            place, align = x - half, "right"
         # A text that would overlap its left neighbour is not shown.
         if place - half >= free:
             shown.append((tick, text, align))

@@ -601,3 +601,19 @@ def test_labels_of_wide_characters_are_broken_by_their_width():
     assert wrap_label("日本 語の 名前", 9, 2) == ["日本 語の", "名前"]
     assert shorten_text("日本語の名前です", 9) == "日本…です"
     assert pixel_width("日本a") == 5 * CHARACTER
+
+
+@pytest.mark.parametrize("number", range(35, 45))
+def test_texts_of_ticks_keep_clear_of_one_that_ends_at_the_border(number):
+    names = tuple(f"{place:07x}, 11-20" for place in range(number))
+    points = tuple((float(place), 1.0) for place in range(number))
+    axis = Axis(label="x", ticks=tuple(x for x, _ in points), tick_texts=names)
+    root = tree(lines(x=axis, series=(ChartSeries(name="s", points=points, marks=False),)))
+    ends = []
+    for one in root.iter("text"):
+        if one.text in names:
+            width, x = len(one.text) * CHARACTER, float(one.get("x"))
+            left = x - width * {"end": 1, "middle": 0.5}.get(one.get("text-anchor"), 0)
+            ends.append((left, left + width))
+    assert len(ends) > 1
+    assert all(right < left for (_, right), (left, _) in itertools.pairwise(ends))
