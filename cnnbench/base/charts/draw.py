@@ -254,7 +254,7 @@ def pixel_width(content: str) -> float:
 
 def characters_in_width(width: float) -> int:
     """Number of characters of normal size that fit into a width in pixels."""
-    return max(4, int(width / CHARACTER))
+    return max(4, int(width / CHARACTER + 1e-6))
 
 
 def draw_x_axis(

@@ -617,3 +617,10 @@ def test_texts_of_ticks_keep_clear_of_one_that_ends_at_the_border(number):
             ends.append((left, left + width))
     assert len(ends) > 1
     assert all(right < left for (_, right), (left, _) in itertools.pairwise(ends))
+
+
+@pytest.mark.parametrize("length", range(4, 40))
+def test_a_label_with_room_beside_the_plot_has_one_line(length):
+    name = ("ab " * length)[: length - 1] + "c"
+    root = xml.fromstring(chart_to_svg(dots(name), WIDE))
+    assert name in texts(root)
