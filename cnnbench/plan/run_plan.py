@@ -19,25 +19,12 @@ from cnnbench.base.job import WORKER
 from cnnbench.flags.declare import Affects, ComparedBy, FlagSpec, RunPart, names_of_flags, specs_of
 from cnnbench.flags.groups.cluster import FEWEST_COORDINATED_THREADS, ClusterParams
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.params import (
-    FLAGS,
-    SPECS,
-    Params,
-    changed_identity,
-    identity_flags,
-    is_place,
-)
+from cnnbench.flags.params import FLAGS, SPECS, Params, changed_identity, identity_flags, is_place
 from cnnbench.machine.cpu import Host, available_cpu_count
 from cnnbench.plan.network import NetworkPlan
 from cnnbench.plan.place import ADDRESSES, PlaceInJob, WorkKind
 from cnnbench.plan.setup import GradientExchangePlan, NumericsPlan
-from cnnbench.plan.training import (
-    InputPlan,
-    LearningRates,
-    RunLength,
-    make_rates,
-    plan_input,
-)
+from cnnbench.plan.training import InputPlan, LearningRates, RunLength, make_rates, plan_input
 from cnnbench.records.codec import encode
 from cnnbench.variable_mgr.modes import Reduction
 

@@ -287,6 +287,7 @@ run --bn_stats=sync --xla_compile | --bn_stats
 run --variable_update=one_device_strategy --num_gpus=2 | --num_gpus
 run REPLICATED --cross_device_ops=ring | --cross_device_ops
 run CENTRAL --cross_device_ops=ring | --cross_device_ops
+run CENTRAL --num_packs=2 | --num_packs
 run MIRRORED --num_gpus=3 --cross_device_ops=hierarchical_copy | --cross_device_ops
 run MIRRORED --cross_device_ops=nccl --device=cpu | --cross_device_ops
 run MULTI_WORKER --num_gpus=2 --device=cpu | --num_gpus

@@ -119,7 +119,7 @@ CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
 )
 
 RULES: tuple[FlagRule[RunFacts], ...] = (
-    needs_mode(_REDUCING, lambda mode: mode.reduction is Reduction.CROSS_DEVICE),
+    needs_mode(_REDUCING[:2], lambda mode: mode.reduction is Reduction.CROSS_DEVICE),
     refuse(
         "num_gpus",
         lambda p: p.place.mode.uses_multi_worker_strategy and p.params.device == "cpu",
@@ -141,6 +141,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         lambda p: p.place.mode.uses_multi_worker_strategy,
         lambda p: f"does not work with --variable_update={p.place.mode.name}; use --bytes_per_pack",
     ),
+    needs_mode("num_packs", lambda mode: mode.uses_cross_device_ops),
     refuse(
         "gpu_indices",
         lambda p: p.place.mode.uses_multi_worker_strategy and _gpu_indices_descend(p),
