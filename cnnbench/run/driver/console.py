@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from cnnbench.base.stats import Speed
 from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine
-from cnnbench.base.text import Duration, exact_number, number, percent
+from cnnbench.base.text import (
+    Duration,
+    exact_number,
+    format_interval,
+    milliseconds,
+    number,
+    percent,
+)
 from cnnbench.base.time_series import SeriesShape, SteadyState, StepTimeLevel
 from cnnbench.records.metric import SUMMARY
 from cnnbench.records.run import (
@@ -255,4 +262,4 @@ def _step_name(record: RunRecord, steady: SteadyState, index: int) -> str:
 
 
 def _step_time_change_text(before: StepTimeLevel, after: StepTimeLevel) -> str:
-    return f"from {number(before.seconds * 1e3)} to {number(after.seconds * 1e3)} ms"
+    return f"from {format_interval(before.seconds, after.seconds, milliseconds)} ms"

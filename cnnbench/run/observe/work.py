@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, NamedTuple
 from cnnbench.base.charts import Axis, DistributionRow, RowChart
 from cnnbench.base.charts.draw import FORMATS, render_chart_file
 from cnnbench.base.terminal import align_table, csv_text
-from cnnbench.base.text import format_bytes, number, percent
+from cnnbench.base.text import billions, format_bytes, milliseconds, percent
 from cnnbench.models.declaration import FlopCounts, innermost_scope, scope_flops
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import write_bytes, write_text
@@ -551,12 +551,12 @@ def layer_table(layers: Sequence[Layer], title: str) -> str:
         rows.append(
             [
                 layer.name,
-                number(layer.forward_seconds * 1e3),
-                number(layer.backward_seconds * 1e3),
+                milliseconds(layer.forward_seconds),
+                milliseconds(layer.backward_seconds),
                 percent(layer.seconds / total if total else None),
                 format_bytes(layer.memory_bytes or None),
-                number(layer.flops / 1e9 if layer.flops else None),
-                number(layer.flops / layer.seconds / 1e9 if timed else None),
+                billions(layer.flops or None),
+                billions(layer.flops / layer.seconds if timed else None),
             ]
         )
     return "\n".join([title, _TIMES, "", *align_table(rows)]) + "\n"
@@ -573,8 +573,8 @@ def layer_chart(layers: Sequence[Layer], title: str) -> RowChart:
             low=0.0,
             high=layer.seconds * 1e3,
             box=(0.0, layer.forward_seconds * 1e3),
-            hint=f"{number(layer.forward_seconds * 1e3)} ms forward",
-            text=f"{number(layer.seconds * 1e3)} ms",
+            hint=f"{milliseconds(layer.forward_seconds)} ms forward",
+            text=f"{milliseconds(layer.seconds)} ms",
         )
         for layer in shown
     )
