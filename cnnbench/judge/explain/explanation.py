@@ -389,7 +389,7 @@ def _fact_texts(explanation: Explanation) -> Iterator[str]:
 
 def in_ms(seconds: float) -> str:
     """Converts seconds to text in milliseconds. Times below a microsecond become 0."""
-    return milliseconds(0.0 if abs(seconds) < _SMALLEST else seconds)
+    return milliseconds(0 * seconds if abs(seconds) < _SMALLEST else seconds)
 
 
 def signed_ms(seconds: float) -> str:
