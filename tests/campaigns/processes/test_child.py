@@ -54,7 +54,7 @@ HEARS_NOTHING = """
         (ENDS, PATIENCE, 255, ["err", "out"]),
         (KILLED, PATIENCE, -signal.SIGKILL, []),
         (LEAVES, 1.0, 130, ["good-bye", "ready"]),
-        (HEARS_NOTHING, 0.3, -signal.SIGKILL, []),
+        (HEARS_NOTHING, 1.0, -signal.SIGKILL, []),
     ],
 )
 def test_how_a_child_ends(tmp_path, monkeypatch, code, timeout, status, said):

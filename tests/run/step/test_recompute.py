@@ -68,9 +68,7 @@ def devices_of(mode):
     return (2, 4, 1)[[*OF_ONE_PROCESS].index(mode) % 3]
 
 
-@pytest.mark.parametrize(
-    "mode", slow_if(lambda mode: mode not in short_runs.EVERYDAY_MODES, OF_ONE_PROCESS)
-)
+@pytest.mark.parametrize("mode", slow_if(lambda mode: mode != "parameter_server", OF_ONE_PROCESS))
 def test_every_mode_trains_as_with_stored_values(mode):
     devices = "reduction_to_one_device" if mode == "mirrored_strategy" else None
     flags = {**OF_ONE_PROCESS[mode].needs, "num_gpus": devices_of(mode), "variable_update": mode}
