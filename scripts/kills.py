@@ -301,7 +301,7 @@ class SweepWriter:
         time.sleep(60)
 
     def _records(self) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in self._results.glob("*.json")}
+        return {path.name: path.read_bytes() for path in self._results.glob("*.r*.json")}
 
     def find_problems_after_kill(self, done: int) -> list[str]:
         """Problems that are found after a kill and the next write."""

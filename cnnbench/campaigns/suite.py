@@ -4,7 +4,7 @@ Flag values are taken literally from the file. YAML 1.1 would interpret them: ``
 ``012`` as ten, ``1:30`` as ninety, ``on`` as true.
 
 This module checks the schema, and merges the defaults into the entries.
-`cnnbench.campaigns.sweep` checks the values of flags.
+`cnnbench.campaigns.sweep.plan` checks the values of flags.
 """
 
 from __future__ import annotations

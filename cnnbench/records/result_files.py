@@ -13,6 +13,7 @@ import glob
 import io
 import json
 import os
+import re
 import shlex
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -67,6 +68,12 @@ _NAMES: Mapping[type[RunRecord | AllReduceRecord | Study | Predictions], str] = 
 }
 _KINDS = {kind.kind: kind for kind in _NAMES}
 _WILD = ("*", "?", "[")
+
+JOURNAL = "events.jsonl"
+"""File name of the journal of a campaign."""
+
+SETTINGS = re.compile(r"settings(-.+)?\.json")
+"""Names of the files with the settings of a campaign, which are in the folder of its journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +246,16 @@ def _expand_path(path: str, hidden: bool) -> list[_Found]:
     if not any(c in path for c in _WILD):
         raise PathError(path, "no such file or folder")
     matches = sorted(glob.glob(path, recursive=True), key=natural_key)
+    matches = [match for match in matches if not _is_settings(match)]
     if not matches:
         raise PathError(path, "no file matches this pattern")
     return [file for match in matches for file in _expand_path(match, hidden)]
+
+
+def _is_settings(path: str) -> bool:
+    """Whether a file contains the settings of a campaign, which are no result."""
+    folder, name = os.path.split(path)
+    return bool(SETTINGS.fullmatch(name)) and os.path.exists(os.path.join(folder, JOURNAL))
 
 
 def _find_json_files(folder: str, hidden: bool) -> list[_Found]:
@@ -284,7 +298,7 @@ def _find_json_files(folder: str, hidden: bool) -> list[_Found]:
             path = entry.path
             if os.path.isdir(path) if entry.is_symlink() else entry.is_dir():
                 folders.append(path)
-            elif entry.name.endswith(".json"):
+            elif entry.name.endswith(".json") and not _is_settings(path):
                 if entry.is_file(follow_symlinks=False):
                     files.append((path, place + entry.name))
                 elif os.path.isfile(path) or not os.path.exists(path):

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis, interim_analyses
-from cnnbench.campaigns.ab.pairs import SMALLEST_CHANCE, clear_verdict_probability
-from cnnbench.campaigns.bisect import (
+from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, clear_verdict_probability
+from cnnbench.campaigns.bisect.answers import (
     BAD,
     GOOD,
     SKIP,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cnnbench.campaigns.tune.bench import ALPHA, RACED_SLOWER, CandidateRace, RaceRound
+from cnnbench.campaigns.tune.race import ALPHA, RACED_SLOWER, CandidateRace, RaceRound
 from cnnbench.campaigns.tune.space import Candidate
 from validation.studies import Generator, Study, Sums, all_kept, share_of, surely_above
 

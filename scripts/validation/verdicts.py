@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cnnbench.base.inference import InterimAnalysis, interim_analyses
-from cnnbench.campaigns.ab.pairs import SMALLEST_CHANCE, clear_verdict_probability
+from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, clear_verdict_probability
 from cnnbench.judge.compare import Policy, Samples, Verdict, judge
 from cnnbench.judge.compare.cpu_time import half_of_alpha, joint_judgement
 from validation.studies import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench.campaigns.suite import Suite, load_yaml_file, parse_suite
-from cnnbench.campaigns.sweep import SweepPlan, plan_sweep
+from cnnbench.campaigns.sweep.plan import SweepPlan, plan_sweep
 from cnnbench.records.run import Batch, RunRecord
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0"}

@@ -66,7 +66,7 @@ def test_each_process_has_a_record_and_all_have_a_mean(
     monkeypatch.setenv("COLUMNS", "100")
     started = repeated([100.0, 101.0, 102.0], repeats=3)
     assert [one.log.stem for one in started] == ["r1", "r2", "r3"]
-    assert sorted(path.name for path in (tmp_path / "results").glob("*.json")) == [
+    assert sorted(path.name for path in (tmp_path / "results").glob("r*.json")) == [
         *("r1.json", "r2.json", "r3.json")
     ]
     golden(Path(__file__).parent / "golden" / "repeats.txt", capsys.readouterr().out)
@@ -80,7 +80,7 @@ def test_the_length_is_chosen_by_a_first_process_that_leaves_no_record(
     assert [one.log.stem for one in started] == ["burn-in", "r1", "r2"]
     lengths = [[w for w in one.words if w.startswith("--num_batches=")][-1] for one in started]
     assert lengths == ["--num_batches=10", "--num_batches=50", "--num_batches=50"]
-    assert len(list((tmp_path / "results").glob("*.json"))) == 2
+    assert len(list((tmp_path / "results").glob("r*.json"))) == 2
     assert capsys.readouterr().out.count("\n") >= 4
 
 
@@ -90,7 +90,7 @@ def test_what_was_measured_before_a_failure_is_printed(
     with pytest.raises(BenchmarkError, match=r"r2 .*no good"):
         repeated([100.0, None, 100.0], repeats=3)
     assert "100.0" in capsys.readouterr().out
-    assert {path.stem for path in (tmp_path / "results").glob("*.json")} == {"r1", "r2"}
+    assert {path.stem for path in (tmp_path / "results").glob("r*.json")} == {"r1", "r2"}
 
 
 def test_a_first_process_that_fails_leaves_nothing_to_print(

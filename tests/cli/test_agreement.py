@@ -44,11 +44,12 @@ from cnnbench.base.document import Report, Section
 from cnnbench.base.document.formats import render_report
 from cnnbench.base.document.markdown import report_to_markdown
 from cnnbench.base.terminal import dataclasses_to_csv
-from cnnbench.campaigns import bisect as bisect_session
-from cnnbench.campaigns import strategies as session
-from cnnbench.campaigns import strategies as table
-from cnnbench.campaigns.tune import bench
-from cnnbench.campaigns.tune import session as text
+from cnnbench.campaigns.bisect import history as git_history
+from cnnbench.campaigns.bisect.texts import bisection_text
+from cnnbench.campaigns.strategies import table
+from cnnbench.campaigns.strategies import weights as compared_weights
+from cnnbench.campaigns.tune import final, race
+from cnnbench.campaigns.tune import texts as text
 from cnnbench.cli.commands import ab, bisect, strategies, tune
 from cnnbench.judge.compare import Comparison, Criteria, compare_records
 from cnnbench.judge.compare.comparability import differing_values_text
@@ -166,10 +167,12 @@ def strategies_of(seed: int, folder: Path, make: Any) -> Experiment:
 
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
-        patch.setattr(session, "compare_and_remove_checkpoints", lambda _, of: weights(draw, of))
+        patch.setattr(
+            compared_weights, "compare_and_remove_checkpoints", lambda _, of: weights(draw, of)
+        )
         patch.setattr(strategies, "_print_table", lambda *found: printed.append(found))
         if draw.random() < 0.2:
-            patch.setattr(session, "compare_and_remove_checkpoints", interrupted)
+            patch.setattr(compared_weights, "compare_and_remove_checkpoints", interrupted)
         run(
             *("strategies", "--model=trivial", "--data_name=cifar10", "--device=cpu"),
             *("--num_gpus=2", "--batch_size=2", "--modes=parameter_server,replicated,independent"),
@@ -218,8 +221,10 @@ def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
 
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
-        patch.setattr(text, "compare_and_remove_checkpoints", lambda _, of, name: weights(draw, of))
-        patch.setattr(bench, "MOST_ROUNDS", draw.choice([2, 4]))
+        patch.setattr(
+            final, "compare_and_remove_checkpoints", lambda _, of, name: weights(draw, of)
+        )
+        patch.setattr(race, "MOST_ROUNDS", draw.choice([2, 4]))
         patch.setattr(
             tune, "_write_and_report_outcome", lambda found, *_: printed.append(found) or 0
         )
@@ -551,7 +556,7 @@ def bisect_of(seed: int, folder: Path, make: Any) -> Experiment:
 
     reported: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
-        for owner in (bisect_session, git_repository):
+        for owner in (git_history, git_repository):
             patch.setattr(owner, "git", git)
         patch.setattr(bisect, "_print_result", lambda found, *_: reported.append(found) or 0)
         run(
@@ -563,7 +568,7 @@ def bisect_of(seed: int, folder: Path, make: Any) -> Experiment:
         document: Any = BisectionResult(tuple(found.steps.values()), found.suspects)
         phrases = [f"commit {number}" for number in range(COMMITS)]
         phrases += [*commits(), *(one[:12] for one in commits()), str(repository()), "2023-11-14"]
-        return Experiment.of(found, document, {"table": bisect_session.bisection_text}, phrases)
+        return Experiment.of(found, document, {"table": bisection_text}, phrases)
 
 
 def phrases_of(found: Explanation) -> list[str]:

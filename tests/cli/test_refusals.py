@@ -781,7 +781,7 @@ JOURNALS = {
     "binary": bytes(range(256)),
     "nested": b"[" * 100_000,
     "tuned": f'{{"event": "session", {TIME}, "campaign": "tune"}}\n'.encode(),
-    "damaged": b'{"event": "session", "looks": 7}\n',
+    "damaged": b'{"event": "session", "names": 7}\n',
 }
 """Folders and the journals in them."""
 

@@ -262,7 +262,7 @@ def records(generator: random.Random, folder: Path) -> None:
 def suites(generator: random.Random, folder: Path) -> None:
     """Suites: those that come with cnnbench, with lines and words exchanged."""
     from cnnbench.campaigns.suite import load_yaml_file, parse_suite
-    from cnnbench.campaigns.sweep import plan_sweep
+    from cnnbench.campaigns.sweep.plan import plan_sweep
 
     sources = sorted((ROOT / "configs").glob("*.yaml"))
     lines = generator.choice(sources).read_text().splitlines()[:60]

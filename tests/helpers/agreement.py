@@ -36,7 +36,7 @@ _MARK = re.compile(f"([{chr(_FIRST)}-{chr(_LAST)}]|{_END})")
 
 _RESULTS = ("cnnbench.judge.", "cnnbench.records.profiles", "cnnbench.records.campaigns")
 _RESULTS += ("cnnbench.base.levels", "cnnbench.base.stats", "cnnbench.campaigns.bisect")
-_RESULTS += ("cnnbench.campaigns.tune.session", "cnnbench.campaigns.tune.bench")
+_RESULTS += tuple(f"cnnbench.campaigns.tune.{name}" for name in ("bench", "final", "race"))
 _NO_RESULTS = ("cnnbench.judge.compare.configuration",)
 _MEASURED = ("ProfiledPart", "ProfiledSpan", "ProfiledLayer", "Primitive", "StepProfile")
 """Classes of measurements: what is computed from them begins as a value of a result."""

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from cnnbench.campaigns import bisect
 from cnnbench.campaigns.ab import side as side_flags
+from cnnbench.campaigns.bisect import commits
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes import campaign, identity
 from cnnbench.campaigns.processes.campaign import BenchmarkCommand
@@ -92,7 +92,7 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(side_flags, "run_code", _answer)
         patch.setattr(identity, "source_digest", lambda *_: "0" * 32)
         patch.setattr(facts, "collect", lambda: dict(_MACHINE))
-        for owner in (bisect, sides):
+        for owner in (commits, sides):
             patch.setattr(owner, "worktree", worktree)
         patch.setattr(sides, "resolve_commit", lambda flag, text: text)
         patch.setattr(repository, "read_repository_state", subject)

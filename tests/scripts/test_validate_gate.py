@@ -456,7 +456,7 @@ def test_cpu_time_decides_beside_other_programs(turns):
 
 @pytest.mark.parametrize("level", [races.ALPHA, 0.9])
 def test_races_keep_the_fastest_unless_they_test_at_another_level(level, monkeypatch):
-    monkeypatch.setattr("cnnbench.campaigns.tune.bench.ALPHA", level)
+    monkeypatch.setattr("cnnbench.campaigns.tune.race.ALPHA", level)
     small = replace(races.RACES, tables={"": {(kind,): [(kind, 4)] for kind in races.KINDS}})
     _, (demanded,) = small.run(40, 1)
     assert demanded.met == (level == races.ALPHA), demanded

@@ -10,8 +10,8 @@ import pytest
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.campaigns import strategies
 from cnnbench.campaigns.launch import flags_to_arguments
+from cnnbench.campaigns.strategies.plan import select_strategy_cases
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.params import FLAGS
@@ -208,14 +208,14 @@ def test_a_run_trains_and_its_record_names_mode_and_file():
 
 def test_cnnbench_strategies_measures_it_beside_the_others():
     given = parse_flags((*SMALL, OWN[0]), FLAGS)
-    cases, _ = strategies.select_strategy_cases(given, None, on_gpu=False, weights_steps=2)
+    cases, _ = select_strategy_cases(given, None, on_gpu=False, weights_steps=2)
     own = cases[-1]
     assert own.name == LOCAL_SGD
     assert set(OWN) <= {*flags_to_arguments(own.flags)}
     assert own.apart == "its towers train apart"
     assert "replicated" in [mode.name for mode in cases]
     with pytest.raises(FlagError, match=r"--modes=other: takes one or more of .*local_sgd"):
-        strategies.select_strategy_cases(given, ["other"], on_gpu=False)
+        select_strategy_cases(given, ["other"], on_gpu=False)
 
 
 # Installed entry points -----------------------------------------------------------------------

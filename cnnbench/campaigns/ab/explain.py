@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cnnbench.base.files import read_json
-from cnnbench.campaigns.ab.pairs import AB, EXPLANATION, SIDES
+from cnnbench.campaigns.ab.experiment import AB, EXPLANATION, SIDES
 from cnnbench.campaigns.ab.side import AbSide, has_module, make_process_request
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, run_process
 from cnnbench.campaigns.processes.child import ProcessResult

@@ -50,7 +50,7 @@ def stored_answers(kind: CampaignKind, folder: Path) -> list[tuple[Answer, Secti
     a section with the table that the command printed.
     """
     events = [*Journal(folder / JOURNAL).read()]
-    if kind.last_identity(events) is None:
+    if not kind.is_campaign(events):
         return []
     last = {str(event["title"]): event for event in events if event.get("note") == _ANSWER}
     return [

@@ -551,9 +551,10 @@ class Campaign:
             or not all(results[request.name].lost for request in failed)
         ):
             return False
-        names = dict(zip([request.name for request in batch.requests], batch.sides, strict=True))
+        names = [request.name for request in batch.requests]
+        sides = dict(zip(names, batch.sides, strict=True))
         lost = [
-            KilledProcess(side=names[request.name], how=results[request.name].lost)
+            KilledProcess(side=sides[request.name], how=results[request.name].lost)
             for request in failed
         ]
         lost.sort(key=lambda process: process.side)
@@ -569,7 +570,6 @@ class Campaign:
             for request in batch.requests
             for path in (folder.pending_record_path(request.name), request.command.log)
         }
-        names = [request.name for request in batch.requests]
         folder.journal.add(LOST, pair=batch.name, names=names, lost=encode(lost), again=again)
         if again:
             attempts.append(lost)

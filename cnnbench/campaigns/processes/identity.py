@@ -40,6 +40,48 @@ class CodeChangedError(BenchmarkError):
         return cls(f"the measured code was changed ({code_name}); earlier measurements are kept")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What must be equal when a campaign is resumed, as it is stored.
+
+    Attributes:
+      plans: values that identify the runs of each plan, by the name of the plan and of the value.
+        If a plan exists in only one of two identities, the identities still match.
+      code: commits and digests of the measured code.
+      software: machine, interpreter, libraries and environment variables.
+      policy: other values that determine which processes run and how their results are judged.
+    """
+
+    plans: Mapping[str, Any]
+    code: Mapping[str, Any]
+    software: Mapping[str, Any]
+    policy: Mapping[str, Any]
+
+    def differences(self, now: Identity) -> str:
+        """Describes how a later identity differs, with both values; "" if it matches."""
+        pairs = {
+            f"{flag} of {name}" if name else flag: (self.plans[name], now.plans[name], flag)
+            for name in self.plans
+            if name in now.plans
+            for flag in {**self.plans[name], **now.plans[name]}
+        }
+        for part in ("code", "software", "policy"):
+            before, after = getattr(self, part), getattr(now, part)
+            pairs |= {name: (before, after, name) for name in {**before, **after}}
+        texts = [
+            f"{name} ({_value_text(before, key)}, now {_value_text(after, key)})"
+            for name, (before, after, key) in pairs.items()
+            if before.get(key) != after.get(key)
+        ]
+        return first_few(texts, _NAMED, ", ") if texts else ""
+
+
+def _value_text(values: Mapping[str, Any], name: str) -> str:
+    value = values.get(name)
+    text = _NOT_SET if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _LENGTH else f"{text[: _LENGTH - 3]}..."
+
+
 class ConfigurationIdentity(NamedTuple):
     """The identity of one configuration that a campaign measures: its flags and its code.
 
@@ -68,7 +110,7 @@ class ConfigurationIdentity(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignIdentity:
-    """Everything that must be unchanged when `--resume` continues a campaign.
+    """What a campaign measures: the source of its `Identity`.
 
     Attributes:
       plans: plans by name. If a plan exists in only one of two identities, the identities still
@@ -90,15 +132,15 @@ class CampaignIdentity:
         """
         return self._read_code_state()
 
-    def to_json(self) -> dict[str, Any]:
-        """The identity as JSON values, which `identity_differences` compares."""
+    def values(self) -> Identity:
+        """The identity at the time of the call, with code as in `initial_code_state`."""
         known = environment_identity(self.facts).items()
         software = {name.removeprefix("env_"): value for name, value in known}
         software["interpreter"] = sys.executable
         plans = {name: plan.identity for name, plan in self.plans.items()}
         parts = {"code": self.initial_code_state, "software": software, "policy": self.policy}
-        plan: dict[str, Any] = json.loads(json.dumps(encode({"plans": plans, **parts})))
-        return plan
+        # As after reading: JSON has no tuples.
+        return Identity(**json.loads(json.dumps(encode({"plans": plans, **parts}))))
 
     def raise_if_code_changed(self) -> None:
         """Raises CodeChangedError if the measured code has changed since the first read of
@@ -134,28 +176,3 @@ def identity_values(flags: Mapping[str, Any], /, **more: object) -> dict[str, An
     usual = {spec.name: encode(spec.default) for spec in (*FLAGS, *OBSOLETE)}
     chosen = {n: v for n, v in flags.items() if n not in usual or usual[n] != encode(v)}
     return {**chosen, **more}
-
-
-def identity_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Describes how two identities of a campaign, as JSON values, differ; "" if they match."""
-    pairs = {
-        f"{flag} of {name}" if name else flag: (then["plans"][name], now["plans"][name], flag)
-        for name in then["plans"]
-        if name in now["plans"]
-        for flag in {**then["plans"][name], **now["plans"][name]}
-    }
-    for part in ("code", "software", "policy"):
-        before, after = then[part], now[part]
-        pairs |= {name: (before, after, name) for name in {**before, **after}}
-    texts = [
-        f"{name} ({_value_text(before, key)}, now {_value_text(after, key)})"
-        for name, (before, after, key) in pairs.items()
-        if before.get(key) != after.get(key)
-    ]
-    return first_few(texts, _NAMED, ", ") if texts else ""
-
-
-def _value_text(values: Mapping[str, Any], name: str) -> str:
-    value = values.get(name)
-    text = _NOT_SET if value is None else value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= _LENGTH else f"{text[: _LENGTH - 3]}..."

@@ -21,14 +21,16 @@ from typing import Any, ClassVar
 
 from cnnbench.base.files import parse_json, read_file
 from cnnbench.errors import BenchmarkError, PathError
+from cnnbench.records import result_files
 from cnnbench.records.codec import TIME
 from cnnbench.records.documents import json_document
 from cnnbench.records.files import write_all
 
-JOURNAL = "events.jsonl"
+JOURNAL = result_files.JOURNAL
 """File name of the journal in a results folder."""
 
-SESSION, PROCESS, LOST, NOTE, END = "session", "process", "lost", "note", "end"
+SESSION, PROCESS, LOST, NOTE = "session", "process", "lost", "note"
+ANALYSED, END = "analysed", "end"
 """Kinds of events in a journal; see `JournalEvent`."""
 
 STARTED = "started"
@@ -41,8 +43,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("suite", "stamp", "key", "record", "sha256"), str),
     **dict.fromkeys(("group", "repeat", "pairs"), int),
     **dict.fromkeys(("seconds", "spent"), (int, float)),
-    **dict.fromkeys(("sides", "policy", "question"), dict),
-    **dict.fromkeys(("looks", "verdicts", "metrics", "allowed", "names"), list),
+    "names": list,
+    "rules": dict,
 }
 """Types of the values that commands read, by key."""
 
@@ -53,10 +55,11 @@ class JournalEvent:
     """An event in a campaign's journal: one line. Additional keys depend on the kind of event.
 
     Attributes:
-      event: session (a session begins; contains the identity), process (a process has ended;
-        contains the path and the SHA-256 digest of its record), lost (processes of a batch were
-        killed from outside), note (values that cannot be computed from records, under the name in
-        key note) or end (a session has reached a result).
+      event: session (a session begins; settings.json contains what it measures), process (a
+        process has ended; contains the path and the SHA-256 digest of its record), lost (processes
+        of a batch were killed from outside), note (values that cannot be computed from records,
+        under the name in key note), analysed (the pairs so far were judged, without a clear
+        verdict) or end (a session has reached a result).
       time: time of the event, ISO 8601, UTC.
     """
 

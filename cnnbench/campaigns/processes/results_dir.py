@@ -1,6 +1,7 @@
 """The results directory of a campaign: its layout, its lock, and its files.
 
-Every journal begins with the identity of the campaign (`cnnbench.campaigns.processes.identity`).
+The first session stores its settings in the folder (`cnnbench.campaigns.processes.settings`), and
+every session appends events to its journal (`cnnbench.campaigns.processes.journal`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from cnnbench.base.files import FILE, TemporaryFolder, lock_folder
 from cnnbench.base.terminal import print_warning
-from cnnbench.campaigns.processes.identity import CampaignIdentity, identity_differences
+from cnnbench.campaigns.processes.identity import CampaignIdentity
 from cnnbench.campaigns.processes.journal import (
     JOURNAL,
     LOST,
@@ -29,6 +30,13 @@ from cnnbench.campaigns.processes.journal import (
     is_journal_without_events,
     last_process_events,
     raising_write_errors,
+)
+from cnnbench.campaigns.processes.settings import (
+    Settings,
+    is_settings,
+    is_settings_without_events,
+    load_settings,
+    settings_path,
 )
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.records.files import remove_abandoned_files, write_atomically
@@ -48,6 +56,7 @@ class CampaignKind:
       log, pending: paths of a process's log, and of its record until its whole batch has ended.
         "{}" is replaced by the name of the process.
       subfolders: subfolders to create.
+      settings: class of the settings.
     """
 
     command: str
@@ -56,31 +65,24 @@ class CampaignKind:
     log: str = f"{LOGS}/{{}}.log"
     pending: str = f"{LOGS}/{{}}.pending"
     subfolders: Sequence[str] = ()
+    settings: type[Settings] = Settings
 
     @property
     def no_campaign_text(self) -> str:
         """Error message for --resume if the results folder contains no campaign."""
         return f"contains no {self.noun} of cnnbench {self.command} that can be continued"
 
-    def last_identity(
-        self, events: Iterable[Mapping[str, Any]], suite: str | None = None
-    ) -> dict[str, Any] | None:
-        """The identity of the last campaign in the events of a journal; None if there is none.
-
-        If `suite` is given, only campaigns of this suite are considered.
-        """
-        last = None
-        for event in events:
-            identity = event.get("question") or {}
-            policy = identity.get("policy", event)
-            if event.get("campaign") == self.command and suite in (None, policy.get("suite")):
-                last = identity
-        return last
+    def is_campaign(self, events: Iterable[Mapping[str, Any]]) -> bool:
+        """Whether the events in a journal belong to a campaign of this kind."""
+        return any(event.get("campaign") == self.command for event in events)
 
     def stored_seed(self, folder: str, suite: str | None = None) -> int | None:
-        """The random seed of the last campaign in a folder (see `last_identity`), or None."""
-        events = Journal(Path(folder) / JOURNAL).read()
-        seed = (self.last_identity(events, suite) or {}).get("policy", {}).get("seed")
+        """The random seed of the last campaign in a folder, or None. `suite` is the name of the
+        suite of a sweep.
+        """
+        settings = load_settings(settings_path(Path(folder), suite), Settings)
+        identity = None if settings is None else settings.identity
+        seed = None if identity is None else identity.policy.get("seed")
         return seed if isinstance(seed, int) else None
 
 
@@ -93,9 +95,11 @@ class ResultsFolder:
     Processes write to `unfinished_path` paths outside of the folder; `move_finished` moves their
     files into the folder.
 
-    `add_session_start` adds the event of a session, with the campaign's identity, to the journal.
-    `earlier` contains the events before this session. `within` is the folder of the campaign that
-    contains this folder.
+    `settings` says what is measured; campaigns without settings of their own give their identity.
+    `add_session_start` writes the settings, unless a resumed session has them, and adds the event
+    of a session to the journal. `earlier` contains the events before this session, and
+    `earlier_settings` the settings of a resumed campaign. `within` is the folder of the campaign
+    that contains this folder.
 
     FlagError is raised if the folder cannot be used or is locked, if it is not empty (unless its
     kind is `shared`), or if it contains the journal of a different command. With `resume`,
@@ -108,7 +112,7 @@ class ResultsFolder:
         self,
         kind: CampaignKind,
         folder: str | Path,
-        identity: CampaignIdentity | None = None,
+        settings: Settings | CampaignIdentity | None = None,
         *,
         resume: bool = False,
         within: ResultsFolder | None = None,
@@ -117,9 +121,13 @@ class ResultsFolder:
         self.folder = Path(folder)
         self.journal = Journal(self.folder / JOURNAL, self.raise_if_replaced)
         self._within = within
-        self.identity = identity
+        if isinstance(settings, CampaignIdentity):
+            settings = Settings(campaign=kind.command, identity=settings.values())
+        self.settings = settings
         self.resume = resume
-        if resume and identity is not None and not kind.shared and not self.folder.is_dir():
+        self.earlier_settings: Settings | None = None
+        is_whole = settings is not None and settings.identity is not None
+        if resume and is_whole and not kind.shared and not self.folder.is_dir():
             raise self._results_flag_error(kind.no_campaign_text)
         if within is not None:
             within.raise_if_replaced()
@@ -143,9 +151,12 @@ class ResultsFolder:
                 if JOURNAL in there:
                     self._refuse_journal_of_other_command()
                 self._groups = max([event.get("group", 0) for event in self.earlier], default=0)
-                if resume and identity is not None:
-                    self._refuse_other_campaign(identity)
+                path = settings_path(self.folder, self._suite)
+                if not resume and path.exists() and not is_settings(path):
+                    reason = f"{path.name} in it is not of cnnbench; name another folder"
+                    raise self._results_flag_error(reason)
                 if resume:
+                    self._load_earlier_settings()
                     check_records(self.folder, self.earlier, kind.pending)
                 remove_abandoned_files(self.folder)
                 for name in kind.subfolders:
@@ -173,11 +184,15 @@ class ResultsFolder:
         )
 
     def add_session_start(self, **facts: object) -> None:
-        """Adds an event to the journal that says that this session begins, with the campaign's
-        identity.
+        """Adds an event to the journal that says that this session begins. The first session also
+        writes the settings.
         """
-        asked = {} if self.identity is None else {"question": self.identity.to_json()}
-        self.journal.add(SESSION, campaign=self.kind.command, **asked, **facts)
+        then = self.earlier_settings
+        settings = self.settings if then is None else then.with_plans_of(self.settings)
+        if settings is not None and settings != then:
+            data = settings.to_json().encode("ascii")
+            self.write(settings_path(self.folder, self._suite), data)
+        self.journal.add(SESSION, campaign=self.kind.command, **facts)
 
     def add_journal_note(self, name: str, /, **facts: object) -> None:
         """Adds values to the journal under a name. Use it for values that cannot be computed from
@@ -192,21 +207,27 @@ class ResultsFolder:
     def _results_flag_error(self, reason: str) -> FlagError:
         return FlagError("results", str(self.folder), reason)
 
-    def _refuse_other_campaign(self, identity: CampaignIdentity) -> None:
-        now, kind = identity.to_json(), self.kind
-        earlier_identity = kind.last_identity(self.earlier, now["policy"].get("suite"))
-        if earlier_identity is None and kind.shared:
+    @property
+    def _suite(self) -> object:
+        identity = None if self.settings is None else self.settings.identity
+        return None if identity is None else identity.policy.get("suite")
+
+    def _load_earlier_settings(self) -> None:
+        """Reads the settings of the campaign that is resumed, and compares its identity."""
+        now, kind = self.settings, self.kind
+        then = load_settings(settings_path(self.folder, self._suite), kind.settings)
+        self.earlier_settings = then
+        if now is None or now.identity is None or (then is None and kind.shared):
             return
-        if not earlier_identity:
+        if then is None or then.identity is None:
             raise self._results_flag_error(kind.no_campaign_text)
-        if differ := identity_differences(earlier_identity, now):
+        if differ := then.identity.differences(now.identity):
             reason = f"the {kind.noun} in it differs in {differ}; name another folder"
             raise self._results_flag_error(reason)
 
     def _refuse_journal_of_other_command(self) -> None:
-        command = self.kind.command
-        if command not in {event.get("campaign") for event in self.earlier}:
-            reason = f"{JOURNAL} in it is not a journal of cnnbench {command}"
+        if not self.kind.is_campaign(self.earlier):
+            reason = f"{JOURNAL} in it is not a journal of cnnbench {self.kind.command}"
             raise self._results_flag_error(f"{reason}; name another folder")
 
     def log_path(self, name: str) -> Path:
@@ -305,10 +326,11 @@ class ResultsFolder:
 
 
 def is_lock_or_empty_folder(path: Path) -> bool:
-    """Whether a path is a lock file, a journal without events, or a folder that contains only such
-    files and folders, as a command leaves them if it ends before its journal has an event.
+    """Whether a path is a lock file, a journal or settings without events, or a folder that
+    contains only such files and folders, as a command leaves them if it ends before its journal has
+    an event.
     """
-    if path.name == FILE or is_journal_without_events(path):
+    if path.name == FILE or is_journal_without_events(path) or is_settings_without_events(path):
         return True
     is_folder = path.is_dir() and not path.is_symlink()
     return is_folder and all(map(is_lock_or_empty_folder, path.iterdir()))

@@ -15,6 +15,15 @@ from cnnbench.base.inference import ANALYSIS_STEP
 from cnnbench.base.interrupts import was_interrupted
 from cnnbench.base.terminal import ChildProcessReporter, print_notice, print_result, print_warning
 from cnnbench.base.text import count_text, format_duration
+from cnnbench.campaigns.ab.experiment import (
+    AB,
+    PROFILES,
+    Experiment,
+    ExperimentState,
+    confirmation_folder,
+    find_experiment,
+    load_complete_pairs,
+)
 from cnnbench.campaigns.ab.explain import (
     PROFILES_OF_SIDES,
     AbProfiler,
@@ -22,23 +31,14 @@ from cnnbench.campaigns.ab.explain import (
     explain_or_notice,
 )
 from cnnbench.campaigns.ab.lengths import LONGEST, SHORTEST
-from cnnbench.campaigns.ab.pairs import (
-    AB,
-    PROFILES,
-    ExperimentRunner,
-    ExperimentSettings,
-    ExperimentState,
-    confirmation_folder,
-    find_experiment,
-    load_complete_pairs,
-)
+from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.side import LENGTHS, AbSide, choose_time_slice_seconds
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, CodeChangedError
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import choose_format, results_folder_or_default, sides
-from cnnbench.cli.commands.judging import JudgingFlags
+from cnnbench.cli.commands.judging import JudgingFlags, parse_fail_on
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.cli.commands.sides import estimate_pairs_for_verdict, resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
@@ -52,6 +52,7 @@ from cnnbench.judge.report.renderers import render
 from cnnbench.machine import facts
 from cnnbench.records.files import write_text
 from cnnbench.records.profiles import Explanation
+from cnnbench.records.run import RunRecord
 
 _ABOUT = """\
 Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH A AND B]
@@ -175,27 +176,22 @@ CommandLineFactory: TypeAlias = Callable[..., str]
 def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
     """Runs an experiment that compares A and B. After a UsageError, nothing has been run.
 
-    `cnnbench gate` passes `gate_command`, see `ExperimentSettings`. The experiment of a gate also
+    `cnnbench gate` passes `gate_command`, see `Experiment`. The experiment of a gate also
     writes the comparison to files in the parent of its folder, even if it is continued.
     """
     values, common = _parse_flags(argv)
-    command = sides.replace_flags(argv, _SPECS, sides.VARIABLES)
+    command: Sequence[str] = sides.replace_flags(argv, _SPECS, sides.VARIABLES)
     earlier = None
     if values.get("resume"):
-        earlier = _experiment_to_resume(values, common)
-        command = earlier.last_session_settings["command"]
-        then, common = _parse_flags(command)
-        values = {**then, "pairs": _maximum_pairs_to_resume(earlier), **values}
-        there = len(load_complete_pairs(earlier.folder))
-        if values["pairs"] < there:
-            reason = f"{values['results']} has {count_text(there, 'pair', 'pairs')} already"
-            raise FlagError("pairs", values["pairs"], reason)
-        if earlier.has_clear_verdict:
-            values["pairs"] = earlier.most_pairs_of_last_session
+        earlier = _experiment_to_resume(values)
+        command = earlier.experiment.command
+        values, common = _flags_to_resume(earlier, values, common)
     options = AbFlags(**choose_format(values, specs_of(AbFlags)))
     options.check_values()
     # An experiment uses the rules that were valid when it began.
-    rules = options.load_rules() if earlier is None else options.with_accept(earlier.rules)
+    rules = (
+        options.load_rules() if earlier is None else options.with_accept(earlier.experiment.rules)
+    )
     for name in ("b", "b_python", "b_checkout", "b_env") if options.aa else ():
         if name in values:
             value = "..." if name in sides.VARIABLES else values[name]
@@ -206,11 +202,20 @@ def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
     names = "aa" if options.aa else "ab"
     with sides.make_sides(options, options.multi_process_layout, common, names) as both:
         campaign = Campaign(reporter, facts.collect(), options.cool_down)
-        experiment = _make_experiment(options, both, campaign, command, earlier, rules)
-        if earlier is not None:
-            gate_command = earlier.gate_command
-        experiment = replace(experiment, gate_command=tuple(gate_command))
-        return _run_experiment(experiment, options, campaign, argv)
+        checked, aa = _check_sides(both, options, reporter)
+        if earlier is None:
+            experiment = _make_experiment(options, checked, campaign, command, rules)
+            experiment = replace(experiment, gate_command=tuple(gate_command))
+        else:  # Only what belongs to one session may differ.
+            experiment = replace(
+                earlier.experiment,
+                most_pairs=options.pairs,
+                fail_on=parse_fail_on(options.fail_on),
+                rules=rules,
+            )
+        campaign.identity = _campaign_identity(checked, campaign.facts)
+        experiment = replace(experiment, identity=campaign.identity.values())
+        return _run_experiment(experiment, checked, aa, options, campaign, argv)
 
 
 def _parse_flags(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
@@ -223,37 +228,50 @@ def _parse_flags(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]
     return values, common
 
 
-def _experiment_to_resume(values: dict[str, Any], common: Sequence[str]) -> ExperimentState:
-    """Reads the state of the experiment that --resume continues.
+def _experiment_to_resume(values: Mapping[str, Any]) -> ExperimentState:
+    """Reads the state of the experiment that --resume continues. FlagError if there is none."""
+    folder = results_folder_or_default(values.get("results"), "ab", resume=True)
+    state = find_experiment(Path(folder))
+    if state is None or not state.experiment.command:
+        raise FlagError("results", folder, AB.no_campaign_text)
+    return state
+
+
+def _flags_to_resume(
+    earlier: ExperimentState, values: dict[str, Any], common: Sequence[str]
+) -> tuple[dict[str, Any], Sequence[str]]:
+    """Adds the flags with which the experiment began to the flags of this session.
 
     Raises FlagError if the experiment cannot be continued or has different flags.
     """
-    folder = results_folder_or_default(values.get("results"), "ab", resume=True)
-    state = find_experiment(Path(folder))
-    if state is None or not state.last_session_settings["command"]:
-        raise FlagError("results", folder, AB.no_campaign_text)
-    then, common_then = _parse_flags(state.last_session_settings["command"])
-    usual, other = vars(AbFlags()), f"differs from the experiment in {folder}; leave it out, or "
-    other += "name another folder"
+    then, common_then = _parse_flags(earlier.experiment.command)
+    usual, folder = vars(AbFlags()), earlier.folder
+    other = f"differs from the experiment in {folder}; leave it out, or name another folder"
     for name, value in values.items():
         if name not in _OF_ONE_SESSION and value != then.get(name, usual[name]):
             raise FlagError(name, value, other)
     if common and common != common_then:
         raise UsageError(f"{shlex.join(common)!r} after -- {other}")
-    once = then.get("aa") or not then.get("sequential", True)
-    confirms = state.has_clear_verdict and {**then, **values}.get("confirm")
-    if state.past_analyses and once and not confirms:
+    confirms = earlier.has_clear_verdict and {**then, **values}.get("confirm")
+    if earlier.past_analyses and not (earlier.experiment.sequential or confirms):
         reason = (
             f"the experiment in {folder} is judged once (--nosequential, --aa): begin a new one"
         )
         raise FlagError("resume", "true", reason)
     for side, own in AbFlags(**values).environment_variables.items():
-        had = state.last_session_settings["sides"][side]["variables"]
+        had = getattr(earlier.experiment, side).variables
         if set(had) != set(own):
             wanted = " ".join(f"--{side}_env={name}=..." for name in had) or "none"
             reason = f"must name the variables of the experiment in {folder}, whose values are not "
             raise FlagError(f"{side}_env", " ".join(own) or "none", f"{reason}stored: {wanted}")
-    return state
+    values = {**then, "pairs": _maximum_pairs_to_resume(earlier), **values}
+    there = len(load_complete_pairs(folder))
+    if values["pairs"] < there:
+        reason = f"{folder} has {count_text(there, 'pair', 'pairs')} already"
+        raise FlagError("pairs", values["pairs"], reason)
+    if earlier.has_clear_verdict:
+        values["pairs"] = earlier.most_pairs_of_last_session
+    return values, common_then
 
 
 def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
@@ -266,72 +284,71 @@ def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
     return min(max(enough, there + ANALYSIS_STEP), sides.MOST_PAIRS)
 
 
-def _make_experiment(
-    options: AbFlags,
-    both: Mapping[str, AbSide],
-    campaign: Campaign,
-    command: Sequence[str],
-    earlier: ExperimentState | None,
-    rules: Rules,
-) -> ExperimentSettings:
-    """Checks A and B, and creates the experiment that the flags describe.
-
-    `command` leaves out environment variables, because they may be secrets.
+def _check_sides(
+    both: Mapping[str, AbSide], options: AbFlags, reporter: ChildProcessReporter
+) -> tuple[dict[str, AbSide], tuple[RunRecord, ...] | None]:
+    """Resolves the flags of A and B, and refuses sides that cannot be compared. Also returns the
+    runs in --baseline_aa.
     """
-    checked = sides.resolve_flags_of_sides(both, campaign.reporter)
+    checked = sides.resolve_flags_of_sides(both, reporter)
     for name, side in checked.items():
         # In an A/A measurement, the runs of A and of B are all labelled as A.
         labelled = replace(side.measured_code(), side="a" if options.aa else name)
         checked[name] = replace(side, subject=labelled)
     loaded = options.load_aa_records(include_reductions=False)
-    check_fact_names(options.allowed_differences, () if loaded is None else loaded.records)
+    aa = None if loaded is None else loaded.records
+    check_fact_names(options.allowed_differences, aa or ())
     if not options.aa:
         sides.refuse_equal_sides(checked, ", or measure one of them twice with --aa")
-    if earlier is None:
-        seed = options.resolve_seed(AB, "")
-        in_turn = choose_time_slice_seconds(options.pairing, checked, campaign.reporter)
-    else:
-        seed, in_turn = (
-            earlier.last_session_settings["seed"],
-            earlier.last_session_settings["turn_seconds"],
-        )
-    has_length = any(LENGTHS & side.given_flags.keys() for side in checked.values())
-    return ExperimentSettings(
-        sides=checked,
-        command=command,
+    return checked, aa
+
+
+def _make_experiment(
+    options: AbFlags,
+    both: Mapping[str, AbSide],
+    campaign: Campaign,
+    command: Sequence[str],
+    rules: Rules,
+) -> Experiment:
+    """Creates the experiment that the flags describe.
+
+    `command` leaves out environment variables, because they may be secrets.
+    """
+    has_length = any(LENGTHS & side.given_flags.keys() for side in both.values())
+    experiment = Experiment(
+        command=tuple(command),
+        seed=options.resolve_seed(AB, ""),
+        most_pairs=options.pairs,
+        sequential=options.sequential and not options.aa,
         burn_in=options.burn_in,
         cool_down=options.cool_down,
         timeout=options.timeout,
+        turn_seconds=choose_time_slice_seconds(options.pairing, both, campaign.reporter),
         timed_seconds=0.0 if has_length else options.seconds,
-        criteria=options.criteria(rules),
-        aa=None if loaded is None else loaded.records,
         is_aa=options.aa,
-        most_pairs=options.pairs,
-        earlier=earlier,
-        sequential=options.sequential and not options.aa,
-        seed=seed,
-        turn_seconds=in_turn,
     )
+    return experiment.with_criteria(options.criteria(rules)).with_sides(both)
 
 
 def _run_experiment(
-    experiment: ExperimentSettings,
+    experiment: Experiment,
+    both: Mapping[str, AbSide],
+    aa: tuple[RunRecord, ...] | None,
     options: AbFlags,
     campaign: Campaign,
     argv: Sequence[str],
 ) -> int:
     reporter = campaign.reporter
-    _warn_of_few_pairs(experiment, options)
     folder = results_folder_or_default(options.results, "ab")
-    campaign.identity = _campaign_identity(experiment, campaign.facts)
-    with ResultsFolder(AB, folder, campaign.identity, resume=options.resume) as results:
-        for side, side_plan in experiment.sides.items():
+    with ResultsFolder(AB, folder, experiment, resume=options.resume) as results:
+        for side, side_plan in both.items():
             reporter.notice(f"{side.upper()} {side_plan.description()}")
+        runner = ExperimentRunner(experiment, both, results, campaign, aa)
+        _warn_of_few_pairs(runner)
         reporter.notice(
-            f"at most {experiment.pairs_at_last_analysis} pairs, seed {experiment.seed}, in "
+            f"at most {runner.pairs_at_last_analysis} pairs, seed {experiment.seed}, in "
             f"{results.folder}"
         )
-        runner = ExperimentRunner(experiment, results, campaign)
         campaign.run_requests(runner.requests())
         judged = runner.comparison
         if options.confirm and runner.is_judged:
@@ -339,7 +356,7 @@ def _run_experiment(
         explanation = None
         is_complete = runner.is_judged and not (runner.failure or runner.interrupted)
         if is_complete and _should_explain(judged, options):
-            profiled = partial(_explain_by_profiles, experiment, results, reporter)
+            profiled = partial(_explain_by_profiles, runner)
             explained = partial(explain_once, results, profiled)
             explanation = explain_or_notice(explained, "verdict", reporter.notice)
             runner.interrupted = was_interrupted()
@@ -375,7 +392,7 @@ def _report_comparison(
     if runner.failure:
         reporter.error(f"{runner.failure}; see {results.log_path('*')}")
     if options.aa and not runner.failure:
-        for line in _aa_spread_lines(runner.comparison, runner.experiment.criteria.policy):
+        for line in _aa_spread_lines(runner.comparison, runner.experiment.policy):
             reporter.notice(line)
         reporter.notice(
             "to use this A/A experiment in a comparison: cnnbench compare BASE NEW "
@@ -392,14 +409,13 @@ def _report_comparison(
         reporter.notice(f"{purpose}{time}: {next_step}")
 
 
-def _warn_of_few_pairs(experiment: ExperimentSettings, options: AbFlags) -> None:
+def _warn_of_few_pairs(runner: ExperimentRunner) -> None:
     """Prints a warning if the number of pairs in an experiment is too small for a verdict."""
-    policy, share = experiment.criteria.policy, experiment.smallest_alpha_share
-    needed = processes_needed(policy, paired=True, share=share)
-    if experiment.pairs_at_last_analysis >= needed or options.aa:
-        return
-    text = f"a verdict needs at least {needed} pairs, not {experiment.pairs_at_last_analysis}"
-    print_warning(text, "pairs")
+    experiment, most = runner.experiment, runner.pairs_at_last_analysis
+    share = experiment.smallest_alpha_share
+    needed = processes_needed(experiment.policy, paired=True, share=share)
+    if most < needed and not experiment.is_aa:
+        print_warning(f"a verdict needs at least {needed} pairs, not {most}", "pairs")
 
 
 def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFlags) -> Comparison:
@@ -416,17 +432,17 @@ def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFl
     place = confirmation_folder(runner.results.folder, number)
     second = replace(
         first,
-        criteria=replace(first.criteria, metrics=metrics),
+        identity=None,
+        command=(),
+        metrics=tuple(metrics),
         most_pairs=number,
-        earlier=find_experiment(place),
         # The orders of A and B must differ from the orders in the first experiment.
         seed=first.seed + number,
-        command=(),
     )
     text = f"measuring {' and '.join(metrics)} again, at most {number} pairs, in {place}"
     campaign.reporter.notice(text)
-    with ResultsFolder(AB, place, resume=True, within=runner.results) as results:
-        confirming = ExperimentRunner(second, results, campaign)
+    with ResultsFolder(AB, place, second, resume=True, within=runner.results) as results:
+        confirming = ExperimentRunner(second, runner.sides, results, campaign, runner.aa)
         try:
             campaign.run_requests(confirming.requests())
         except CodeChangedError as error:
@@ -459,7 +475,7 @@ def _next_command_for_verdict(
     if runner.interrupted:
         if state is not None and state.has_clear_verdict:
             return resume_command(state, None, variables), 0
-        enough = max(runner.experiment.pairs_at_last_analysis, enough)
+        enough = max(runner.pairs_at_last_analysis, enough)
         if state is None or not state.is_resumable:
             return "", 0
     if not enough:
@@ -480,16 +496,13 @@ def write_gate_reports(folder: Path, comparison: Comparison, *others: str) -> No
     print_notice(f"results in {folder}: {', '.join([*_REPORTS, *others])}")
 
 
-def _campaign_identity(
-    experiment: ExperimentSettings, facts: Mapping[str, Any]
-) -> CampaignIdentity:
+def _campaign_identity(both: Mapping[str, AbSide], facts: Mapping[str, Any]) -> CampaignIdentity:
     """The identity that a resumed experiment must match. The code must not change during a run."""
-    sides = experiment.sides
     return CampaignIdentity(
-        plans={name: side.identity() for name, side in sides.items()},
+        plans={name: side.identity() for name, side in both.items()},
         facts=facts,
-        policy={"name": "pairs", "seed": experiment.seed, **experiment.criteria.policy.constants},
-        own=any(side.is_this_cnnbench for side in sides.values()),
+        policy={},
+        own=any(side.is_this_cnnbench for side in both.values()),
     )
 
 
@@ -503,15 +516,14 @@ def _should_explain(comparison: Comparison, options: AbFlags) -> bool:
     return bool(verdicts & {Verdict.SLOWER, Verdict.FASTER})
 
 
-def _explain_by_profiles(
-    experiment: ExperimentSettings, results: ResultsFolder, reporter: ChildProcessReporter
-) -> Explanation:
+def _explain_by_profiles(runner: ExperimentRunner) -> Explanation:
     """Explains the difference by profiles, which are stored in a subfolder of the results."""
-    campaign = Campaign(reporter, cool_down=experiment.cool_down)
+    experiment, results = runner.experiment, runner.results
+    campaign = Campaign(runner.campaign.reporter, cool_down=experiment.cool_down)
     place = results.folder / PROFILES
     with ResultsFolder(PROFILES_OF_SIDES, place, resume=True, within=results) as folder:
         return AbProfiler(
-            sides=experiment.sides,
+            sides=runner.sides,
             results=folder,
             campaign=campaign,
             timeout=experiment.timeout,
@@ -537,15 +549,15 @@ def _command_to_judge_again(runner: ExperimentRunner, options: AbFlags) -> list[
     """The `cnnbench compare` command that gives the same verdict from the saved records."""
     experiment, folder = runner.experiment, runner.results.folder
     records = [run for entry in runner.comparison.entries for run in (*entry.base, *entry.new)]
-    allowed = dict.fromkeys(experiment.allowed_differences)
+    allowed = dict.fromkeys(experiment.allow_different)
     names = [name for name in allowed if name not in unknown_fact_names(allowed, records)]
-    usual, criteria, policy = Policy(), experiment.criteria, experiment.criteria.policy
+    usual, policy = Policy(), experiment.policy
     flags: dict[str, object] = {
         "alpha": None if policy.alpha == usual.alpha else repr(policy.alpha),
         "threshold": repr(options.threshold) if policy.threshold != usual.threshold else "",
         "allow_different": ",".join(names),
         "baseline_aa": options.baseline_aa,
-        "metrics": ",".join(criteria.metrics or ()),
+        "metrics": ",".join(experiment.metrics or ()),
         "fail_on": ",".join(options.fail_on or ()),
         "rules": options.rules,
         "accept": options.accept,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from cnnbench.base import plugins
 from cnnbench.base.terminal import ChildProcessReporter
+from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.explain import explain_or_notice
 from cnnbench.campaigns.ab.lengths import LONGEST, SHORTEST
-from cnnbench.campaigns.ab.pairs import ExperimentSettings
 from cnnbench.campaigns.ab.side import (
     LENGTHS,
     RESERVED,
@@ -21,19 +21,15 @@ from cnnbench.campaigns.ab.side import (
     check_flags_of_commit,
     refuse_flags,
 )
-from cnnbench.campaigns.bisect import (
-    BISECT,
-    Bisection,
-    BisectionSettings,
-    CommitBenchmark,
+from cnnbench.campaigns.bisect.answers import follow_up_pairs, no_difference_reason
+from cnnbench.campaigns.bisect.commits import BISECT, BisectionSettings, CommitBenchmark
+from cnnbench.campaigns.bisect.history import (
     GitHistory,
-    bisection_text,
     find_repository_root,
-    follow_up_pairs,
     good_and_bad_hashes,
-    no_difference_reason,
-    store_result,
 )
+from cnnbench.campaigns.bisect.search import Bisection
+from cnnbench.campaigns.bisect.texts import bisection_text, store_result
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, ConfigurationIdentity
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
@@ -42,7 +38,6 @@ from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
-from cnnbench.judge.compare import Criteria
 from cnnbench.judge.compare.estimate import Verdict
 from cnnbench.judge.explain.explanation import terminal_text
 from cnnbench.judge.metrics import THROUGHPUT
@@ -171,17 +166,14 @@ def _make_bisection_settings(
         bad=bad,
         side=side,
         build=options.build,
-        experiment=ExperimentSettings(
-            sides={},
+        experiment=Experiment(
             most_pairs=options.pairs,
             seed=options.resolve_seed(BISECT, options.results),
             burn_in=options.burn_in,
             timed_seconds=seconds,
             timeout=options.timeout,
-            criteria=Criteria(
-                policy=JudgingFlags(threshold=options.threshold, alpha=options.alpha).policy,
-                metrics=(THROUGHPUT.name,),
-            ),
+            policy=JudgingFlags(threshold=options.threshold, alpha=options.alpha).policy,
+            metrics=(THROUGHPUT.name,),
         ),
         most_pairs=max(options.pairs, options.most_pairs),
         pairing=options.pairing,
@@ -199,7 +191,7 @@ def _run_bisection(
         "first_parent": options.first_parent,
         "seed": setting.experiment.seed,
         "seconds": setting.experiment.timed_seconds,
-        **setting.experiment.criteria.policy.constants,
+        **setting.experiment.policy.constants,
     }
     plans = {"": setting.side.identity()._replace(config=None)}
     # Plug-ins with absolute paths do not belong to the commits, so their code must not change.

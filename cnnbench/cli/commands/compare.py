@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from cnnbench.base.terminal import print_notice
-from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState
+from cnnbench.campaigns.ab.experiment import SIDES, ExperimentState
 from cnnbench.cli.commands import choose_format, declare_quiet_flag
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
@@ -23,7 +23,7 @@ from cnnbench.cli.commands.sides import (
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.judge.compare import Comparison, compare_records
+from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, compare_records
 from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.configuration import records_to_measurements
 from cnnbench.judge.compare.result import with_second_experiment
@@ -99,7 +99,8 @@ def _compare_confirmation(
 
     The flags for the first experiment apply, except the metrics.
     """
-    own = replace(options, metrics=",".join(second.last_session_settings["metrics"]))
+    metrics = second.experiment.metrics or DEFAULT_METRICS
+    own = replace(options, metrics=",".join(metrics))
     return _compare_files([str(second.folder / side) for side in SIDES], own, second, rules)
 
 

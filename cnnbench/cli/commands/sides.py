@@ -17,7 +17,7 @@ from cnnbench.base import text as labels
 from cnnbench.base.inference import AnalysisSchedule
 from cnnbench.base.job import split_hosts
 from cnnbench.base.terminal import ChildProcessReporter, print_notice
-from cnnbench.campaigns.ab.pairs import SIDES, ExperimentState, find_experiment
+from cnnbench.campaigns.ab.experiment import SIDES, ExperimentState, find_experiment
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
 from cnnbench.campaigns.ab.side import (
     RESERVED,
@@ -422,7 +422,7 @@ def resume_command(
         f"--{side}_env="
         + mask_variable_value(name + "=" + (variables or {}).get(side, {}).get(name, "..."))
         for side in SIDES
-        for name in earlier.last_session_settings["sides"][side]["variables"]
+        for name in getattr(earlier.experiment, side).variables
     ]
     return shlex.join(["cnnbench", command, *flags, *own])
 

@@ -10,17 +10,16 @@ from typing import Any
 
 from cnnbench.base.interrupts import converting_errors_to_interrupts
 from cnnbench.base.terminal import ChildProcessReporter, dataclasses_to_csv
-from cnnbench.campaigns import strategies
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.strategies import (
+from cnnbench.campaigns.strategies import table, weights
+from cnnbench.campaigns.strategies.plan import StrategyCase, select_strategy_cases
+from cnnbench.campaigns.strategies.session import (
     STRATEGIES,
     StrategiesSession,
-    StrategyCase,
     campaign_identity,
-    select_strategy_cases,
-    weights_tolerance,
 )
+from cnnbench.campaigns.strategies.weights import weights_tolerance
 from cnnbench.cli.commands import (
     OutputKinds,
     PlotFlags,
@@ -143,18 +142,18 @@ def _measure_modes(
         try:
             with sides.printing_resume_command(reporter, again), converting_errors_to_interrupts():
                 campaign.run_requests(session.requests(options.rounds, seed, options.timeout))
-                known = strategies.stored_weight_distances(folder)
+                known = weights.stored_weight_distances(folder)
                 if known is None and len(session.checkpoints) > 1:
                     reporter.notice(f"comparing the weights of {len(session.checkpoints)} modes")
                 if known is None:
-                    known = strategies.compare_and_remove_checkpoints(folder, session.checkpoints)
+                    known = weights.compare_and_remove_checkpoints(folder, session.checkpoints)
                 distances = known
         except (KeyboardInterrupt, BenchmarkError) as error:
             if not any(session.records.values()):
                 raise
             ended_early = error
         end = None if ended_early is None else str(ended_early) or "interrupted"
-        document = strategies.strategies_document(
+        document = table.strategies_document(
             session,
             distances,
             tolerance,
@@ -168,14 +167,14 @@ def _measure_modes(
         folder.write(folder.folder / "strategies.json", document.to_json().encode("ascii"))
     if ended_early is not None:
         raise ended_early
-    return ExitCode.FAILED if strategies.has_failures(document.rows) else ExitCode.OK
+    return ExitCode.FAILED if table.has_failures(document.rows) else ExitCode.OK
 
 
 def _print_table(
     document: StrategiesDocument, cases: Sequence[StrategyCase], options: StrategiesFlags
 ) -> None:
     texts = {
-        "table": lambda: strategies.table_text(document, cases),
+        "table": lambda: table.table_text(document, cases),
         "csv": lambda: dataclasses_to_csv(StrategyRow, document.rows),
         "json": document.to_json,
     }

@@ -26,17 +26,11 @@ from cnnbench.campaigns.suite import (
     parse_suite,
     shipped_suites,
 )
-from cnnbench.campaigns.sweep import (
-    SWEEP,
-    Sweep,
-    SweepItem,
-    SweepPlan,
-    command_of_item,
+from cnnbench.campaigns.sweep.plan import SweepItem, SweepPlan, ordered_items, plan_sweep
+from cnnbench.campaigns.sweep.run import SWEEP, Sweep, command_of_item, duration_text
+from cnnbench.campaigns.sweep.summary import (
     detection_advice,
-    duration_text,
     exit_code,
-    ordered_items,
-    plan_sweep,
     store_summary,
     summary_rows,
     table_text,

@@ -16,9 +16,9 @@ from cnnbench.campaigns.ab.side import RESERVED, decide_interleaving
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, configuration_identity
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.tune import session
+from cnnbench.campaigns.tune import texts
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, SearchSettings
-from cnnbench.campaigns.tune.session import candidates_text, gains_chart, search_requests
+from cnnbench.campaigns.tune.search import search_requests
 from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, default_groups, read_groups
 from cnnbench.cli.commands import (
     OutputKinds,
@@ -170,7 +170,7 @@ def main(argv: Sequence[str]) -> int:
     reporter = ChildProcessReporter(sys.stderr)
     settings = _make_search_settings(options, run_flags, facts, argv)
     if options.list:
-        write_or_print_output(options.output, candidates_text(settings.space, settings.first))
+        write_or_print_output(options.output, texts.candidates_text(settings.space, settings.first))
         return ExitCode.OK
     return _run_search(settings, options, facts, reporter, argv)
 
@@ -287,7 +287,7 @@ def _run_search(
     config = settings.first.resolved.config
     towers = options.workers * int(config["num_gpus"])
     title = f"{config['model']} on {count_text(towers, 'device', 'devices')}"
-    draw = partial(gains_chart, search, settings.first, title)
+    draw = partial(texts.gains_chart, search, settings.first, title)
     return _write_and_report_outcome(outcome, options, reporter, draw, title)
 
 
@@ -299,16 +299,16 @@ def _write_and_report_outcome(
     title: str,
 ) -> int:
     if options.write_flagfile is not None:
-        write_text("write_flagfile", options.write_flagfile, session.flag_file_text(outcome))
-        if variables := session.command_variables(outcome):
+        write_text("write_flagfile", options.write_flagfile, texts.flag_file_text(outcome))
+        if variables := texts.command_variables(outcome):
             reporter.notice(
                 f"{options.write_flagfile} contains only flags; also set the environment: "
                 f"export {' '.join(variables)}"
             )
     options.write_output(
         {
-            "table": lambda: session.table_text(outcome),
-            "csv": lambda: session.candidates_csv(outcome),
+            "table": lambda: texts.table_text(outcome),
+            "csv": lambda: texts.candidates_csv(outcome),
             "json": outcome.to_json,
         },
         draw,

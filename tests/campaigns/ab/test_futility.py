@@ -7,7 +7,7 @@ import math
 import pytest
 
 from cnnbench.base.inference import InterimAnalysis
-from cnnbench.campaigns.ab.pairs import clear_verdict_probability
+from cnnbench.campaigns.ab.futility import clear_verdict_probability
 from cnnbench.judge.compare import Policy, Samples
 
 LAST = [InterimAnalysis(16, 0.5)]

@@ -12,20 +12,20 @@ import pytest
 
 from cnnbench.base.inference import FIRST_ANALYSIS
 from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.campaigns.ab.pairs import (
+from cnnbench.campaigns.ab.experiment import (
     AB,
-    ExperimentRunner,
-    ExperimentSettings,
+    Experiment,
     confirmation_folder,
     find_experiment,
     find_only_experiment_in_tree,
     load_complete_pairs,
     pair_file_prefix,
 )
+from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.identity import CampaignIdentity
+from cnnbench.campaigns.processes.identity import Identity
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import PathError
@@ -97,18 +97,16 @@ def ran(tmp_path: Path, runs: Callable[..., RunRecord]) -> Ran:
         within: bool = False,
         **more: Any,
     ) -> tuple[ExperimentRunner, Sides]:
-        identity = CampaignIdentity(plans={}, facts={}, policy={}, own=False)
         campaign = Sides(runs, speed, ends or {})
         folder = tmp_path / "r"
-        own = None if within else identity
-        with ResultsFolder(AB, folder, own, resume=resume) as results:
-            values = {"most_pairs": 16, "seed": 1, "timeout": 60.0, **more}
-            sides = {
-                name: AbSide(flags=("--model=lenet",), subject=Subject(side=name)) for name in "ab"
-            }
-            earlier = find_experiment(folder) if resume else None
-            settings = ExperimentSettings(sides=sides, earlier=earlier, **values)
-            runner = ExperimentRunner(settings, results, campaign)
+        sides = {
+            name: AbSide(flags=("--model=lenet",), subject=Subject(side=name)) for name in "ab"
+        }
+        values = {"most_pairs": 16, "seed": 1, "timeout": 60.0, **more}
+        identity = None if within else Identity(plans={}, code={}, software={}, policy={})
+        experiment = Experiment(identity=identity, **values).with_sides(sides)
+        with ResultsFolder(AB, folder, experiment, resume=resume) as results:
+            runner = ExperimentRunner(experiment, sides, results, campaign)
             campaign.run_requests(runner.requests())
         return runner, campaign
 
@@ -138,7 +136,7 @@ def test_a_clear_difference_ends_at_the_first_analysis(ran: Ran, tmp_path: Path)
     assert [first.ab[name] for name in ("side", "pair", "seed")] == ["b", 1, 1]
     assert {runner.records[side][0].ab["position"] for side in "ab"} == {1, 2}
     state = find_experiment(tmp_path / "r")
-    assert state.last_end_event["clear"]
+    assert state.last_end_event["judged"]
     assert (state.has_clear_verdict, state.is_resumable, state.is_gate) == (True, False, False)
     assert (state.most_pairs_of_first_session, state.most_pairs_of_last_session) == (16, 16)
     again = state.final_comparison()
@@ -173,8 +171,8 @@ def test_the_order_is_that_of_the_seed(ran: Ran, tmp_path: Path) -> None:
 def test_no_burn_in_and_no_analyses_between(ran: Ran) -> None:
     runner, campaign = ran(50.0, burn_in=0, most_pairs=10, sequential=False)
     assert len(campaign.started) == 20
-    assert runner.experiment.pairs_at_last_analysis == 10
-    assert len(runner.experiment.analyses) == 1
+    assert runner.pairs_at_last_analysis == 10
+    assert len(runner.analyses) == 1
 
 
 @pytest.mark.parametrize("within", [False, True])
@@ -187,7 +185,7 @@ def test_a_failed_process_ends_the_experiment_without_tests(
     assert [len(records) for records in runner.records.values()] == [2, 2]
     assert len(load_complete_pairs(tmp_path / "r")) == 1
     end = find_experiment(tmp_path / "r").last_end_event
-    assert (end["failure"], end["pairs"], end["clear"]) == ("B: no good", 2, False)
+    assert (end["failure"], end["pairs"], end["judged"]) == ("B: no good", 2, False)
 
 
 def test_a_burn_in_that_fails_ends_it_too(ran: Ran) -> None:
@@ -229,9 +227,7 @@ def test_a_killed_experiment_is_reported_without_a_verdict(ran: Ran, tmp_path: P
     assert (len(entry.base), len(entry.new)) == (3, 3)
     # A clear verdict stands, even if a later session was killed.
     ran(50.0, resume=True)
-    start = dict(find_experiment(tmp_path / "r").sessions[-1][0])
-    del start["event"]
-    Journal(tmp_path / "r" / JOURNAL).add("session", **start)
+    Journal(tmp_path / "r" / JOURNAL).add("session", campaign="ab", pairs=16)
     (entry,) = find_experiment(tmp_path / "r").final_comparison().entries
     assert entry.main.verdict is Verdict.SLOWER
 
@@ -285,14 +281,14 @@ def test_the_number_of_steps_is_chosen_where_seconds_are_asked_for(
 
 
 def test_metrics_divide_alpha(ran: Ran) -> None:
-    runner, _ = ran(50.0, criteria=Criteria(metrics=("throughput", "memory")))
-    assert runner.experiment.smallest_alpha_share == 0.5
-    assert runner.experiment.judging_settings["share"] == 0.5
-    assert runner.experiment.judging_settings["metrics"] == ("throughput", "memory")
-    assert not runner.experiment.judges_step_statistics
-    other = replace(runner.experiment, criteria=Criteria(metrics=("step_p99_seconds",)))
+    runner, _ = ran(50.0, metrics=("throughput", "memory"))
+    experiment = runner.experiment
+    assert experiment.smallest_alpha_share == 0.5
+    assert experiment.smallest_alpha == 0.5 * experiment.policy.alpha
+    assert not experiment.judges_step_statistics
+    other = experiment.with_criteria(Criteria(metrics=("step_p99_seconds",)))
     assert other.judges_step_statistics
-    assert "share" not in other.judging_settings
+    assert other.smallest_alpha_share == 1.0
 
 
 def test_experiments_are_found_in_folders(ran: Ran, tmp_path: Path) -> None:

@@ -14,23 +14,19 @@ from golden import golden
 
 from cnnbench.base.inference import FIRST_ANALYSIS
 from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.campaigns.bisect import (
+from cnnbench.campaigns.bisect.answers import (
     BAD,
-    BISECT,
     GOOD,
     SKIP,
-    Bisection,
     BisectionStep,
-    CommitBenchmark,
-    bisection_text,
-    find_repository_root,
-    good_and_bad_hashes,
     no_difference_reason,
     shared_configuration,
     step_answer_text,
-    store_result,
-    stored_result,
 )
+from cnnbench.campaigns.bisect.commits import BISECT, CommitBenchmark
+from cnnbench.campaigns.bisect.history import find_repository_root, good_and_bad_hashes
+from cnnbench.campaigns.bisect.search import Bisection
+from cnnbench.campaigns.bisect.texts import bisection_text, store_result, stored_result
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import FlagError, UsageError

@@ -10,19 +10,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.campaigns.bisect import (
+from cnnbench.campaigns.bisect.answers import (
     BAD,
     GOOD,
     SKIP,
     BisectionStep,
-    CommitSearch,
-    GitHistory,
     bisect_answer,
-    bisection_text,
     follow_up_pairs,
-    good_and_bad_hashes,
     policy_for_middle_commit,
 )
+from cnnbench.campaigns.bisect.history import GitHistory, good_and_bad_hashes
+from cnnbench.campaigns.bisect.search import CommitSearch
+from cnnbench.campaigns.bisect.texts import bisection_text
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import Judgement, Policy, Verdict
 from cnnbench.judge.metrics import THROUGHPUT

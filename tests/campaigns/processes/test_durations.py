@@ -10,7 +10,7 @@ from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequest, RequestBatch
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.sweep import SWEEP
+from cnnbench.campaigns.sweep.run import SWEEP
 
 
 def test_time_left_is_of_what_was_measured(tmp_path, make_record):

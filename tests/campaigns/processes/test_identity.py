@@ -11,7 +11,6 @@ from cnnbench.campaigns.processes.identity import (
     CodeChangedError,
     ConfigurationIdentity,
     configuration_identity,
-    identity_differences,
     identity_values,
 )
 from cnnbench.errors import BenchmarkError
@@ -57,7 +56,7 @@ def test_a_configuration_is_what_differs_from_the_defaults():
     ],
 )
 def test_differences_of_campaigns_are_named(then, now, texts):
-    text = identity_differences(then.to_json(), now.to_json())
+    text = then.values().differences(now.values())
     assert all(one in text for one in texts)
     assert bool(text) == bool(texts)
 

@@ -14,7 +14,7 @@ from cnnbench.campaigns.processes.results_dir import (
     ResultsFolder,
     is_lock_or_empty_folder,
 )
-from cnnbench.campaigns.sweep import SWEEP, find_records, record_file_name
+from cnnbench.campaigns.sweep.run import SWEEP, find_records, record_file_name
 from cnnbench.errors import BenchmarkError, FlagError, PathError
 
 KEY = "0123456789ab"
@@ -92,7 +92,7 @@ def test_only_the_same_campaign_goes_on(tmp_path):
     with ResultsFolder(OWN, folder, identity_of(seed=1), resume=True) as store:
         (session,) = store.journal.read("session")
         assert (session["campaign"], session["more"]) == ("tune", 1)
-        assert session["question"]["policy"] == {"seed": 1}
+        assert store.earlier_settings.identity.policy == {"seed": 1}
     with pytest.raises(FlagError, match=r"seed \(1, now 2\)"):
         ResultsFolder(OWN, folder, identity_of(seed=2), resume=True)
     other = CampaignKind(command="bisect", noun="bisection")

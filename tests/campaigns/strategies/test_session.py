@@ -15,14 +15,12 @@ from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.strategies import (
-    STRATEGIES,
-    StrategiesSession,
-    campaign_identity,
+from cnnbench.campaigns.strategies.plan import select_strategy_cases
+from cnnbench.campaigns.strategies.session import STRATEGIES, StrategiesSession, campaign_identity
+from cnnbench.campaigns.strategies.table import strategies_document
+from cnnbench.campaigns.strategies.weights import (
     compare_and_remove_checkpoints,
-    select_strategy_cases,
     stored_weight_distances,
-    strategies_document,
     weights_tolerance,
 )
 from cnnbench.errors import FlagError
@@ -120,7 +118,9 @@ def test_distances_are_stored_and_checkpoints_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gaps = {"parameter_server": (0.0, ""), "replicated": (0.5, "w")}
-    monkeypatch.setattr("cnnbench.campaigns.strategies.weight_distances", lambda folders: gaps)
+    monkeypatch.setattr(
+        "cnnbench.campaigns.strategies.weights.weight_distances", lambda folders: gaps
+    )
     with ResultsFolder(STRATEGIES, tmp_path / "results") as folder:
         folder.add_session_start()
         assert stored_weight_distances(folder) is None
@@ -135,7 +135,9 @@ def test_distances_are_stored_and_checkpoints_removed(
 def test_weights_that_are_known_are_not_trained_again(
     session: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cnnbench.campaigns.strategies.weight_distances", lambda folders: {})
+    monkeypatch.setattr(
+        "cnnbench.campaigns.strategies.weights.weight_distances", lambda folders: {}
+    )
     with ResultsFolder(STRATEGIES, tmp_path / "results") as folder:
         folder.add_session_start()
         compare_and_remove_checkpoints(folder, {})

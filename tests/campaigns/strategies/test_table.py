@@ -12,9 +12,10 @@ import pytest
 from golden import golden
 
 from cnnbench.base.terminal import dataclasses_to_csv
-from cnnbench.campaigns import strategies
 from cnnbench.campaigns.processes.child import ResolvedRun
-from cnnbench.campaigns.strategies import StrategiesSession, StrategyCase
+from cnnbench.campaigns.strategies.plan import StrategyCase
+from cnnbench.campaigns.strategies.session import StrategiesSession
+from cnnbench.campaigns.strategies.table import has_failures, strategies_document, table_text
 from cnnbench.cli.commands import strategies as _command  # noqa: F401 (it registers its kinds)
 from cnnbench.records.campaigns import (
     APART,
@@ -73,7 +74,7 @@ def session(lenet_runs) -> StrategiesSession:
 def summary(
     session: StrategiesSession, distances: Mapping[str, tuple[float, str]] = DISTANCES
 ) -> StrategiesDocument:
-    return strategies.strategies_document(
+    return strategies_document(
         session,
         distances,
         TOLERANCE,
@@ -109,21 +110,21 @@ def test_weights_that_differ_fail_the_command_and_are_named(
     session: StrategiesSession, value: float
 ) -> None:
     session.problems.clear()
-    assert not strategies.has_failures(summary(session).rows)
+    assert not has_failures(summary(session).rows)
     found = summary(session, {**DISTANCES, "replicated": (value, "conv0/w")})
-    assert strategies.has_failures(found.rows)
-    text = strategies.table_text(found, CASES)
+    assert has_failures(found.rows)
+    text = table_text(found, CASES)
     assert "weights of replicated differ from those of parameter_server: conv0/w by " in text
 
 
 def test_the_table_for_people(session: StrategiesSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     found = summary(session)
-    assert strategies.has_failures(found.rows)
-    text = strategies.table_text(found, CASES)
+    assert has_failures(found.rows)
+    text = table_text(found, CASES)
     assert KINDS["table of strategies"](text.encode())
     stopped = dataclasses.replace(found, incomplete="interrupted; 7 of 12 processes measured")
-    text = f"{text}\n\n{strategies.table_text(stopped, CASES)}\n"
+    text = f"{text}\n\n{table_text(stopped, CASES)}\n"
     golden(Path(__file__).parent / "golden" / "strategies.txt", text)
 
 
@@ -133,7 +134,7 @@ def test_six_processes_have_an_interval_in_a_narrow_terminal(
     monkeypatch.setenv("COLUMNS", "80")
     records = session.records["parameter_server"]
     records |= {at + 3: record for at, record in records.items()}
-    text = strategies.table_text(summary(session), CASES)
+    text = table_text(summary(session), CASES)
     assert "95 % interval" in text
     assert max(map(len, text.splitlines())) <= 80
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cnnbench.campaigns.strategies import weight_distances
+from cnnbench.campaigns.strategies.weights import weight_distances
 from cnnbench.errors import BenchmarkError
 
 

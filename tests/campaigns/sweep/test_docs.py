@@ -9,7 +9,7 @@ import pytest
 
 from cnnbench.campaigns import suite
 from cnnbench.campaigns.suite import load_yaml_file, shipped_suites
-from cnnbench.campaigns.sweep import ordered_items, plan_sweep
+from cnnbench.campaigns.sweep.plan import ordered_items, plan_sweep
 from cnnbench.errors import UsageError
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,8 @@ from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 from other_values import other
 
 from cnnbench.campaigns.suite import BatchSizeSearch
-from cnnbench.campaigns.sweep import plan_sweep, search_largest_batch
+from cnnbench.campaigns.sweep.plan import plan_sweep
+from cnnbench.campaigns.sweep.run import search_largest_batch
 from cnnbench.errors import UsageError
 from cnnbench.flags.declare import ComparedBy
 from cnnbench.flags.params import ACCEPTED, flags_compared_by

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from edits import rewrite
 
-from cnnbench.campaigns import sweep as summary
+from cnnbench.campaigns.sweep import summary
 from cnnbench.data import InputSpec
 from cnnbench.judge.compare import load_records
 
@@ -159,11 +159,11 @@ def test_what_fails_is_recorded_and_the_rest_goes_on(sweep):
 def test_resume_skips_what_is_done_and_repeats_what_failed(sweep):
     entries = [entry("a", repeats=2), entry("b", "exit", flags={"num_gpus": 2})]
     sweep(*entries, code=4)
-    before = {path: path.stat().st_mtime_ns for path in Path("results").glob("*.json")}
+    before = {path: path.stat().st_mtime_ns for path in Path("results").glob("*.r*.json")}
     printed = sweep(*entries, resume=True, code=4)
     assert "2 of 3 runs are done already" in printed.err
     assert sorted(one["case"] for one in ends()) == ["a", "a", "b", "b"]
-    after = {path: path.stat().st_mtime_ns for path in Path("results").glob("*.json")}
+    after = {path: path.stat().st_mtime_ns for path in Path("results").glob("*.r*.json")}
     assert set(after) == set(before)  # the failed record has been replaced, none added
     changed = [path.name for path in after if after[path] != before[path]]
     assert changed == [ended("b")[0]["record"]]
@@ -193,7 +193,7 @@ def test_without_resume_a_sweep_begins_anew_and_keeps_what_is_there(sweep):
 
 def test_a_record_that_was_damaged_afterwards_is_refused(sweep):
     sweep(entry("a"))
-    (path,) = Path("results").glob("*.json")
+    (path,) = Path("results").glob("*.r*.json")
     whole = path.read_bytes()
     path.write_bytes(whole[:-30])
     err = sweep(entry("a"), resume=True, code=2).err

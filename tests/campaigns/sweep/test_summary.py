@@ -10,9 +10,9 @@ import pytest
 
 from cnnbench.campaigns.processes.campaign import main_result_text
 from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.sweep import (
-    SweepItem,
-    SweepResult,
+from cnnbench.campaigns.sweep.plan import SweepItem
+from cnnbench.campaigns.sweep.run import SweepResult
+from cnnbench.campaigns.sweep.summary import (
     detection_advice,
     exit_code,
     summary_rows,

@@ -24,10 +24,10 @@ from cnnbench.campaigns.tune.bench import (
     TUNE,
     ProcessStepCounts,
     RaceBenchmark,
-    SearchOutcome,
     SearchSettings,
 )
-from cnnbench.campaigns.tune.session import race_groups
+from cnnbench.campaigns.tune.race import SearchOutcome
+from cnnbench.campaigns.tune.search import race_groups
 from cnnbench.campaigns.tune.space import SearchSpace
 from cnnbench.flags import args_from_values, parse_flag_texts
 from cnnbench.flags.params import SPECS

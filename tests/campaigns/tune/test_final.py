@@ -16,8 +16,8 @@ from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.tune import session
 from cnnbench.campaigns.tune.bench import TUNE, RaceBenchmark, SearchSettings
+from cnnbench.campaigns.tune.final import FinalComparison, minutes_for_an_answer
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, Settings
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs, parse_flag_texts
@@ -69,7 +69,7 @@ def weights(
             assert all(one.is_dir() for one in folders.values())
             return {"tuned": distance}
 
-        monkeypatch.setattr("cnnbench.campaigns.strategies.weight_distances", distances)
+        monkeypatch.setattr("cnnbench.campaigns.strategies.weights.weight_distances", distances)
         given = ParsedArgs(parse_flag_texts(fixed, SPECS))
         space = Refusing(args=given, allowed=frozenset({"consistency"}), layout=layout)
         with ResultsFolder(TUNE, tmp_path / "results", resume=True) as folder:
@@ -84,7 +84,7 @@ def weights(
             )
             bench = RaceBenchmark(folder, Standing(ChildProcessReporter(io.StringIO())), question)
             proven = tuning(weights="", trains_alike=None)
-            final, candidate = session.FinalComparison(bench), space.make_candidate(leader)
+            final, candidate = FinalComparison(bench), space.make_candidate(leader)
             document = bench.campaign.run_requests(final.compare_weights(proven, candidate))
         assert not (tmp_path / "results" / "checkpoints").exists()
         assert (document.command == proven.command) == (document.trains_alike is not False)
@@ -176,4 +176,4 @@ def test_minutes_are_proposed_where_they_may_change_the_answer(
     untried = [SimpleNamespace(key=key) for key in "abc"]
     races: Any = SimpleNamespace(races=[SimpleNamespace(untried=untried)], eliminated={})
     bench: Any = SimpleNamespace(estimate_search_minutes=lambda *asked: asked)
-    assert session.minutes_for_an_answer(races, bench, *proof) == asked
+    assert minutes_for_an_answer(races, bench, *proof) == asked

@@ -12,7 +12,7 @@ from covering import slow_if
 from cnnbench.base.inference import interim_analyses
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests
-from cnnbench.campaigns.tune.bench import (
+from cnnbench.campaigns.tune.race import (
     BEHIND,
     FINALISTS,
     MOST_ROUNDS,
@@ -21,7 +21,7 @@ from cnnbench.campaigns.tune.bench import (
     RaceRound,
     SearchOutcome,
 )
-from cnnbench.campaigns.tune.session import race_groups
+from cnnbench.campaigns.tune.search import race_groups
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, candidate_name
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs

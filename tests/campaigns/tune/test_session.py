@@ -20,19 +20,19 @@ from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.tune.bench import TUNE, RaceRound, SearchOutcome, SearchSettings
-from cnnbench.campaigns.tune.session import (
-    CandidateRace,
+from cnnbench.campaigns.tune.bench import TUNE, SearchSettings
+from cnnbench.campaigns.tune.race import CandidateRace, RaceRound, SearchOutcome
+from cnnbench.campaigns.tune.search import search_requests
+from cnnbench.campaigns.tune.space import Candidate, SearchSpace, Settings
+from cnnbench.campaigns.tune.texts import (
     candidates_csv,
     candidates_text,
     command_variables,
     flag_file_text,
     gains_chart,
     processes_csv,
-    search_requests,
     table_text,
 )
-from cnnbench.campaigns.tune.space import Candidate, SearchSpace, Settings
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import args_from_values, parse_flag_texts
 from cnnbench.flags.params import SPECS
@@ -108,7 +108,8 @@ def search(
         failing: Sequence[str] = (),
     ) -> tuple[TuneDocument, SearchOutcome, Measured]:
         monkeypatch.setattr(
-            "cnnbench.campaigns.strategies.weight_distances", lambda folders: {"tuned": distance}
+            "cnnbench.campaigns.strategies.weights.weight_distances",
+            lambda folders: {"tuned": distance},
         )
         space = SearchSpace(
             args=args_from_values(parse_flag_texts(GIVEN, SPECS)), groups={"modes": ({}, *MODES)}

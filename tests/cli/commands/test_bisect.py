@@ -16,7 +16,7 @@ from forked import until
 from step_profiles import Profiles, changed
 
 from cnnbench.campaigns.ab import lengths
-from cnnbench.campaigns.ab.pairs import find_experiment
+from cnnbench.campaigns.ab.experiment import find_experiment
 from cnnbench.records.result_files import load_records
 
 pytestmark = [
@@ -105,7 +105,7 @@ def test_the_one_of_thirty_commits_is_found_among_some_that_do_not_build(
 
 def test_flags_are_checked_before_there_is_a_worktree(repository, bisect, monkeypatch):
     repository({"speed": 100}, {"speed": 50})
-    monkeypatch.setattr("cnnbench.campaigns.bisect.worktree", None)
+    monkeypatch.setattr("cnnbench.campaigns.bisect.commits.worktree", None)
     err = bisect("main~1", "main", python=None, flags=("--no_flag=1",), code=2).err
     assert err.startswith("cnnbench: error: ")
     assert "--no_flag" in err
@@ -298,8 +298,9 @@ def test_pairs_step_in_turn_where_they_can(repository, bisect, tmp_path, flags, 
     one = ("--pairs=1", "--most_pairs=1")
     bisect("main~1", "main", *one, *flags, code=3)
     commit = git(folder, "rev-parse", "--short=12", "main")
-    journal = (tmp_path / "results" / commit / "events.jsonl").read_text().splitlines()
-    assert json.loads(journal[0])["turn_seconds"] == seconds
+    settings = json.loads((tmp_path / "results" / commit / "settings.json").read_text())
+    assert settings["turn_seconds"] == seconds
+    assert (settings["a"]["checkout"], settings["b"]["revision"]) == (None, commit)
 
 
 @pytest.mark.slow

@@ -20,8 +20,8 @@ from covering import slow_if
 from pages import Page
 
 from cnnbench.campaigns.ab.side import AbSide, resolve_commit
-from cnnbench.campaigns.processes.identity import CampaignIdentity
 from cnnbench.campaigns.processes.journal import JOURNAL
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import ab, gate
 from cnnbench.errors import FlagError
 from cnnbench.judge.metrics.rules import load_rules
@@ -155,7 +155,7 @@ def test_a_gate_that_was_interrupted_before_its_first_process_begins_again(
 
     results = f"--results={tmp_path}/results"
     with monkeypatch.context() as patch:
-        patch.setattr(CampaignIdentity, "to_json", interrupt)
+        patch.setattr(ResultsFolder, "add_session_start", interrupt)
         call("gate", "main", results, *SHORT, *NETWORK, code=130)
         call("gate", "main", *SHORT, *NETWORK, code=130)
     assert (tmp_path / "results" / "runs" / "logs").is_dir()
@@ -169,8 +169,8 @@ def again(monkeypatch):
     pairs = ab.ExperimentRunner
 
     def again(stop=None, **say):
-        def begin(experiment, results, campaign):
-            made = pairs(experiment, results, campaign)
+        def begin(experiment, sides, results, *others):
+            made = pairs(experiment, sides, results, *others)
             if results.folder.name.startswith("confirmation-"):
                 if say:
                     monkeypatch.setenv("FAKE", json.dumps(say))

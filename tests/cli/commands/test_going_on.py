@@ -22,13 +22,14 @@ import pytest
 from edits import edit
 from privileges import mount, mounting, umount, unprivileged
 
-from cnnbench.campaigns import bisect, strategies
 from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.ab import side as checkout
+from cnnbench.campaigns.bisect import commits
 from cnnbench.campaigns.processes import campaign, identity
 from cnnbench.campaigns.processes.identity import CampaignIdentity
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal
-from cnnbench.campaigns.tune import bench as race
+from cnnbench.campaigns.strategies import weights
+from cnnbench.campaigns.tune import race
 from cnnbench.cli import main
 from cnnbench.machine import facts as software
 
@@ -107,7 +108,7 @@ class Campaigns:
         program = (fake_python, "-c", "cnnbench", "")
         monkeypatch.setattr("cnnbench.cli.commands.sweep.own_command_prefix", lambda: program)
         alike = {"one": (0.0, ""), "tuned": (0.0, "")}
-        monkeypatch.setattr(strategies, "weight_distances", lambda folders: alike)
+        monkeypatch.setattr(weights, "weight_distances", lambda folders: alike)
 
     def commit(self, place):
         """Commits all of a repository."""
@@ -268,7 +269,7 @@ def recorded(one_worktree, monkeypatch):
         "execute_interleaved",
         lambda both, *_: [campaign.execute(one, 60) for one in both],
     )
-    monkeypatch.setattr(bisect, "worktree", one_worktree)
+    monkeypatch.setattr(commits, "worktree", one_worktree)
     monkeypatch.setattr(
         CampaignIdentity, "raise_if_code_changed", lambda self: None
     )  # edits have tests of their own

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
-from cnnbench.campaigns import strategies
 from cnnbench.campaigns.ab import side
+from cnnbench.campaigns.strategies import weights
 from cnnbench.cli import main
 from cnnbench.judge.compare import load_records
 from cnnbench.records.campaigns import StrategiesDocument
@@ -96,7 +96,7 @@ def modes(tmp_path, monkeypatch, fake_python, quick_processes):
 @pytest.fixture
 def compare_weights(monkeypatch):
     """compare_weights(HOW): of checkpoints, which the processes do not leave."""
-    return lambda how: monkeypatch.setattr(strategies, "weight_distances", how)
+    return lambda how: monkeypatch.setattr(weights, "weight_distances", how)
 
 
 @pytest.fixture

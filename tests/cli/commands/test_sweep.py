@@ -16,7 +16,8 @@ import pytest
 from short_runs import NETWORKS
 
 from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.sweep import SweepItem, SweepResult
+from cnnbench.campaigns.sweep.plan import SweepItem
+from cnnbench.campaigns.sweep.run import SweepResult
 from cnnbench.cli import main
 from cnnbench.judge.compare import load_records
 from cnnbench.plan import parse_run
@@ -77,7 +78,7 @@ def test_dry_run_shows_commands_that_can_be_run(call, in_folder, monkeypatch):
 
 
 def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(call, in_folder, monkeypatch):
-    monkeypatch.setattr("cnnbench.campaigns.sweep.Sweep.run", lambda self: [])
+    monkeypatch.setattr("cnnbench.campaigns.sweep.run.Sweep.run", lambda self: [])
     monkeypatch.setattr("cnnbench.cli.commands.sweep.exit_code", lambda rows: 1)
     # A stream without buffer, as at a terminal, fails at the first line.
     for flags, status in ((), 1), (["--list"], 4):
@@ -99,7 +100,7 @@ def test_a_report_of_a_sweep_says_what_the_sweep_said(call, in_folder, lenet_run
                 path.write_text(make(speed * (1 + number)).to_json())
                 yield SweepResult(SweepItem(case, repeat), path, ProcessResult(0, 1.0, status="ok"))
 
-    monkeypatch.setattr("cnnbench.campaigns.sweep.Sweep.run", measured)
+    monkeypatch.setattr("cnnbench.campaigns.sweep.run.Sweep.run", measured)
     bounds = "    bounds: {images_per_sec: {min: 120}}\n"
     (in_folder / "tiny.yaml").write_text(SUITE + bounds, encoding="utf-8")
     table = call("sweep", "tiny.yaml", code=1).out
@@ -134,7 +135,9 @@ def test_code_that_is_edited_during_a_sweep_ends_it(call, in_folder, git, loaded
     err = call("sweep", "tiny.yaml", *flags, code=4 if edits else 0).err
     error = "cnnbench: error: the measured code was changed (uncommitted changes of net.py); "
     assert err.count(error) == edits
-    subjects = [json.loads(path.read_text())["subject"] for path in Path("results").glob("*.json")]
+    subjects = [
+        json.loads(path.read_text())["subject"] for path in Path("results").glob("*.r*.json")
+    ]
     assert {one["revision"] for one in subjects} == {git(in_folder, "rev-parse", "HEAD")}
     assert [one["dirty"] for one in subjects] == ([True] if edits else [False] * 2)
 
@@ -146,7 +149,7 @@ def test_end_to_end(in_folder, capfd, loaded_processes):
 
     def interrupt():
         deadline = time.monotonic() + 120
-        while not any(Path("results").glob("*.json")) and time.monotonic() < deadline:
+        while not any(Path("results").glob("*.r*.json")) and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(0.2)  # another run has begun
         os.kill(os.getpid(), signal.SIGTERM)
@@ -164,7 +167,7 @@ def test_end_to_end(in_folder, capfd, loaded_processes):
     captured = capfd.readouterr()
     assert "cnnbench: 1 of 2 runs are done already" in captured.err
     (left,) = re.findall("^# 1 a (num_gpus=[12]),", captured.out, re.MULTILINE)
-    assert left not in next(Path("results").glob("*.json")).name
+    assert left not in next(Path("results").glob("*.r*.json")).name
     assert captured.out.count("\n") == 2
     assert main(command) == 0
     captured = capfd.readouterr()

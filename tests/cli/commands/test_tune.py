@@ -16,10 +16,10 @@ import pytest
 from edits import rewrite
 
 from cnnbench.campaigns.ab import side
-from cnnbench.campaigns.ab.pairs import find_experiment
+from cnnbench.campaigns.ab.experiment import find_experiment
 from cnnbench.campaigns.processes.journal import Journal
-from cnnbench.campaigns.tune import bench, environment, session
-from cnnbench.campaigns.tune import bench as race
+from cnnbench.campaigns.tune import bench, environment, final, race
+from cnnbench.campaigns.tune import search as searches
 from cnnbench.cli import main
 from cnnbench.judge.compare import load_records
 from cnnbench.plan import parse_run
@@ -49,7 +49,7 @@ def search(fake_python):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(side, "sys", SimpleNamespace(executable=fake_python))
             patch.setattr(race, "MOST_ROUNDS", 3)
-            patch.setattr(session, "stored_weight_distances", lambda *_: {"tuned": distance})
+            patch.setattr(final, "stored_weight_distances", lambda *_: {"tuned": distance})
             told = {"parent": os.getpid(), "trace": str(folder / "trace"), **say}
             patch.setenv("FAKE", json.dumps(told))
             return main(["tune", *given[:2], *words, *flags, "--", *given[2:]])
@@ -280,7 +280,7 @@ def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
 @pytest.mark.slow
 def test_a_leader_that_is_proven_stays_until_another_one_is(again, tmp_path, monkeypatch):
     proven = json.loads(again("--format=json")[1])
-    searched = session.race_groups
+    searched = searches.race_groups
 
     def another(*args):
         found = yield from searched(*args)
@@ -288,7 +288,7 @@ def test_a_leader_that_is_proven_stays_until_another_one_is(again, tmp_path, mon
             leader=args[0].make_candidate({"variable_update": "mirrored_strategy"})
         )
 
-    monkeypatch.setattr(session, "race_groups", another)
+    monkeypatch.setattr(searches, "race_groups", another)
     found = json.loads(again("--format=json", "--minutes=10")[1])
     assert list((tmp_path / "r" / "final-2").glob("a/*.json"))
     same = ("verdict", "leader", "command", "gain")
@@ -336,7 +336,7 @@ def test_an_environment_that_wins_is_part_of_the_command_line(
     # Each process had only the variables of its candidate, and this process has none of them.
     assert dict(os.environ) == before
     seen = []
-    for path in tmp_path.glob("r/*/**/*.json"):
+    for path in (path for path in tmp_path.glob("r/*/**/*.json") if path.name != "settings.json"):
         facts = json.loads(path.read_text())["environment"]
         seen.append({name for name in fast if f"env_{name}" in facts})
     assert {frozenset(names) for names in seen} == {

@@ -17,7 +17,7 @@ from studies import tuning
 
 from cnnbench.base.document import Table
 from cnnbench.base.document.markdown import report_to_markdown
-from cnnbench.campaigns.tune.session import table_text
+from cnnbench.campaigns.tune.texts import table_text
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.compare.estimate import from_test_scale
 from cnnbench.judge.compare.result import Comparison

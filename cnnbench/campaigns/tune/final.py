@@ -1,4 +1,4 @@
-"""A session of `cnnbench tune`: races, proof that the best flags are faster, comparison of weights.
+"""The final of a search: proof that the best flags are faster, and comparison of weights.
 
 The proof measures new pairs, so a leader that was lucky in its races has no advantage. If
 candidates are equally fast, the leader is called faster in at most 2 % of searches. Then the given
@@ -10,36 +10,22 @@ percent.
 from __future__ import annotations
 
 import math
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from dataclasses import fields as fields_of
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
-from cnnbench.base.document import Content, Paragraph, make_table
-from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.inference import ANALYSIS_STEP, AdditiveModel, fit_additive_blocks
 from cnnbench.base.stats import CONFIDENCE, median
-from cnnbench.base.terminal import csv_text, wrap_text
-from cnnbench.base.text import count_text, first_few, format_duration, percent, selection_text
-from cnnbench.campaigns.ab.pairs import (
-    AB,
-    SIDES,
-    ExperimentRunner,
-    ExperimentSettings,
-    ExperimentState,
-    PairFailedError,
-    find_experiment,
-)
-from cnnbench.campaigns.ab.side import make_process_request
+from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment
+from cnnbench.campaigns.ab.pairs import ExperimentRunner, PairFailedError
+from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import flags_to_arguments, run_command_words
-from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, run_process
-from cnnbench.campaigns.processes.journal import END, SESSION
+from cnnbench.campaigns.processes.campaign import ProcessRequests, run_process
+from cnnbench.campaigns.processes.journal import SESSION
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.strategies import (
+from cnnbench.campaigns.strategies.weights import (
     CHECKPOINTS,
     compare_and_remove_checkpoints,
     flags_of_weights_process,
@@ -47,38 +33,31 @@ from cnnbench.campaigns.strategies import (
     weights_tolerance,
 )
 from cnnbench.campaigns.tune.bench import (
-    BEHIND,
-    FAILED,
     FEWEST_PAIRS,
     FINAL,
-    FINALISTS,
     FINALS,
     MOST_PAIRS,
-    RACED_SLOWER,
-    UNTRIED,
-    CandidateRace,
     RaceBenchmark,
+)
+from cnnbench.campaigns.tune.race import (
+    BEHIND,
+    FINALISTS,
+    UNTRIED,
     SearchOutcome,
-    SearchSettings,
     unmeasured_row,
 )
 from cnnbench.campaigns.tune.space import (
     COMPUTING,
     Candidate,
-    DroppedCandidate,
-    SearchSpace,
     Settings,
     candidate_name,
-    candidates_of_group,
-    group_names_by_reason,
 )
+from cnnbench.campaigns.tune.texts import assignments
 from cnnbench.errors import UsageError
-from cnnbench.judge.compare import DEFAULT_METRICS, Criteria
+from cnnbench.judge.compare import DEFAULT_METRICS
 from cnnbench.judge.compare.configuration import MODEL_SIZE, WORK
-from cnnbench.judge.report.sections.campaigns import RACE_MEDIAN, candidate_row, tune_verdict
 from cnnbench.machine import repository
 from cnnbench.records.campaigns import (
-    AS_GIVEN,
     FASTER,
     NONE,
     OPEN,
@@ -88,211 +67,6 @@ from cnnbench.records.campaigns import (
     TuneRow,
 )
 from cnnbench.variable_mgr import modes
-
-# Writes the results of a search as table, CSV, flag file and chart.
-
-NEXT = 5
-"""Number of candidates in the table besides the leader."""
-
-_NAMED = 6
-_REASONS = 5
-_DRAWN = 6
-_HOWS = {
-    RACED_SLOWER: "slower beyond doubt",
-    BEHIND: "left behind for lack of time",
-    FAILED: "failed",
-    UNTRIED: "not tried for lack of time",
-}
-_CSV_HEADER = ("candidate", "group", "round", "images_per_sec")
-
-FLAG_FILE_HEAD = "# cnnbench tune"
-
-
-def table_text(tuning: TuneDocument) -> str:
-    """The results of a search as text: best command line, proof, and a table of candidates."""
-    weights = f"{tuning.weights[:1].upper()}{tuning.weights[1:]}."
-    measured = [row for row in tuning.rows if row.processes]
-    shown = measured[: NEXT + 1]
-    shown += [row for row in measured if row.candidate == AS_GIVEN and row not in shown]
-    more = len(measured) - len(shown)
-    spent = f"{format_duration(tuning.seconds)} of {format_duration(tuning.budget_seconds)}"
-    contents: tuple[Sequence[Content], ...] = (
-        (Paragraph(shlex.join(tuning.command), whole=True),),
-        (_answer_text(tuning), weights if tuning.weights else None),
-        (
-            make_table(
-                (candidate_row(row, with_elimination_reason=False) for row in shown),
-                spare=("processes", RACE_MEDIAN),
-            ),
-            _gains_text(tuning, shown),
-            f"{more} more were measured" if more else None,
-        ),
-        (
-            *_eliminated_texts(tuning.rows),
-            *_texts_of_dropped(
-                DroppedCandidate(refusal.candidate, refusal.reason) for refusal in tuning.refused
-            ),
-            None
-            if tuning.scatter is None
-            else f"{spent}; processes with equal flags varied by {percent(tuning.scatter)} in "
-            "the races",
-        ),
-    )
-    return sections_to_text(contents)
-
-
-def _answer_text(tuning: TuneDocument) -> str:
-    text, _ = tune_verdict(tuning)
-    if tuning.is_leader_proven_faster:
-        return f"{text}."
-    why = f": {tuning.reason}" if tuning.verdict == OPEN and tuning.reason else ""
-    return f"These are the flags as given: {text}{why}."
-
-
-def _gains_text(tuning: TuneDocument, shown: Sequence[TuneRow]) -> str | None:
-    """What the gains are estimated from, if the table `shown` or the answer contains any."""
-    if all(row.gain is None or row.candidate == AS_GIVEN for row in shown):
-        return None
-    text = "a gain in races is estimated within rounds, not from the medians"
-    return text if tuning.gain is None else f"{text}; the answer is from the pairs"
-
-
-def _eliminated_texts(rows: Sequence[TuneRow]) -> Iterator[Paragraph]:
-    for how, title in _HOWS.items():
-        eliminated = [row for row in rows if row.left == how]
-        if not eliminated:
-            continue
-        named = []
-        for row in eliminated:
-            why = "" if how == BEHIND else f": {row.reason}"
-            when = "" if how == UNTRIED else f" ({row.group} {row.after}{why})"
-            named.append(f"{row.candidate}{when}")
-        yield Paragraph(f"{title}: {first_few(named, _NAMED)}", hanging=2)
-
-
-def _texts_of_dropped(dropped: Iterable[DroppedCandidate]) -> Iterator[Paragraph]:
-    by_reasons = group_names_by_reason(dropped)
-    for reason, names in list(by_reasons.items())[:_REASONS]:
-        yield Paragraph(f"cannot run: {reason}: {first_few(names, 2)}", hanging=2)
-    if len(by_reasons) > _REASONS:
-        more = count_text(len(by_reasons) - _REASONS, "other reason", "other reasons")
-        yield Paragraph(f"cannot run for {more}: --list names all")
-
-
-def candidates_text(space: SearchSpace, first: Candidate) -> str:
-    """Text for --list: the candidates of each group, and dropped candidates by reason."""
-    lines = []
-    for name, choices in space.groups.items():
-        candidates, dropped = candidates_of_group(space, choices, first)
-        lines.append(f"{name}: {count_text(len(candidates), 'candidate', 'candidates')}")
-        for candidate in candidates:
-            marked = f" ({', '.join(candidate.changes)})" if candidate.changes else ""
-            lines.append(f"  {candidate.name}{marked}")
-        for reason, names in group_names_by_reason(dropped).items():
-            lines += wrap_text(f"dropped: {reason}: {'; '.join(names)}", "  ", "    ")
-    return "\n".join(lines)
-
-
-def candidates_csv(tuning: TuneDocument) -> str:
-    """Results of a search as CSV with one line for each candidate. Numbers are not rounded."""
-    header = [field.name for field in fields_of(TuneRow)]
-    rows = (
-        {
-            **asdict(row),
-            "flags": shlex.join(row.flags),
-            "variables": shlex.join(_assignments(row.variables)),
-            "changes": " ".join(row.changes),
-        }
-        for row in tuning.rows
-    )
-    return csv_text(header, (row.values() for row in rows))
-
-
-def processes_csv(outcome: SearchOutcome) -> str:
-    """Speeds in the races as CSV with one line for each process. Numbers are not rounded."""
-    rows = [
-        (candidate.name, race.group, at, math.exp(values[candidate.key]))
-        for race in outcome.races
-        for at, values in enumerate(race.rounds, start=1)
-        for candidate in race.candidates
-        if candidate.key in values
-    ]
-    return csv_text(_CSV_HEADER, rows)
-
-
-def flag_file_text(tuning: TuneDocument) -> str:
-    """The flags of a search's best command line, in the format of ``--flagfile``.
-
-    A flag file cannot set environment variables, so they are in comments.
-    """
-    # In the command line of a job, the flags of its processes follow "--".
-    behind = tuning.command.index("--") if "--" in tuning.command else 0
-    flags = [word for word in tuning.command[behind + 1 :] if word.startswith("--")]
-    variables = [
-        f"# Set this environment variable, too: {one}" for one in command_variables(tuning)
-    ]
-    return "\n".join([f"{FLAG_FILE_HEAD}: {_answer_text(tuning)}", *variables, *flags]) + "\n"
-
-
-def command_variables(tuning: TuneDocument) -> tuple[str, ...]:
-    """The environment variables of a search's best command line, such as "LD_PRELOAD=lib.so"."""
-    return tuple(map(shlex.quote, tuning.command[1 : tuning.command.index("cnnbench")]))
-
-
-def _assignments(variables: Mapping[str, str]) -> list[str]:
-    return [f"{name}={value}" for name, value in variables.items()]
-
-
-def _gain_estimates(
-    blocks: Sequence[Sequence[Mapping[str, float]]], first: str
-) -> dict[str, list[tuple[int, float]]]:
-    """Estimated speed gains of all candidates against the candidate `first`, by candidate key.
-
-    Each gain is a list of points for a chart. A point consists of the number of a round (from 1) in
-    which the candidate ran, and the estimate after that round.
-    """
-    estimates: dict[str, list[tuple[int, float]]] = {}
-    for many in range(1, len(blocks) + 1):
-        fitted = fit_additive_blocks(blocks[:many])
-        if first not in fitted.names:
-            continue
-        for key in (key for block in blocks[many - 1] for key in block):
-            gain = math.expm1(fitted.difference(key, first))
-            estimates.setdefault(key, []).append((many, gain))
-    return estimates
-
-
-def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> LineChart:
-    """Draws the estimated speed gains of the fastest candidates after every round."""
-    curves = _gain_estimates(outcome.log_speeds_by_round_and_block, first.key)
-    names = {candidate.key: candidate.name for candidate in outcome.candidates}
-    last = sorted(curves, key=lambda key: curves[key][-1][1], reverse=True)
-    drawn = [outcome.leader.key, *(key for key in last if key != outcome.leader.key)][:_DRAWN]
-    series = [
-        ChartSeries(
-            name=names[key],
-            points=tuple((float(at), gain) for at, gain in curves[key]),
-            hints=tuple(f"{names[key]}: {percent(gain, signed=True)}" for _, gain in curves[key]),
-        )
-        for key in drawn
-        if key in curves
-    ]
-    which = selection_text(len(series), "fastest", len(curves), "candidate", "candidates")
-    rounds = range(1, len(outcome.log_speeds_by_round_and_block) + 1)
-    return LineChart(
-        title=f"{title}: {which}",
-        x=Axis(
-            label="round of the races",
-            ticks=tuple(map(float, rounds)),
-            tick_texts=tuple(map(str, rounds)),
-        ),
-        y=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
-        series=tuple(series),
-        note="A curve is an estimate from all rounds so far; it ends where its candidate left.",
-    )
-
-
-# The final compares the best candidate of the races with the user's flags, as `cnnbench ab` does.
 
 WEIGHTS_STEPS = 3
 _PLAN, _PROOF = "final", "proof"  # Names of the journal's notes about finals and proofs.
@@ -305,9 +79,13 @@ class _TimeLimitedExperiment(ExperimentRunner):
     """
 
     def __init__(
-        self, experiment: ExperimentSettings, results: ResultsFolder, bench: RaceBenchmark
+        self,
+        experiment: Experiment,
+        sides: Mapping[str, AbSide],
+        results: ResultsFolder,
+        bench: RaceBenchmark,
     ) -> None:
-        super().__init__(experiment, results, bench.campaign)
+        super().__init__(experiment, sides, results, bench.campaign)
         self._bench = bench
         self.is_late = False
 
@@ -382,12 +160,11 @@ class FinalComparison:
         self, outcome: SearchOutcome, most_pairs: int, final_number: int
     ) -> ProcessRequests[TuneDocument]:
         place = self.folder.folder / (FINALS if final_number == 1 else f"{FINALS}-{final_number}")
-        with ResultsFolder(AB, place, resume=True, within=self.folder) as results:
-            earlier = find_experiment(results.folder)
-            experiment = self._make_experiment(
-                outcome.leader, most_pairs, self._alpha_of_final(final_number), earlier
-            )
-            pairs = _TimeLimitedExperiment(experiment, results, self.bench)
+        sides = self._sides(outcome.leader)
+        alpha = self._alpha_of_final(final_number)
+        experiment = self._make_experiment(outcome.leader, sides, most_pairs, alpha)
+        with ResultsFolder(AB, place, experiment, resume=True, within=self.folder) as results:
+            pairs = _TimeLimitedExperiment(experiment, sides, results, self.bench)
             yield from pairs.requests()
         main = next((entry.main for entry in pairs.comparison.entries), None)
         failure = "" if pairs.is_late else pairs.failure
@@ -405,7 +182,7 @@ class FinalComparison:
             gain=judged.change,
             low=judged.low,
             high=judged.high,
-            confidence=pairs.experiment.criteria.policy.confidence,
+            confidence=pairs.experiment.policy.confidence,
             p=judged.p_adjusted,
             pairs=measured,
             threshold=judged.floor,
@@ -475,7 +252,7 @@ class FinalComparison:
         """The cnnbench command line that runs with a candidate's flags."""
         layout, flags = self.settings.space.layout, flags_to_arguments(candidate.flags)
         words = run_command_words(layout, flags)
-        variables = _assignments(candidate.variables)
+        variables = assignments(candidate.variables)
         # The word "run" is omitted, because it is the default command.
         return (
             *(("env", *variables) if variables else ()),
@@ -516,9 +293,8 @@ class FinalComparison:
             self.folder.add_journal_note(_PLAN, leader=leader.key, plan=plan, minutes=minutes)
         return most
 
-    def _make_experiment(
-        self, leader: Candidate, most_pairs: int, alpha: float, earlier: ExperimentState | None
-    ) -> ExperimentSettings:
+    def _sides(self, leader: Candidate) -> dict[str, AbSide]:
+        """The given flags (A) and the flags of the best candidate (B), as long as a final."""
         sides = {}
         for name, candidate in zip(SIDES, (self.settings.first, leader), strict=True):
             flags = {
@@ -531,22 +307,24 @@ class FinalComparison:
                 own=flags_to_arguments(own),
                 subject=replace(repository.measured_code(candidate.resolved.config), side=name),
             )
+        return sides
+
+    def _make_experiment(
+        self, leader: Candidate, sides: Mapping[str, AbSide], most_pairs: int, alpha: float
+    ) -> Experiment:
         work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
-        return ExperimentSettings(
-            sides=sides,
+        experiment = Experiment(
             most_pairs=most_pairs,
-            earlier=earlier,
             seed=self.settings.seed,
             burn_in=0,
             timeout=self.settings.timeout,
             turn_seconds=self.settings.turn_seconds,
-            criteria=Criteria(
-                policy=self.settings.policy.replace(alpha=alpha),
-                metrics=DEFAULT_METRICS[:1],
-                fail_on=(FASTER,),  # The verdict must say whether the leader is faster.
-                allow_different=work,
-            ),
+            policy=self.settings.policy.replace(alpha=alpha),
+            metrics=DEFAULT_METRICS[:1],
+            fail_on=(FASTER,),  # The verdict must say whether the leader is faster.
+            allow_different=tuple(work),
         )
+        return experiment.with_sides(sides)
 
     def compare_weights(
         self, document: TuneDocument, leader: Candidate
@@ -631,76 +409,6 @@ class FinalComparison:
         return ended.message
 
 
-# Runs one search, from its first process to its document.
-
-_ROUNDS = 2
-"""A race should have time for this number of rounds. The second round should have time for
-`FINALISTS`, or for a third of the affordable processes. Candidates without time in the first round
-are not tried.
-"""
-
-_FEWEST = 2
-"""Minimum number of processes in a race: the best of the previous groups, and a candidate."""
-
-_LEAST = 6
-"""Minimum number of processes for a small group, if its share of the time would allow fewer."""
-
-
-def search_requests(
-    settings: SearchSettings, folder: ResultsFolder, campaign: Campaign
-) -> ProcessRequests[tuple[TuneDocument, SearchOutcome]]:
-    """Requests all processes of a search: races, proof that the best candidate is faster, and
-    comparison of weights.
-
-    Returns the document and the result of the races. Measurements in the folder are not repeated.
-    """
-    space = settings.space
-    folder.add_session_start(minutes=settings.seconds / 60)
-    bench = RaceBenchmark(folder, campaign, settings)
-    yield from bench.measure_first_process()
-    outcome = yield from race_groups(space, settings.first, bench, settings.policy.threshold)
-    folder.write(folder.folder / "race.csv", processes_csv(outcome).encode())
-    final = FinalComparison(bench)
-    document = yield from final.measure_proof(outcome)
-    proven = final.last_proven_settings()
-    if document.verdict != FASTER and proven is not None:
-        # The races now have another leader, but only the earlier leader is proven to be faster.
-        outcome = outcome._replace(leader=space.make_candidate(proven))
-        document = yield from final.measure_proof(outcome)
-    if document.verdict == FASTER:
-        document = yield from final.compare_weights(document, outcome.leader)
-    folder.journal.add(END, document=document.to_dict())
-    # `cnnbench report` reads tune.json.
-    folder.write(folder.folder / "tune.json", document.to_json().encode("ascii"))
-    return document, outcome
-
-
-def race_groups(
-    space: SearchSpace, first: Candidate, bench: RaceBenchmark, threshold: float
-) -> ProcessRequests[SearchOutcome]:
-    """Runs the races of all groups. Each race starts with the best candidate of the previous race.
-
-    A candidate is adopted if its gain exceeds `threshold`.
-    """
-    leader = first
-    races: list[CandidateRace] = []
-    weights = [len(choices) for choices in space.groups.values()]
-    for at, (group, choices) in enumerate(space.groups.items()):
-        candidates, dropped = candidates_of_group(space, choices, leader)
-        race = CandidateRace(group, candidates, threshold, dropped)
-        if len(candidates) > 1:
-            there_is = bench.affordable_processes(True)
-            share = there_is * weights[at] // sum(weights[at:])
-            # Each race must leave time for a few processes of every later group.
-            own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
-            share = min(there_is, max(min(share, there_is - sum(later)), own))
-            if share >= _FEWEST:
-                yield from _run_race(race, bench, there_is - share, share, first)
-        leader = race.leader
-        races.append(race)
-    return SearchOutcome(tuple(races), leader)
-
-
 def _same_weights_text(document: TuneDocument, computing: str) -> str:
     """Text that says whether both trainings led to the same weights.
 
@@ -713,38 +421,6 @@ def _same_weights_text(document: TuneDocument, computing: str) -> str:
         return f"weights differ {steps}: {document.weight_variable} by {size}, {more}"
     close = f"within {distance:.1g} of the largest value" if distance else "all bits"
     return f"weights are the same {steps}, {close}"
-
-
-def _run_race(
-    race: CandidateRace,
-    bench: RaceBenchmark,
-    reserved_processes: int,
-    group_processes: int,
-    reference: Candidate,
-) -> ProcessRequests[None]:
-    """Runs the rounds of a race until the race is over or its time is used.
-
-    `reserved_processes` is the number of processes for later groups, `group_processes` for this
-    group.
-    """
-    names = {candidate.key: candidate.name for candidate in race.entered}
-    while not race.is_over:
-        running = [candidate for candidate in race.entered if candidate.key in race.remaining]
-        number = len(race.rounds) + 1
-        again = 0 if race.rounds else min(FINALISTS, len(running), group_processes // 3)
-        measured = yield from bench.measure_round(
-            race.group, number, running, reserved_processes + again
-        )
-        race.add_round(measured)
-        if not measured.speeds:
-            break
-        # A later group may find a leader that needs a proof, so its processes are not spent here.
-        needs_proof = reserved_processes > 0 or race.leader.key != reference.key
-        eliminated = race.eliminate_after_round(
-            max(0, bench.affordable_processes(needs_proof) - reserved_processes)
-        )
-        best = names[race.ranked_keys(race.fitted_model)[0]]
-        bench.print_round_result(race.group, number, eliminated, best)
 
 
 def minutes_for_an_answer(

@@ -1,0 +1,99 @@
+"""The probability that further pairs of an experiment give a clear verdict.
+
+An experiment ends early if this is improbable: it stops for futility.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from cnnbench.base.inference import (
+    InterimAnalysis,
+    levels_of_analyses,
+    paired_shift_intervals_of_counts,
+)
+from cnnbench.judge.compare.estimate import (
+    Samples,
+    log_or_value,
+    relevance_floor_and_same_margin,
+)
+from cnnbench.judge.metrics import Policy
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from cnnbench.base import lazy_numpy as np
+
+SMALLEST_CHANCE = 0.05
+"""An experiment ends at an interim analysis if a clear verdict is less probable than this."""
+
+_POLICY = Policy()
+_DRAWS = 400
+_SEED = 1
+
+
+def clear_verdict_probability(
+    samples: Samples, later_analyses: Sequence[InterimAnalysis], policy: Policy = _POLICY
+) -> float:
+    """The probability that a later interim analysis gives a clear verdict.
+
+    Future pairs are drawn from the measured pairs (a bootstrap), which must all have usable values.
+    Each draw is judged at the interim analyses in `later_analyses`. The result is the share of
+    draws in which an analysis has a clear verdict. The draws include noise, outliers and the
+    apparent change as measured. Stopping for futility cannot turn a verdict into a regression. It
+    can only omit a regression, and docs/evidence.md says how rarely that happens.
+
+    `samples` contains the measured pairs and the interim analyses so far.
+    """
+    metric = samples.metric
+    pairs = zip(samples.base, samples.new, strict=True)
+    so_far = np.asarray(
+        [log_or_value(new, metric) - log_or_value(base, metric) for base, new in pairs]
+    )
+    floor, margin = (
+        log_or_value(1 + limit, metric) if metric.relative else limit
+        for limit in relevance_floor_and_same_margin(samples, policy)
+    )
+    alpha = policy.alpha_share * policy.alpha
+    made = [analysis for analysis in samples.looks if analysis.pairs <= len(so_far)]
+    levels = levels_of_analyses((*made, *later_analyses), alpha)[len(made) :]
+    drawn = _bootstrap_counts(len(so_far), tuple(later_analyses))
+    clear = np.zeros(_DRAWS, bool)
+    for level, counts in zip(levels, drawn, strict=True):
+        low, centre, high = paired_shift_intervals_of_counts(so_far, counts, 1 - level)
+        if policy.by_interval:
+            clear |= (low > floor) | (high < -floor)
+        else:
+            clear |= (low * high > 0) & (np.abs(centre) >= floor)
+        is_excluded = {"higher": high <= margin, "lower": low >= -margin}
+        names = [
+            "lower" if (word == "slower") == metric.higher_is_better else "higher"
+            for word in policy.questions
+        ]
+        clear |= np.all([is_excluded[name] for name in names], axis=0)
+    return float(clear.mean())
+
+
+@lru_cache(maxsize=8)
+def _bootstrap_counts(
+    measured: int, analyses: tuple[InterimAnalysis, ...]
+) -> list[NDArray[np.int64]]:
+    """Draws further pairs from `measured` pairs. For each analysis, returns how often each draw
+    contains each measured pair, [draws, measured]: once as measured, and as often as it was drawn.
+    """
+    # The seed is fixed, so that the same pairs always give the same probability.
+    generator = np.random.default_rng(_SEED)
+    populations = generator.choice(measured, (_DRAWS, measured))
+    size = (_DRAWS, max(0, analyses[-1].pairs - measured))
+    further = np.take_along_axis(populations, generator.integers(measured, size=size), axis=1)
+    # All draws are counted together, so the pairs of each draw get numbers of their own.
+    further += measured * np.arange(_DRAWS)[:, None]
+    drawn = []
+    for analysis in analyses:
+        number = max(0, analysis.pairs - measured)
+        found = np.bincount(further[:, :number].ravel(), minlength=_DRAWS * measured)
+        drawn.append(1 + found.reshape(_DRAWS, measured))
+    return drawn

@@ -1,0 +1,173 @@
+"""The answer about a commit, good, bad or skip, from its comparison with GOOD."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cnnbench.base.inference import ANALYSIS_STEP
+from cnnbench.base.text import (
+    percent,
+    percent_range,
+)
+from cnnbench.judge.compare import (
+    ComparedConfiguration,
+    Comparison,
+    Judgement,
+    MetricResult,
+    Policy,
+)
+from cnnbench.judge.compare.estimate import (
+    Verdict,
+    change_magnitude,
+    exceeds_limit,
+    is_too_many_further_runs,
+)
+from cnnbench.judge.metrics import THROUGHPUT
+
+GOOD, BAD, SKIP = "good", "bad", "skip"
+_TO_SLOWER = {
+    Verdict.SLOWER: BAD,
+    Verdict.FASTER: GOOD,
+    Verdict.SAME: GOOD,
+    Verdict.NOT_SLOWER: GOOD,
+}
+_TO_CHANGED_WORK = {
+    Verdict.CHANGED_WORK: BAD,
+    Verdict.FAILED: SKIP,
+    Verdict.NOT_COMPARABLE: SKIP,
+    Verdict.NOT_MEASURED: SKIP,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BisectionStep:
+    """The answer (good, bad or skip) about one commit, which was compared with GOOD or could not be
+    measured.
+
+    Attributes:
+      answer: "good", "bad" or "skip".
+      judgement: change of images/sec relative to GOOD. `needed` is the number of pairs for an
+        answer.
+      confidence: confidence of the judgement's interval.
+      pairs: number of measured pairs.
+      lost: whether the commit's processes were killed from outside too often.
+      good_fails: whether processes of GOOD failed.
+    """
+
+    commit: str
+    answer: str
+    judgement: Judgement
+    confidence: float = 0.0
+    pairs: int = 0
+    lost: bool = False
+    good_fails: bool = False
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether more pairs of processes may give an answer about the commit."""
+        return self.answer == SKIP and self.judgement.verdict is Verdict.INCONCLUSIVE
+
+
+def skipped_step(commit: str, reason: str, verdict: Verdict = Verdict.FAILED) -> BisectionStep:
+    """The answer about a commit that could not be measured or compared."""
+    judgement = Judgement(verdict=verdict, reason=reason)
+    return BisectionStep(commit=commit, answer=SKIP, judgement=judgement)
+
+
+def is_search_for_changed_work(bad_step: BisectionStep | None) -> bool:
+    """Whether bisect looks for the commit that changed the work, such as FLOPs, and not the speed.
+
+    `bad_step` is the comparison of BAD with GOOD.
+    """
+    return bad_step is not None and bad_step.judgement.verdict is Verdict.CHANGED_WORK
+
+
+def shared_configuration(comparison: Comparison) -> ComparedConfiguration | None:
+    """The configuration of the runs of GOOD and of another commit; None if their configurations
+    differ.
+    """
+    deciding = [entry for entry in comparison.entries if entry.affects_exit_code]
+    return deciding[0] if len(deciding) == 1 else None
+
+
+def policy_for_middle_commit(step: BisectionStep, usual: Policy) -> Policy:
+    """Decision thresholds for a commit between GOOD and BAD: half of BAD's change. The whole
+    interval of the commit's change must lie on one side of it.
+
+    `step` is the comparison of BAD with GOOD. `usual` contains the thresholds of that comparison.
+    """
+    change = step.judgement.change
+    if change is None:
+        return usual
+    half = math.expm1(abs(math.log1p(change)) / 2)
+    return usual.replace(threshold=max(usual.threshold, half), by_interval=True)
+
+
+def bisect_answer(result: MetricResult, usual_policy: Policy, searches_changed_work: bool) -> str:
+    """The answer about a commit ("good", "bad" or "skip"), from its comparison with GOOD.
+
+    In a search for changed work, one pair is enough. In a search for lower speed, an open commit is
+    bad if the whole interval is slower by more than the threshold in `usual_policy`.
+    """
+    if searches_changed_work:
+        return _TO_CHANGED_WORK.get(result.verdict, GOOD)
+    high = result.judgement.high
+    if result.verdict is Verdict.INCONCLUSIVE and high is not None and high < 0:
+        threshold = usual_policy.threshold_of(result.metric)
+        if exceeds_limit(change_magnitude(high, result.metric), threshold):
+            return BAD
+    return _TO_SLOWER.get(result.verdict, SKIP)
+
+
+def follow_up_pairs(undecided: Sequence[BisectionStep], most_pairs: int) -> int:
+    """Number of pairs per commit that should give answers about the undecided commits.
+
+    The number is above `most_pairs`. 0 if more pairs would not help.
+    """
+    pairs = most_pairs + ANALYSIS_STEP
+    for step in undecided:
+        needed = step.judgement.needed
+        if needed is None or is_too_many_further_runs(needed - step.pairs, paired=True):
+            return 0
+        pairs = max(pairs, needed)
+    return pairs
+
+
+# Changes of at least this size are printed as whole percentages.
+_LARGE = 0.1
+
+
+def step_answer_text(step: BisectionStep, bad_step: BisectionStep) -> str:
+    """The answer about a commit as text. `bad_step` is the comparison of BAD with GOOD."""
+    if step.answer == SKIP:
+        return f"{'undecided' if step.is_undecided else 'skipped'}: {step.judgement.reason}"
+    if is_search_for_changed_work(bad_step):
+        return "bad: other work to do" if step.answer == BAD else "good: the same work to do"
+    return f"{step.answer}: {_speed_change_text(step)}"
+
+
+def _speed_change_text(step: BisectionStep) -> str:
+    """A commit's change of speed, "37 % slower (15 to 61 %)" or "+0.3 % (-1.0 to +1.6 %)"."""
+    change, low, high = step.judgement.change, step.judgement.low, step.judgement.high
+    if change is None or low is None or high is None:
+        return f"{step.judgement.verdict.value}, {step.judgement.reason}"
+    if low <= 0 <= high:
+        return f"{THROUGHPUT.change_text(change)} ({THROUGHPUT.range_text(low, high)})"
+    digits = 0 if abs(change) >= _LARGE else 1
+    least, most = sorted((abs(low), abs(high)))
+    direction = "slower" if change < 0 else "faster"
+    return f"{percent(abs(change), digits)} {direction} ({percent_range(least, most, digits)})"
+
+
+def no_difference_reason(step: BisectionStep) -> str:
+    """Says why bisect cannot search (BAD is not slower than GOOD), and what the user can do."""
+    if step.is_undecided:
+        return f"whether BAD is slower than GOOD is undecided: {step.judgement.reason}"
+    text = f"BAD is not slower than GOOD: {step.judgement.verdict.value}, {step.judgement.reason}; "
+    if step.judgement.verdict in (Verdict.SAME, Verdict.NOT_SLOWER):
+        return text + "check revisions and flags, or look for a smaller change with --threshold"
+    if step.judgement.verdict is Verdict.FASTER:
+        return text + "bisect looks for slower commits only: check which is GOOD and which is BAD"
+    return text + "measure comparable commits"

@@ -1,0 +1,1 @@
+"""`cnnbench strategies`: compares all modes of --variable_update."""

@@ -1,0 +1,138 @@
+"""Plans which modes of --variable_update are measured, with their flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cnnbench.base import plugins
+from cnnbench.base.text import unknown_name_reason
+from cnnbench.campaigns.launch import resolve_run
+from cnnbench.campaigns.processes.child import ResolvedRun
+from cnnbench.campaigns.strategies.weights import flags_of_weights_process
+from cnnbench.errors import DataError, FlagError, UsageError
+from cnnbench.flags import ParsedArgs, args_from_values, parse_flag_texts
+from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags
+from cnnbench.flags.params import ACCEPTED, FLAGS
+from cnnbench.records.campaigns import (
+    ONE_TOWER,
+)
+from cnnbench.variable_mgr import modes as registry
+from cnnbench.variable_mgr.modes import DEFAULT, Mode
+
+_OTHERWISE = "trains differently from the modes without it; compare it with cnnbench ab"
+_OF_THE_COMMAND = {
+    "variable_update": "is varied by the command; choose values with --modes",
+    "result_json": "is set by the command; use --results",
+    "result_csv": "is set by the command; use --results and --format=csv",
+    "train_dir": "is set by the command: every process keeps its own checkpoint",
+    "export_dir": "cannot be used with strategies: every process would write there",
+    **dict.fromkeys(
+        names_of_flags(FLAGS, RunPart.WORK), "cannot be used with strategies, which trains"
+    ),
+    "check_replica_consistency": "is set by the command where weights are compared",
+    "staged_vars": _OTHERWISE,
+}
+
+
+@dataclass(frozen=True)
+class StrategyCase:
+    """A mode of --variable_update to measure, with its flags: one row of the table.
+
+    Attributes:
+      name: the mode, or `ONE_TOWER`.
+      flags: texts of the flags of ``cnnbench run`` by name, without flags for files.
+      apart: the reason why the weights are not compared; "" if they are.
+      weights_flags: flags of the process that trains weights for the comparison; empty if there is
+        no comparison.
+    """
+
+    name: str
+    flags: Mapping[str, str]
+    resolved: ResolvedRun
+    apart: str = ""
+    weights_flags: Mapping[str, str] = field(default_factory=dict)
+
+
+def select_strategy_cases(
+    values: Mapping[str, Any],
+    modes: Sequence[str] | None,
+    *,
+    on_gpu: bool,
+    weights_steps: int = 0,
+) -> tuple[list[StrategyCase], list[str]]:
+    """Selects the modes to measure, and checks their flags without loading TensorFlow.
+
+    Returns the cases (`ONE_TOWER` is the first case) and lines to print before the first run.
+
+    Args:
+      values: values of the flags for all runs, by name.
+      modes: names of modes; None for all modes that work with these flags in one process.
+      on_gpu: whether devices are GPUs. On a CPU, towers share the cores, so the case with one tower
+        gets the images of all towers and is an upper limit of their speed. On GPUs, it gets the
+        images of one device.
+      weights_steps: number of steps after which weights are compared; 0 for no comparison.
+    """
+    _refuse_flags(values)
+    plugins.load_plugins_of_flags(values)
+    if not on_gpu and values.get("device", "auto") == "auto":
+        values = {**values, "device": "cpu"}  # --device=cpu excludes modes that need GPUs.
+    args = args_from_values(values)
+    first = _resolve_flags(args, {"variable_update": DEFAULT})
+    towers = int(first.config["num_gpus"])
+    if towers < 2:
+        raise FlagError("num_gpus", towers, "must be at least 2: one device has nothing to reduce")
+    texts = flag_texts(values, ACCEPTED)
+    alone = {"variable_update": DEFAULT, "num_gpus": "1"}
+    if "global_batch_size" in texts:
+        alone["global_batch_size"] = "0"
+    alone["batch_size"] = str(first.batch_size * (1 if on_gpu else towers))
+    if texts.get("gpu_indices"):
+        alone["gpu_indices"] = texts["gpu_indices"].split(",")[0]
+    reason = "it sees all images as one batch"
+    cases = [StrategyCase(ONE_TOWER, {**texts, **alone}, _resolve_flags(args, alone), reason)]
+    notices = []
+    there_are = registry.names()
+    for name in dict.fromkeys(there_are if modes is None else modes):
+        if name not in there_are:
+            unknown = unknown_name_reason(name, there_are, "takes one or more of")
+            raise FlagError("modes", name, unknown)
+        mode = registry.find_mode(name)
+        try:
+            cases.append(_strategy_case(mode, args, weights_steps))
+        except UsageError as error:
+            if modes is not None:
+                raise
+            notices.append(f"{name} is left out: {error}")
+    notices_of_cases = dict.fromkeys(
+        f"{case.name}: {n}" for case in cases[1:] for n in case.resolved.notices
+    )
+    return cases, [*notices, *notices_of_cases]
+
+
+def _strategy_case(mode: Mode, args: ParsedArgs, weights_steps: int) -> StrategyCase:
+    reason = mode.apart or ("" if mode.in_sync else "its towers train apart")
+    texts = flag_texts(args.given, ACCEPTED)
+    flags = {**mode.needs, **texts, "variable_update": mode.name}
+    own = {name: text for name, text in flags.items() if name not in texts}
+    few = flags_of_weights_process(flags, weights_steps) if weights_steps and not reason else {}
+    return StrategyCase(mode.name, flags, _resolve_flags(args, own), reason, few)
+
+
+def _refuse_flags(values: Mapping[str, object]) -> None:
+    """Raises FlagError for flags that `cnnbench strategies` sets itself, and for flags with which
+    only some modes train differently.
+    """
+    for name, reason in _OF_THE_COMMAND.items():
+        if values.get(name):
+            raise FlagError(name, ACCEPTED[name].text(values[name]), reason)
+    if values.get("variable_consistency", "strong") != "strong":
+        raise FlagError("variable_consistency", values["variable_consistency"], _OTHERWISE)
+
+
+def _resolve_flags(args: ParsedArgs, own: Mapping[str, str]) -> ResolvedRun:
+    try:
+        return resolve_run(args.including(parse_flag_texts(own, ACCEPTED)))
+    except DataError as error:
+        raise UsageError(str(error)) from None

@@ -1,0 +1,1 @@
+"""``cnnbench sweep``: plans and runs a suite of configurations, and summarises the results."""

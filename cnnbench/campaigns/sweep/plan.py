@@ -1,0 +1,236 @@
+"""Plans a suite: configurations, repeats and order. All flags are checked before the first run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import (
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from cnnbench.base.text import (
+    first_few,
+    labels_from_config,
+    unknown_key_message,
+)
+from cnnbench.campaigns.launch import resolve_run
+from cnnbench.campaigns.processes.campaign import (
+    ordered_rounds,
+)
+from cnnbench.campaigns.processes.child import (
+    ResolvedRun,
+    environment_identity,
+    flag_specs_of,
+    json_digest,
+    refuse_sweep_flags,
+    resolve_all_reduce,
+    source_digest,
+)
+from cnnbench.campaigns.suite import (
+    Suite,
+    SweepCase,
+    expand_entry,
+)
+from cnnbench.errors import DataError, FlagError, UsageError
+from cnnbench.flags import args_from_values, parse_flag_texts
+from cnnbench.flags.params import REMOVED
+from cnnbench.flags.parse import load_plugin_flags_from_texts
+from cnnbench.judge.compare.judgement import processes_to_decide
+from cnnbench.records.run import Subject
+
+
+class SweepPlan(NamedTuple):
+    """The configurations of a sweep, and notices to print before the first run.
+
+    The cases are in the order of the suite file.
+    """
+
+    suite: str
+    cases: tuple[SweepCase, ...]
+    notices: tuple[str, ...]
+    subject: Subject = Subject()
+
+
+def plan_sweep(
+    suite: Suite,
+    facts: Mapping[str, Any],
+    flags_for_all: Mapping[str, str] | None = None,
+    pattern: str | None = None,
+    subject: Subject | None = None,
+) -> SweepPlan:
+    """Expands all entries of a suite to configurations, and checks all flags.
+
+    Raises UsageError with file, line and valid values.
+
+    Args:
+      facts: properties of this machine, which are part of the keys (like `subject.revision`).
+      flags_for_all: texts of flags by name. They are added to all configurations whose command has
+        the flag.
+      pattern: regular expression that the names must match. Other configurations are not checked,
+        because their flags may not work on this machine.
+    """
+    flags_for_all = flags_for_all or {}
+    subject = (subject or Subject()).with_labels(labels_from_config(flags_for_all)) or Subject()
+    state = {"revision": subject.revision, "changes": subject.changes, "sources": source_digest()}
+    known = {name: value for name, value in state.items() if value is not None}
+    environment = {**environment_identity(facts), **known}
+    configurations: list[SweepCase] = []
+    notices: list[str] = []
+    for entry in suite.entries:
+        expanded, unset = expand_entry(entry)
+        if unset is not None:
+            notices.append(f"{entry.name}: left out, because {unset}")
+        configurations += expanded
+    if not configurations:
+        raise UsageError(f"{suite.file}: no entry is left to run; {'; '.join(notices)}")
+    cases: dict[str, SweepCase] = {}
+    for configuration in _filter_configurations(configurations, pattern):
+        case = _resolve_case(configuration, environment, flags_for_all, notices)
+        if case.key in cases:
+            raise configuration.entry.node.error(
+                f'"{case.name}" is the same run as "{cases[case.key].name}"; their records '
+                "could not be distinguished"
+            )
+        cases[case.key] = case
+    listed = tuple(dict.fromkeys(notices))
+    return SweepPlan(suite.name, _set_repeats(cases.values()), listed, subject)
+
+
+def _filter_configurations(
+    configurations: Sequence[SweepCase], pattern: str | None
+) -> list[SweepCase]:
+    try:
+        expression = re.compile(pattern or "")
+    except re.error as error:
+        raise FlagError("filter", pattern, f"is not a regular expression: {error}") from None
+    chosen = [
+        configuration for configuration in configurations if expression.search(configuration.name)
+    ]
+    if not chosen:
+        names = [f'"{configuration.name}"' for configuration in configurations]
+        raise FlagError("filter", pattern, f"matches none of {first_few(names, 5, ', ')}")
+    return chosen
+
+
+def count_configurations(cases: Iterable[SweepCase], command: str) -> int:
+    """The number of configurations of `command` (run or allreduce), which are judged together.
+
+    `cnnbench compare` corrects p-values for this number.
+    """
+    return sum(case.resolved.rows for case in cases if case.entry.command == command)
+
+
+def _set_repeats(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
+    """Sets the number of processes of each case; by default, as many as a verdict needs."""
+    commands = {case.entry.command for case in cases}
+    needed = {name: processes_to_decide(count_configurations(cases, name)) for name in commands}
+    return tuple(
+        replace(case, repeats=case.entry.repeats or needed[case.entry.command]) for case in cases
+    )
+
+
+class SweepItem(NamedTuple):
+    """One process of a configuration in a sweep, or the search for the configuration's batch size.
+
+    Repeats are numbered from 1. Number 0 is the search.
+    """
+
+    case: SweepCase
+    repeat: int
+
+    @property
+    def label(self) -> str:
+        """Name of the process in progress lines, such as "resnet50 num_gpus=2 #3"."""
+        if self.repeat == 0:
+            return f"{self.case.name}: largest batch"
+        if self.case.repeats == 1:
+            return self.case.name
+        return f"{self.case.name} #{self.repeat}"
+
+    @property
+    def duration_key(self) -> tuple[str, bool]:
+        """Key that is equal for processes with about the same duration: the case, and whether the
+        process searches for a batch size.
+        """
+        return self.case.key, self.repeat == 0
+
+
+def ordered_items(cases: Sequence[SweepCase], seed: int) -> tuple[SweepItem, ...]:
+    """The processes of a sweep in order: searches for batch sizes, then rounds of all cases.
+
+    The seed shuffles each round.
+    """
+    most = max((case.repeats for case in cases), default=0)
+
+    def is_due(case: SweepCase, repeat: int) -> bool:
+        return repeat <= case.repeats if repeat else case.entry.search is not None
+
+    return tuple(
+        SweepItem(case, repeat) for case, repeat in ordered_rounds(cases, most, seed, is_due)
+    )
+
+
+def _resolve_case(
+    configuration: SweepCase,
+    environment: Mapping[str, Any],
+    flags_for_all: Mapping[str, str],
+    notices: list[str],
+) -> SweepCase:
+    """Checks and resolves the flags of a configuration. Adds notices about flags to `notices`."""
+    entry = configuration.entry
+    known = flag_specs_of(entry.command)
+    if entry.command == "run" and configuration.nodes.keys() - known.keys():
+        load_plugin_flags_from_texts({name: [text] for name, text in configuration.flags.items()})
+    for name, node in configuration.nodes.items():
+        if name not in known:
+            removed = f"--{name} was removed; {REMOVED[name]}" if name in REMOVED else ""
+            raise node.error(removed or unknown_key_message(name, known))
+    for name, text in flags_for_all.items():
+        if name in configuration.varied:
+            reason = f'is what "{entry.name}" varies; choose with --filter'
+            raise FlagError(name, text, reason)
+    own = {name: text for name, text in flags_for_all.items() if name in known}
+    flags = {**configuration.flags, **own}
+    only_of_runs = (
+        ("bounds", entry.bounds),
+        ("max_batch_search", entry.search),
+        ("launch", entry.launch),
+    )
+    for name, value in only_of_runs if entry.command != "run" else ():
+        if value:
+            raise entry.node.error(f"{entry.name}: {name} needs command: run")
+    resolved = _resolve_flags(configuration, flags)
+    notices += [f"{configuration.name}: {notice}" for notice in resolved.notices]
+    search = entry.search
+    if search is not None and resolved.batch_size > search.limit:
+        raise entry.node.error(
+            f"{configuration.name}: limit {search.limit} of max_batch_search is below the batch "
+            f"size with which the search starts, {resolved.batch_size}"
+        )
+    parts = {
+        "command": entry.command,
+        "config": resolved.identity,
+        "search": search and vars(search),
+        "environment": environment,
+    }
+    return replace(configuration, flags=flags, resolved=resolved, key=json_digest(parts))
+
+
+def _resolve_flags(configuration: SweepCase, flags: Mapping[str, str]) -> ResolvedRun:
+    """Resolves the flags of a configuration. Errors name the line of the flag in the suite file."""
+    entry = configuration.entry
+    try:
+        values = parse_flag_texts(flags, flag_specs_of(entry.command))
+        refuse_sweep_flags(values)
+        if entry.command == "allreduce":
+            return resolve_all_reduce(values)
+        return resolve_run(args_from_values(values), entry.launch)
+    except FlagError as error:
+        node = configuration.nodes.get(error.flag, entry.node)
+        raise node.error(f"{configuration.name}: {error}") from None
+    except (UsageError, DataError) as error:
+        raise entry.node.error(f"{configuration.name}: {error}") from None

@@ -1,0 +1,261 @@
+"""Summarises a sweep: one row for each configuration, computed from the records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import (
+    Callable,
+    Iterable,
+    Sequence,
+)
+from dataclasses import dataclass
+
+from cnnbench.base.document import (
+    Answer,
+    Paragraph,
+    Row,
+    make_table,
+    numeric_cell,
+)
+from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.inference import standard_deviation
+from cnnbench.base.stats import ValuesByProcess, median
+from cnnbench.base.terminal import natural_key
+from cnnbench.base.text import (
+    count_text,
+    number,
+    percent,
+)
+from cnnbench.campaigns.processes.answers import store_answer
+from cnnbench.campaigns.processes.campaign import (
+    bus_bandwidth,
+    read_record,
+)
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.suite import (
+    Limits,
+    SweepCase,
+)
+from cnnbench.campaigns.sweep.plan import count_configurations
+from cnnbench.campaigns.sweep.run import SweepResult
+from cnnbench.errors import ExitCode
+from cnnbench.judge.compare.configuration import Configuration, unique_configuration_names
+from cnnbench.judge.compare.judgement import processes_to_detect
+from cnnbench.judge.metrics import Policy, median_step_text
+from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.metric import BOUNDS
+from cnnbench.records.metrics.figures import throughputs
+from cnnbench.records.run import RunRecord
+
+_REPORTED = "in reports"
+
+FOUND = -0.2
+"""Relative change of throughput that a sweep should be able to detect in every configuration."""
+
+_MANY = 50
+"""Advice suggests at most this number of processes."""
+
+HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """Results of one configuration of a sweep: a row of the summary.
+
+    Attributes:
+      throughputs, bandwidths: for each successful process, images/sec, or bytes/sec of the fastest
+        all-reduce.
+      batch_size: batch size per device; None if unknown or mixed.
+      problems: label, message and log of each failed process.
+      verdicts: HELD, VIOLATED or UNKNOWN for each bound, and a text.
+      reported: name of the configuration in compare and report; "" for all-reduces.
+      pauses: text about slow steps that the median step does not show; "" if there are none.
+    """
+
+    name: str
+    throughputs: ValuesByProcess
+    bandwidths: ValuesByProcess
+    batch_size: int | None
+    ok: int
+    failed: int
+    problems: tuple[str, ...]
+    verdicts: tuple[tuple[str, str], ...]
+    reported: str = ""
+    pauses: str = ""
+
+
+def summary_rows(
+    cases: Sequence[SweepCase], results: Iterable[SweepResult]
+) -> tuple[SummaryRow, ...]:
+    """Makes a row for each configuration of a sweep from its results. Sorts the rows by name."""
+    by_key: dict[str, list[SweepResult]] = {case.key: [] for case in cases}
+    for result in results:
+        by_key[result.item.case.key].append(result)
+    good = {
+        case.key: [read_record(run.path) for run in by_key[case.key] if run.ended.status == "ok"]
+        for case in cases
+    }
+    configurations = {
+        key: Configuration.of(record)
+        for key, records in good.items()
+        for record in [record for record in records if isinstance(record, RunRecord)][:1]
+    }
+    titles = unique_configuration_names(configurations.values())
+    reported = {key: titles[value.key] for key, value in configurations.items()}
+    rows = [
+        _summary_row(case, by_key[case.key], good[case.key], reported.get(case.key, ""))
+        for case in cases
+    ]
+    return tuple(sorted(rows, key=lambda row: natural_key(row.name)))
+
+
+def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
+    """The exit code of a sweep: REGRESSION if a value violates a bound of the suite.
+
+    Otherwise FAILED if a process failed, INCONCLUSIVE if a value is unknown, or OK.
+    """
+    listed = list(rows)
+    words = {word for row in listed for word, _ in row.verdicts}
+    if VIOLATED in words:
+        return ExitCode.REGRESSION
+    if any(row.failed for row in listed):
+        return ExitCode.FAILED
+    return ExitCode.INCONCLUSIVE if UNKNOWN in words else ExitCode.OK
+
+
+def table_text(rows: Sequence[SummaryRow]) -> str:
+    """The summary of a sweep as text: a table of the configurations, then pauses and failures."""
+    pauses = (f"{row.name}: {row.pauses}" for row in rows if row.pauses)
+    failed = (f"failed: {problem}" for row in rows for problem in row.problems)
+    # Narrow terminals omit the column with the names that configurations have in reports.
+    shown = make_table(map(_row_cells, rows), spare=(_REPORTED,))
+    return sections_to_text([[shown, *(Paragraph(text, hanging=6) for text in (*pauses, *failed))]])
+
+
+def _row_cells(row: SummaryRow) -> Row:
+    bad = [text for word, text in row.verdicts if word != HELD]
+    return {
+        "configuration": row.name,
+        "batch": numeric_cell(row.batch_size, "{:.0f}".format),
+        "median images/sec": numeric_cell(row.throughputs.median),
+        "median bus GB/s": numeric_cell(row.bandwidths.median, scale=1e-9),
+        "spread": numeric_cell(
+            (row.throughputs if row.throughputs.values else row.bandwidths).relative_range, percent
+        ),
+        "runs": f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else ""),
+        "bounds": "; ".join(bad) if bad else HELD if row.verdicts else "",
+        _REPORTED: row.reported,
+    }
+
+
+_MOST_NAMED = 3
+
+
+def store_summary(folder: ResultsFolder, suite: str, rows: Sequence[SummaryRow]) -> None:
+    """Stores the summary of a sweep in its journal, for reports."""
+    bad = [f"{row.name}: {text}" for row in rows for word, text in row.verdicts if word != HELD]
+    words = [word for row in rows for word, _ in row.verdicts]
+    violated = sum(any(word == VIOLATED for word, _ in row.verdicts) for row in rows)
+    failed = sum(row.failed for row in rows)
+    of = count_text(rows, "configuration", "configurations")
+    answer, tone = f"{of} measured", ""
+    if violated:
+        verb = "violates" if violated == 1 else "violate"
+        answer, tone = f"{violated} of {of} {verb} a bound", "bad"
+    elif failed:
+        answer, tone = count_text(failed, "process failed", "processes failed"), "bad"
+    elif UNKNOWN in words:
+        answer, tone = "Values for bounds are unknown", "unsure"
+    elif words:
+        answer, tone = f"All bounds of {of} hold", "good"
+    details = [*bad, *(problem for row in rows for problem in row.problems)]
+    details += [f"{row.name}: {row.pauses}" for row in rows if row.pauses]
+    more = [f"and {len(details) - _MOST_NAMED} more"] if len(details) > _MOST_NAMED else []
+    store_answer(
+        folder,
+        Answer(f"Suite {suite}", answer, tone, (*details[:_MOST_NAMED], *more)),
+        "What cnnbench sweep printed; each row is a configuration.",
+        map(_row_cells, rows),
+        details if more else (),
+    )
+
+
+def detection_advice(
+    rows: Iterable[SummaryRow], cases: Sequence[SweepCase], command: Callable[[int], str]
+) -> str:
+    """Says whether `cnnbench compare` could detect a large change in every configuration.
+
+    If not, the text contains the command that adds the necessary processes; `command` makes it from
+    a number of repeats. The text is "" if a configuration has fewer than two processes.
+    """
+    rows = list(rows)
+    measured = [row for row in rows if len(row.throughputs.values) > 1]
+    if not measured:
+        return ""
+    scatters = {
+        row.name: standard_deviation([math.log(speed) for speed in row.throughputs.values])
+        for row in measured
+    }
+    name = max(scatters, key=lambda flag: scatters[flag])
+    among = count_configurations(cases, RunRecord.kind)
+    needed = processes_to_detect(FOUND, scatters[name], among)
+    fewest = min(len(row.throughputs.values) for row in measured)
+    text = f"equal processes differ by at most {percent(math.expm1(scatters[name]))} ({name})"
+    change = f"a change of {percent(FOUND, 0)} in every configuration"
+    if fewest >= needed:
+        return f"{text}: {fewest} processes of BASE and of NEW find {change}"
+    if needed > _MANY:
+        return f"{text}: {change} is found on a quieter machine, not by more processes"
+    more = count_text(
+        sum(max(0, needed - row.ok) for row in rows), "process more", "processes more"
+    )
+    text += f": to find {change}, a comparison needs about {needed} processes of BASE and of NEW, "
+    return f"{text}{more} in all; a quieter machine, or {command(needed)}"
+
+
+def _summary_row(
+    case: SweepCase,
+    results: Sequence[SweepResult],
+    good: Sequence[RunRecord | AllReduceRecord | None],
+    reported: str,
+) -> SummaryRow:
+    """Makes the summary of one configuration of a sweep from its results.
+
+    `good` contains the records of successful runs; None if unreadable.
+    """
+    records = [record for record in good if isinstance(record, RunRecord)]
+    rates = [bus_bandwidth(record) for record in good if isinstance(record, AllReduceRecord)]
+    bad = [result for result in results if result.ended.status != "ok"]
+    lost = good.count(None)
+    sizes = {record.batch.per_device for record in records if record.batch is not None}
+    return SummaryRow(
+        name=case.name,
+        throughputs=ValuesByProcess(tuple(s for s in throughputs(records) if s is not None)),
+        bandwidths=ValuesByProcess(tuple(rate for rate in rates if rate is not None)),
+        batch_size=sizes.pop() if len(sizes) == 1 else None,
+        ok=len(good) - lost,
+        failed=len(bad) + lost,
+        problems=tuple(
+            f"{case.name} #{run.item.repeat}: {run.ended.message} ({run.path.with_suffix('.log')})"
+            for run in bad
+        ),
+        verdicts=tuple(_bound_verdict(*bound, records) for bound in case.entry.bounds.items()),
+        reported=reported,
+        pauses=median_step_text(records, Policy.threshold),
+    )
+
+
+def _bound_verdict(metric: str, limits: Limits, records: Sequence[RunRecord]) -> tuple[str, str]:
+    """Whether the median of a metric over all processes is within `limits`, and a text about it."""
+    values = [value for value in BOUNDS[metric].values(records) if value is not None]
+    if not values:
+        return UNKNOWN, f"{metric} {UNKNOWN}"
+    value, (low, high) = median(values), limits
+    text = f"{metric} {number(value)}"
+    if low is not None and value < low:
+        return VIOLATED, f"{text} below {number(low)}"
+    if high is not None and value > high:
+        return VIOLATED, f"{text} above {number(high)}"
+    # A median of NaN violates every bound.
+    word = VIOLATED if math.isnan(value) else HELD
+    return word, f"{text} {word}"

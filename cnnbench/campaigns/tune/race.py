@@ -1,0 +1,274 @@
+"""Races of ``cnnbench tune``: rounds of measurements that eliminate slower candidates.
+
+A candidate is a set of flags for a run. The rules for eliminating candidates depend only on
+measured speeds.
+
+Every round measures all remaining candidates once. After a round, a candidate is eliminated for one
+of these reasons:
+
+* `RACED_SLOWER`: it is significantly slower than the best candidate. The test uses the additive
+  model of candidates and rounds (`cnnbench.base.inference`) on logarithms of speeds. The
+  significance level of round r is alpha / (r (r - 1)), divided by the number of other candidates
+  (Bonferroni). Over all rounds, the levels add up to alpha. So the fastest candidate is eliminated
+  in this way in at most a share alpha of races, even if one candidate is noisier than the others.
+* `BEHIND`: time is short. The next round may take at most half of the remaining time, so the
+  slowest candidates are eliminated until the others fit (successive halving). This does not prove
+  that they are slower, and reports say so.
+* `FAILED`: its process failed.
+
+A race is over when one candidate remains; when no other candidate can be faster than the best one
+by more than the threshold, at level alpha; after `MOST_ROUNDS`; or when there is no time for
+another round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from cnnbench.base.inference import AdditiveModel, fit_additive_blocks
+from cnnbench.base.text import percent
+from cnnbench.campaigns.launch import flags_to_arguments
+from cnnbench.campaigns.tune.space import Candidate, DroppedCandidate
+from cnnbench.records.campaigns import TuneRow
+
+# There is one race for each group of flags, one race after the other.
+# Each race starts with the best flags of the previous groups.
+
+RACED_SLOWER, BEHIND, FAILED = "slower", "behind", "failed"
+UNTRIED = "untried"
+"""Mark of a candidate that was not measured for lack of time."""
+
+ALPHA = 0.05
+"""Maximum probability that the fastest candidate of a race is eliminated as `RACED_SLOWER`."""
+
+FINALISTS = 3
+"""Number of candidates that are not eliminated for lack of time."""
+
+MOST_ROUNDS = 10
+
+
+@dataclass(frozen=True)
+class RaceRound:
+    """Results of one round of a race: speeds and errors, by key of the candidate.
+
+    Attributes:
+      speeds: images/sec of each candidate.
+      failed: error message of each failed candidate.
+      blocks: groups of candidates that ran at the same time; if empty, all candidates did.
+      late: candidates that did not run, for lack of time.
+    """
+
+    speeds: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    blocks: list[list[str]] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+
+
+class CandidateRace:
+    """The state of a race between candidates: measured speeds, and which candidates remain.
+
+    Attributes:
+      group: name of the group of flags that the candidates vary.
+      entered: all candidates. The first one is the best candidate of the previous groups.
+      dropped: candidates that cannot run.
+      untried: candidates that there was no time to run once.
+      remaining: keys of the candidates that are not eliminated.
+      rounds: logarithms of speeds, by key of the candidate, for each round.
+      blocks: the same speeds, in blocks of candidates that ran at the same time.
+      eliminated: by key and in order, rows of the eliminated candidates, without measurements.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        entered: Sequence[Candidate],
+        threshold: float = 0.01,
+        dropped: Sequence[DroppedCandidate] = (),
+    ) -> None:
+        self.group = group
+        self.entered = tuple(entered)
+        self.dropped = dropped
+        self.untried = self.entered[1:]
+        self.remaining = [candidate.key for candidate in entered]
+        self.rounds: list[dict[str, float]] = []
+        self.blocks: list[list[dict[str, float]]] = []
+        self.eliminated: dict[str, TuneRow] = {}
+        # A candidate is adopted only if the logarithm of its gain is larger than this value.
+        self._worth = math.log1p(threshold)
+        self._short = False
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """The first candidate, and the other candidates that were measured at least once."""
+        return [candidate for candidate in self.entered if candidate not in self.untried]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the race needs no further round."""
+        over = len(self.remaining) < 2 or len(self.rounds) >= MOST_ROUNDS or self._short
+        return over or self._is_leader_near_best()
+
+    @property
+    def fitted_model(self) -> AdditiveModel:
+        """The model of candidates and rounds, fitted to all speeds so far.
+
+        At least one speed must have been measured.
+        """
+        return fit_additive_blocks(self.blocks)
+
+    def add_round(self, round_: RaceRound) -> None:
+        """Adds the results of a round to the race, and eliminates candidates that failed.
+
+        Late candidates are removed after the first round. In later rounds, they keep their
+        estimates.
+        """
+        speeds = {key: math.log(speed) for key, speed in round_.speeds.items()}
+        if not self.rounds:
+            self.untried = tuple(
+                candidate for candidate in self.entered[1:] if candidate.key in round_.late
+            )
+            self.remaining = [candidate.key for candidate in self.candidates]
+        self.rounds.append(speeds)
+        blocks = round_.blocks or [list(speeds)]
+        self.blocks.append(
+            [{key: speeds[key] for key in block if key in speeds} for block in blocks]
+        )
+        for key in [key for key in self.remaining if key in round_.failed]:
+            self._eliminate(key, FAILED, round_.failed[key])
+
+    def eliminate_after_round(self, affordable_processes: int) -> list[TuneRow]:
+        """Eliminates candidates that are slower, or for which there is no time, after a round.
+
+        Returns all candidates that were eliminated after this round. `affordable_processes` is the
+        number of processes that fit into the remaining time.
+        """
+        if any(self.rounds):
+            fitted = self.fitted_model
+            self._eliminate_slower(fitted)
+            most = max(FINALISTS, affordable_processes // 2)
+            for place, key in enumerate(self.ranked_keys(fitted)[most:], start=most + 1):
+                self._eliminate(key, BEHIND, place=place)
+        self._short = affordable_processes < len(self.remaining)
+        return [row for row in self.eliminated.values() if row.after == len(self.rounds)]
+
+    @property
+    def leader(self) -> Candidate:
+        """The fastest candidate. If its gain is at most the threshold, the first candidate."""
+        first = self.entered[0]
+        ranked = self.ranked_keys(self.fitted_model) if any(self.rounds) else []
+        if not ranked:
+            return first
+        if (
+            first.key in ranked
+            and self.fitted_model.difference(ranked[0], first.key) <= self._worth
+        ):
+            return first
+        return next(candidate for candidate in self.entered if candidate.key == ranked[0])
+
+    def ranked_keys(self, fitted: AdditiveModel) -> list[str]:
+        """Keys of the remaining measured candidates by estimated speed, the fastest first."""
+        known = [key for key in self.remaining if key in fitted.names]
+        return sorted(known, key=fitted.effect, reverse=True)
+
+    def _is_leader_near_best(self) -> bool:
+        """Whether no candidate is faster than the best one by more than the threshold.
+
+        The test has the significance level `ALPHA`.
+        """
+        if not any(self.rounds):
+            return False
+        fitted = self.fitted_model
+        ranked = self.ranked_keys(fitted)
+        if fitted.scatter is None or len(ranked) < max(2, len(self.remaining)):
+            return False
+        best, *others = ranked
+        tail = ALPHA / len(others)
+        return all(fitted.p_value_above(best, name, self._worth) <= tail for name in others)
+
+    def _eliminate_slower(self, fitted: AdditiveModel) -> None:
+        number = len(self.rounds)
+        ranked = self.ranked_keys(fitted)
+        if number < 2 or len(ranked) < 2:
+            return
+        best, *others = ranked
+        level = ALPHA / (number * (number - 1)) / len(others)
+        for name in others:
+            p = fitted.p_value_above(best, name)
+            if p <= level:
+                slower_by = -math.expm1(fitted.difference(name, best))
+                self._eliminate(name, RACED_SLOWER, slower_by=slower_by, p=p)
+
+    def _eliminate(self, key: str, how: str, reason: str = "", **figures: Any) -> None:
+        self.remaining.remove(key)
+        candidate = next(candidate for candidate in self.entered if candidate.key == key)
+        row = unmeasured_row(candidate, self.group)
+        row = replace(row, left=how, after=len(self.rounds), **figures)
+        self.eliminated[key] = replace(row, reason=reason or _elimination_reason(row))
+
+
+def _elimination_reason(row: TuneRow) -> str:
+    """The reason why a candidate was eliminated, as text with the numbers in its row."""
+    if row.place is not None:
+        return f"no time for more measurements; {_ordinal(row.place)} place so far"
+    assert row.slower_by is not None
+    assert row.p is not None
+    return f"{percent(row.slower_by)} slower than the best, p = {row.p:.1g}"
+
+
+def unmeasured_row(candidate: Candidate, group: str) -> TuneRow:
+    """Creates the row of a candidate in the table of results, without measurements."""
+    return TuneRow(
+        candidate=candidate.name,
+        flags=flags_to_arguments(candidate.flags),
+        variables=candidate.variables,
+        changes=candidate.changes,
+        group=group,
+    )
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if 10 <= number % 100 <= 20 else ending}"
+
+
+class SearchOutcome(NamedTuple):
+    """Results of the races of all flag groups. `leader` is the best candidate of the last race."""
+
+    races: tuple[CandidateRace, ...]
+    leader: Candidate
+
+    @property
+    def log_speeds_by_round(self) -> list[dict[str, float]]:
+        """Logarithms of speeds by key of the candidate, for each round of all races."""
+        return [round_ for race in self.races for round_ in race.rounds if round_]
+
+    @property
+    def log_speeds_by_round_and_block(self) -> list[list[dict[str, float]]]:
+        """The speeds in `log_speeds_by_round`, in blocks of candidates that ran at the same time.
+
+        See `CandidateRace`.
+        """
+        return [block for race in self.races for block in race.blocks if any(block)]
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The candidates that were measured in any race, without duplicates."""
+        by_key: dict[str, Candidate] = {}
+        for candidate in (candidate for race in self.races for candidate in race.candidates):
+            by_key.setdefault(candidate.key, candidate)
+        return tuple(by_key.values())
+
+    @property
+    def tried_no_candidate(self) -> bool:
+        """Whether the time was too short to measure any candidate besides the given flags."""
+        return len(self.candidates) <= 1 and any(race.untried for race in self.races)
+
+    @property
+    def eliminated(self) -> dict[str, TuneRow]:
+        """Rows of the eliminated candidates by key, with the result of the last race of each
+        candidate.
+        """
+        return {key: row for race in self.races for key, row in race.eliminated.items()}
