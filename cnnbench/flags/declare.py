@@ -467,11 +467,15 @@ def split_comma_separated(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
-@functools.cache
 def specs_of(group: type) -> tuple[FlagSpec, ...]:
     """Returns the declarations of all flags in a dataclass, in order. Inherited flags come
     first.
     """
+    return _specs_of(group)
+
+
+@functools.cache
+def _specs_of(group: type) -> tuple[FlagSpec, ...]:
     hints = typing.get_type_hints(group)
     return tuple(_make_flag_spec(field, hints[field.name]) for field in dataclasses.fields(group))
 
