@@ -23,7 +23,7 @@ from cnnbench.base.stats import median
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.side import AbSide, benchmark_command, refuse_flags, resolve_flags
 from cnnbench.campaigns.processes.campaign import Campaign, main_result_text
-from cnnbench.campaigns.processes.child import ResolvedRun
+from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import split_comma_separated
 from cnnbench.judge.compare import (

@@ -11,12 +11,8 @@ from typing import Any, NamedTuple
 from cnnbench.base.job import CONTROLLER, LOWEST, WORKER, Job, Task
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.base.text import count_text
-from cnnbench.campaigns.processes.child import (
-    STORED,
-    ResolvedRun,
-    own_command_prefix,
-    resolved_run_of_plan,
-)
+from cnnbench.campaigns.processes.program import own_command_prefix
+from cnnbench.campaigns.processes.resolved import STORED, ResolvedRun, resolved_run_of_plan
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, ParsedArgs, parse_args, parse_flags
 from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags, specs_of

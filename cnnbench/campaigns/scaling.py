@@ -30,12 +30,12 @@ from cnnbench.campaigns.processes.campaign import (
     ordered_rounds,
     run_process,
 )
-from cnnbench.campaigns.processes.child import ResolvedRun
 from cnnbench.campaigns.processes.identity import (
     CampaignIdentity,
     ConfigurationIdentity,
     identity_values,
 )
+from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.lab.predict.predict import Interconnect, NotPredictedError, gradient_tensors

@@ -31,7 +31,7 @@ from cnnbench.base.text import (
     unknown_name_reason,
 )
 from cnnbench.campaigns.launch import JobLayout
-from cnnbench.campaigns.processes.child import ResolvedRun, flag_specs_of
+from cnnbench.campaigns.processes.resolved import ResolvedRun, flag_specs_of
 from cnnbench.errors import UsageError
 from cnnbench.records.metric import BOUNDS, load_metrics
 

@@ -41,9 +41,10 @@ from cnnbench.campaigns.processes.campaign import (
     ProcessRequests,
     RequestBatch,
 )
-from cnnbench.campaigns.processes.child import ProcessResult, ResolvedRun
+from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.identity import CodeChangedError
 from cnnbench.campaigns.processes.journal import ANALYSED, END
+from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.judge.compare import (
     ComparedConfiguration,

@@ -35,16 +35,11 @@ from cnnbench.base.interrupts import (
 )
 from cnnbench.base.terminal import ChildProcessReporter, silence_warnings
 from cnnbench.base.text import fatal_message, notice_line, number, to_plain_line
-from cnnbench.campaigns.processes.child import (
-    Command,
-    ProcessResult,
-    ResolvedRun,
-    execute,
-    log_tail,
-)
+from cnnbench.campaigns.processes.child import Command, ProcessResult, execute, log_tail
 from cnnbench.campaigns.processes.identity import CampaignIdentity, CodeChangedError
 from cnnbench.campaigns.processes.interleaved import execute_interleaved
 from cnnbench.campaigns.processes.journal import LOST, PROCESS, STARTED, digest, is_record_of
+from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import ExitCode, is_out_of_memory, memory_ran_out
 from cnnbench.machine.checks import parse_silenced_conditions

@@ -9,7 +9,7 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.text import unknown_name_reason
 from cnnbench.campaigns.launch import resolve_run
-from cnnbench.campaigns.processes.child import ResolvedRun
+from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.strategies.weights import flags_of_weights_process
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import ParsedArgs, args_from_values, parse_flag_texts

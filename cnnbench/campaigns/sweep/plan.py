@@ -21,7 +21,7 @@ from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes.campaign import (
     ordered_rounds,
 )
-from cnnbench.campaigns.processes.child import (
+from cnnbench.campaigns.processes.resolved import (
     ResolvedRun,
     environment_identity,
     flag_specs_of,

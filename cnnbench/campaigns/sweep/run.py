@@ -36,9 +36,7 @@ from cnnbench.campaigns.processes.campaign import (
     read_record,
     run_process,
 )
-from cnnbench.campaigns.processes.child import (
-    ProcessResult,
-)
+from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import PROCESS
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.campaigns.suite import (

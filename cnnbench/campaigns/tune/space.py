@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.text import format_bytes
 from cnnbench.campaigns.launch import JobLayout, plan_chief
-from cnnbench.campaigns.processes.child import (
+from cnnbench.campaigns.processes.resolved import (
     STORED,
     ResolvedRun,
     json_digest,

@@ -30,7 +30,7 @@ from cnnbench.campaigns.ab.side import (
     worktree,
 )
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
-from cnnbench.campaigns.processes.child import ResolvedRun
+from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import CampaignKind
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_command

@@ -14,8 +14,9 @@ from cnnbench.base.terminal import ChildProcessReporter, print_result
 from cnnbench.base.text import disable_ci_commands, exact_number
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import flag_specs_of, own_command_prefix
 from cnnbench.campaigns.processes.identity import CampaignIdentity, configuration_identity
+from cnnbench.campaigns.processes.program import own_command_prefix
+from cnnbench.campaigns.processes.resolved import flag_specs_of
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.suite import (
     BatchSizeSearch,

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from cnnbench.campaigns.ab.side import AbSide, resolve_flags
-from cnnbench.campaigns.processes.child import ResolvedRun
+from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.errors import UsageError
 
 PLUGIN = """

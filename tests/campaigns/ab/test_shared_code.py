@@ -10,7 +10,7 @@ import pytest
 from cnnbench.base.plugins import loaded_packages
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
 from cnnbench.campaigns.ab.side import AbSide
-from cnnbench.campaigns.processes.child import ResolvedRun
+from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.errors import UsageError
 
 

@@ -17,7 +17,7 @@ from cnnbench.campaigns.ab.side import (
     run_code,
 )
 from cnnbench.campaigns.launch import JobLayout
-from cnnbench.campaigns.processes.child import COMMAND_LINE, own_checkout
+from cnnbench.campaigns.processes.program import COMMAND_LINE, own_checkout
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -8,7 +8,7 @@ import pytest
 
 from cnnbench.campaigns.ab import side as turns
 from cnnbench.campaigns.ab.side import AbSide
-from cnnbench.campaigns.processes.child import _why_not_interleavable
+from cnnbench.campaigns.processes.resolved import _why_not_interleavable
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.plan import make_plan

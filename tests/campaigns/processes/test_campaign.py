@@ -23,9 +23,10 @@ from cnnbench.campaigns.processes.campaign import (
     read_record,
     run_process,
 )
-from cnnbench.campaigns.processes.child import ProcessResult, ResolvedRun
+from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.identity import CodeChangedError
 from cnnbench.campaigns.processes.journal import digest
+from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.records.codec import encode
 from cnnbench.records.run import KilledProcess, RunRecord, Subject

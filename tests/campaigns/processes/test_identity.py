@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.campaigns.processes import identity as module
-from cnnbench.campaigns.processes.child import ResolvedRun
 from cnnbench.campaigns.processes.identity import (
     CampaignIdentity,
     CodeChangedError,
@@ -13,6 +12,7 @@ from cnnbench.campaigns.processes.identity import (
     configuration_identity,
     identity_values,
 )
+from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.errors import BenchmarkError
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min": 1.0}

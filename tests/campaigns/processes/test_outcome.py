@@ -14,7 +14,8 @@ from cnnbench.campaigns.processes.campaign import (
     add_record_and_status,
     blank_record,
 )
-from cnnbench.campaigns.processes.child import ProcessResult, ResolvedRun
+from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.records.run import RunRecord

@@ -20,7 +20,7 @@ def words_in(folder: Path, *start: str) -> list[str]:
     return found
 
 
-TELL = "import json; from cnnbench.campaigns.processes.child import own_command_prefix; "
+TELL = "import json; from cnnbench.campaigns.processes.program import own_command_prefix; "
 TELL += "print(json.dumps(own_command_prefix()))"
 
 

@@ -12,7 +12,7 @@ import pytest
 from golden import golden
 
 from cnnbench.base.terminal import dataclasses_to_csv
-from cnnbench.campaigns.processes.child import ResolvedRun
+from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.strategies.plan import StrategyCase
 from cnnbench.campaigns.strategies.session import StrategiesSession
 from cnnbench.campaigns.strategies.table import has_failures, strategies_document, table_text

@@ -42,7 +42,7 @@ def entry(name, deed="ok", **settings):
 def estimated(monkeypatch):
     """estimated((FITS, DOES_NOT)): sets the estimated batch sizes, unknown until then."""
     limits = [None]
-    name = "cnnbench.campaigns.processes.child.batch_size_limits"
+    name = "cnnbench.campaigns.processes.resolved.batch_size_limits"
     monkeypatch.setattr(name, lambda plan: limits[-1])
     return limits.append
 

@@ -1,0 +1,225 @@
+"""Resolves and checks the flags of child commands without running them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from cnnbench.base import plugins
+from cnnbench.base.text import format_bytes
+from cnnbench.errors import FlagError
+from cnnbench.flags.declare import FlagSpec
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_from_values
+from cnnbench.flags.params import ACCEPTED
+from cnnbench.lab.all_reduce import plan as all_reduce_plan
+from cnnbench.machine.facts import comparable_fact
+from cnnbench.plan import RunPlan
+from cnnbench.plan.place import WorkKind
+from cnnbench.plan.run_plan import KEY_LENGTH, identity_on_this_machine
+from cnnbench.records.codec import encode
+from cnnbench.records.files import check_outputs
+from cnnbench.run.driver import preflight
+from cnnbench.run.driver.preflight import (
+    RunComputation,
+    available_memory,
+    batch_size_limits,
+    computes_on_cpu,
+    estimate_job_memory,
+    estimate_memory,
+    estimate_run_computation,
+)
+from cnnbench.variable_mgr.all_reduce.spec import names
+
+STORED = {"result_json": "record.json"}
+"""Flags of a run or an all-reduce whose record is stored. Some notices depend on these flags."""
+
+# Names of the recorded properties of machine and software that affect measurements.
+# Load and free memory are not included, because they vary all the time.
+# The commit is not included, because a digest of the source files identifies the code.
+_FACTS = (
+    "hostname",
+    "architecture",
+    "cpu_model",
+    "logical_cpus",
+    "usable_cpus",
+    "cpu_affinity",
+    "cgroup_cpu_limit",
+    "cgroup_memory_limit_bytes",
+    "gpu_names",
+    "gpu_driver",
+    "python_version",
+    "tensorflow_package",
+    "tensorflow_version",
+    "numpy_version",
+    "cnnbench_version",
+)
+
+NO_TURNS_OF_JOBS = "a job of several processes keeps all of them at work"
+
+OTHER_COMMANDS = ("campaigns/", "judge/", "lab/predict/")
+"""Folders of cnnbench that measuring processes do not import."""
+
+
+@dataclass(frozen=True)
+class ResolvedRun:
+    """Properties of one run that follow from its resolved flags. The default values mean: unknown.
+
+    Attributes:
+      config: all parameters as JSON values, for the record of a run that wrote none.
+      notices: lines that the command would print about its flags.
+      identity: parameters that distinguish the run from other runs.
+      batch_size, global_batch: images per step on one device and on all devices; 0 for all-reduces.
+      batch_limits: largest batch per device that should fit into memory, and smallest batch that a
+        run refuses; None if unknown.
+      batch_unit: number of which the batch per device must be a multiple.
+      needed_bytes: estimated memory of all processes together or, on GPUs, of each GPU; 0 for
+        all-reduces.
+      asynchronous: whether every worker updates the variables independently.
+      rows: number of configurations that one process measures; each gets its own verdict.
+      work: amount of computation; None for all-reduces.
+      parts: files that the plug-ins use; see `plugins.parts`.
+      packages: packages that were imported when the flags were resolved, and their folders.
+      no_turns: reason why two equal runs cannot run interleaved; None if they can.
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    explicit_flags: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: int = 0
+    batch_limits: tuple[int, int] | None = None
+    batch_unit: int = 1
+    global_batch: int = 0
+    needed_bytes: int = 0
+    asynchronous: bool = False
+    rows: int = 1
+    work: RunComputation | None = None
+    parts: tuple[str, ...] = ()
+    packages: Mapping[str, str] = field(default_factory=dict)
+    no_turns: str | None = None
+
+
+@cache
+def flag_specs_of(command: str) -> Mapping[str, FlagSpec]:
+    """Declarations of all flags of the command "run" or "allreduce", by flag name."""
+    return {spec.name: spec for spec in ALL_REDUCE_FLAGS} if command == "allreduce" else ACCEPTED
+
+
+def refuse_sweep_flags(values: Mapping[str, Any]) -> None:
+    """Raises FlagError for flags that cannot be used for the runs of a sweep.
+
+    A sweep sets the names of result files. With --train_dir, each training would resume from the
+    checkpoint of the previous training.
+    """
+    for name in ("result_json", "result_csv"):
+        if values.get(name) is not None:
+            raise FlagError(name, values[name], "is set by the sweep; use --results")
+    if values.get("train_dir") and not (values.get("eval") or values.get("forward_only")):
+        raise FlagError(
+            "train_dir",
+            values["train_dir"],
+            "cannot be used for training in a sweep: the second process would resume the "
+            "training of the first; leave it out, or evaluate with --eval",
+        )
+
+
+def resolved_run_of_plan(plan: RunPlan) -> ResolvedRun:
+    """Creates the `ResolvedRun` of a run from its plan.
+
+    Raises FlagError for output files that cannot be written.
+    """
+    check_outputs(preflight.output_files(plan))
+    preflight.prepare_folders(plan)
+    return ResolvedRun(
+        config=plan.to_json(),
+        explicit_flags=plan.explicit_flags,
+        notices=plan.notices,
+        identity=plan.identity,
+        batch_size=plan.length.batch_per_device,
+        batch_limits=batch_size_limits(plan),
+        batch_unit=plan.input.training.required_batch_multiple,
+        global_batch=plan.length.global_batch,
+        needed_bytes=estimate_job_memory(plan),
+        asynchronous=plan.place.asynchronous,
+        work=estimate_run_computation(plan),
+        parts=plugins.files_used_by_plugins(plan.config),
+        no_turns=_why_not_interleavable(plan),
+    )
+
+
+def _why_not_interleavable(plan: RunPlan) -> str | None:
+    """Returns why two processes of a run cannot run interleaved (docs/ab.md); None if they can."""
+    if plan.place.job.in_cluster:
+        return NO_TURNS_OF_JOBS
+    if plan.work.evaluates or plan.work is WorkKind.INPUT:
+        return "only training and forward passes have steps that can wait for one another"
+    if plan.params.data_dir is not None:
+        return "the input pipeline would read ahead while the process waits"
+    kind = "cpu" if computes_on_cpu(plan) else "gpu"
+    if kind == "gpu" and not plan.params.allow_growth:
+        return "on GPUs it needs --allow_growth: the first process would take all of their memory"
+    there, needed = available_memory(plan, kind), 2 * estimate_memory(plan, kind).total
+    if there is not None and needed > there.available:
+        free = format_bytes(there.available)
+        return f"two processes take about {format_bytes(needed)}, and {free} is free"
+    return None
+
+
+def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Selects recorded properties of machine and software that may affect the speed of a run."""
+    return {
+        **{name: facts[name] for name in _FACTS if name in facts},
+        **{name: comparable_fact(name, facts[name]) for name in facts if name.startswith("env_")},
+    }
+
+
+def json_digest(parts: Mapping[str, Any]) -> str:
+    """SHA-256 digest of a JSON object, shortened. It does not depend on the order of the keys."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+
+
+def source_digest() -> str:
+    """SHA-256 digest of all Python files of cnnbench that a run may execute, shortened.
+
+    Unlike a commit, it includes uncommitted changes, and it does not depend on documentation.
+    """
+    digest = hashlib.sha256()
+    for package in ("cnnbench", "cnnbench.models", "cnnbench.variable_mgr"):
+        spec = find_spec(package)
+        folders = [] if spec is None else list(spec.submodule_search_locations or [])
+        for folder in map(Path, folders):
+            for file in sorted(folder.rglob("*.py")):
+                inner = file.relative_to(folder).as_posix()
+                if package == "cnnbench" and inner.startswith(OTHER_COMMANDS):
+                    continue
+                digest.update(f"{package}/{inner}\0".encode())
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:KEY_LENGTH]
+
+
+def resolve_all_reduce(values: Mapping[str, Any]) -> ResolvedRun:
+    """Checks the flags of an all-reduce benchmark, given as values by flag name.
+
+    Raises UsageError if a flag is invalid.
+    """
+    values = {**values, **STORED}
+    params = params_from_values(values)
+    plan = all_reduce_plan.make_plan(params, tuple(values))
+    config = {name: encode(value) for name, value in params.as_dict().items()}
+    config["sizes"] = [workload.name for workload in plan.workloads]
+    # Without --all_reduce_spec, the benchmark measures all algorithms.
+    cases = len(plan.specs or names()) * len(plan.packings) + len(plan.peers)
+    return ResolvedRun(
+        config=config,
+        explicit_flags=tuple(values),
+        identity=identity_on_this_machine(config),
+        parts=plugins.files_used_by_plugins(config),
+        rows=cases * len(plan.workloads) * sum(count > 1 for count in plan.counts),
+    )
