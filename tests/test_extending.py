@@ -106,7 +106,7 @@ RECIPES = (
         "A campaign",
         "from cnnbench.cli import main\nassert main(['spread', '--help']) == 0\n",
         f"spread --repeats=1 --run=--num_intra_threads=1 --results=runs -- {RUN}",
-        "median images/sec",
+        "run-1-1: ok",
     ),
     Recipe(
         "An optimizer",
