@@ -195,7 +195,7 @@ class Options:
     """Command-line options: which faults, and how many tests may fail."""
 
     fault: str | None = flag(None, "The only faults: those whose names contain this.")
-    most: int = flag(30, "Most tests that may fail for one fault.", minimum=1)
+    most: int = flag(40, "Most tests that may fail for one fault.", minimum=1)
     all: bool = flag(False, "Also run the slow tests, which only scripts/test --all runs.")
     names: bool = flag(False, "Also print the names of the failed tests.")
 
