@@ -8,14 +8,16 @@ from typing import NoReturn
 
 
 def _exit_interrupted(*_: object) -> None:
-    """Ends the process after a signal that arrives before the command has begun.
+    """Ends the process after a signal that arrives before the command has begun."""
+    _exit_without_cleanup(b"interrupted", 130)
 
-    At this time there is nothing to undo.
-    """
+
+def _exit_without_cleanup(reason: bytes, code: int) -> NoReturn:
+    """Ends the process before the command has begun. At this time there is nothing to undo."""
     try:
-        os.write(2, b"cnnbench: error: interrupted\n")
+        os.write(2, b"cnnbench: error: " + reason + b"\n")
     finally:
-        os._exit(130)
+        os._exit(code)
 
 
 def _exit_on_signals() -> None:
@@ -35,8 +37,14 @@ def entry_point() -> NoReturn:
     traceback. Only this function installs signal handlers; imports of cnnbench do not.
     """
     _exit_on_signals()
-    from cnnbench import cli
-
+    try:
+        from cnnbench import cli
+    except (MemoryError, ImportError) as error:
+        # Without memory, the import of native code fails with this message. Python would exit with
+        # 1, which means a regression.
+        if isinstance(error, ImportError) and "failed to map segment" not in str(error):
+            raise
+        _exit_without_cleanup(b"out of memory", 4)
     cli.entry_point()
 
 

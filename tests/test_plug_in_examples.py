@@ -215,7 +215,7 @@ def test_export_format(
     file.write_text("of somebody else")
     assert "--output=" in call(*words, "--format=tsv", "-o", file, code=2).err
     err = call(*words, "--format=tsx", code=2).err
-    assert re.search(r"--format=tsx: must be one of table, .*tsv", err)
+    assert re.search(r"--format=tsx: did you mean tsv\? must be one of table, .*tsv", err)
 
 
 @pytest.mark.usefixtures("quick_start")

@@ -276,9 +276,10 @@ def _continue_in_child(
         state.attempt += 1
     os.close(theirs)
     log.redirect_stderr()
-    end_with_parent(parent)
+    # A parent that has failed has printed its error. This process must not print another one.
     if not os.read(ours, 1):
         os._exit(int(ExitCode.FAILED))
+    end_with_parent(parent)
     state.link = ours
     _end_plugin_forks_with(os.getpid())
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
