@@ -9,13 +9,13 @@ from typing import NoReturn
 
 def _exit_interrupted(*_: object) -> None:
     """Ends the process after a signal that arrives before the command has begun."""
-    _exit_without_cleanup(b"interrupted", 130)
+    _exit_without_cleanup("interrupted", 130)
 
 
-def _exit_without_cleanup(reason: bytes, code: int) -> NoReturn:
+def _exit_without_cleanup(reason: str, code: int) -> NoReturn:
     """Ends the process before the command has begun. At this time there is nothing to undo."""
     try:
-        os.write(2, b"cnnbench: error: " + reason + b"\n")
+        os.write(2, f"cnnbench: error: {reason}\n".encode())
     finally:
         os._exit(code)
 
@@ -37,14 +37,16 @@ def entry_point() -> NoReturn:
     traceback. Only this function installs signal handlers; imports of cnnbench do not.
     """
     _exit_on_signals()
+    from cnnbench.errors import ExitCode, exhausted
+
     try:
         from cnnbench import cli
     except (MemoryError, ImportError) as error:
-        # Without memory, the import of native code fails with this message. Python would exit with
-        # 1, which means a regression.
-        if isinstance(error, ImportError) and "failed to map segment" not in str(error):
+        reason = exhausted(error)
+        if not reason:
             raise
-        _exit_without_cleanup(b"out of memory", 4)
+        # Python would exit with 1, which means a regression.
+        _exit_without_cleanup(reason, ExitCode.FAILED)
     cli.entry_point()
 
 
