@@ -15,6 +15,7 @@ SOURCES = Path(cnnbench.__file__).parent
 PREFIXES = ("cnnbench: ", "error: ", "warning: ", "notice: ")
 # Titles, a record's error, and a message of pytest's own warnings.
 OTHERS = {
+    "__main__.py",  # It writes its line when no other module can be imported.
     *("cli/__init__.py", "flags/help.py", "records/run.py", "testing.py", "pytest_plugin.py"),
     *("base/text.py", "base/terminal.py"),
 }
