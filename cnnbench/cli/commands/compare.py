@@ -23,7 +23,7 @@ from cnnbench.cli.commands.sides import (
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, compare_records
+from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, Loaded, compare_records
 from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.configuration import records_to_measurements
 from cnnbench.judge.compare.result import with_second_experiment
@@ -76,7 +76,8 @@ def main(argv: Sequence[str]) -> int:
     options = CompareFlags(**choose_format(values, specs_of(CompareFlags)))
     options.check_values(arguments)
     experiment, rules = find_experiment_of_records(*arguments), options.load_rules()
-    comparison = _compare_files(arguments, options, experiment, rules)
+    sides = [load_records_of_side(path) for path in arguments]
+    comparison = _compare_sides(sides, arguments, options, experiment, rules)
     second = None if experiment is None else experiment.confirmation
     if second is not None and second.last_end_event is not None:
         again = _compare_confirmation(second, options, rules)
@@ -85,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
     warn_of_skipped_files(comparison.skipped)
     earlier = experiment if experiment is not None and experiment.is_resumable else None
     comparison, commands = add_next_command(comparison, earlier)
-    options.write_comparison(comparison)
+    options.write_comparison(comparison, [record for side in sides for record in side.allreduces])
     for line in commands:
         print_notice(line)
     return comparison.exit_code
@@ -101,13 +102,19 @@ def _compare_confirmation(
     """
     metrics = second.experiment.metrics or DEFAULT_METRICS
     own = replace(options, metrics=",".join(metrics))
-    return _compare_files([str(second.folder / side) for side in SIDES], own, second, rules)
+    paths = [str(second.folder / side) for side in SIDES]
+    return _compare_sides([*map(load_records_of_side, paths)], paths, own, second, rules)
 
 
-def _compare_files(
-    sides: Sequence[str], options: CompareFlags, experiment: ExperimentState | None, rules: Rules
+def _compare_sides(
+    sides: Sequence[Loaded],
+    paths: Sequence[str],
+    options: CompareFlags,
+    experiment: ExperimentState | None,
+    rules: Rules,
 ) -> Comparison:
-    base, new = (load_records_of_side(path) for path in sides)
+    """Compares the records of BASE and NEW, which were read from `paths`."""
+    base, new = sides
     aa = options.load_aa_records()
     if options.allowed_differences:
         check_fact_names(
@@ -131,6 +138,6 @@ def _compare_files(
         new.all_records,
         criteria,
         aa=None if aa is None else aa.all_records,
-        labels=(sides[0], sides[1]),
+        labels=(paths[0], paths[1]),
         skipped=tuple({file.path: file for file in skipped}.values()),
     )

@@ -28,6 +28,7 @@ from cnnbench.judge.metrics import DEFAULT_METRICS
 from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, exit_code_words, load_rules
 from cnnbench.judge.report.exports import ExportedMetric, exported_metrics_of_comparison
 from cnnbench.judge.report.renderers import FORMATS, render, terminal_text, wants_colour
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.exports import EXPORTS
 from cnnbench.records.files import check_outputs, register_file_kind
 from cnnbench.records.metric import METRICS, load_metrics
@@ -216,8 +217,14 @@ class JudgingFlags:
         """Returns the rules with the acceptance in --accept, if any."""
         return rules if self.accept is None else rules.accepting_all(self.accept)
 
-    def write_comparison(self, comparison: Comparison) -> None:
-        """Prints the comparison. With --output, writes it to the file and prints the table."""
+    def write_comparison(
+        self, comparison: Comparison, allreduces: Sequence[AllReduceRecord] = ()
+    ) -> None:
+        """Prints the comparison. With --output, writes it to the file and prints the table.
+
+        `allreduces` are the compared records of all-reduces, which a page shows. A comparison
+        contains the compared records of runs, but only single rows of all-reduces.
+        """
 
         def table() -> str:
             return terminal_text(comparison, wants_colour(sys.stdout))
@@ -227,13 +234,13 @@ class JudgingFlags:
         elif self.format in EXPORTS:
             text = format_metric_values(exported_metrics_of_comparison(comparison), self.format)
         elif self.format == "html":
-            text = _page(comparison)
+            text = _page(comparison, allreduces)
         else:
             text = render(comparison, self.format)
         write_or_print_output(self.output, text, table)
 
 
-def _page(comparison: Comparison) -> str:
+def _page(comparison: Comparison, allreduces: Sequence[AllReduceRecord]) -> str:
     """The report of the compared records as an HTML page."""
     runs = {
         run.run_id: run
@@ -241,8 +248,10 @@ def _page(comparison: Comparison) -> str:
         for run in entry.runs
         if isinstance(run, RunRecord)
     }
-    loaded = Loaded(tuple(runs.values()), tuple(comparison.skipped))
-    page = report.build(report.gather(loaded, comparison=comparison))
+    loaded = Loaded(tuple(runs.values()), tuple(comparison.skipped), tuple(allreduces))
+    # Without runs, the title would be about all-reduces in general.
+    title = "" if runs else f"{comparison.new_label} against {comparison.base_label}"
+    page = report.build(report.gather(loaded, comparison=comparison), title)
     return report.render(page, "html", ProgressLine())
 
 

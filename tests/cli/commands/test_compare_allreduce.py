@@ -120,3 +120,5 @@ def test_a_page_about_reductions_begins_with_the_verdict(call, reductions, tmp_p
     page = Page(file.read_text())
     assert page.texts["h1"] == [f"{new} against {base}"]
     assert answer.rstrip(".") in [text.strip() for texts in page.texts.values() for text in texts]
+    # The measurements of both sides are there.
+    assert "allreduce" in {found.get("id") for _, found in page.elements}
