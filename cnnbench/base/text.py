@@ -315,6 +315,17 @@ def number(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
+def compact_number(value: float, digits: int = 4) -> str:
+    """Formats a number with at most `digits` significant digits and without zeros at its end, such
+    as 96 or 98.4.
+
+    Below 0.0001 and from ten million, the number has at most three significant digits.
+    """
+    if value and (abs(value) >= 1e7 or abs(value) < 1e-4):
+        return f"{value:.3g}"
+    return f"{value:,.{digits}g}"
+
+
 def exact_number(value: float) -> str:
     """Formats a number with all its digits, such as 0.5 or 86400, so that it can be the value of a
     flag.

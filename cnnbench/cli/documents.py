@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.terminal import markdown_table, replace_marked_table
-from cnnbench.base.text import format_bytes
+from cnnbench.base.text import compact_number, format_bytes
 from cnnbench.data import dataset_names, find_dataset
 from cnnbench.errors import FlagError
 from cnnbench.judge.metrics import Policy
@@ -123,8 +123,8 @@ def _model_row(model: Model) -> tuple[str, ...]:
         str(model.batch_size),
         f"{spec.parameters:,}",
         f"{spec.statistics:,}",
-        f"{spec.forward_flops_per_image / 1e9:.4g}",
-        f"{spec.training_flops_per_image / 1e9:.4g}",
+        compact_number(spec.forward_flops_per_image / 1e9),
+        compact_number(spec.training_flops_per_image / 1e9),
     )
 
 

@@ -748,7 +748,7 @@ history records --metric=speed | --metric
 history records --since=yesterday | --since
 history records --plot=x.jpg | --plot
 history records --plot=/gone/x.svg | --plot
-history records --output=p.svg --plot=./p.svg | --plot
+history records --format=csv --output=p.svg --plot=./p.svg | --plot
 history records --output=records/0.json --format=json | --output
 history records --git=/gone | --git
 history records --by=typo | --by

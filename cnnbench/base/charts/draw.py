@@ -31,6 +31,7 @@ from cnnbench.base.charts import (
     TimelineChart,
 )
 from cnnbench.base.text import (
+    compact_number,
     cut_to_width,
     format_bytes,
     text_width,
@@ -73,17 +74,35 @@ def palette() -> dict[str, str]:
     return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", light))
 
 
+_FALLBACK_FONTS = (
+    *("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans CJK KR", "Noto Sans JP"),
+    *("Source Han Sans JP", "IPAexGothic", "IPAGothic", "TakaoGothic", "VL Gothic"),
+    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "NanumGothic"),
+    *("Hiragino Sans", "PingFang SC", "Yu Gothic", "Microsoft YaHei", "Malgun Gothic"),
+    *("Arial Unicode MS", "Unifont"),
+)
+"""Fonts with characters that matplotlib's own font lacks, such as those of East Asian scripts."""
+
+
+def _fallback_fonts() -> list[str]:
+    from matplotlib.font_manager import fontManager
+
+    installed = {font.name for font in fontManager.ttflist}
+    return [name for name in _FALLBACK_FONTS if name in installed]
+
+
 @contextmanager
-def reproducible_settings(salt: str) -> Iterator[None]:
+def reproducible_settings(salt: str, fonts: Sequence[str] = ()) -> Iterator[None]:
     """Context manager that sets matplotlib's options so that equal charts are drawn as equal bytes.
 
-    Ids in the SVG depend on `salt`.
+    Ids in the SVG depend on `salt`. `fonts` are used for characters that the usual font lacks.
     """
     import matplotlib
 
     settings = {
         "svg.hashsalt": f"cnnbench {to_plain_line(salt)}",
         "svg.fonttype": "none",
+        "font.family": ["sans-serif", *fonts],
         "text.parse_math": False,
         "path.simplify": False,
         "font.size": SIZE,
@@ -376,10 +395,8 @@ def _tick_text(format: str, value: float) -> str:
     if format == "bytes":
         return format_bytes(value)
     if format == "percent":
-        return f"{100 * value:.4g} %"
-    if value and (abs(value) >= 1e7 or abs(value) < 1e-4):
-        return f"{value:.3g}"
-    return f"{value:,.6g}"
+        return f"{compact_number(100 * value)} %"
+    return compact_number(value, 6)
 
 
 def _use_presentation_attributes(
@@ -511,7 +528,8 @@ def render_chart_file(charts: Sequence[Chart], format: str, label: str = "") -> 
 
     An SVG file adapts to light and dark mode.
     """
-    with reproducible_settings(label):
+    # Whoever shows an SVG file chooses the fonts.
+    with reproducible_settings(label, () if format == "svg" else _fallback_fonts()):
         sheet = _draw_charts(charts, margin=_MARGIN)
         if format != "svg":
             buffer = io.BytesIO()

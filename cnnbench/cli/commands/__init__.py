@@ -95,6 +95,8 @@ _ENDINGS = {
     ".json": "json",
     ".csv": "csv",
     ".xml": "junit",
+    # No command writes its result as a picture; --plot draws charts.
+    **{suffix: suffix[1:] for suffix in PICTURES},
 }
 _PAGES = "cnnbench report writes pages"
 

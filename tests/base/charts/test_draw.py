@@ -9,6 +9,9 @@ import re
 from xml.etree import ElementTree as xml
 
 import pytest
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
+from matplotlib.font_manager import fontManager
 
 from cnnbench.base.charts import (
     HIGHER,
@@ -46,6 +49,37 @@ from cnnbench.base.charts.draw import (
 )
 
 HOSTILE = "</title><script>alert(1)</script>\" onload='x' &amp; $\\frac{ \x00\u202e"
+
+
+def font_with(character, family, path):
+    """Writes a font whose only character is a black rectangle."""
+    builder = FontBuilder(1000, isTTF=True)
+    pen = TTGlyphPen(None)
+    pen.moveTo((100, 0))
+    for point in ((100, 700), (900, 700), (900, 0)):
+        pen.lineTo(point)
+    pen.closePath()
+    builder.setupGlyphOrder([".notdef", "one"])
+    builder.setupCharacterMap({ord(character): "one"})
+    builder.setupGlyf({".notdef": TTGlyphPen(None).glyph(), "one": pen.glyph()})
+    builder.setupHorizontalMetrics({".notdef": (1000, 0), "one": (1000, 100)})
+    builder.setupHorizontalHeader(ascent=800, descent=-200)
+    builder.setupNameTable({"familyName": family, "styleName": "Regular"})
+    builder.setupOS2()
+    builder.setupPost()
+    builder.save(path)
+
+
+@pytest.mark.parametrize("format", ["png", "pdf", "svg"])
+def test_pictures_use_installed_fonts_for_names_in_other_scripts(format, tmp_path, monkeypatch):
+    monkeypatch.setattr(fontManager, "ttflist", [*fontManager.ttflist])
+    known = {font.name for font in fontManager.ttflist}
+    pictures = {name: render_chart_file([dots(name)], format) for name in ("lenet", "訓練")}
+    font_with("訓", "Unifont", tmp_path / "font.ttf")
+    fontManager.addfont(str(tmp_path / "font.ttf"))
+    again = {name: render_chart_file([dots(name)], format) for name in pictures}
+    assert again["lenet"] == pictures["lenet"]
+    assert (again["訓練"] == pictures["訓練"]) == (format == "svg" or "Noto Sans CJK JP" in known)
 
 
 def variable(name):

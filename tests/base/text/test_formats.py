@@ -47,6 +47,15 @@ def test_shares_are_percentages(share, plain, signed):
     assert (text.percent(share), text.percent(share, signed=True)) == (plain, signed)
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "0"), (0.5, "0.5"), (1024.0, "1,024"), (2.9499999999, "2.95"), (2.5e7, "2.5e+07")],
+)
+def test_compact_numbers_have_no_zeros_at_their_end(value, shown):
+    assert text.compact_number(value) == shown
+    assert text.compact_number(-value) == (f"-{shown}" if value else "-0")
+
+
 def test_digits_of_shares_and_other_numbers():
     assert text.percent(0.12345, 2) == "12.35 %"
     assert text.percent_range(0.01, 0.025) == "1.0 to 2.5 %"

@@ -72,6 +72,8 @@ def test_the_ending_of_a_file_names_its_format(sides, tmp_path, call):
         ("history", "z.xml", "table, csv, json", ""),
         ("compare", "z.csv", "table, markdown, json, junit, github, html", ""),
         ("report", "z.json", "html, markdown, csv", ""),
+        ("report", "z.png", "html, markdown, csv", ""),
+        ("compare", "z.svg", "table, markdown, json, junit, github, html", ""),
     ],
 )
 def test_the_ending_of_a_format_that_a_command_lacks_is_refused(
