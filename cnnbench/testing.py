@@ -167,8 +167,11 @@ class Bench:
         for number in range(1, processes + 1):
             path = self.folder / f"{self._calls}-{number}.json"
             log = path.with_suffix(".log")
-            self._reporter.show_started(number, processes, label, left)
-            (ended,) = campaign.run([benchmark_command(side, path, log)], limit)
+            try:
+                self._reporter.show_started(number, processes, label, left)
+                (ended,) = campaign.run([benchmark_command(side, path, log)], limit)
+            finally:
+                self._reporter.hide()
             outcome, left = ended.message or main_result_text(ended.record), ended.seconds
             left *= processes - number
             self._reporter.report_ended(number, processes, label, outcome, ended.seconds, left)

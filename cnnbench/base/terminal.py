@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, TextIO, cast
+from typing import Any, ClassVar, TextIO, cast
 
 from cnnbench.base.text import (
     cut_to_width,
@@ -200,6 +200,8 @@ def print_error(text: str, *more: str) -> None:
 
 
 def _write_text(stream: TextIO, text: str) -> None:
+    if LiveLine.visible is not None:
+        LiveLine.visible.clear()
     try:
         stream.write(text)
     # The encoding of the terminal may not include, for example, a character of a path.
@@ -241,10 +243,12 @@ _ERASE_LINE = "\r\x1b[K"
 
 
 class LiveLine:
-    """A line on a terminal that is rewritten in place.
+    """A line on a terminal that is rewritten in place. Whatever this module writes removes it.
 
     `enabled` becomes False after a write error. `drawn` says whether the line is currently visible.
     """
+
+    visible: ClassVar[LiveLine | None] = None
 
     def __init__(self, stream: TextIO, enabled: bool) -> None:
         self._stream = stream
@@ -256,11 +260,13 @@ class LiveLine:
         if self.enabled:
             self._write(_ERASE_LINE + cut_to_width(text, self._terminal_width() - 1))
             self.drawn = self.enabled
+            LiveLine.visible = self if self.drawn else None
 
     def clear(self) -> None:
         """Removes the line from the terminal, so that other text can be written."""
         if self.drawn:
             self.drawn = False
+            LiveLine.visible = None
             self._write(_ERASE_LINE)
 
     def _terminal_width(self) -> int:
@@ -401,25 +407,56 @@ class ChildProcessReporter(MessageWriter):
     """Reports the progress of a series of child processes: one notice for each process that has
     ended.
 
-    On terminals, the running process is also shown.
+    On terminals, a line also shows the running process and the remaining time.
 
     Labels and results may contain text of any origin; it is escaped. If the stream is None,
-    standard error is used.
+    standard error is used. `clock` returns seconds, monotonic.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    running: ClassVar[ChildProcessReporter | None] = None
+    """The instance whose child process is running."""
+
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         stream = sys.stderr if stream is None else stream
         self._live = LiveLine(stream, is_terminal(stream))
+        self._clock = clock
+        self._text, self._left = "", 0.0
+        self._started = self._next_draw = 0.0
         super().__init__(stream, self._live)
 
-    def show_started(self, index: int, total: int, label: str, left: float | None = None) -> None:
-        """If the stream is a terminal, shows that a child process is running.
+    def show_started(
+        self, index: int, total: int, label: str, left: float | None = None, standing: str = ""
+    ) -> None:
+        """If the stream is a terminal, shows that a child process is running, until `hide`.
 
-        The arguments are the same as those of `report_ended`, except that `left` includes this
-        process.
+        `standing` says how far the series is; if it is empty, `index` and `label` do. The other
+        arguments are those of `report_ended`, except that `left` includes this process.
         """
-        eta = f" ETA {format_duration(left)}" if left else ""
-        self._live.draw(to_terminal_line(f"[{index}/{total}] {label} ...{eta}"))
+        self._text, self._left = standing or f"[{index}/{total}] {label}", left or 0.0
+        self._started = self._next_draw = self._clock()
+        ChildProcessReporter.running = self
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draws the line about the running process again if a second has passed. The remaining time
+        is the estimate at its start, less the time since then.
+        """
+        now = self._clock()
+        if now < self._next_draw:
+            return
+        self._next_draw = now + 1.0
+        passed = now - self._started
+        left = self._left - passed
+        parts = [f"{self._text} ... {format_duration(passed)}"]
+        parts += [f"{format_duration(left)} left"] if left > 0 else []
+        self._live.draw(to_terminal_line(", ".join(parts)))
+
+    def hide(self) -> None:
+        """Removes the line about the running process from the terminal."""
+        ChildProcessReporter.running = None
+        self._live.clear()
 
     def report_ended(
         self, index: int, total: int, label: str, result: str, seconds: float, left: float | None
@@ -431,6 +468,14 @@ class ChildProcessReporter(MessageWriter):
         """
         eta = f" ETA {format_duration(left)}" if left else ""
         self.notice(f"[{index}/{total}] {label}: {result} ({format_duration(seconds)}){eta}")
+
+
+def redraw_running_process() -> None:
+    """Redraws the line about the running child process, at most once a second. Call it in a loop
+    that waits for child processes.
+    """
+    if ChildProcessReporter.running is not None:
+        ChildProcessReporter.running.redraw()
 
 
 # Functions that format tables as plain text, CSV and Markdown, and a natural sort order of names.

@@ -25,7 +25,7 @@ from cnnbench.base.interrupts import (
     interrupt_grace_seconds,
     raise_if_interrupted,
 )
-from cnnbench.base.terminal import print_notice
+from cnnbench.base.terminal import print_notice, redraw_running_process
 from cnnbench.campaigns.processes import guard
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine import repository
@@ -119,6 +119,7 @@ def execute(command: Command, timeout: float) -> ProcessResult:
             deadline = time.monotonic() + timeout
             while (seconds := deadline - time.monotonic()) > 0:
                 raise_if_interrupted()
+                redraw_running_process()
                 if ended := child.wait(min(seconds, LONGEST_WAIT_SECONDS)):
                     return ended
             return stop_children([child])[0]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, SHORTEST_GRACE, raise_if_interrupted
-from cnnbench.base.terminal import print_notice
+from cnnbench.base.terminal import print_notice, redraw_running_process
 from cnnbench.campaigns.processes.child import (
     Child,
     Command,
@@ -107,6 +107,7 @@ def _run_members(members: Sequence[_Member], timeout: float) -> None:
     last = -1
     while alive := _alive(members):
         raise_if_interrupted()
+        redraw_running_process()
         running = [member for member in alive if not member.waits]
         if not running:
             last = _next_index(members, last)

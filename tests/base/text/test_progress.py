@@ -10,7 +10,13 @@ import io
 import pytest
 
 from cnnbench.base import terminal
-from cnnbench.base.terminal import ChildProcessReporter, MessageWriter, ProgressLine
+from cnnbench.base.terminal import (
+    ChildProcessReporter,
+    MessageWriter,
+    ProgressLine,
+    print_notice,
+    redraw_running_process,
+)
 
 ERASE = "\r\x1b[K"
 
@@ -148,13 +154,35 @@ def test_lines_of_processes():
 
 
 def test_a_terminal_shows_what_is_at_work():
-    stream = Terminal()
-    reporter = ChildProcessReporter(stream)
+    stream, clock = Terminal(), Clock()
+    reporter = ChildProcessReporter(stream, clock)
     reporter.show_started(1, 2, "a")
     reporter.report_ended(1, 2, "a", "ok", 1.0, 1.0)
-    assert stream.getvalue() == "\r\x1b[K[1/2] a ...\r\x1b[Kcnnbench: [1/2] a: ok (1 s) ETA 1 s\n"
+    assert drawn(stream) == ["[1/2] a ... 0 s", "cnnbench: [1/2] a: ok (1 s) ETA 1 s\n"]
     reporter.show_started(2, 2, "b\x1b[2J\n")
-    assert stream.getvalue().endswith("\r\x1b[K[2/2] b [2J  ...")
+    assert drawn(stream)[-1] == "[2/2] b [2J  ... 0 s"
+    reporter.hide()
+
+
+def test_the_line_of_a_process_is_drawn_once_a_second_until_it_is_hidden():
+    stream, clock = Terminal(), Clock()
+    reporter = ChildProcessReporter(stream, clock)
+    reporter.show_started(15, 32, "pair 8", 60.0, "pair 8/16, throughput +1.2 % so far")
+    for _ in range(7):
+        clock.now += 0.25
+        redraw_running_process()
+    head = "pair 8/16, throughput +1.2 % so far ..."
+    assert drawn(stream) == [f"{head} 0 s, 60 s left", f"{head} 1 s, 59 s left"]
+    # Whatever this process prints begins on an empty line, and the line comes back.
+    print_notice("interrupted")
+    assert stream.getvalue().endswith(f"59 s left{ERASE}")
+    clock.now += 60
+    redraw_running_process()
+    assert drawn(stream)[-1] == f"{head} 62 s"
+    reporter.hide()
+    clock.now += 60
+    redraw_running_process()
+    assert stream.getvalue().endswith(f"62 s{ERASE}")
 
 
 def test_wide_characters_do_not_make_the_line_longer_than_the_terminal():
