@@ -26,7 +26,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
 import pytest
-from forked import STAND_IN, Forked, Server, brief, execute, finished
+from forked import STAND_IN, Forked, Server, brief, execute, finished, never_sync
 from prepared import preparing_tensorflow
 from registries import forget_packages, kept
 
@@ -57,6 +57,7 @@ from cnnbench.variable_mgr.modes import Packing
 LOGICAL_DEVICES = 8
 
 preparing_tensorflow(LOGICAL_DEVICES)
+never_sync()
 
 # A traced step makes tens of thousands of objects, few of which a collection could free.
 gc.set_threshold(50_000, 20, 20)
@@ -355,7 +356,6 @@ def quick_start(monkeypatch):
         (repository, "measured_code", subject),
         (pipeline, "draw_synthetic_rows", lambda rows, *of: _rows(draw, tuple(rows.numpy()), *of)),
         (variables, "initial_value", initial_value),
-        (os, "fsync", lambda descriptor: None),  # no test cuts the power
     ):
         monkeypatch.setattr(owner, name, value)
 
@@ -545,7 +545,6 @@ def quick_processes(monkeypatch, _stand_ins):
     monkeypatch.setattr(campaign, "execute", functools.partial(execute, stand_ins=_stand_ins))
     monkeypatch.setattr(repository, "cnnbench_checkout", _own_subject)
     monkeypatch.setattr(identity, "source_digest", _own_sources)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no test cuts the power
 
 
 @pytest.fixture

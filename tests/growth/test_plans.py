@@ -40,7 +40,6 @@ def test_the_list_of_a_sweep(call, tmp_path):
     check_growth(prepare, 25)
 
 
-@pytest.mark.usefixtures("no_sync")
 def test_the_journal_of_a_campaign(tmp_path):
     def prepare(count):
         path = tmp_path / f"{count}.jsonl"
@@ -53,7 +52,6 @@ def test_the_journal_of_a_campaign(tmp_path):
     check_growth(prepare, 1000)
 
 
-@pytest.mark.usefixtures("no_sync")
 def test_writing_the_journal_of_a_campaign(tmp_path):
     def prepare(count):
         def write():

@@ -112,7 +112,6 @@ def test_a_report(sides, call):
     check_growth(prepare, 10)
 
 
-@pytest.mark.usefixtures("no_sync")
 def test_an_import(call, tmp_path):
     """Of a log with many runs, each of which becomes a file."""
     results = tmp_path / "results"

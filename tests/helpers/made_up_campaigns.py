@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -87,7 +86,6 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(campaign, "execute", machine.execute)
         patch.setattr(side_flags, "run_code", _answer)
         patch.setattr(identity, "source_digest", lambda *_: "0" * 32)

@@ -273,7 +273,6 @@ def recorded(one_worktree, monkeypatch):
     monkeypatch.setattr(
         CampaignIdentity, "raise_if_code_changed", lambda self: None
     )  # edits have tests of their own
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     return run
 
 
