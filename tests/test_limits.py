@@ -1,4 +1,7 @@
-"""Limits of memory and file size: one line and the exit code of a failure, never a traceback."""
+"""Limits of memory and file size: one line and the exit code of a failure, never a traceback.
+
+Tests cnnbench/run/driver/failures.py.
+"""
 
 from __future__ import annotations
 

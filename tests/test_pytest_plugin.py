@@ -1,4 +1,7 @@
-"""The pytest plug-in, in sessions of its own."""
+"""The pytest plug-in, in sessions of its own.
+
+Tests cnnbench/records/baseline.py.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,8 @@
+"""Images of CIFAR-10, which are kept in memory.
+
+Tests cnnbench/data/in_memory.py.
+"""
+
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,3 +1,8 @@
+"""Names of data sets, and what their declarations must contain.
+
+Tests cnnbench/data/open.py.
+"""
+
 from pathlib import Path
 
 import pytest

@@ -1,4 +1,7 @@
-"""The stream of examples is one for all processes and towers, and goes on in a resumed run."""
+"""The stream of examples is one for all processes and towers, and goes on in a resumed run.
+
+Tests cnnbench/data/records.py.
+"""
 
 from __future__ import annotations
 

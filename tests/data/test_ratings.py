@@ -1,4 +1,7 @@
-"""Ratings: what is held back, and the items that are told apart from rated ones."""
+"""Ratings: what is held back, and the items that are told apart from rated ones.
+
+Tests cnnbench/data/ratings_files.py.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,8 @@
+"""Synthetic examples.
+
+Tests cnnbench/data/pipeline.py.
+"""
+
 import numpy as np
 import pytest
 import tensorflow as tf

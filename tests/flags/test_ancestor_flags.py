@@ -1,6 +1,8 @@
 """Every flag of tf_cnn_benchmarks exists with its type, default, choices and bounds.
 
 Tests the declarations in `cnnbench/flags/groups/`.
+
+Tests cnnbench/flags/groups/*.py; their rules are tested in tests/plan.
 """
 
 import json

@@ -1,3 +1,8 @@
+"""Networks that are declared without TensorFlow.
+
+Tests models/network.py.
+"""
+
 from __future__ import annotations
 
 import pytest

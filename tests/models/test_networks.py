@@ -1,4 +1,7 @@
-"""What holds for every built-in network: its size, its defaults, and that it trains."""
+"""What holds for every built-in network: its size, its defaults, and that it trains.
+
+Tests models/networks/*.py.
+"""
 
 from __future__ import annotations
 

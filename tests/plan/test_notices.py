@@ -1,6 +1,8 @@
 """Flags that change nothing: a notice beside some flags, and none beside others.
 
 The sentences stand in golden/notices.txt.
+
+Tests cnnbench/plan/rules.py and cnnbench/flags/facts.py.
 """
 
 from __future__ import annotations

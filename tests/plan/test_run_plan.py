@@ -1,6 +1,7 @@
 """Batches, epochs, warm-up, evaluation points and aggregation.
 
-Tests `cnnbench/plan/run_plan.py`, `make.py` and the lengths in `training.py`.
+Tests `cnnbench/plan/run_plan.py`, `cnnbench/plan/make.py`, `cnnbench/plan/network.py` and the
+lengths in `cnnbench/plan/training.py`.
 """
 
 import dataclasses

@@ -1,4 +1,7 @@
-"""Files of results: what may be replaced, and what is refused before the work."""
+"""Files of results: what may be replaced, and what is refused before the work.
+
+Tests cnnbench/records/documents.py.
+"""
 
 from __future__ import annotations
 

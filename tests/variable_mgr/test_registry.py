@@ -1,4 +1,7 @@
-"""Modes by name: the rows of the table, and what they name."""
+"""Modes by name: the rows of the table, and what they name.
+
+Tests variable_mgr/__init__.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Variables that towers share: where they are, how often they are read and sent, their updates.
 
 Logical CPU devices stand for ps tasks.
+
+Tests variable_mgr/parameter_server.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The whole path from files to a report, on one device and on several, and the input alone."""
+"""The whole path from files to a report, on one device and on several, and the input alone.
+
+Tests cnnbench/run/driver/input_speed.py.
+"""
 
 from __future__ import annotations
 

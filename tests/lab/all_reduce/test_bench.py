@@ -1,4 +1,7 @@
-"""Whole runs in this process (session.py, program.py), on its logical CPU devices."""
+"""Whole runs in this process (session.py, program.py), on its logical CPU devices.
+
+Tests cnnbench/lab/all_reduce/session.py.
+"""
 
 import csv
 import io

@@ -1,4 +1,7 @@
-"""The data sets, and what counts as wrong."""
+"""The data sets, and what counts as wrong.
+
+Tests cnnbench/lab/all_reduce/program.py.
+"""
 
 import itertools
 

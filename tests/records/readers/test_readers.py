@@ -1,4 +1,7 @@
-"""How the reader of a file is found, and what is common to all readers."""
+"""How the reader of a file is found, and what is common to all readers.
+
+Tests cnnbench/records/readers/__init__.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Processes of a job meet: in any order, or with a reason that names who is to blame."""
+"""Processes of a job meet: in any order, or with a reason that names who is to blame.
+
+Tests cnnbench/run/handshake.py.
+"""
 
 import contextlib
 import os

@@ -1,4 +1,7 @@
-"""The watchdog names what is gone, stands still or is stuck; peers and clock are simulated."""
+"""The watchdog names what is gone, stands still or is stuck; peers and clock are simulated.
+
+Tests cnnbench/run/watchdog.py and cnnbench/run/runtime/progress.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The driver: what a run prints, records, saves and refuses."""
+"""The driver: what a run prints, records, saves and refuses.
+
+Tests cnnbench/run/driver/scenarios.py and cnnbench/run/driver/speed_limits.py.
+"""
 
 from __future__ import annotations
 

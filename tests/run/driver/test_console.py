@@ -1,4 +1,7 @@
-"""Standard output against captured runs of tf_cnn_benchmarks, byte by byte."""
+"""Standard output against captured runs of tf_cnn_benchmarks, byte by byte.
+
+Tests cnnbench/run/driver/describe.py and cnnbench/run/driver/devices.py.
+"""
 
 import contextlib
 import functools

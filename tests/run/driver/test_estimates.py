@@ -1,4 +1,7 @@
-"""Estimates of memory and duration, and what becomes of a run by them."""
+"""Estimates of memory and duration, and what becomes of a run by them.
+
+Tests cnnbench/run/driver/preflight.py.
+"""
 
 import dataclasses
 

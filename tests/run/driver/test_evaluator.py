@@ -1,4 +1,7 @@
-"""An evaluator that waits for the checkpoints of a training, and ends with it."""
+"""An evaluator that waits for the checkpoints of a training, and ends with it.
+
+Tests cnnbench/run/driver/checkpoint_evaluations.py.
+"""
 
 import pytest
 from short_runs import command

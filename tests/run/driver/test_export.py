@@ -1,4 +1,7 @@
-"""--export_dir: what is written serves by itself and says what an evaluation says."""
+"""--export_dir: what is written serves by itself and says what an evaluation says.
+
+Tests cnnbench/run/driver/saved_model.py.
+"""
 
 import errno
 import os

@@ -1,4 +1,7 @@
-"""--input_distribution=strategy: the same batches on the same devices as towers get."""
+"""--input_distribution=strategy: the same batches on the same devices as towers get.
+
+Tests cnnbench/run/driver/inputs.py.
+"""
 
 import functools
 from types import SimpleNamespace

@@ -1,4 +1,7 @@
-"""Keras models: equal to Keras' own training in every mode; what they declare; what is refused."""
+"""Keras models: equal to Keras' own training in every mode; what they declare; what is refused.
+
+Tests models/keras_graph.py.
+"""
 
 from __future__ import annotations
 

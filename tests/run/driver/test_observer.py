@@ -1,4 +1,8 @@
-"""Observers of plug-ins: functions that make them, and what they must return."""
+"""Observers of plug-ins: functions that make them, and what they must return.
+
+Tests cnnbench/run/driver/observers/observer.py and
+cnnbench/run/driver/observers/open.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""--check_replica_consistency: clean runs of every mode, and one bit of one copy that is wrong."""
+"""--check_replica_consistency: clean runs of every mode, and one bit of one copy that is wrong.
+
+Tests cnnbench/run/driver/observers/replica_check.py.
+"""
 
 import dataclasses
 import re

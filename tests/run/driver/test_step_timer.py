@@ -1,4 +1,7 @@
-"""Step timing with a scripted clock and a scripted device."""
+"""Step timing with a scripted clock and a scripted device.
+
+Tests cnnbench/run/driver/step_loop.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The training scenario with scripted step times: no device, no waiting."""
+"""The training scenario with scripted step times: no device, no waiting.
+
+Tests cnnbench/run/driver/context.py, cnnbench/run/driver/observers/checkpoint_saver.py,
+cnnbench/run/driver/observers/evaluations.py and cnnbench/records/endings.py.
+"""
 
 import io
 from concurrent.futures import Future

@@ -1,4 +1,8 @@
-"""The kinds of work of a run, and what each kind contains."""
+"""The kinds of work of a run, and what each kind contains.
+
+Tests cnnbench/run/driver/build.py, cnnbench/run/driver/steps.py and
+cnnbench/run/driver/variables.py.
+"""
 
 import pytest
 from data_sets import write_random_cifar10

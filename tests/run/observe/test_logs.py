@@ -1,4 +1,8 @@
-"""--benchmark_log_dir, and the times of evaluations in records."""
+"""--benchmark_log_dir, and the times of evaluations in records.
+
+Tests cnnbench/run/driver/evaluation.py and
+cnnbench/run/driver/observers/benchmark_log.py.
+"""
 
 import json
 from types import SimpleNamespace

@@ -1,4 +1,7 @@
-"""--ml_perf_compliance_logging against what MLPerf's rules ask of a log."""
+"""--ml_perf_compliance_logging against what MLPerf's rules ask of a log.
+
+Tests cnnbench/run/driver/observers/mlperf_log.py.
+"""
 
 from __future__ import annotations
 

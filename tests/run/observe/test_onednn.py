@@ -1,4 +1,7 @@
-"""The log of oneDNN: lines of its versions, whole steps, and what a real process prints."""
+"""The log of oneDNN: lines of its versions, whole steps, and what a real process prints.
+
+Tests cnnbench/run/observe/work.py.
+"""
 
 import io
 import os

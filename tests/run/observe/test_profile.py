@@ -1,4 +1,8 @@
-"""--trace_file and --tfprof_file."""
+"""--trace_file and --tfprof_file.
+
+Tests cnnbench/run/driver/observers/profiles.py and
+cnnbench/run/observe/operations.py.
+"""
 
 import gzip
 import json

@@ -1,4 +1,7 @@
-"""--profile_json: the time of steps by layer, kind and direction."""
+"""--profile_json: the time of steps by layer, kind and direction.
+
+Tests cnnbench/run/driver/step_profile.py.
+"""
 
 import json
 import re

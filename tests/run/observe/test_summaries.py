@@ -1,4 +1,7 @@
-"""--summary_verbosity: event files, read with TensorFlow's own classes."""
+"""--summary_verbosity: event files, read with TensorFlow's own classes.
+
+Tests cnnbench/run/driver/observers/summaries.py.
+"""
 
 import json
 

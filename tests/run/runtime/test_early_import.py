@@ -1,4 +1,7 @@
-"""Plug-ins that import TensorFlow at the top: quiet, and the import counts as start-up."""
+"""Plug-ins that import TensorFlow at the top: quiet, and the import counts as start-up.
+
+Tests cnnbench/run/runtime/loading.py.
+"""
 
 import json
 import sys

@@ -1,4 +1,7 @@
-"""A copy of the first tower is what a trace of the tower would be."""
+"""A copy of the first tower is what a trace of the tower would be.
+
+Tests cnnbench/run/step/tracing.py.
+"""
 
 import re
 from collections import Counter

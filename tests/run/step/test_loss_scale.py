@@ -1,6 +1,8 @@
 """Bounds of automatic loss scales, and the arithmetic around them.
 
 test_skipped_steps.py has the rule and its steps.
+
+Tests cnnbench/run/step/tower.py.
 """
 
 import numpy as np

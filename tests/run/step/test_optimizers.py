@@ -1,4 +1,7 @@
-"""Every optimizer against formulas written down again in NumPy, in helpers/oracle.py."""
+"""Every optimizer against formulas written down again in NumPy, in helpers/oracle.py.
+
+Tests cnnbench/optimizers/builtin/*.py and cnnbench/run/step/update.py.
+"""
 
 import dataclasses
 

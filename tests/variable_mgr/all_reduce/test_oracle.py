@@ -2,6 +2,8 @@
 
 Algorithms alone are tried at every number of devices; with memories of their own, in shards, in
 levels, in every dtype and within stages (`STAGES`) in pairs.
+
+Tests variable_mgr/all_reduce/algorithms/*.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Where strategies are made: what is refused, in one line, and before TensorFlow fails on it."""
+"""Where strategies are made: what is refused, in one line, and before TensorFlow fails on it.
+
+Tests variable_mgr/strategies.py.
+"""
 
 from __future__ import annotations
 
