@@ -49,14 +49,21 @@ def checkout_paths(text: str, tree: str) -> str:
     return re.sub(rf"^{prefix}", "", text, flags=re.MULTILINE)
 
 
-def run_mypy(arguments: Sequence[str]) -> int:
-    """Runs mypy with the package's tree on its path; prints the output, returns the exit status."""
+def run_mypy(arguments: Sequence[str], printed: set[str]) -> int:
+    """Runs mypy with the package's tree on its path; returns the exit status.
+
+    Prints the lines that earlier calls have not printed.
+    """
     environment = dict(os.environ, MYPYPATH=str(TREE))
     command = [sys.executable, "-m", "mypy", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False
     )
-    print(checkout_paths(done.stdout, str(TREE)), end="", flush=True)
+    lines = checkout_paths(done.stdout, str(TREE)).splitlines()
+    for line in lines:
+        if line not in printed:
+            print(line, flush=True)
+    printed.update(lines)
     return done.returncode
 
 
@@ -64,10 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Checks the package and then the scripts; returns 0 if both have no errors."""
     extra = list(sys.argv[1:] if argv is None else argv)
     link_tree(ROOT, ROOT / TREE)
-    package = run_mypy(["-p", "cnnbench", *extra])
+    printed: set[str] = set()
+    package = run_mypy(["-p", "cnnbench", *extra], printed)
     scripts = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "scripts").rglob("*.py"))]
-    # Errors in the package have already been reported.
-    return max(package, run_mypy(["--follow-imports=silent", *scripts, *extra]))
+    # With other values of --follow-imports, mypy would check the package again, here and next time.
+    return max(package, run_mypy([*scripts, *extra], printed))
 
 
 if __name__ == "__main__":
