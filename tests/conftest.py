@@ -59,8 +59,10 @@ LOGICAL_DEVICES = 8
 preparing_tensorflow(LOGICAL_DEVICES)
 never_sync()
 
-# A traced step makes tens of thousands of objects, few of which a collection could free.
+# A traced step makes tens of thousands of objects, few of which a collection could free. There is
+# no garbage before the first test.
 gc.set_threshold(50_000, 20, 20)
+gc.disable()
 
 # A shell ignores SIGINT and SIGQUIT for background jobs, nohup SIGHUP, and so would the processes
 # that tests interrupt.
@@ -106,6 +108,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if seed is not None:
         files = [item.nodeid.partition("::")[0] for item in items]
         items[:] = [items[number] for number in shuffled(files, seed)]
+
+
+def pytest_collection_finish() -> None:
+    """Exempts modules and tests from garbage collections, which begin with the first test."""
+    gc.freeze()
+    gc.enable()
 
 
 def shuffled(files: Sequence[str], seed: int) -> list[int]:

@@ -18,6 +18,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +33,6 @@ from agreement import (
     faults,
     page_text,
     tracked,
-    unescaped,
     without_marks,
 )
 from forked import finished
@@ -267,7 +267,7 @@ def explain_of(seed: int, folder: Path, make: Any) -> Experiment:
         outputs: dict[str, Callable[[Any], str]] = {
             "table": explanation.terminal_text,
             "all rows": lambda one: explanation.terminal_text(one, 0),
-            "markdown": lambda one: unescaped(explanation.to_markdown(one)),
+            "markdown": lambda one: unescape(explanation.to_markdown(one)),
             "chart": lambda one: page_text(chart_text(explanation.differences_chart(one))),
         }
         return Experiment.of(found, found, outputs, phrases_of(found))
@@ -347,7 +347,7 @@ def compared(found: Comparison) -> Experiment:
     """What all formats say of a comparison."""
     outputs = {
         "table": lambda one: render(one, "table"),
-        "markdown": lambda one: unescaped(render(one, "markdown")),
+        "markdown": lambda one: unescape(render(one, "markdown")),
         "junit": lambda one: junit_text(render(one, "junit")),
         "github": lambda one: annotations(render(one, "github")),
     }
@@ -490,7 +490,7 @@ def history_of(seed: int, folder: Path, make: Any) -> Experiment:
             "table": history_page.terminal_text,
             "csv": history_page.csv_text,
             "page": lambda one: page_text(history_page.render("x.html", one).decode()),
-            "markdown": lambda one: unescaped(history_page.render("x.md", one).decode()),
+            "markdown": lambda one: unescape(history_page.render("x.md", one).decode()),
         }
         starts = [point.started for one in found for point in one.series.points]
         forms = ("%Y-%m-%d %H:%M", "%m-%d %H:%M", "%Y-%m-%d")
@@ -590,7 +590,7 @@ def pages_of(section: Any, answers: Any) -> dict[str, Callable[[Any], str]]:
 
     return {
         "page": lambda one: page_text(render_report(report(one), "html")),
-        "markdown": lambda one: unescaped(report_to_markdown(report(one))),
+        "markdown": lambda one: unescape(report_to_markdown(report(one))),
     }
 
 

@@ -485,11 +485,6 @@ def _around(text: str, start: int, end: int, fault: str) -> str:
     return f"{before}[{text[start:end]}]{text[end : end + 40]!r}: {fault}"
 
 
-def unescaped(text: str) -> str:
-    """Markdown without its entities."""
-    return html.unescape(text)
-
-
 class _Texts(HTMLParser):
     """The texts of a page, and what it says on hover and to screen readers."""
 

@@ -21,7 +21,6 @@ function with a quadratic part, this part takes at most an eighth of the time of
 LEAST = 1.3
 """Lowest ratio: below, the function does not depend on the size, or hardly at the sizes tried."""
 
-
 ENOUGH = 1.0
 """CPU time in seconds after which a function is not measured again."""
 

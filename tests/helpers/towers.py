@@ -15,7 +15,6 @@ from cnnbench.flags import Params
 from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.run.step.update import Optimizer
 from cnnbench.variable_mgr import gradients
-from cnnbench.variable_mgr import gradients as pipeline
 from cnnbench.variable_mgr.gradients import VariableGradients
 
 
@@ -52,8 +51,9 @@ class ByTower:
 
 
 def run_through(stages: Any, tensors: Sequence[Sequence[Any]], reduce: Any) -> Any:
-    """`pipeline.reduce_through_stages` of tensors[tower][index]."""
-    return ByTower(lambda columns: pipeline.reduce_through_stages(stages, columns, reduce))(tensors)
+    """`gradients.reduce_through_stages` of tensors[tower][index]."""
+    through = gradients.reduce_through_stages
+    return ByTower(lambda columns: through(stages, columns, reduce))(tensors)
 
 
 def _by_tower(columns: Sequence[Sequence[Any]], towers: int) -> list[list[Any]]:
