@@ -67,6 +67,7 @@ def attempt(target, seed, number, folder):
 """
 
 
+@pytest.mark.slow
 def test_exceptions_and_deaths_are_findings(tmp_path: Path) -> None:
     """The script, in a checkout with one target that raises in its case 0 and aborts in case 1."""
     for folder in ("scripts", "tests/fuzz"):
