@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("base", "data", "flags", "judge", "lab", "machine", "optimizers", "plan", "records", "run")
+PACKAGES = ("base", "data", "flags", "judge", "lab", "machine", "optimizers", "plan", "records")
+PACKAGES += ("run",)
 TREES = [ROOT / "models", ROOT / "variable_mgr", *(ROOT / "cnnbench" / name for name in PACKAGES)]
 
 
