@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cnnbench.base.terminal import LineWriter, print_result
-from cnnbench.base.text import disable_ci_commands, format_bytes
+from cnnbench.base.document import Content, Paragraph, Section, make_table
+from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.terminal import print_result
+from cnnbench.base.text import count_text, format_bytes
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
@@ -24,6 +25,7 @@ from cnnbench.plan import parse_run, resolve
 from cnnbench.plan.setup import card_numbers
 from cnnbench.records.codec import ABSENT, encode
 from cnnbench.records.documents import json_document
+from cnnbench.records.run import ConditionNote
 from cnnbench.run.driver.preflight import computes_on_cpu
 from cnnbench.run.runtime.loading import load_tensorflow, without_info_lines
 from cnnbench.run.runtime.supervisor import fork_supervised
@@ -103,6 +105,14 @@ class EnvDocument:
     conditions: FoundConditions | None = field(default=None, metadata=ABSENT)
 
 
+_DISTORTED = "{number} that would distort a measurement"
+_UNDISTORTED = "nothing found"
+_AND_SILENCED = "{text} ({silenced} silenced)"
+_ONEDNN_ADVICE = (
+    "TensorFlow does not use oneDNN's convolutions on this CPU by default. To measure the speed with "
+    f"them: cnnbench ab --b_env={ONEDNN}=1 -- --model=resnet50 --batch_size=8"
+)
+
 _SPECS = specs_of(EnvFlags)
 
 _ABOUT = """\
@@ -145,8 +155,7 @@ def main(argv: Sequence[str]) -> int:
         facts = {name: fact for section in sections.values() for name, fact in section.items()}
         print_result(json.dumps(encode(EnvDocument(facts=facts, advice=advice or None)), indent=2))
     else:
-        lines = [*_fact_lines(sections), *(f"\n{text}" for text in advice)]
-        print_result("\n".join(map(disable_ci_commands, lines)))
+        print_result(sections_to_text(_environment_blocks(sections, advice)))
     return ExitCode.OK
 
 
@@ -155,10 +164,7 @@ def _advice(host: Host) -> tuple[str, ...]:
     kernels = convolution_kernels(host)
     if not kernels.startswith("eigen") or host.environ.get(ONEDNN):
         return ()
-    return (
-        "TensorFlow does not use oneDNN's convolutions on this CPU by default. To measure the "
-        f"speed with them: cnnbench ab --b_env={ONEDNN}=1 -- --model=resnet50 --batch_size=8",
-    )
+    return (_ONEDNN_ADVICE,)
 
 
 def _load_tensorflow() -> None:
@@ -204,30 +210,31 @@ def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequenc
                 for condition in conditions_found
             ),
         )
-        document = EnvDocument(facts=facts, conditions=conditions)
-        lines = [json.dumps(encode(document), indent=2)]
+        print_result(json.dumps(encode(EnvDocument(facts=facts, conditions=conditions)), indent=2))
     else:
-        lines = [f"{condition.id}: {condition.text}; {condition.advice}" for condition in bad]
-        silenced = (
-            f" ({len(conditions_found) - len(bad)} silenced)"
-            if len(conditions_found) > len(bad)
-            else ""
-        )
-        text = f"{len(bad)} condition(s) that would distort a measurement"
-        lines.append((text if bad else "nothing found") + silenced)
-    LineWriter(sys.stdout).write_lines(lines)
+        silenced = len(conditions_found) - len(bad)
+        print_result(sections_to_text([_condition_blocks(bad, silenced)]))
     return ExitCode.INCONCLUSIVE if bad else ExitCode.OK
 
 
-def _fact_lines(sections: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    lines: list[str] = []
-    width = max((len(name) for facts in sections.values() for name in facts), default=0)
+def _environment_blocks(
+    sections: Mapping[str, Mapping[str, Any]], advice: Sequence[str]
+) -> Iterator[Section | list[Content]]:
+    """The recorded properties by section, and advice below them."""
     for title, facts in sections.items():
-        lines += ["", title] if lines else [title]
-        lines += [
-            f"  {name:<{width}}  {_fact_text(name, fact)}" for name, fact in sorted(facts.items())
-        ]
-    return lines
+        rows = ({"name": name, "value": _fact_text(name, facts[name])} for name in sorted(facts))
+        table = make_table(rows, whole=True, has_head=False, indent=2)
+        yield Section.from_contents("", title, [table])
+    yield from ([Paragraph(text, whole=True)] for text in advice)
+
+
+def _condition_blocks(conditions: Sequence[ConditionNote], silenced: int) -> Iterator[Content]:
+    """The conditions that would distort a measurement, and their number."""
+    for condition in conditions:
+        yield Paragraph(f"{condition.id}: {condition}", whole=True)
+    number = count_text(conditions, "condition", "conditions")
+    text = _DISTORTED.format(number=number) if conditions else _UNDISTORTED
+    yield _AND_SILENCED.format(text=text, silenced=silenced) if silenced else text
 
 
 def _fact_text(name: str, value: object) -> str:

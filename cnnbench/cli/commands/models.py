@@ -142,11 +142,9 @@ def _model_row(model: ModelSizes) -> Row:
     return {
         "model": model.model,
         "image": TableCell(model.input_shape, kinds="number"),
-        "batch/device": numeric_cell(model.batch_size, "{:.0f}".format),
+        "batch/device": numeric_cell(model.batch_size, integer),
         "parameters": numeric_cell(model.trainable_parameters, integer),
-        "GFLOPs forward": numeric_cell(model.forward_flops_per_image, "{:.3f}".format, scale=1e-9),
-        "GFLOPs training": numeric_cell(
-            model.training_flops_per_image, "{:.3f}".format, scale=1e-9
-        ),
-        "MiB": numeric_cell(model.memory_bytes_per_image, "{:.2f}".format, scale=2**-20),
+        "GFLOPs forward": numeric_cell(model.forward_flops_per_image, scale=1e-9),
+        "GFLOPs training": numeric_cell(model.training_flops_per_image, scale=1e-9),
+        "MiB": numeric_cell(model.memory_bytes_per_image, scale=2**-20),
     }

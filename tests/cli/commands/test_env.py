@@ -26,13 +26,13 @@ def facts(monkeypatch):
 def test_facts_are_grouped_and_readable(call, facts):
     assert call("env").out.splitlines() == [
         "Machine",
-        "  cpu_smt         no",
-        "  logical_cpus    2",
-        "  memory_bytes    3 GiB",
-        "  usable_cpus     2",
+        "  cpu_smt       no",
+        "  logical_cpus  2",
+        "  memory_bytes  3 GiB",
+        "  usable_cpus   2",
         "",
         "GPUs",
-        "  gpu_names       a, b",
+        "  gpu_names  a, b",
         "",
         "Software",
         "  python_version  3.11.9",
