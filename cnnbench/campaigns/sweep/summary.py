@@ -14,6 +14,7 @@ from cnnbench.base.document import (
     Answer,
     Paragraph,
     Row,
+    Table,
     make_table,
     numeric_cell,
 )
@@ -23,6 +24,7 @@ from cnnbench.base.stats import ValuesByProcess, median
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import (
     count_text,
+    integer,
     number,
     percent,
 )
@@ -123,6 +125,14 @@ def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
     return ExitCode.INCONCLUSIVE if UNKNOWN in words else ExitCode.OK
 
 
+def configurations_table(cases: Iterable[SweepCase]) -> Table | None:
+    """The configurations of a sweep, each with its number of processes."""
+    return make_table(
+        {"configuration": case.name, "processes": numeric_cell(case.repeats, integer)}
+        for case in cases
+    )
+
+
 def table_text(rows: Sequence[SummaryRow]) -> str:
     """The summary of a sweep as text: a table of the configurations, then pauses and failures."""
     pauses = (f"{row.name}: {row.pauses}" for row in rows if row.pauses)
@@ -136,7 +146,7 @@ def _row_cells(row: SummaryRow) -> Row:
     bad = [text for word, text in row.verdicts if word != HELD]
     return {
         "configuration": row.name,
-        "batch": numeric_cell(row.batch_size, "{:.0f}".format),
+        "batch": numeric_cell(row.batch_size, integer),
         "median images/sec": numeric_cell(row.throughputs.median),
         "median bus GB/s": numeric_cell(row.bandwidths.median, scale=1e-9),
         "spread": numeric_cell(

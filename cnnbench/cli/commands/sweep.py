@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cnnbench.base.document import Content, Paragraph
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.terminal import ChildProcessReporter, print_result
-from cnnbench.base.text import disable_ci_commands, exact_number
+from cnnbench.base.text import exact_number
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, configuration_identity
@@ -30,6 +32,7 @@ from cnnbench.campaigns.suite import (
 from cnnbench.campaigns.sweep.plan import SweepItem, SweepPlan, ordered_items, plan_sweep
 from cnnbench.campaigns.sweep.run import SWEEP, Sweep, command_of_item, duration_text
 from cnnbench.campaigns.sweep.summary import (
+    configurations_table,
     detection_advice,
     exit_code,
     store_summary,
@@ -138,13 +141,12 @@ def main(argv: Sequence[str]) -> int:
         with _open_sweep(plan, options, argv, facts, reporter) as sweep:
             if not options.dry_run:
                 return _run_sweep(sweep, options, argv)
-            lines = list(_command_lines(sweep.items_to_run(), sweep.earlier_batch_size))
+            blocks = list(_command_blocks(sweep.items_to_run(), sweep.earlier_batch_size))
     else:
         items = ordered_items(plan.cases, options.resolve_seed(SWEEP, options.results, plan.suite))
         reporter.notice(duration_text(items, Campaign(reporter, facts)))
-        cases = [f"{case.name}  x{case.repeats}" for case in plan.cases]
-        lines = cases if options.list else list(_command_lines(items))
-    print_result("\n".join(map(disable_ci_commands, lines)))
+        blocks = [configurations_table(plan.cases)] if options.list else [*_command_blocks(items)]
+    print_result(sections_to_text([blocks]))
     return ExitCode.OK
 
 
@@ -162,13 +164,15 @@ def _scale_to_cpus_command(
     return shlex.join(["cnnbench", "sweep", *words, *chosen, "--", *flags_to_arguments(flags)])
 
 
-def _command_lines(
+def _command_blocks(
     items: Sequence[SweepItem], known_batch: Callable[[SweepCase], int | None] = lambda case: None
-) -> Iterator[str]:
+) -> Iterator[Content]:
     for number, item in enumerate(items, start=1):
-        yield f"# {number} {item.label}, at most {exact_number(item.case.entry.timeout)} s"
+        limit = exact_number(item.case.entry.timeout)
+        yield Paragraph(f"# {number} {item.label}, at most {limit} s", whole=True)
         # The command cannot contain a batch size that a search has not found yet.
-        yield shlex.join((*own_command_prefix(), *command_of_item(item, known_batch(item.case))))
+        words = (*own_command_prefix(), *command_of_item(item, known_batch(item.case)))
+        yield Paragraph(shlex.join(words), whole=True)
 
 
 @contextlib.contextmanager

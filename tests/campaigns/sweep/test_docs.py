@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.campaigns import suite
 from cnnbench.campaigns.suite import load_yaml_file, shipped_suites
 from cnnbench.campaigns.sweep.plan import ordered_items, plan_sweep
+from cnnbench.campaigns.sweep.summary import configurations_table
 from cnnbench.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
@@ -20,7 +22,7 @@ def test_the_suite_shown_is_what_the_list_shown_says(write):
     (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
     plan = plan_sweep(suite.parse_suite(load_yaml_file(write(text))), {})
     (listed,) = re.findall(r"--list\n(.*?)\$", TEXT, re.DOTALL)
-    assert "".join(f"{case.name}  x{case.repeats}\n" for case in plan.cases) == listed
+    assert sections_to_text([[configurations_table(plan.cases)]]) == listed
     # The order that seed 7 gives is the one of the tutorial.
     labels = [item.label for item in ordered_items(plan.cases, 7)]
     assert re.findall(r"^cnnbench: \[\d/3\] (.*?): ok", TEXT, re.MULTILINE) == labels

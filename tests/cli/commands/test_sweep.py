@@ -43,9 +43,10 @@ def in_folder(tmp_path, monkeypatch):
 
 
 def test_list(call, in_folder):
-    assert call("sweep", "tiny.yaml", "--list").out == "a num_gpus=1  x2\na num_gpus=2  x2\n"
+    _, *rows = call("sweep", "tiny.yaml", "--list").out.splitlines()
+    assert rows == ["a num_gpus=1           2", "a num_gpus=2           2"]
     out = call("sweep", "--list", "--filter=gpus=2", "tiny.yaml", "--repeats=1").out
-    assert out == "a num_gpus=2  x1\n"
+    assert out.splitlines()[1:] == ["a num_gpus=2           1"]
     assert not (in_folder / "results").exists()
 
 
@@ -58,7 +59,7 @@ def test_a_suite_for_gpus_says_how_to_scale_it_to_a_machine_without_one(call, in
     assert "tiny is a suite for GPUs, and this machine has no usable GPU; " in err
     assert f"to run it on CPUs: {command}\n" in err
     out, err = call(*command.split()[1:])
-    assert out == "a num_gpus=1  x2\n"
+    assert out.splitlines()[1:] == ["a num_gpus=1           2"]
     assert "is a suite for GPUs" not in err
 
 
