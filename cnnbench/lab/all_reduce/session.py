@@ -1,7 +1,6 @@
 """Runs `cnnbench allreduce`: measures all-reduces, prints the table, and writes the result files.
 
-docs/all_reduce_benchmark.md defines the columns. A GB is 10**9 bytes. Each row is printed when it
-has been measured. Scripts read the rows, so widths are fixed and numbers have no separators.
+Each row is printed when it has been measured.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.interrupts import (
     converting_errors_to_interrupts,
@@ -18,16 +17,24 @@ from cnnbench.base.interrupts import (
     raise_if_interrupted,
 )
 from cnnbench.base.rules import notices_about
-from cnnbench.base.stats import FEWEST_FOR_P99
 from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine, silence_warnings
-from cnnbench.base.text import NONE, labels_from_config
+from cnnbench.base.text import labels_from_config
 from cnnbench.errors import BenchmarkError
 from cnnbench.lab.all_reduce.plan import UNUSED, AllReducePlan
+from cnnbench.lab.all_reduce.table import (
+    COPY_FAILED,
+    ResultRowFormatter,
+    copy_line,
+    failure_message,
+    footer_lines,
+    header_lines,
+    implausible_time_warning,
+)
 from cnnbench.machine import facts, repository
 from cnnbench.machine.checks import parse_silenced_conditions
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import ConditionMonitor
-from cnnbench.records.all_reduce import AllReduceRecord, Copying, Point
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
 from cnnbench.records.files import report_failed_writes
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles, all_reduce_row
@@ -52,193 +59,6 @@ if TYPE_CHECKING:
     from cnnbench.variable_mgr.base import WorkerGroup
 
 
-# The output has the format of nccl-tests: rows of a table, and comments that begin with ``#``.
-
-# A reduction 20 times as fast as the memory-copy estimate is impossible on any known machine.
-IMPLAUSIBLE_SHARE = 20.0
-
-_GIGA = 1e9
-_MICRO = 1e-6
-
-
-Column: TypeAlias = tuple[str, str, str, Callable[[Point, "float | None"], object]]
-"""Title, unit, format (alignment and width), and function from a row and its share to the cell.
-"""
-
-
-class ResultRowFormatter:
-    """Formats the rows of the table that a run of `cnnbench allreduce` prints.
-
-    Args:
-      cases: texts of all specs and packings, which determine the widths of columns.
-      build_only: whether rows show the build time instead of the time of a reduction.
-      calls: number of timed calls per row. If it is too small for a 99th percentile, the column is
-        "max".
-    """
-
-    def __init__(
-        self,
-        cases: Sequence[tuple[str, str]],
-        build_only: bool = False,
-        calls: int = FEWEST_FOR_P99,
-    ) -> None:
-        specs = max((len(spec) for spec, _ in cases), default=4)
-        packings = max((len(packing) for _, packing in cases), default=7)
-        self._columns: tuple[Column, ...] = (
-            ("size", "(B)", ">12", lambda p, s: p.bytes),
-            ("count", "(elements)", ">12", lambda p, s: p.elements),
-            ("tensors", "", ">7", lambda p, s: p.tensors),
-            ("dtype", "", ">8", lambda p, s: p.dtype),
-            ("devices", "", ">7", lambda p, s: p.devices),
-            ("spec", "", f"<{max(specs, 4)}", lambda p, s: p.spec),
-            ("packing", "", f"<{max(packings, 7)}", lambda p, s: p.packing),
-            *(_BUILD if build_only else _measurement_columns(calls)),
-        )
-
-    def header(self) -> list[str]:
-        """Formats the two lines of the table head: the titles and the units of the columns."""
-        return [
-            self._format_line("#", [title for title, *_ in self._columns]),
-            self._format_line("#", [unit for _, unit, *_ in self._columns]),
-        ]
-
-    def row_lines(self, point: Point, share: float | None, verbose: bool = False) -> list[str]:
-        """Formats a row as a line. Adds a line with the error if the reduction failed, and with
-        `verbose` a line with the build time.
-
-        `share` is the estimate from the memory copy divided by the median time; None if unknown.
-        """
-        case = f"{point.spec} {point.packing}:"
-        lines = [self._format_line(" ", [str(cell(point, share)) for *_, cell in self._columns])]
-        if point.error is not None:
-            lines.append(f"# {case} {point.error}")
-        if verbose:
-            lines.append(
-                f"# build: {case} traced in {_fixed_point_text(point.trace_seconds, 3)} s, "
-                f"built in {_fixed_point_text(point.build_seconds, 3)} s, {point.operations or 0} "
-                "operations"
-            )
-        return lines
-
-    def _format_line(self, mark: str, cells: Sequence[str]) -> str:
-        pairs = zip(self._columns, cells, strict=True)
-        texts = (format(cell, alignment) for (*_, alignment, _), cell in pairs)
-        return f"{mark} {'  '.join(texts)}".rstrip()
-
-
-def copy_line(copy: Copying) -> str:
-    """Formats the result of the memory copy, from which the time of reductions of the same size is
-    estimated.
-    """
-    return (
-        f"# memory copy: {copy.devices} devices at once write "
-        f"{copy.bytes_per_sec / _GIGA:.2f} GB/s ({copy.bytes} B each); estimate "
-        f"{copy.equivalent_copy_seconds(copy.bytes, copy.devices) / _MICRO:.1f} us"
-    )
-
-
-def footer_lines(record: AllReduceRecord) -> list[str]:
-    """Formats the lines below the table: the fastest algorithm for each size, the number of wrong
-    values, and an explanation of the last column.
-    """
-    wrong, checked = (sum(getattr(p, n) for p in record.rows) for n in ("wrong", "checked"))
-    errors = sum(p.error is not None for p in record.rows)
-    lines = fastest_spec_lines(record)
-    if checked:
-        lines.append(f"# Wrong values: {wrong} of {checked} {'FAILED' if wrong else 'OK'}")
-    if errors:
-        lines.append(f"# Rows with errors: {errors} FAILED")
-    if record.copies:
-        lines += [
-            "# of copy estimate: the time in which all devices at once copy 2(n-1)/n x size each,",
-            "#   as measured in the same run, over the median time. It is no bound: devices that",
-            "#   share a memory may pass 1, as they can add and hand out sums with less traffic.",
-        ]
-    return lines
-
-
-def fastest_spec_lines(record: AllReduceRecord) -> list[str]:
-    """Formats a line with the fastest algorithm for each size and number of devices for which
-    several algorithms were measured.
-    """
-    lines = []
-    for first, other in record.fastest_points():
-        if other is None or not first.median_seconds or not other.median_seconds:
-            continue
-        lines.append(
-            f"# Fastest of {first.bytes} B on {first.devices} devices: {_case_text(first)}, "
-            f"{_fixed_point_text(first.bus_bandwidth, 2, _GIGA)} GB/s busbw, "
-            f"{other.median_seconds / first.median_seconds:.2f} times as fast as the next, "
-            f"{_case_text(other)}"
-        )
-    return lines
-
-
-def _case_text(point: Point) -> str:
-    packing = str(point.packing)
-    return point.spec if packing == NONE else f"{point.spec} {packing}"
-
-
-def implausible_time_warning(point: Point, share: float | None) -> str | None:
-    """Returns a warning if the measured time is too short for a reduction, or None if the time is
-    plausible.
-    """
-    if share is None or share <= IMPLAUSIBLE_SHARE:
-        return None
-    return (
-        f"{point.spec} {point.packing} on {point.bytes} bytes and {point.devices} devices: "
-        f"{share:.0f} times as fast as the memory-copy estimate; probably an error"
-    )
-
-
-def _fixed_point_text(value: float | None, digits: int, unit: float = 1.0) -> str:
-    return NONE if value is None else f"{value / unit:.{digits}f}"
-
-
-def _wrong_elements_cell(point: Point) -> object:
-    if point.error is not None:
-        return "error"
-    return point.wrong if point.checked else NONE
-
-
-def _tensors_on_all_devices(point: Point) -> int:
-    return point.devices * point.tensors
-
-
-def _measurement_columns(calls: int) -> tuple[Column, ...]:
-    return (
-        ("time", "(us)", ">11", lambda p, s: _fixed_point_text(p.median_seconds, 1, _MICRO)),
-        (
-            ("p99", "(us)", ">11", lambda p, s: _fixed_point_text(p.p99_seconds, 1, _MICRO))
-            if calls >= FEWEST_FOR_P99
-            else (
-                "max",
-                "(us)",
-                ">11",
-                lambda p, s: _fixed_point_text(p.longest_seconds, 1, _MICRO),
-            )
-        ),
-        ("algbw", "(GB/s)", ">7", lambda p, s: _fixed_point_text(p.algorithm_bandwidth, 2, _GIGA)),
-        ("busbw", "(GB/s)", ">7", lambda p, s: _fixed_point_text(p.bus_bandwidth, 2, _GIGA)),
-        ("#wrong", "", ">6", lambda p, s: _wrong_elements_cell(p)),
-        ("of copy", "estimate", ">8", lambda p, s: _fixed_point_text(s, 3)),
-    )
-
-
-_BUILD: tuple[Column, ...] = (
-    ("pieces", "(devices x tensors)", ">19", lambda p, s: _tensors_on_all_devices(p)),
-    ("operations", "", ">10", lambda p, s: NONE if p.operations is None else p.operations),
-    ("trace", "(s)", ">8", lambda p, s: _fixed_point_text(p.trace_seconds, 3)),
-    ("build", "(s)", ">8", lambda p, s: _fixed_point_text(p.build_seconds, 3)),
-    (
-        "build/piece",
-        "(us)",
-        ">11",
-        lambda p, s: _fixed_point_text(p.build_seconds, 1, _tensors_on_all_devices(p) * _MICRO),
-    ),
-)
-
-
 def write_final_record(
     first_record: AllReduceRecord,
     results: ResultFiles,
@@ -257,9 +77,6 @@ def write_final_record(
         so_far = dataclasses.replace(so_far, status="failed", error=ErrorInfo.from_exception(error))
     results.write(so_far, list)
     report_failed_writes(messages.warning)
-
-
-# The following class executes one run of `cnnbench allreduce`, from flags to record.
 
 
 class AllReduceBenchmark:
@@ -333,7 +150,7 @@ class AllReduceBenchmark:
             failed = [point for point in self._so_far.rows if point.failed]
             if failed:
                 self._writer.write_lines(footer_lines(self._so_far))
-                raise BenchmarkError(_failure_message(failed))
+                raise BenchmarkError(failure_message(failed))
             raise_if_interrupted()
             # The record is written before this process waits for the other processes.
             record = self._write_record("ok")
@@ -463,7 +280,7 @@ class AllReduceBenchmark:
             for case in cases_of_count
         ]
         rows = ResultRowFormatter(names, self.params.build_only, self.params.num_batches)
-        self._writer.write_lines([*self._header_lines(), "#", *rows.header()])
+        self._writer.write_lines([*header_lines(self._so_far, self.params), "#", *rows.header()])
         with without_info_lines():
             warm_up_devices(places[self.plan.counts[0]])
         with self._watch:
@@ -486,7 +303,7 @@ class AllReduceBenchmark:
             self._update_record(copies=(*self._so_far.copies, copying))
             self._writer.write_lines([copy_line(copying)])
         elif bench.copy_error is not None:
-            self._writer.write_lines([f"# memory copy: {bench.copy_error}"])
+            self._writer.write_lines([COPY_FAILED.format(error=bench.copy_error)])
         peers = [point for point in points if point.spec in self.plan.peers]
         own = [point for point in points if point.spec not in self.plan.peers]
         self._update_record(
@@ -502,27 +319,3 @@ class AllReduceBenchmark:
             if warning is not None:
                 self._messages.warning(warning, "implausible")
         self._results.write(record, lambda: [all_reduce_row(record, point) for point in points])
-
-    def _header_lines(self) -> list[str]:
-        version = self._so_far.environment.get("tensorflow_version", "unknown")
-        assert self._so_far.placement is not None
-        params = self.params
-        how = (
-            f"{params.iters_per_step} reductions per call"
-            if params.build_only
-            else f"{params.num_batches} calls of {params.iters_per_step} chained reductions after "
-            f"{params.num_warmup_batches} warm-up calls, all rows of a size interleaved"
-        )
-        return [
-            f"# cnnbench allreduce, TensorFlow {version}, {self._so_far.started_at}",
-            f"# Devices: {' '.join(self._so_far.placement.devices)}",
-            f"# {how}",
-        ]
-
-
-def _failure_message(failed: Sequence[Point]) -> str:
-    first = failed[0]
-    where = f"{first.spec} on {first.devices} devices, {first.bytes} bytes"
-    what = first.error or f"{first.wrong} of {first.checked} elements are wrong"
-    more = f"; {len(failed) - 1} more rows failed" if len(failed) > 1 else ""
-    return f"{where}: {what}{more}"

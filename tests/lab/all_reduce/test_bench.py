@@ -14,7 +14,7 @@ import tensorflow as tf
 from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.groups.all_reduce import params_from_values
-from cnnbench.lab.all_reduce import session
+from cnnbench.lab.all_reduce import table
 from cnnbench.lab.all_reduce.plan import make_plan
 from cnnbench.lab.all_reduce.session import AllReduceBenchmark
 from cnnbench.machine import checks
@@ -371,7 +371,7 @@ def test_the_record_is_written_before_a_wait_for_the_other_processes(tmp_path, m
 
 def test_what_spoils_a_measurement_is_said_and_recorded(monkeypatch, limits, tmp_path):
     monkeypatch.setattr(checks, "_cpus_busy_with_others", lambda situation: "1.9 of 2 CPUs busy")
-    limits(session, IMPLAUSIBLE_SHARE=0.0)
+    limits(table, IMPLAUSIBLE_SHARE=0.0)
     path = tmp_path / "r.json"
     run = Run(result_json=str(path), all_reduce_spec="copy,xring")
     record = run()

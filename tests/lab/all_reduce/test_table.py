@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from cnnbench.lab.all_reduce import session
+from cnnbench.lab.all_reduce import table
 from cnnbench.records.all_reduce import AllReduceRecord, Copying, Point
 from cnnbench.variable_mgr.modes import Packing
 
@@ -70,16 +70,16 @@ BUILD = """\
 
 
 def test_times():
-    rows = session.ResultRowFormatter(CASES, calls=3)
-    lines = [*rows.header(), session.copy_line(COPY)]
+    rows = table.ResultRowFormatter(CASES, calls=3)
+    lines = [*rows.header(), table.copy_line(COPY)]
     for point in POINTS:
         lines += rows.row_lines(point, RECORD.copy_to_reduction_time_ratio(point))
-    assert "\n".join([*lines, *session.footer_lines(RECORD)]) + "\n" == TIMES
+    assert "\n".join([*lines, *table.footer_lines(RECORD)]) + "\n" == TIMES
 
 
 def test_a_column_is_p99_with_a_hundred_calls():
     many = dataclasses.replace(POINTS[0], seconds=tuple(n / 1e6 for n in range(1, 201)))
-    rows = session.ResultRowFormatter(CASES[:1], calls=200)
+    rows = table.ResultRowFormatter(CASES[:1], calls=200)
     assert " p99 " in rows.header()[0]
     assert " 198.0 " in rows.row_lines(many, None)[0]
 
@@ -89,23 +89,23 @@ def test_the_fastest_of_each_size():
     wrong = dataclasses.replace(POINTS[1], spec="pscpu", seconds=(0.0001,))
     alone = dataclasses.replace(POINTS[0], devices=2)
     record = dataclasses.replace(RECORD, points=(slower, POINTS[0], wrong, alone), copies=())
-    assert session.fastest_spec_lines(record) == [
+    assert table.fastest_spec_lines(record) == [
         "# Fastest of 8000000 B on 4 devices: copy, 6.00 GB/s busbw, 1.50 times as fast as the "
         "next, xring"
     ]
 
 
 def test_build_times():
-    rows = session.ResultRowFormatter(CASES[:1], build_only=True)
+    rows = table.ResultRowFormatter(CASES[:1], build_only=True)
     row, building = rows.row_lines(POINTS[0], None, verbose=True)
     assert "\n".join([*rows.header(), row]) + "\n" == BUILD
     assert building == "# build: copy -: traced in 0.250 s, built in 0.500 s, 120 operations"
 
 
 def test_a_time_that_cannot_be_is_doubted():
-    assert session.implausible_time_warning(POINTS[0], 19.9) is None
-    assert session.implausible_time_warning(POINTS[0], None) is None
-    warning = session.implausible_time_warning(POINTS[0], 21.2)
+    assert table.implausible_time_warning(POINTS[0], 19.9) is None
+    assert table.implausible_time_warning(POINTS[0], None) is None
+    warning = table.implausible_time_warning(POINTS[0], 21.2)
     assert warning == (
         "copy - on 8000000 bytes and 4 devices: 21 times as fast as the memory-copy estimate; "
         "probably an error"
