@@ -6,16 +6,24 @@ Printed lines begin with ``#``, except for rows of tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, LineChart
-from cnnbench.base.document import Content, Paragraph, Table, TableCell
+from cnnbench.base.document import (
+    Content,
+    Paragraph,
+    Table,
+    TableCell,
+    make_table,
+    numeric_cell,
+)
 from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.stats import group_by
 from cnnbench.base.terminal import print_result, print_warning, split_table
-from cnnbench.base.text import NONE, format_bytes, milliseconds, number, percent
+from cnnbench.base.text import format_bytes, integer, number
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec, flag, specs_of
 from cnnbench.flags.groups.all_reduce import (
@@ -24,6 +32,7 @@ from cnnbench.flags.groups.all_reduce import (
     params_from_values,
     parse_all_reduce_specs,
 )
+from cnnbench.judge.report.sections.scaling import step_cells
 from cnnbench.lab.predict.predict import (
     COLUMNS,
     LARGEST_DOMAIN,
@@ -56,6 +65,25 @@ from cnnbench.variable_mgr.modes import Packing
 _DEFAULT_MODEL = "resnet50"
 _MOST_DEVICES = 1_000_000
 _TABLE = CsvTable(COLUMNS, PredictionDocument.schema)
+
+_LINK = ("link {of.link}",)
+_LINKS = (
+    "link within a node of {of.devices_per_node} devices: {of.link}",
+    "link between nodes, one for each node: {of.inter_link}",
+)
+_STEP = (
+    "{step.model}: {gradients} gradients, {step.bytes} bytes as {step.dtype}, {packing}; step on one "
+    "device {seconds} s, {step.batch_size} images per device"
+)
+_STEP_UNKNOWN = (
+    "{step.model}: {gradients} gradients, {step.bytes} bytes as {step.dtype}, {packing}; step time "
+    "unknown: give --step_seconds or --record for efficiency"
+)
+_REDUCTION_TIMES = "predicted time of the reduction, ms"
+_STEP_TIMES = "predicted step with the fastest spec: without overlap, and with full overlap"
+_FASTEST = "fastest by size of a single tensor, 1 KiB to 1 GiB"
+_UP_TO = "{spec} < {size} <="
+_NOT_PREDICTED = "not predicted: {spec} on {devices} devices: {reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +189,7 @@ def main(values: Mapping[str, Any]) -> int:
     if params.plot is not None:
         devices = params.plot_devices or max(2, device_counts[-1])
         draw_predictions(params.plot, interconnect, specs, step, result.rows, devices)
-    _print_predictions(interconnect, step, result)
+    print_result(sections_to_text(_prediction_sections(interconnect, step, result), mark="# "))
     return ExitCode.OK
 
 
@@ -271,19 +299,6 @@ def _selected_packing(sent: AllReduceParams) -> Packing:
     return packing_combinations(sent)[0]
 
 
-def _print_predictions(
-    interconnect: Interconnect, step: TrainingStep, result: PredictionDocument
-) -> None:
-    links = (Paragraph(line, whole=True) for line in link_lines(interconnect))
-    sections: list[Iterable[Content]] = [
-        (*links, Paragraph(step_line(step), hanging=2)),
-        reduction_time_table(result.rows),
-        step_time_table(result.rows) if step.step_seconds is not None else (),
-        [fastest_table(result.fastest)],
-    ]
-    print_result(sections_to_text(sections, mark="# "))
-
-
 _SMALLEST, _LARGEST = 1024, 1024**3
 _POINTS_PER_CURVE = 41
 _TIME = Axis(label="time of the reduction (s)", log=True, better=LOWER)
@@ -368,104 +383,91 @@ def _time_by_devices_chart(step: TrainingStep, predictions: Sequence[Prediction]
     )
 
 
-def link_lines(interconnect: Interconnect) -> list[str]:
-    """Describes the links in the cost model, one line for each link."""
-    if interconnect.inter_link is None:
-        return [f"link     {interconnect.link}"]
-    return [
-        f"within a node of {interconnect.devices_per_node}:  {interconnect.link}",
-        f"between nodes, a link per node:  {interconnect.inter_link}",
-    ]
-
-
-def step_line(step: TrainingStep) -> str:
-    """Describes the gradients and the computation of a training step in one line."""
-    time = "step time unknown: give --step_seconds or --record for efficiency"
-    if step.step_seconds is not None:
-        time = (
-            f"step on one device {number(step.step_seconds)} s, {step.batch_size} images per device"
-        )
-    return (
-        f"{step.model}: {len(step.tensors)} gradients, {step.bytes} bytes as {step.dtype}, "
-        f"{packing_text(step.packing)}; {time}"
+def _prediction_sections(
+    interconnect: Interconnect, step: TrainingStep, result: PredictionDocument
+) -> list[Iterable[Content]]:
+    """The blocks of a prediction: links and step, times by number of devices and spec, the step
+    with the fastest spec, and the fastest spec by size of a tensor.
+    """
+    text = _STEP_UNKNOWN if step.step_seconds is None else _STEP
+    step_text = text.format(
+        step=step,
+        gradients=len(step.tensors),
+        packing=packing_text(step.packing),
+        seconds=number(step.step_seconds),
     )
-
-
-def reduction_time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
-    """Makes a table of predicted reduction times in milliseconds, by number of devices and
-    all-reduce algorithm.
-
-    The last column names the fastest spec.
-    """
-    specs = list(dict.fromkeys(p.spec for p in predictions))
-    cells = {(p.devices, p.spec): milliseconds(p.allreduce_seconds) for p in predictions}
-    best = fastest_predictions(predictions)
-    table = [["devices", *specs, "fastest"]]
-    for devices in dict.fromkeys(p.devices for p in predictions):
-        name = best[devices].spec if devices in best and devices > 1 else NONE
-        table.append([str(devices), *(cells[devices, spec] for spec in specs), name])
-    yield Paragraph("predicted time of the reduction, ms", whole=True)
-    for part in split_table(table, indent=2):
-        yield _text_table(part, "fastest")
-    yield from (Paragraph(reason, whole=True) for reason in _not_predicted_lines(predictions))
-
-
-def step_time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
-    """Makes a table of the predicted step time, efficiency and images per second with the fastest
-    all-reduce algorithm.
-    """
-    speed = ("efficiency", "images/sec")
-    table = [["devices", "spec", "reduction_ms", "step_ms", *speed, "overlapped step_ms", *speed]]
-    table += [
-        [
-            str(devices),
-            p.spec if devices > 1 else NONE,
-            milliseconds(p.allreduce_seconds),
-            milliseconds(p.step_seconds),
-            percent(p.efficiency),
-            number(p.images_per_sec),
-            milliseconds(p.overlapped_step_seconds),
-            percent(p.overlapped_efficiency),
-            number(p.overlapped_images_per_sec),
-        ]
-        for devices, p in fastest_predictions(predictions).items()
+    return [
+        (*_link_paragraphs(interconnect), Paragraph(step_text, hanging=2)),
+        _reduction_time_blocks(result.rows),
+        _step_time_blocks(result.rows) if step.step_seconds is not None else (),
+        [_fastest_table(result.fastest)],
     ]
-    title = "predicted step with the fastest spec: without overlap, and with full overlap"
-    yield Paragraph(title, whole=True)
-    yield _text_table(table)
 
 
-def fastest_table(by_devices: Sequence[FastestByDevices]) -> Table:
+def _link_paragraphs(interconnect: Interconnect) -> Iterator[Paragraph]:
+    text = _LINK if interconnect.inter_link is None else _LINKS
+    for line in text:
+        yield Paragraph(line.format(of=interconnect), whole=True)
+
+
+def _reduction_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
+    """Yields the table of reduction times by number of devices and all-reduce algorithm, in parts
+    that fit into a terminal, and the reasons for missing times. The last column names the fastest
+    spec.
+    """
+    best = fastest_predictions(predictions)
+    rows: dict[int, dict[str, TableCell | str]] = {}
+    for p in predictions:
+        cells = rows.setdefault(p.devices, {"devices": numeric_cell(p.devices, integer)})
+        cells[p.spec] = numeric_cell(p.allreduce_seconds, scale=1e3)
+    for devices, cells in rows.items():
+        cells["fastest"] = best[devices].spec if devices in best and devices > 1 else ""
+    table = make_table(rows.values(), whole=True)
+    assert table is not None
+    yield Paragraph(_REDUCTION_TIMES, whole=True)
+    texts = [[title for title, *_ in table.columns]]
+    texts += [[cell.text for cell in row] for row in table.rows]
+    for head, *_ in split_table(texts, indent=2):
+        shown = [texts[0].index(title) for title in head]
+        yield replace(
+            table,
+            columns=tuple(table.columns[at] for at in shown),
+            rows=tuple(tuple(row[at] for at in shown) for row in table.rows),
+        )
+    not_predicted = (p for p in predictions if p.not_predicted is not None)
+    for (spec, reason), of in group_by(not_predicted, lambda p: (p.spec, p.not_predicted)).items():
+        devices = ", ".join(str(p.devices) for p in of)
+        text = _NOT_PREDICTED.format(spec=spec, devices=devices, reason=reason)
+        yield Paragraph(text, whole=True)
+
+
+def _step_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
+    """Yields the table of the predicted step time, efficiency and images per second with the
+    fastest all-reduce algorithm.
+    """
+    yield Paragraph(_STEP_TIMES, whole=True)
+    rows = (
+        {
+            "devices": numeric_cell(devices, integer),
+            "spec": TableCell(p.spec if devices > 1 else "", kinds="number"),
+            **step_cells(p),
+        }
+        for devices, p in fastest_predictions(predictions).items()
+    )
+    yield make_table(rows, whole=True)
+
+
+def _fastest_table(by_devices: Sequence[FastestByDevices]) -> Table | None:
     """Makes a table with, for each number of devices, the fastest all-reduce algorithm by size of a
     single tensor.
     """
-    table = [["devices", "fastest by size of a single tensor, 1 KiB to 1 GiB"]]
+    rows = []
     for row in by_devices:
         parts = [
-            part.spec if part.up_to is None else f"{part.spec} < {format_bytes(part.up_to)} <="
+            part.spec
+            if part.up_to is None
+            else _UP_TO.format(spec=part.spec, size=format_bytes(part.up_to))
             for part in row.ranges
         ]
-        table.append([str(row.devices), " ".join(parts) or NONE])
-    return _text_table(table, table[0][1])
-
-
-def _text_table(rows: Sequence[Sequence[str]], left: str = "") -> Table:
-    """Makes a table from texts. All columns except the column with the title `left` are
-    right-aligned.
-    """
-    head, *body = rows
-    return Table(
-        columns=tuple((title, "" if title == left else "number", "") for title in head),
-        rows=tuple(tuple(map(TableCell, row)) for row in body),
-    )
-
-
-def _not_predicted_lines(predictions: Iterable[Prediction]) -> list[str]:
-    devices_by_reason: dict[tuple[str, str], list[str]] = {}
-    for p in predictions:
-        if p.not_predicted is not None:
-            devices_by_reason.setdefault((p.spec, p.not_predicted), []).append(str(p.devices))
-    return [
-        f"not predicted: {spec} on {', '.join(devices)} devices: {reason}"
-        for (spec, reason), devices in devices_by_reason.items()
-    ]
+        rows.append({"devices": numeric_cell(row.devices, integer), _FASTEST: " ".join(parts)})
+    return make_table(rows, whole=True)

@@ -147,18 +147,26 @@ def predictions_section(results: ReportSubject) -> Iterable[Content]:
         )
 
 
-def _prediction_row(row: Prediction, is_fastest: bool) -> Row:
+def step_cells(row: Prediction) -> Row:
+    """Returns the table cells of a predicted step, without overlap and with full overlap."""
     return {
-        "links": row.parameters,
-        "devices": numeric_cell(row.devices, text.integer),
-        "algorithm": row.spec,
-        "fastest": TableCell("yes" if is_fastest else "", tone="good" if is_fastest else ""),
         "reduction, ms": numeric_cell(row.allreduce_seconds, scale=1e3),
         "step, ms": numeric_cell(row.step_seconds, scale=1e3),
         "efficiency": numeric_cell(row.efficiency, percent),
         "images/sec": numeric_cell(row.images_per_sec),
         "overlapped step, ms": numeric_cell(row.overlapped_step_seconds, scale=1e3),
         "overlapped efficiency": numeric_cell(row.overlapped_efficiency, percent),
+        "overlapped images/sec": numeric_cell(row.overlapped_images_per_sec),
+    }
+
+
+def _prediction_row(row: Prediction, is_fastest: bool) -> Row:
+    return {
+        "links": row.parameters,
+        "devices": numeric_cell(row.devices, text.integer),
+        "algorithm": row.spec,
+        "fastest": TableCell("yes" if is_fastest else "", tone="good" if is_fastest else ""),
+        **step_cells(row),
         "not predicted": TableCell(row.not_predicted or "", kinds="prose"),
     }
 
