@@ -15,6 +15,7 @@ from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, LineChart
 from cnnbench.base.document import (
     Content,
     Paragraph,
+    Row,
     Table,
     TableCell,
     make_table,
@@ -461,7 +462,7 @@ def _fastest_table(by_devices: Sequence[FastestByDevices]) -> Table | None:
     """Makes a table with, for each number of devices, the fastest all-reduce algorithm by size of a
     single tensor.
     """
-    rows = []
+    rows: list[Row] = []
     for row in by_devices:
         parts = [
             part.spec
