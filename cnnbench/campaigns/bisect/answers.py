@@ -7,10 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cnnbench.base.inference import ANALYSIS_STEP
-from cnnbench.base.text import (
-    percent,
-    percent_range,
-)
 from cnnbench.judge.compare import (
     ComparedConfiguration,
     Comparison,
@@ -133,41 +129,3 @@ def follow_up_pairs(undecided: Sequence[BisectionStep], most_pairs: int) -> int:
             return 0
         pairs = max(pairs, needed)
     return pairs
-
-
-# Changes of at least this size are printed as whole percentages.
-_LARGE = 0.1
-
-
-def step_answer_text(step: BisectionStep, bad_step: BisectionStep) -> str:
-    """The answer about a commit as text. `bad_step` is the comparison of BAD with GOOD."""
-    if step.answer == SKIP:
-        return f"{'undecided' if step.is_undecided else 'skipped'}: {step.judgement.reason}"
-    if is_search_for_changed_work(bad_step):
-        return "bad: other work to do" if step.answer == BAD else "good: the same work to do"
-    return f"{step.answer}: {_speed_change_text(step)}"
-
-
-def _speed_change_text(step: BisectionStep) -> str:
-    """A commit's change of speed, "37 % slower (15 to 61 %)" or "+0.3 % (-1.0 to +1.6 %)"."""
-    change, low, high = step.judgement.change, step.judgement.low, step.judgement.high
-    if change is None or low is None or high is None:
-        return f"{step.judgement.verdict.value}, {step.judgement.reason}"
-    if low <= 0 <= high:
-        return f"{THROUGHPUT.change_text(change)} ({THROUGHPUT.range_text(low, high)})"
-    digits = 0 if abs(change) >= _LARGE else 1
-    least, most = sorted((abs(low), abs(high)))
-    direction = "slower" if change < 0 else "faster"
-    return f"{percent(abs(change), digits)} {direction} ({percent_range(least, most, digits)})"
-
-
-def no_difference_reason(step: BisectionStep) -> str:
-    """Says why bisect cannot search (BAD is not slower than GOOD), and what the user can do."""
-    if step.is_undecided:
-        return f"whether BAD is slower than GOOD is undecided: {step.judgement.reason}"
-    text = f"BAD is not slower than GOOD: {step.judgement.verdict.value}, {step.judgement.reason}; "
-    if step.judgement.verdict in (Verdict.SAME, Verdict.NOT_SLOWER):
-        return text + "check revisions and flags, or look for a smaller change with --threshold"
-    if step.judgement.verdict is Verdict.FASTER:
-        return text + "bisect looks for slower commits only: check which is GOOD and which is BAD"
-    return text + "measure comparable commits"

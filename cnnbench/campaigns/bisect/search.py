@@ -14,10 +14,10 @@ from cnnbench.campaigns.bisect.answers import (
     SKIP,
     BisectionStep,
     is_search_for_changed_work,
-    step_answer_text,
 )
 from cnnbench.campaigns.bisect.commits import CommitBenchmark
 from cnnbench.campaigns.bisect.history import GitHistory
+from cnnbench.campaigns.bisect.phrases import step_answer
 from cnnbench.campaigns.processes.campaign import ProcessRequests
 from cnnbench.records.profiles import Explanation
 
@@ -125,7 +125,7 @@ class Bisection:
             else:
                 self._search.add_answer(step)
             before = "" if known is None else ", as measured before"
-            self._notice(f"{commit[:12]} is {step_answer_text(step, self.bad_step)}{before}")
+            self._notice(f"{commit[:12]} is {step_answer(step, self.bad_step)}{before}")
             self.steps[commit] = step
             commit = self._search.next_commit() if self.bad_step.answer == BAD else None
         if self.bad_step.answer == BAD:

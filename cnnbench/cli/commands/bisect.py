@@ -21,13 +21,14 @@ from cnnbench.campaigns.ab.side import (
     check_flags_of_commit,
     refuse_flags,
 )
-from cnnbench.campaigns.bisect.answers import follow_up_pairs, no_difference_reason
+from cnnbench.campaigns.bisect.answers import follow_up_pairs
 from cnnbench.campaigns.bisect.commits import BISECT, BisectionSettings, CommitBenchmark
 from cnnbench.campaigns.bisect.history import (
     GitHistory,
     find_repository_root,
     good_and_bad_hashes,
 )
+from cnnbench.campaigns.bisect.phrases import no_difference
 from cnnbench.campaigns.bisect.search import Bisection
 from cnnbench.campaigns.bisect.texts import bisection_text, store_result
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -227,7 +228,7 @@ def _print_result(bisection: Bisection, reporter: ChildProcessReporter, argv: Se
     if failed:
         reporter.error(f"BAD ({bad_step.commit[:12]}) fails: {bad_step.judgement.reason}")
     elif not bisection.suspects:
-        reporter.notice(no_difference_reason(bad_step))
+        reporter.notice(no_difference(bad_step))
     for line in _next_step_lines(bisection, argv):
         reporter.notice(line)
     return ExitCode.FAILED if failed else ExitCode.INCONCLUSIVE

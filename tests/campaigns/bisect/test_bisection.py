@@ -19,13 +19,12 @@ from cnnbench.campaigns.bisect.answers import (
     GOOD,
     SKIP,
     BisectionStep,
-    no_difference_reason,
     shared_configuration,
-    step_answer_text,
 )
 from cnnbench.campaigns.bisect.commits import BISECT, CommitBenchmark
 from cnnbench.campaigns.bisect.history import find_repository_root, good_and_bad_hashes
 from cnnbench.campaigns.bisect.search import Bisection
+from cnnbench.campaigns.bisect.phrases import no_difference, step_answer
 from cnnbench.campaigns.bisect.texts import bisection_text, store_result, stored_result
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
@@ -212,8 +211,8 @@ def test_a_search_for_changed_work_takes_a_pair_each(tmp_path: Path) -> None:
     assert [" of 1 pair, " in line for line in lines if "may be" in line][1:] == [True] * (
         len(found.steps) - 1
     )
-    assert step_answer_text(given["3"], found.bad_step).startswith("bad")
-    assert step_answer_text(given["2"], found.bad_step).startswith("good")
+    assert step_answer(given["3"], found.bad_step).startswith("bad")
+    assert step_answer(given["2"], found.bad_step).startswith("good")
 
 
 def test_results_are_told(
@@ -239,7 +238,7 @@ def test_results_are_told(
         (replace(SLOWER, low=None), BAD),
     ):
         one = step("9", judgement, answer)
-        texts.append(f"{step_answer_text(one, one)}\n{no_difference_reason(one)}")
+        texts.append(f"{step_answer(one, one)}\n{no_difference(one)}")
     text = "\n\n".join(texts).replace(str(tmp_path), "DIR")
     golden(Path(__file__).parent / "golden" / "bisect.txt", text + "\n")
 
