@@ -22,7 +22,6 @@ from cnnbench.base.text import labels_from_config
 from cnnbench.errors import BenchmarkError
 from cnnbench.lab.all_reduce.plan import UNUSED, AllReducePlan
 from cnnbench.lab.all_reduce.table import (
-    COPY_FAILED,
     ResultRowFormatter,
     copy_line,
     failure_message,
@@ -303,7 +302,7 @@ class AllReduceBenchmark:
             self._update_record(copies=(*self._so_far.copies, copying))
             self._writer.write_lines([copy_line(copying)])
         elif bench.copy_error is not None:
-            self._writer.write_lines([COPY_FAILED.format(error=bench.copy_error)])
+            self._writer.write_lines([f"# memory copy: {bench.copy_error}"])
         peers = [point for point in points if point.spec in self.plan.peers]
         own = [point for point in points if point.spec not in self.plan.peers]
         self._update_record(

@@ -1,8 +1,7 @@
 """The table that `cnnbench allreduce` prints, in the format of nccl-tests, and its sentences.
 
-Each row is printed when it has been measured, and lines that are no rows begin with ``#``. Scripts
-read the rows, so widths are fixed and numbers have no separators. docs/all_reduce_benchmark.md
-defines the columns. A GB is 10**9 bytes.
+Lines that are no rows begin with ``#``. Scripts read the rows, so widths are fixed and numbers have
+no separators. docs/all_reduce_benchmark.md defines the columns. A GB is 10**9 bytes.
 """
 
 from __future__ import annotations
@@ -15,61 +14,22 @@ from cnnbench.base.text import NONE
 from cnnbench.flags.groups.all_reduce import AllReduceParams
 from cnnbench.records.all_reduce import AllReduceRecord, Copying, Point
 
+# A reduction 20 times as fast as the memory-copy estimate is impossible on any known machine.
 IMPLAUSIBLE_SHARE = 20.0
-"""A reduction so many times as fast as the estimate from a memory copy is impossible on any known
-machine.
-"""
-
-_PROGRAM = "# cnnbench allreduce, TensorFlow {version}, {started}"
-_DEVICES = "# Devices: {devices}"
-_BUILD_ONLY = "# {params.iters_per_step} reductions per call"
-_MEASURED = (
-    "# {params.num_batches} calls of {params.iters_per_step} chained reductions after "
-    "{params.num_warmup_batches} warm-up calls, all rows of a size interleaved"
-)
-_COPY = "# memory copy: {devices} devices at once write {rate} GB/s ({bytes} B each); estimate {us} us"
-COPY_FAILED = "# memory copy: {error}"
-_BUILT = (
-    "# build: {case}: traced in {traced} s, built in {built} s, {operations} operations"
-)
-_ERROR = "# {case}: {error}"
-_FASTEST = (
-    "# Fastest of {bytes} B on {devices} devices: {case}, {rate} GB/s busbw, {times} times as fast "
-    "as the next, {next}"
-)
-_RIGHT = "# Wrong values: {wrong} of {checked} OK"
-_WRONG = "# Wrong values: {wrong} of {checked} FAILED"
-_ERRORS = "# Rows with errors: {errors} FAILED"
-_OF_COPY = (
-    "# of copy estimate: the time in which all devices at once copy 2(n-1)/n x size each,",
-    "#   as measured in the same run, over the median time. It is no bound: devices that",
-    "#   share a memory may pass 1, as they can add and hand out sums with less traffic.",
-)
-_IMPLAUSIBLE = (
-    "{case} on {bytes} bytes and {devices} devices: {share} times as fast as the memory-copy "
-    "estimate; probably an error"
-)
-_FAILED = "{spec} on {devices} devices, {bytes} bytes: {what}"
-_FAILED_AND_MORE = "{spec} on {devices} devices, {bytes} bytes: {what}; {more} more rows failed"
-_WRONG_ELEMENTS = "{wrong} of {checked} elements are wrong"
 
 _GIGA = 1e9
 _MICRO = 1e-6
 
 
 class _Column(NamedTuple):
-    """A column of the table. Positive widths align to the right, negative ones to the left. The
-    function makes a cell from a row and its share of the copy estimate.
+    """A column. Texts are left-aligned if the width is negative. `cell` makes a cell from a row and
+    its share of the copy estimate.
     """
 
     title: str
     unit: str
     width: int
     cell: Callable[[Point, float | None], object]
-
-    def aligned(self, text: object) -> str:
-        """The text, filled up with spaces to the width of the column."""
-        return f"{text!s:<{-self.width}}" if self.width < 0 else f"{text!s:>{self.width}}"
 
 
 class ResultRowFormatter:
@@ -97,7 +57,7 @@ class ResultRowFormatter:
             _Column("dtype", "", 8, lambda p, s: p.dtype),
             _Column("devices", "", 7, lambda p, s: p.devices),
             _Column("spec", "", -max(specs, 4), lambda p, s: p.spec),
-            _Column("packing", "", -max(packings, 7), lambda p, s: str(p.packing)),
+            _Column("packing", "", -max(packings, 7), lambda p, s: p.packing),
             *(_BUILD if build_only else _measurement_columns(calls)),
         )
 
@@ -114,21 +74,22 @@ class ResultRowFormatter:
 
         `share` is the estimate from the memory copy divided by the median time; None if unknown.
         """
-        case = f"{point.spec} {point.packing}"
+        case = f"{point.spec} {point.packing}:"
         lines = [self._line(" ", [column.cell(point, share) for column in self._columns])]
         if point.error is not None:
-            lines.append(_ERROR.format(case=case, error=point.error))
+            lines.append(f"# {case} {point.error}")
         if verbose:
-            traced, built = (_fixed(s, 3) for s in (point.trace_seconds, point.build_seconds))
             lines.append(
-                _BUILT.format(
-                    case=case, traced=traced, built=built, operations=point.operations or 0
-                )
+                f"# build: {case} traced in {_fixed(point.trace_seconds, 3)} s, built in "
+                f"{_fixed(point.build_seconds, 3)} s, {point.operations or 0} operations"
             )
         return lines
 
     def _line(self, mark: str, cells: Sequence[object]) -> str:
-        texts = (column.aligned(cell) for column, cell in zip(self._columns, cells, strict=True))
+        texts = [
+            f"{cell!s:<{-column.width}}" if column.width < 0 else f"{cell!s:>{column.width}}"
+            for column, cell in zip(self._columns, cells, strict=True)
+        ]
         return f"{mark} {'  '.join(texts)}".rstrip()
 
 
@@ -136,11 +97,16 @@ def header_lines(record: AllReduceRecord, params: AllReduceParams) -> list[str]:
     """Formats the lines above the table: the program, the devices, and how they are measured."""
     assert record.placement is not None
     version = record.environment.get("tensorflow_version", "unknown")
-    how = _BUILD_ONLY if params.build_only else _MEASURED
+    how = (
+        f"{params.num_batches} calls of {params.iters_per_step} chained reductions after "
+        f"{params.num_warmup_batches} warm-up calls, all rows of a size interleaved"
+    )
+    if params.build_only:
+        how = f"{params.iters_per_step} reductions per call"
     return [
-        _PROGRAM.format(version=version, started=record.started_at),
-        _DEVICES.format(devices=" ".join(record.placement.devices)),
-        how.format(params=params),
+        f"# cnnbench allreduce, TensorFlow {version}, {record.started_at}",
+        f"# Devices: {' '.join(record.placement.devices)}",
+        f"# {how}",
     ]
 
 
@@ -149,11 +115,10 @@ def copy_line(copy: Copying) -> str:
     estimated.
     """
     seconds = copy.equivalent_copy_seconds(copy.bytes, copy.devices)
-    return _COPY.format(
-        devices=copy.devices,
-        rate=_fixed(copy.bytes_per_sec, 2, _GIGA),
-        bytes=copy.bytes,
-        us=_fixed(seconds, 1, _MICRO),
+    return (
+        f"# memory copy: {copy.devices} devices at once write "
+        f"{_fixed(copy.bytes_per_sec, 2, _GIGA)} GB/s ({copy.bytes} B each); estimate "
+        f"{_fixed(seconds, 1, _MICRO)} us"
     )
 
 
@@ -165,10 +130,16 @@ def footer_lines(record: AllReduceRecord) -> list[str]:
     errors = sum(p.error is not None for p in record.rows)
     lines = fastest_spec_lines(record)
     if checked:
-        lines.append((_WRONG if wrong else _RIGHT).format(wrong=wrong, checked=checked))
+        lines.append(f"# Wrong values: {wrong} of {checked} {'FAILED' if wrong else 'OK'}")
     if errors:
-        lines.append(_ERRORS.format(errors=errors))
-    return [*lines, *_OF_COPY] if record.copies else lines
+        lines.append(f"# Rows with errors: {errors} FAILED")
+    if record.copies:
+        lines += [
+            "# of copy estimate: the time in which all devices at once copy 2(n-1)/n x size each,",
+            "#   as measured in the same run, over the median time. It is no bound: devices that",
+            "#   share a memory may pass 1, as they can add and hand out sums with less traffic.",
+        ]
+    return lines
 
 
 def fastest_spec_lines(record: AllReduceRecord) -> list[str]:
@@ -176,14 +147,10 @@ def fastest_spec_lines(record: AllReduceRecord) -> list[str]:
     several algorithms were measured.
     """
     return [
-        _FASTEST.format(
-            bytes=first.bytes,
-            devices=first.devices,
-            case=_case_text(first),
-            rate=_fixed(first.bus_bandwidth, 2, _GIGA),
-            times=_fixed(other.median_seconds / first.median_seconds, 2),
-            next=_case_text(other),
-        )
+        f"# Fastest of {first.bytes} B on {first.devices} devices: {_case_text(first)}, "
+        f"{_fixed(first.bus_bandwidth, 2, _GIGA)} GB/s busbw, "
+        f"{_fixed(other.median_seconds / first.median_seconds, 2)} times as fast as the next, "
+        f"{_case_text(other)}"
         for first, other in record.fastest_points()
         if other is not None and first.median_seconds and other.median_seconds
     ]
@@ -200,25 +167,19 @@ def implausible_time_warning(point: Point, share: float | None) -> str | None:
     """
     if share is None or share <= IMPLAUSIBLE_SHARE:
         return None
-    return _IMPLAUSIBLE.format(
-        case=f"{point.spec} {point.packing}",
-        bytes=point.bytes,
-        devices=point.devices,
-        share=_fixed(share, 0),
+    return (
+        f"{point.spec} {point.packing} on {point.bytes} bytes and {point.devices} devices: "
+        f"{_fixed(share, 0)} times as fast as the memory-copy estimate; probably an error"
     )
 
 
 def failure_message(failed: Sequence[Point]) -> str:
     """The message of a run with failed rows: the first one, and how many more there are."""
-    first, *others = failed
-    wrong = _WRONG_ELEMENTS.format(wrong=first.wrong, checked=first.checked)
-    return (_FAILED_AND_MORE if others else _FAILED).format(
-        spec=first.spec,
-        devices=first.devices,
-        bytes=first.bytes,
-        what=first.error or wrong,
-        more=len(others),
-    )
+    first = failed[0]
+    where = f"{first.spec} on {first.devices} devices, {first.bytes} bytes"
+    what = first.error or f"{first.wrong} of {first.checked} elements are wrong"
+    more = f"; {len(failed) - 1} more rows failed" if len(failed) > 1 else ""
+    return f"{where}: {what}{more}"
 
 
 def _fixed(value: float | None, digits: int, unit: float = 1.0) -> str:
@@ -249,17 +210,15 @@ def _measurement_columns(calls: int) -> tuple[_Column, ...]:
     )
 
 
+def _build_seconds_per_piece(point: Point) -> float | None:
+    seconds = point.build_seconds
+    return None if seconds is None else seconds / _tensors_on_all_devices(point)
+
+
 _BUILD = (
     _Column("pieces", "(devices x tensors)", 19, lambda p, s: _tensors_on_all_devices(p)),
-    _Column(
-        "operations", "", 10, lambda p, s: NONE if p.operations is None else p.operations
-    ),
+    _Column("operations", "", 10, lambda p, s: NONE if p.operations is None else p.operations),
     _Column("trace", "(s)", 8, lambda p, s: _fixed(p.trace_seconds, 3)),
     _Column("build", "(s)", 8, lambda p, s: _fixed(p.build_seconds, 3)),
-    _Column(
-        "build/piece",
-        "(us)",
-        11,
-        lambda p, s: _fixed(p.build_seconds, 1, _tensors_on_all_devices(p) * _MICRO),
-    ),
+    _Column("build/piece", "(us)", 11, lambda p, s: _fixed(_build_seconds_per_piece(p), 1, _MICRO)),
 )
