@@ -105,14 +105,6 @@ class EnvDocument:
     conditions: FoundConditions | None = field(default=None, metadata=ABSENT)
 
 
-_DISTORTED = "{number} that would distort a measurement"
-_UNDISTORTED = "nothing found"
-_AND_SILENCED = "{text} ({silenced} silenced)"
-_ONEDNN_ADVICE = (
-    "TensorFlow does not use oneDNN's convolutions on this CPU by default. To measure the speed with "
-    f"them: cnnbench ab --b_env={ONEDNN}=1 -- --model=resnet50 --batch_size=8"
-)
-
 _SPECS = specs_of(EnvFlags)
 
 _ABOUT = """\
@@ -164,7 +156,10 @@ def _advice(host: Host) -> tuple[str, ...]:
     kernels = convolution_kernels(host)
     if not kernels.startswith("eigen") or host.environ.get(ONEDNN):
         return ()
-    return (_ONEDNN_ADVICE,)
+    return (
+        "TensorFlow does not use oneDNN's convolutions on this CPU by default. To measure the "
+        f"speed with them: cnnbench ab --b_env={ONEDNN}=1 -- --model=resnet50 --batch_size=8",
+    )
 
 
 def _load_tensorflow() -> None:
@@ -233,8 +228,8 @@ def _condition_blocks(conditions: Sequence[ConditionNote], silenced: int) -> Ite
     for condition in conditions:
         yield Paragraph(f"{condition.id}: {condition}", whole=True)
     number = count_text(conditions, "condition", "conditions")
-    text = _DISTORTED.format(number=number) if conditions else _UNDISTORTED
-    yield _AND_SILENCED.format(text=text, silenced=silenced) if silenced else text
+    text = f"{number} that would distort a measurement" if conditions else "nothing found"
+    yield f"{text} ({silenced} silenced)" if silenced else text
 
 
 def _fact_text(name: str, value: object) -> str:

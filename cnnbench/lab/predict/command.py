@@ -67,25 +67,6 @@ _DEFAULT_MODEL = "resnet50"
 _MOST_DEVICES = 1_000_000
 _TABLE = CsvTable(COLUMNS, PredictionDocument.schema)
 
-_LINK = ("link {of.link}",)
-_LINKS = (
-    "link within a node of {of.devices_per_node} devices: {of.link}",
-    "link between nodes, one for each node: {of.inter_link}",
-)
-_STEP = (
-    "{step.model}: {gradients} gradients, {step.bytes} bytes as {step.dtype}, {packing}; step on one "
-    "device {seconds} s, {step.batch_size} images per device"
-)
-_STEP_UNKNOWN = (
-    "{step.model}: {gradients} gradients, {step.bytes} bytes as {step.dtype}, {packing}; step time "
-    "unknown: give --step_seconds or --record for efficiency"
-)
-_REDUCTION_TIMES = "predicted time of the reduction, ms"
-_STEP_TIMES = "predicted step with the fastest spec: without overlap, and with full overlap"
-_FASTEST = "fastest by size of a single tensor, 1 KiB to 1 GiB"
-_UP_TO = "{spec} < {size} <="
-_NOT_PREDICTED = "not predicted: {spec} on {devices} devices: {reason}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class PredictParams:
@@ -390,25 +371,33 @@ def _prediction_sections(
     """The blocks of a prediction: links and step, times by number of devices and spec, the step
     with the fastest spec, and the fastest spec by size of a tensor.
     """
-    text = _STEP_UNKNOWN if step.step_seconds is None else _STEP
-    step_text = text.format(
-        step=step,
-        gradients=len(step.tensors),
-        packing=packing_text(step.packing),
-        seconds=number(step.step_seconds),
-    )
+    links = (Paragraph(line, whole=True) for line in _link_lines(interconnect))
     return [
-        (*_link_paragraphs(interconnect), Paragraph(step_text, hanging=2)),
+        (*links, Paragraph(_step_line(step), hanging=2)),
         _reduction_time_blocks(result.rows),
         _step_time_blocks(result.rows) if step.step_seconds is not None else (),
         [_fastest_table(result.fastest)],
     ]
 
 
-def _link_paragraphs(interconnect: Interconnect) -> Iterator[Paragraph]:
-    text = _LINK if interconnect.inter_link is None else _LINKS
-    for line in text:
-        yield Paragraph(line.format(of=interconnect), whole=True)
+def _link_lines(interconnect: Interconnect) -> list[str]:
+    if interconnect.inter_link is None:
+        return [f"link {interconnect.link}"]
+    return [
+        f"link within a node of {interconnect.devices_per_node} devices: {interconnect.link}",
+        f"link between nodes, one for each node: {interconnect.inter_link}",
+    ]
+
+
+def _step_line(step: TrainingStep) -> str:
+    time = "step time unknown: give --step_seconds or --record for efficiency"
+    if step.step_seconds is not None:
+        seconds = number(step.step_seconds)
+        time = f"step on one device {seconds} s, {step.batch_size} images per device"
+    return (
+        f"{step.model}: {len(step.tensors)} gradients, {step.bytes} bytes as {step.dtype}, "
+        f"{packing_text(step.packing)}; {time}"
+    )
 
 
 def _reduction_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
@@ -425,7 +414,7 @@ def _reduction_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Conten
         cells["fastest"] = best[devices].spec if devices in best and devices > 1 else ""
     table = make_table(rows.values(), whole=True)
     assert table is not None
-    yield Paragraph(_REDUCTION_TIMES, whole=True)
+    yield Paragraph("predicted time of the reduction, ms", whole=True)
     texts = [[title for title, *_ in table.columns]]
     texts += [[cell.text for cell in row] for row in table.rows]
     for head, *_ in split_table(texts, indent=2):
@@ -438,15 +427,15 @@ def _reduction_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Conten
     not_predicted = (p for p in predictions if p.not_predicted is not None)
     for (spec, reason), of in group_by(not_predicted, lambda p: (p.spec, p.not_predicted)).items():
         devices = ", ".join(str(p.devices) for p in of)
-        text = _NOT_PREDICTED.format(spec=spec, devices=devices, reason=reason)
-        yield Paragraph(text, whole=True)
+        yield Paragraph(f"not predicted: {spec} on {devices} devices: {reason}", whole=True)
 
 
 def _step_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
     """Yields the table of the predicted step time, efficiency and images per second with the
     fastest all-reduce algorithm.
     """
-    yield Paragraph(_STEP_TIMES, whole=True)
+    title = "predicted step with the fastest spec: without overlap, and with full overlap"
+    yield Paragraph(title, whole=True)
     rows = (
         {
             "devices": numeric_cell(devices, integer),
@@ -462,13 +451,12 @@ def _fastest_table(by_devices: Sequence[FastestByDevices]) -> Table | None:
     """Makes a table with, for each number of devices, the fastest all-reduce algorithm by size of a
     single tensor.
     """
+    title = "fastest by size of a single tensor, 1 KiB to 1 GiB"
     rows: list[Row] = []
     for row in by_devices:
         parts = [
-            part.spec
-            if part.up_to is None
-            else _UP_TO.format(spec=part.spec, size=format_bytes(part.up_to))
+            part.spec if part.up_to is None else f"{part.spec} < {format_bytes(part.up_to)} <="
             for part in row.ranges
         ]
-        rows.append({"devices": numeric_cell(row.devices, integer), _FASTEST: " ".join(parts)})
+        rows.append({"devices": numeric_cell(row.devices, integer), title: " ".join(parts)})
     return make_table(rows, whole=True)
