@@ -436,7 +436,7 @@ def _step_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
     """
     title = "predicted step with the fastest spec: without overlap, and with full overlap"
     yield Paragraph(title, whole=True)
-    rows = (
+    rows: Iterable[Row] = (
         {
             "devices": numeric_cell(devices, integer),
             "spec": TableCell(p.spec if devices > 1 else "", kinds="number"),
