@@ -20,7 +20,6 @@ from cnnbench.judge.compare.estimate import (
     exceeds_limit,
     is_too_many_further_runs,
 )
-from cnnbench.judge.metrics import THROUGHPUT
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
 _TO_SLOWER = {

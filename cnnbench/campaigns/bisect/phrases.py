@@ -73,7 +73,9 @@ def repeat_comparison(command: str) -> str:
 def merge(commits: Sequence[str], first_parent: bool) -> str:
     """Says that the first bad commit merges commits, and whether they were searched."""
     if first_parent:
-        return f"a merge of {' and '.join(commits)}; --first_parent did not search the merged commits"
+        return (
+            f"a merge of {' and '.join(commits)}; --first_parent did not search the merged commits"
+        )
     return f"a merge of {' and '.join(commits)}; each of these is good alone"
 
 
