@@ -426,8 +426,8 @@ def _reduction_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Conten
         )
     not_predicted = (p for p in predictions if p.not_predicted is not None)
     for (spec, reason), of in group_by(not_predicted, lambda p: (p.spec, p.not_predicted)).items():
-        devices = ", ".join(str(p.devices) for p in of)
-        yield Paragraph(f"not predicted: {spec} on {devices} devices: {reason}", whole=True)
+        counts = ", ".join(str(p.devices) for p in of)
+        yield Paragraph(f"not predicted: {spec} on {counts} devices: {reason}", whole=True)
 
 
 def _step_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:

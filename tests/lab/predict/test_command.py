@@ -61,7 +61,7 @@ def test_an_algorithm_says_which_second_levels_are_predicted(capsys):
 def test_default_devices_reach_16384(capsys):
     out = run(capsys, **SMALL, link="ndr", all_reduce_spec="rechd")
     assert "\n        8 " in out
-    assert "\n    16384 " in out
+    assert "\n   16,384 " in out
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_default_devices_reach_16384(capsys):
                 **SMALL,
                 **{"link": "nvlink3", "inter_link": "hdr", "devices_per_node": 4, "devices": "16"},
             },
-            ["# within a node of 4:  nvlink3", "a link per node:  hdr", "nccl/rechd"],
+            ["# link within a node of 4 devices: nvlink3", "each node: hdr", "nccl/rechd"],
         ),
         (
             {**SMALL, "all_reduce_spec": "pscpu:32K:xring,xring#2"},
