@@ -132,24 +132,17 @@ class LineWriter:
     written.
     """
 
-    def __init__(
-        self, stream: TextIO | None, before_line: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         """Uses `stream` for output. If `stream` is None, as `sys.stderr` is if it was closed, all
         lines are discarded.
-
-        `before_line` is called before each output.
         """
         self._stream = stream
-        self._before_line = before_line
 
     def write_lines(self, lines: Iterable[str]) -> None:
         """Writes all lines in one call and flushes the stream."""
-        if self._stream is None:
-            return
-        if self._before_line is not None:
-            self._before_line()
         stream = self._stream
+        if stream is None:
+            return
         try:
             _write_text(stream, "".join(f"{disable_ci_commands(line)}\n" for line in lines))
         except (OSError, ValueError):
@@ -318,7 +311,7 @@ class ProgressLine:
 
         `images_per_step` is the global batch size; without it, no images/sec are shown.
         """
-        self.clear()
+        self.finish()
         self._label, self._total, self._images_per_step = label, total, images_per_step
         self._first: tuple[int, float] | None = None
         self._next_draw = 0.0
@@ -335,18 +328,14 @@ class ProgressLine:
         if self._first is None:
             # The first step compiles and allocates, so the shown speed does not include it.
             self._first = (done, now)
-        if now >= self._next_draw:
+        if now >= self._next_draw or not self._live.drawn:
             self._next_draw = now + _SECONDS_BETWEEN_DRAWS
             self._live.draw(self._progress_text(done, now, *self._first))
         return True
 
-    def clear(self) -> None:
+    def finish(self) -> None:
         """Removes the progress line from the terminal. The next `update` draws it again."""
-        if self._live.drawn:
-            self._live.clear()
-            self._next_draw = 0.0
-
-    finish = clear
+        self._live.clear()
 
     def _progress_text(self, done: int, now: float, first_done: int, first_time: float) -> str:
         share = min(done / self._total, 1.0) if self._total else 1.0
@@ -363,17 +352,11 @@ class ProgressLine:
 
 
 class MessageWriter:
-    """Writes lines to standard error without disturbing the progress line."""
+    """Writes notices, warnings and errors to standard error."""
 
-    def __init__(
-        self, stream: TextIO | None = None, progress: ProgressLine | LiveLine | None = None
-    ) -> None:
-        """Creates a writer for `stream`, or for standard error if `stream` is None.
-
-        `progress` is the line that is removed before each message.
-        """
-        before_line = None if progress is None else progress.clear
-        self._writer = LineWriter(sys.stderr if stream is None else stream, before_line)
+    def __init__(self, stream: TextIO | None = None) -> None:
+        """Creates a writer for `stream`, or for standard error if `stream` is None."""
+        self._writer = LineWriter(sys.stderr if stream is None else stream)
 
     @classmethod
     def silent(cls) -> MessageWriter:
@@ -424,7 +407,7 @@ class ChildProcessReporter(MessageWriter):
         self._clock = clock
         self._text, self._left = "", 0.0
         self._started = self._next_draw = 0.0
-        super().__init__(stream, self._live)
+        super().__init__(stream)
 
     def show_started(
         self, index: int, total: int, label: str, left: float | None = None, standing: str = ""

@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     if values.get("predict"):
         return command.main(values)
     progress = ProgressLine(sys.stderr, params.progress)
-    messages = MessageWriter(sys.stderr, progress)
+    messages = MessageWriter()
     for notice in obsolete_notices(others):
         messages.notice(notice)
     explicit = [n for n, v in values.items() if n not in others or v or v != _ACCEPTED[n].default]
@@ -108,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
         progress = ProgressLine.silent()
     bench = AllReduceBenchmark(
         plan,
-        LineWriter(sys.stdout if plan.job.is_chief else io.StringIO(), progress.clear),
+        LineWriter(sys.stdout if plan.job.is_chief else io.StringIO()),
         command=["cnnbench", "allreduce", *argv],
         explicit_flags=explicit,
         messages=messages if plan.job.is_chief else MessageWriter.silent(),

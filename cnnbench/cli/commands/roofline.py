@@ -109,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
     plan = check_flags(params.replace(model=named[0]))
     plan = plan.with_changes(explicit_flags=tuple(flags))
     fork_supervised()
-    messages = MessageWriter(sys.stderr, progress)
+    messages = MessageWriter()
     roofline, plan = measure_roofline(
         resolve(plan),
         command=("cnnbench", "roofline", *argv),

@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     )
     _prepare_plugins(fork, args)
     progress = ProgressLine(sys.stderr, args.params.progress)
-    messages = _AttemptMessages(written, progress)
+    messages = _AttemptMessages(written)
     if args.given.get(ONLY_CHECK):
         print_result(_plan_and_flags_text(args, messages))
         return ExitCode.OK
@@ -111,7 +111,7 @@ def _run_benchmark(
         benchmark = BenchmarkCNN(
             plan,
             measurements=measurements,
-            console=Console(sys.stdout, progress.clear),
+            console=Console(sys.stdout),
             messages=messages,
             progress=progress,
         )
@@ -167,8 +167,8 @@ class _SharedTexts:
 class _AttemptMessages(MessageWriter):
     """Writes the messages of a run, except those of earlier attempts of --find_batch_size."""
 
-    def __init__(self, written: _SharedTexts, progress: ProgressLine) -> None:
-        super().__init__(sys.stderr, progress)
+    def __init__(self, written: _SharedTexts) -> None:
+        super().__init__()
         self._written = written
 
     def notice(self, text: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from cnnbench.base.stats import Speed
@@ -80,16 +80,9 @@ class Console:
     and checkpoint.
     """
 
-    def __init__(
-        self, stream: TextIO | None = None, before_line: Callable[[], None] | None = None
-    ) -> None:
-        """Creates a console that writes to a stream.
-
-        Args:
-          stream: text stream; standard output if None.
-          before_line: called before each write, to clear a progress bar.
-        """
-        self._writer = LineWriter(sys.stdout if stream is None else stream, before_line)
+    def __init__(self, stream: TextIO | None = None) -> None:
+        """Creates a console that writes to a stream; to standard output if `stream` is None."""
+        self._writer = LineWriter(sys.stdout if stream is None else stream)
 
     @classmethod
     def silent(cls) -> Console:

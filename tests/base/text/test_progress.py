@@ -123,7 +123,8 @@ def test_terminal_that_goes_away_does_not_end_the_run():
 
 def test_messages_clear_the_progress_line_first():
     stream = Terminal()
-    messages = MessageWriter(stream, started(stream))
+    started(stream)
+    messages = MessageWriter(stream)
     before = stream.getvalue()
     terminal.silence_warnings([])
     messages.notice("two\nlines::error::pwn\x1b[2J \udcff")
