@@ -32,7 +32,6 @@ from cnnbench.base.text import (
     to_terminal_line,
     wrap_words,
 )
-from cnnbench.errors import UsageError
 
 # Output streams that tolerate closed pipes, full disks and limited encodings.
 
@@ -461,7 +460,7 @@ def redraw_running_process() -> None:
         ChildProcessReporter.running.redraw()
 
 
-# Functions that format tables as plain text, CSV and Markdown, and a natural sort order of names.
+# Functions that format tables as plain text and CSV, and a natural sort order of names.
 
 GAP = "  "
 _USUAL, _NARROWEST, _NARROWEST_TEXT, _FEWEST_COLUMNS = 100, 40, 12, 2
@@ -690,25 +689,6 @@ def dataclasses_to_csv(kind: type, rows: Iterable[object]) -> str:
     """
     header = [field.name for field in dataclasses.fields(kind)]
     return csv_text(header, ([getattr(row, name) for name in header] for row in rows))
-
-
-def markdown_table(
-    header: Sequence[str], align: Sequence[str], rows: Sequence[Sequence[str]]
-) -> str:
-    """Formats a Markdown table. `align` is "---" or "---:" for each column."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in (header, align, *rows))
-
-
-def replace_marked_table(document: str, marker: str, table: str) -> str:
-    """Replaces the lines of a document between "<!-- MARKER: begin -->" and "<!-- MARKER: end -->"
-    by a table.
-    """
-    first, last = (f"<!-- {marker}: {edge} -->" for edge in ("begin", "end"))
-    head, begin, rest = document.partition(first)
-    _, end, tail = rest.partition(last)
-    if not begin or not end:
-        raise UsageError(f"the document must contain the lines {first} and {last}")
-    return f"{head}{first}\n{table}\n{last}{tail}"
 
 
 def natural_key(name: str) -> list[Any]:

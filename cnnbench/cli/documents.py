@@ -20,7 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.terminal import markdown_table, replace_marked_table
+from cnnbench.base.document.markdown import markdown_table, replace_marked_table
 from cnnbench.base.text import compact_number, format_bytes
 from cnnbench.data import dataset_names, find_dataset
 from cnnbench.errors import FlagError

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from cnnbench.base.terminal import markdown_table
+from cnnbench.base.document.markdown import markdown_table
 from cnnbench.base.text import percent
 from cnnbench.judge.compare import Policy
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.base.terminal import replace_marked_table
+from cnnbench.base.document.markdown import replace_marked_table
 from cnnbench.cli import documents
 from cnnbench.machine import checks
 from cnnbench.machine.checks import (

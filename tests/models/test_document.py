@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.base.terminal import replace_marked_table
+from cnnbench.base.document.markdown import replace_marked_table
 from cnnbench.cli import documents
 from cnnbench.data import CIFAR10, register_dataset
 from cnnbench.data.dataset import DATASETS

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.base.document.markdown import replace_marked_table
 from cnnbench.base.rules import always, refuse
-from cnnbench.base.terminal import replace_marked_table
 from cnnbench.cli import documents
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params

@@ -1,4 +1,4 @@
-"""Writes reports and tables as Markdown, without charts."""
+"""Writes reports and tables as Markdown, without charts, and replaces tables in documents."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from cnnbench.base.document import Block, ChartGroup, Report, Section, Table, TableCell
 from cnnbench.base.text import NONE, escape_markdown
+from cnnbench.errors import UsageError
 
 _MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
 
@@ -77,3 +78,22 @@ def _markdown_cell(cell: TableCell, escape: Callable[[str], str]) -> str:
 def markdown_row(cells: Sequence[str]) -> str:
     """Writes a row of a Markdown table. The texts of the cells must already be escaped."""
     return f"| {' | '.join(cells)} |"
+
+
+def markdown_table(
+    header: Sequence[str], align: Sequence[str], rows: Sequence[Sequence[str]]
+) -> str:
+    """Formats a Markdown table. `align` is "---" or "---:" for each column."""
+    return "\n".join(map(markdown_row, (header, align, *rows)))
+
+
+def replace_marked_table(document: str, marker: str, table: str) -> str:
+    """Replaces the lines of a document between "<!-- MARKER: begin -->" and "<!-- MARKER: end -->"
+    by a table.
+    """
+    first, last = (f"<!-- {marker}: {edge} -->" for edge in ("begin", "end"))
+    head, begin, rest = document.partition(first)
+    _, end, tail = rest.partition(last)
+    if not begin or not end:
+        raise UsageError(f"the document must contain the lines {first} and {last}")
+    return f"{head}{first}\n{table}\n{last}{tail}"

@@ -19,8 +19,13 @@ from cnnbench.base.document import (
     prepend_docstring,
 )
 from cnnbench.base.document.console import sections_to_lines, sections_to_text
-from cnnbench.base.document.markdown import table_to_markdown_lines
+from cnnbench.base.document.markdown import (
+    markdown_table,
+    replace_marked_table,
+    table_to_markdown_lines,
+)
 from cnnbench.base.text import markdown_code, percent
+from cnnbench.errors import UsageError
 
 ROWS = [
     {
@@ -137,3 +142,19 @@ def test_many_remarks_of_one_kind_are_counted_and_folded():
     assert (table.title, table.folded) == ("All 4 remarks", True)
     assert [cell.text for (cell,) in table.rows] == texts
     assert [*counted_remarks([], "remarks")] == []
+
+
+TABLE = "| a | b |\n| --- | ---: |\n| x | 1 |"
+
+
+def test_rewriting_replaces_what_stands_between_the_markers():
+    assert markdown_table(("a", "b"), ("---", "---:"), [("x", "1")]) == TABLE
+    before = "before\n<!-- t: begin -->\nold\n<!-- t: end -->\nafter\n"
+    expected = f"before\n<!-- t: begin -->\n{TABLE}\n<!-- t: end -->\nafter\n"
+    assert replace_marked_table(before, "t", TABLE) == expected
+    assert replace_marked_table(expected, "t", TABLE) == expected
+
+
+def test_a_document_without_markers_is_refused():
+    with pytest.raises(UsageError, match="models: end"):
+        replace_marked_table("<!-- models: begin -->\n", "models", TABLE)

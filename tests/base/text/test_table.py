@@ -10,13 +10,10 @@ from cnnbench.base.terminal import (
     align_table,
     csv_text,
     fit_table,
-    markdown_table,
     natural_key,
-    replace_marked_table,
     split_table,
     wrap_text,
 )
-from cnnbench.errors import UsageError
 
 HEAD = ("layer", "kind", "of step", "moved bytes", "to win ms")
 ROWS = (
@@ -165,23 +162,6 @@ def test_sentences_keep_their_words(columns):
 def test_width(monkeypatch, given, found):
     monkeypatch.setenv("COLUMNS", given)
     assert terminal.line_width() == found
-
-
-TABLE = "| a | b |\n| --- | ---: |\n| x | 1 |"
-
-
-def test_rewriting_replaces_what_stands_between_the_markers(tmp_path):
-    assert markdown_table(("a", "b"), ("---", "---:"), [("x", "1")]) == TABLE
-    path = tmp_path / "doc.md"
-    path.write_text("before\n<!-- t: begin -->\nold\n<!-- t: end -->\nafter\n")
-    path.write_text(replace_marked_table(path.read_text(), "t", TABLE))
-    expected = f"before\n<!-- t: begin -->\n{TABLE}\n<!-- t: end -->\nafter\n"
-    assert path.read_text() == expected == replace_marked_table(expected, "t", TABLE)
-
-
-def test_a_document_without_markers_is_refused():
-    with pytest.raises(UsageError, match="models: end"):
-        replace_marked_table("<!-- models: begin -->\n", "models", TABLE)
 
 
 def test_cells_of_csv_files_are_as_in_json():

@@ -11,7 +11,7 @@ import pytest
 from registries import kept
 from short_runs import command
 
-from cnnbench.base.terminal import replace_marked_table
+from cnnbench.base.document.markdown import replace_marked_table
 from cnnbench.cli import documents
 from cnnbench.cli.documents import schema_files
 from cnnbench.errors import UsageError
