@@ -20,6 +20,9 @@ from cnnbench.base.probe import REPORT_SECONDS, RETRY_SECONDS
 CALL_SECONDS = 10.0
 """Time limit for connecting, and for each message of a call."""
 
+_FIRST_PAUSE_SECONDS = 0.005
+"""Pause after the first call. Processes that are started together listen at about the same time."""
+
 
 class Meeting:
     """A meeting of this process with others. It is over when its context ends.
@@ -38,6 +41,7 @@ class Meeting:
         self.over = threading.Event()
         self._tell = tell
         self._accepting: list[tuple[socket.socket, threading.Thread]] = []
+        self._pauses: list[threading.Event] = []
 
     def __enter__(self) -> Meeting:
         return self
@@ -45,6 +49,8 @@ class Meeting:
     def __exit__(self, *_: object) -> None:
         """Ends the meeting. No socket listens any more."""
         self.over.set()
+        for soon in self._pauses:
+            soon.set()
         for listener, thread in self._accepting:
             # On Linux, this ends the wait for a call at once; elsewhere, the wait ends soon.
             with contextlib.suppress(OSError):
@@ -87,14 +93,26 @@ class Meeting:
 
         self._accepting.append((listener, _start_thread(accept_calls)))
 
-    def repeat(self, call: Callable[[], bool]) -> None:
-        """Calls `call` in a thread, until it returns True or the meeting is over."""
+    def repeat(self, call: Callable[[], bool]) -> threading.Event:
+        """Calls `call` in a thread, until it returns True or the meeting is over.
+
+        The pause between two calls doubles, up to `RETRY_SECONDS`. The returned event ends the
+        current pause if it is set.
+        """
+        soon = threading.Event()
+        self._pauses.append(soon)
 
         def run() -> None:
-            while not self.over.is_set() and not call():
-                self.over.wait(RETRY_SECONDS)
+            pause = _FIRST_PAUSE_SECONDS
+            while not self.over.is_set():
+                soon.clear()
+                if call():
+                    return
+                soon.wait(pause)
+                pause = min(2 * pause, RETRY_SECONDS)
 
         _start_thread(run)
+        return soon
 
     def wait(self, done: Callable[[], bool], timeout: float, missing: Callable[[], str]) -> bool:
         """Waits until `done` returns True, for up to `timeout` seconds. Returns its last result.

@@ -17,6 +17,7 @@ import contextlib
 import errno
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -139,6 +140,7 @@ class _Handshake(Meeting):
         self._trouble: dict[Task, str] = {}
         self._lines: dict[Task, socket.socket] = {}
         self._came: set[Task] = set()
+        self._pauses_by_peer: dict[Task, threading.Event] = {}
         # The reason of a failure, "" if all peers have arrived, or None during the handshake.
         self._outcome: str | None = None
         # Whether another process gave up first. That process informs all processes of the job.
@@ -156,7 +158,8 @@ class _Handshake(Meeting):
             opened.callback(self._close_lines)
             self.answer_calls(listener, self._answer_call, most=64 + 2 * len(self._by_name))
             for peer in self._job.peers:
-                self.repeat(partial(self._call_until_arrived, peer))
+                call = partial(self._call_until_arrived, peer)
+                self._pauses_by_peer[peer] = self.repeat(call)
             self._check_arrivals()
             if not self.wait(self._is_decided, timeout, self._missing_peers_text):
                 missing = self._missing_peers_text()
@@ -212,10 +215,13 @@ class _Handshake(Meeting):
         self._own.send(link)
         if not self._has_equal_facts(card):
             return False
+        peer = self._by_name.get(card.task)
+        if peer is not None and peer in self._pauses_by_peer:
+            # The peer listens, because it has called, so a call to it succeeds now.
+            self._pauses_by_peer[peer].set()
         message.receive(link, CALL_SECONDS)
-        if card.task not in self._by_name:
+        if peer is None:
             return False
-        peer = self._by_name[card.task]
         with self.changed:
             self._called_by[peer] = card.nonce
             kept = self._job.is_chief and self._keep_connection(peer, link)

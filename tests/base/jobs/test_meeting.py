@@ -125,6 +125,53 @@ def test_a_call_is_repeated_until_it_succeeds_or_the_meeting_is_over(limits):
     assert counts["never"] <= after + 1
 
 
+class Recording(threading.Event):
+    """An event that waits for no time limit, and notes the limits."""
+
+    limits: list[float] = []
+
+    def wait(self, timeout=None):
+        if timeout is None:
+            return super().wait()
+        self.limits.append(timeout)
+        return False
+
+
+def test_the_pauses_between_calls_double_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr(threading, "Event", Recording)
+    monkeypatch.setattr(Recording, "limits", [])
+    results = iter([False] * 7 + [True])
+
+    def call():
+        done = next(results)
+        if done:
+            with held.changed:
+                held.changed.notify_all()
+        return done
+
+    with Meeting(print) as held:
+        held.repeat(call)
+        assert held.wait(lambda: len(Recording.limits) == 7, SECONDS, str)
+    assert Recording.limits == pytest.approx([0.005, 0.01, 0.02, 0.04, 0.08, 0.1, 0.1])
+
+
+def test_a_pause_between_calls_can_be_ended(limits):
+    limits(meeting, RETRY_SECONDS=3600.0, _FIRST_PAUSE_SECONDS=3600.0)
+    calls = []
+
+    def call():
+        with held.changed:
+            calls.append("call")
+            held.changed.notify_all()
+        return len(calls) == 3
+
+    with Meeting(print) as held:
+        soon = held.repeat(call)
+        for count in (1, 2, 3):
+            assert held.wait(lambda count=count: len(calls) == count, SECONDS, str)
+            soon.set()
+
+
 def test_the_main_thread_waits_and_reports_what_is_missing(limits):
     limits(meeting, REPORT_SECONDS=0.1)
     said = []

@@ -72,6 +72,13 @@ def test_every_start_order(jobs, order):
     assert outcomes(*calls) == [None] * 3
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_a_process_that_is_called_does_not_wait_before_it_calls(jobs, limits, order):
+    limits(meeting, RETRY_SECONDS=3600.0, _FIRST_PAUSE_SECONDS=3600.0)
+    calls = ({"job": jobs[who], "delay": 0.2 * place} for place, who in enumerate(order))
+    assert outcomes(*calls) == [None] * 3
+
+
 def met_locally(jobs):
     """The PIDs that each process takes for those of others on its machine; all are this one's."""
 
