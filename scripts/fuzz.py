@@ -27,6 +27,7 @@ from pathlib import Path
 
 from command_line import parse_options, run_script
 
+from cnnbench.base.child import exit_sentence
 from cnnbench.flags.declare import flag
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,7 +106,7 @@ def run_fuzz_round(
         process.kill()
         process.join()
     if running:
-        findings.append(f"{target} {number}: the process ended with {process.exitcode}")
+        findings.append(f"{target} {number}: {exit_sentence('the process', process.exitcode)}")
         number += 1
     return number, findings
 

@@ -34,7 +34,7 @@ INSIDE = {
         ("notebook",),
         ("charts", "job", "inference", "plugins", "rules", "slow_steps", "terminal", "time_series"),
         ("document", "launcher", "levels", "message", "probe", "registry"),
-        ("meeting",),
+        ("child", "meeting"),
         ("rendezvous",),
     ),
     "run": (("runtime",), ("handshake", "observe", "step", "watchdog"), ("driver",)),

@@ -153,7 +153,7 @@ def test_a_process_that_fails_fails_the_test_with_its_last_words(session):
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
-            "*cnnbench run --model=lenet: exit status 1; last log line: no such device",
+            "*cnnbench run --model=lenet: ended with exit code 1; last log line: no such device",
             "*its last lines of output:",
             "*about to measure",
             "*cnnbench run: BenchmarkError",

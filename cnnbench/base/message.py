@@ -14,11 +14,12 @@ authenticated, and received values are neither executed nor stored. These proces
   reason}``, or ``{"lost": reason}``.
 - The guard of a child process (`campaigns/processes/guard.py`), to the parent of both: once
   ``{"status": wait status, "max_rss_bytes": bytes}`` or ``{"error": reason}``.
+- A run, to the process that supervises it (`run/runtime/supervisor.py`): once ``{"code": exit
+  code}``.
 
-Two connections carry single bytes instead. A measured process and the campaign that assigns its
+One connection carries single bytes instead: a measured process and the campaign that assigns its
 time slices exchange the letters of `run/runtime/turns.py`, because ``ab`` also measures earlier
-versions of cnnbench, which know these letters. A run announces its exit code to the process that
-supervises it (`run/runtime/supervisor.py`) as one byte.
+versions of cnnbench, which know these letters.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import Any, TypeVar, overload
 
 from cnnbench.arrays import Array, Tensor
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import signal_name
+from cnnbench.base.child import end_with_parent, exit_manner, fork_child
 from cnnbench.base.terminal import ErrorStoringStream
 from cnnbench.base.text import nearest_word
 from cnnbench.errors import UsageError, text_of
@@ -264,25 +264,22 @@ def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclarati
 
     if _tensorflow_may_have_started_threads():
         return declare()
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if not child:
+    parent = os.getpid()
+    child, link = fork_child()
+    if child is None:
         code = 1
         try:
-            with open(theirs, "wb") as stream:
-                os.close(ours)
-                stream.write(pickle.dumps(_declaration_or_error(declare)))
+            end_with_parent(parent)
+            link.sendall(pickle.dumps(_declaration_or_error(declare)))
             code = 0
         finally:
             os._exit(code)  # The child never returns to the callers of this function.
-    os.close(theirs)
-    with open(ours, "rb") as stream:
+    with link, link.makefile("rb") as stream:
         data = stream.read()
-    _, status = os.waitpid(child, 0)
+    _, status = os.waitpid(child.pid, 0)
     if not data:
-        code = os.waitstatus_to_exitcode(status)
-        how = f"by {signal_name(-code)}" if code < 0 else f"with exit code {code}"
-        raise UsageError(f"building the Keras model ended the process {how}")
+        manner = exit_manner(os.waitstatus_to_exitcode(status))
+        raise UsageError(f"building the Keras model ended the process {manner}")
     answer = pickle.loads(data)
     if isinstance(answer, KerasDeclaration):
         return answer

@@ -91,7 +91,7 @@ NO_RESULTS = (
     "(from 6 processes on)",
     "steps are looked for from 6 on",
     *(f"process {place}: " for place in range(1, 7)),  # of a dot of a chart
-    "exit status 4; last log line: no good",  # words of a process
+    "ended with exit code 4; last log line: no good",  # words of a process
 )
 """The closed list: words with digits that are no results and are in no text of the document."""
 

@@ -83,7 +83,7 @@ def test_exceptions_and_deaths_are_findings(tmp_path: Path) -> None:
     code, lines = fuzz("--minutes=0.1")
     again = "  scripts/fuzz --seed=5 --target=broken --case="
     assert lines[:2] == ["broken 0: \"KeyError: 'first'\"", f"{again}0"]
-    assert lines[2:4] == ["broken 1: the process ended with -6", f"{again}1"]
+    assert lines[2:4] == ["broken 1: the process was ended by SIGABRT", f"{again}1"]
     assert (code, len(lines)) == (1, 6)
     assert [line.split()[0::2] for line in lines[4:]] == [
         ["broken", "cases", "findings"],

@@ -71,7 +71,7 @@ def test_a_failed_process_is_one_line(tmp_path, monkeypatch, capsys):
     words = ["--networks=lenet", f"--pool={tmp_path}", "--sides=base", "--minutes=1", "--load=99"]
     assert validate_explain.main(words) == 4
     (line,) = capsys.readouterr().err.splitlines()
-    assert "lenet, side base: exit status 2" in line
+    assert "lenet, side base: ended with exit code 2" in line
     assert "--batch_size" in line
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from cnnbench.base.child import exit_sentence
 from cnnbench.base.text import (
     format_duration,
 )
@@ -262,7 +263,8 @@ class CommitBenchmark:
                 f"does not build: takes more than {format_duration(done.seconds)}"
             )
         if done.code != 0:
-            problem = f"exit status {done.code}; {last_output_text(log_tail(log))}"
+            ending = exit_sentence("the command", done.code)
+            problem = f"{ending}; {last_output_text(log_tail(log))}"
             raise _BuildFailedError(f"does not build: {problem}")
 
     def _stored_state_and_answer(

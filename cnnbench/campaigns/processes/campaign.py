@@ -26,12 +26,12 @@ from statistics import fmean
 from typing import Any, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
+from cnnbench.base.child import exit_manner, exit_sentence
 from cnnbench.base.files import SCRATCH_OF_PARENT, parse_json, read_json
 from cnnbench.base.interrupts import (
     SIGNALS,
     delaying_interrupts,
     raise_if_interrupted,
-    signal_name,
 )
 from cnnbench.base.terminal import ChildProcessReporter, silence_warnings
 from cnnbench.base.text import fatal_message, notice_line, number, to_plain_line
@@ -162,7 +162,7 @@ def _failure_of_process(
     if ended.error is not None:
         return "failed", _error_info("NotStarted", ended.error), ""
     if ended.code is None:
-        text = f"the process and its guard were killed; {last_output_text(tail)}"
+        text = f"{exit_sentence('the process', None)}; {last_output_text(tail)}"
         return "killed", _error_info("Killed", text), "killed with its guard"
     if ended.code < 0:
         return _failure_by_signal(-ended.code, ended.oom_kills, tail)
@@ -176,7 +176,7 @@ def _failure_of_process(
         error = _error_info("Interrupted", "interrupted by an external signal")
         return "killed", error, "interrupted by a signal"
     if ended.code != 0:
-        text = f"exit status {ended.code}; {last_output_text(tail)}"
+        text = f"ended {exit_manner(ended.code)}; {last_output_text(tail)}"
         return "failed", _error_info("ExitStatus", text), ""
     if defect is not None:
         return "failed", _error_info("UnusableRecord", defect), ""
@@ -184,12 +184,12 @@ def _failure_of_process(
 
 
 def _failure_by_signal(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo, str]:
-    name = signal_name(code)
+    manner = exit_manner(-code)
     if text := memory_ran_out(code, oom_kills, tail):
-        lost = f"killed by the OOM killer ({name})" if code == signal.SIGKILL else ""
+        lost = "killed by the OOM killer (SIGKILL)" if code == signal.SIGKILL else ""
         return "out_of_memory", _error_info("OutOfMemory", text), lost
-    text = f"ended by {name}; {fatal_message(tail) or last_output_text(tail)}"
-    lost = f"{'killed' if code == signal.SIGKILL else 'ended'} by {name}"
+    text = f"ended {manner}; {fatal_message(tail) or last_output_text(tail)}"
+    lost = f"{'killed' if code == signal.SIGKILL else 'ended'} {manner}"
     return "killed", _error_info("Killed", text), lost if code in _SENT_FROM_OUTSIDE else ""
 
 

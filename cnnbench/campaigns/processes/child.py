@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -16,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base import message
+from cnnbench.base.child import ChildProcess, StopLadder, adopt_orphans
 from cnnbench.base.interrupts import (
     AT_ONCE,
     LONGEST_WAIT_SECONDS,
@@ -36,7 +35,6 @@ from cnnbench.run.runtime.supervisor import GUARDED
 _LOOK_SECONDS = 0.1
 _LATE = 1.2
 _TAIL_BYTES = 8192
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
@@ -140,16 +138,16 @@ def stop_children(
     `print_announcement`, and the child gets that time. On KeyboardInterrupt, all children are
     interrupted again; a second interrupt ends a cnnbench process immediately.
     """
+    ladder = StopLadder(interrupt_grace_seconds() if exit_timeout is None else exit_timeout)
     start = time.monotonic()
-    deadline = start + (interrupt_grace_seconds() if exit_timeout is None else exit_timeout)
+    ladder.interrupt(start)
     for child in children:
         child.interrupt()
     try:
         for child in children:
-            while child.wait(_LOOK_SECONDS) is None and time.monotonic() < deadline:
+            while child.wait(_LOOK_SECONDS) is None and time.monotonic() < ladder.deadline:
                 announcement = find_grace_announcement(log_tail(child.log))
-                if announcement is not None and start + int(announcement[1]) + AT_ONCE > deadline:
-                    deadline = start + int(announcement[1]) + AT_ONCE
+                if announcement is not None and ladder.allow(int(announcement[1]) + AT_ONCE):
                     print_announcement(announcement.group())
     except KeyboardInterrupt:
         # A child would ignore a second signal that follows the first one too quickly.
@@ -174,11 +172,8 @@ def start_command(
     killed, a guard process ends the group. `stdout` is a descriptor for standard output instead of
     the log. `inherited` is a descriptor that the command inherits under the same number.
     """
-    # Orphaned processes of the command become children of this process, which can wait for them.
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    # This process can then wait for all processes of the command.
+    adopt_orphans()
     kills = count_oom_kills()
     ours, theirs = socket.socketpair()
     started = time.monotonic()
@@ -222,8 +217,7 @@ def _restrict_cores(cores: Collection[int] | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-@dataclass(eq=False)
-class Child:
+class Child(ChildProcess):
     """A child process that `start_command` has started. Leaving the context kills the process.
 
     Attributes:
@@ -231,12 +225,20 @@ class Child:
       ended: the result of the process; None as long as it is not known.
     """
 
-    log: Path
-    _leader: subprocess.Popen[bytes]
-    _link: socket.socket
-    _started: float
-    _kills: int
-    ended: ProcessResult | None = None
+    def __init__(
+        self,
+        log: Path,
+        leader: subprocess.Popen[bytes],
+        link: socket.socket,
+        started: float,
+        kills: int,
+    ) -> None:
+        super().__init__(leader.pid, link, leads_group=True)
+        self.log = log
+        self.ended: ProcessResult | None = None
+        self._leader = leader
+        self._started = started
+        self._kills = kills
 
     def __enter__(self) -> Child:
         return self
@@ -248,18 +250,14 @@ class Child:
         of the group is still valid, because its leader has not been reaped yet.
         """
         # ChildProcessError means that all processes have ended.
-        with self._link, contextlib.suppress(ChildProcessError):
+        with self.link, contextlib.suppress(ChildProcessError):
             self.send_signal(signal.SIGKILL)
             self._leader.wait()
             # The kernel cannot immediately kill a process that waits for a device.
             end = time.monotonic() + AT_ONCE
             while time.monotonic() < end:
-                if os.waitpid(-self._leader.pid, os.WNOHANG) == (0, 0):
+                if os.waitpid(-self.pid, os.WNOHANG) == (0, 0):
                     time.sleep(_LOOK_SECONDS / 10)
-
-    def fileno(self) -> int:
-        """File descriptor for `select`, which is readable when the process has ended."""
-        return self._link.fileno()
 
     def wait(self, timeout: float) -> ProcessResult | None:
         """Waits for the result of the process. Returns None if the process still runs after
@@ -268,25 +266,13 @@ class Child:
         deadline = time.monotonic() + timeout
         while self.ended is None:
             seconds_left = max(0.0, deadline - time.monotonic())
-            if select.select([self._link], [], [], min(seconds_left, LONGEST_WAIT_SECONDS))[0]:
-                try:
-                    report = message.receive(self._link, AT_ONCE)
-                except (OSError, EOFError):  # The guard process has died.
-                    report = {}
+            # If the guard process has died, its report is empty.
+            report = self.read_report(min(seconds_left, LONGEST_WAIT_SECONDS))
+            if report is not None:
                 self.ended = self._result_from_report(report)
             elif not seconds_left:
                 break
         return self.ended
-
-    def send_signal(self, number: signal.Signals) -> None:
-        """Sends a signal to all processes of the command's process group."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._leader.pid, number)
-
-    def interrupt(self) -> None:
-        """Sends SIGTERM to the command's process group, and resumes the group if suspended."""
-        self.send_signal(signal.SIGTERM)
-        self.send_signal(signal.SIGCONT)
 
     def kill(self) -> ProcessResult:
         """Kills the process if it has not ended. Returns the result, with `timed_out` set."""

@@ -12,14 +12,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cnnbench.base.interrupts import AT_ONCE, raise_if_interrupted, signal_name
+from cnnbench.base.child import exit_sentence
+from cnnbench.base.interrupts import AT_ONCE, raise_if_interrupted
 from cnnbench.base.job import Job, Task
 from cnnbench.base.probe import REFUSED
 from cnnbench.base.text import error_line, fatal_message, to_terminal_line
 from cnnbench.campaigns.processes.child import (
     Child,
     Command,
-    ProcessResult,
     log_tail,
     start_command,
     stop_children,
@@ -199,8 +199,7 @@ class JobSession:
     def _job_exit_code(self) -> int:
         for process in self._processes:
             if not process.has_succeeded:
-                why = _end_text(process.child.ended, process.child.log)
-                self.show(error_line(f"{process.task} {why}; {process.child.log}"))
+                self.show(error_line(f"{_end_text(process)}; {process.child.log}"))
         chief = self._processes[0].child.ended
         if not self._stopped and chief is not None and (chief.code or 0) > 0:
             return int(chief.code or 0)
@@ -209,14 +208,11 @@ class JobSession:
         return int(ExitCode.OK if self._processes[0].has_succeeded and ok else ExitCode.FAILED)
 
 
-def _end_text(ended: ProcessResult | None, log: Path) -> str:
+def _end_text(process: _JobProcess) -> str:
+    ended, log = process.child.ended, process.child.log
     if ended is None or (ended.timed_out and ended.code == -signal.SIGKILL):
-        return "did not end and was killed"
+        return f"{process.task} did not end and was killed"
     if ended.error is not None:
-        return f"was not started: {ended.error}"
-    if ended.code is None:
-        return "was killed together with its guard"
-    if ended.code < 0:
-        reason = fatal_message(log_tail(log))
-        return f"was ended by {signal_name(-ended.code)}{reason and ': '}{reason}"
-    return f"ended with exit status {ended.code}"
+        return f"{process.task} was not started: {ended.error}"
+    reason = fatal_message(log_tail(log)) if (ended.code or 0) < 0 else ""
+    return f"{exit_sentence(str(process.task), ended.code)}{reason and ': '}{reason}"

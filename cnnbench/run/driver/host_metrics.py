@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import signal_name
+from cnnbench.base.child import end_with_parent, exit_sentence
 from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.machine import repository
 from cnnbench.models import model as registry
@@ -31,7 +31,6 @@ from cnnbench.models.model import Model
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console
-from cnnbench.run.runtime import supervisor
 
 if TYPE_CHECKING:
     from cnnbench.plan.run_plan import RunPlan
@@ -133,7 +132,7 @@ def main(parent: int) -> None:
 
     `parent` is the PID of the run: the child process ends when the run ends.
     """
-    supervisor.end_with_parent(parent)
+    end_with_parent(parent)
     # Output of plug-ins goes to standard error, so that standard output contains only the result.
     result = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -155,11 +154,9 @@ def _compute_metrics(model: Model, rows: Rows) -> dict[str, float]:
 
 
 def _describe_failure(model: str, status: int, errors: str) -> str:
-    ending = (
-        f"was ended by {signal_name(-status)}" if status < 0 else f"ended with exit status {status}"
-    )
+    ending = exit_sentence(f"the process that computes metrics of {model}", status)
     last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")
-    return f"the process that computes metrics of {model} {ending}{last and ': '}{last}"
+    return f"{ending}{last and ': '}{last}"
 
 
 class PendingEvaluation(NamedTuple):

@@ -20,28 +20,26 @@ Processes are only forked on Linux: on other systems, a child would survive if i
 from __future__ import annotations
 
 import contextlib
-import math
 import mmap
 import os
-import select
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import NoReturn
 
-from cnnbench.base import interrupts, plugins
+from cnnbench.base import interrupts, message, plugins
+from cnnbench.base.child import ChildProcess, StopLadder, end_with_parent, exit_manner, fork_child
 from cnnbench.base.interrupts import (
     AT_ONCE,
     SAME_SECONDS,
     SIGNALS,
     grace_announcement,
     interrupt_grace_seconds,
-    signal_name,
 )
 from cnnbench.base.terminal import ErrorStoringStream, print_error, print_notice, print_warning
 from cnnbench.base.text import fatal_message, library_output_notices
@@ -58,15 +56,14 @@ RETRY = 75
 _GENERATED = "__autograph_generated_file"
 """Beginning of the names of modules that TensorFlow generates from functions and imports."""
 
-_PR_SET_PDEATHSIG = 1
 _LONGEST_WAIT = 1e6
 """Time limit in seconds, because `sigtimedwait` does not accept an infinite time."""
 _LOG_BYTES = 1 << 17
 """Bytes to read at once and to keep of a log. They are more than a pipe can contain."""
-_HINTS = {
-    "SIGKILL": "a user killed the process, or the kernel killed it for lack of memory",
-    "SIGABRT": "native code gave up, often for lack of memory",
-    "SIGALRM": "the other processes of the job did not connect within --cluster_timeout",
+_HINTS: Mapping[int, str] = {
+    signal.SIGKILL: "a user killed the process, or the kernel killed it for lack of memory",
+    signal.SIGABRT: "native code gave up, often for lack of memory",
+    signal.SIGALRM: "the other processes of the job did not connect within --cluster_timeout",
 }
 
 
@@ -83,7 +80,7 @@ class _SupervisionState:
       watched: whether `fork_before_plugins` has forked.
       program: whether this process runs only cnnbench, which is not part of another program.
       measuring: forks the process that measures; None in commands that measure in other processes.
-      link: the descriptor by which a child announces its exit code; None in other processes.
+      link: the socket on which a child announces its exit code; None in other processes.
       connected: whether TensorFlow is connected with other processes. If so, TensorFlow's clean-up
         would wait for these processes, although they may be lost.
       attempt: number of earlier children of the same parent, which ran out of memory.
@@ -93,7 +90,7 @@ class _SupervisionState:
     watched: bool = False
     program: bool = False
     measuring: Callable[[], None] | None = None
-    link: int | None = None
+    link: socket.socket | None = None
     connected: bool = False
     attempt: int = 0
 
@@ -128,7 +125,7 @@ def limited_connection_time(seconds: float) -> Iterator[None]:
 def announce_exit_code(code: int) -> None:
     """Announces to a supervising parent process that Python exits with this code."""
     if state.link is not None:
-        os.write(state.link, bytes([code & 0xFF]))
+        state.link.sendall(message.pack({"code": code & 0xFF}))
 
 
 def exit_within_two_seconds(code: int) -> None:
@@ -173,16 +170,6 @@ def _remove_generated_module(module: ModuleType) -> None:
             os.unlink(path)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(cached))
-
-
-def end_with_parent(parent: int) -> None:
-    """Makes the kernel kill this process when its parent, or the thread that forked it, ends."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(int(ExitCode.FAILED))
 
 
 def fork_supervised(
@@ -247,22 +234,20 @@ def _continue_in_child(
         sys.stderr.flush()
         unwritten = share_held_back_output()
         log = _NativeLogForwarder()
-        theirs, ours = (end.detach() for end in socket.socketpair())
         interrupts.writing = mmap.mmap(-1, 1)
         plugins.share_running_plugin_with_child()
         kills = count_oom_kills()
-        child = os.fork()
-        if not child:
+        child, link = fork_child()
+        if child is None:
             break
-        os.close(ours)
         # The parent closes the socket that assigns time slices, which only the child needs.
         TimeSlices.from_environment(os.environ)
         # If memory does not suffice for a thread, this process raises an error, and its child ends.
         log.forward()
-        os.write(theirs, b"\0")
-        announced, status = _wait_for_child(child, theirs, waited_for, longest_step)
+        link.sendall(b"\0")
+        announced, status = _wait_for_child(child, waited_for, longest_step)
         printed = log.end()
-        os.close(theirs)
+        link.close()
         held_back = unwritten() if announced is None else ""
         if announced is None and status is not None:
             number = -os.waitstatus_to_exitcode(status)
@@ -274,13 +259,12 @@ def _continue_in_child(
         if announced != RETRY:
             _end_like_child(announced, status, printed, held_back, on_child_death)
         state.attempt += 1
-    os.close(theirs)
     log.redirect_stderr()
     # A parent that has failed has printed its error. This process must not print another one.
-    if not os.read(ours, 1):
+    if not link.recv(1):
         os._exit(int(ExitCode.FAILED))
     end_with_parent(parent)
-    state.link = ours
+    state.link = link
     _end_plugin_forks_with(os.getpid())
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -378,7 +362,9 @@ class _NativeLogForwarder:
 
 
 def _wait_for_child(
-    child: int, link: int, waited_for: set[signal.Signals], longest_step: Callable[[], float] | None
+    child: ChildProcess,
+    waited_for: set[signal.Signals],
+    longest_step: Callable[[], float] | None,
 ) -> tuple[int | None, int | None]:
     """Waits for a child to end. Forwards signals to the child, and kills it if it does not end.
 
@@ -386,45 +372,37 @@ def _wait_for_child(
     None if the child was killed, or if a signal of an interrupt ended it directly. Without
     `longest_step`, the child is never killed.
     """
-    first_signal, deadline, killed, status = 0.0, math.inf, False, 0
+    ladder, killed, status = StopLadder(), False, 0
     while True:
-        timeout = min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT)
+        timeout = min(max(0.0, ladder.deadline - time.monotonic()), _LONGEST_WAIT)
         received = signal.sigtimedwait(waited_for, timeout)
         now, kill = time.monotonic(), False
         if received is None:
             if killed:  # The child was killed some time ago, but still waits for a device.
                 break
-            if longest_step is not None and now >= deadline:
+            if longest_step is not None and now >= ladder.deadline:
                 seconds = interrupt_grace_seconds(longest_step())
-                deadline = first_signal + seconds
-                kill = deadline - now < SAME_SECONDS / 10
-                if not kill and not _is_link_readable(link):
+                kill = not ladder.allow(seconds)
+                if not kill and child.read_report() is None:
                     print_notice(grace_announcement(seconds))
         elif received.si_signo == signal.SIGCHLD:
-            ended, status = os.waitpid(child, os.WNOHANG)
+            ended, status = os.waitpid(child.pid, os.WNOHANG)
             if ended:
                 break
         else:
-            number = received.si_signo
             # A signal from a terminal reaches the child anyway; a signal from a process does not.
             if received.si_code <= 0:
-                os.kill(child, number)
-            os.kill(child, signal.SIGCONT)  # A suspended child continues to handle the signal.
-            if longest_step is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                first_signal = first_signal or now
-                kill = now - first_signal > SAME_SECONDS
-                deadline = now + SAME_SECONDS
+                child.send_signal(received.si_signo)
+            child.send_signal(signal.SIGCONT)  # A suspended child must handle the signal.
+            if longest_step is not None:
+                is_ignored = signal.getsignal(received.si_signo) is signal.SIG_IGN
+                kill = not is_ignored and ladder.interrupt(now)
         if kill:
-            os.kill(child, signal.SIGKILL)
-            killed, deadline = True, now + SAME_SECONDS
-    announced = os.read(link, 1) if _is_link_readable(link) else b""
+            child.send_signal(signal.SIGKILL)
+            killed, ladder.deadline = True, now + SAME_SECONDS
+    announced = (child.read_report() or {}).get("code")
     interrupted = killed or -os.waitstatus_to_exitcode(status) in SIGNALS
-    return (announced[0] if announced else None), (None if interrupted else status)
-
-
-def _is_link_readable(link: int) -> bool:
-    """Whether the child has announced its exit code, or has closed its end of the link."""
-    return bool(select.select([link], [], [], 0.0)[0])
+    return announced, (None if interrupted else status)
 
 
 def _report_death_and_get_exit_code(
@@ -441,8 +419,7 @@ def _report_death_and_get_exit_code(
 def _describe_death(status: int, reason: str) -> str:
     code, where = os.waitstatus_to_exitcode(status), plugins.running_plugin_name()
     if code >= 0:
-        text = f"{where or 'a native library'} ended the process with exit code {code}"
+        text = f"{where or 'a native library'} ended the process {exit_manner(code)}"
         return f"{text}: {reason}" if reason else f"{text}; see the lines above"
-    name = signal_name(-code)
-    text = f"ended by {name}{where and ' in '}{where}"
-    return f"{text}: {reason or _HINTS.get(name, 'native code crashed')}"
+    text = f"ended {exit_manner(code)}{where and ' in '}{where}"
+    return f"{text}: {reason or _HINTS.get(-code, 'native code crashed')}"

@@ -125,7 +125,7 @@ SIGNAL = "interrupted by a signal"
             ProcessResult(4, 1.0),
             {},
             ("failed", "ExitStatus"),
-            "exit status 4; last log line: last",
+            "ended with exit code 4; last log line: last",
             "",
         ),
         (ProcessResult(130, 1.0), {}, ("killed", "Interrupted"), "interrupted by", SIGNAL),
@@ -163,7 +163,7 @@ FULL = ("out_of_memory", "OutOfMemory")
             ProcessResult(2, 1.0),
             "x\ny\n\n",
             ("failed", "ExitStatus"),
-            "exit status 2; last log line: y",
+            "ended with exit code 2; last log line: y",
             "",
         ),
         (
@@ -201,7 +201,7 @@ FULL = ("out_of_memory", "OutOfMemory")
             ProcessResult(None, 1.0),
             "",
             KILLED,
-            "and its guard were killed",
+            "was killed together with its guard",
             "killed with its guard",
         ),
         (

@@ -222,8 +222,8 @@ def running_in(folder):
                 3,
                 "undecided: ",
             ),
-            (({"speed": 100}, {"die": "no such layer"}), 4, " B: exit status 1; "),
-            (({"die": "no such layer"}, {"speed": 100}), 4, " A: exit status 1; "),
+            (({"speed": 100}, {"die": "no such layer"}), 4, " B: ended with exit code 1; "),
+            (({"die": "no such layer"}, {"speed": 100}), 4, " A: ended with exit code 1; "),
         ],
     ),
 )
@@ -335,7 +335,7 @@ def test_where_only_skipped_ones_are_left_all_are_named(repository, bisect, git)
     out = bisect("main~2", "main", build, code=3).out
     assert "these 2" in out
     skipped = git(folder, "rev-parse", "--short=12", "main~1")
-    assert re.search(rf"{skipped} commit 1\n +skipped: .*: exit status 1", out)
+    assert re.search(rf"{skipped} commit 1\n +skipped: .*: the command ended with exit code 1", out)
 
 
 def test_other_work_is_what_is_looked_for_where_bad_has_it(repository, bisect, git):

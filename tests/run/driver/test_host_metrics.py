@@ -81,7 +81,7 @@ def test_a_process_that_dies_fails_the_run(tmp_path, capsys, quick_start):
             ("raise ValueError('no boxes')", "Own.host_metrics(): ValueError: no boxes"),
             (
                 "os.write(2, b'caf\\xe9 is closed'); os._exit(3)",
-                "ended with exit status 3: caf\ufffd is closed",
+                "ended with exit code 3: caf\ufffd is closed",
             ),
         ],
     ),
