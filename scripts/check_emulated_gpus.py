@@ -30,6 +30,7 @@ from typing import Any
 
 from command_line import parse_options, run_script
 
+from cnnbench.base.child import exit_sentence
 from cnnbench.flags.declare import flag
 from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.models import get_model
@@ -194,7 +195,8 @@ class CachedRunner:
         if done.status:
             lines = done.err.splitlines()
             errors = [line for line in lines if line.startswith("cnnbench: error")]
-            row["error"] = f"exit status {done.status}: {(errors or lines or [''])[-1]}"
+            last = (errors or lines or [""])[-1]
+            row["error"] = f"{exit_sentence('the run', done.status)}: {last}"
         else:
             row["values"] = gpu_cases.values(done.record)
         row["synchronous"] = Counter(

@@ -96,7 +96,7 @@ def run_and_print_cost(title: str, *arguments: str | Path) -> None:
     """Runs a command and prints time and memory; raises BenchmarkError if it fails."""
     done = run([*CNNBENCH, *map(str, arguments)], timeout=math.inf)
     if done.status not in (ExitCode.OK, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE):
-        raise BenchmarkError(f"{title}: exit status {done.status}")
+        raise BenchmarkError(f"{title}: {done.reason}")
     output = sum(len(line.text.encode()) + 1 for line in done.lines)
     print(
         f"{title:34} {done.seconds:7.1f} s {done.cpu_seconds:7.1f} s CPU "
