@@ -475,7 +475,7 @@ class _Guard:
             os.environ.clear()
             os.environ.update(env)
             os.chdir(cwd or ".")
-            guard.subprocess = SimpleNamespace(DEVNULL=None, Popen=_program)
+            guard.start_program = _program
             guard.main(words[words.index(guard.__file__) + 1 :])
         finally:
             os._exit(1)
@@ -484,8 +484,8 @@ class _Guard:
         os.waitpid(self.pid, 0)
 
 
-def _program(words: Sequence[str], **_: object) -> SimpleNamespace:
-    """What a guard needs of `subprocess.Popen`."""
+def _program(words: Sequence[str]) -> int:
+    """Forks the program of a guard; its process number."""
     pid = os.fork()
     if not pid:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
@@ -493,7 +493,7 @@ def _program(words: Sequence[str], **_: object) -> SimpleNamespace:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.argv = ["cnnbench", *words[_first_argument(words) :]]
         fork_server.end_with(cnnbench)
-    return SimpleNamespace(pid=pid)
+    return pid
 
 
 PATIENCE = 20.0  # seconds; what is waited for takes a fraction of one

@@ -15,23 +15,26 @@ exist, in a temporary folder of the parent. GIT is the beginning of a git comman
 (`cnnbench.machine.repository.safe_git_command`). The guard prints a line of JSON with the error,
 and removes the worktree and the temporary folder when standard input is closed: by the parent when
 it is done, or by the system when the parent is dead.
+
+A program starts only after its guard has started. Therefore the guard of a program imports neither
+`json` nor `socket`, `subprocess`, `threading` or `typing`, which take longer than all of its work.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
-import json
 import os
 import signal
-import socket
-import subprocess
 import sys
-import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from types import FrameType
 
 # If memory runs out, the kernel should kill the program, not the parent.
 _OOM_SCORE = 500
+
+# Python ignores these signals. A program would inherit this.
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -45,25 +48,27 @@ def guard_program(arguments: Sequence[str]) -> None:
 
     The function never returns. After the end of the program, the parent kills the group.
     """
-    descriptor, *inherited = map(int, arguments[0].split(","))
-    link = socket.socket(fileno=descriptor)
+    link, *inherited = map(int, arguments[0].split(","))
+    os.set_inheritable(link, False)
     # The guard must survive signals to the group, so that it can report the program's status.
     # The handler does nothing. SIG_IGN is not used, because the program would inherit it.
     _handle_signals(lambda *_: None)
     with contextlib.suppress(OSError):
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(str(_OOM_SCORE))
-    threading.Thread(target=_kill_when_parent_ends, args=(link,), daemon=True).start()
-    report = json.dumps(_run_program(arguments[1:], inherited)).encode()
-    link.sendall(len(report).to_bytes(4, "big") + report)
-    threading.Event().wait()
+    _thread.start_new_thread(_kill_when_parent_ends, (link,))
+    report = _run_program(arguments[1:], inherited)
+    os.write(link, len(report).to_bytes(4, "big") + report)
+    while True:
+        signal.pause()
 
 
 def guard_worktree(arguments: Sequence[str]) -> None:
     """Creates a git worktree, and removes the worktree when the parent process closes standard
     input or dies.
     """
-    import shutil  # Only guards of worktrees need this module.
+    import json
+    import shutil
 
     commit, folder, *git = arguments
     _handle_signals(signal.SIG_IGN)
@@ -79,33 +84,46 @@ def guard_worktree(arguments: Sequence[str]) -> None:
         _run_and_get_errors(*git, "worktree", "remove", "--force", "--force", folder)
 
 
-def _handle_signals(handler: Any) -> None:
+def _handle_signals(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
     for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2"):
         signal.signal(signal.Signals[f"SIG{name}"], handler)
 
 
-def _run_program(command: Sequence[str], inherited: Sequence[int]) -> dict[str, object]:
+def start_program(command: Sequence[str]) -> int:
+    """Starts a program in the process group of this process. Returns its process ID.
+
+    The program inherits standard input, which is /dev/null. OSError if it cannot be started.
+    """
+    return os.posix_spawnp(command[0], [*command], os.environ, setsigdef=_IGNORED_BY_PYTHON)
+
+
+def _run_program(command: Sequence[str], inherited: Sequence[int]) -> bytes:
+    """Runs a program to its end. Returns the JSON text of the report for the parent."""
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=inherited)
+        program = start_program(command)
     except OSError as error:
-        return {"error": f"{command[0]}: {error.strerror or error}"}
+        import json
+
+        return json.dumps({"error": f"{command[0]}: {error.strerror or error}"}).encode()
     for descriptor in inherited:
         # The guard closes its copies, so that a reader notices when the program closes its own.
         os.close(descriptor)
-    _, status, usage = os.wait4(process.pid, 0)
+    _, status, usage = os.wait4(program, 0)
     unit = 1 if sys.platform == "darwin" else 1024
-    return {"status": status, "max_rss_bytes": usage.ru_maxrss * unit}
+    return b'{"status": %d, "max_rss_bytes": %d}' % (status, usage.ru_maxrss * unit)
 
 
-def _kill_when_parent_ends(link: socket.socket) -> None:
+def _kill_when_parent_ends(link: int) -> None:
     with contextlib.suppress(OSError):
-        while link.recv(1):
+        while os.read(link, 1):
             pass
     os.killpg(0, signal.SIGKILL)
 
 
 def _run_and_get_errors(*command: str) -> str:
     """Runs a git command and returns its error messages; "" if the command succeeded."""
+    import subprocess
+
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except OSError as error:
