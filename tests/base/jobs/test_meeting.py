@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+from typing import ClassVar
 
 import pytest
 
@@ -128,7 +129,7 @@ def test_a_call_is_repeated_until_it_succeeds_or_the_meeting_is_over(limits):
 class Recording(threading.Event):
     """An event that waits for no time limit, and notes the limits."""
 
-    limits: list[float] = []
+    limits: ClassVar[list[float]] = []
 
     def wait(self, timeout=None):
         if timeout is None:
