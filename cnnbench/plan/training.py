@@ -85,7 +85,6 @@ class RunLength:
 
     Attributes:
       batch_per_device: images per device in one forward and backward pass.
-      passes: forward and backward passes of a device per update (--gradient_accumulation_steps).
       global_batch: images per training step, of all devices and passes.
       eval_batch_per_device: images per device in an evaluation step.
       batches, epochs: length of the timed loop, or with --eval of the evaluation.
@@ -97,7 +96,6 @@ class RunLength:
     """
 
     batch_per_device: int
-    passes: int
     global_batch: int
     eval_batch_per_device: int
     batches: int
@@ -144,7 +142,6 @@ class RunLength:
         epochs = batches * global_batch / epoch
         return cls(
             batch_per_device=batch,
-            passes=passes,
             global_batch=global_batch,
             eval_batch_per_device=eval_batch,
             batches=batches,
@@ -474,7 +471,7 @@ def plan_input(
             subset="train" if training else "validation",
             batch_per_device=length.batch_per_device if training else length.eval_batch_per_device,
             num_devices=towers,
-            passes=length.passes if training else 1,
+            passes=flags.gradient_accumulation_steps if training else 1,
             shard_files=training and flags.auto_shard_policy == "file",
             image_size=getattr(network.model, "image_size", 0),
             channels=network.model.channels,

@@ -128,7 +128,7 @@ def header_lines(
 
 def network_and_data_header_lines(plan: RunPlan) -> list[str]:
     """Lines of the header about the network, the data, and the length of the run."""
-    number = plan.length.passes
+    number = plan.params.gradient_accumulation_steps
     passes = f" and pass, {number} passes" if number > 1 else ""
     return [
         f"Model:       {plan.network.model.name}",

@@ -257,11 +257,11 @@ def estimate_memory(plan: RunPlan, kind: str) -> MemoryEstimate:
         fixed += _variable_bytes(plan, towers)
         per_image = _activation_bytes(plan, plan.work.trains)
     # The device stores the synthetic examples of all passes of an update.
-    waiting = plan.length.passes
+    waiting = passes = plan.params.gradient_accumulation_steps
     if plan.params.data_dir:
         together = plan.params.steps_per_execution
         waiting = plan.input.training.datasets_prefetch_buffer_size
-        waiting += 1 if together == 1 else together * plan.length.passes
+        waiting += 1 if together == 1 else together * passes
         # Mixing needs memory for both images of each pair.
         waiting += 2 * plan.input.training.mixes_images
     example = MASTER_BYTES * sum(math.prod(element.sizes) for element in plan.network.spec.elements)
@@ -318,7 +318,7 @@ def _variable_bytes(plan: RunPlan, towers: int) -> int:
     slots = _slots_per_weight(plan)
     # Each tower has gradients, and each copy of the variables has their sum for the update.
     gradients = towers + (1 if copies == 1 else towers)
-    if plan.length.passes > 1:
+    if plan.params.gradient_accumulation_steps > 1:
         gradients += towers  # Each tower also stores the sum of the gradients of its passes.
     return round(size * (copies * (width + slots) + gradients))
 
@@ -443,12 +443,9 @@ def estimate_run_computation(plan: RunPlan) -> RunComputation:
         plan.network.spec.forward_flops_per_image,
     )
     devices = plan.params.num_gpus if on_cpu else 1
-    steps = plan.length.training_steps
-    flops = float(
-        steps
-        * (plan.length.batch_per_device * plan.length.passes)
-        * (training + (plan.recomputed_flops or 0) if plan.work.trains else forward)
-    )
+    steps, passes = plan.length.training_steps, plan.params.gradient_accumulation_steps
+    per_image = training + (plan.recomputed_flops or 0) if plan.work.trains else forward
+    flops = float(steps * passes * plan.length.batch_per_device * per_image)
     if plan.work is WorkKind.INPUT:
         flops = 0.0
     if plan.work.trains and plan.length.eval_batches:

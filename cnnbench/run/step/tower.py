@@ -506,6 +506,7 @@ class Tower:
         return dtypes
 
     def _make_network(self, read: Reader, seed: tf.Tensor) -> GraphNetwork:
+        passes = self._plan.params.gradient_accumulation_steps
         make: Callable[..., GraphNetwork] = GraphNetwork
         if self._examples is not None:
             # Tracing the network needs the value ranges, so they are measured eagerly now.
@@ -524,7 +525,7 @@ class Tower:
             compute_dtype=self._plan.numerics.dtype,
             seed=seed,
             # The seeds of random draws depend on the pass, so passes are counted, not steps.
-            training_steps=self._plan.length.training_steps * self._plan.length.passes,
+            training_steps=passes * self._plan.length.training_steps,
             on_cpu=is_cpu(self._device),
             conv_gradients=self._conv_gradients,
             synchronise=synchronise if self._synchronises else None,
@@ -567,9 +568,10 @@ class Tower:
             for added in network.losses:
                 loss += added
             target = loss if factor is None else loss * factor
-            if self._plan.length.passes > 1:
+            passes = self._plan.params.gradient_accumulation_steps
+            if passes > 1:
                 # Gradients of all passes are added, and the update uses their mean.
-                target /= float(self._plan.length.passes)
+                target /= float(passes)
         sources = [values[v.name] for v in self._trainables if v.name in values]
         computed = iter(tape.gradient(target, sources))
         gradients = [next(computed) if v.name in values else None for v in self._trainables]
@@ -753,7 +755,7 @@ class PassAccumulator:
 
     def _build_mean_result(self, last: TowerResult, sums: Sequence[tf.Tensor]) -> TowerResult:
         """Builds a tower's result for the whole step, from the sums and its last pass."""
-        values, passes = iter(sums), self._plan.length.passes
+        values, passes = iter(sums), self._plan.params.gradient_accumulation_steps
         summed = [None if gradient is None else next(values) for gradient in last.gradients]
         loss, *metrics = (next(values) / float(passes) for _ in range(1 + len(last.metrics)))
         updates = []

@@ -143,13 +143,14 @@ class TrainStep:
         self.notices: list[str] = []
         self.warnings: dict[str, str] = {}
         self._sums: PassAccumulator | None = None
-        if plan.length.passes > 1:
+        if plan.params.gradient_accumulation_steps > 1:
             self._sums = PassAccumulator(plan, manager, self.loss_scale)
         self._trace_all()
 
     def _trace_all(self) -> None:
         """Traces the passes before the last pass, the step, and the loop over several steps."""
-        passes, steps = self._plan.length.passes, self._plan.params.steps_per_execution
+        flags = self._plan.params
+        passes, steps = flags.gradient_accumulation_steps, flags.steps_per_execution
         signature = self._inputs.step_argument_specs
         self._pass: Any = passes - 1
         self._earlier: TracedFunction | None = None
@@ -223,7 +224,7 @@ class TrainStep:
         The number of learning rates must be --steps_per_execution.
         """
         if self._execution is not None:
-            fetches = len(learning_rates) * self._plan.length.passes
+            fetches = len(learning_rates) * self._plan.params.gradient_accumulation_steps
             fetched = [self._inputs.next() for _ in range(fetches)]
             self._batches = fetched[-1] if self._keeps_batches else None
             rates, flat = self._make_rate_tensor(*learning_rates), itertools.chain(*fetched)
@@ -270,7 +271,8 @@ class TrainStep:
 
     def _build_step_loop(self, rates: tf.Tensor, *batches: TowerBatch) -> StepResult:
         """Builds a loop over the steps of an execution, each of which calls the traced step."""
-        passes, signature = self._plan.length.passes, self._inputs.step_argument_specs
+        passes = self._plan.params.gradient_accumulation_steps
+        signature = self._inputs.step_argument_specs
         per_tower = len(signature) == len(self._devices)
         devices = self._devices if per_tower else [self._host] * len(signature)
 
@@ -347,8 +349,9 @@ class TrainStep:
         """Builds the seed, int64 [2], of random draws in a tower and step."""
         del count_before  # Only the method of `CoordinatedStep` uses this argument.
         number, done = self._first_tower + tower, self._counter
-        if self._plan.length.passes > 1:
-            done = done * self._plan.length.passes + self._pass
+        passes = self._plan.params.gradient_accumulation_steps
+        if passes > 1:
+            done = done * passes + self._pass
         return tf.stack([tf.constant(self._plan.params.tf_random_seed + number, tf.int64), done])
 
     def _build_tower(
@@ -396,7 +399,7 @@ class TrainStep:
         gradients_of_pass = of_towers[0].gradients
         with tf.device(self._devices[0]):
             inverse = inverse_scale(factor)
-            passes = self._plan.length.passes
+            passes = self._plan.params.gradient_accumulation_steps
             # Gradients of a pass contain the factor 1 / passes, which is removed here.
             if passes > 1:
                 inverse = float(passes) * (1.0 if inverse is None else inverse)

@@ -59,7 +59,7 @@ class MLPerfLog(Observer):
             "global_batch_size": plan.length.global_batch,
             "train_samples": plan.length.train_examples,
             "eval_samples": plan.length.eval_examples,
-            "gradient_accumulation_steps": plan.length.passes,
+            "gradient_accumulation_steps": plan.params.gradient_accumulation_steps,
             **_mlperf_network_settings(plan),
             **_mlperf_optimizer_settings(plan),
             "cnnbench_flags": plan.changed_flags(config),

@@ -123,7 +123,7 @@ def _write_profile_files(
         )
     if plan.params.profile_layers:
         flops = {
-            name: batch * plan.length.passes * flops_of_image.training
+            name: batch * plan.params.gradient_accumulation_steps * flops_of_image.training
             for name, flops_of_image in works.image_flops.items()
         }
         layers = work.layers_of_step(divide_wall_time_of_step(ran), works, graph, flops)
