@@ -6,9 +6,10 @@ In a job with one process, this module does almost nothing.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,6 @@ from cnnbench.run.runtime.turns import TimeSlices
 from cnnbench.run.watchdog import PATIENCE, PERIOD, RunEnding, Watchdog
 
 if TYPE_CHECKING:
-    from cnnbench.run.handshake import JobConnections
     from cnnbench.variable_mgr.base import WorkerGroup
 
 _DISMISSAL_SECONDS = 60.0
@@ -81,26 +81,23 @@ class JobMembership:
         stalls = (
             read_progress is not None and plan.params.stall_timeout > 0 and supervisor.state.program
         )
+        self._is_watched = job.in_cluster or stalls
 
         def tolerates_loss(task: Task, state: str) -> bool:
             evaluates = self.activity is ProcessActivity.EVALUATION and task == job.workers[0]
             return plan.place.tolerates_loss_of(task, state) and not evaluates
 
-        self._watchdog = (
-            Watchdog(
-                job,
-                lost,
-                patience=max(plan.params.cluster_timeout, PATIENCE),
-                period=PERIOD if job.in_cluster else check_seconds,
-                leave=supervisor.exit_without_cleanup,
-                tolerates_loss=tolerates_loss,
-                read_progress=read_progress,
-                stall_timeout=plan.params.stall_timeout,
-            )
-            if job.in_cluster or stalls
-            else None
+        self._watchdog = Watchdog(
+            job,
+            lost,
+            patience=max(plan.params.cluster_timeout, PATIENCE),
+            period=PERIOD if job.in_cluster else check_seconds,
+            leave=supervisor.exit_without_cleanup,
+            tolerates_loss=tolerates_loss,
+            read_progress=read_progress,
+            stall_timeout=plan.params.stall_timeout,
         )
-        self._connections: JobConnections | None = None
+        self._port: AbstractContextManager[object] = nullcontext()
         self._tensorflow_connected = False
         self._culprits: dict[Task, str] = {}
 
@@ -124,15 +121,17 @@ class JobMembership:
         Raises:
           BenchmarkError: a process is missing, or has different flags.
         """
+        lines: Mapping[Task, socket.socket] = {}
+        local: Collection[int] = ()
         if self._job.in_cluster:
             # A run in one process needs no handshake.
             from cnnbench.run.handshake import connect_job
 
             timeout = self._plan.params.cluster_timeout
-            self._connections = connect_job(self._job, self._facts, timeout, self._tell)
-        if self._watchdog is not None:
-            self._watchdog.start(None if self._connections is None else self._connections.lines)
-        return () if self._connections is None else self._connections.local
+            self._port, lines, local = connect_job(self._job, self._facts, timeout, self._tell)
+        if self._is_watched:
+            self._watchdog.start(lines)
+        return local
 
     def connect_tensorflow(self, devices: runtime.Devices) -> runtime.Devices:
         """Connects TensorFlow with the other processes; returns the devices of the run.
@@ -142,10 +141,10 @@ class JobMembership:
         Raises:
           BenchmarkError: a process or a device is missing.
         """
-        if self._watchdog is None or self._connections is None:
+        if not self._job.in_cluster:
             return devices
         # The port is reserved until TensorFlow's server listens, so no other program can use it.
-        with self._connections.port:
+        with self._port:
             if self._job.client_per_worker:
                 self._watchdog.announce_ready_together()
                 with supervisor.limited_connection_time(self._plan.params.cluster_timeout):
@@ -222,13 +221,11 @@ class JobMembership:
     def serve_until_run_ends(self) -> RunEnding:
         """Loads TensorFlow, and runs a server for the chief until the chief ends the run."""
         self.connect_and_get_local_pids()
-        assert self._connections is not None
-        assert self._watchdog is not None
         chief = self._job.chief
         try:
             settings = self._plan.process_flags
             runtime.set_tensorflow_environment(settings)
-            with self._connections.port, without_info_lines():
+            with self._port, without_info_lines():
                 server = runtime.start_server(settings, self._job)
             self._watchdog.announce_server_ready()
             self._tell(f"serving {chief} ({self._job.address(chief)})")
@@ -250,8 +247,8 @@ class JobMembership:
 
     def lost_tasks(self) -> dict[str, str]:
         """The lost tasks of the job, with the reason for each loss."""
-        lost = {} if self._watchdog is None else self._watchdog.lost_tasks
-        return {str(task): why for task, why in {**lost, **self._culprits}.items()}
+        lost = {**self._watchdog.lost_tasks, **self._culprits}
+        return {str(task): why for task, why in lost.items()}
 
     def explain_by_lost_process(self, error: BaseException) -> BenchmarkError | None:
         """Returns an error that names the lost process, if its loss explains `error`; else None."""
@@ -266,16 +263,13 @@ class JobMembership:
         causes = (error, error.__cause__)
         if not any(isinstance(cause, unreachable) for cause in causes):
             return None
-        own = "" if self._watchdog is None else self._watchdog.own_suspension_text()
-        if own:
+        if own := self._watchdog.own_suspension_text():
             return BenchmarkError(own)
         lost = unresponsive_tasks(self._job, error)
         # An error of cnnbench already explains itself, so only lost processes are added.
         if not isinstance(error, unreachable):
             lost = {task: state for task, state in lost.items() if state != NAMED}
-        if self._watchdog is not None:
-            lost = self._watchdog.replace_by_sent_reasons(lost, _FAILURE_SECONDS)
-        self._culprits = lost
+        self._culprits = lost = self._watchdog.replace_by_sent_reasons(lost, _FAILURE_SECONDS)
         return BenchmarkError(f"lost {task_states_text(self._job, lost)}") if lost else None
 
     @contextmanager
@@ -313,8 +307,6 @@ class JobMembership:
 
     def report_run_end(self, code: int, reason: str = "") -> None:
         """Reports the end of the run to the other processes, which may end from now on."""
-        if self._watchdog is None:
-            return
         together = self._job.client_per_worker
         # Workers that run their own steps end at the same step, or fail there for the same reason.
         # If this process ended at once, undelivered messages of the last collective would fail.

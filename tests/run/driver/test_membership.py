@@ -20,7 +20,6 @@ from cnnbench.plan import check_flags
 from cnnbench.run import handshake
 from cnnbench.run.driver import membership
 from cnnbench.run.driver.membership import JobMembership, SharedInterrupts
-from cnnbench.run.handshake import JobConnections
 from cnnbench.run.runtime.progress import ProcessActivity
 from cnnbench.run.runtime.tensorflow import Devices
 
@@ -68,7 +67,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fail
 
     joining = membership_in(job, Connecting)
     # They have met, and nobody watches.
-    joining._connections = _silent(own)
+    joining._port = _reserved(own)
     joining._watchdog = SimpleNamespace(
         announce_server_ready=lambda **_: None, announce_ready_together=lambda: None
     )
@@ -81,11 +80,11 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fail
     assert not is_taken(port)
 
 
-def _silent(address):
-    """What `connect_job` returns."""
+def _reserved(address):
+    """The reservation of a port that `connect_job` returns."""
     listener, reserved = handshake._bind_and_reserve_port(address)
     listener.close()
-    return JobConnections(reserved, {})
+    return reserved
 
 
 @pytest.fixture
