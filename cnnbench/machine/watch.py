@@ -405,22 +405,25 @@ def opened_nvml_energy_counters(
 class ProcessUseSampler:
     """Samples the memory and the CPU time of this process once a second, in a separate thread.
 
-    Args:
-      append: takes the numbers of the samples, one after the other, in the order of
-        `ResourceUseSample`.
-      clock: returns the time in seconds.
-
     Attributes:
       device_memory: returns the bytes of tensors on the fullest GPU of this process; 0 without one.
     """
 
-    def __init__(
-        self, append: Callable[[float], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Creates a sampler that has not started. `clock` returns the time in seconds."""
         self.device_memory: Callable[[], float] = lambda: 0.0
-        self._append, self._clock = append, clock
-        self._start, self._loops, self._own_seconds = clock(), 0, 0.0
+        self._append: Callable[[float], None] = lambda number: None
+        self._clock, self._start = clock, 0.0
+        self._loops, self._own_seconds = 0, 0.0
         self._lock, self._ended = threading.Lock(), threading.Event()
+
+    def start(self, append: Callable[[float], None]) -> None:
+        """Takes a sample, and starts the thread that takes more samples.
+
+        `append` takes the numbers of the samples, one after the other, in the order of
+        `ResourceUseSample`.
+        """
+        self._append, self._start = append, self._clock()
         self.sample()
         self._thread = threading.Thread(target=self._run, name="use-sampler", daemon=True)
         # If no thread can be started, samples are taken only at the start and the end of the loop.
@@ -477,14 +480,8 @@ class ConditionMonitor:
     """Observes the measuring conditions of one run, such as load by other processes. As a context
     manager, encloses the timed loop.
 
-    It is created when the run starts, before TensorFlow is imported. The load by other processes is
-    measured during the import, and a thread reads the state of the GPUs.
-
     Args:
-      gpus: whether the run may use GPUs.
-      starts_with_others: whether other processes of the same measurement start at the same time.
-        They then cause the load before the first step, so this load is ignored.
-      use: samples memory and CPUs, and takes a sample at both ends of the timed loop.
+      use: samples memory and CPUs; the monitor takes a sample at both ends of the timed loop.
 
     Attributes:
       energy: energy of the timed loop. Keys are the names in `Measured`. Empty if it cannot be
@@ -495,33 +492,45 @@ class ConditionMonitor:
         self,
         host: Host | None = None,
         *,
-        gpus: bool = True,
         clock: Callable[[], float] = time.monotonic,
-        starts_with_others: bool = False,
         use: ProcessUseSampler | None = None,
     ) -> None:
         self._host = Host() if host is None else host
         self._clock = clock
-        self._starts_with_others = starts_with_others
+        self._use = ProcessUseSampler(clock) if use is None else use
+        self._starts_with_others = False
         self._peers: Collection[int] = ()
-        self._first = self._sample_counters()
+        self._first = self._loop_start = MachineCounters(at=0.0)
         self._asked: Future[tuple[GpuState, ...]] | None = None
-        if gpus:
-            executor = ThreadPoolExecutor(1, "cnnbench-gpus")
-            self._asked = executor.submit(gpu_states, self._host)
-            executor.shutdown(wait=False)
         self._facts: Mapping[str, Any] = {}
         self._flags = ConditionCheckFlags()
         self._gpus = GpuStates()
         self._gpus_after = GpuStates()
         self._before: dict[str, Any] | None = None
         self._during: dict[str, Any] = {}
-        self._loop_start: MachineCounters | None = None
         self._notes: list[ConditionNote] = []
         self._resources = ExitStack()
         self._meter = EnergyMeter(())
         self.energy: dict[str, Any] = {}
-        self._use = use
+
+    def start(self, *, gpus: bool = True, starts_with_others: bool = False) -> ConditionMonitor:
+        """Starts to measure the load by other processes, and returns this object.
+
+        A run starts its monitor before it imports TensorFlow, and thus measures the load during
+        the import. Meanwhile, a thread reads the state of the GPUs.
+
+        Args:
+          gpus: whether the run may use GPUs.
+          starts_with_others: whether other processes of the same measurement start at the same
+            time. They then cause the load before the first step, so this load is ignored.
+        """
+        self._starts_with_others = starts_with_others
+        self._first = self._sample_counters()
+        if gpus:
+            executor = ThreadPoolExecutor(1, "cnnbench-gpus")
+            self._asked = executor.submit(gpu_states, self._host)
+            executor.shutdown(wait=False)
+        return self
 
     def add_peer_processes(self, peers: Collection[int]) -> None:
         """Makes all later checks treat other processes on this machine, given by PID, as part of
@@ -561,8 +570,7 @@ class ConditionMonitor:
             if self._starts_with_others:
                 self._gpus = self._gpu_states_excluding_peers(gpu_states(self._host))
         self._loop_start = self._sample_counters()
-        if self._use is not None:
-            self._use.sample_at_loop_edge()
+        self._use.sample_at_loop_edge()
         self._meter = EnergyMeter(counters)
         self._meter.start()
         return self
@@ -573,10 +581,8 @@ class ConditionMonitor:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._loop_start is not None
         self.energy = self._meter.stop()
-        if self._use is not None:
-            self._use.sample_at_loop_edge()
+        self._use.sample_at_loop_edge()
         self._during = {
             **changes(self._loop_start, self._sample_counters()),
             **self._current_cpu_clock_fact(),
@@ -591,7 +597,6 @@ class ConditionMonitor:
         """Context manager that excludes the time of its block, within the timed loop, from the
         measured conditions and energy.
         """
-        assert self._loop_start is not None
         self._meter.pause()
         begin = self._sample_counters()
         try:

@@ -23,6 +23,11 @@ def stat(user, system=0.0):
     return f"7 (a) b) S {before} {round(user * 100)} {round(system * 100)} 0 0 20 0 31 0 123"
 
 
+def observing(machine, **how):
+    """A monitor that observes from now on."""
+    return ConditionMonitor(machine.host, clock=machine.clock).start(**how)
+
+
 def test_before_and_during(machine):
     machine.cpu(busy=10.0)
     machine.load(0.5)
@@ -32,7 +37,7 @@ def test_before_and_during(machine):
     ]
     for path in clocks:
         machine.put(path, 1_200_000)
-    watch = ConditionMonitor(machine.host, clock=machine.clock)
+    watch = observing(machine)
     machine.at(104.0, own=2.0, busy=16.0)  # two of the six seconds are ours
     assert [c.id for c in watch.check_before_run(FACTS, ConditionCheckFlags())] == ["load"]
     with watch:
@@ -61,7 +66,7 @@ def test_before_and_during(machine):
 def test_other_processes_of_the_job_are_no_disturbance(machine):
     machine.cpu(busy=10.0)
     machine.load(0.5)
-    watch = ConditionMonitor(machine.host, clock=machine.clock)
+    watch = observing(machine)
     # Waiting for the others, while somebody computes.
     machine.at(104.0, own=0.0, busy=14.0)
     machine.put("proc/7/stat", stat(user=9.0))
@@ -80,7 +85,7 @@ def test_other_processes_of_the_job_are_no_disturbance(machine):
 
 def test_load_beside_a_process_of_the_job_that_has_ended_is_unknown(machine):
     machine.cpu(busy=10.0)
-    watch = ConditionMonitor(machine.host, clock=machine.clock)
+    watch = observing(machine)
     watch.add_peer_processes([7])
     watch.check_before_run(FACTS, ConditionCheckFlags())
     with watch:
@@ -91,7 +96,7 @@ def test_load_beside_a_process_of_the_job_that_has_ended_is_unknown(machine):
 
 
 def test_a_run_that_fails_early_has_no_conditions(machine):
-    watch = ConditionMonitor(machine.host, clock=machine.clock)
+    watch = observing(machine)
     assert watch.check_timed_loop() == ()
     assert watch.observed_conditions() is None
     watch.check_before_run(FACTS, ConditionCheckFlags())
@@ -116,7 +121,7 @@ def on_gpus(machine, nvml):
 def test_gpus_are_asked_before_and_after(machine, on_gpus):
     machine.environ["CUDA_VISIBLE_DEVICES"] = "1"
     on_gpus({}, {42: "python"})
-    watch = ConditionMonitor(machine.host, clock=machine.clock)
+    watch = observing(machine)
     flags = ConditionCheckFlags(on_gpu=True)
     (condition,) = watch.check_before_run(FACTS, flags)
     assert condition.text == "GPU 1 also runs 42 (python)"
@@ -132,7 +137,7 @@ def test_gpus_are_asked_before_and_after(machine, on_gpus):
 
 def test_processes_of_the_job_keep_only_gpus_beside_those_of_the_run_busy(machine, on_gpus):
     on_gpus({50: "worker", 60: "game"}, {50: "worker"})
-    watch = ConditionMonitor(machine.host, clock=machine.clock)
+    watch = observing(machine)
     watch.add_peer_processes([50])
     (condition,) = watch.check_before_run(
         FACTS, ConditionCheckFlags(on_gpu=True, gpu_indices_given=True)
@@ -147,7 +152,7 @@ def test_processes_of_the_job_keep_only_gpus_beside_those_of_the_run_busy(machin
 def test_processes_that_take_turns_are_not_new_on_the_gpus(machine, on_gpus):
     both = {os.getpid(): "me", 50: "partner"}
     on_gpus({})
-    watch = ConditionMonitor(machine.host, clock=machine.clock, starts_with_others=True)
+    watch = observing(machine, starts_with_others=True)
     watch.check_before_run(FACTS, ConditionCheckFlags(on_gpu=True))
     on_gpus(both)
     with watch:
@@ -160,7 +165,7 @@ def test_processes_that_take_turns_are_not_new_on_the_gpus(machine, on_gpus):
 def test_what_happens_while_others_have_their_turn_is_not_of_the_run(machine):
     machine.cpu(busy=10.0)
     machine.joules(1.0)
-    watch = ConditionMonitor(machine.host, clock=machine.clock, starts_with_others=True)
+    watch = observing(machine, starts_with_others=True)
     machine.at(104.0, own=2.0, busy=18.0)
     assert watch.check_before_run(FACTS, ConditionCheckFlags()) == ()
     with watch:
@@ -189,9 +194,10 @@ def samples(numbers):
 
 def test_memory_and_cpus_are_sampled_at_both_ends_of_the_loop(machine):
     numbers: list[float] = []
-    use = ProcessUseSampler(numbers.append, machine.clock)
+    use = ProcessUseSampler(machine.clock)
     use.close()  # no samples by the thread
-    watch = ConditionMonitor(machine.host, clock=machine.clock, use=use)
+    use.start(numbers.append)
+    watch = ConditionMonitor(machine.host, clock=machine.clock, use=use).start()
     use.device_memory = lambda: 7
     start = machine.clock()
     watch.check_before_run(FACTS, ConditionCheckFlags())
@@ -211,7 +217,8 @@ def test_memory_and_cpus_are_sampled_at_both_ends_of_the_loop(machine):
 def test_the_sampler_goes_on_by_itself_until_it_is_closed(monkeypatch):
     monkeypatch.setattr(watching, "USE_PERIOD", 0.005)
     numbers: list[float] = []
-    sampler = ProcessUseSampler(numbers.append)
+    sampler = ProcessUseSampler()
+    sampler.start(numbers.append)
     width = len(ResourceUseSample._fields)
     deadline = time.monotonic() + 10
     while len(numbers) < 5 * width and time.monotonic() < deadline:
@@ -232,7 +239,8 @@ def test_without_proc_there_are_no_samples(monkeypatch):
 
     monkeypatch.setattr(watching, "_resident_bytes", unknown)
     numbers: list[float] = []
-    sampler = ProcessUseSampler(numbers.append)
+    sampler = ProcessUseSampler()
+    sampler.start(numbers.append)
     sampler.sample_at_loop_edge()
     sampler.close()
     assert numbers == []

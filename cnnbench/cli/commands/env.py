@@ -176,7 +176,7 @@ def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequenc
     host = Host()
     on_gpu = not computes_on_cpu(plan)
     facts = environment.collect(host)
-    watch = ConditionMonitor(host, gpus=on_gpu)
+    watch = ConditionMonitor(host).start(gpus=on_gpu)
     time.sleep(flags.seconds)
     conditions_found = watch.check_before_run(
         facts,

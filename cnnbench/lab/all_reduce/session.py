@@ -40,7 +40,6 @@ from cnnbench.records.result_files import REDUCTIONS, ResultFiles, all_reduce_ro
 from cnnbench.records.run import (
     EMULATED_GPU,
     ConditionNote,
-    Conditions,
     ErrorInfo,
     RingDevices,
     device_kind_for_record,
@@ -117,7 +116,7 @@ class AllReduceBenchmark:
             ),
         )
         silence_warnings(parse_silenced_conditions(params.quiet_conditions))
-        self._conditions: Callable[[], Conditions | None] = lambda: None
+        self._watch = ConditionMonitor()
 
     def run(self) -> AllReduceRecord:
         """Measures all reductions in the plan, prints the table, and updates the result files.
@@ -130,8 +129,7 @@ class AllReduceBenchmark:
         """
         # The monitor imports a module in a thread. A fork during an import copies a locked import
         # lock.
-        self._watch = ConditionMonitor(gpus=self.params.device != "cpu")
-        self._conditions = self._watch.observed_conditions
+        self._watch.start(gpus=self.params.device != "cpu")
         for notice in notices_about(UNUSED, self.plan, self._so_far.explicit_flags):
             self._messages.notice(notice)
         if self._so_far.subject is not None and self._so_far.subject.unknown_commit_warning:
@@ -175,7 +173,7 @@ class AllReduceBenchmark:
         """Creates a record of all measurements so far. `status` is "ok", "failed" or
         "interrupted".
         """
-        conditions = self._conditions()
+        conditions = self._watch.observed_conditions()
         return dataclasses.replace(self._so_far, status=status, error=error, conditions=conditions)
 
     def _update_record(self, **parts: Any) -> None:

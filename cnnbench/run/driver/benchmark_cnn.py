@@ -76,7 +76,7 @@ class BenchmarkCNN:
       output: what the run prints, and its result files.
       measurements: results and recorded properties, which are filled in during the run.
       membership: connections to the other processes of the job.
-      watch: measures conditions of the machine; None before the devices are started.
+      watch: measures conditions of the machine, from the start of the devices.
       sources: open inputs.
       profiler: profiles the last steps of the warm-up; None if nothing is profiled.
       record: the record, after it has been written.
@@ -134,8 +134,8 @@ class BenchmarkCNN:
         if plan.place.asynchronous:
             # A record needs the updates of each worker, which the shared memory cannot contain.
             self.measurements.stop_sharing_with_parent()
-        self.watch: ConditionMonitor | None = None
-        self._use: ProcessUseSampler | None = None
+        self._use = ProcessUseSampler()
+        self.watch = ConditionMonitor(use=self._use)
         self.sources: list[InputSource] = []
         self._skipped_in_job: SkippedRecords | None = None
         self.profiler: StepProfiler | None = None
@@ -179,7 +179,7 @@ class BenchmarkCNN:
             stack.callback(close_inputs, self.sources, seconds)
             # Outputs that could not be written are also reported after a UsageError.
             stack.callback(report_failed_writes, messages.warning)
-            self._use = ProcessUseSampler(measurements.use_samples.append)
+            self._use.start(measurements.use_samples.append)
             stack.callback(self._use.close)
             explain = partial(to_benchmark_error, self.plan)
             end = self.membership.reporting_end(self._write_record_once, explain)
@@ -223,15 +223,13 @@ class BenchmarkCNN:
         plan, measurements = self.plan, self.measurements
         self.membership.turns = turns = TimeSlices.from_environment(os.environ)
         gpus = plan.params.device != "cpu"
-        self.watch = ConditionMonitor(
-            gpus=gpus, starts_with_others=turns.is_interleaved, use=self._use
-        )
+        self.watch.start(gpus=gpus, starts_with_others=turns.is_interleaved)
         self.watch.add_peer_processes(self.membership.connect_and_get_local_pids())
         if plan.checkpoint_save_folder is not None and plan.place.job.is_chief:
             # This check follows the handshake, so that the other processes also receive its error.
             preflight.check_steps_left(plan, plan.checkpoint_save_folder)
         devices = start_devices(plan, self.output, measurements, self.membership)
-        if self._use is not None and devices.kind == "gpu":
+        if devices.kind == "gpu":
             self._use.device_memory = lambda: max(runtime.tensor_bytes_by_gpu("current"), default=0)
         return devices
 
@@ -241,7 +239,6 @@ class BenchmarkCNN:
         from cnnbench.run.driver.speed_limits import measure_speed_limits
 
         measurements, group = self.measurements, work.worker_group
-        assert self.watch is not None  # `build` has created it.
         flags = machine_check_flags(self.plan, work.devices, self.plan.length.batch_per_device)
         self._warn_of(self.watch.check_before_run(measurements.parts.environment, flags))
         # Waits until all processes with which this process is interleaved have started.
@@ -314,8 +311,7 @@ class BenchmarkCNN:
     def _record_peak_memory(self) -> None:
         """Records peak memory once, before later measurements allocate more memory."""
         parts = self.measurements.parts
-        if self.watch is None:
-            return  # The run ended before TensorFlow was loaded.
+        # Without a placement, the run ended before TensorFlow was loaded.
         if parts.placement is not None and parts.measured.peak_memory_bytes is None:
             peak = runtime.read_peak_memory(parts.placement.kind)
             self.measurements.update_record("measured", peak_memory_bytes=peak)
@@ -326,15 +322,12 @@ class BenchmarkCNN:
         if measurements.written and self.record is not None:
             return self.record
         self._record_peak_memory()
-        if self._use is not None:
-            self._use.close()
-        conditions: Sequence[ConditionNote] = ()
-        if self.watch is not None:
-            conditions = self.watch.check_timed_loop()
-            measurements.update_record(conditions=self.watch.observed_conditions())
-            # Energy would include pauses for evaluations, so it is recorded only without pauses.
-            if not self.plan.length.eval_steps:
-                measurements.update_record("measured", **self.watch.energy)
+        self._use.close()
+        conditions = self.watch.check_timed_loop()
+        measurements.update_record(conditions=self.watch.observed_conditions())
+        # Energy would include pauses for evaluations, so it is recorded only without pauses.
+        if not self.plan.length.eval_steps:
+            measurements.update_record("measured", **self.watch.energy)
         if status == "failed":
             measurements.lost_workers += self.membership.lost_tasks().keys()
         skipped = self._skipped_in_job or self._own_skipped_records()
