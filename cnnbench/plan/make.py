@@ -68,7 +68,7 @@ def check_flags(
     explicit = None if args is None else tuple(args.given)
     params, notices = locate_job(flags, environ, explicit)
     plugins.load_plugins_of_flags(vars(params))
-    plan = _check_and_plan(params, names)
+    plan = _check_and_plan(flags, params, names)
     if args is None or explicit is None:
         return plan
     # --variable_update=horovod has set --cluster, as if the user had given it.
@@ -97,7 +97,7 @@ def join_job(plan: RunPlan, environ: Mapping[str, str], tell: Callable[[str], No
     params = assign_gpus_and_exchange_addresses(plan.params, variables, tell)
     if params is plan.params:
         return plan
-    joined = _plan_of_flags(params, plan.place.names)
+    joined = _plan_of_flags(plan.given, params, plan.place.names)
     return replace(joined, explicit_flags=plan.explicit_flags, notices=plan.notices)
 
 
@@ -126,13 +126,13 @@ def resolve(plan: RunPlan) -> RunPlan:
     return plan
 
 
-def _check_and_plan(params: Params, names: JobFlagNames) -> RunPlan:
+def _check_and_plan(given: Params, params: Params, names: JobFlagNames) -> RunPlan:
     """Creates a plan from the flags. Raises FlagError for invalid or contradictory flags."""
     for spec in SPECS.values():
         value = getattr(params, spec.name)
         if value is not spec.default:
             spec.check(value)
-    plan = _plan_of_flags(params, names)
+    plan = _plan_of_flags(given, params, names)
     refuse_contradictions(plan)
     return plan
 
@@ -149,20 +149,21 @@ def plan_before_plugins(
     are wrong with any plug-in. For `explicit`, see `locate_job`.
     """
     try:
-        return _check_and_plan(locate_job(flags, environ, explicit)[0], names)
+        return _check_and_plan(flags, locate_job(flags, environ, explicit)[0], names)
     except FlagError as error:
         if plugins.is_name_flag(error.flag):
             return None
         raise
 
 
-def _plan_of_flags(params: Params, names: JobFlagNames) -> RunPlan:
+def _plan_of_flags(given: Params, params: Params, names: JobFlagNames) -> RunPlan:
     """Creates a plan from the flags. Network and data set are not resolved yet."""
     work = WorkKind.of(params)
     place = PlaceInJob.resolved(params, work, modes.find_mode(params.variable_update), names)
     numerics = NumericsPlan.resolved(params, work)
     return RunPlan(
         params=params,
+        given=given,
         work=work,
         place=place,
         numerics=numerics,

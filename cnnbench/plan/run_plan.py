@@ -107,11 +107,13 @@ class RunPlan:
     Attributes:
       params: a value for every flag, with the addresses of the job. Processes that write no files
         have the defaults of the flags for output.
+      given: the flags as they were given, before the job, the network and the data were resolved.
       explicit_flags: names of the flags that the user gave.
       notices: lines for the user, such as notices about flags without effect.
     """
 
     params: Params
+    given: Params
     explicit_flags: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     work: WorkKind

@@ -214,7 +214,8 @@ class Measurements:
 
         Args:
           command: argv.
-          config: resolved parameters. ValueError for a value that JSON cannot represent.
+          config: parameters, see `update_config`. ValueError for a value that JSON cannot
+            represent.
           explicit_flags: names of the parameters that were given.
         """
         self.parts = RunRecord(
@@ -310,9 +311,15 @@ class Measurements:
         self.parts = replace(self.parts, **values)
 
     def update_config(self, **values: object) -> None:
-        """Replaces flags in the record's config by the values that were resolved for them."""
-        encoded = {name: encode(value) for name, value in values.items()}
-        self.update_record(config={**self.parts.config, **encoded})
+        """Replaces flags in the record's config by the values that were resolved for them.
+
+        The record lists the names of the flags whose values change.
+        """
+        before = self.parts.config
+        config = {**before, **{name: encode(value) for name, value in values.items()}}
+        changed = {name for name in values if name in before and before[name] != config[name]}
+        resolved = tuple(sorted({*self.parts.resolved, *changed}))
+        self.update_record(config=config, resolved=resolved)
 
     def begin_time_slice(
         self, turn_seconds: float, waited_seconds: float = 0.0, waited_cpu_seconds: float = 0.0

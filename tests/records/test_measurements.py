@@ -46,6 +46,15 @@ def test_skipped_steps_are_numbered_within_warm_up_and_loop():
     assert scaling.skipped_steps == (2,)
 
 
+def test_flags_whose_values_change_are_listed():
+    run = start(x=None, y=1, z=2)
+    run.update_config(x=3, y=1, new=4)
+    run.update_config(z=5.0, x=3)
+    record = run.make_record()
+    assert record.config == {"x": 3, "y": 1, "z": 5.0, "new": 4}
+    assert record.resolved == ("x", "z")
+
+
 def test_everything_measured_reaches_the_record():
     run = start(x=1, names=("a", "b"))
     run.update_record(batch=Batch(per_device=8, global_=16))
@@ -64,7 +73,7 @@ def test_everything_measured_reaches_the_record():
     assert (record.status, record.error) == ("ok", None)
     assert record.command == ("cnnbench", "--x=1")
     assert record.config == {"x": 1, "names": ["a", "b"]}
-    assert record.explicit_flags == ("x",)
+    assert (record.explicit_flags, record.resolved) == (("x",), ())
     assert (record.warmup_step_seconds, record.warmup_losses) == ((0.5,), (9.0,))
     assert record.step_seconds == (0.25, 0.25)
     assert record.losses == pytest.approx((8.0, math.nan), nan_ok=True)

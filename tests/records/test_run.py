@@ -203,6 +203,7 @@ def test_missing_key_is_named(record, path):
         ("command", [1]),
         ("config", []),
         ("explicit_flags", {}),
+        ("resolved", [1]),
         ("model", "lenet"),
         *(("model.parameters", value) for value in ("many", 1.5, True)),
         ("model.forward_flops_per_image", -1),

@@ -123,6 +123,7 @@ class BenchmarkCNN:
         facts = plan.job_facts_to_agree_on if job.in_cluster else {}
         self.membership = JobMembership(plan, tell, lost, facts, read_progress=self._read_progress)
         self.measurements = measurements or Measurements(command=command)
+        self.measurements.update_config(**plan.given.as_dict())
         self.measurements.update_config(**config)
         self.measurements.update_record(
             explicit_flags=tuple(plan.explicit_flags),

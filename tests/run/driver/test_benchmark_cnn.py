@@ -32,6 +32,7 @@ from cnnbench.machine import cpu, watch
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.plan import check_flags
 from cnnbench.records import measurements
+from cnnbench.records.codec import encode
 from cnnbench.records.result_files import RUNS, ResultFiles, load_run
 from cnnbench.records.run import Subject
 from cnnbench.run.driver import benchmark_cnn, checkpoints, preflight
@@ -308,6 +309,16 @@ def test_an_old_line_for_one_dnn_trains_in_nchw():
     record = BenchmarkCNN(old).run()
     assert record.config["data_format"] == "NCHW"
     assert record.losses == pytest.approx(plain.losses, rel=1e-4)
+
+
+def test_a_record_names_the_flags_whose_values_were_computed():
+    params = Params.from_dict({**TINY, "batch_size": 0, "global_batch_size": 4})
+    record, given = BenchmarkCNN(params).run(), encode(params.as_dict())
+    assert record.config["batch_size"] == 4
+    computed = {name for name, value in record.config.items() if value != given[name]}
+    assert {*record.resolved} == computed
+    assert {"batch_size", "global_batch_size", "num_epochs", "num_intra_threads"} <= computed
+    assert not {*TINY, "learning_rate_schedule"} - {"batch_size"} & computed
 
 
 def test_nchw_on_a_cpu_without_such_a_convolution_is_refused():
