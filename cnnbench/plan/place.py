@@ -96,7 +96,7 @@ def _has_client_per_worker(wanted: _RequestedPlace) -> bool:
 
 
 _IN_SEVERAL = built_in_names(lambda other: other.processes is not Processes.ONE)
-_RULES: tuple[FlagRule[_RequestedPlace], ...] = (
+RULES: tuple[FlagRule[_RequestedPlace], ...] = (
     refuse_any_value(
         "job_name",
         lambda p: not p.params.job_name and _given_address_flags(p),
@@ -172,7 +172,7 @@ class PlaceInJob:
 
         FlagError for invalid addresses, a task outside the job, or a mode that does not fit it.
         """
-        raise_first_refusal(_RULES, _RequestedPlace(flags, mode, names))
+        raise_first_refusal(RULES, _RequestedPlace(flags, mode, names))
         coordinated = mode.processes is Processes.COORDINATOR
         without_sync = coordinated or not flags.cross_replica_sync
         return cls(

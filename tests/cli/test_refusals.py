@@ -23,6 +23,8 @@ from cnnbench.base.rules import FlagRule, Severity
 from cnnbench.cli import main
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import FlagError
+from cnnbench.plan import network
+from cnnbench.plan import place as tasks
 from cnnbench.plan.rules import rules_of_run
 from cnnbench.variable_mgr.modes import BUILT_IN
 
@@ -64,6 +66,9 @@ SHORT = {
     "LOCAL": f"'--a=--plugin={LOCAL_SGD_PLUGIN} --variable_update={LOCAL_SGD}'",
     "DETECTOR": f"--plugin={NETWORKS} --model=detector",
     "ORACLE": f"--plugin={NETWORKS} --model=oracle",
+    "LIMITED": f"--plugin={NETWORKS} --model=limited",
+    "POINTS": f"--plugin={NETWORKS} --model=points",
+    "CIFAR10": "--model=trivial --data_dir=cifar10",
 }
 """Words of the table that stand for several flags."""
 
@@ -221,6 +226,17 @@ run ORACLE --label_smoothing=0.1 | --label_smoothing
 run ORACLE --data_name=imagenet --data_dir=. --mixup_alpha=0.2 | --mixup_alpha
 run --model=ncf --data_name=ratings --data_dir=. --cutmix_alpha=1 | --cutmix_alpha
 run --model=ncf --data_name=ratings --data_dir=. --augment=randaugment | --augment
+run CIFAR10 --mixup_alpha=0.2 --batch_size=3 | --mixup_alpha
+run CIFAR10 --on_bad_record=skip | --on_bad_record
+run CIFAR10 MULTI_WORKER ME --input_distribution=strategy \
+    --auto_shard_policy=file | --auto_shard_policy
+run LIMITED --data_dir=cifar10 | --model
+run LIMITED --data_format=NCHW | --data_format
+run LIMITED --keras_layers=own --bn_stats=sync | --keras_layers
+run TINY --keras_layers=own | --keras_layers
+run TINY --aux_head | --aux_head
+run --model=ncf --print_training_accuracy | --print_training_accuracy
+run POINTS | --model
 run --augment=autoaugment | --augment
 run --mixup_alpha=-1 | --mixup_alpha
 # Runs that cannot be frozen or computed in integers
@@ -342,6 +358,8 @@ run ME --variable_update=parameter_server | --ps_hosts
 run --job_name=worker --ps_hosts=c:1 | --worker_hosts
 run --job_name=worker ALL_REDUCE --all_reduce_spec=copy | --job_name
 run ME ALL_REDUCE --all_reduce_spec=copy --task_index=2 | --task_index
+run --task_index=1 | --task_index
+run ME MULTI_WORKER --controller_host=c:1 | --controller_host
 run ME ALL_REDUCE --all_reduce_spec=copy --ps_hosts=c:1 | --ps_hosts
 run ME ALL_REDUCE --all_reduce_spec=copy/collective | --all_reduce_spec
 run ME ALL_REDUCE --all_reduce_spec=nccl --num_gpus=2 --device=gpu | --all_reduce_spec
@@ -839,6 +857,8 @@ def place(tmp_path_factory, lenet_runs, git):
     for name in ("a", "b"):
         (folder / f"{name}.json").write_text(Profiles(make)(None).to_json())
     (folder / "x.json").write_text("{}")
+    (folder / "cifar10").mkdir()
+    (folder / "cifar10" / "data_batch_1.bin").write_bytes(bytes(3073 * 4))
     (folder / "old.log").write_text("Model:       lenet\nno result\n")
     (folder / "images" / "left" / "0.jpg").touch()
     for name in ("reduced", "measured"):
@@ -928,7 +948,8 @@ def test_wrong_use_is_one_line_and_changes_nothing(command, place, refusing, mon
     assert not wrong, "\n".join(wrong)
     assert contents(place) == before
     if command == "run":
-        rules = itertools.chain(*(rules_of_run(mode) for mode in BUILT_IN))
+        of_modes = (rules_of_run(mode) for mode in BUILT_IN)
+        rules = itertools.chain(*of_modes, tasks.RULES, network.RULES)
         refusals = {_key(rule): rule.flags for rule in rules if rule.severity is Severity.REFUSAL}
         untried = [flags for key, flags in refusals.items() if key not in refusing]
         # The rule about --use_fp16 is for Python; the parser refuses it on command lines.

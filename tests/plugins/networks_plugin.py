@@ -2,7 +2,7 @@
 
 import math
 
-from cnnbench.models import Initializer, LearningRateSpec, Model, register_model
+from cnnbench.models import LABEL, Element, Initializer, LearningRateSpec, Model, register_model
 
 
 class Small(Model):
@@ -349,8 +349,23 @@ class Detector(Classifier):
         return net.logits(net.flatten(x))
 
 
+class Limited(Classifier):
+    """The limits of a Keras model: one layout, layers of its own, and a number of outputs."""
+
+    name, keras_layers, data_format, num_classes = "limited", "fused", "NHWC", 7
+
+
+class Points(Small):
+    """Other features than the images of its data set."""
+
+    name, elements = "points", (Element("image", (3,), "feature"), LABEL)
+
+    def build(self, net, points):
+        return net.logits(points)
+
+
 for model in (
     *(Oracle, OracleOfMatrices, Linear, Drift, Faint, Steep, Curved, Rows, Poison, Normal, Odd),
-    *(FailsToRun, Greedy, Gate, Classifier, Wide, Detector),
+    *(FailsToRun, Greedy, Gate, Classifier, Wide, Detector, Limited, Points),
 ):
     register_model(model.name, model.dataset, model)
