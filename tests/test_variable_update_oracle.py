@@ -16,7 +16,7 @@ from worker_runs import run_in_process
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.optimizers import OPTIMIZERS
-from cnnbench.run.step.update import CLIPPINGS
+from cnnbench.optimizers.clipping import CLIPPINGS
 from cnnbench.variable_mgr import modes
 from cnnbench.variable_mgr.modes import BUILT_IN, Processes, Reduction
 

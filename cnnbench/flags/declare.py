@@ -76,8 +76,6 @@ class RunPart(enum.Flag):
     """The learning rate and its schedule."""
     UPDATE = enum.auto()
     """The update of weights. Has no effect in runs that update none."""
-    CLIPPING = enum.auto()
-    """Gradient clipping."""
     AGGREGATION = enum.auto()
     """How gradients are packed and reduced. Has no effect on a single device."""
     ALGORITHM = enum.auto()

@@ -35,6 +35,7 @@ from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
+from cnnbench.optimizers.clipping import CLIPPINGS
 from cnnbench.optimizers.registry import Constant
 from cnnbench.records.codec import encode
 
@@ -283,10 +284,10 @@ class Params(_Fields):  # type: ignore[misc]
     flag that is given by both its old and its new name.
 
     Attributes:
-      constants: values of constants that are no arguments, such as those that optimizers and
-        schedules of plug-ins add, by the name of their flag: ``{"my_momentum": 0.5}``. Values that
-        equal the default are left out. At run time, each constant can also be read as an attribute
-        with the name of its flag.
+      constants: values of constants and bounds that are no arguments, such as constants of the
+        optimizers and schedules of plug-ins, by the name of their flag: ``{"my_momentum": 0.5}``.
+        Values that equal the default are left out. At run time, each constant can also be read as
+        an attribute with the name of its flag.
     """
 
     def __post_init__(self) -> None:
@@ -344,10 +345,12 @@ class Params(_Fields):  # type: ignore[misc]
         """Returns the values of all flags by name, as records store them, in the order of
         declaration.
 
-        Constants that are no fields are included if the optimizer or the schedule in use has them.
+        Constants that are no fields are included if the optimizer or the schedule in use has them,
+        and all bounds of clippings.
         """
         used = [table.get(getattr(self, owner)) for owner, table in REGISTRIES.items()]
-        added = added_flags().keys() & {flag for spec in used if spec for flag in spec.flags}
+        names = {*CLIPPINGS, *(flag for spec in used if spec for flag in spec.flags)}
+        added = added_flags().keys() & names
         own = ((spec.name, getattr(self, spec.name)) for spec in FLAGS)
         return {
             # Objects that a parser created are stored as the parsed text (attribute `source`).

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from cnnbench.flags.declare import RunPart, names_of_flags
-from cnnbench.flags.params import FLAGS, Params
+from cnnbench.flags.params import Params
+from cnnbench.optimizers.clipping import CLIPPINGS
 from cnnbench.optimizers.registry import OPTIMIZERS, OptimizerSpec
 from cnnbench.plan.place import PlaceInJob, WorkKind
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, group_devices, single
@@ -181,9 +181,6 @@ def plan_variable_update(
 
 # The placement of variables and the exchange of gradients in a run.
 
-_CLIPPING = names_of_flags(FLAGS, RunPart.CLIPPING)
-
-
 @dataclass(frozen=True, kw_only=True)
 class GradientExchangePlan:
     """Where variables are placed, and how towers exchange gradients.
@@ -235,7 +232,7 @@ class GradientExchangePlan:
                 place.towers_per_step,
                 reduction=flags.gradient_reduction,
                 weight_decay=flags.weight_decay,
-                clip={n: bound for n in _CLIPPING if (bound := getattr(flags, n)) is not None},
+                clip={n: bound for n in CLIPPINGS if (bound := getattr(flags, n)) is not None},
                 optimizer=numerics.optimizer_spec,
                 asynchronous=place.asynchronous,
                 uses_previous_weights=flags.staged_vars,

@@ -8,6 +8,7 @@ from cnnbench.base import plugins
 from cnnbench.flags import FLAGS
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
+from cnnbench.optimizers.clipping import CLIPPINGS
 from cnnbench.records.endings import ENDINGS
 from cnnbench.variable_mgr.modes import AggregationSpec
 
@@ -31,8 +32,6 @@ NOT_READ = {
 
 
 def _read_anywhere():
-    from cnnbench.run.step.update import CLIPPINGS
-
     # These read flags by names in data: AggregationSpec.from_flags, optimizers, schedules,
     # clippings and endings.
     # The input has the flags of data as attributes.

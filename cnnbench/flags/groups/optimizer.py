@@ -11,6 +11,7 @@ from cnnbench.base.rules import FlagRule, Severity, always, no_effect, refuse, r
 from cnnbench.flags.declare import FlagSpec, RunPart, flag, names_of_flags, numeric_kind, specs_of
 from cnnbench.flags.facts import RunFacts, needs_network, needs_training
 from cnnbench.flags.given import OrText
+from cnnbench.optimizers.clipping import CLIPPINGS
 from cnnbench.optimizers.registry import (
     OPTIMIZERS,
     SCHEDULES,
@@ -49,15 +50,31 @@ def _constant_help(constant: Constant, owner: str, users: str) -> str:
 
 
 def added_flags() -> dict[str, FlagSpec]:
-    """Returns the flags of constants that are no fields of `OptimizerParams`, by name: constants of
-    loaded plug-ins, and of optimizers and schedules of cnnbench that need no argument of `Params`.
+    """Returns the flags that are no fields of `OptimizerParams`, by name: bounds of clippings, and
+    constants of optimizers and schedules, of cnnbench and of loaded plug-ins.
     """
-    return {
+    fields = OptimizerParams.__dataclass_fields__
+    bounds = {name: _bound_flag(name) for name in CLIPPINGS if name not in fields}
+    constants = {
         name: make_constant_flag(name, constant, owner, registry.users_text(name))
         for owner, registry in REGISTRIES.items()
         for name, constant in registry.constants.items()
-        if name not in OptimizerParams.__dataclass_fields__
+        if name not in fields
     }
+    return bounds | constants
+
+
+def _bound_flag(name: str) -> FlagSpec:
+    """Creates the flag that requests a way of clipping and sets its bound."""
+    return FlagSpec(
+        name=name,
+        kind=numeric_kind(float, above=0),
+        optional=True,
+        default=None,
+        help=CLIPPINGS[name].help,
+        above=0,
+        part=RunPart.UPDATE,
+    )
 
 
 def make_constant_flag(name: str, constant: Constant, owner: str, users: str) -> FlagSpec:
@@ -133,12 +150,7 @@ class OptimizerParams:
         minimum=0,
         maximum=1,
     )
-    gradient_clip: float | None = flag(
-        None,
-        "Clip every element of the reduced gradients to the range from -N to N.",
-        above=0,
-        part=RunPart.UPDATE | RunPart.CLIPPING,
-    )
+    gradient_clip: float | None = _update(None, CLIPPINGS["gradient_clip"].help, above=0)
     ema_decay: float = flag(
         0.0,
         "Compute a moving average of every weight: after an update, average = N average + (1 - N) "
@@ -157,7 +169,7 @@ class OptimizerParams:
     )
 
     # Constants of optimizers and learning rate schedules that are arguments of `Params`. Other
-    # constants have flags, too (`added_flags`).
+    # constants, and bounds of other clippings, have flags, too (`added_flags`).
     adam_beta1: float = _constant("adam_beta1")
     adam_beta2: float = _constant("adam_beta2")
     adam_epsilon: float = _constant("adam_epsilon")

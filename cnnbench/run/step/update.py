@@ -46,12 +46,13 @@ import functools
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from cnnbench.base.job import cpu_of_device, is_cpu
+from cnnbench.optimizers.clipping import CLIPPINGS, ClippedVariable
 from cnnbench.optimizers.registry import AVERAGE, OptimizerSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.step.tower import (
@@ -70,44 +71,7 @@ from cnnbench.variable_mgr.gradients import (
     VariableGradients,
     cast,
     current_traced_graph,
-    map_on_devices,
 )
-
-# Clips gradients that are applied together on one device.
-
-
-class ClippedVariable(NamedTuple):
-    """A variable whose gradient is clipped.
-
-    `name` is the name that the network declares, such as "conv0/kernel", and is the same in all
-    modes. `device` is the full name of the device of the variable.
-    """
-
-    name: str
-    device: str
-
-
-Clipping: TypeAlias = Callable[
-    [Sequence[tf.Tensor], Sequence[ClippedVariable], float], list[tf.Tensor]
-]
-"""Function that clips gradients. Its arguments are reduced float32 gradients without loss scale,
-their variables, and the bound.
-"""
-
-
-def by_value(
-    gradients: Sequence[tf.Tensor], variables: Sequence[ClippedVariable], bound: float
-) -> list[tf.Tensor]:
-    """Clips every element of the gradients to [-bound, bound], each on its device."""
-    devices = [variable.device for variable in variables]
-    return map_on_devices(devices, lambda g: tf.clip_by_value(g, -bound, bound), gradients)
-
-
-CLIPPINGS: Mapping[str, Clipping] = {
-    "gradient_clip": by_value,
-}
-"""Functions that clip gradients, by the flag with the bound."""
-
 
 # Weight decay as a part of SGD's update on CPUs.
 
@@ -558,7 +522,7 @@ class Updater:
         if self._plan.clip:
             clipped = [ClippedVariable(self._names[v.ref()], v.device) for v in variables]
             for flag, bound in self._plan.clip.items():
-                finals = CLIPPINGS[flag](finals, clipped, bound)
+                finals = CLIPPINGS[flag].clip(finals, clipped, bound)
         return list(zip(finals, variables, strict=True))
 
     def _unscale_and_decay_gradient(

@@ -6,7 +6,7 @@ import tensorflow as tf
 from covering import slow_if
 from short_runs import EVERYDAY_MODES, MODES, RATE, build
 
-from cnnbench.run.step.update import CLIPPINGS, ClippedVariable
+from cnnbench.optimizers.clipping import CLIPPINGS, ClippedVariable, Clipping
 
 GRADIENTS = ([3.0, -4.0, 0.25], [[0.5, -2.5]])
 BOUND = 2.0
@@ -21,7 +21,7 @@ def test_every_way_of_clipping_has_a_case():
 def test_gradients_of_several_elements(flag):
     gradients = [tf.constant(gradient) for gradient in GRADIENTS]
     variables = [ClippedVariable(name, "CPU:0") for name in ("conv0/kernel", "conv0/bias")]
-    found = CLIPPINGS[flag](gradients, variables, BOUND)
+    found = CLIPPINGS[flag].clip(gradients, variables, BOUND)
     for clipped, expected in zip(found, CLIPPED[flag], strict=True):
         np.testing.assert_allclose(clipped, expected)
 
@@ -39,7 +39,7 @@ def test_a_variable_has_its_declared_name_in_every_mode(mode, monkeypatch):
         shares = {"A": 0.0, "B": bound}
         return [g * shares[v.name] for g, v in zip(gradients, variables, strict=True)]
 
-    monkeypatch.setitem(CLIPPINGS, "gradient_clip", without_a)
+    monkeypatch.setitem(CLIPPINGS, "gradient_clip", Clipping("", without_a))
     built = build("oracle", optimizer="sgd", num_gpus=2, gradient_clip=1.0, **mode)
     variables = built.manager.savable_variables()
 
