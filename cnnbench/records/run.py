@@ -758,7 +758,7 @@ class RunRecord(Document, Displayed):
       config: every parameter, resolved, as plain JSON values.
       explicit_flags: names of the parameters that were given.
       resolved: names of the parameters for which `config` contains a computed value in place of the
-        given value or the default; empty in records of earlier versions.
+        given value or the default; empty if unknown.
       model, placement, batch: None if the run ended before they were known.
       startup_seconds: durations of import, build and first step.
       warmup_step_seconds, step_seconds: wall seconds of each warm-up step, and of each timed step.
