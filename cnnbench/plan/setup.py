@@ -68,6 +68,11 @@ class NumericsPlan:
             optimizer_spec=OPTIMIZERS.find(flags.optimizer),
         )
 
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of a value that a layer returns, in estimates of memory."""
+        return 4 if self.dtype == "float32" and not self.in_8_bits else 2
+
 
 # The devices and threads of a process.
 

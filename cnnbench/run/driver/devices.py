@@ -100,7 +100,7 @@ def _warn_of_code_and_devices(
     if devices.kind != "cpu":
         return
     # The instruction sets with fp16 arithmetic are avx512_fp16 and amx_fp16.
-    if plan.params.precision == "fp16" and "_fp16" not in str(facts.get("cpu_isa")):
+    if plan.numerics.dtype == "float16" and "_fp16" not in str(facts.get("cpu_isa")):
         output.messages.warning(
             "--precision=fp16 runs on a CPU without fp16 arithmetic; "
             "bf16 is about ten times faster there",

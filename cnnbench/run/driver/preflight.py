@@ -298,11 +298,10 @@ def estimate_job_memory(plan: RunPlan) -> int:
 
 
 def _activation_bytes(plan: RunPlan, training: bool) -> int:
-    width = 4 if plan.params.precision == "fp32" else 2
     return bytes_per_image(
         *(plan.network.model, plan.network.spec),
         training=training,
-        value_bytes=width,
+        value_bytes=plan.numerics.activation_bytes,
         recomputes=plan.recomputed_flops is not None,
     )
 
@@ -312,7 +311,7 @@ def _variable_bytes(plan: RunPlan, towers: int) -> int:
     size = sum(variable.bytes for variable in plan.network.spec.variables)
     copies = 1 if plan.place.mode.copies is Copies.ONE else towers
     # With 16-bit numbers, each 32-bit weight also has a 16-bit copy.
-    width = 1.0 if plan.params.precision == "fp32" else 1.5
+    width = 1.0 if plan.numerics.activation_bytes == 4 else 1.5
     if not plan.work.trains:
         return round(size * copies * width)
     slots = _slots_per_weight(plan)
