@@ -134,10 +134,11 @@ class TrainStep:
         if optimizer is not None:
             number = self._counter if self._counts_steps else None
             self._update = Updater(plan, manager, optimizer, self.loss_scale, host, number)
-        self._stop: tf.Variable | None = None
+        # This worker requests the end with this variable; empty if all towers are part of one step.
+        self._stop: list[tf.Variable] = []
         if manager.workers is not None:
             with tf.device(self._devices[0]):
-                self._stop = tf.Variable(0.0, trainable=False, name="stop")
+                self._stop.append(tf.Variable(0.0, trainable=False, name="stop"))
         self._keeps_batches = False
         self._batches: Any = None
         self.notices: list[str] = []
@@ -156,7 +157,8 @@ class TrainStep:
         self._earlier: TracedFunction | None = None
         if self._sums is not None:
             self._passes = [tf.constant(number, tf.int64) for number in range(self._pass)]
-            self._earlier = TracedFunction("a pass", self._build_earlier_pass, (_PASS, *signature))
+            build = partial(self._build_earlier_pass, self._sums)
+            self._earlier = TracedFunction("a pass", build, (_PASS, *signature))
         self.function = self._trace()
         self.graph: tf.Graph = self.function.concrete.graph
         self.doubt = doubtful_layer_notice(self._plan, self._devices[0], self.graph)
@@ -209,8 +211,8 @@ class TrainStep:
 
         The number is added to `StepResult.stop` of each worker.
         """
-        assert self._stop is not None
-        self._stop.assign(reason)
+        for stop in self._stop:
+            stop.assign(reason)
 
     def resume(self, global_step: int) -> None:
         """Sets the number of completed steps, which random draws and updates depend on."""
@@ -284,14 +286,13 @@ class TrainStep:
         def step(number: tf.Tensor) -> StepResult:
             first = number * passes
 
-            def add_earlier_pass(pass_number: tf.Tensor) -> None:
-                assert self._earlier is not None
-                self._earlier.concrete(
+            def add_pass(earlier: TracedFunction, pass_number: tf.Tensor) -> None:
+                earlier.concrete(
                     tf.cast(pass_number, tf.int64), *batches_of_pass(first + pass_number)
                 )
 
-            if passes > 1:
-                build_loop(passes - 1, add_earlier_pass, None)
+            if self._earlier is not None:
+                build_loop(passes - 1, partial(add_pass, self._earlier), None)
             result = self.function.concrete(rates[number], *batches_of_pass(first + passes - 1))
             return cast("StepResult", result)
 
@@ -311,9 +312,10 @@ class TrainStep:
         if self._update is None:
             losses = [tower.loss for tower in towers]
             totals = self._manager.sum_over_workers_in_step(sums)
-            return self._build_result(towers, totals, [], losses)
+            return self._build_result(towers, totals, losses)
         report = self._plan.params.loss_type_to_report == "total_loss"
         weight_losses = self._update.weight_losses() if report else []
+        l2_loss = partial(self._update.l2_loss, weight_losses) if weight_losses else None
         updates, skipped, totals = self._update(towers, factor, sums, rate, count_before)
         if self._sums is not None:
             updates = [*updates, *self._sums.clear(rate, updates)]
@@ -324,14 +326,15 @@ class TrainStep:
         if counter is not None:
             staleness = counter.increment(count_before, updates)
             updates.append(staleness)
-        result = self._build_result(towers, totals, weight_losses, updates)
+        result = self._build_result(towers, totals, updates, l2_loss)
         return result._replace(skipped=skipped, staleness=staleness)
 
-    def _build_earlier_pass(self, number: tf.Tensor, *batches: TowerBatch) -> None:
+    def _build_earlier_pass(
+        self, sums: PassAccumulator, number: tf.Tensor, *batches: TowerBatch
+    ) -> None:
         """Builds a pass before the last pass of a step, which only adds up its results."""
-        assert self._sums is not None
         last, self._pass = self._pass, number
-        self._sums.add(self._build_all_towers(batches, self.loss_scale.factor(), None))
+        sums.add(self._build_all_towers(batches, self.loss_scale.factor(), None))
         self._pass = last
 
     def _build_all_towers(
@@ -421,31 +424,28 @@ class TrainStep:
         columns += [[tower.metrics[name] for tower in towers] for name in towers[0].metrics]
         with tf.device(self._devices[0]), tf.name_scope("sums"):
             sums = [gradients.sum_tensors(column) for column in columns]
-            if self._stop is not None:
-                sums.append(tower_variable.read(self._stop))
-            return sums
+            return [*sums, *map(tower_variable.read, self._stop)]
 
     def _build_result(
         self,
         towers: Sequence[TowerResult],
         totals: Sequence[tf.Tensor],
-        weight_losses: Sequence[tf.Tensor],
         updates: Sequence[Any],
+        l2_loss: Callable[[], tf.Tensor] | None = None,
     ) -> StepResult:
         """Builds the means over all towers of the job, which depend on all `updates`.
 
-        `totals` are the sums of `_build_scalar_sums` over all workers.
+        `totals` are the sums of `_build_scalar_sums` over all workers. `l2_loss` builds the L2 loss
+        if the reported loss contains it.
         """
         with tf.device(self._devices[0]), tf.name_scope("means"):
-            sums, stop = list(totals), None
-            if self._stop is not None:
-                stop = sums.pop()
+            sums = list(totals)
+            stop = sums.pop() if self._stop else None
             count = self._manager.num_towers
             loss, *metrics = sums if count == 1 else [total / float(count) for total in sums]
         with tf.device(self._devices[0]), tf.name_scope("result"):
-            if weight_losses:
-                assert self._update is not None
-                loss = loss + self._update.l2_loss(weight_losses)
+            if l2_loss is not None:
+                loss = loss + l2_loss()
             with tf.control_dependencies(group_control_dependencies(updates, self._devices[0])):
                 by_name = dict(zip(towers[0].metrics, metrics, strict=True))
                 return StepResult(tf.identity(loss), by_name, stop=stop)
@@ -464,18 +464,18 @@ class CoordinatedStep(TrainStep):
     """
 
     _inputs: CoordinatedInput
+    _manager: StrategyVariableMgr
+    _updates_counter: UpdateCounter
     _counts_steps = False
 
     def _trace(self) -> TracedFunction:
         # TensorFlow's messages about lost workers are hidden, because cnnbench reports the losses.
         logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
-        assert isinstance(self._manager, StrategyVariableMgr)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
         return TracedFunction("the step", self._build_scheduled_update, (RATE,))
 
     def resume(self, global_step: int) -> None:
         """Sets the number of completed updates, which random draws depend on."""
-        assert self._updates_counter is not None
         self._updates_counter.resume(global_step)
 
     def __call__(self, *learning_rates: float) -> StepResult:
