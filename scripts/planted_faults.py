@@ -173,7 +173,7 @@ FAULTS = {
         "tests/run/driver/test_training.py",
     ),
     "ab and tune choose the steps of runs with a time limit": Fault(
-        "LENGTHS = frozenset(names_of_flags(FLAGS, RunPart.LENGTH))",
+        "LENGTHS = frozenset(names_of_flags(ACCEPTED.values(), RunPart.LENGTH))",
         'LENGTHS = frozenset({"num_batches", "num_epochs"})',
         "tests/campaigns/tune/test_bench.py",
     ),

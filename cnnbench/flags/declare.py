@@ -453,6 +453,19 @@ class FlagSpec:
         return self.kind.text(value) if self.kind.has(value) else str(value)
 
 
+def make_bound_flag(name: str, help: str, part: RunPart) -> FlagSpec:
+    """Creates a flag for a bound, a number above 0, that is not set by default."""
+    return FlagSpec(
+        name=name,
+        kind=numeric_kind(float, above=0),
+        optional=True,
+        default=None,
+        help=help,
+        above=0,
+        part=part,
+    )
+
+
 def redeclare_flag(group: type, name: str, **changes: Any) -> Any:
     """Declares a flag of another dataclass again, with changes to its default, limits or help."""
     (field,) = (field for field in dataclasses.fields(group) if field.name == name)

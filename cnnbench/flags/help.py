@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 from absl import flags as absl_flags
 
 from cnnbench.flags.declare import FlagSpec, specs_of
-from cnnbench.flags.groups.optimizer import OptimizerParams, added_flags
+from cnnbench.flags.groups.optimizer import OptimizerParams, added_constants
 from cnnbench.flags.groups.repeat import RepeatFlags
+from cnnbench.flags.groups.run import RunParams, added_endings
 from cnnbench.flags.params import ABSL, GROUPS, SPECS, ObsoleteParams
 
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
@@ -85,16 +86,20 @@ from tf_cnn_benchmarks.
 """
 
 
+_ADDED: Mapping[type, Callable[[], Mapping[str, FlagSpec]]] = {
+    RunParams: added_endings,
+    OptimizerParams: added_constants,
+}
+"""Functions that return the flags of a group that are no fields of its dataclass."""
+
+
 def flag_sections_of_run() -> tuple[Section, ...]:
     """Returns the flags of a run in sections with titles. Flags of loaded plug-ins are included,
     obsolete flags are not.
     """
     repeated = ("Repeated measurement", specs_of(RepeatFlags))
     return repeated, *(
-        (
-            title,
-            (*specs_of(group), *(added_flags().values() if group is OptimizerParams else ())),
-        )
+        (title, (*specs_of(group), *_ADDED.get(group, dict)().values()))
         for title, group in GROUPS
     )
 

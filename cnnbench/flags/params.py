@@ -27,17 +27,18 @@ from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.optimizer import (
     REGISTRIES,
     OptimizerParams,
-    added_flags,
+    added_constants,
     make_constant_flag,
 )
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.groups.run import RunParams
+from cnnbench.flags.groups.run import RunParams, added_endings
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.optimizers.clipping import CLIPPINGS
 from cnnbench.optimizers.registry import Constant
 from cnnbench.records.codec import encode
+from cnnbench.records.endings import ENDINGS
 
 # Job files still use obsolete and renamed flags of tf_cnn_benchmarks and its forks.
 
@@ -346,10 +347,10 @@ class Params(_Fields):  # type: ignore[misc]
         declaration.
 
         Constants that are no fields are included if the optimizer or the schedule in use has them,
-        and all bounds of clippings.
+        and all bounds of clippings and of the loop.
         """
         used = [table.get(getattr(self, owner)) for owner, table in REGISTRIES.items()]
-        names = {*CLIPPINGS, *(flag for spec in used if spec for flag in spec.flags)}
+        names = {*ENDINGS, *CLIPPINGS, *(flag for spec in used if spec for flag in spec.flags)}
         added = added_flags().keys() & names
         own = ((spec.name, getattr(self, spec.name)) for spec in FLAGS)
         return {
@@ -377,8 +378,7 @@ FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in spec
 
 
 class _FlagsAndConstants(Mapping[str, FlagSpec]):
-    """Mapping from names to flags: first the given flags, then those of further constants (see
-    `added_flags`).
+    """Mapping from names to flags: first the given flags, then `added_flags`.
     """
 
     def __init__(self, own: Iterable[FlagSpec]) -> None:
@@ -395,10 +395,17 @@ class _FlagsAndConstants(Mapping[str, FlagSpec]):
 
 
 SPECS: Mapping[str, FlagSpec] = _FlagsAndConstants(FLAGS)
-"""The flags in `FLAGS` and the flags of further constants, by name."""
+"""The flags in `FLAGS` and `added_flags`, by name."""
 
 ACCEPTED: Mapping[str, FlagSpec] = _FlagsAndConstants((*FLAGS, *OBSOLETE))
 """All flags that a run accepts, by name. Obsolete flags have no effect."""
+
+def added_flags() -> dict[str, FlagSpec]:
+    """Returns the flags that are no fields of `Params`, by name: flags that end the timed loop,
+    bounds of clippings, and constants of optimizers and schedules.
+    """
+    return added_endings() | added_constants()
+
 
 _CONSTANTS = "constants"
 _NAME = re.compile("[a-z][a-z0-9_]*")
@@ -415,7 +422,7 @@ def load_plugin_flags(values: Mapping[str, Any]) -> Mapping[str, FlagSpec]:
 
 
 def _changed_constants(params: Params) -> dict[str, float]:
-    """Reads the constants that are no fields, and leaves out those that have their defaults.
+    """Reads the values of `added_flags`, and leaves out those that are defaults.
     FlagError for an unknown constant.
     """
     if params.constants.keys() - added_flags().keys():

@@ -66,7 +66,7 @@ from cnnbench.records.run import RunRecord, Subject
 
 # Chooses the number of timed steps of a process.
 
-LENGTHS = frozenset(names_of_flags(FLAGS, RunPart.LENGTH))
+LENGTHS = frozenset(names_of_flags(ACCEPTED.values(), RunPart.LENGTH))
 """Flags that decide how many timed steps a run has."""
 
 

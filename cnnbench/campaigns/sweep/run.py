@@ -46,7 +46,7 @@ from cnnbench.campaigns.suite import (
 )
 from cnnbench.campaigns.sweep.plan import SweepItem, SweepPlan, ordered_items
 from cnnbench.flags.declare import RunPart, names_of_flags
-from cnnbench.flags.params import FLAGS
+from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.records.codec import encode
 from cnnbench.records.run import RunRecord, SweepPlace, add_subject
 
@@ -76,7 +76,9 @@ def record_file_name(label: str, case_key: str, repeat: int, timestamp: str) -> 
 
 
 _BATCH = names_of_flags(FLAGS, RunPart.BATCH)
-NOT_IN_TRIALS = names_of_flags(FLAGS, RunPart.LENGTH | RunPart.WARM_UP | RunPart.EVALUATIONS)
+NOT_IN_TRIALS = names_of_flags(
+    ACCEPTED.values(), RunPart.LENGTH | RunPart.WARM_UP | RunPart.EVALUATIONS
+)
 """Flags that are replaced or omitted in a process with few steps, such as a trial of a batch size.
 """
 

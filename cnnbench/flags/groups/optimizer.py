@@ -8,7 +8,15 @@ from functools import partial
 from typing import Any
 
 from cnnbench.base.rules import FlagRule, Severity, always, no_effect, refuse, refuse_with
-from cnnbench.flags.declare import FlagSpec, RunPart, flag, names_of_flags, numeric_kind, specs_of
+from cnnbench.flags.declare import (
+    FlagSpec,
+    RunPart,
+    flag,
+    make_bound_flag,
+    names_of_flags,
+    numeric_kind,
+    specs_of,
+)
 from cnnbench.flags.facts import RunFacts, needs_network, needs_training
 from cnnbench.flags.given import OrText
 from cnnbench.optimizers.clipping import CLIPPINGS
@@ -49,12 +57,16 @@ def _constant_help(constant: Constant, owner: str, users: str) -> str:
     return f"{constant.help} (--{owner}={users})."
 
 
-def added_flags() -> dict[str, FlagSpec]:
+def added_constants() -> dict[str, FlagSpec]:
     """Returns the flags that are no fields of `OptimizerParams`, by name: bounds of clippings, and
     constants of optimizers and schedules, of cnnbench and of loaded plug-ins.
     """
     fields = OptimizerParams.__dataclass_fields__
-    bounds = {name: _bound_flag(name) for name in CLIPPINGS if name not in fields}
+    bounds = {
+        name: make_bound_flag(name, clipping.help, RunPart.UPDATE)
+        for name, clipping in CLIPPINGS.items()
+        if name not in fields
+    }
     constants = {
         name: make_constant_flag(name, constant, owner, registry.users_text(name))
         for owner, registry in REGISTRIES.items()
@@ -62,19 +74,6 @@ def added_flags() -> dict[str, FlagSpec]:
         if name not in fields
     }
     return bounds | constants
-
-
-def _bound_flag(name: str) -> FlagSpec:
-    """Creates the flag that requests a way of clipping and sets its bound."""
-    return FlagSpec(
-        name=name,
-        kind=numeric_kind(float, above=0),
-        optional=True,
-        default=None,
-        help=CLIPPINGS[name].help,
-        above=0,
-        part=RunPart.UPDATE,
-    )
 
 
 def make_constant_flag(name: str, constant: Constant, owner: str, users: str) -> FlagSpec:
@@ -169,7 +168,7 @@ class OptimizerParams:
     )
 
     # Constants of optimizers and learning rate schedules that are arguments of `Params`. Other
-    # constants, and bounds of other clippings, have flags, too (`added_flags`).
+    # constants, and bounds of other clippings, have flags, too (`added_constants`).
     adam_beta1: float = _constant("adam_beta1")
     adam_beta2: float = _constant("adam_beta2")
     adam_epsilon: float = _constant("adam_epsilon")
@@ -238,8 +237,8 @@ def rules_of_constants() -> tuple[FlagRule[RunFacts], ...]:
         ),
         refuse(decaying, always, _explain_missing_flags),
         # Notices.
-        needs_network((*_UPDATING, *added_flags(), "ema_decay")),
-        needs_training((*_UPDATING, *added_flags())),
+        needs_network((*_UPDATING, *added_constants(), "ema_decay")),
+        needs_training((*_UPDATING, *added_constants())),
         *(
             FlagRule(
                 (flag,),

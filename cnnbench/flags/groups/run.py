@@ -19,7 +19,16 @@ from cnnbench.base.rules import (
 )
 from cnnbench.base.text import StopAt, parse_number
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag, names_of_flags, specs_of
+from cnnbench.flags.declare import (
+    Affects,
+    ComparedBy,
+    FlagSpec,
+    RunPart,
+    flag,
+    make_bound_flag,
+    names_of_flags,
+    specs_of,
+)
 from cnnbench.flags.facts import (
     FORWARD,
     RunFacts,
@@ -30,6 +39,7 @@ from cnnbench.flags.facts import (
     runs_only_forward,
 )
 from cnnbench.flags.given import Items, OrText
+from cnnbench.records.endings import ENDINGS
 from cnnbench.variable_mgr.modes import Copies, Reduction
 
 _FORM = "must be METRIC:VALUE, as in top_1:0.759 or loss:2.5"
@@ -209,13 +219,7 @@ class RunParams:
     num_epochs: float | None = _length(
         None, "Epochs to run instead of --num_batches, rounded up to whole steps.", above=0
     )
-    max_seconds: float | None = _length(
-        None,
-        "End the timed loop after the first step that ends at least N seconds after the start of "
-        "the loop. The time of evaluations is not included. The loop never makes more than "
-        "--num_batches steps. The exit code is 0.",
-        above=0,
-    )
+    max_seconds: float | None = _length(None, ENDINGS["max_seconds"].help, above=0)
     num_eval_batches: int | None = flag(
         None,
         "Steps of one evaluation. If not given, --num_batches is used.",
@@ -283,6 +287,15 @@ class RunParams:
         affects=Affects.NOTHING,
         part=RunPart.UPDATE,
     )
+
+
+def added_endings() -> dict[str, FlagSpec]:
+    """Returns the flags that end the timed loop and are no fields of `RunParams`, by name."""
+    return {
+        name: make_bound_flag(name, ending.help, RunPart.LENGTH)
+        for name, ending in ENDINGS.items()
+        if name not in RunParams.__dataclass_fields__
+    }
 
 
 EVAL_DURING_TRAINING = names_of_flags(specs_of(RunParams), RunPart.EVALUATIONS)

@@ -127,11 +127,10 @@ class Training:
         self._stopped_early = False
         # Position in ENDINGS (from 1) of the flag that ends the loop; 0 as long as no flag ends it.
         self._ending = 0
-        values = (getattr(run.plan.params, flag) for flag in ENDINGS)
         self._limits = [
-            (position, value, ended)
-            for position, (value, ended) in enumerate(zip(values, ENDINGS.values(), strict=True), 1)
-            if value is not None
+            (position, value, ending)
+            for position, (flag, ending) in enumerate(ENDINGS.items(), 1)
+            if (value := getattr(run.plan.params, flag)) is not None
         ]
 
     def run(self, steps: int) -> float | None:
@@ -400,7 +399,8 @@ class Training:
         if not self._limits or not self._steps:
             return 0
         loop = LoopProgress(self._timer.elapsed().wall, self._last.loss)
-        reached = (position for position, value, ended in self._limits if ended(value, loop))
+        limits = self._limits
+        reached = (position for position, value, end in limits if end.is_reached(value, loop))
         return next(reached, 0)
 
     def _is_pause_due(self, step: int) -> bool:
