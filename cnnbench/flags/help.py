@@ -99,8 +99,7 @@ def flag_sections_of_run() -> tuple[Section, ...]:
     """
     repeated = ("Repeated measurement", specs_of(RepeatFlags))
     return repeated, *(
-        (title, (*specs_of(group), *_ADDED.get(group, dict)().values()))
-        for title, group in GROUPS
+        (title, (*specs_of(group), *_ADDED.get(group, dict)().values())) for title, group in GROUPS
     )
 
 

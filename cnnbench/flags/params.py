@@ -378,8 +378,7 @@ FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in spec
 
 
 class _FlagsAndConstants(Mapping[str, FlagSpec]):
-    """Mapping from names to flags: first the given flags, then `added_flags`.
-    """
+    """Mapping from names to flags: first the given flags, then `added_flags`."""
 
     def __init__(self, own: Iterable[FlagSpec]) -> None:
         self._own = {spec.name: spec for spec in own}
@@ -399,6 +398,7 @@ SPECS: Mapping[str, FlagSpec] = _FlagsAndConstants(FLAGS)
 
 ACCEPTED: Mapping[str, FlagSpec] = _FlagsAndConstants((*FLAGS, *OBSOLETE))
 """All flags that a run accepts, by name. Obsolete flags have no effect."""
+
 
 def added_flags() -> dict[str, FlagSpec]:
     """Returns the flags that are no fields of `Params`, by name: flags that end the timed loop,

@@ -182,6 +182,7 @@ def plan_variable_update(
 
 # The placement of variables and the exchange of gradients in a run.
 
+
 @dataclass(frozen=True, kw_only=True)
 class GradientExchangePlan:
     """Where variables are placed, and how towers exchange gradients.
