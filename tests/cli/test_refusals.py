@@ -232,7 +232,7 @@ run CIFAR10 MULTI_WORKER ME --input_distribution=strategy \
     --auto_shard_policy=file | --auto_shard_policy
 run LIMITED --data_dir=cifar10 | --model
 run LIMITED --data_format=NCHW | --data_format
-run LIMITED --keras_layers=own --bn_stats=sync | --keras_layers
+run LIMITED REPLICATED --keras_layers=own --bn_stats=sync | --keras_layers
 run TINY --keras_layers=own | --keras_layers
 run TINY --aux_head | --aux_head
 run --model=ncf --print_training_accuracy | --print_training_accuracy
