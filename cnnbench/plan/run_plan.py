@@ -256,6 +256,11 @@ class RunPlan:
         """The flags of `config` as JSON values."""
         return {name: encode(value) for name, value in self.config.items()}
 
+    @staticmethod
+    def changed_flags(config: Mapping[str, Any]) -> dict[str, Any]:
+        """The flags of a record that identify the run and differ from their defaults."""
+        return changed_identity(config)
+
     def header_flags(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The flags to name in the header of the output: all flags of `config` (as in the record)
         that identify the run and differ from their defaults.

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from cnnbench.flags.params import Params
 from cnnbench.optimizers.clipping import CLIPPINGS
@@ -76,14 +77,17 @@ class NumericsPlan:
 
 # The devices and threads of a process.
 
+MachineFlags: TypeAlias = Params
+"""The flags by which TensorFlow is configured in one process (see `RunPlan.process_flags`)."""
 
-def gpu_numbers(flags: Params) -> tuple[int, ...]:
+
+def gpu_numbers(flags: MachineFlags) -> tuple[int, ...]:
     """Numbers of a run's GPUs, in order. With --gpus_per_card, numbers count logical GPUs."""
     named = [int(number) for number in flags.gpu_indices.split(",") if number]
     return tuple(named or range(flags.num_gpus))[: flags.num_gpus]
 
 
-def card_numbers(flags: Params) -> tuple[int, ...]:
+def card_numbers(flags: MachineFlags) -> tuple[int, ...]:
     """Numbers of the visible GPU cards that contain the logical GPUs of a run."""
     return tuple(dict.fromkeys(number // flags.gpus_per_card for number in gpu_numbers(flags)))
 

@@ -21,7 +21,6 @@ from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted
 from cnnbench.base.terminal import MessageWriter, ProgressLine, silence_warnings
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, close_inputs
 from cnnbench.errors import BenchmarkError, FlagError, OutOfMemoryError, UsageError
-from cnnbench.flags.params import changed_identity
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.checks import parse_silenced_conditions
@@ -340,7 +339,7 @@ class BenchmarkCNN:
         if status == "ok":
             self._warn_of(conditions)
         with delaying_interrupts():
-            flags = changed_identity(record.config)
+            flags = self.plan.changed_flags(record.config)
             self.output.files.write(record, lambda: [run_row(record, flags)])
             measurements.written = True
             measurements.publish_to_parent()

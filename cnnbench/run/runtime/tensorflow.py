@@ -25,7 +25,6 @@ from typing import Any, Literal, NamedTuple
 from cnnbench.base.job import Job
 from cnnbench.base.text import count_text
 from cnnbench.errors import BenchmarkError, FlagError, first_line
-from cnnbench.flags.params import Params
 from cnnbench.machine.cpu import (
     LIBRARY,
     MEASURED_KERNELS,
@@ -36,7 +35,7 @@ from cnnbench.machine.cpu import (
 from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.machine.gpu import least_free_gpu_memory, uses_tensor_float_32
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import card_numbers, gpu_numbers
+from cnnbench.plan.setup import MachineFlags, card_numbers, gpu_numbers
 from cnnbench.run.runtime import loading, supervisor
 from cnnbench.run.runtime.loading import load_tensorflow, untested_version_notices
 
@@ -71,7 +70,7 @@ class Devices(NamedTuple):
         return self.job.device
 
 
-def set_tensorflow_environment(flags: Params) -> tuple[str, ...]:
+def set_tensorflow_environment(flags: MachineFlags) -> tuple[str, ...]:
     """Sets environment variables that TensorFlow reads when it is imported, before its import.
 
     Variables that are already set keep their values. Returns warnings about variables that
@@ -115,7 +114,7 @@ def set_tensorflow_environment(flags: Params) -> tuple[str, ...]:
 _FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
 
 
-def choose_devices(flags: Params, job: Job | None = None) -> Devices:
+def choose_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     """Selects the devices that the flags request, without initialising them.
 
     FlagError if there are too few devices. Without `job`, the run has only this process.
@@ -143,7 +142,7 @@ def choose_devices(flags: Params, job: Job | None = None) -> Devices:
     )
 
 
-def configure_devices(flags: Params, job: Job | None = None) -> Devices:
+def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     """Selects devices (see `choose_devices`), and applies thread, compiler and device flags.
 
     Raises:
@@ -172,7 +171,7 @@ def configure_devices(flags: Params, job: Job | None = None) -> Devices:
 
 
 def register_plugin_import_hooks(
-    fork: Callable[[], None], flags: Params, find_run_plan: Callable[[], RunPlan | None]
+    fork: Callable[[], None], flags: MachineFlags, find_run_plan: Callable[[], RunPlan | None]
 ) -> None:
     """Prepares this process for plug-ins that use TensorFlow when they are loaded.
 
@@ -188,7 +187,7 @@ def register_plugin_import_hooks(
 
 @contextlib.contextmanager
 def _configuring_after_plugin_import(
-    flags: Params, find_run_plan: Callable[[], RunPlan | None]
+    flags: MachineFlags, find_run_plan: Callable[[], RunPlan | None]
 ) -> Iterator[None]:
     """A context around a plug-in's import of TensorFlow, which then configures the devices."""
     plan = find_run_plan()
@@ -199,7 +198,7 @@ def _configuring_after_plugin_import(
     configure_devices(flags, None if plan is None else plan.place.job)
 
 
-def start_server(flags: Params, job: Job) -> Any:
+def start_server(flags: MachineFlags, job: Job) -> Any:
     """Starts TensorFlow's server on the port of this task, with one device for each tower."""
     tf = load_tensorflow()
     chosen = choose_devices(flags)
@@ -295,7 +294,7 @@ def check_nchw_support(dtype: str) -> None:
         ) from None
 
 
-def _resolve_device_kind(flags: Params, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
+def _resolve_device_kind(flags: MachineFlags, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
     """Resolves --device to "cpu" or "gpu". Also returns notices for the user."""
     if flags.device == "cpu":
         return "cpu", ()
@@ -318,7 +317,7 @@ def _resolve_device_kind(flags: Params, visible_gpus: int) -> tuple[str, tuple[s
     return "gpu", ()
 
 
-def _memory_limits_by_card(flags: Params) -> dict[int, list[int]]:
+def _memory_limits_by_card(flags: MachineFlags) -> dict[int, list[int]]:
     """Returns the memory limits (MiB) of the run's logical GPUs, by card; empty for whole cards.
 
     These are shares of the whole memory, so processes on the same card get the same result. Raises
@@ -334,7 +333,7 @@ def _memory_limits_by_card(flags: Params) -> dict[int, list[int]]:
     return {card: [int(_DIVIDED * memory.total) >> 20] * used[card] for card in sorted(used)}
 
 
-def _set_threads(tf: Any, flags: Params, intra: int, inter: int) -> None:
+def _set_threads(tf: Any, flags: MachineFlags, intra: int, inter: int) -> None:
     pools = (
         ("num_intra_threads", "intra_op", intra, flags.num_intra_threads),
         ("num_inter_threads", "inter_op", inter, flags.num_inter_threads or None),
@@ -351,7 +350,7 @@ def _set_threads(tf: Any, flags: Params, intra: int, inter: int) -> None:
                 raise FlagError(flag, threads, reason) from None
 
 
-def _make_gpus_visible(tf: Any, flags: Params, gpus: Sequence[Any]) -> None:
+def _make_gpus_visible(tf: Any, flags: MachineFlags, gpus: Sequence[Any]) -> None:
     """Makes only `gpus` visible, and divides their memory as the flags request."""
     parts = _memory_limits_by_card(flags)
     try:
@@ -369,7 +368,7 @@ def _make_gpus_visible(tf: Any, flags: Params, gpus: Sequence[Any]) -> None:
             ) from None
 
 
-def choose_thread_counts(flags: Params, kind: str, cores: int) -> tuple[int, int]:
+def choose_thread_counts(flags: MachineFlags, kind: str, cores: int) -> tuple[int, int]:
     """Chooses sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
 
     On the CPU, TensorFlow's default is two pools with one thread per core, which all towers share.
@@ -387,7 +386,7 @@ def choose_thread_counts(flags: Params, kind: str, cores: int) -> tuple[int, int
     return 0 if intra is None else intra, inter
 
 
-def choose_input_threads(flags: Params, kind: str) -> int:
+def choose_input_threads(flags: MachineFlags, kind: str) -> int:
     """Chooses the number of threads in the input pipeline's own pool.
 
     0 means that the pipeline uses TensorFlow's pools. By default, the pipeline has its own pool: in

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cnnbench.data.coco import CROP_TRIES
-from cnnbench.flags.params import changed_identity
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.observers.observer import Observer
@@ -63,7 +62,7 @@ class MLPerfLog(Observer):
             "gradient_accumulation_steps": plan.params.gradient_accumulation_steps,
             **_mlperf_network_settings(plan),
             **_mlperf_optimizer_settings(plan),
-            "cnnbench_flags": changed_identity(config),
+            "cnnbench_flags": plan.changed_flags(config),
         }
         for key, value in settings.items():
             self._log_event(_POINT, key, value)
