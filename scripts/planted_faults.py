@@ -165,7 +165,7 @@ FAULTS = {
     "gradients are clipped by norm": Fault(
         "tf.clip_by_value(g, -bound, bound)",
         "tf.clip_by_norm(g, bound)",
-        "tests/run/step/test_clipping.py tests/run/step/test_sparse_gradients.py",
+        "tests/optimizers/test_clipping.py tests/run/step/test_sparse_gradients.py",
     ),
     "--max_seconds includes the warm-up": Fault(
         "if not self._limits or not self._steps:",
