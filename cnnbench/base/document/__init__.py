@@ -26,7 +26,9 @@ class TableCell:
 
     Attributes:
       value: sort key; if None, the text is the sort key.
-      tone: "good", "bad", "unsure" or "".
+      tone: "good", "bad", "unsure", "changed" (neither good nor bad) or "".
+      mark: a sign before the text, such as "-" for worse, which means the same as the tone. Markdown
+        shows a coloured circle instead.
       link: target URL of the text; "" for no link.
       kinds: CSS classes of the whole column: "number" (right-aligned), "code" (monospaced), "prose"
         (sentences, which need space), "steady" (never wrapped, such as times), "command" (whole,
@@ -38,6 +40,12 @@ class TableCell:
     tone: str = ""
     link: str = ""
     kinds: str = ""
+    mark: str = ""
+
+    @property
+    def marked_text(self) -> str:
+        """The text after its mark: "- slower"."""
+        return f"{self.mark} {self.text}" if self.mark else self.text
 
 
 Row: TypeAlias = Mapping[str, TableCell | str]
@@ -55,8 +63,8 @@ class Table:
     kinds (see `TableCell`), and a hint that is shown on hover.
 
     Attributes:
-      notes: for terminals, one text for each row, which is shown below it ("" for no text); or
-        empty.
+      notes: one text for each row ("" for no text), or empty. A terminal shows each text below its
+        row; the other formats show `remarks`.
       spare: titles of columns that are omitted in narrow terminals, in this order.
       has_head: whether the titles of the columns are shown in a terminal.
       indent: number of spaces before every line in a terminal.
@@ -71,6 +79,13 @@ class Table:
     spare: tuple[str, ...] = ()
     has_head: bool = True
     indent: int = 0
+
+    @property
+    def remarks(self) -> Items | None:
+        """The notes with the names of their rows, as a folded list; None if there are no notes."""
+        noted = zip(self.rows, self.notes, strict=True) if self.notes else ()
+        texts = tuple(f"{row[0].text}: {note}" for row, note in noted if note)
+        return Items(texts=texts, title="Why", folded=True) if texts else None
 
 
 @dataclass(frozen=True)
@@ -91,6 +106,48 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
+class Command:
+    """A command line, for copying. `name` says what it is for."""
+
+    kind: ClassVar[str] = "command"
+    text: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Items:
+    """A list of texts, such as notes.
+
+    If the list is folded, only its title is visible at first. A long list that is not folded shows
+    its first items; `about` says what the others are.
+    """
+
+    kind: ClassVar[str] = "list"
+    texts: tuple[str, ...]
+    title: str = ""
+    folded: bool = False
+    about: str = "items"
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """The items that are visible at first, unless the list is folded."""
+        return self.texts[:_MOST_REMARKS]
+
+    @property
+    def others(self) -> Items | None:
+        """The items after the `first` ones, as a folded list; None if there are none."""
+        texts = self.texts[_MOST_REMARKS:]
+        title = f"{len(texts)} more {self.about}"
+        return Items(texts=texts, title=title, folded=True) if texts else None
+
+
+_MOST_REMARKS = 3
+"""If there are more remarks of one kind, a section shows the first ones or only one, and how many
+there are.
+"""
+
+
+@dataclass(frozen=True)
 class ChartGroup:
     """Charts that are shown side by side and use the whole width. If `pairs` is true, each row
     contains two charts.
@@ -106,7 +163,7 @@ class ChartGroup:
         return 2 if self.pairs else {1: 1, 2: 2, 4: 2}.get(len(self.charts), 3)
 
 
-Block: TypeAlias = Table | Paragraph | ChartGroup
+Block: TypeAlias = Table | Paragraph | Command | Items | ChartGroup
 
 Content: TypeAlias = Block | str | Sequence[Chart] | None
 """Types of content in a section."""
@@ -132,7 +189,7 @@ class Section:
         """
         blocks: list[Block] = []
         for content in contents:
-            if isinstance(content, (Table, Paragraph, ChartGroup)):
+            if isinstance(content, (Table, Paragraph, Command, Items, ChartGroup)):
                 blocks.append(content)
             elif content:
                 blocks.append(
@@ -283,9 +340,6 @@ def _filled_cell(content: TableCell | str, missing: str) -> TableCell:
     cell = content if isinstance(content, TableCell) else TableCell(content)
     return cell if cell.text else replace(cell, text=missing)
 
-
-_MOST_REMARKS = 3
-"""If there are more remarks of one kind, a section shows their number and the first one."""
 
 
 def counted_remarks(texts: Sequence[str], about: str, tone: str = "") -> Iterator[Content]:

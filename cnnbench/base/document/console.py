@@ -1,19 +1,30 @@
-"""Writes sections, paragraphs and tables as text for a terminal. Colours only repeat what the words
-say.
+"""Writes sections, paragraphs, lists and tables as text for a terminal. Colours only repeat what
+the words say.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 
-from cnnbench.base.document import ChartGroup, Content, Paragraph, Section, Table, TableCell
+from cnnbench.base.document import (
+    ChartGroup,
+    Command,
+    Content,
+    Items,
+    Paragraph,
+    Section,
+    Table,
+    TableCell,
+)
 from cnnbench.base.terminal import fit_table, wrap_text
 from cnnbench.base.text import to_plain_line
 
 _COLOURS = {"good": "32", "bad": "31;1", "unsure": "33"}
-_NOTE = " " * 6
+_HANGING = 6
+_MOST_ITEMS = 100
+"""Maximum number of items of a list that are written."""
 _UNIT = re.compile(r", (?=\S+$)")
 """The comma before the unit in a column head. It is removed in terminals to save space."""
 
@@ -44,6 +55,10 @@ def sections_to_lines(
         for block in section.blocks:
             if isinstance(block, Table):
                 lines += _terminal_table_lines(block, colour, mark)
+            elif isinstance(block, Items):
+                lines += _list_lines(block, mark)
+            elif isinstance(block, Command):
+                lines.append(f"{mark}{to_plain_line(f'{block.name}: {block.text}')}")
             elif not isinstance(block, ChartGroup):
                 lines += _paragraph_lines(block, mark)
     return lines
@@ -56,29 +71,44 @@ def _paragraph_lines(block: Paragraph, mark: str) -> list[str]:
     return wrap_text(text, indent, mark + " " * (block.hanging or block.indent))
 
 
+def _list_lines(block: Items, mark: str) -> Iterator[str]:
+    if block.title:
+        yield mark + to_plain_line(block.title)
+    for text in block.texts[:_MOST_ITEMS]:
+        yield from wrap_text(to_plain_line(text), mark, mark + " " * _HANGING)
+    more = len(block.texts) - _MOST_ITEMS
+    if more > 0:
+        yield f"{mark}and {more} more {block.about}"
+
+
 def _terminal_table_lines(block: Table, colour: bool, mark: str) -> Iterator[str]:
     titles = [title for title, _, _ in block.columns]
     left = [at for at, (_, kinds, _) in enumerate(block.columns) if "number" not in kinds]
     spare = [titles.index(title) for title in block.spare if title in titles]
-    cells = [[to_plain_line(cell.text) for cell in row] for row in block.rows]
-    notes, signs = [*block.notes], [row[0] if colour else None for row in block.rows]
+    cells = [[to_plain_line(cell.marked_text) for cell in row] for row in block.rows]
+    notes, toned = [*block.notes], [_toned_cell(row) if colour else None for row in block.rows]
     if block.has_head:
         cells.insert(0, [_UNIT.sub(" ", to_plain_line(title)) for title in titles])
-        notes, signs = ["", *notes], [None, *signs]
+        notes, toned = ["", *notes], [None, *toned]
     indent = block.indent + len(mark)
     rows = fit_table(cells, left, spare, indent, has_head=block.has_head)
     if block.title:
         yield mark + to_plain_line(block.title)
-    for at, (lines, sign, note) in enumerate(zip_longest(rows, signs, notes)):
+    for at, (lines, cell, note) in enumerate(zip_longest(rows, toned, notes)):
         before = (mark if block.has_head and at == 0 else "").ljust(indent)
-        for line in _colour_lines(lines, sign) if sign else lines:
+        for line in _colour_lines(lines, cell) if cell else lines:
             yield before + line
-        yield from wrap_text(to_plain_line(note), _NOTE) if note else ()
+        yield from wrap_text(to_plain_line(note), " " * _HANGING) if note else ()
+
+
+def _toned_cell(row: Sequence[TableCell]) -> TableCell | None:
+    """Returns the first cell of a row that has a colour; None if there is none."""
+    return next((cell for cell in row if cell.tone in _COLOURS), None)
 
 
 def _colour_lines(lines: list[str], cell: TableCell) -> list[str]:
     """Colours the text of `cell` in a table row by the tone of the cell. `lines` are the printed
     lines of the row.
     """
-    code, text = _COLOURS.get(cell.tone), to_plain_line(cell.text)
-    return [lines[0].replace(text, f"\x1b[{code}m{text}\x1b[0m", 1), *lines[1:]] if code else lines
+    code, text = _COLOURS[cell.tone], to_plain_line(cell.marked_text)
+    return [lines[0].replace(text, f"\x1b[{code}m{text}\x1b[0m", 1), *lines[1:]]

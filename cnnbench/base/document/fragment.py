@@ -12,6 +12,8 @@ from cnnbench.base.document import (
     Answer,
     Block,
     ChartGroup,
+    Command,
+    Items,
     Paragraph,
     Report,
     Section,
@@ -62,7 +64,10 @@ def _block_lines(block: Block) -> list[str]:
         return []
     if isinstance(block, Paragraph):
         return [f"<p>{_text(block.text)}</p>"]
-    lines, title = _table_lines(block), _text(block.title)
+    if isinstance(block, Command):
+        return [f"<p>{_text(block.name)}: {_text(block.text)}</p>"]
+    title = _text(block.title)
+    lines = _list_lines(block) if isinstance(block, Items) else _table_lines(block)
     if block.folded:
         return _folded_lines(title, lines)
     return [f"<h5>{title}</h5>", *lines] if title else lines
@@ -78,11 +83,19 @@ def _table_lines(table: Table) -> list[str]:
         "".join(f"<td{align}>{_cell(cell)}</td>" for align, cell in zip(aligned, row, strict=True))
         for row in table.rows
     )
-    return ["<table>", f"<tr>{head}</tr>", *(f"<tr>{row}</tr>" for row in rows), "</table>"]
+    lines = ["<table>", f"<tr>{head}</tr>", *(f"<tr>{row}</tr>" for row in rows), "</table>"]
+    return lines if table.remarks is None else [*lines, *_block_lines(table.remarks)]
+
+
+def _list_lines(block: Items) -> list[str]:
+    texts = block.texts if block.folded else block.first
+    others = None if block.folded else block.others
+    lines = ["<ul>", *(f"<li>{_text(text)}</li>" for text in texts), "</ul>"]
+    return lines if others is None else [*lines, *_block_lines(others)]
 
 
 def _cell(cell: TableCell) -> str:
-    text = _text(cell.text)
+    text = _text(cell.marked_text)
     if not cell.link.startswith(_ADDRESSES):
         return text
     return f'<a href="{_text(cell.link)}" rel="noopener noreferrer">{text}</a>'

@@ -1,51 +1,193 @@
-"""Writes reports and tables as Markdown, without charts, and replaces tables in documents."""
+"""Writes reports as Markdown, without charts, and sections as a comment on GitHub."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from cnnbench.base.document import Block, ChartGroup, Report, Section, Table, TableCell
-from cnnbench.base.text import NONE, escape_markdown
+from cnnbench.base.document import (
+    Block,
+    ChartGroup,
+    Command,
+    Items,
+    Report,
+    Section,
+    Table,
+    TableCell,
+)
+from cnnbench.base.text import NONE, escape_markdown, markdown_code
 from cnnbench.errors import UsageError
 
-_MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
+_MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 ", "changed": "🔵 ", "": ""}
+_NO_TONE = "⚪ "
+"""Circle in cells that have a mark but no tone."""
+
+COMMENT_LIMIT = 60_000
+"""Maximum number of characters in a comment. GitHub accepts 65,536, and counts some of them
+twice.
+"""
+
+_LONGEST_CELL, _LONGEST_TEXT, _LONGEST_COMMAND = 200, 600, 2_000
+"""Maximum lengths of texts in a comment. A character may become an entity of six characters."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Lines that are separated from other lines by an empty line.
+
+    If there is too little room, lines of the body are replaced by `more`, in which {} is their
+    number.
+    """
+
+    head: tuple[str, ...]
+    body: tuple[str, ...] = ()
+    tail: tuple[str, ...] = ()
+    more: str = ""
+
+    @property
+    def text(self) -> str:
+        return "\n".join((*self.head, *self.body, *self.tail))
+
+    def with_room(self, room: int) -> _Part:
+        """Returns the part with a body of at most `room` characters, or only with `more`."""
+        if not self.body or _size(self.body) <= room:
+            return self
+        room -= _size((self.more,)) + len(str(len(self.body)))
+        count = 0
+        for line in self.body:
+            room -= _size((line,))
+            if room < 0:
+                break
+            count += 1
+        more = self.more.format(len(self.body) - count)
+        return replace(self, body=(*self.body[:count], more))
 
 
 def report_to_markdown(report: Report) -> str:
     """Writes a whole report as Markdown, without charts."""
-    lines = [f"# {escape_markdown(report.title)}", "", f"{escape_markdown(report.subtitle)}.", ""]
+    facts = []
     for answer in report.answers:
-        lines.append(
-            f"- {_MARKS.get(answer.tone, '')}{escape_markdown(answer.name)}: "
-            f"{escape_markdown(answer.text)}"
-        )
-        lines += [f"  - {escape_markdown(detail)}" for detail in answer.details]
-    lines += [
+        name, text = escape_markdown(answer.name), escape_markdown(answer.text)
+        facts.append(f"- {_MARKS[answer.tone]}{name}: {text}")
+        facts += [f"  - {escape_markdown(detail)}" for detail in answer.details]
+    facts += [
         f"- {escape_markdown(name)}: {escape_markdown(value)}" for name, value in report.highlights
     ]
+    parts = [
+        _Part((f"# {escape_markdown(report.title)}",)),
+        _Part((f"{escape_markdown(report.subtitle)}.",)),
+        *([_Part(tuple(facts))] if facts else []),
+    ]
     for section in report.sections:
-        written = list(_section_lines(section))
+        written = [*_Writer().section_parts(section, "##")]
         # A section that contains only charts is left out, because Markdown has no charts.
-        lines += ["", *written] if written[1:] else []
-    return "\n".join(lines) + "\n"
+        parts += written if written[1:] else []
+    return _joined(parts)
 
 
-def _section_lines(section: Section) -> Iterable[str]:
-    yield f"## {escape_markdown(section.title)}"
-    for block in section.blocks:
-        lines = _block_lines(block)
-        if lines:
-            yield ""
-            yield from lines
+def sections_to_comment(sections: Iterable[Section], title: str) -> str:
+    """Writes sections as a comment on GitHub, which has at most `COMMENT_LIMIT` characters.
+
+    GitHub shows folded parts after a click. Long texts are cut, and lines that do not fit are left
+    out, which the comment says.
+    """
+    parts = [_Part((f"### {escape_markdown(title)}",))]
+    for section in sections:
+        parts += _Writer(comment=True).section_parts(section, "####")
+    return _joined(_fitted(parts, COMMENT_LIMIT))
 
 
-def _block_lines(block: Block) -> list[str]:
-    if isinstance(block, Table):
-        title = [f"### {escape_markdown(block.title)}", ""] if block.title else []
-        return [*title, *table_to_markdown_lines(block)]
-    if isinstance(block, ChartGroup):
-        return []
-    return [f"{_MARKS.get(block.tone, '')}{escape_markdown(block.text)}"]
+def _joined(parts: Iterable[_Part]) -> str:
+    return "\n\n".join(part.text for part in parts) + "\n"
+
+
+def _fitted(parts: Sequence[_Part], limit: int) -> list[_Part]:
+    """Shortens the longest bodies until all parts have at most `limit` characters: all bodies have
+    equal shares of the room, and longer bodies use what shorter bodies leave.
+    """
+    fitted = [*parts]
+    room = limit - sum(_size((*part.head, *part.tail)) + 1 for part in parts)
+    by_size = sorted(range(len(parts)), key=lambda place: _size(parts[place].body))
+    for done, place in enumerate(by_size):
+        fitted[place] = parts[place].with_room(room // (len(parts) - done))
+        room -= _size(fitted[place].body)
+    return fitted
+
+
+def _size(lines: Iterable[str]) -> int:
+    return sum(len(line) + 1 for line in lines)
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Writes sections and blocks. In a comment, parts are folded, and long texts are cut."""
+
+    comment: bool = False
+
+    def section_parts(self, section: Section, level: str) -> Iterator[_Part]:
+        """Yields the title of a section, if it has one, and its blocks."""
+        title = self._text(section.title)
+        folded = self.comment and section.folded
+        if folded:
+            yield _Part((_summary(title),))
+        elif title:
+            yield _Part((f"{level} {title}",))
+        for block in section.blocks:
+            yield from self._block_parts(block)
+        if folded:
+            yield _Part(("</details>",))
+
+    def _block_parts(self, block: Block) -> Iterator[_Part]:
+        if isinstance(block, Table):
+            yield from self._table_parts(block)
+        elif isinstance(block, Items):
+            yield from self._list_parts(block)
+        elif isinstance(block, Command):
+            command = markdown_code(self._cut(block.text, _LONGEST_COMMAND))
+            yield _Part((f"{self._text(block.name)}: {command}",))
+        elif not isinstance(block, ChartGroup):
+            yield _Part((f"{_MARKS[block.tone]}{self._text(block.text)}",))
+
+    def _table_parts(self, block: Table) -> Iterator[_Part]:
+        head, rule, *rows = table_to_markdown_lines(block, self._cell_text)
+        more = markdown_row(["… {} more", *[""] * (len(block.columns) - 1)])
+        yield from self._titled(block, _Part((head, rule), tuple(rows), (), more))
+        if block.remarks is not None:
+            yield from self._list_parts(block.remarks)
+
+    def _list_parts(self, block: Items) -> Iterator[_Part]:
+        others = block.others if self.comment and not block.folded else None
+        texts = block.texts if others is None else block.first
+        lines = tuple(f"- {self._text(text)}" for text in texts)
+        yield from self._titled(block, _Part((), lines, (), f"- … and {{}} more {block.about}"))
+        if others is not None:
+            yield from self._list_parts(others)
+
+    def _titled(self, block: Table | Items, part: _Part) -> Iterator[_Part]:
+        """Yields a block with its title before it. In a comment, it may be folded."""
+        title = self._text(block.title)
+        if self.comment and block.folded:
+            yield replace(
+                part, head=(_summary(title), "", *part.head), tail=(*part.tail, "", "</details>")
+            )
+            return
+        if title:
+            yield _Part((f"{'####' if self.comment else '###'} {title}",))
+        yield part
+
+    def _cell_text(self, text: str) -> str:
+        return escape_markdown(self._cut(text, _LONGEST_CELL))
+
+    def _text(self, text: str) -> str:
+        return escape_markdown(self._cut(text, _LONGEST_TEXT))
+
+    def _cut(self, text: str, longest: int) -> str:
+        too_long = self.comment and len(text) > longest
+        return f"{text[: longest - 1]}…" if too_long else text
+
+
+def _summary(title: str) -> str:
+    return f"<details><summary>{title}</summary>"
 
 
 def table_to_markdown_lines(
@@ -71,7 +213,8 @@ def table_to_markdown_lines(
 
 
 def _markdown_cell(cell: TableCell, escape: Callable[[str], str]) -> str:
-    text = f"{_MARKS.get(cell.tone, '')}{NONE if cell.text == NONE else escape(cell.text)}"
+    mark = _MARKS[cell.tone] or (_NO_TONE if cell.mark else "")
+    text = f"{mark}{NONE if cell.text == NONE else escape(cell.text)}"
     return f"[{text}]({cell.link})" if cell.link else text
 
 
