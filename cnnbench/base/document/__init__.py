@@ -189,6 +189,8 @@ class Section:
         """
         blocks: list[Block] = []
         for content in contents:
+            if isinstance(content, Items) and not content.texts:
+                continue
             if isinstance(content, (Table, Paragraph, Command, Items, ChartGroup)):
                 blocks.append(content)
             elif content:
@@ -196,6 +198,11 @@ class Section:
                     Paragraph(content) if isinstance(content, str) else ChartGroup(tuple(content))
                 )
         return cls(key=key, title=title, blocks=tuple(blocks), folded=folded)
+
+    def without_commands(self) -> Section:
+        """Returns the section without the command lines that readers may copy."""
+        blocks = (block for block in self.blocks if not isinstance(block, Command))
+        return replace(self, blocks=tuple(blocks))
 
     @property
     def visible_when_folded(self) -> Paragraph | None:

@@ -3,7 +3,7 @@ ab` and reports. Does not import TensorFlow.
 
 `compare_records` returns a verdict for each configuration and metric, and an exit code. `Criteria`
 says by what. `judge` compares two lists of numbers, one number per process.
-`cnnbench.judge.report.renderers` writes a comparison as text.
+`cnnbench.judge.report.comparison` turns a comparison into blocks, and `renderers` writes them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.inference import looks_at
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import count_text
+from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import (
     Difference,
     MeasurementGroup,
@@ -41,11 +41,7 @@ from cnnbench.judge.compare.median_step import (
     median_step_change_and_slow_steps,
     slow_steps_and_median_change_text,
 )
-from cnnbench.judge.compare.notes import (
-    MOST_NAMED,
-    comparison_notes,
-    left_out_configuration_notes,
-)
+from cnnbench.judge.compare.notes import comparison_notes, left_out_configuration_notes
 from cnnbench.judge.compare.outcomes import (
     incomparable_outcome,
     incomplete_outcome,
@@ -303,9 +299,8 @@ def _result(case: Case, judgement: Judgement, prepared: _Prepared, rules: Rules)
     change, slow = median_step_change_and_slow_steps(samples, judgement.change, base, new, policy)
     disturbance = "" if judgement.needed is None else disturbance_text((*base, *new))
     steps = slow_steps_and_median_change_text(change, slow, ("BASE", "NEW"), samples.paired)
-    reason = "; ".join(filter(None, (judgement.reason, disturbance, steps)))
     return MetricResult(
-        judgement=replace(judgement, reason=reason, median_change=change),
+        judgement=replace(judgement.adding(disturbance, steps), median_change=change),
         samples=samples,
         policy=policy,
         slow=slow,
@@ -346,16 +341,15 @@ def _usable_aa_runs(
             refused.setdefault(reason, []).append(configuration_name(group.configuration))
     notes = []
     for reason, names in refused.items():
-        if len(names) > MOST_NAMED:
-            names = [f"{names[0]} and {len(names) - 1} more configurations"]
-        notes += [f"A/A runs of {name} cannot be used: {reason}" for name in names]
+        if len(names) > phrases.MOST_NAMED:
+            names = [phrases.several(names[0], len(names) - 1)]
+        notes += [phrases.unusable_spread(name, reason) for name in names]
     configurations = [
         group.configuration for group in base if group.configuration.kind not in CONTEXT
     ]
     missing = sum(configuration.key not in by_key for configuration in configurations)
     if aa and missing:
-        without = count_text(missing, "configuration", "configurations")
-        notes.append(f"no A/A spread for {without}: only the threshold is used")
+        notes.append(phrases.no_spread(missing))
     return by_key, notes
 
 
@@ -368,5 +362,5 @@ def _reason_to_exclude_aa_runs(
     runs = sum(record.status == "ok" for record in aa.records)
     least = criteria.policy.min_processes
     if runs < least:
-        return f"{count_text(runs, 'run', 'runs')}, at least {least} are needed"
+        return phrases.too_few_spread(runs, least)
     return None

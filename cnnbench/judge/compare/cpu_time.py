@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.inference import paired_shift
-from cnnbench.base.text import p_value
+from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.disturbance import mostly_disturbed, other_cpus_text
 from cnnbench.judge.compare.estimate import (
@@ -31,7 +31,6 @@ from cnnbench.judge.compare.estimate import (
     aa_spread_of_runs,
     change_magnitude,
     exceeds_limit,
-    magnitude_text,
 )
 from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Measurement, Policy
@@ -46,9 +45,6 @@ _FEWEST_TURNS = 4
 _SETTLED: Mapping[str, Any] = dict.fromkeys(("needed", "more", "at_least", "new_experiment"))
 _OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 _PASSES = (Verdict.SAME, Verdict.NOT_SLOWER, Verdict.NOT_FASTER)
-
-_WAITS = "its steps wait longer: for input, for each other, or with fewer threads at work"
-_SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 
 
 def half_of_alpha(policy: Policy) -> Policy:
@@ -141,37 +137,44 @@ def joint_judgement(
     like = "the same" if work is Verdict.SAME else work.word(CPU_TIME)
     cpu_change = (CPU_TIME, cpu_time.change, cpu_time.low, cpu_time.high)
     if speed in _OPPOSITE and work is _OPPOSITE[speed]:
-        why = _WAITS if speed is Verdict.SLOWER else _SPINS
         interval = (throughput.change, throughput.low, throughput.high)
-        amount = magnitude_text(THROUGHPUT, *interval)
-        reason = f"{amount}, but CPU time {magnitude_text(*cpu_change)}: {why}"
-        return replace(throughput, verdict=Verdict.INCONCLUSIVE, reason=reason, **_SETTLED)
+        reason = phrases.opposite_cpu_time(
+            phrases.size_text(THROUGHPUT, *interval),
+            phrases.size_text(*cpu_change),
+            slower=speed is Verdict.SLOWER,
+        )
+        undecided = {"verdict": Verdict.INCONCLUSIVE, "reason": reason, "note": None}
+        return replace(throughput, **undecided, **_SETTLED)
     if speed is Verdict.SLOWER and work in _PASSES:
-        return replace(throughput, reason=f"{throughput.reason}; CPU time is {like}: {_WAITS}")
+        return throughput.adding(phrases.waits(like, certain=True))
     if speed in _OPPOSITE or (speed in _PASSES and work not in _OPPOSITE):
         return throughput
-    others = other_cpus_text(runs) or "other machines use the CPUs"
+    others = other_cpus_text(runs) or phrases.OTHER_MACHINES
     if work in _OPPOSITE:
-        chance = f"p = {p_value(cpu_time.p_adjusted)}"
-        reason = f"CPU time {magnitude_text(*cpu_change)}, {chance}; {others}"
-        return replace(
-            throughput, verdict=work, reason=reason, decided_by=CPU_TIME.name, **_SETTLED
-        )
+        chance = phrases.chance(cpu_time.p_adjusted)
+        reason = phrases.by_cpu_time(phrases.size_text(*cpu_change), chance, others)
+        return _decided_by_cpu_time(throughput, work, reason, others)
     if work not in _PASSES:
         if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
             return throughput
         # CPU time needs fewer further pairs than throughput, so its number of pairs is recommended.
         sooner = {name: getattr(cpu_time, name) for name in _SETTLED}
-        return replace(throughput, reason=f"CPU time: {cpu_time.reason}", **sooner)
+        return replace(throughput, reason=phrases.of_cpu_time(cpu_time.reason), note=None, **sooner)
     direction = _apparent_direction(throughput, policy)
     if direction is None or direction in policy.questions:
-        reason = f"{throughput.reason}; CPU time is {like}: perhaps {_WAITS}"
-        return replace(throughput, reason=reason)
+        return throughput.adding(phrases.waits(like, certain=False))
     if direction and work is Verdict.SAME:
         # Throughput may have changed, but not in the direction that the user asks for.
         work = Verdict.NOT_SLOWER if direction == "faster" else Verdict.NOT_FASTER
-    reason = f"CPU time: {cpu_time.reason}; {others}"
-    return replace(throughput, verdict=work, reason=reason, decided_by=CPU_TIME.name, **_SETTLED)
+    reason = phrases.of_cpu_time(cpu_time.reason, others)
+    return _decided_by_cpu_time(throughput, work, reason, None)
+
+
+def _decided_by_cpu_time(
+    throughput: Judgement, verdict: Verdict, reason: str, note: str | None
+) -> Judgement:
+    of_cpu_time = {"verdict": verdict, "reason": reason, "note": note, "decided_by": CPU_TIME.name}
+    return replace(throughput, **of_cpu_time, **_SETTLED)
 
 
 def _apparent_direction(throughput: Judgement, policy: Policy) -> str | None:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from cnnbench.base.stats import median
-from cnnbench.base.text import count_text, percent
+from cnnbench.base.text import percent
+from cnnbench.judge.compare import phrases
 from cnnbench.judge.metrics import Measurement
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.run import RunRecord
@@ -32,17 +33,16 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
     names = dict.fromkeys(name for _, own in by_run for name in own)
     runs_by_name = {name: [record for record, own in by_run if name in own] for name in names}
     if not runs_by_name:
-        most = _disturbance_amount_text("load", checked) or "as far as they could be checked"
-        return f"none of {count_text(len(checked), 'run', 'runs')} was disturbed ({most})"
+        most = _disturbance_amount_text("load", checked) or phrases.NOT_CHECKED
+        return phrases.undisturbed(len(checked), most)
     disturbed = sum(bool(own) for _, own in by_run)
-    verb = "was" if disturbed == 1 else "were"
     causes = [
-        f"{CONDITIONS.get(name, name)} in {len(runs)}"
-        + (f" ({amount})" if (amount := _disturbance_amount_text(name, runs)) else "")
+        phrases.disturbance(
+            CONDITIONS.get(name, name), len(runs), _disturbance_amount_text(name, runs)
+        )
         for name, runs in sorted(runs_by_name.items(), key=lambda item: -len(item[1]))
     ]
-    runs = count_text(len(checked), "run", "runs")
-    return f"{disturbed} of {runs} {verb} disturbed: {', '.join(causes)}"
+    return phrases.disturbed(disturbed, len(checked), causes)
 
 
 def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
@@ -63,8 +63,7 @@ def other_cpus_text(measurements: Iterable[Measurement]) -> str:
         return ""
     facts = runs[-1].environment
     cpus = facts.get("usable_cpus") or facts.get("logical_cpus")
-    of = f" of {count_text(cpus, 'CPU', 'CPUs')}" if isinstance(cpus, int) else " CPUs"
-    return f"other programs use {typical:.1f}{of}"
+    return phrases.load(typical, cpus if isinstance(cpus, int) else None)
 
 
 def repeated_pairs_and_causes(measurements: Iterable[Measurement]) -> tuple[int, str]:
@@ -86,11 +85,10 @@ def repeated_pairs_and_causes(measurements: Iterable[Measurement]) -> tuple[int,
         return 0, ""
     counted = Counter(process for processes in lost.values() for process in processes)
     causes = [
-        f"a process of {side.upper()} was {how}" + (f" ({times} times)" if times > 1 else "")
+        phrases.lost_process(side.upper(), how, times)
         for (side, how), times in sorted(counted.items())
     ]
-    pairs = count_text(len(lost), "pair was", "pairs were")
-    return len(lost), f"{pairs} measured again: {', '.join(causes)}"
+    return len(lost), phrases.repeated_pairs(len(lost), causes)
 
 
 def _disturbance_ids(measurement: Measurement) -> Mapping[str, None]:
@@ -102,9 +100,9 @@ def _disturbance_ids(measurement: Measurement) -> Mapping[str, None]:
 
 def _disturbance_amount_text(name: str, runs: Sequence[RunRecord]) -> str:
     if name == "load" and (others := _condition_values("other_cpus", runs)):
-        return f"others kept at most {max(others):.2f} CPUs busy"
+        return phrases.most_load(max(others))
     if name == "steal" and (stolen := _condition_values("steal_fraction", runs)):
-        return f"at most {percent(max(stolen))}"
+        return phrases.most_stolen(percent(max(stolen)))
     return ""
 
 

@@ -1,5 +1,5 @@
 """Estimates the change of a metric between two samples, with its confidence interval and p-value,
-writes sentences about the change, and estimates how many processes a verdict needs.
+and how many processes a verdict needs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from cnnbench.base.inference import (
     pair_counts_to_try,
 )
 from cnnbench.base.stats import median
-from cnnbench.base.text import NONE, count_text, item_count, p_value
-from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Measurement, Policy
+from cnnbench.judge.metrics import THROUGHPUT, Measurement, Policy
 from cnnbench.records.codec import dataclass_from_sources
 from cnnbench.records.metric import Metric
 
@@ -399,167 +398,12 @@ def from_test_scale(shift: float, metric: Metric) -> float:
         return math.inf
 
 
-# Writes sentences about the size of a change, and about the reason for a verdict.
-
-
-def estimate_text(
-    metric: Metric, change: float | None, low: float | None, high: float | None
-) -> str:
-    """Returns text with a change and, if it is known, its confidence interval: "-0.9 % (-13.9 to
-    +15.6 %)".
-    """
-    if change is None:
-        return NONE
-    text = metric.change_text(change)
-    return text if low is None or high is None else f"{text} ({metric.range_text(low, high)})"
-
-
-def magnitude_text(
-    metric: Metric, change: float | None, low: float | None, high: float | None
-) -> str:
-    """Returns text with the size and the direction of a change, and its confidence interval: "13.2
-    % slower (10.1 to 16.0 %)".
-    """
-    assert change is not None
-    assert low is not None
-    assert high is not None
-    size = metric.change_text(abs(change), signed=False)
-    least, most = sorted((abs(low), abs(high)))
-    ends = metric.range_text(least, most, signed=False)
-    return f"{size} {_direction_word(change, metric)} ({ends})"
-
-
-def p_value_text(p: float | None, family: int) -> str:
-    """Returns text with a p-value and, if several configurations were tested, their number: "p =
-    0.012 over 5 configurations".
-    """
-    assert p is not None
-    return f"p = {p_value(p)}" + (f" over {family} configurations" if family > 1 else "")
-
-
-def limited_change_reason(statistics: SampleStatistics, verdict: Verdict) -> str:
-    """Returns the reason for the verdict "same", "not slower" or "not faster": text with the
-    confidence interval and with the margin, which is the largest change for this verdict.
-    """
-    assert statistics.low is not None
-    assert statistics.high is not None
-    metric = statistics.metric
-    margin = metric.change_text(statistics.margin, signed=False)
-    interval = f"the change is {metric.range_text(statistics.low, statistics.high)}"
-    if verdict is Verdict.SAME:
-        return f"{interval}, less than {margin}"
-    direction = metric.worse if verdict is Verdict.NOT_SLOWER else metric.better
-    return f"{interval}, less than {margin} {direction}"
-
-
-def undecided_reason(statistics: SampleStatistics) -> str:
-    """Returns the reason why a confidence interval does not exclude a change for the worse."""
-    metric = statistics.metric
-    floor = metric.change_text(statistics.floor, signed=False)
-    word = _direction_word(statistics.change, metric)
-    if statistics.interval_exceeds_floor:
-        return f"{word} by more than {floor}, but not certainly so"
-    if statistics.floor > statistics.margin and statistics.excludes_no_change:
-        return f"{word}, but perhaps within the A/A spread of {floor}"
-    return open_question_text(metric, statistics.margin)
-
-
-def open_question_text(metric: Metric, margin: float) -> str:
-    """Returns text that says that the change may exceed `margin`."""
-    return f"the threshold of {metric.change_text(margin, signed=False)} may be exceeded"
-
-
 def is_too_many_further_runs(more: int, paired: bool) -> bool:
     """Whether `more` further pairs (or processes in each of BASE and NEW) are too many to
     recommend.
     """
     return more > (MOST_PAIRS if paired else MOST_PROCESSES)
 
-
-def further_runs_text(
-    statistics: SampleStatistics, needed_runs: int | None, more: int | None
-) -> str:
-    """Returns text with the variation between pairs (or processes), and with the number of further
-    pairs (or processes) that a verdict needs; "" if one of these numbers is unknown.
-    """
-    metric = statistics.metric
-    if needed_runs is None or more is None or statistics.scatter is None:
-        return ""
-    name = "pairs" if statistics.paired else "processes"
-    of = metric_words(metric) if statistics.policy.split < 1 else ""
-    text = f"; {name} differ by {scatter_text(statistics.scatter, metric, of)}"
-    begins = statistics.plan is not None and statistics.plan.is_new_experiment
-    if is_too_many_further_runs(more, statistics.paired or begins):
-        return f"{text}: more {name} will not help"
-    if begins:
-        return f"{text}: a new experiment of {needed_runs} pairs settles it"
-    singular, plural = (
-        ("pair", "pairs") if statistics.paired else ("process per side", "processes per side")
-    )
-    return (
-        f"{text}: about {count_text(more, f'more {singular} settles', f'more {plural} settle')} it"
-    )
-
-
-def metric_words(metric: Metric) -> str:
-    """Returns the words for a metric in sentences: its name, but "CPU time" for `cpu_time`."""
-    return "CPU time" if metric is CPU_TIME else metric.name
-
-
-def scatter_text(scatter: float, metric: Metric, of: str = "") -> str:
-    """Returns text with the variation of a metric between pairs or processes: "4.7 %".
-
-    If two metrics of the same runs are judged, `of` is the words for the metric: "4.7 % in CPU
-    time".
-    """
-    text = metric.change_text(from_test_scale(scatter, metric), signed=False)
-    return f"{text} in {of}" if of else text
-
-
-def minimum_processes_text(samples: Samples, number: int) -> str:
-    """Returns text with the minimum number of pairs (or processes in each of BASE and NEW) for a
-    verdict: "at least 6 pairs".
-    """
-    if samples.plan is not None and samples.plan.is_new_experiment:
-        return f"a new experiment of at least {number} pairs"
-    return f"at least {number} {'pairs' if samples.paired else 'on each side'}"
-
-
-def too_few_values_text(statistics: SampleStatistics, needed_runs: int, size: float | None) -> str:
-    """Returns text that says that there are too few values to prove a change, and that
-    `needed_runs` pairs (or processes) could prove a change of size `size`.
-    """
-    processes = count_text(statistics.new, "process", "processes")
-    text = f"{item_count(statistics.base)} against {processes}"
-    if statistics.paired:
-        text = count_text(statistics.base, "pair", "pairs")
-    among = f" in only one of {statistics.family} configurations" if statistics.family > 1 else ""
-    verb = "is" if text == "1 pair" else "are"
-    text += f" {verb} too few to prove a change{among}, of whatever size"
-    if statistics.plan is not None and statistics.plan.is_new_experiment:
-        text += f"; a new experiment of {needed_runs} pairs could prove one"
-    else:
-        text += (
-            f"; {needed_runs} {'pairs' if statistics.paired else 'on each side'} could prove one"
-        )
-    return (
-        text if size is None else f"{text} of {statistics.metric.change_text(size, signed=False)}"
-    )
-
-
-def median_disagreement_text(statistics: SampleStatistics, medians_change: float | None) -> str:
-    """Returns text that explains why the estimated change and the change of the medians have
-    opposite signs; "" if `medians_change` is None.
-    """
-    if medians_change is None:
-        return ""
-    of = "within pairs" if statistics.paired else "between processes of BASE and NEW"
-    text = statistics.metric.change_text(medians_change)
-    return f" (the change is the median {of}, Hodges-Lehmann; the two medians differ by {text})"
-
-
-def _direction_word(change: float, metric: Metric) -> str:
-    return metric.better if (change > 0) == metric.higher_is_better else metric.worse
 
 
 # Estimates the number of further pairs or processes that an inconclusive comparison needs.

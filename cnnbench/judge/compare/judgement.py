@@ -33,19 +33,20 @@ from typing import Any
 
 from cnnbench.base import inference
 from cnnbench.base.stats import group_by, median
-from cnnbench.base.text import count_text, item_count
-from cnnbench.judge.compare import estimate
+from cnnbench.base.text import item_count, number
+from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.estimate import (
     Samples,
     SampleStatistics,
     Verdict,
     compute_sample_statistics,
     detectable_change,
+    is_too_many_further_runs,
     is_usable,
     processes_for_verdict,
 )
 from cnnbench.judge.metrics import THROUGHPUT, Policy
-from cnnbench.records.codec import ABSENT, OPTIONAL, dataclass_from_sources
+from cnnbench.records.codec import ABSENT, HIDDEN, OPTIONAL, dataclass_from_sources
 from cnnbench.records.metric import Metric
 
 _DEFAULT = Policy()
@@ -93,6 +94,8 @@ class Judgement:
         from the change of the throughput by more than the threshold; otherwise None.
       decided_by: name of another metric of the same runs that decided the verdict, such as CPU time
         on disturbed machines; None if the metric itself decided.
+      note: what the reason says in addition to the verdict and the numbers, for tables that show
+        these; None for the whole reason.
     """
 
     verdict: Verdict
@@ -119,6 +122,13 @@ class Judgement:
     margin: float | None = field(default=None, metadata=OPTIONAL)
     family: int | None = field(default=None, metadata=OPTIONAL)
     medians_change: float | None = field(default=None, metadata=ABSENT)
+    note: str | None = field(default=None, metadata=HIDDEN)
+
+    def adding(self, *texts: str) -> Judgement:
+        """Returns the judgement with further texts in its reason and its note; "" adds nothing."""
+        reason = "; ".join(filter(None, (self.reason, *texts)))
+        note = None if self.note is None else "; ".join(filter(None, (self.note, *texts)))
+        return replace(self, reason=reason, note=note)
 
 
 @dataclass(frozen=True)
@@ -273,12 +283,12 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     for side, values in sides:
         bad = [value for value in values if not is_usable(value, samples.metric)]
         if bad:
-            of = f"{len(bad)} of {count_text(len(values), 'value', 'values')} of {name}"
-            reason = f"{of} in {side} cannot be used, the first is {bad[0]:.4g}"
+            first = number(bad[0])
+            reason = phrases.unusable_values(len(bad), len(values), name, side, first)
             return Judgement(verdict=Verdict.FAILED, reason=reason, noise=samples.noise)
     fewest, side = min((item_count(values), side) for side, values in sides)
     if not fewest:
-        reason = f"{side} has no value of {name}"
+        reason = phrases.no_values(side, name)
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=samples.noise)
     if fewest >= policy.min_processes and not (
         samples.paired and len(samples.base) != len(samples.new)
@@ -289,9 +299,8 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     statistics = compute_sample_statistics(unpaired, policy.replace(split=1.0))
     if fewest >= policy.min_processes:
         judgement = _judgement_without_reason(statistics, Verdict.INCONCLUSIVE, p=None)
-        base = count_text(samples.base, "value", "values")
-        sizes = f"{base} in BASE and {item_count(samples.new)} in NEW"
-        return _add_reason(statistics, judgement, f"{sizes} make no pairs")
+        reason = phrases.no_pairs(item_count(samples.base), item_count(samples.new))
+        return _with_reason(statistics, judgement, reason)
     least = _least_runs(samples, policy, 1 / family)
     needs = {
         "at_least": least,
@@ -300,9 +309,9 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     }
     judgement = _judgement_without_reason(statistics, Verdict.INCONCLUSIVE, p=None, **needs)
     assert judgement.verdict_needs is not None
-    needed = estimate.minimum_processes_text(samples, judgement.verdict_needs)
-    few = f"{count_text(fewest, 'process', 'processes')} in {side}; a verdict needs {needed}"
-    return _add_reason(statistics, judgement, few)
+    begins = bool(judgement.new_experiment)
+    needed = phrases.fewest_runs(judgement.verdict_needs, samples.paired, begins)
+    return _with_reason(statistics, judgement, phrases.too_few_to_test(fewest, side, needed))
 
 
 def _known_judgement(case: Case, verdict: Verdict, reason: str, family: int) -> Judgement:
@@ -363,7 +372,7 @@ def _judge_statistics(statistics: SampleStatistics, p: float, is_significant: bo
     judgement = _judgement_without_reason(
         statistics, verdict, p=statistics.p, p_adjusted=p, **values
     )
-    return _add_reason(statistics, judgement, _verdict_reason(statistics, judgement))
+    return _with_reason(statistics, judgement, *_verdict_reason(statistics, judgement))
 
 
 def _verdict(statistics: SampleStatistics, is_significant: bool) -> Verdict:
@@ -387,23 +396,71 @@ def _verdict(statistics: SampleStatistics, is_significant: bool) -> Verdict:
     return Verdict.INCONCLUSIVE
 
 
-def _verdict_reason(statistics: SampleStatistics, judgement: Judgement) -> str:
-    """Returns the reason for a test's verdict."""
-    chance = estimate.p_value_text(judgement.p_adjusted, statistics.family)
-    interval = (statistics.metric, statistics.change, statistics.low, statistics.high)
-    if judgement.verdict in (Verdict.FASTER, Verdict.SLOWER):
-        return f"{estimate.magnitude_text(*interval)}, {chance}"
-    if judgement.verdict is not Verdict.INCONCLUSIVE:
-        return estimate.limited_change_reason(statistics, judgement.verdict)
+def _verdict_reason(
+    statistics: SampleStatistics, judgement: Judgement
+) -> tuple[str, str | None]:
+    """Returns the reason for a test's verdict, and its note (see `Judgement`)."""
+    metric, verdict = statistics.metric, judgement.verdict
+    change = phrases.known_change(metric, statistics.change, statistics.low, statistics.high)
+    chance = phrases.chance(judgement.p_adjusted, statistics.family)
+    if verdict in (Verdict.FASTER, Verdict.SLOWER):
+        return phrases.tested(change, chance), ""
+    if verdict is not Verdict.INCONCLUSIVE:
+        return _limit_reason(statistics, verdict), "" if verdict is Verdict.SAME else None
     if judgement.at_least is not None:
-        return estimate.too_few_values_text(
-            statistics, judgement.at_least, judgement.provable_change
-        )
-    why = estimate.undecided_reason(statistics) + estimate.further_runs_text(
-        statistics, judgement.needed, judgement.more
+        return _too_few_reason(statistics, judgement, judgement.at_least), None
+    why = "; ".join(filter(None, (_open_question(statistics), _further_runs(statistics, judgement))))
+    return phrases.tested_without_verdict(change, chance, why), why
+
+
+def _limit_reason(statistics: SampleStatistics, verdict: Verdict) -> str:
+    """Returns the reason for the verdict "same", "not slower" or "not faster"."""
+    metric, low, high = statistics.metric, statistics.low, statistics.high
+    assert low is not None
+    assert high is not None
+    words = {Verdict.NOT_SLOWER: metric.worse, Verdict.NOT_FASTER: metric.better}
+    margin = metric.change_text(statistics.margin, signed=False)
+    return phrases.within_margin(metric.range_text(low, high), margin, words.get(verdict, ""))
+
+
+def _too_few_reason(statistics: SampleStatistics, judgement: Judgement, least: int) -> str:
+    size, begins = judgement.provable_change, bool(judgement.new_experiment)
+    return phrases.too_few(
+        item_count(statistics.base),
+        item_count(statistics.new),
+        statistics.paired,
+        statistics.family,
+        phrases.needed_runs(least, statistics.paired, begins),
+        None if size is None else statistics.metric.change_text(size, signed=False),
     )
-    known = estimate.estimate_text if not statistics.excludes_no_change else estimate.magnitude_text
-    return f"{known(*interval)}, {chance}: {why}"
+
+
+def _open_question(statistics: SampleStatistics) -> str:
+    """Returns text that says why a confidence interval does not exclude a relevant change."""
+    metric = statistics.metric
+    floor = metric.change_text(statistics.floor, signed=False)
+    word = phrases.direction(metric, statistics.change)
+    if statistics.interval_exceeds_floor:
+        return phrases.uncertain_change(word, floor)
+    if statistics.floor > statistics.margin and statistics.excludes_no_change:
+        return phrases.perhaps_spread(word, floor)
+    return phrases.open_question(metric.change_text(statistics.margin, signed=False))
+
+
+def _further_runs(statistics: SampleStatistics, judgement: Judgement) -> str:
+    """Returns text with the variation between pairs (or processes), and with the number of further
+    pairs (or processes) that a verdict needs; "" if one of these numbers is unknown.
+    """
+    needed, more, scatter = judgement.needed, judgement.more, statistics.scatter
+    if needed is None or more is None or scatter is None:
+        return ""
+    paired, begins = statistics.paired, bool(judgement.new_experiment)
+    text = phrases.scatter_text(scatter, statistics.metric, statistics.policy.split < 1)
+    if is_too_many_further_runs(more, paired or begins):
+        return phrases.too_noisy(text, paired)
+    if begins:
+        return phrases.new_experiment_settles(text, paired, needed)
+    return phrases.more_runs_settle(text, paired, more)
 
 
 def _judgement_without_reason(
@@ -430,6 +487,16 @@ def _judgement_without_reason(
     return dataclass_from_sources(Judgement, statistics, **own, **tested)
 
 
-def _add_reason(statistics: SampleStatistics, judgement: Judgement, reason: str) -> Judgement:
-    reason += estimate.median_disagreement_text(statistics, judgement.medians_change)
-    return replace(judgement, reason=reason)
+def _with_reason(
+    statistics: SampleStatistics, judgement: Judgement, reason: str, note: str | None = None
+) -> Judgement:
+    """Returns a judgement with a reason and a note (see `Judgement`), to which it adds why the
+    change and the medians may seem to disagree.
+    """
+    change = judgement.medians_change
+    if change is not None:
+        text = statistics.metric.change_text(change)
+        opposite = phrases.opposite_medians(text, statistics.paired)
+        reason = f"{reason} ({opposite})"
+        note = None if note is None else "; ".join(filter(None, (note, opposite)))
+    return replace(judgement, reason=reason, note=note)

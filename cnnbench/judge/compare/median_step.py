@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from cnnbench.base.slow_steps import slow_step_cost_increase
 from cnnbench.base.stats import median
+from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.estimate import (
     Samples,
     change_magnitude,
@@ -33,9 +34,8 @@ def slow_steps_and_median_change_text(
     """
     if change is None:
         return ""
-    parts = [f"in {name} {text}" for name, text in zip(names, slow, strict=True) if text]
-    which = "paired change" if paired else "change"
-    return "; ".join([*parts, f"{which} at the median step {THROUGHPUT.change_text(change)}"])
+    parts = [phrases.slow_steps(*side) for side in zip(names, slow, strict=True) if side[1]]
+    return "; ".join([*parts, phrases.median_step(THROUGHPUT.change_text(change), paired)])
 
 
 def median_step_change_and_slow_steps(

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 
 from cnnbench.base.stats import group_by
-from cnnbench.base.text import count_text, first_few
+from cnnbench.base.text import count_text
+from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import imported_records_note
 from cnnbench.judge.compare.criteria import acceptance_of
@@ -23,10 +24,6 @@ from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.metric import METRICS
 from cnnbench.records.run import RunRecord
 
-MOST_NAMED = 5
-"""Maximum number of configurations with the same reason that notes list individually."""
-
-
 def left_out_configuration_notes(
     sides: Iterable[Sequence[MeasurementGroup]], names: Collection[str]
 ) -> list[str]:
@@ -37,9 +34,9 @@ def left_out_configuration_notes(
         (group.configuration.kind, group.configuration.key) for side in sides for group in side
     )
     return [
-        f"{count_text(len(left_out), 'configuration', 'configurations')} of {KINDS[kind][1]} left "
-        "out: "
-        f"they have no {' or '.join(name for name in METRICS if name in names)}"
+        phrases.without_metrics(
+            len(left_out), KINDS[kind][1], [name for name in METRICS if name in names]
+        )
         for kind, left_out in group_by(keys, itemgetter(0)).items()
         if kind not in CONTEXT and not metrics_to_judge(names, {kind})
     ]
@@ -70,14 +67,12 @@ def comparison_notes(
     yield from aa_notes
     for entry, left_out in zip(entries, unpaired, strict=True):
         if left_out:
-            runs = count_text(left_out, "run", "runs")
-            yield f"{entry.name}: {runs} left out, without a partner"
+            yield phrases.unpaired(entry.name, left_out)
     for entry in entries:
         for side, records in (("BASE", entry.base), ("NEW", entry.new)):
             trained = (record for record in records if isinstance(record, RunRecord))
             if diverged := sum(not all(map(math.isfinite, run.losses)) for run in trained):
-                runs = count_text(len(records), "run", "runs")
-                yield f"{entry.name}: losses of {diverged} of {runs} in {side} are not finite"
+                yield phrases.infinite_losses(entry.name, diverged, len(records), side)
     yield from _rule_notes(rules, entries)
 
 
@@ -95,7 +90,7 @@ def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterato
             if bad:
                 what = ", ".join(f"{number} {status}" for status, number in bad.items())
                 number = f"{bad.total()} of {count_text(len(statuses), *nouns)}"
-                yield f"left out of medians and values: {number} in {side.upper()} ({what})"
+                yield phrases.left_out(number, side.upper(), what)
 
 
 def _interrupted_all_reduce_notes(
@@ -107,9 +102,7 @@ def _interrupted_all_reduce_notes(
     for name, records in zip(("BASE", "NEW"), sides, strict=True):
         reduced = [record for record in records if not isinstance(record, RunRecord)]
         if stopped := sum(record.status == "interrupted" for record in reduced):
-            of = count_text(len(reduced), "all-reduce measurement", "all-reduce measurements")
-            verb = "was" if stopped == 1 else "were"
-            yield f"{stopped} of {of} in {name} {verb} interrupted: rows not reached are missing"
+            yield phrases.interrupted_reductions(stopped, len(reduced), name)
 
 
 def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
@@ -119,20 +112,17 @@ def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Itera
     for place in range(1, len(rules.rules) + 1):
         title = rules.title(place)
         names = [entry.name for entry in entries if entry.rule == title]
-        what = "fits no configuration"
-        if names:
-            shown = first_few(names, MOST_NAMED)
-            what = f"applies to {shown}: {rules.rules[place - 1].effects()}"
-        yield f"{rules.short_source}, digest {rules.digest}: {title} {what}"
+        effects = rules.rules[place - 1].effects()
+        yield phrases.applied_rule(rules.short_source, rules.digest, title, names, effects)
     for entry in entries:
         for result in entry.results:
             if (acceptance := result.accepted) is not None:
-                when = "was accepted" if acceptance.has_ended else "is accepted"
-                text = f"{entry.name}: {result.word} of {result.metric.name}"
-                yield f"{text} {when} by {acceptance.source_text}"
+                source, ended = acceptance.source_text, acceptance.has_ended
+                yield phrases.accepted_result(
+                    entry.name, result.word, result.metric.name, source, ended
+                )
             elif (acceptance := _acceptance_by_message(entry, result, rules)) is not None:
-                text = f"{acceptance.source_text} accepts this only if rules contain "
-                yield f"{entry.name}: {text}accept_by_message = true"
+                yield phrases.would_accept(entry.name, acceptance.source_text)
     if text := rules.unknown_commits_text():
         yield text
 

@@ -10,7 +10,8 @@ from statistics import fmean
 from typing import TypeAlias
 
 from cnnbench.base.stats import median
-from cnnbench.base.text import alternatives, billions, count_text, first_few, integer, percent
+from cnnbench.base.text import alternatives, billions, first_few, integer, percent
+from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import Difference, MeasurementGroup
 from cnnbench.judge.compare.configuration import MODEL_SIZE, WORK
 from cnnbench.judge.compare.estimate import Verdict
@@ -25,12 +26,6 @@ _FACTS_NAMED = 3
 Outcome: TypeAlias = tuple[Verdict, str]
 """A verdict that needs no statistical test, and the reason for it."""
 
-_MISTIMED = (
-    "step times that alternate between those of two steps and none, as earlier versions of "
-    "cnnbench mis-timed steps on GPUs; measure again"
-)
-
-
 def missing_metric_outcome(
     base: MeasurementGroup, new: MeasurementGroup, metric: Metric, is_requested: bool
 ) -> Outcome | None:
@@ -40,15 +35,13 @@ def missing_metric_outcome(
     for side, group in (("BASE", base), ("NEW", new)):
         if missing := sum(metric.value(record) is None for record in group.successful):
             verdict = Verdict.NOT_MEASURED if is_requested else Verdict.INCONCLUSIVE
-            return (
-                verdict,
-                f"{_share_of_runs_text(missing, side, group)} did not measure {metric.name}",
-            )
+            runs = _share_of_runs_text(missing, side, group)
+            return verdict, phrases.not_measured(runs, metric.name)
     return None
 
 
 def _share_of_runs_text(number: int, side: str, group: MeasurementGroup) -> str:
-    return f"{number} of {count_text(len(group.records), 'run', 'runs')} in {side}"
+    return phrases.share_of_runs(number, len(group.records), side)
 
 
 def incomparable_outcome(
@@ -60,7 +53,7 @@ def incomparable_outcome(
     sides = (("BASE", base), ("NEW", new))
     if not (base.records and new.records):
         absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
-        return Verdict.MISSING, f"{absent} has no run of this configuration, only {there} has"
+        return Verdict.MISSING, phrases.only_one_side(absent, there)
     if failures := [*filter(None, (_failed_runs_text(*side) for side in sides))]:
         return Verdict.FAILED, "; ".join(failures)
     if blocking := [difference for difference in unlike if difference.blocks]:
@@ -70,8 +63,7 @@ def incomparable_outcome(
     for side, group in sides:
         if mixed := varying_parts(group.by_origin()):
             parts = ", ".join(f"{name} is {alternatives(texts)}" for name, texts in mixed.items())
-            how = f"give the files of one as {side}: a subfolder or a quoted pattern"
-            return Verdict.NOT_COMPARABLE, f"{parts} within {side}; {how}"
+            return Verdict.NOT_COMPARABLE, phrases.mixed_side(parts, side)
     return None
 
 
@@ -85,22 +77,17 @@ def incomplete_outcome(
     """
     for side, group in (("BASE", base), ("NEW", new)):
         if stopped := sum(record.status == "interrupted" for record in group.records):
-            verb = "was" if stopped == 1 else "were"
-            text = f"{_share_of_runs_text(stopped, side, group)} {verb} interrupted"
-            return Verdict.INCONCLUSIVE, text
+            runs = _share_of_runs_text(stopped, side, group)
+            return Verdict.INCONCLUSIVE, phrases.interrupted(stopped, runs)
         if wrong := sum(map(_has_alternating_step_times, group.records)):
-            verb = "has" if wrong == 1 else "have"
-            return (
-                Verdict.INCONCLUSIVE,
-                f"{_share_of_runs_text(wrong, side, group)} {verb} {_MISTIMED}",
-            )
+            runs = _share_of_runs_text(wrong, side, group)
+            return Verdict.INCONCLUSIVE, phrases.mistimed(wrong, runs)
     if shared := {record.run_id for record in base.records} & {
         record.run_id for record in new.records
     }:
-        runs = count_text(len(shared), "run is", "runs are")
-        return Verdict.INCONCLUSIVE, f"{runs} in BASE and in NEW; a comparison needs two sets"
+        return Verdict.INCONCLUSIVE, phrases.shared_runs(len(shared))
     if not kept.records:
-        return Verdict.INCONCLUSIVE, "no run in BASE has its partner in NEW"
+        return Verdict.INCONCLUSIVE, phrases.NO_PARTNERS
     return None
 
 
@@ -130,7 +117,8 @@ def _failed_runs_text(side: str, group: MeasurementGroup) -> str | None:
     if not errors:
         return None
     message = " ".join(errors[0].message.split())[:200]
-    return f"{_share_of_runs_text(len(errors), side, group)} failed: {errors[0].type}: {message}"
+    runs = _share_of_runs_text(len(errors), side, group)
+    return phrases.failed(runs, errors[0].type, message)
 
 
 def _changed_work_text(
@@ -166,14 +154,17 @@ def _changed_work_text(
         batch = [f"{_before_after_text(work['global_batch'])} images per step"]
     names = [name for name, parts in (("network", network), ("batch", batch)) if parts]
     judged = "Speed" if metric in SPEEDS else metric.name.capitalize()
-    text = f"Different {' and '.join(names)}: {', '.join((*network, *batch))}. {judged} not judged."
+    sentences = [
+        phrases.different_work(" and ".join(names), ", ".join((*network, *batch)), judged)
+    ]
     rates = [_median_flops_per_sec(side) for side in (base, new)]
     known = [billions(rate) for rate in rates if rate]
     if len(known) == len(rates):
-        text += f" Measured rate: {_before_after_text(known)} GFLOP/s."
+        sentences.append(phrases.measured_rate(_before_after_text(known)))
     if others:
-        text += f" Also different: {first_few([*map(str, others)], _FACTS_NAMED)}."
-    return text
+        listed = first_few([*map(str, others)], _FACTS_NAMED)
+        sentences.append(phrases.other_differences(listed))
+    return " ".join(sentences)
 
 
 def _network_change_texts(work: Mapping[str, Sequence[str]], forward_only: bool) -> Iterable[str]:

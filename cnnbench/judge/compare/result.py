@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.stats import median
-from cnnbench.base.text import count_text, first_few, item_count, milliseconds, p_value
+from cnnbench.base.text import first_few, item_count, milliseconds
 from cnnbench.errors import ExitCode
-from cnnbench.judge.compare import estimate as words
+from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import (
@@ -24,7 +24,12 @@ from cnnbench.judge.compare.disturbance import (
     other_cpus_text,
     repeated_pairs_and_causes,
 )
-from cnnbench.judge.compare.estimate import AnnotationLevel, Samples, Verdict
+from cnnbench.judge.compare.estimate import (
+    AnnotationLevel,
+    Samples,
+    Verdict,
+    is_too_many_further_runs,
+)
 from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.compare.median_step import slow_steps_and_median_change_text
 from cnnbench.judge.metrics import (
@@ -162,24 +167,9 @@ class MetricResult:
         return self.slow[1]
 
     @property
-    def estimate(self) -> str:
-        """Text with the change and its confidence interval (see `estimate.estimate_text`)."""
-        judgement = self.judgement
-        return words.estimate_text(self.metric, judgement.change, judgement.low, judgement.high)
-
-    @property
-    def magnitude(self) -> str:
-        """Text with the size and the direction of the change (see `estimate.magnitude_text`)."""
-        judgement = self.judgement
-        return words.magnitude_text(self.metric, judgement.change, judgement.low, judgement.high)
-
-    @property
-    def known_change(self) -> str:
-        """Text with what is known about the change: its size and direction if the interval excludes
-        no change, otherwise the change with its sign; with the interval.
-        """
-        low, high = self.judgement.low, self.judgement.high
-        return self.magnitude if low and high and low * high > 0 else self.estimate
+    def interval(self) -> tuple[Metric, float | None, float | None, float | None]:
+        """The metric, the change, and the ends of its confidence interval; None if unknown."""
+        return self.metric, self.judgement.change, self.judgement.low, self.judgement.high
 
     @property
     def unanimous_change(self) -> str:
@@ -194,23 +184,24 @@ class MetricResult:
             return ""
         texts = (self.metric.value_text(before, unit=False), self.metric.value_text(after))
         word = self.metric.better if signs == {True} else self.metric.worse
-        medians = f"medians {' → '.join(texts)}"
-        return f"{word} by throughput in all {len(self.base)} pairs ({medians})"
+        return phrases.all_pairs(word, item_count(self.base), *texts)
 
     @property
     def open_question(self) -> str:
         """Text that says which threshold the change may exceed."""
         margin = self.judgement.margin
-        return "" if margin is None else words.open_question_text(self.metric, margin)
+        if margin is None:
+            return ""
+        return phrases.open_question(self.metric.change_text(margin, signed=False))
 
     @property
     def what_is_known(self) -> str:
         """Text with the change, without advice about further pairs or processes."""
         judgement = self.judgement
         if self.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
-            return f"{self.known_change}: {self.open_question}"
+            return phrases.known_so_far(phrases.known_change(*self.interval), self.open_question)
         if judgement.at_least is not None and judgement.change is not None:
-            return f"{self.estimate}: too few values to prove a change"
+            return phrases.known_so_far(phrases.change_text(*self.interval), phrases.TOO_FEW)
         return judgement.reason
 
     @property
@@ -234,7 +225,7 @@ class MetricResult:
         recommended.
         """
         judgement = self.judgement
-        return words.is_too_many_further_runs(
+        return is_too_many_further_runs(
             judgement.more or 0, self.paired or bool(judgement.new_experiment)
         )
 
@@ -436,13 +427,9 @@ class SameCode:
     def answer(self) -> str:
         """A sentence that says why the measured code is the same."""
         if not self.files:
-            return "The measured code is the same: no file differs. Nothing was measured."
-        differ = "file that differs"
-        if len(self.files) > 1:
-            differ = count_text(self.files, differ, "files that differ")
+            return f"{phrases.SAME_CODE}."
         names = first_few(self.files, _FILES_NAMED, ", ")
-        text = f"The measured code is the same: no run loads the {differ} ({names})."
-        return f"{text} Nothing was measured."
+        return f"{phrases.same_files(item_count(self.files), names)}."
 
 
 _FILES_NAMED = 3
@@ -653,15 +640,15 @@ class Comparison(Document, Displayed):
             return self.same_code.answer.rstrip("."), ""
         entries = self.deciding_configurations
         if not entries:
-            return "Nothing was compared", ""
+            return phrases.NOTHING, ""
         worst = entries[0]
         if len(entries) == 1:
             return _outcome(self, worst)
         alike, deciding = self.summary.as_the_worst, self.summary.deciding
         if worst.main.verdict is Verdict.SAME:
-            return f"All {deciding} configurations are the same", ""
+            return phrases.all_same(deciding), ""
         outcome = "; ".join(filter(None, _outcome(self, worst)))
-        how_many = f"{alike} of {deciding} configurations {worst.main.word}"
+        how_many = phrases.count_of_worst(alike, deciding, worst.main.word)
         return how_many, f"{worst.name}: {outcome}"
 
     @property
@@ -683,10 +670,9 @@ class Comparison(Document, Displayed):
         for entry in self.deciding_configurations:
             for result in entry.results:
                 if result.confirmation is not None:
-                    metric = "" if result.metric in SPEEDS else f"{result.metric.name}: "
-                    word = "Not confirmed" if result.is_unconfirmed else "Confirmed"
+                    metric = "" if result.metric in SPEEDS else result.metric.name
                     reason = result.confirmation.reason.rstrip(".")
-                    yield f"{word} by a second measurement: {metric}{reason}."
+                    yield phrases.confirmed(metric, reason, not result.is_unconfirmed)
 
     def _accepted_sentences(self) -> list[str]:
         """Returns a list with one sentence about the regressions that rules accept, or an empty
@@ -698,14 +684,7 @@ class Comparison(Document, Displayed):
             for result in entry.results
             if (accepted := result.accepted) is not None and not accepted.has_ended
         }
-        return [f"Accepted: {'; '.join(sorted(commits))}."] if commits else []
-
-    @property
-    def explanation_sentence(self) -> str:
-        """A sentence that says in which part of the step the difference is; "" if nothing was
-        profiled.
-        """
-        return "" if self.explanation is None else self.explanation.answer
+        return [phrases.accepted(sorted(commits))] if commits else []
 
     @property
     @computed(before="next_step", **OPTIONAL)
@@ -716,29 +695,13 @@ class Comparison(Document, Displayed):
         entry, result = next(iter(undecided_results(self)), (None, None))
         if entry is None or result is None or result.judgement.needed is None:
             return ""
-        of = f"{entry.name}: " if len(self.entries) > 1 else ""
-        singular, plural = ("pair", "pairs") if result.paired else ("process", "processes")
-        if not result.too_noisy:
-            more = result.judgement.more or 0
-            if result.judgement.new_experiment:
-                return f"{of}A new experiment of {more} pairs settles it."
-            per_side = "" if result.paired else " of each side"
-            many_more = count_text(
-                more, f"more {singular}{per_side} settles", f"more {plural}{per_side} settle"
-            )
-            return f"{of}About {many_more} it."
-        remedies = list(_remedy_texts(entry))
-        listed = ", ".join(remedies[:-1]) + (" or " if remedies[1:] else "") + remedies[-1]
-        return f"{of}More {plural} will not help: use {listed}."
-
-    @property
-    def opening_lines(self) -> list[str]:
-        """The first lines of every output format: answer, explanation, advice and command, without
-        empty lines.
-        """
-        command = self.repeat or self.next_step
-        lines = (self.answer, self.explanation_sentence, self.advice, command)
-        return [line for line in lines if line]
+        name = entry.name if len(self.entries) > 1 else ""
+        if result.too_noisy:
+            return phrases.advise_remedies(name, result.paired, [*_remedy_texts(entry)])
+        more = result.judgement.more or 0
+        if result.judgement.new_experiment:
+            return phrases.advise_new_experiment(name, more)
+        return phrases.advise_more_runs(name, more, result.paired)
 
     @property
     @computed(before="explanation", encoded_type=int | None, if_any=True, **ABSENT)
@@ -893,7 +856,7 @@ def with_second_experiment(first: Comparison, second: Comparison) -> Comparison:
         again = found.get(result.metric.name)
         if again is None or result.verdict not in _DIRECTIONS:
             return result
-        reason = f"{result.judgement.reason}; measured again: {again.reason}"
+        reason = phrases.measured_again(result.judgement.reason, again.reason)
         judgement = replace(result.judgement, reason=reason)
         return replace(result, confirmation=again, judgement=judgement)
 
@@ -933,10 +896,11 @@ def without_tests(comparison: Comparison, reason: str) -> Comparison:
         judgement = result.judgement
         if judgement.verdict not in _TESTED:
             return result
-        so_far = ""
+        why = reason
         if judgement.change is not None:
-            so_far = f"; so far {words.estimate_text(result.metric, judgement.change, None, None)}"
-        withheld = {**_UNTESTED, "verdict": Verdict.INCONCLUSIVE, "reason": f"{reason}{so_far}"}
+            change = phrases.change_text(result.metric, judgement.change, None, None)
+            why = phrases.so_far(reason, change)
+        withheld = {**_UNTESTED, "verdict": Verdict.INCONCLUSIVE, "reason": why, "note": None}
         return replace(result, judgement=replace(judgement, **withheld))
 
     entries = (
@@ -949,53 +913,56 @@ def _outcome(comparison: Comparison, entry: ComparedConfiguration) -> tuple[str,
     """Returns the outcome of a configuration, and what adds to it, such as slow steps ("" if
     nothing does). Neither has a full stop.
     """
-    base, new = comparison.names
     result = entry.main
-    judgement = result.judgement
-    n = (
-        count_text(result.base, "pair", "pairs")
-        if comparison.paired
-        else f"{item_count(result.base)} and {count_text(result.new, 'process', 'processes')}"
-    )
+    judgement, verdict = result.judgement, result.verdict
+    if verdict is Verdict.CHANGED_WORK:
+        return judgement.reason.rstrip("."), ""
+    of_all_pairs = result.unanimous_change
+    outcome = _tested_outcome(comparison, entry, result)
+    if not outcome:
+        word = "undecided" if verdict is Verdict.INCONCLUSIVE else result.word
+        return phrases.other_verdict(word, judgement.reason.rstrip(".")), of_all_pairs
     beside = slow_steps_and_median_change_text(
         judgement.median_change, result.slow, comparison.names, result.paired
     )
-    of_all_pairs = result.unanimous_change
-    if result.verdict not in _DIRECTIONS or judgement.decided_by is not None:
+    if verdict not in _DIRECTIONS or judgement.decided_by is not None:
         beside = "; ".join(filter(None, (beside, of_all_pairs)))
-    cpu_time = entry.deciding_result(result)
-    if cpu_time is not result:
-        if result.verdict is Verdict.SAME:
-            return f"{new} and {base} are the same: CPU time {cpu_time.estimate}, {n}", beside
-        if result.verdict in _LIMITED:
-            return f"{new} is {result.word}: CPU time {cpu_time.estimate}, {n}", beside
-        p = f"p = {p_value(cpu_time.judgement.p_adjusted)}"
-        return f"{new} is {result.word}: CPU time {cpu_time.magnitude}, {n}, {p}", beside
-    if result.verdict in (Verdict.SLOWER, Verdict.FASTER):
-        what = " is" if result.metric in SPEEDS else f": {result.metric.name}"
-        p = f"p = {p_value(judgement.p_adjusted)}"
-        return f"{new}{what} {result.magnitude}, {n}, {p}", beside
+    return outcome, beside
+
+
+def _tested_outcome(
+    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
+) -> str:
+    """Returns the outcome of a test; "" if there was none."""
+    (base, new), decisive = comparison.names, entry.deciding_result(result)
+    runs = phrases.runs_text(item_count(result.base), item_count(result.new), comparison.paired)
+    is_speed, by_cpu_time = result.metric in SPEEDS, decisive is not result
     # If the CPU time was also judged, numbers of the throughput are labelled, too.
-    of = f"{words.metric_words(result.metric)} "
-    if result.metric in SPEEDS and not result.is_joint:
-        of = ""
+    label = phrases.metric_name(decisive.metric)
+    label = "" if is_speed and not result.is_joint else label
+    if result.verdict in _DIRECTIONS:
+        size = phrases.size_text(*decisive.interval)
+        chance = phrases.chance(decisive.judgement.p_adjusted)
+        if by_cpu_time:
+            return phrases.changed_by_cpu_time(new, result.word, size, runs, chance)
+        if is_speed:
+            return phrases.changed(new, size, runs, chance)
+        return phrases.changed_metric(new, result.metric.name, size, runs, chance)
+    change = phrases.change_text(*decisive.interval)
     if result.verdict is Verdict.SAME:
-        return f"{new} and {base} are the same: {of}{result.estimate}, {n}", beside
+        return phrases.same(new, base, phrases.labelled(label, change), runs)
     if result.verdict in _LIMITED:
-        what = f": {of}{result.word}, "
-        if result.metric in SPEEDS:
-            what = f" is {result.word}, {of}"
-        return f"{new}{what}{result.estimate}, {n}", beside
-    if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
-        if result.too_noisy:
-            # The texts name the metrics, if several were judged.
-            of = "" if result.is_joint else of
-            return f"Too noisy for a verdict: {of}{'; '.join(_noise_texts(entry, result))}", beside
-        return f"Undecided: {of}{result.known_change}, {n}: {result.open_question}", beside
-    if result.verdict is Verdict.CHANGED_WORK:
-        return judgement.reason.rstrip("."), ""
-    word = "Undecided" if result.verdict is Verdict.INCONCLUSIVE else result.word.capitalize()
-    return f"{word}: {judgement.reason.rstrip('.')}", of_all_pairs
+        if is_speed:
+            return phrases.limited(new, result.word, phrases.labelled(label, change), runs)
+        return phrases.limited_metric(new, label, result.word, change, runs)
+    if result.verdict is not Verdict.INCONCLUSIVE or result.judgement.low is None:
+        return ""
+    if result.too_noisy:
+        # The texts name the metrics, if several were judged.
+        label = "" if result.is_joint else label
+        return phrases.noisy(phrases.labelled(label, "; ".join(_noise_texts(entry, result))))
+    change = phrases.known_change(*result.interval)
+    return phrases.undecided(phrases.labelled(label, change), runs, result.open_question)
 
 
 def _further_metric_sentences(
@@ -1012,40 +979,37 @@ def _further_metric_sentences(
         for entry, result in comparison.deciding_results(metric):
             if metric in shown:
                 break
-            open_question = result.asked and result.verdict is Verdict.INCONCLUSIVE
+            known = result.judgement.reason
+            if result.judgement.low is not None:
+                known = phrases.known_change(*result.interval)
             if result.verdict is Verdict.NOT_MEASURED:
-                text = f"Not measured: {result.judgement.reason}"
+                text = phrases.other_verdict(result.word, result.judgement.reason)
             elif result.verdict in _DIRECTIONS and (
                 result.is_unconfirmed or comparison.sets_exit_code(entry, result)
             ):
-                text = f"{metric.name.capitalize()}: {entry.deciding_result(result).magnitude}"
-            elif open_question and result.judgement.low is not None:
-                text = f"{metric.name.capitalize()}: undecided, {result.known_change}"
-            elif open_question:
-                text = f"{metric.name.capitalize()}: undecided, {result.judgement.reason}"
+                size = phrases.size_text(*entry.deciding_result(result).interval)
+                text = phrases.of_metric(metric.name, size)
+            elif result.asked and result.verdict is Verdict.INCONCLUSIVE:
+                text = phrases.of_metric(metric.name, phrases.still_undecided(known))
             else:
                 continue
             shown.append(metric)
-            yield f"{text} in {entry.name}." if len(entries) > 1 else f"{text}."
+            yield phrases.sentence(text, entry.name if len(entries) > 1 else "")
 
 
 def _noise_texts(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
     if entry.two_speeds is not None:
-        quick, slow = map(milliseconds, entry.two_speeds)
-        yield f"processes run at two speeds, about {quick} and {slow} ms a step"
+        yield phrases.two_speeds(*map(milliseconds, entry.two_speeds))
     elif (scatter := result.judgement.scatter) is not None:
-        what = "pairs" if result.paired else "processes"
-        texts = [words.scatter_text(scatter, result.metric)]
+        texts = [phrases.scatter_text(scatter, result.metric, False)]
         if result.is_joint:
             tested = [one for one in entry.results if one.metric in (result.metric, CPU_TIME)]
             texts = [
-                words.scatter_text(
-                    one.judgement.scatter, one.metric, words.metric_words(one.metric)
-                )
+                phrases.scatter_text(one.judgement.scatter, one.metric, True)
                 for one in tested
                 if one.judgement.scatter is not None
             ]
-        yield f"{what} differ by {' and '.join(texts)}"
+        yield phrases.differ(texts, result.paired)
     if entry.other_programs_cpu_text:
         yield entry.other_programs_cpu_text
 
@@ -1054,8 +1018,8 @@ def _remedy_texts(entry: ComparedConfiguration) -> Iterator[str]:
     runs = [run for run in entry.runs if isinstance(run, RunRecord)]
     timed = [sum(run.step_seconds) for run in runs if run.step_seconds]
     if timed and median(timed) < _SHORT_SECONDS:
-        yield "longer runs (five seconds of timed steps)"
+        yield phrases.LONGER_RUNS
     flags = runs[-1].config if runs else {}
     if flags.get("device") == "cpu" and flags.get("num_intra_threads") != 1:
-        yield "--num_intra_threads=1"
-    yield "an idle machine (cnnbench env --check)"
+        yield phrases.ONE_THREAD
+    yield phrases.IDLE_MACHINE

@@ -17,8 +17,8 @@ from cnnbench.base.document import (
     Content,
     Paragraph,
     Row,
+    Section,
     TableCell,
-    counted_remarks,
     interval_cell,
     make_table,
     numeric_cell,
@@ -35,7 +35,7 @@ from cnnbench.base.text import (
     percent_range,
 )
 from cnnbench.errors import ExitCode
-from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, phrases
 from cnnbench.judge.compare.configuration import work_name_parts
 from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
 from cnnbench.judge.explain.explanation import (
@@ -45,7 +45,7 @@ from cnnbench.judge.explain.explanation import (
     rows_table,
     signed_ms,
 )
-from cnnbench.judge.report import renderers
+from cnnbench.judge.report import comparison as verdicts
 from cnnbench.judge.report.results import (
     ReportSubject,
     distinguish_by_start_time,
@@ -364,18 +364,14 @@ _MOST_NAMED = 3
 
 
 def baseline_section(results: ReportSubject) -> Iterable[Content]:
-    """Yields the section about a comparison with a baseline: a chart of the changes with their
-    intervals, and a table for each metric.
+    """Yields the section about a comparison with a baseline: the blocks of the comparison, except
+    its answer and causes, and charts of the changes and of the processes.
     """
     comparison = results.comparison
     if comparison is None:
         return
-    if comparison.same_code is not None:
-        files = comparison.same_code.files
-        yield make_table({"file that differs": TableCell(path, kinds="code")} for path in files)
-        return
-    judged = renderers.metric_tables(comparison)
-    yield f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it."
+    sections = verdicts.blocks(comparison)
+    yield from _blocks_of(sections, "sides", "verdicts")
     metrics = comparison.requested_and_deciding_metrics
     changes = [chart for metric in metrics for chart in _changes_chart(comparison, metric)]
     processes = [chart for metric in metrics for chart in _process_charts(comparison, metric)]
@@ -384,31 +380,12 @@ def baseline_section(results: ReportSubject) -> Iterable[Content]:
     else:
         yield changes
         yield processes
-    for place, (metric, rows) in enumerate(judged):
-        also = (
-            f"Also {metric.name}" if place >= len(comparison.requested_and_deciding_metrics) else ""
-        )
-        yield make_table(
-            (_baseline_table_row(comparison, *row) for row in rows), title=also, folded=bool(also)
-        )
-    reasons: Iterable[Row] = (
-        {
-            "configuration": entry.name,
-            "metric": result.metric.name,
-            "verdict": renderers.verdict_cell(comparison, entry, result),
-            "why": TableCell(result.judgement.reason, kinds="prose"),
-        }
-        for _, rows in judged
-        for entry, result in rows
-    )
-    yield make_table(reasons, title="Why", folded=True)
-    yield from (f"{mean}." for mean in _mean_texts(comparison))
-    yield renderers.pairing_and_floors_sentence(comparison)
-    yield from counted_remarks([f"Note: {note}." for note in comparison.notes], "notes")
-    if mentions := "; ".join(renderers.mentioned_differences(comparison)):
-        yield f"Also different: {mentions}."
-    skipped = [f"Skipped: {file}." for file in comparison.skipped]
-    yield from counted_remarks(skipped, "skipped files")
+    yield from _blocks_of(sections, "method")
+
+
+def _blocks_of(sections: Iterable[Section], *keys: str) -> Iterator[Content]:
+    for section in sections:
+        yield from section.blocks if section.key in keys else ()
 
 
 def speed_answer(results: ReportSubject) -> Answer | None:
@@ -472,13 +449,13 @@ def baseline_answer(results: ReportSubject) -> Answer | None:
     comparison = results.comparison
     if comparison is None:
         return speed_answer(results)
-    ending = renderers.exit_code_meaning(comparison)
-    _, *lines = comparison.opening_lines
+    ending = verdicts.exit_code_meaning(comparison)
+    _, *lines = verdicts.summary_lines(comparison)
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
     if ending == Verdict.CHANGED_WORK.value:
         tone = ""
     name = f"{comparison.new_label} against {comparison.base_label}"
-    outcome = renderers.all_verdict_counts_text(comparison)
+    outcome = verdicts.all_verdict_counts_text(comparison)
     if comparison.same_code is not None:
         outcome = ""  # The headline says that the code is the same.
     elif comparison.exit_code is not ExitCode.INCONCLUSIVE:
@@ -510,7 +487,9 @@ def _worst_result_texts(comparison: Comparison) -> list[str]:
             elif comparison.annotation_level(entry, result) is AnnotationLevel.ERROR:
                 decisive = entry.deciding_result(result)
                 of = "" if decisive is result else " CPU time"
-                change = "" if result.judgement.change is None else f"{of} {decisive.estimate}"
+                change = ""
+                if result.judgement.change is not None:
+                    change = f"{of} {phrases.change_text(*decisive.interval)}"
                 texts.append(f"{entry.name}: {result.metric.name} {result.word}{change}")
     texts = list(dict.fromkeys(texts))
     more = count_text(len(texts) - _MOST_NAMED, "more configuration", "more configurations")
@@ -518,28 +497,7 @@ def _worst_result_texts(comparison: Comparison) -> list[str]:
 
 
 def _mean_texts(comparison: Comparison) -> list[str]:
-    return [f"{mean[0].upper()}{mean[1:]}" for mean in renderers.mean_sentences(comparison)]
-
-
-def _baseline_table_row(
-    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
-) -> Row:
-    """Returns the table row of a result for a page: the cells of `renderers.result_cells` in
-    another order, some with longer titles.
-    """
-    cells, unit = renderers.result_cells(comparison, entry, result), result.metric.unit_text
-    order = (
-        "configuration",
-        "verdict",
-        *renderers.change_column_titles(comparison),
-        "base",
-        "new",
-        "p",
-        "runs",
-    )
-    longer = {"verdict": result.metric.name, "runs": "processes"}
-    longer |= {"base": f"baseline median, {unit}", "new": f"new median, {unit}"}
-    return {longer.get(title, title): cells[title] for title in order}
+    return [f"{mean[0].upper()}{mean[1:]}" for mean in verdicts.mean_sentences(comparison)]
 
 
 def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[RowChart]:
@@ -551,16 +509,16 @@ def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[RowChart]
     rows = [
         DistributionRow(
             label=label,
-            values=((result.judgement.change or 0.0, f"{label}: {result.word} {result.estimate}"),),
+            values=((result.judgement.change or 0.0, _hint(label, result)),),
             low=result.judgement.low,
             high=result.judgement.high,
             text=metric.change_text(result.judgement.change or 0.0),
-            tone=renderers.verdict_tone(comparison, entry, result),
+            tone=verdicts.verdict_tone(comparison, entry, result),
         )
         for (entry, result), label in zip(judged, labels, strict=True)
     ]
     of = f" of {shared}" if shared else ""
-    interval = f"its {renderers.confidence_text(comparison)} interval"
+    interval = f"its {verdicts.confidence_text(comparison)} interval"
     yield RowChart(
         title=f"Change of {metric.name}{of} against the baseline",
         x=Axis(
@@ -572,6 +530,10 @@ def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[RowChart]
         limit=(0.0, "no change"),
         note=legend_text(rows, dot="the estimated change", band=interval),
     )
+
+
+def _hint(label: str, result: MetricResult) -> str:
+    return f"{label}: {result.word} {phrases.change_text(*result.interval)}"
 
 
 _MOST_STRIPS = 3

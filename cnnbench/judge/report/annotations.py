@@ -1,0 +1,79 @@
+"""Writes the verdicts of a comparison as workflow commands of GitHub Actions, which add annotations
+to a check.
+
+The commands have the form ``::level title=TITLE::MESSAGE``. GitHub decodes %25, %0D and %0A
+everywhere, and %3A and %2C in properties (``@actions/core``). It shows at most ten annotations of
+each level per step of a job, so the last annotation summarises the remaining ones.
+"""
+
+from __future__ import annotations
+
+from cnnbench.base.text import to_plain_line
+from cnnbench.judge.compare import phrases
+from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
+from cnnbench.judge.compare.result import Comparison, MetricResult
+from cnnbench.judge.report.comparison import summary_lines, verdict_with_reason
+from cnnbench.records.files import register_file_kind
+
+register_file_kind("github", rb"::(error|warning|notice) title=")
+
+_MOST_ANNOTATIONS = 10
+
+
+def workflow_commands(comparison: Comparison) -> str:
+    """Returns a comparison as GitHub workflow commands, one in each line: errors, then warnings,
+    then notices.
+    """
+    annotations = [
+        (
+            comparison.annotation_level(entry, result),
+            f"{entry.name}: {result.metric.name}",
+            _annotation_message(result),
+        )
+        for entry in comparison.by_severity()
+        for result in entry.results
+    ]
+    annotations += [
+        (AnnotationLevel.WARNING, "file skipped", str(file))
+        for file in comparison.skipped
+        if file.defect
+    ]
+    lines = []
+    for level in (AnnotationLevel.ERROR, AnnotationLevel.WARNING, AnnotationLevel.NOTICE):
+        # Control characters are removed, because they could forge lines of the log.
+        items = [
+            (to_plain_line(title), to_plain_line(message))
+            for of, title, message in annotations
+            if of is level
+        ]
+        shown = items if len(items) <= _MOST_ANNOTATIONS else items[: _MOST_ANNOTATIONS - 1]
+        lines += [_workflow_command(level, *item) for item in shown]
+        if rest := items[len(shown) :]:
+            others = "\n".join(map(": ".join, rest))
+            lines.append(_workflow_command(level, f"{len(rest)} more", others))
+    text = "\n".join(map(to_plain_line, summary_lines(comparison)))
+    lines.append(_workflow_command(AnnotationLevel.NOTICE, "cnnbench compare", text))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _annotation_message(result: MetricResult) -> str:
+    judgement, text = result.judgement, result.metric.value_text
+    if result.verdict is Verdict.CHANGED_WORK:
+        return judgement.reason
+    message = verdict_with_reason(result)
+    if judgement.base_median is None or judgement.new_median is None:
+        return message
+    medians = text(judgement.base_median), text(judgement.new_median)
+    return phrases.with_medians(message, *medians)
+
+
+def _workflow_command(level: AnnotationLevel, title: str, message: str) -> str:
+    return f"::{level.value} title={_escape_command(title, ':,')}::{_escape_command(message)}"
+
+
+def _escape_command(text: str, further: str = "") -> str:
+    for character in ("%", "\r", "\n", *further):
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+

@@ -1,0 +1,413 @@
+"""A comparison as blocks for all formats: the answer first, then a table for each metric, then why.
+
+`blocks` is the only function that turns a comparison into text and tables. Writers of formats know
+nothing about comparisons.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+from cnnbench.base.document import (
+    Command,
+    Content,
+    Items,
+    Paragraph,
+    Row,
+    Section,
+    TableCell,
+    make_table,
+    numeric_cell,
+)
+from cnnbench.base.text import NONE, compact_number, item_count, p_value, percent
+from cnnbench.judge.compare import phrases
+from cnnbench.judge.compare.comparability import differing_values_text
+from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
+from cnnbench.judge.compare.result import (
+    USUAL_FAIL_ON,
+    ComparedConfiguration,
+    Comparison,
+    MetricResult,
+)
+from cnnbench.judge.metrics import SPEEDS, THROUGHPUT
+from cnnbench.records.metric import ALL, Metric
+
+Rows: TypeAlias = list[tuple[ComparedConfiguration, MetricResult]]
+
+
+class Detail(enum.Enum):
+    """How much of a comparison is written: only the answer, or everything."""
+
+    SUMMARY = "summary"
+    FULL = "full"
+
+
+# Marks are ASCII, so that no meaning depends on a colour or a font.
+_MARKS: dict[Verdict, str] = {
+    Verdict.FASTER: "+",
+    Verdict.SLOWER: "-",
+    Verdict.SAME: "=",
+    Verdict.NOT_SLOWER: ">",
+    Verdict.NOT_FASTER: "<",
+    Verdict.INCONCLUSIVE: "?",
+    Verdict.NOT_MEASURED: "?",
+    Verdict.CHANGED_WORK: "#",
+    Verdict.NOT_COMPARABLE: "x",
+    Verdict.MISSING: "o",
+    Verdict.FAILED: "!",
+}
+
+_SHOWN = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED, Verdict.NOT_MEASURED)
+"""Verdicts that the tables of further metrics show."""
+
+_MOST_CHANGED = 3
+"""Maximum number of configurations with changed work that are named before the tables."""
+
+
+def blocks(comparison: Comparison, detail: Detail = Detail.FULL) -> list[Section]:
+    """Returns a comparison as sections without titles: the answer and, in full detail, what was
+    compared, a table for each metric with reasons, causes, and how it was judged.
+    """
+    clear, why = _why(comparison)
+    sections = [_section("answer", _answer(comparison, clear))]
+    if detail is Detail.SUMMARY:
+        return sections
+    tables = (_section("verdicts", [_table(comparison, *of)]) for of in metric_tables(comparison))
+    return [
+        *sections,
+        _section("sides", _sides(comparison)),
+        *tables,
+        *([why] if why is not None else []),
+        _section("method", _method(comparison)),
+    ]
+
+
+def summary_lines(comparison: Comparison) -> list[str]:
+    """Returns the texts of a comparison in summary: the answer, the advice and a command."""
+    sections = blocks(comparison, Detail.SUMMARY)
+    contents = (block for section in sections for block in section.blocks)
+    return [block.text for block in contents if isinstance(block, (Paragraph, Command))]
+
+
+def _section(key: str, contents: Iterable[Content]) -> Section:
+    return Section.from_contents(key, "", contents)
+
+
+def _answer(comparison: Comparison, clear_cause: str) -> Iterator[Content]:
+    yield comparison.answer
+    yield clear_cause
+    yield comparison.advice
+    # Readers of a comment do not have the folder of the results.
+    if comparison.repeat:
+        yield Command(comparison.repeat, "Repeat")
+    elif comparison.next_step:
+        yield Command(comparison.next_step, "Next")
+
+
+def _sides(comparison: Comparison) -> Iterator[Content]:
+    yield Paragraph(f"BASE {comparison.base_label}", whole=True)
+    yield Paragraph(f"NEW  {comparison.new_label}", whole=True)
+    for entry in _changed_work(comparison):
+        yield Paragraph(f"{entry.name}: {entry.main.judgement.reason}", "changed")
+    if comparison.same_code is not None and comparison.same_code.files:
+        files = comparison.same_code.files
+        yield Items(texts=files, title="The files that differ", folded=True, about="files")
+
+
+def _changed_work(comparison: Comparison) -> list[ComparedConfiguration]:
+    """Returns the first configurations with changed work that the answer does not explain."""
+    changed = [
+        entry
+        for entry in comparison.deciding_configurations
+        if entry.main.verdict is Verdict.CHANGED_WORK
+        and not _is_said(comparison, entry.main.judgement.reason)
+    ]
+    return changed[:_MOST_CHANGED]
+
+
+def _is_said(comparison: Comparison, text: str) -> bool:
+    return text.rstrip(".") in comparison.answer
+
+
+def _why(comparison: Comparison) -> tuple[str, Section | None]:
+    """Returns the cause of a difference as a sentence, "" if it is not significant, and the section
+    with all causes; None if nothing was profiled.
+    """
+    if comparison.explanation is None:
+        return "", None
+    # Only few comparisons have an explanation, and a history has none.
+    from cnnbench.judge.explain import explanation as explained
+
+    found = comparison.explanation
+    is_clear = explained.does_step_time_differ(found) and not found.by_work
+    causes, _, remarks = explained.terminal_sections(found)
+    rows = explained.rows_table(
+        found, title="The largest rows", folded=True, spare=("share", "+/-, ms")
+    )
+    contents = [*([] if is_clear else [found.answer]), *causes, rows, *remarks]
+    title = "Why, mean milliseconds of a step"
+    section = Section.from_contents("why", title, contents, folded=not is_clear)
+    return found.answer if is_clear else "", section
+
+
+def _table(comparison: Comparison, metric: Metric, rows: Rows) -> Content:
+    changed = _changed_work(comparison)
+    return make_table(
+        (result_cells(comparison, *row) for row in rows),
+        title=f"{metric.name}, median {metric.unit_text}",
+        whole=True,
+        notes=tuple(
+            "" if entry in changed and result is entry.main else _note(comparison, result)
+            for entry, result in rows
+        ),
+    )
+
+
+def _note(comparison: Comparison, result: MetricResult) -> str:
+    """Returns what the reason for a verdict adds to the table and to the answer; "" for nothing."""
+    judgement = result.judgement
+    note = judgement.reason if judgement.note is None else judgement.note
+    return "" if result.verdict is Verdict.SAME or _is_said(comparison, note) else note
+
+
+def _method(comparison: Comparison) -> Iterator[Content]:
+    yield Items(texts=tuple(map(phrases.note, comparison.notes)), about="notes")
+    skipped = tuple(phrases.skipped(str(file)) for file in comparison.skipped)
+    yield Items(texts=skipped, about="skipped files")
+    texts = []
+    if len(comparison.entries) > 1:
+        counts = ((metric, verdict_counts_text(comparison, metric)) for metric in comparison.metrics)
+        texts += [phrases.verdict_counts(metric.name, text) for metric, text in counts if text]
+    texts += mean_sentences(comparison)
+    if comparison.same_code is None:
+        texts.append(pairing_and_floors_sentence(comparison))
+    texts += map(phrases.also_different, mentioned_differences(comparison))
+    texts.append(phrases.exit_code(int(comparison.exit_code), exit_code_meaning(comparison)))
+    yield Items(texts=tuple(texts), title="How it was judged", folded=True, about="lines")
+
+
+# Words and numbers of a comparison.
+
+
+def exit_code_meaning(comparison: Comparison) -> str:
+    """Returns text with the meaning of the comparison's exit code, such as "a regression" or
+    "undecided".
+    """
+    code = comparison.exit_code
+    if comparison.same_code is not None:
+        return phrases.SAME_CODE_MEANING
+    if code == 0 and replace(comparison, ends_with=None).exit_code:
+        return phrases.AA_MEANING
+    if code == 1:
+        return " and ".join(phrases.FAILURES[word] for word in comparison.failed_on)
+    if code == 3 and comparison.unconfirmed_results:
+        return phrases.UNCONFIRMED_MEANING
+    if code == 0 and any(
+        result.accepted for entry in comparison.entries for result in entry.results
+    ):
+        return phrases.ACCEPTED_MEANING
+    if code == 0 and replace(comparison, fail_on=USUAL_FAIL_ON).exit_code == 1:
+        return phrases.ALLOWED_MEANING
+    return phrases.MEANINGS[code]
+
+
+def confidence_text(comparison: Comparison) -> str:
+    """Returns text with the confidence level of the intervals: "96 %", or "96 to 98 %" if tests
+    share the significance level.
+    """
+    usual = comparison.policy.confidence
+    own = (result.judgement.confidence for entry in comparison.entries for result in entry.results)
+    levels = [usual if level is None else level for level in own] or [usual]
+    ends = dict.fromkeys(compact_number(100 * level) for level in (min(levels), max(levels)))
+    return f"{' to '.join(ends)} %"
+
+
+def verdict_tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
+    """Returns the tone (colour) of a verdict in a table cell: "good", "bad", "unsure", "changed" or
+    "".
+
+    "unsure" is only for undecided results. Changed work is neither good nor bad.
+    """
+    level = comparison.annotation_level(entry, result)
+    if result.verdict is Verdict.CHANGED_WORK:
+        return "changed"
+    if level is AnnotationLevel.ERROR:
+        return "bad"
+    if result.is_unconfirmed:
+        return "unsure"
+    if result.verdict is Verdict.FASTER:
+        return "good"
+    if level is AnnotationLevel.WARNING:
+        return "bad" if result.verdict is Verdict.SLOWER else "unsure"
+    return ""
+
+
+def verdict_with_reason(result: MetricResult) -> str:
+    """Returns text with the word for a verdict and the reason. If the first 40 characters of the
+    reason contain this word, returns only the reason.
+    """
+    reason = result.judgement.reason
+    return reason if f" {result.word}" in reason[:40] else f"{result.word}: {reason}"
+
+
+def metric_tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
+    """Returns the metrics to show, each with the rows of its table. Requested metrics are first,
+    with all configurations, worst first.
+
+    Tables of further metrics contain only results that are neither inconclusive nor the same. They
+    also contain the configurations that do not affect the exit code.
+    """
+    leading = comparison.requested_and_deciding_metrics
+    further = [
+        (entry, result)
+        for entry in comparison.by_severity()
+        for result in entry.results
+        if result.verdict in _SHOWN and not (entry.affects_exit_code and result.metric in leading)
+    ]
+    by_metric = (
+        (metric, [row for row in further if row[1].metric is metric])
+        for metric in comparison.metrics
+    )
+    return [
+        *((metric, comparison.deciding_results(metric)) for metric in leading),
+        *((metric, rows) for metric, rows in by_metric if rows),
+    ]
+
+
+def change_column_titles(comparison: Comparison) -> tuple[str, str]:
+    """Returns the titles of the table columns with the change and its confidence interval.
+
+    If BASE and NEW were compared in pairs, the title says so, because the change then differs from
+    the change of the medians in the same row.
+    """
+    change = "paired change" if comparison.paired else "change"
+    return change, f"{confidence_text(comparison)} interval"
+
+
+def result_cells(
+    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
+) -> dict[str, TableCell]:
+    """Returns the cells of the table row for a result, by column title: verdict, change, interval,
+    medians, p-value and so on. A narrow window cuts off the last ones.
+
+    The p-value is corrected for interim analyses, metrics and configurations. All numbers are of
+    the result's own metric. If the CPU time determined the verdict on the throughput, the verdict
+    says so.
+    """
+    judgement, metric = result.judgement, result.metric
+    change, interval = change_column_titles(comparison)
+    low, high = judgement.low, judgement.high
+    ends = NONE if low is None or high is None else metric.range_text(low, high)
+    value = partial(metric.value_text, unit=False)
+    runs = f"{item_count(entry.base_runs)}+{item_count(entry.new_runs)}"
+    by_cpu_time = entry.deciding_result(result) is not result
+    word = f"{result.word} by CPU time" if by_cpu_time else result.word
+    tone = verdict_tone(comparison, entry, result)
+    return {
+        "configuration": TableCell(entry.name),
+        "verdict": TableCell(word, tone=tone, mark=_MARKS[result.verdict]),
+        change: numeric_cell(judgement.change, metric.change_text),
+        interval: numeric_cell(low, ends),
+        "base": numeric_cell(judgement.base_median, value),
+        "new": numeric_cell(judgement.new_median, value),
+        "p": numeric_cell(judgement.p_adjusted, p_value),
+        "runs": numeric_cell(len(entry.runs), runs),
+    }
+
+
+def verdict_counts_text(comparison: Comparison, metric: Metric) -> str:
+    """Returns text with the number of configurations for each verdict on a metric, the worst
+    verdict first: "1 slower, 2 same".
+    """
+    tallies = (
+        verdicts for verdicts in comparison.summary.tallies if verdicts.metric == metric.name
+    )
+    return ", ".join(
+        f"{verdicts.configurations} {verdicts.verdict.word(metric)}" for verdicts in tallies
+    )
+
+
+def all_verdict_counts_text(comparison: Comparison) -> str:
+    """Returns text with the number of configurations for each verdict, for each requested
+    metric.
+    """
+    tallies = {
+        metric.name: verdict_counts_text(comparison, metric)
+        for metric in comparison.requested_metrics
+    }
+    if len(tallies) == 1:
+        return next(iter(tallies.values())) or "nothing was compared"
+    return "; ".join(f"{name} {text}" for name, text in tallies.items())
+
+
+def pairing_and_floors_sentence(comparison: Comparison) -> str:
+    """Returns a sentence that says whether BASE and NEW were compared in pairs, which changes are
+    too small to be relevant, and how many configurations were tested together.
+    """
+    paired = comparison.paired
+    parts = [phrases.PAIRED if paired else phrases.UNPAIRED]
+    leading = comparison.requested_and_deciding_metrics
+    ranges = filter(None, (_floor_range(comparison, metric) for metric in leading))
+    parts += [phrases.ignored_changes(_floors_text(*floors)) for floors in dict.fromkeys(ranges)]
+    judged = [entry.main.judgement for entry in comparison.deciding_configurations]
+    if any(judgement.noise is not None for judgement in judged):
+        parts.append(phrases.SPREAD_OF_PAIRS if paired else phrases.SPREAD)
+    tested = max((judgement.family or 0 for judgement in judged), default=0)
+    if tested > 1:
+        parts.append(phrases.tested_together(tested, percent(comparison.policy.alpha, 0)))
+    return f"{'; '.join(parts)}."
+
+
+def _floor_range(comparison: Comparison, metric: Metric) -> tuple[float, float, str] | None:
+    """Returns the range of the smallest relevant changes of a metric over all configurations, and
+    the name that `_floors_text` needs; None if no smallest relevant change is known.
+    """
+    judged = [result.judgement for _, result in comparison.deciding_results(metric)]
+    floors = [judgement.floor for judgement in judged if judgement.floor is not None]
+    return (min(floors), max(floors), "" if metric.relative else metric.name) if floors else None
+
+
+def _floors_text(low: float, high: float, name: str) -> str:
+    """Returns text with a range of smallest relevant changes: "3.0 to 5.0 %". `name` is the metric,
+    or "" for relative changes.
+    """
+    metric = ALL[name] if name else THROUGHPUT
+    if metric.is_nonzero_after_rounding(high - low):
+        return metric.range_text(low, high, signed=False)
+    return metric.change_text(low, signed=False)
+
+
+def mean_sentences(comparison: Comparison) -> Iterator[str]:
+    """Yields a sentence for each metric of speed with the geometric mean of its changes, if there
+    are several configurations.
+    """
+    for metric in SPEEDS:
+        mean = comparison.geometric_means.get(metric.name)
+        if mean is not None and mean.configurations > 1:
+            change = metric.change_text(mean.change)
+            yield phrases.mean_change(metric.name, change, mean.configurations, mean.of)
+
+
+def mentioned_differences(comparison: Comparison) -> list[str]:
+    """Returns texts about recorded properties that differ between BASE and NEW but do not prevent a
+    verdict.
+    """
+    values: dict[str, tuple[set[str], set[str]]] = {}
+    for entry in comparison.entries:
+        for difference in entry.differences:
+            if not difference.blocks:
+                base, new = values.setdefault(difference.fact, (set(), set()))
+                base.update(difference.base)
+                new.update(difference.new)
+    # The measured code differs on purpose, so its revision is not mentioned.
+    # If cnnbench itself was measured, its commit is not mentioned either.
+    revision = values.get("subject_revision")
+    return [
+        differing_values_text(fact, tuple(sorted(base)), tuple(sorted(new)))
+        for fact, (base, new) in values.items()
+        if not fact.startswith("subject_") and (fact != "git_commit" or (base, new) != revision)
+    ]
