@@ -58,7 +58,8 @@ from cnnbench.judge.history import HistoryEntry, all_series
 from cnnbench.judge.history import page as history_page
 from cnnbench.judge.history.steps import trend
 from cnnbench.judge.metrics import THROUGHPUT
-from cnnbench.judge.report.renderers import mentioned_differences, render
+from cnnbench.judge.report.comparison import mentioned_differences
+from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.sections import campaigns as campaign_sections
 from cnnbench.machine import repository as git_repository
 from cnnbench.records import codec

@@ -85,7 +85,7 @@ class Table:
         """The notes with the names of their rows, as a folded list; None if there are no notes."""
         noted = zip(self.rows, self.notes, strict=True) if self.notes else ()
         texts = tuple(f"{row[0].text}: {note}" for row, note in noted if note)
-        return Items(texts=texts, title="Why", folded=True) if texts else None
+        return Items(texts=texts, title="Why", folded=True, about="reasons") if texts else None
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Items:
         """The items after the `first` ones, as a folded list; None if there are none."""
         texts = self.texts[_MOST_REMARKS:]
         title = f"{len(texts)} more {self.about}"
-        return Items(texts=texts, title=title, folded=True) if texts else None
+        return replace(self, texts=texts, title=title, folded=True) if texts else None
 
 
 _MOST_REMARKS = 3

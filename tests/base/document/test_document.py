@@ -9,7 +9,10 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.base.document import (
+    Command,
+    Items,
     Paragraph,
+    Report,
     Section,
     TableCell,
     counted_remarks,
@@ -19,9 +22,13 @@ from cnnbench.base.document import (
     prepend_docstring,
 )
 from cnnbench.base.document.console import sections_to_lines, sections_to_text
+from cnnbench.base.document.html import report_to_html
 from cnnbench.base.document.markdown import (
+    COMMENT_LIMIT,
     markdown_table,
     replace_marked_table,
+    report_to_markdown,
+    sections_to_comment,
     table_to_markdown_lines,
 )
 from cnnbench.base.text import markdown_code, percent
@@ -142,6 +149,79 @@ def test_many_remarks_of_one_kind_are_counted_and_folded():
     assert (table.title, table.folded) == ("All 4 remarks", True)
     assert [cell.text for (cell,) in table.rows] == texts
     assert [*counted_remarks([], "remarks")] == []
+
+
+LISTS = [
+    Items(texts=("one", "two", "a|b", "four", "five"), about="notes"),
+    Items(texts=("how",), title="Method", folded=True),
+    Items(texts=()),
+    Command("cnnbench ab --a=1", "Next"),
+]
+
+
+def test_a_list_and_a_command_in_each_format(monkeypatch):
+    section = Section.from_contents("x", "Lists", LISTS)
+    assert len(section.blocks) == 3
+    assert sections_to_lines([section]) == [
+        *("Lists", "one", "two", "a|b", "four", "five"),
+        *("Method", "how", "Next: cnnbench ab --a=1"),
+    ]
+    assert sections_to_lines([section.without_commands()])[-1] == "how"
+    report = Report(title="t", subtitle="s", sections=(section,))
+    markdown = report_to_markdown(report)
+    assert "\n- four\n- five\n\n### Method\n\n- how\n\nNext: <code>cnnbench ab" in markdown
+    assert "details" not in markdown
+    comment = sections_to_comment([section], "title")
+    assert comment.startswith("### title\n\n#### Lists\n\n- one\n- two\n- a&#124;b\n\n<details>")
+    assert "<details><summary>2 more notes</summary>\n\n- four\n- five\n\n</details>" in comment
+    page = report_to_html(report)
+    assert "<summary>2 more notes</summary>\n<ul><li>four</li><li>five</li></ul>" in page
+    assert "Next: <code" in page
+
+
+def test_notes_of_rows_are_below_them_or_in_a_folded_list():
+    noted = make_table(ROWS, title="Times", notes=("slow", ""))
+    section = Section.from_contents("x", "", [noted])
+    assert noted.remarks.texts == ("conv1: slow",)
+    assert sections_to_lines([section])[3] == "      slow"
+    assert "<details><summary>Why</summary>\n\n- conv1: slow\n" in sections_to_comment([section], "t")
+    report = Report(title="t", subtitle="s", sections=(section,))
+    assert "<li>conv1: slow</li>" in report_to_html(report)
+    assert make_table(ROWS).remarks is None
+
+
+def test_a_mark_stands_for_a_tone_and_is_a_circle_in_markdown():
+    cells = [TableCell("slower", tone="bad", mark="-"), TableCell("same", mark="=")]
+    table = make_table({"name": "a", "verdict": cell} for cell in cells)
+    assert [line.split()[1:] for line in sections_to_lines([[table]])[1:]] == [
+        ["-", "slower"],
+        ["=", "same"],
+    ]
+    assert [line.split(" | ")[1] for line in table_to_markdown_lines(table)[2:]] == [
+        "🔴 slower |",
+        "⚪ same |",
+    ]
+
+
+def test_a_comment_has_a_limit_and_short_lists_stay_whole():
+    short = Items(texts=("a", "b"), title="Short", folded=True)
+    long = Items(texts=("|" * 90,) * 2000, title="Long", folded=True, about="lines")
+    table = make_table({"name": f"{at}{'x' * 300}", "n": numeric_cell(at)} for at in range(900))
+    sections = [Section.from_contents("x", "Title", [table, short, long])]
+    text = sections_to_comment(sections, "many")
+    assert COMMENT_LIMIT - 1_000 < len(text) <= COMMENT_LIMIT
+    assert "- a\n- b\n" in text
+    rows = sum(line.startswith("| ") for line in text.splitlines()) - 3
+    assert f"| … {900 - rows} more |  |" in text
+    lines = text.count("- &#124;")
+    assert f"- … and {2000 - lines} more lines\n" in text
+    assert 0.4 < len("".join(text.partition("Short")[0])) / len(text) < 0.6
+    assert text.count("<details>") == text.count("</details>") == 2
+
+
+def test_a_terminal_counts_what_a_long_list_leaves_out():
+    *_, last = sections_to_lines([[Items(texts=("x",) * 130, about="notes")]])
+    assert last == "and 30 more notes"
 
 
 TABLE = "| a | b |\n| --- | ---: |\n| x | 1 |"

@@ -334,8 +334,8 @@ def test_every_format_keeps_runs_and_reductions_apart(mixed):
     assert {"throughput: 1 faster", "bus_bandwidth: 1 slower"} <= set(lines)
     assert not any("geometric mean" in line for line in lines)  # of one it is its change again
     comment = render(mixed, "markdown")
-    assert "throughput 1 faster; bus_bandwidth 1 slower." in comment
-    assert all(comment.count(f"| {title} | configuration") == 1 for title in titles)
+    assert "- throughput: 1 faster\n- bus_bandwidth: 1 slower\n" in comment
+    assert all(comment.count(f"#### {title}\n") == 1 for title in titles)
     annotation = render(mixed, "github").splitlines()[0]
     assert annotation.startswith("::error title=all-reduce xring")
     assert "6.000 GB/s -> 5.400 GB/s" in annotation

@@ -1,6 +1,7 @@
 """Renderings against files that were looked at; UPDATE_GOLDEN=1 rewrites them.
 
-Tests cnnbench/judge/report/renderers.py.
+Tests cnnbench/judge/report/renderers.py, cnnbench/judge/report/comparison.py,
+cnnbench/judge/report/junit.py and cnnbench/judge/report/annotations.py.
 """
 
 import dataclasses
@@ -13,20 +14,20 @@ import pytest
 from golden import golden
 from step_profiles import CONV, changed
 
+from cnnbench.base.document.markdown import COMMENT_LIMIT
 from cnnbench.judge.compare import Criteria, SkippedFile, compare_records
 from cnnbench.judge.compare.result import SameCode
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import cause_text, explanation_rows
-from cnnbench.judge.report.renderers import (
-    FORMATS,
-    LIMIT,
+from cnnbench.judge.report.comparison import (
+    Detail,
+    blocks,
     mean_sentences,
     mentioned_differences,
-    render,
-    terminal_text,
+    summary_lines,
     verdict_with_reason,
-    wants_colour,
 )
+from cnnbench.judge.report.renderers import FORMATS, render, terminal_text, wants_colour
 from cnnbench.records.files import KINDS
 from cnnbench.records.profiles import UPDATE
 from cnnbench.records.run import ModelInfo, Subject
@@ -133,7 +134,7 @@ def test_what_is_worse_but_does_not_gate_is_a_warning_in_all_formats(full_runs):
     assert found.exit_code == 0
     assert "\x1b[31;1m- longer" in terminal_text(found, colour=True)
     assert "🔴 longer" in render(found, "markdown")
-    assert "::warning title=lenet%2C batch 8%2C 1 cpu%3A startup::longer" in render(found, "github")
+    assert "::warning title=lenet%2C batch 8%2C 1 cpu%3A startup::" in render(found, "github")
     (skipped,) = xml.fromstring(render(found, "junit")).iter("skipped")
     assert skipped.get("type") == "longer"
 
@@ -190,13 +191,14 @@ def test_a_comment_shows_causes_only_if_the_step_time_differs_significantly(full
     )
     text = render(comparison, "markdown")
     shown, _, _ = text.partition("<details>")
-    assert shown.index(f"- <code>{cause_text(found.causes[0])[:6]}") < shown.index("| throughput")
+    cause = cause_text(found.causes[0])[:6]
+    assert shown.index("| configuration |") < shown.index(f"- {cause}")
     assert shown.count("cnnbench gate A B") == 1
     unclear = dataclasses.replace(found, spread=2 * abs(found.difference), answer="Unclear.")
     text = render(dataclasses.replace(comparison, explanation=unclear), "markdown")
     shown, _, folded = text.partition("<details>")
-    assert not any(words in shown for words in ("Unclear.", "<code>+", "<code>-"))
-    assert all(words in folded for words in ("Unclear.", "<code>+"))
+    assert not any(words in shown for words in ("Unclear.", "- +", "- -"))
+    assert all(words in folded for words in ("Unclear.", "- +"))
     # Rows in which B takes less time follow the rows that make B slower.
     signs = [row.difference > 0 for row in explanation_rows(found, 5)[:5]]
     assert signs == sorted(signs, reverse=True)
@@ -318,6 +320,21 @@ def test_github_shows_ten_annotations_of_a_level_so_the_tenth_sums_up(full_runs)
     assert errors[-1].count("%0A") == 2
 
 
+def test_a_summary_is_the_answer_without_tables(everything):
+    (section,) = blocks(everything, Detail.SUMMARY)
+    assert section == blocks(everything)[0]
+    assert summary_lines(everything) == [everything.answer, everything.advice]
+    others = [title for one in blocks(everything)[1:] for title in (one.title, one.key)]
+    assert "verdicts" in others
+
+
+def test_a_table_does_not_repeat_the_answer(full_runs):
+    found = compare_records(full_runs.of(*BASE), full_runs.of(*(0.9 * one for one in BASE)))
+    text = " ".join(render(found, "table").split())
+    assert text.count("% slower") == 1
+    assert text.count("slower") == 2  # the answer, and the row
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_hostile_text_brings_no_lines_and_no_invisible_characters(hostile, format):
     text = render(hostile, format)
@@ -331,7 +348,7 @@ def test_hostile_text_is_escaped_in_markdown(hostile):
     text = render(hostile, "markdown")
     # Whatever has a meaning is an entity, in the middle of code.
     plain = re.sub(r"&#[0-9]+;", "", text)
-    for sign in ("<script", "`", "@", "#1", "[", "]", "http:", "www.", "::", "**", "_", "~", "$"):
+    for sign in ("<script", "`", "@", "#1", "[", "]", "http:", "www.", "::", "**", "_it_", "~", "$"):
         assert sign not in plain
     assert "\\" not in plain
     # The columns of every row are those of its head.
@@ -373,11 +390,11 @@ def test_markdown_of_long_names_is_cut_between_its_sections(full_runs, length):
         skipped=[SkippedFile(name, name) for name in names],
     )
     text = render(found, "markdown")
-    assert len(text) <= LIMIT
+    assert len(text) <= COMMENT_LIMIT
     assert text.endswith("\n</details>\n")
-    assert text.count("<details>") == text.count("</details>") == 1
+    assert text.count("<details>") == text.count("</details>") > 1
     assert text.count("<code>") == text.count("</code>")
-    assert re.search(r"\| … \| \d+ more \||This comment is too long", text)
+    assert re.search(r"^\| … \d+ more \|", text, re.MULTILINE)
 
 
 def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(full_runs):
@@ -391,10 +408,10 @@ def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(full_runs):
         skipped=[SkippedFile(f"results/new/{name}.json", "empty") for name in names],
     )
     text = render(found, "markdown")
-    assert LIMIT - 1_000 < len(text) <= LIMIT
-    assert "🔴 slower | <code>slow, batch 8, 1 cpu</code>" in text
-    rows = text.count("🟡 inconclusive |")
-    assert f"| … | {len(names) - rows} more |" in text
-    assert re.search(r"^- … and \d+ reasons more$", text, re.MULTILINE)
-    assert re.search(r"^- … and \d+ lines more$", text, re.MULTILINE)
+    assert COMMENT_LIMIT - 1_000 < len(text) <= COMMENT_LIMIT
+    assert "| slow, batch 8, 1 cpu | 🔴 slower |" in text
+    rows = text.count("| 🟡 inconclusive |")
+    assert f"| … {len(names) - rows} more |" in text
+    assert re.search(r"^- … and \d+ more reasons$", text, re.MULTILINE)
+    assert re.search(r"^- … and \d+ more skipped files$", text, re.MULTILINE)
     assert text.endswith("</details>\n")
