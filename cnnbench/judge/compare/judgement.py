@@ -409,8 +409,11 @@ def _verdict_reason(
         return _limit_reason(statistics, verdict), "" if verdict is Verdict.SAME else None
     if judgement.at_least is not None:
         return _too_few_reason(statistics, judgement, judgement.at_least), None
-    why = "; ".join(filter(None, (_open_question(statistics), _further_runs(statistics, judgement))))
-    return phrases.tested_without_verdict(change, chance, why), why
+    margin = metric.change_text(statistics.margin, signed=False)
+    doubt, further = _doubt(statistics), _further_runs(statistics, judgement)
+    why = "; ".join(filter(None, (doubt or phrases.open_question(margin), further)))
+    note = "; ".join(filter(None, (doubt, further))) or why
+    return phrases.tested_without_verdict(change, chance, why), note
 
 
 def _limit_reason(statistics: SampleStatistics, verdict: Verdict) -> str:
@@ -435,8 +438,10 @@ def _too_few_reason(statistics: SampleStatistics, judgement: Judgement, least: i
     )
 
 
-def _open_question(statistics: SampleStatistics) -> str:
-    """Returns text that says why a confidence interval does not exclude a relevant change."""
+def _doubt(statistics: SampleStatistics) -> str:
+    """Returns text that says why a change for which the interval excludes zero is not relevant for
+    certain; "" if the reason is only that the interval contains relevant changes.
+    """
     metric = statistics.metric
     floor = metric.change_text(statistics.floor, signed=False)
     word = phrases.direction(metric, statistics.change)
@@ -444,7 +449,7 @@ def _open_question(statistics: SampleStatistics) -> str:
         return phrases.uncertain_change(word, floor)
     if statistics.floor > statistics.margin and statistics.excludes_no_change:
         return phrases.perhaps_spread(word, floor)
-    return phrases.open_question(metric.change_text(statistics.margin, signed=False))
+    return ""
 
 
 def _further_runs(statistics: SampleStatistics, judgement: Judgement) -> str:
