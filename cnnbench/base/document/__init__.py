@@ -27,8 +27,8 @@ class TableCell:
     Attributes:
       value: sort key; if None, the text is the sort key.
       tone: "good", "bad", "unsure", "changed" (neither good nor bad) or "".
-      mark: a sign before the text, such as "-" for worse, which means the same as the tone. Markdown
-        shows a coloured circle instead.
+      mark: a sign before the text, such as "-" for worse, which means the same as the tone.
+        Markdown shows a coloured circle instead.
       link: target URL of the text; "" for no link.
       kinds: CSS classes of the whole column: "number" (right-aligned), "code" (monospaced), "prose"
         (sentences, which need space), "steady" (never wrapped, such as times), "command" (whole,

@@ -312,7 +312,8 @@ def only_one_side(absent: str, there: str) -> str:
 
 def mixed_side(parts: str, side: str) -> str:
     """The runs of one side differ."""
-    return f"{parts} within {side}; give the files of one as {side}: a subfolder or a quoted pattern"
+    how = f"give the files of one as {side}: a subfolder or a quoted pattern"
+    return f"{parts} within {side}; {how}"
 
 
 def share_of_runs(number: int, runs: int, side: str) -> str:
@@ -371,7 +372,8 @@ SAME_CODE = "The measured code is the same: no file differs. Nothing was measure
 def same_files(count: int, names: str) -> str:
     """Two commits were not measured, because no run loads any of the files that differ."""
     files = "file that differs" if count == 1 else f"{count} files that differ"
-    return f"The measured code is the same: no run loads the {files} ({names}). Nothing was measured"
+    text = f"The measured code is the same: no run loads the {files} ({names})"
+    return f"{text}. Nothing was measured"
 
 
 def all_same(count: int) -> str:
@@ -524,7 +526,9 @@ IDLE_MACHINE = "an idle machine (cnnbench env --check)"
 
 # How a comparison was made.
 
-PAIRED = "Compared in pairs: a change is estimated from the changes within pairs, not from the medians"
+PAIRED = (
+    "Compared in pairs: a change is estimated from the changes within pairs, not from the medians"
+)
 UNPAIRED = (
     "Compared by one value per process: a change is the median of the changes from each process of "
     "BASE to each process of NEW, not the change of the medians"

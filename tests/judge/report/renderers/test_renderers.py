@@ -243,7 +243,8 @@ def test_code_that_is_the_same_is_an_answer_in_all_formats(format):
         alone = render(
             dataclasses.replace(found, same_code=dataclasses.replace(same, files=())), format
         )
-        assert "<details>" not in alone
+        assert "The files that differ" in text
+        assert "The files that differ" not in alone
 
 
 def test_repeated_pairs_are_a_property_in_junit(full_runs):
