@@ -7,9 +7,10 @@ nothing about comparisons.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TypeAlias
 
 from cnnbench.base.document import (
@@ -72,14 +73,18 @@ def blocks(comparison: Comparison, detail: Detail = Detail.FULL) -> list[Section
     """Returns a comparison as sections without titles: the answer and, in full detail, what was
     compared, a table for each metric with reasons, causes, and how it was judged.
     """
-    clear, why = _why(comparison)
-    sections = [_section("answer", _answer(comparison, clear))]
+    (clear, why), answer = _why(comparison), comparison.answer
+    sections = [_section("answer", _answer(comparison, answer, clear))]
     if detail is Detail.SUMMARY:
         return sections
-    tables = (_section("verdicts", [_table(comparison, *of)]) for of in metric_tables(comparison))
+    changed = _changed_work(comparison, answer)
+    tables = (
+        _section("verdicts", [_table(comparison, *table, answer, changed)])
+        for table in metric_tables(comparison)
+    )
     return [
         *sections,
-        _section("sides", _sides(comparison)),
+        _section("sides", _sides(comparison, changed)),
         *tables,
         *([why] if why is not None else []),
         _section("method", _method(comparison)),
@@ -97,8 +102,8 @@ def _section(key: str, contents: Iterable[Content]) -> Section:
     return Section.from_contents(key, "", contents)
 
 
-def _answer(comparison: Comparison, clear_cause: str) -> Iterator[Content]:
-    yield comparison.answer
+def _answer(comparison: Comparison, answer: str, clear_cause: str) -> Iterator[Content]:
+    yield answer
     yield clear_cause
     yield comparison.advice
     # Readers of a comment do not have the folder of the results.
@@ -108,29 +113,30 @@ def _answer(comparison: Comparison, clear_cause: str) -> Iterator[Content]:
         yield Command(comparison.next_step, "Next")
 
 
-def _sides(comparison: Comparison) -> Iterator[Content]:
+def _sides(comparison: Comparison, changed: Mapping[str, str]) -> Iterator[Content]:
     yield Paragraph(f"BASE {comparison.base_label}", whole=True)
     yield Paragraph(f"NEW  {comparison.new_label}", whole=True)
-    for entry in _changed_work(comparison):
-        yield Paragraph(f"{entry.name}: {entry.main.judgement.reason}", "changed")
+    yield from (Paragraph(f"{name}: {reason}", "changed") for name, reason in changed.items())
     if comparison.same_code is not None and comparison.same_code.files:
         files = comparison.same_code.files
         yield Items(texts=files, title="The files that differ", folded=True, about="files")
 
 
-def _changed_work(comparison: Comparison) -> list[ComparedConfiguration]:
-    """Returns the first configurations with changed work that the answer does not explain."""
-    changed = [
-        entry
-        for entry in comparison.deciding_configurations
-        if entry.main.verdict is Verdict.CHANGED_WORK
-        and not _is_said(comparison, entry.main.judgement.reason)
-    ]
-    return changed[:_MOST_CHANGED]
+def _changed_work(comparison: Comparison, answer: str) -> dict[str, str]:
+    """Returns the reasons for the verdict "changed work", by the name of the configuration, of the
+    first configurations that the answer does not explain.
+    """
+    results = ((entry.name, entry.main) for entry in comparison.deciding_configurations)
+    reasons = (
+        (name, main.judgement.reason)
+        for name, main in results
+        if main.verdict is Verdict.CHANGED_WORK and not _is_said(main.judgement.reason, answer)
+    )
+    return dict(islice(reasons, _MOST_CHANGED))
 
 
-def _is_said(comparison: Comparison, text: str) -> bool:
-    return text.rstrip(".") in comparison.answer
+def _is_said(text: str, answer: str) -> bool:
+    return text.rstrip(".") in answer
 
 
 def _why(comparison: Comparison) -> tuple[str, Section | None]:
@@ -154,24 +160,25 @@ def _why(comparison: Comparison) -> tuple[str, Section | None]:
     return found.answer if is_clear else "", section
 
 
-def _table(comparison: Comparison, metric: Metric, rows: Rows) -> Content:
-    changed = _changed_work(comparison)
+def _table(
+    comparison: Comparison, metric: Metric, rows: Rows, answer: str, changed: Mapping[str, str]
+) -> Content:
     return make_table(
         (result_cells(comparison, *row) for row in rows),
         title=f"{metric.name}, median {metric.unit_text}",
         whole=True,
         notes=tuple(
-            "" if entry in changed and result is entry.main else _note(comparison, result)
+            "" if entry.name in changed and result is entry.main else _note(result, answer)
             for entry, result in rows
         ),
     )
 
 
-def _note(comparison: Comparison, result: MetricResult) -> str:
+def _note(result: MetricResult, answer: str) -> str:
     """Returns what the reason for a verdict adds to the table and to the answer; "" for nothing."""
     judgement = result.judgement
     note = judgement.reason if judgement.note is None else judgement.note
-    return "" if result.verdict is Verdict.SAME or _is_said(comparison, note) else note
+    return "" if result.verdict is Verdict.SAME or _is_said(note, answer) else note
 
 
 def _method(comparison: Comparison) -> Iterator[Content]:
