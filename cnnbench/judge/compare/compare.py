@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.inference import looks_at
 from cnnbench.base.terminal import natural_key
+from cnnbench.base.text import count_text
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import (
     Difference,
@@ -342,14 +343,15 @@ def _usable_aa_runs(
     notes = []
     for reason, names in refused.items():
         if len(names) > phrases.MOST_NAMED:
-            names = [phrases.several(names[0], len(names) - 1)]
-        notes += [phrases.unusable_spread(name, reason) for name in names]
+            names = [phrases.SEVERAL.format(name=names[0], others=len(names) - 1)]
+        notes += [phrases.UNUSABLE_SPREAD.format(name=name, reason=reason) for name in names]
     configurations = [
         group.configuration for group in base if group.configuration.kind not in CONTEXT
     ]
     missing = sum(configuration.key not in by_key for configuration in configurations)
     if aa and missing:
-        notes.append(phrases.no_spread(missing))
+        without = count_text(missing, "configuration", "configurations")
+        notes.append(phrases.NO_SPREAD.format(configurations=without))
     return by_key, notes
 
 
@@ -362,5 +364,6 @@ def _reason_to_exclude_aa_runs(
     runs = sum(record.status == "ok" for record in aa.records)
     least = criteria.policy.min_processes
     if runs < least:
-        return phrases.too_few_spread(runs, least)
+        counted = count_text(runs, "run", "runs")
+        return phrases.TOO_FEW_FOR_SPREAD.format(runs=counted, least=least)
     return None

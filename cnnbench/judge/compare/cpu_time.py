@@ -138,35 +138,39 @@ def joint_judgement(
     cpu_change = (CPU_TIME, cpu_time.change, cpu_time.low, cpu_time.high)
     if speed in _OPPOSITE and work is _OPPOSITE[speed]:
         interval = (throughput.change, throughput.low, throughput.high)
-        reason = phrases.opposite_cpu_time(
-            phrases.size_text(THROUGHPUT, *interval),
-            phrases.size_text(*cpu_change),
-            slower=speed is Verdict.SLOWER,
+        reason = phrases.OPPOSITE_CPU_TIME.format(
+            speed=phrases.size_text(THROUGHPUT, *interval),
+            cpu_time=phrases.size_text(*cpu_change),
+            why=phrases.WAITS if speed is Verdict.SLOWER else phrases.SPINS,
         )
         undecided = {"verdict": Verdict.INCONCLUSIVE, "reason": reason, "note": None}
         return replace(throughput, **undecided, **_SETTLED)
     if speed is Verdict.SLOWER and work in _PASSES:
-        return throughput.adding(phrases.waits(like, certain=True))
+        return throughput.adding(phrases.WAITS_CERTAINLY.format(like=like))
     if speed in _OPPOSITE or (speed in _PASSES and work not in _OPPOSITE):
         return throughput
     others = other_cpus_text(runs) or phrases.OTHER_MACHINES
     if work in _OPPOSITE:
-        chance = phrases.chance(cpu_time.p_adjusted)
-        reason = phrases.by_cpu_time(phrases.size_text(*cpu_change), chance, others)
+        reason = phrases.BY_CPU_TIME.format(
+            size=phrases.size_text(*cpu_change),
+            p=phrases.chance(cpu_time.p_adjusted),
+            others=others,
+        )
         return _decided_by_cpu_time(throughput, work, reason, others)
     if work not in _PASSES:
         if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
             return throughput
         # CPU time needs fewer further pairs than throughput, so its number of pairs is recommended.
         sooner = {name: getattr(cpu_time, name) for name in _SETTLED}
-        return replace(throughput, reason=phrases.of_cpu_time(cpu_time.reason), note=None, **sooner)
+        reason = phrases.OF_CPU_TIME.format(reason=cpu_time.reason)
+        return replace(throughput, reason=reason, note=None, **sooner)
     direction = _apparent_direction(throughput, policy)
     if direction is None or direction in policy.questions:
-        return throughput.adding(phrases.waits(like, certain=False))
+        return throughput.adding(phrases.WAITS_PERHAPS.format(like=like))
     if direction and work is Verdict.SAME:
         # Throughput may have changed, but not in the direction that the user asks for.
         work = Verdict.NOT_SLOWER if direction == "faster" else Verdict.NOT_FASTER
-    reason = phrases.of_cpu_time(cpu_time.reason, others)
+    reason = phrases.OF_CPU_TIME_UNDER_LOAD.format(reason=cpu_time.reason, others=others)
     return _decided_by_cpu_time(throughput, work, reason, None)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from cnnbench.base.stats import median
-from cnnbench.base.text import percent
+from cnnbench.base.text import count_text, percent
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.metrics import Measurement
 from cnnbench.machine.checks import CONDITIONS
@@ -34,12 +34,11 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
     runs_by_name = {name: [record for record, own in by_run if name in own] for name in names}
     if not runs_by_name:
         most = _disturbance_amount_text("load", checked) or phrases.NOT_CHECKED
-        return phrases.undisturbed(len(checked), most)
+        runs = count_text(checked, "run", "runs")
+        return phrases.UNDISTURBED.format(runs=runs, most=most)
     disturbed = sum(bool(own) for _, own in by_run)
     causes = [
-        phrases.disturbance(
-            CONDITIONS.get(name, name), len(runs), _disturbance_amount_text(name, runs)
-        )
+        _disturbance_text(name, runs)
         for name, runs in sorted(runs_by_name.items(), key=lambda item: -len(item[1]))
     ]
     return phrases.disturbed(disturbed, len(checked), causes)
@@ -63,7 +62,10 @@ def other_cpus_text(measurements: Iterable[Measurement]) -> str:
         return ""
     facts = runs[-1].environment
     cpus = facts.get("usable_cpus") or facts.get("logical_cpus")
-    return phrases.load(typical, cpus if isinstance(cpus, int) else None)
+    if not isinstance(cpus, int):
+        return phrases.OTHER_PROGRAMS_USE.format(cpus=typical)
+    usable = count_text(cpus, "CPU", "CPUs")
+    return phrases.OTHER_PROGRAMS.format(cpus=typical, usable=usable)
 
 
 def repeated_pairs_and_causes(measurements: Iterable[Measurement]) -> tuple[int, str]:
@@ -85,7 +87,9 @@ def repeated_pairs_and_causes(measurements: Iterable[Measurement]) -> tuple[int,
         return 0, ""
     counted = Counter(process for processes in lost.values() for process in processes)
     causes = [
-        phrases.lost_process(side.upper(), how, times)
+        (phrases.LOST_PROCESSES if times > 1 else phrases.LOST_PROCESS).format(
+            side=side.upper(), how=how, times=times
+        )
         for (side, how), times in sorted(counted.items())
     ]
     return len(lost), phrases.repeated_pairs(len(lost), causes)
@@ -98,11 +102,18 @@ def _disturbance_ids(measurement: Measurement) -> Mapping[str, None]:
     return dict.fromkeys(note.id for note in measurement.conditions.notes if note.when == "during")
 
 
+def _disturbance_text(name: str, runs: Sequence[RunRecord]) -> str:
+    amount = _disturbance_amount_text(name, runs)
+    template = phrases.DISTURBANCE_AMOUNT if amount else phrases.DISTURBANCE
+    condition = CONDITIONS.get(name, name)
+    return template.format(condition=condition, runs=len(runs), amount=amount)
+
+
 def _disturbance_amount_text(name: str, runs: Sequence[RunRecord]) -> str:
     if name == "load" and (others := _condition_values("other_cpus", runs)):
-        return phrases.most_load(max(others))
+        return phrases.MOST_LOAD.format(cpus=max(others))
     if name == "steal" and (stolen := _condition_values("steal_fraction", runs)):
-        return phrases.most_stolen(percent(max(stolen)))
+        return phrases.MOST_STOLEN.format(share=percent(max(stolen)))
     return ""
 
 

@@ -33,7 +33,7 @@ from typing import Any
 
 from cnnbench.base import inference
 from cnnbench.base.stats import group_by, median
-from cnnbench.base.text import item_count, number
+from cnnbench.base.text import count_text, item_count, number
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.estimate import (
     Samples,
@@ -284,11 +284,14 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
         bad = [value for value in values if not is_usable(value, samples.metric)]
         if bad:
             first = number(bad[0])
-            reason = phrases.unusable_values(len(bad), len(values), name, side, first)
+            of = count_text(len(values), "value", "values")
+            reason = phrases.UNUSABLE_VALUES.format(
+                bad=len(bad), values=of, metric=name, side=side, first=first
+            )
             return Judgement(verdict=Verdict.FAILED, reason=reason, noise=samples.noise)
     fewest, side = min((item_count(values), side) for side, values in sides)
     if not fewest:
-        reason = phrases.no_values(side, name)
+        reason = phrases.NO_VALUES.format(side=side, metric=name)
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=samples.noise)
     if fewest >= policy.min_processes and not (
         samples.paired and len(samples.base) != len(samples.new)
@@ -299,7 +302,8 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     statistics = compute_sample_statistics(unpaired, policy.replace(split=1.0))
     if fewest >= policy.min_processes:
         judgement = _judgement_without_reason(statistics, Verdict.INCONCLUSIVE, p=None)
-        reason = phrases.no_pairs(item_count(samples.base), item_count(samples.new))
+        base = count_text(samples.base, "value", "values")
+        reason = phrases.NO_PAIRS.format(base=base, new=item_count(samples.new))
         return _with_reason(statistics, judgement, reason)
     least = _least_runs(samples, policy, 1 / family)
     needs = {
@@ -310,8 +314,13 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     judgement = _judgement_without_reason(statistics, Verdict.INCONCLUSIVE, p=None, **needs)
     assert judgement.verdict_needs is not None
     begins = bool(judgement.new_experiment)
-    needed = phrases.fewest_runs(judgement.verdict_needs, samples.paired, begins)
-    return _with_reason(statistics, judgement, phrases.too_few_to_test(fewest, side, needed))
+    number = judgement.verdict_needs
+    reason = phrases.TOO_FEW_TO_TEST.format(
+        processes=count_text(fewest, "process", "processes"),
+        side=side,
+        needed=phrases.needed_runs(number, samples.paired, begins, phrases.AT_LEAST),
+    )
+    return _with_reason(statistics, judgement, reason)
 
 
 def _known_judgement(case: Case, verdict: Verdict, reason: str, family: int) -> Judgement:
@@ -404,16 +413,17 @@ def _verdict_reason(
     change = phrases.known_change(metric, statistics.change, statistics.low, statistics.high)
     chance = phrases.chance(judgement.p_adjusted, statistics.family)
     if verdict in (Verdict.FASTER, Verdict.SLOWER):
-        return phrases.tested(change, chance), ""
+        return phrases.TESTED.format(change=change, p=chance), ""
     if verdict is not Verdict.INCONCLUSIVE:
         return _limit_reason(statistics, verdict), "" if verdict is Verdict.SAME else None
     if judgement.at_least is not None:
         return _too_few_reason(statistics, judgement, judgement.at_least), None
     margin = metric.change_text(statistics.margin, signed=False)
     doubt, further = _doubt(statistics), _further_runs(statistics, judgement)
-    why = "; ".join(filter(None, (doubt or phrases.open_question(margin), further)))
+    question = phrases.OPEN_QUESTION.format(margin=margin)
+    why = "; ".join(filter(None, (doubt or question, further)))
     note = "; ".join(filter(None, (doubt, further))) or why
-    return phrases.tested_without_verdict(change, chance, why), note
+    return phrases.TESTED_WITHOUT_VERDICT.format(change=change, p=chance, why=why), note
 
 
 def _limit_reason(statistics: SampleStatistics, verdict: Verdict) -> str:
@@ -421,9 +431,13 @@ def _limit_reason(statistics: SampleStatistics, verdict: Verdict) -> str:
     metric, low, high = statistics.metric, statistics.low, statistics.high
     assert low is not None
     assert high is not None
-    words = {Verdict.NOT_SLOWER: metric.worse, Verdict.NOT_FASTER: metric.better}
-    margin = metric.change_text(statistics.margin, signed=False)
-    return phrases.within_margin(metric.range_text(low, high), margin, words.get(verdict, ""))
+    same = verdict is Verdict.SAME
+    template = phrases.WITHIN_MARGIN if same else phrases.WITHIN_MARGIN_OF_ONE_DIRECTION
+    return template.format(
+        interval=metric.range_text(low, high),
+        margin=metric.change_text(statistics.margin, signed=False),
+        word=metric.worse if verdict is Verdict.NOT_SLOWER else metric.better,
+    )
 
 
 def _too_few_reason(statistics: SampleStatistics, judgement: Judgement, least: int) -> str:
@@ -446,9 +460,9 @@ def _doubt(statistics: SampleStatistics) -> str:
     floor = metric.change_text(statistics.floor, signed=False)
     word = phrases.direction(metric, statistics.change)
     if statistics.interval_exceeds_floor:
-        return phrases.uncertain_change(word, floor)
+        return phrases.UNCERTAIN_CHANGE.format(word=word, floor=floor)
     if statistics.floor > statistics.margin and statistics.excludes_no_change:
-        return phrases.perhaps_spread(word, floor)
+        return phrases.PERHAPS_SPREAD.format(word=word, floor=floor)
     return ""
 
 
@@ -461,11 +475,15 @@ def _further_runs(statistics: SampleStatistics, judgement: Judgement) -> str:
         return ""
     paired, begins = statistics.paired, bool(judgement.new_experiment)
     text = phrases.scatter_text(scatter, statistics.metric, statistics.policy.split < 1)
+    template = phrases.NEW_EXPERIMENT_SETTLES if begins else phrases.MORE_RUNS_SETTLE
     if is_too_many_further_runs(more, paired or begins):
-        return phrases.too_noisy(text, paired)
-    if begins:
-        return phrases.new_experiment_settles(text, paired, needed)
-    return phrases.more_runs_settle(text, paired, more)
+        template = phrases.TOO_NOISY
+    return template.format(
+        runs=phrases.plural(paired),
+        scatter=text,
+        pairs=needed,
+        more=phrases.more_runs_text(more, paired),
+    )
 
 
 def _judgement_without_reason(

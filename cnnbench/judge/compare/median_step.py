@@ -34,7 +34,8 @@ def slow_steps_and_median_change_text(
     """
     if change is None:
         return ""
-    parts = [phrases.slow_steps(*side) for side in zip(names, slow, strict=True) if side[1]]
+    sides = ((name, steps) for name, steps in zip(names, slow, strict=True) if steps)
+    parts = [phrases.SLOW_STEPS.format(side=name, steps=steps) for name, steps in sides]
     return "; ".join([*parts, phrases.median_step(THROUGHPUT.change_text(change), paired)])
 
 

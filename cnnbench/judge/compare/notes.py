@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 
 from cnnbench.base.stats import group_by
-from cnnbench.base.text import count_text
+from cnnbench.base.text import count_text, first_few
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import imported_records_note
@@ -34,8 +34,10 @@ def left_out_configuration_notes(
         (group.configuration.kind, group.configuration.key) for side in sides for group in side
     )
     return [
-        phrases.without_metrics(
-            len(left_out), KINDS[kind][1], [name for name in METRICS if name in names]
+        phrases.WITHOUT_METRICS.format(
+            configurations=count_text(left_out, "configuration", "configurations"),
+            kind=KINDS[kind][1],
+            metrics=" or ".join(name for name in METRICS if name in names),
         )
         for kind, left_out in group_by(keys, itemgetter(0)).items()
         if kind not in CONTEXT and not metrics_to_judge(names, {kind})
@@ -67,12 +69,14 @@ def comparison_notes(
     yield from aa_notes
     for entry, left_out in zip(entries, unpaired, strict=True):
         if left_out:
-            yield phrases.unpaired(entry.name, left_out)
+            runs = count_text(left_out, "run", "runs")
+            yield phrases.UNPAIRED_RUNS.format(name=entry.name, runs=runs)
     for entry in entries:
         for side, records in (("BASE", entry.base), ("NEW", entry.new)):
             trained = (record for record in records if isinstance(record, RunRecord))
             if diverged := sum(not all(map(math.isfinite, run.losses)) for run in trained):
-                yield phrases.infinite_losses(entry.name, diverged, len(records), side)
+                runs = phrases.share_of_runs(diverged, len(records), side)
+                yield phrases.INFINITE_LOSSES.format(name=entry.name, runs=runs)
     yield from _rule_notes(rules, entries)
 
 
@@ -90,7 +94,7 @@ def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterato
             if bad:
                 what = ", ".join(f"{number} {status}" for status, number in bad.items())
                 number = f"{bad.total()} of {count_text(len(statuses), *nouns)}"
-                yield phrases.left_out(number, side.upper(), what)
+                yield phrases.LEFT_OUT.format(number=number, side=side.upper(), statuses=what)
 
 
 def _interrupted_all_reduce_notes(
@@ -112,17 +116,26 @@ def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Itera
     for place in range(1, len(rules.rules) + 1):
         title = rules.title(place)
         names = [entry.name for entry in entries if entry.rule == title]
-        effects = rules.rules[place - 1].effects()
-        yield phrases.applied_rule(rules.short_source, rules.digest, title, names, effects)
+        yield (phrases.RULE if names else phrases.UNUSED_RULE).format(
+            source=rules.short_source,
+            digest=rules.digest,
+            title=title,
+            names=first_few(names, phrases.MOST_NAMED),
+            effects=rules.rules[place - 1].effects(),
+        )
     for entry in entries:
         for result in entry.results:
             if (acceptance := result.accepted) is not None:
-                source, ended = acceptance.source_text, acceptance.has_ended
-                yield phrases.accepted_result(
-                    entry.name, result.word, result.metric.name, source, ended
+                ended = acceptance.has_ended
+                yield (phrases.ONCE_ACCEPTED_RESULT if ended else phrases.ACCEPTED_RESULT).format(
+                    name=entry.name,
+                    word=result.word,
+                    metric=result.metric.name,
+                    source=acceptance.source_text,
                 )
             elif (acceptance := _acceptance_by_message(entry, result, rules)) is not None:
-                yield phrases.would_accept(entry.name, acceptance.source_text)
+                source = acceptance.source_text
+                yield phrases.WOULD_ACCEPT.format(name=entry.name, source=source)
     if text := rules.unknown_commits_text():
         yield text
 

@@ -36,7 +36,7 @@ def missing_metric_outcome(
         if missing := sum(metric.value(record) is None for record in group.successful):
             verdict = Verdict.NOT_MEASURED if is_requested else Verdict.INCONCLUSIVE
             runs = _share_of_runs_text(missing, side, group)
-            return verdict, phrases.not_measured(runs, metric.name)
+            return verdict, phrases.NOT_MEASURED.format(runs=runs, metric=metric.name)
     return None
 
 
@@ -53,7 +53,7 @@ def incomparable_outcome(
     sides = (("BASE", base), ("NEW", new))
     if not (base.records and new.records):
         absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
-        return Verdict.MISSING, phrases.only_one_side(absent, there)
+        return Verdict.MISSING, phrases.ONLY_ONE_SIDE.format(absent=absent, there=there)
     if failures := [*filter(None, (_failed_runs_text(*side) for side in sides))]:
         return Verdict.FAILED, "; ".join(failures)
     if blocking := [difference for difference in unlike if difference.blocks]:
@@ -63,7 +63,7 @@ def incomparable_outcome(
     for side, group in sides:
         if mixed := varying_parts(group.by_origin()):
             parts = ", ".join(f"{name} is {alternatives(texts)}" for name, texts in mixed.items())
-            return Verdict.NOT_COMPARABLE, phrases.mixed_side(parts, side)
+            return Verdict.NOT_COMPARABLE, phrases.MIXED_SIDE.format(parts=parts, side=side)
     return None
 
 
@@ -118,7 +118,7 @@ def _failed_runs_text(side: str, group: MeasurementGroup) -> str | None:
         return None
     message = " ".join(errors[0].message.split())[:200]
     runs = _share_of_runs_text(len(errors), side, group)
-    return phrases.failed(runs, errors[0].type, message)
+    return phrases.FAILED.format(runs=runs, kind=errors[0].type, message=message)
 
 
 def _changed_work_text(
@@ -154,16 +154,15 @@ def _changed_work_text(
         batch = [f"{_before_after_text(work['global_batch'])} images per step"]
     names = [name for name, parts in (("network", network), ("batch", batch)) if parts]
     judged = "Speed" if metric in SPEEDS else metric.name.capitalize()
-    sentences = [
-        phrases.different_work(" and ".join(names), ", ".join((*network, *batch)), judged)
-    ]
+    kinds, changes = " and ".join(names), ", ".join((*network, *batch))
+    sentences = [phrases.DIFFERENT_WORK.format(kinds=kinds, changes=changes, metric=judged)]
     rates = [_median_flops_per_sec(side) for side in (base, new)]
     known = [billions(rate) for rate in rates if rate]
     if len(known) == len(rates):
-        sentences.append(phrases.measured_rate(_before_after_text(known)))
+        sentences.append(phrases.MEASURED_RATE.format(rates=_before_after_text(known)))
     if others:
         listed = first_few([*map(str, others)], _FACTS_NAMED)
-        sentences.append(phrases.other_differences(listed))
+        sentences.append(phrases.OTHER_DIFFERENCES.format(facts=listed))
     return " ".join(sentences)
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.stats import median
-from cnnbench.base.text import first_few, item_count, milliseconds
+from cnnbench.base.text import count_text, first_few, item_count, milliseconds
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import Difference
@@ -184,7 +184,9 @@ class MetricResult:
             return ""
         texts = (self.metric.value_text(before, unit=False), self.metric.value_text(after))
         word = self.metric.better if signs == {True} else self.metric.worse
-        return phrases.all_pairs(word, item_count(self.base), *texts)
+        base, new = texts
+        pairs = item_count(self.base)
+        return phrases.ALL_PAIRS.format(word=word, pairs=pairs, base=base, new=new)
 
     @property
     def open_question(self) -> str:
@@ -192,16 +194,19 @@ class MetricResult:
         margin = self.judgement.margin
         if margin is None:
             return ""
-        return phrases.open_question(self.metric.change_text(margin, signed=False))
+        text = self.metric.change_text(margin, signed=False)
+        return phrases.OPEN_QUESTION.format(margin=text)
 
     @property
     def what_is_known(self) -> str:
         """Text with the change, without advice about further pairs or processes."""
         judgement = self.judgement
         if self.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
-            return phrases.known_so_far(phrases.known_change(*self.interval), self.open_question)
+            change = phrases.known_change(*self.interval)
+            return phrases.SO_FAR_KNOWN.format(change=change, question=self.open_question)
         if judgement.at_least is not None and judgement.change is not None:
-            return phrases.known_so_far(phrases.change_text(*self.interval), phrases.TOO_FEW)
+            change = phrases.change_text(*self.interval)
+            return phrases.SO_FAR_KNOWN.format(change=change, question=phrases.TOO_FEW)
         return judgement.reason
 
     @property
@@ -429,7 +434,10 @@ class SameCode:
         if not self.files:
             return f"{phrases.SAME_CODE}."
         names = first_few(self.files, _FILES_NAMED, ", ")
-        return f"{phrases.same_files(item_count(self.files), names)}."
+        files = "file that differs"
+        if len(self.files) > 1:
+            files = count_text(self.files, files, "files that differ")
+        return f"{phrases.SAME_FILES.format(files=files, names=names)}."
 
 
 _FILES_NAMED = 3
@@ -646,9 +654,11 @@ class Comparison(Document, Displayed):
             return _outcome(self, worst)
         alike, deciding = self.summary.as_the_worst, self.summary.deciding
         if worst.main.verdict is Verdict.SAME:
-            return phrases.all_same(deciding), ""
+            return phrases.ALL_SAME.format(count=deciding), ""
         outcome = "; ".join(filter(None, _outcome(self, worst)))
-        how_many = phrases.count_of_worst(alike, deciding, worst.main.word)
+        how_many = phrases.COUNT_OF_WORST.format(
+            alike=alike, count=deciding, word=worst.main.word
+        )
         return how_many, f"{worst.name}: {outcome}"
 
     @property
@@ -672,7 +682,13 @@ class Comparison(Document, Displayed):
                 if result.confirmation is not None:
                     metric = "" if result.metric in SPEEDS else result.metric.name
                     reason = result.confirmation.reason.rstrip(".")
-                    yield phrases.confirmed(metric, reason, not result.is_unconfirmed)
+                    finding = reason
+                    if metric:
+                        finding = phrases.ABOUT.format(name=metric, sentence=reason)
+                    template = phrases.CONFIRMED
+                    if result.is_unconfirmed:
+                        template = phrases.NOT_CONFIRMED
+                    yield template.format(finding=finding)
 
     def _accepted_sentences(self) -> list[str]:
         """Returns a list with one sentence about the regressions that rules accept, or an empty
@@ -684,7 +700,8 @@ class Comparison(Document, Displayed):
             for result in entry.results
             if (accepted := result.accepted) is not None and not accepted.has_ended
         }
-        return [phrases.accepted(sorted(commits))] if commits else []
+        sources = "; ".join(sorted(commits))
+        return [phrases.ACCEPTED.format(sources=sources)] if commits else []
 
     @property
     @computed(before="next_step", **OPTIONAL)
@@ -695,13 +712,19 @@ class Comparison(Document, Displayed):
         entry, result = next(iter(undecided_results(self)), (None, None))
         if entry is None or result is None or result.judgement.needed is None:
             return ""
-        name = entry.name if len(self.entries) > 1 else ""
-        if result.too_noisy:
-            return phrases.advise_remedies(name, result.paired, [*_remedy_texts(entry)])
         more = result.judgement.more or 0
-        if result.judgement.new_experiment:
-            return phrases.advise_new_experiment(name, more)
-        return phrases.advise_more_runs(name, more, result.paired)
+        if result.too_noisy:
+            sentence = phrases.REMEDIES.format(
+                runs=phrases.plural(result.paired),
+                remedies=phrases.alternatives([*_remedy_texts(entry)]),
+            )
+        elif result.judgement.new_experiment:
+            sentence = phrases.NEW_EXPERIMENT.format(pairs=more)
+        else:
+            sentence = phrases.MORE_RUNS.format(more=phrases.more_runs_text(more, result.paired))
+        if len(self.entries) == 1:
+            return sentence
+        return phrases.ABOUT.format(name=entry.name, sentence=sentence)
 
     @property
     @computed(before="explanation", encoded_type=int | None, if_any=True, **ABSENT)
@@ -856,7 +879,9 @@ def with_second_experiment(first: Comparison, second: Comparison) -> Comparison:
         again = found.get(result.metric.name)
         if again is None or result.verdict not in _DIRECTIONS:
             return result
-        reason = phrases.measured_again(result.judgement.reason, again.reason)
+        reason = phrases.MEASURED_AGAIN.format(
+            reason=result.judgement.reason, again=again.reason
+        )
         judgement = replace(result.judgement, reason=reason)
         return replace(result, confirmation=again, judgement=judgement)
 
@@ -899,7 +924,7 @@ def without_tests(comparison: Comparison, reason: str) -> Comparison:
         why = reason
         if judgement.change is not None:
             change = phrases.change_text(result.metric, judgement.change, None, None)
-            why = phrases.so_far(reason, change)
+            why = phrases.SO_FAR.format(reason=reason, change=change)
         withheld = {**_UNTESTED, "verdict": Verdict.INCONCLUSIVE, "reason": why, "note": None}
         return replace(result, judgement=replace(judgement, **withheld))
 
@@ -921,7 +946,8 @@ def _outcome(comparison: Comparison, entry: ComparedConfiguration) -> tuple[str,
     outcome = _tested_outcome(comparison, entry, result)
     if not outcome:
         word = "undecided" if verdict is Verdict.INCONCLUSIVE else result.word
-        return phrases.other_verdict(word, judgement.reason.rstrip(".")), of_all_pairs
+        reason = judgement.reason.rstrip(".")
+        return phrases.ABOUT.format(name=word.capitalize(), sentence=reason), of_all_pairs
     beside = slow_steps_and_median_change_text(
         judgement.median_change, result.slow, comparison.names, result.paired
     )
@@ -934,35 +960,37 @@ def _tested_outcome(
     comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> str:
     """Returns the outcome of a test; "" if there was none."""
-    (base, new), decisive = comparison.names, entry.deciding_result(result)
+    decisive = entry.deciding_result(result)
     runs = phrases.runs_text(item_count(result.base), item_count(result.new), comparison.paired)
+    known = {"base": comparison.names[0], "new": comparison.names[1], "runs": runs}
+    known |= {"word": result.word, "metric": result.metric.name}
     is_speed, by_cpu_time = result.metric in SPEEDS, decisive is not result
     # If the CPU time was also judged, numbers of the throughput are labelled, too.
     label = phrases.metric_name(decisive.metric)
     label = "" if is_speed and not result.is_joint else label
     if result.verdict in _DIRECTIONS:
-        size = phrases.size_text(*decisive.interval)
-        chance = phrases.chance(decisive.judgement.p_adjusted)
-        if by_cpu_time:
-            return phrases.changed_by_cpu_time(new, result.word, size, runs, chance)
-        if is_speed:
-            return phrases.changed(new, size, runs, chance)
-        return phrases.changed_metric(new, result.metric.name, size, runs, chance)
+        template = phrases.CHANGED if is_speed else phrases.CHANGED_METRIC
+        return (phrases.CHANGED_BY_CPU_TIME if by_cpu_time else template).format(
+            size=phrases.size_text(*decisive.interval),
+            p=phrases.chance(decisive.judgement.p_adjusted),
+            **known,
+        )
     change = phrases.change_text(*decisive.interval)
     if result.verdict is Verdict.SAME:
-        return phrases.same(new, base, phrases.labelled(label, change), runs)
+        return phrases.SAME.format(change=phrases.labelled(label, change), **known)
     if result.verdict in _LIMITED:
         if is_speed:
-            return phrases.limited(new, result.word, phrases.labelled(label, change), runs)
-        return phrases.limited_metric(new, label, result.word, change, runs)
+            return phrases.LIMITED.format(change=phrases.labelled(label, change), **known)
+        return phrases.LIMITED_METRIC.format(**{**known, "metric": label, "change": change})
     if result.verdict is not Verdict.INCONCLUSIVE or result.judgement.low is None:
         return ""
     if result.too_noisy:
         # The texts name the metrics, if several were judged.
         label = "" if result.is_joint else label
-        return phrases.noisy(phrases.labelled(label, "; ".join(_noise_texts(entry, result))))
-    change = phrases.known_change(*result.interval)
-    return phrases.undecided(phrases.labelled(label, change), runs, result.open_question)
+        noise = phrases.labelled(label, "; ".join(_noise_texts(entry, result)))
+        return phrases.NOISY.format(noise=noise)
+    change = phrases.labelled(label, phrases.known_change(*result.interval))
+    return phrases.UNDECIDED.format(change=change, question=result.open_question, **known)
 
 
 def _further_metric_sentences(
@@ -979,27 +1007,31 @@ def _further_metric_sentences(
         for entry, result in comparison.deciding_results(metric):
             if metric in shown:
                 break
-            known = result.judgement.reason
-            if result.judgement.low is not None:
-                known = phrases.known_change(*result.interval)
+            name, text = metric.name, result.judgement.reason
             if result.verdict is Verdict.NOT_MEASURED:
-                text = phrases.other_verdict(result.word, result.judgement.reason)
+                name = result.word
             elif result.verdict in _DIRECTIONS and (
                 result.is_unconfirmed or comparison.sets_exit_code(entry, result)
             ):
-                size = phrases.size_text(*entry.deciding_result(result).interval)
-                text = phrases.of_metric(metric.name, size)
+                text = phrases.size_text(*entry.deciding_result(result).interval)
             elif result.asked and result.verdict is Verdict.INCONCLUSIVE:
-                text = phrases.of_metric(metric.name, phrases.still_undecided(known))
+                if result.judgement.low is not None:
+                    text = phrases.known_change(*result.interval)
+                text = phrases.STILL_UNDECIDED.format(known=text)
             else:
                 continue
             shown.append(metric)
-            yield phrases.sentence(text, entry.name if len(entries) > 1 else "")
+            finding = phrases.ABOUT.format(name=name.capitalize(), sentence=text)
+            if len(entries) == 1:
+                yield f"{finding}."
+            else:
+                yield phrases.IN_CONFIGURATION.format(finding=finding, name=entry.name)
 
 
 def _noise_texts(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
     if entry.two_speeds is not None:
-        yield phrases.two_speeds(*map(milliseconds, entry.two_speeds))
+        quick, slow = map(milliseconds, entry.two_speeds)
+        yield phrases.TWO_SPEEDS.format(quick=quick, slow=slow)
     elif (scatter := result.judgement.scatter) is not None:
         texts = [phrases.scatter_text(scatter, result.metric, False)]
         if result.is_joint:
@@ -1009,7 +1041,8 @@ def _noise_texts(entry: ComparedConfiguration, result: MetricResult) -> Iterator
                 for one in tested
                 if one.judgement.scatter is not None
             ]
-        yield phrases.differ(texts, result.paired)
+        runs = phrases.plural(result.paired)
+        yield phrases.DIFFER.format(runs=runs, scatters=" and ".join(texts))
     if entry.other_programs_cpu_text:
         yield entry.other_programs_cpu_text
 

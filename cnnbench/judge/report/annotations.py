@@ -58,13 +58,14 @@ def workflow_commands(comparison: Comparison) -> str:
 
 def _annotation_message(result: MetricResult) -> str:
     judgement, text = result.judgement, result.metric.value_text
+    medians = judgement.base_median, judgement.new_median
     if result.verdict is Verdict.CHANGED_WORK:
         return judgement.reason
     message = verdict_with_reason(result)
-    if judgement.base_median is None or judgement.new_median is None:
+    if None in medians:
         return message
-    medians = text(judgement.base_median), text(judgement.new_median)
-    return phrases.with_medians(message, *medians)
+    base, new = (text(median) for median in medians)
+    return phrases.WITH_MEDIANS.format(verdict=message, base=base, new=new)
 
 
 def _workflow_command(level: AnnotationLevel, title: str, message: str) -> str:

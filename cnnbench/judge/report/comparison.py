@@ -24,7 +24,7 @@ from cnnbench.base.document import (
     make_table,
     numeric_cell,
 )
-from cnnbench.base.text import NONE, compact_number, item_count, p_value, percent
+from cnnbench.base.text import NONE, compact_number, count_text, item_count, p_value, percent
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import differing_values_text
 from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
@@ -182,18 +182,25 @@ def _note(result: MetricResult, answer: str) -> str:
 
 
 def _method(comparison: Comparison) -> Iterator[Content]:
-    yield Items(texts=tuple(map(phrases.note, comparison.notes)), about="notes")
-    skipped = tuple(phrases.skipped(str(file)) for file in comparison.skipped)
+    notes = tuple(phrases.NOTE.format(text=note) for note in comparison.notes)
+    yield Items(texts=notes, about="notes")
+    skipped = tuple(phrases.SKIPPED.format(file=file) for file in comparison.skipped)
     yield Items(texts=skipped, about="skipped files")
     texts = []
     if len(comparison.entries) > 1:
-        counts = ((metric, verdict_counts_text(comparison, metric)) for metric in comparison.metrics)
-        texts += [phrases.verdict_counts(metric.name, text) for metric, text in counts if text]
+        counts = {one.name: verdict_counts_text(comparison, one) for one in comparison.metrics}
+        texts += [
+            phrases.VERDICT_COUNTS.format(metric=metric, counts=text)
+            for metric, text in counts.items()
+            if text
+        ]
     texts += mean_sentences(comparison)
     if comparison.same_code is None:
         texts.append(pairing_and_floors_sentence(comparison))
-    texts += map(phrases.also_different, mentioned_differences(comparison))
-    texts.append(phrases.exit_code(int(comparison.exit_code), exit_code_meaning(comparison)))
+    differences = mentioned_differences(comparison)
+    texts += [phrases.ALSO_DIFFERENT.format(difference=text) for text in differences]
+    code, meaning = int(comparison.exit_code), exit_code_meaning(comparison)
+    texts.append(phrases.EXIT_CODE.format(code=code, meaning=meaning))
     yield Items(texts=tuple(texts), title="How it was judged", folded=True, about="lines")
 
 
@@ -359,13 +366,15 @@ def pairing_and_floors_sentence(comparison: Comparison) -> str:
     parts = [phrases.PAIRED if paired else phrases.UNPAIRED]
     leading = comparison.requested_and_deciding_metrics
     ranges = filter(None, (_floor_range(comparison, metric) for metric in leading))
-    parts += [phrases.ignored_changes(_floors_text(*floors)) for floors in dict.fromkeys(ranges)]
+    floors = [_floors_text(*ends) for ends in dict.fromkeys(ranges)]
+    parts += [phrases.IGNORED_CHANGES.format(floors=text) for text in floors]
     judged = [entry.main.judgement for entry in comparison.deciding_configurations]
     if any(judgement.noise is not None for judgement in judged):
         parts.append(phrases.SPREAD_OF_PAIRS if paired else phrases.SPREAD)
     tested = max((judgement.family or 0 for judgement in judged), default=0)
     if tested > 1:
-        parts.append(phrases.tested_together(tested, percent(comparison.policy.alpha, 0)))
+        share = percent(comparison.policy.alpha, 0)
+        parts.append(phrases.TESTED_TOGETHER.format(count=tested, share=share))
     return f"{'; '.join(parts)}."
 
 
@@ -395,8 +404,13 @@ def mean_sentences(comparison: Comparison) -> Iterator[str]:
     for metric in SPEEDS:
         mean = comparison.geometric_means.get(metric.name)
         if mean is not None and mean.configurations > 1:
-            change = metric.change_text(mean.change)
-            yield phrases.mean_change(metric.name, change, mean.configurations, mean.of)
+            template = phrases.MEAN if mean.configurations == mean.of else phrases.PART_OF_MEAN
+            yield template.format(
+                metric=metric.name,
+                change=metric.change_text(mean.change),
+                known=mean.configurations,
+                configurations=count_text(mean.of, "configuration", "configurations"),
+            )
 
 
 def mentioned_differences(comparison: Comparison) -> list[str]:
