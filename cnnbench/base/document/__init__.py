@@ -348,7 +348,6 @@ def _filled_cell(content: TableCell | str, missing: str) -> TableCell:
     return cell if cell.text else replace(cell, text=missing)
 
 
-
 def counted_remarks(texts: Sequence[str], about: str, tone: str = "") -> Iterator[Content]:
     """Yields sentences of one kind as paragraphs. If there are many, yields one paragraph with
     their number and the first sentence, and a folded table with all of them.

@@ -405,7 +405,6 @@ def is_too_many_further_runs(more: int, paired: bool) -> bool:
     return more > (MOST_PAIRS if paired else MOST_PROCESSES)
 
 
-
 # Estimates the number of further pairs or processes that an inconclusive comparison needs.
 #
 # Future runs are simulated for increasing numbers of runs.

@@ -314,11 +314,11 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     judgement = _judgement_without_reason(statistics, Verdict.INCONCLUSIVE, p=None, **needs)
     assert judgement.verdict_needs is not None
     begins = bool(judgement.new_experiment)
-    number = judgement.verdict_needs
+    least_needed = judgement.verdict_needs
     reason = phrases.TOO_FEW_TO_TEST.format(
         processes=count_text(fewest, "process", "processes"),
         side=side,
-        needed=phrases.needed_runs(number, samples.paired, begins, phrases.AT_LEAST),
+        needed=phrases.needed_runs(least_needed, samples.paired, begins, phrases.AT_LEAST),
     )
     return _with_reason(statistics, judgement, reason)
 
@@ -405,9 +405,7 @@ def _verdict(statistics: SampleStatistics, is_significant: bool) -> Verdict:
     return Verdict.INCONCLUSIVE
 
 
-def _verdict_reason(
-    statistics: SampleStatistics, judgement: Judgement
-) -> tuple[str, str | None]:
+def _verdict_reason(statistics: SampleStatistics, judgement: Judgement) -> tuple[str, str | None]:
     """Returns the reason for a test's verdict, and its note (see `Judgement`)."""
     metric, verdict = statistics.metric, judgement.verdict
     change = phrases.known_change(metric, statistics.change, statistics.low, statistics.high)

@@ -24,6 +24,7 @@ from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.metric import METRICS
 from cnnbench.records.run import RunRecord
 
+
 def left_out_configuration_notes(
     sides: Iterable[Sequence[MeasurementGroup]], names: Collection[str]
 ) -> list[str]:

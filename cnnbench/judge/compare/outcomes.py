@@ -26,6 +26,7 @@ _FACTS_NAMED = 3
 Outcome: TypeAlias = tuple[Verdict, str]
 """A verdict that needs no statistical test, and the reason for it."""
 
+
 def missing_metric_outcome(
     base: MeasurementGroup, new: MeasurementGroup, metric: Metric, is_requested: bool
 ) -> Outcome | None:

@@ -656,9 +656,7 @@ class Comparison(Document, Displayed):
         if worst.main.verdict is Verdict.SAME:
             return phrases.ALL_SAME.format(count=deciding), ""
         outcome = "; ".join(filter(None, _outcome(self, worst)))
-        how_many = phrases.COUNT_OF_WORST.format(
-            alike=alike, count=deciding, word=worst.main.word
-        )
+        how_many = phrases.COUNT_OF_WORST.format(alike=alike, count=deciding, word=worst.main.word)
         return how_many, f"{worst.name}: {outcome}"
 
     @property
@@ -879,9 +877,7 @@ def with_second_experiment(first: Comparison, second: Comparison) -> Comparison:
         again = found.get(result.metric.name)
         if again is None or result.verdict not in _DIRECTIONS:
             return result
-        reason = phrases.MEASURED_AGAIN.format(
-            reason=result.judgement.reason, again=again.reason
-        )
+        reason = phrases.MEASURED_AGAIN.format(reason=result.judgement.reason, again=again.reason)
         judgement = replace(result.judgement, reason=reason)
         return replace(result, confirmation=again, judgement=judgement)
 

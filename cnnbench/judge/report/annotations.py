@@ -76,5 +76,3 @@ def _escape_command(text: str, further: str = "") -> str:
     for character in ("%", "\r", "\n", *further):
         text = text.replace(character, f"%{ord(character):02X}")
     return text
-
-

@@ -18,7 +18,6 @@ from cnnbench.base.document import (
     Content,
     Items,
     Paragraph,
-    Row,
     Section,
     TableCell,
     make_table,

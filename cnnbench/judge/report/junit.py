@@ -100,5 +100,3 @@ def _numbers_text(
         f"medians: base {base}, new {new}; {titles[0]} {change} ({interval}), p {cells['p']}, "
         f"runs {cells['runs']}{f': {note}' if note else ''}"
     )
-
-

@@ -184,7 +184,9 @@ def test_notes_of_rows_are_below_them_or_in_a_folded_list():
     section = Section.from_contents("x", "", [noted])
     assert noted.remarks.texts == ("conv1: slow",)
     assert sections_to_lines([section])[3] == "      slow"
-    assert "<details><summary>Why</summary>\n\n- conv1: slow\n" in sections_to_comment([section], "t")
+    assert "<details><summary>Why</summary>\n\n- conv1: slow\n" in sections_to_comment(
+        [section], "t"
+    )
     report = Report(title="t", subtitle="s", sections=(section,))
     assert "<li>conv1: slow</li>" in report_to_html(report)
     assert make_table(ROWS).remarks is None

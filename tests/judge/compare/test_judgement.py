@@ -189,7 +189,7 @@ def test_fewer_than_four_are_never_slower_nor_same(size):
 
 @pytest.mark.parametrize(
     ("bad", "shown"),
-    [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"), (0.0, "0"), (-5.0, "-5")],
+    [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"), (0.0, "0"), (-5.0, "-5.000")],
 )
 def test_what_cannot_be_a_throughput_has_failed(bad, shown):
     for base, new, side in (([*BASE, bad], BASE, "BASE"), (BASE, [bad], "NEW")):

@@ -17,7 +17,7 @@ from golden import golden
 from pages import report_of
 from studies import ROWS, roofline, step_profile, strategies, tuning
 
-from cnnbench.base.document import ChartGroup, Paragraph, Table
+from cnnbench.base.document import ChartGroup, Items, Paragraph, Table
 from cnnbench.records.all_reduce import Copying
 from cnnbench.records.campaigns import DIFFERENT, StrategyRow
 from cnnbench.records.run import ConditionNote, Conditions, Imported, ResourceUse, Subject
@@ -39,6 +39,8 @@ def told(report, seen):
         for block in section.blocks:
             if isinstance(block, Paragraph):
                 lines.append(block.text)
+            if isinstance(block, Items):
+                lines += [f"  {text}" for text in (block.title, *block.texts) if text]
             if isinstance(block, Table) and block.title:
                 folded = ", folded" if block.folded else ""
                 lines.append(f"table of {len(block.rows)} rows{folded}: {block.title}")

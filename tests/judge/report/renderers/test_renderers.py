@@ -349,7 +349,21 @@ def test_hostile_text_is_escaped_in_markdown(hostile):
     text = render(hostile, "markdown")
     # Whatever has a meaning is an entity, in the middle of code.
     plain = re.sub(r"&#[0-9]+;", "", text)
-    for sign in ("<script", "`", "@", "#1", "[", "]", "http:", "www.", "::", "**", "_it_", "~", "$"):
+    for sign in (
+        "<script",
+        "`",
+        "@",
+        "#1",
+        "[",
+        "]",
+        "http:",
+        "www.",
+        "::",
+        "**",
+        "_it_",
+        "~",
+        "$",
+    ):
         assert sign not in plain
     assert "\\" not in plain
     # The columns of every row are those of its head.
