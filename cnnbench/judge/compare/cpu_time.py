@@ -143,8 +143,8 @@ def joint_judgement(
             cpu_time=phrases.size_text(*cpu_change),
             why=phrases.WAITS if speed is Verdict.SLOWER else phrases.SPINS,
         )
-        undecided = {"verdict": Verdict.INCONCLUSIVE, "reason": reason, "note": None}
-        return replace(throughput, **undecided, **_SETTLED)
+        undecided = Verdict.INCONCLUSIVE
+        return replace(throughput, verdict=undecided, reason=reason, note=None, **_SETTLED)
     if speed is Verdict.SLOWER and work in _PASSES:
         return throughput.adding(phrases.WAITS_CERTAINLY.format(like=like))
     if speed in _OPPOSITE or (speed in _PASSES and work not in _OPPOSITE):
@@ -177,8 +177,14 @@ def joint_judgement(
 def _decided_by_cpu_time(
     throughput: Judgement, verdict: Verdict, reason: str, note: str | None
 ) -> Judgement:
-    of_cpu_time = {"verdict": verdict, "reason": reason, "note": note, "decided_by": CPU_TIME.name}
-    return replace(throughput, **of_cpu_time, **_SETTLED)
+    return replace(
+        throughput,
+        verdict=verdict,
+        reason=reason,
+        note=note,
+        decided_by=CPU_TIME.name,
+        **_SETTLED,
+    )
 
 
 def _apparent_direction(throughput: Judgement, policy: Policy) -> str | None:

@@ -86,6 +86,7 @@ def blocks(comparison: Comparison, detail: Detail = Detail.FULL) -> list[Section
         _section("sides", _sides(comparison, changed)),
         *tables,
         *([why] if why is not None else []),
+        _section("notes", _notes(comparison)),
         _section("method", _method(comparison)),
     ]
 
@@ -180,11 +181,14 @@ def _note(result: MetricResult, answer: str) -> str:
     return "" if result.verdict is Verdict.SAME or _is_said(note, answer) else note
 
 
-def _method(comparison: Comparison) -> Iterator[Content]:
+def _notes(comparison: Comparison) -> Iterator[Content]:
     notes = tuple(phrases.NOTE.format(text=note) for note in comparison.notes)
     yield Items(texts=notes, about="notes")
     skipped = tuple(phrases.SKIPPED.format(file=file) for file in comparison.skipped)
     yield Items(texts=skipped, about="skipped files")
+
+
+def _method(comparison: Comparison) -> Iterator[Content]:
     texts = []
     if len(comparison.entries) > 1:
         counts = {one.name: verdict_counts_text(comparison, one) for one in comparison.metrics}

@@ -380,7 +380,7 @@ def baseline_section(results: ReportSubject) -> Iterable[Content]:
     else:
         yield changes
         yield processes
-    yield from _blocks_of(sections, "method")
+    yield from _blocks_of(sections, "notes", "method")
 
 
 def _blocks_of(sections: Iterable[Section], *keys: str) -> Iterator[Content]:
