@@ -10,8 +10,8 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.document.markdown import sections_to_comment
 from cnnbench.base.terminal import is_terminal
 from cnnbench.judge.compare.result import Comparison
-from cnnbench.judge.report.annotations import workflow_commands
 from cnnbench.judge.report.comparison import blocks, exit_code_meaning
+from cnnbench.judge.report.github import workflow_commands
 from cnnbench.judge.report.junit import junit_xml
 
 

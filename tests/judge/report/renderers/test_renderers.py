@@ -1,7 +1,7 @@
 """Renderings against files that were looked at; UPDATE_GOLDEN=1 rewrites them.
 
 Tests cnnbench/judge/report/renderers.py, cnnbench/judge/report/comparison.py,
-cnnbench/judge/report/junit.py and cnnbench/judge/report/annotations.py.
+cnnbench/judge/report/junit.py and cnnbench/judge/report/github.py.
 """
 
 import dataclasses
