@@ -106,7 +106,7 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
-class Command:
+class CommandLine:
     """A command line, for copying. `name` says what it is for."""
 
     kind: ClassVar[str] = "command"
@@ -163,7 +163,7 @@ class ChartGroup:
         return 2 if self.pairs else {1: 1, 2: 2, 4: 2}.get(len(self.charts), 3)
 
 
-Block: TypeAlias = Table | Paragraph | Command | Items | ChartGroup
+Block: TypeAlias = Table | Paragraph | CommandLine | Items | ChartGroup
 
 Content: TypeAlias = Block | str | Sequence[Chart] | None
 """Types of content in a section."""
@@ -191,7 +191,7 @@ class Section:
         for content in contents:
             if isinstance(content, Items) and not content.texts:
                 continue
-            if isinstance(content, (Table, Paragraph, Command, Items, ChartGroup)):
+            if isinstance(content, (Table, Paragraph, CommandLine, Items, ChartGroup)):
                 blocks.append(content)
             elif content:
                 blocks.append(
@@ -201,7 +201,7 @@ class Section:
 
     def without_commands(self) -> Section:
         """Returns the section without the command lines that readers may copy."""
-        blocks = (block for block in self.blocks if not isinstance(block, Command))
+        blocks = (block for block in self.blocks if not isinstance(block, CommandLine))
         return replace(self, blocks=tuple(blocks))
 
     @property

@@ -10,7 +10,7 @@ from itertools import zip_longest
 
 from cnnbench.base.document import (
     ChartGroup,
-    Command,
+    CommandLine,
     Content,
     Items,
     Paragraph,
@@ -57,7 +57,7 @@ def sections_to_lines(
                 lines += _terminal_table_lines(block, colour, mark)
             elif isinstance(block, Items):
                 lines += _list_lines(block, mark)
-            elif isinstance(block, Command):
+            elif isinstance(block, CommandLine):
                 lines.append(f"{mark}{to_plain_line(f'{block.name}: {block.text}')}")
             elif not isinstance(block, ChartGroup):
                 lines += _paragraph_lines(block, mark)

@@ -12,7 +12,7 @@ from cnnbench.base.document import (
     Answer,
     Block,
     ChartGroup,
-    Command,
+    CommandLine,
     Items,
     Paragraph,
     Report,
@@ -64,7 +64,7 @@ def _block_lines(block: Block) -> list[str]:
         return []
     if isinstance(block, Paragraph):
         return [f"<p>{_text(block.text)}</p>"]
-    if isinstance(block, Command):
+    if isinstance(block, CommandLine):
         return [f"<p>{_text(block.name)}: {_text(block.text)}</p>"]
     title = _text(block.title)
     lines = _list_lines(block) if isinstance(block, Items) else _table_lines(block)

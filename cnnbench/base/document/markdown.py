@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from cnnbench.base.document import (
     Block,
     ChartGroup,
-    Command,
+    CommandLine,
     Items,
     Report,
     Section,
@@ -142,7 +142,7 @@ class _Writer:
             yield from self._table_parts(block)
         elif isinstance(block, Items):
             yield from self._list_parts(block)
-        elif isinstance(block, Command):
+        elif isinstance(block, CommandLine):
             command = markdown_code(self._cut(block.text, _LONGEST_COMMAND))
             yield _Part((f"{self._text(block.name)}: {command}",))
         elif not isinstance(block, ChartGroup):

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from cnnbench.base.document import (
-    Command,
+    CommandLine,
     Content,
     Items,
     Paragraph,
@@ -95,7 +95,7 @@ def summary_lines(comparison: Comparison) -> list[str]:
     """Returns the texts of a comparison in summary: the answer, the advice and a command."""
     sections = blocks(comparison, Detail.SUMMARY)
     contents = (block for section in sections for block in section.blocks)
-    return [block.text for block in contents if isinstance(block, (Paragraph, Command))]
+    return [block.text for block in contents if isinstance(block, (Paragraph, CommandLine))]
 
 
 def _section(key: str, contents: Iterable[Content]) -> Section:
@@ -108,9 +108,9 @@ def _answer(comparison: Comparison, answer: str, clear_cause: str) -> Iterator[C
     yield comparison.advice
     # Readers of a comment do not have the folder of the results.
     if comparison.repeat:
-        yield Command(comparison.repeat, "Repeat")
+        yield CommandLine(comparison.repeat, "Repeat")
     elif comparison.next_step:
-        yield Command(comparison.next_step, "Next")
+        yield CommandLine(comparison.next_step, "Next")
 
 
 def _sides(comparison: Comparison, changed: Mapping[str, str]) -> Iterator[Content]:

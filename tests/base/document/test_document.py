@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.base.document import (
-    Command,
+    CommandLine,
     Items,
     Paragraph,
     Report,
@@ -155,7 +155,7 @@ LISTS = [
     Items(texts=("one", "two", "a|b", "four", "five"), about="notes"),
     Items(texts=("how",), title="Method", folded=True),
     Items(texts=()),
-    Command("cnnbench ab --a=1", "Next"),
+    CommandLine("cnnbench ab --a=1", "Next"),
 ]
 
 

@@ -1,10 +1,10 @@
 """The wording of verdicts, answers, advice and notes: constructed comparisons against one file.
 
 Tests cnnbench/judge/compare/compare.py, cnnbench/judge/compare/estimate.py,
-cnnbench/judge/compare/judgement.py, cnnbench/judge/compare/notes.py and
-cnnbench/judge/compare/result.py. Other tests of this folder test values; the formats of a
-comparison have a transcript each in tests/judge/report/renderers/golden. UPDATE_GOLDEN=1 writes the
-file anew.
+cnnbench/judge/compare/judgement.py, cnnbench/judge/compare/notes.py,
+cnnbench/judge/compare/phrases.py and cnnbench/judge/compare/result.py. Other tests of this folder
+test values; the formats of a comparison have a transcript each in
+tests/judge/report/renderers/golden. UPDATE_GOLDEN=1 writes the file anew.
 """
 
 from __future__ import annotations
