@@ -33,7 +33,7 @@ ALLOWED = {
     "records/files.py write_training_status": "its own note, of a training that was refused",
     "records/files.py delete_incomplete_files": "what TensorFlow left of a write",
     "run/driver/saved_model.py write": "its own folder; only a SavedModel is replaced",
-    "campaigns/processes/campaign.py _run_and_store": "files of processes that this one has ended",
+    "campaigns/processes/campaign.py _run_group": "files of processes that this one has ended",
     "campaigns/processes/results_dir.py move": "files of its own processes, locked",
     "campaigns/processes/results_dir.py remove": "what earlier processes of the campaign have left",
     "campaigns/processes/results_dir.py move_finished": "files of a process in a temporary folder",

@@ -26,9 +26,10 @@ from cnnbench.campaigns.ab.side import (
     refuse_flags,
     resolve_flags,
 )
-from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, run_process
+from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
+from cnnbench.campaigns.processes.requests import ProcessRequests, run_process
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.flags.params import ONLY_CHECK

@@ -9,7 +9,7 @@ job.
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -24,12 +24,7 @@ from cnnbench.base.text import count_text, integer, number, percent
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, flags_to_arguments
 from cnnbench.campaigns.processes.answers import store_answer
-from cnnbench.campaigns.processes.campaign import (
-    ProcessRequests,
-    measure_in_rounds,
-    ordered_rounds,
-    run_process,
-)
+from cnnbench.campaigns.processes.requests import ProcessRequests, Rounds, ordered_rounds, run_process
 from cnnbench.campaigns.processes.identity import (
     CampaignIdentity,
     ConfigurationIdentity,
@@ -146,29 +141,24 @@ class ScalingJobs:
 
         Number 0 means one process without communication.
         """
-        counts = {"alone": 0, **{f"workers-{n}": n for n in self.layouts}}
-        records: dict[int, list[RunRecord]] = {n: [] for n in counts.values()}
+        records: dict[int, list[RunRecord]] = {n: [] for n in (0, *self.layouts)}
         # The jobs are interleaved, so that a slowdown of the machine affects all jobs equally.
-        order = ordered_rounds(counts, repeats, seed=None)
-        targets = [folder.folder / f"{case}-{repeat}.json" for case, repeat in order]
-        check_outputs([OutputFile("results", str(target), RunRecord.kind) for target in targets])
-
-        def measure_case(
-            case: str, repeat: int, later_keys: Sequence[Hashable]
-        ) -> ProcessRequests[bool]:
-            name, count = f"{case}-{repeat}", counts[case]
-            logs, target = folder.log_path(name).parent, folder.folder / f"{name}.json"
+        order = ordered_rounds(records, repeats, seed=None)
+        names = {(n, at): f"workers-{n}-{at}" if n else f"alone-{at}" for n, at in order}
+        targets = {turn: folder.folder / f"{name}.json" for turn, name in names.items()}
+        outputs = [OutputFile("results", str(path), RunRecord.kind) for path in targets.values()]
+        check_outputs(outputs)
+        for count, repeat, later_keys in Rounds(order):
+            name, target = names[count, repeat], targets[count, repeat]
+            logs = folder.log_path(name).parent
             side = self._job_side(folder.unfinished_path(logs), count)
-            process_request = make_process_request(
-                folder, name, side, key=(case, False), target=target, leaves=logs
+            request = make_process_request(
+                folder, name, side, key=(count, False), target=target, leaves=logs
             )
-            ended = yield from run_process(folder, process_request, _A_DAY, later_keys)
+            ended = yield from run_process(folder, request, _A_DAY, later_keys)
             if ended.status != "ok":
                 raise BenchmarkError(f"{name} failed; its logs are in {logs}")
             records[count].append(ended.record)
-            return True
-
-        yield from measure_in_rounds(order, measure_case)
         return records
 
     def _job_side(self, logs: Path, count: int) -> AbSide:

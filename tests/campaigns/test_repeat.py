@@ -11,8 +11,9 @@ import pytest
 from golden import golden
 
 from cnnbench.campaigns import repeat
-from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Campaign
+from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.records.run import ErrorInfo, RunRecord

@@ -21,7 +21,7 @@ from typing import Any
 from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis
 from cnnbench.base.text import count_text
 from cnnbench.campaigns.ab.side import AbSide, names_that_may_differ
-from cnnbench.campaigns.processes.campaign import read_record
+from cnnbench.campaigns.processes.outcome import read_record
 from cnnbench.campaigns.processes.journal import (
     END,
     JOURNAL,

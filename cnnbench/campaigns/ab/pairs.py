@@ -35,12 +35,8 @@ from cnnbench.campaigns.ab.experiment import (
 from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, clear_verdict_probability
 from cnnbench.campaigns.ab.lengths import ChosenLength, VerdictPlan, sample_pairs
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
-from cnnbench.campaigns.processes.campaign import (
-    Campaign,
-    ProcessRequest,
-    ProcessRequests,
-    RequestBatch,
-)
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.requests import ProcessRequest, ProcessRequests, RequestBatch
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.identity import CodeChangedError
 from cnnbench.campaigns.processes.journal import ANALYSED, END

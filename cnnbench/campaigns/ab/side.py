@@ -37,12 +37,13 @@ from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import format_duration
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments, resolve_run, run_command_words
 from cnnbench.campaigns.processes import guard
-from cnnbench.campaigns.processes.campaign import BenchmarkCommand, ProcessRequest, blank_record
+from cnnbench.campaigns.processes.outcome import BenchmarkCommand, blank_record
 from cnnbench.campaigns.processes.child import Command, start_command
 from cnnbench.campaigns.processes.identity import ConfigurationIdentity, identity_values
 from cnnbench.campaigns.processes.program import COMMAND_LINE, launcher_code, own_checkout
 from cnnbench.campaigns.processes.resolved import NO_TURNS_OF_JOBS, ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes.requests import ProcessRequest
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags
 from cnnbench.flags.declare import RunPart, names_of_flags, specs_of

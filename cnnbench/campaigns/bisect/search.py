@@ -18,7 +18,7 @@ from cnnbench.campaigns.bisect.answers import (
 from cnnbench.campaigns.bisect.commits import CommitBenchmark
 from cnnbench.campaigns.bisect.history import GitHistory
 from cnnbench.campaigns.bisect.phrases import step_answer
-from cnnbench.campaigns.processes.campaign import ProcessRequests
+from cnnbench.campaigns.processes.requests import ProcessRequests
 from cnnbench.records.profiles import Explanation
 
 

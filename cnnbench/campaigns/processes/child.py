@@ -41,7 +41,7 @@ _TAIL_BYTES = 8192
 class ProcessResult:
     """Result of a child process: its exit code, time and memory.
 
-    `campaign.add_record_and_status` adds the record of a measurement.
+    `outcome.add_record_and_status` adds the record of a measurement.
 
     Attributes:
       code: exit code, or the negative number of the signal that killed the process; None if

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
-from cnnbench.campaigns.processes.campaign import (
-    ProcessRequest,
-    ProcessRequests,
-    measure_in_rounds,
-    ordered_rounds,
-    run_process,
-)
+from cnnbench.campaigns.processes.requests import ProcessRequest, ProcessRequests, Rounds, ordered_rounds, run_process
 from cnnbench.campaigns.processes.identity import CampaignIdentity, configuration_identity
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.campaigns.strategies.plan import StrategyCase
@@ -63,21 +57,17 @@ class StrategiesSession:
         cases = {case.name: case for case in self.cases}
         known = stored_weight_distances(self._results) is not None
         trained = [(case.name, 0) for case in self.cases if case.weights_flags and not known]
-
-        def measure(
-            name: str, number: int, later_keys: Sequence[Hashable]
-        ) -> ProcessRequests[bool]:
+        rounds = Rounds([*trained, *ordered_rounds(cases, repeats, seed)])
+        for name, number, later_keys in rounds:
             request = self._case_request(cases[name], number)
             ended = yield from run_process(self._results, request, timeout, later_keys)
             if ended.message:
                 self.problems[name] = ended.message
+                rounds.leave_out(name)
             elif number:
                 self.records[name][number] = ended.record
             else:
                 self.checkpoints[name] = self._results.folder / CHECKPOINTS / name
-            return not ended.message
-
-        return measure_in_rounds([*trained, *ordered_rounds(cases, repeats, seed)], measure)
 
     def _case_request(self, case: StrategyCase, number: int) -> ProcessRequest:
         """Creates the request for a mode's process in round `number` (from 1).

@@ -18,9 +18,7 @@ from cnnbench.base.text import (
     unknown_key_message,
 )
 from cnnbench.campaigns.launch import resolve_run
-from cnnbench.campaigns.processes.campaign import (
-    ordered_rounds,
-)
+from cnnbench.campaigns.processes.requests import ordered_rounds
 from cnnbench.campaigns.processes.resolved import (
     ResolvedRun,
     environment_identity,

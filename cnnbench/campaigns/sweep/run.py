@@ -25,17 +25,9 @@ from cnnbench.base.text import (
     format_duration,
 )
 from cnnbench.campaigns.launch import flags_to_arguments, run_command_words
-from cnnbench.campaigns.processes.campaign import (
-    BenchmarkCommand,
-    Campaign,
-    ProcessRequest,
-    ProcessRequests,
-    Record,
-    blank_record,
-    measure_in_rounds,
-    read_record,
-    run_process,
-)
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.outcome import BenchmarkCommand, Record, blank_record, read_record
+from cnnbench.campaigns.processes.requests import ProcessRequest, ProcessRequests, Rounds, run_process
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import PROCESS
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
@@ -186,25 +178,23 @@ class Sweep:
         runs: list[SweepResult] = []
         cases = {case.key: case for case in self.plan.cases}
         batches: dict[str, int] = {}
-
-        def measure(key: str, repeat: int, later_keys: Sequence[Hashable]) -> ProcessRequests[bool]:
+        rounds = Rounds([(item.case.key, item.repeat) for item in items])
+        for key, repeat, later_keys in rounds:
             item = SweepItem(cases[key], repeat)
             if repeat:
                 target = self._record_path(item.case, repeat)
                 ended = yield from self._run_item(item, batches.get(key), target, later_keys)
                 runs.append(SweepResult(item, target, ended))
-                return True
+                continue
             batch: int | SweepResult | None = self.earlier_batch_size(item.case)
             # A batch size from an earlier session is kept, even if less memory is free now.
             if batch is None:
                 batch = yield from self._search_batch_size(item, later_keys)
             if isinstance(batch, SweepResult):
                 runs.append(batch)
-                return False
-            batches[key] = batch
-            return True
-
-        yield from measure_in_rounds([(item.case.key, item.repeat) for item in items], measure)
+                rounds.leave_out(key)
+            else:
+                batches[key] = batch
         return runs
 
     def _search_batch_size(

@@ -29,10 +29,7 @@ from cnnbench.base.text import (
     percent,
 )
 from cnnbench.campaigns.processes.answers import store_answer
-from cnnbench.campaigns.processes.campaign import (
-    bus_bandwidth,
-    read_record,
-)
+from cnnbench.campaigns.processes.outcome import bus_bandwidth, read_record
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.suite import (
     Limits,

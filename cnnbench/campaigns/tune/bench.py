@@ -27,10 +27,11 @@ from cnnbench.campaigns.ab.side import (
     StepCountEstimate,
     make_process_request,
 )
-from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, RequestBatch
+from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import JOURNAL, PROCESS, Journal
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
+from cnnbench.campaigns.processes.requests import ProcessRequests, RequestBatch
 from cnnbench.campaigns.tune.race import RaceRound
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace
 from cnnbench.errors import BenchmarkError

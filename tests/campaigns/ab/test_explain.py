@@ -20,10 +20,11 @@ from cnnbench.campaigns.ab.explain import (
     explain_or_notice,
 )
 from cnnbench.campaigns.ab.side import AbSide
-from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Campaign
+from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.records.profiles import Explanation, StepProfile
 from cnnbench.records.run import RunRecord
 

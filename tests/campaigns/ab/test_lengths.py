@@ -21,7 +21,7 @@ from cnnbench.campaigns.ab.lengths import (
     sample_pairs,
     variance_from_sizes,
 )
-from cnnbench.campaigns.processes.campaign import read_record
+from cnnbench.campaigns.processes.outcome import read_record
 from cnnbench.records.run import RunRecord
 
 RECORD = Path(__file__).parents[2] / "frozen" / "ab" / "a" / "0001-a.json"

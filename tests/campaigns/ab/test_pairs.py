@@ -23,11 +23,12 @@ from cnnbench.campaigns.ab.experiment import (
 )
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.side import AbSide
-from cnnbench.campaigns.processes.campaign import BenchmarkCommand, Campaign
+from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.identity import Identity
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.errors import PathError
 from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records
 from cnnbench.records.run import ErrorInfo, RunRecord, Subject

@@ -12,17 +12,9 @@ from typing import Any
 import pytest
 
 from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.campaigns.processes.campaign import (
-    BenchmarkCommand,
-    Campaign,
-    ProcessRequest,
-    RequestBatch,
-    blank_record,
-    full_disk_error_line,
-    last_output_text,
-    read_record,
-    run_process,
-)
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.outcome import BenchmarkCommand, blank_record, full_disk_error_line, last_output_text, read_record
+from cnnbench.campaigns.processes.requests import ProcessRequest, RequestBatch, run_process
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.identity import CodeChangedError
 from cnnbench.campaigns.processes.journal import digest

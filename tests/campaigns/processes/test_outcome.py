@@ -1,4 +1,4 @@
-"""What is made of how a child ended (campaign.py)."""
+"""What is made of how a child ended (outcome.py)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from datetime import datetime, timezone
 import pytest
 
 from cnnbench.base.text import library_output_notices
-from cnnbench.campaigns.processes.campaign import (
-    BenchmarkCommand,
-    add_record_and_status,
-    blank_record,
-)
+from cnnbench.campaigns.processes.outcome import BenchmarkCommand, add_record_and_status, blank_record
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.flags import Params
