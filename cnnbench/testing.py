@@ -11,7 +11,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Literal, TextIO, TypeAlias
@@ -23,7 +23,6 @@ from cnnbench.base.stats import median
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.side import AbSide, benchmark_command, refuse_flags, resolve_flags
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.outcome import main_result_text
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import split_comma_separated
@@ -154,7 +153,7 @@ class Bench:
         if processes < 1:
             raise ValueError(f"processes={processes}: must be at least 1")
         side = AbSide(flags=flags, python=python, variables=dict(env or {}))
-        side = replace(side, resolved=_check_and_resolve_flags(side, processes))
+        side = _check_and_resolve_flags(side, processes)
         if baseline is not None and not self._writes_baseline(baseline):
             self._load_baseline(baseline)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -270,9 +269,9 @@ class Bench:
         return records, label
 
 
-def _check_and_resolve_flags(side: AbSide, processes: int) -> ResolvedRun:
-    """Checks the flags of a fixture call before any process is started. Returns the resolved values
-    of the flags.
+def _check_and_resolve_flags(side: AbSide, processes: int) -> AbSide:
+    """Checks the flags of a fixture call before any process is started. Returns a copy of the side
+    with resolved flags.
     """
     refuse_flags(side, ("result_json",), "cannot be used with the fixture, which keeps the records")
     if processes > 1:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 from cnnbench.base.document import Paragraph, make_table, numeric_cell
 from cnnbench.base.document.console import sections_to_text
@@ -29,8 +28,8 @@ from cnnbench.campaigns.ab.side import (
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
-from cnnbench.campaigns.processes.requests import ProcessRequests, run_process
-from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.campaigns.processes.requests import ProcessRequests, measure_process
+from cnnbench.errors import FlagError
 from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.flags.params import ONLY_CHECK
 from cnnbench.judge.metrics import THROUGHPUT
@@ -58,16 +57,16 @@ def measure_repeatedly(options: RepeatFlags, flags: Sequence[str], folder: str) 
     side = AbSide(flags=tuple(flags))
     _check_flags(options, side)
     reporter = ChildProcessReporter(sys.stderr)
-    side = replace(side, resolved=resolve_flags(side))
+    side = resolve_flags(side)
     for notice in side.resolved.notices:
         reporter.notice(notice)
-    facts = environment.collect()
-    identity = CampaignIdentity(plans={"": side.identity()}, facts=facts, policy={})
+    plans = {"": side.identity()}
+    identity = CampaignIdentity(plans=plans, facts=environment.collect(), policy={})
     records: list[RunRecord] = []
     with ResultsFolder(REPEATS, folder, identity) as results:
         results.add_session_start()
         reporter.notice(f"{options.repeats} processes, records in {results.folder}")
-        campaign = Campaign(reporter, facts, identity=identity)
+        campaign = Campaign(reporter, identity=identity)
         try:
             campaign.run_requests(_requests(results, side, options, records, reporter))
         finally:
@@ -101,10 +100,7 @@ def _requests(
         path = results.folder / f"{name}.json"
         target = path if name in names else None
         request = make_process_request(results, name, side, key="", target=target, failed=path)
-        ended = yield from run_process(results, request, math.inf, [""] * len(later))
-        if ended.message:
-            raise BenchmarkError(f"process {name} failed: {ended.message}")
-        return ended.record
+        return measure_process(results, request, math.inf, [""] * len(later))
 
     if options.seconds is not None:
         short = side.with_added_flags({"num_batches": FEWEST_STEPS})

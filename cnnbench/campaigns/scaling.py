@@ -24,7 +24,7 @@ from cnnbench.base.text import count_text, integer, number, percent
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, flags_to_arguments
 from cnnbench.campaigns.processes.answers import store_answer
-from cnnbench.campaigns.processes.requests import ProcessRequests, Rounds, ordered_rounds, run_process
+from cnnbench.campaigns.processes.requests import ProcessRequests, make_rounds, run_process
 from cnnbench.campaigns.processes.identity import (
     CampaignIdentity,
     ConfigurationIdentity,
@@ -143,13 +143,16 @@ class ScalingJobs:
         """
         records: dict[int, list[RunRecord]] = {n: [] for n in (0, *self.layouts)}
         # The jobs are interleaved, so that a slowdown of the machine affects all jobs equally.
-        order = ordered_rounds(records, repeats, seed=None)
-        names = {(n, at): f"workers-{n}-{at}" if n else f"alone-{at}" for n, at in order}
-        targets = {turn: folder.folder / f"{name}.json" for turn, name in names.items()}
+        rounds = make_rounds(records, repeats, seed=None)
+        targets = {}
+        for count, repeat in rounds.order:
+            name = f"workers-{count}" if count else "alone"
+            targets[count, repeat] = folder.folder / f"{name}-{repeat}.json"
         outputs = [OutputFile("results", str(path), RunRecord.kind) for path in targets.values()]
         check_outputs(outputs)
-        for count, repeat, later_keys in Rounds(order):
-            name, target = names[count, repeat], targets[count, repeat]
+        for count, repeat, later_keys in rounds:
+            target = targets[count, repeat]
+            name = target.stem
             logs = folder.log_path(name).parent
             side = self._job_side(folder.unfinished_path(logs), count)
             request = make_process_request(

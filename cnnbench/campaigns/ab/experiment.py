@@ -103,7 +103,9 @@ class Experiment(Settings):
 
     Attributes:
       a, b: A (BASE) and B (NEW). In an A/A measurement, they have the same subject.
-      command: the command line that `--resume` repeats; empty for a part of another campaign.
+      given: values of the flags of `cnnbench ab` that were given, by name, as JSON values. The values
+        of environment variables are left out: they may be secrets.
+      common: flags that were given for both A and B.
       gate_command: arguments of `cnnbench gate` that repeat the experiment in a new folder, with
         hashes of commits; empty if no gate runs the experiment.
       seed: seed of the order of A and B in each pair.
@@ -126,7 +128,8 @@ class Experiment(Settings):
     campaign: str = "ab"
     a: ExperimentSide = field(default_factory=ExperimentSide)
     b: ExperimentSide = field(default_factory=ExperimentSide)
-    command: tuple[str, ...] = ()
+    given: Mapping[str, Any] = field(default_factory=dict)
+    common: tuple[str, ...] = ()
     gate_command: tuple[str, ...] = ()
     seed: int
     most_pairs: int

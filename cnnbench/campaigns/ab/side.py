@@ -473,8 +473,9 @@ def refuse_flags(side: AbSide, names: Sequence[str], reason: str) -> None:
             raise FlagError(name, value, reason)
 
 
-def resolve_flags(side: AbSide) -> ResolvedRun:
-    """Resolves the flags of A or B in a child process, as far as this cnnbench knows the flags.
+def resolve_flags(side: AbSide) -> AbSide:
+    """Returns a copy of A or B whose flags are resolved in a child process, as far as this cnnbench
+    knows the flags.
 
     Raises UsageError if a flag is invalid.
     """
@@ -485,12 +486,12 @@ def resolve_flags(side: AbSide) -> ResolvedRun:
         error, resolved = answer["error"], decode(ResolvedRun, answer["resolved"])
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
         # If a plug-in has ended the process, the measured process will report the reason.
-        return ResolvedRun()
+        return replace(side, resolved=ResolvedRun())
     if not side.is_this_cnnbench:
-        return replace(resolved, notices=())
+        return replace(side, resolved=replace(resolved, notices=()))
     if error is not None:
         raise UsageError(str(error))
-    return resolved
+    return replace(side, resolved=resolved)
 
 
 def check_flags_of_commit(side: AbSide, commit: str, folder: str | Path = ".") -> None:

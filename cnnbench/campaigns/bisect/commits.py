@@ -253,7 +253,7 @@ class CommitBenchmark:
                 commit=commit,
                 subject=subject,
             )
-            yield replace(side, resolved=resolve_flags(side))
+            yield resolve_flags(side)
 
     def _run_build(self, command: str, commit: str, folder: Path) -> None:
         log = self._results.folder / f"build-{commit[:12]}.log"

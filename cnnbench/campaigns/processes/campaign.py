@@ -40,8 +40,9 @@ _Result = TypeVar("_Result")
 class Campaign:
     """Runs requested processes, with pauses of `cool_down` seconds, and prints their progress.
 
-    `facts` describes this machine, for records of processes that write none. The remaining time is
-    estimated from wall times by key. The code in `identity` must not change during the campaign.
+    `facts` describes this machine, for records of processes that write none; if not given, the
+    facts in `identity`. The code in `identity` must not change during the campaign. The remaining
+    time is estimated from wall times by key.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Campaign:
         identity: CampaignIdentity | None = None,
     ) -> None:
         self.reporter = reporter
-        self.facts = facts or {}
+        self.facts = facts or ({} if identity is None else identity.facts)
         self.cool_down = cool_down
         self.identity = identity
         self._first: dict[str, object] = {}

@@ -17,7 +17,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.records.run import KilledProcess
+from cnnbench.errors import BenchmarkError
+from cnnbench.records.run import KilledProcess, RunRecord
 
 _Case = TypeVar("_Case", bound=Hashable)
 _Result = TypeVar("_Result")
@@ -102,15 +103,57 @@ def run_process(
     return ended
 
 
-def ordered_rounds(
+def measure_process(
+    folder: ResultsFolder,
+    request: ProcessRequest,
+    timeout: float,
+    later_keys: Sequence[Hashable] = (),
+) -> ProcessRequests[RunRecord]:
+    """Requests a single process like `run_process`, and returns the record of its run.
+
+    Raises BenchmarkError if the process failed.
+    """
+    ended = yield from run_process(folder, request, timeout, later_keys)
+    if ended.message:
+        raise BenchmarkError(f"process {request.name} failed: {ended.message}")
+    return ended.record
+
+
+class Rounds(Generic[_Case]):
+    """The order in which a campaign measures its cases: iterates over the cases of `order`, without
+    those that are left out meanwhile.
+
+    Yields the case, the number of the round, and the keys (case, whether the round is 0) of the
+    processes that will probably follow.
+
+    Attributes:
+      order: pairs of a case and a round number.
+    """
+
+    def __init__(self, order: Sequence[tuple[_Case, int]]) -> None:
+        self.order = order
+        self._left_out: set[_Case] = set()
+
+    def leave_out(self, case: _Case) -> None:
+        """Leaves out a case in all later rounds, for example because it has failed."""
+        self._left_out.add(case)
+
+    def __iter__(self) -> Iterator[tuple[_Case, int, list[Hashable]]]:
+        for place, (case, at) in enumerate(self.order, start=1):
+            if case not in self._left_out:
+                later = [turn for turn in self.order[place:] if turn[0] not in self._left_out]
+                yield case, at, [(other, not number) for other, number in later]
+
+
+def make_rounds(
     cases: Iterable[_Case],
     repeats: int,
     seed: int | None,
     is_due: Callable[[_Case, int], bool] = lambda case, at: at > 0,
-) -> list[tuple[_Case, int]]:
-    """The order in which a campaign measures its cases, as pairs of a case and a round number.
+) -> Rounds[_Case]:
+    """Creates the order of round 0 (for example, of searches for a batch size) and of the rounds 1
+    to `repeats`.
 
-    Round 0 comes first (for example, searches for a batch size), then round 1 to `repeats`.
     `is_due` says whether a case takes part in a round. `seed` shuffles each round; None keeps the
     order of the cases.
     """
@@ -120,27 +163,4 @@ def ordered_rounds(
         if seed is not None:
             generator.shuffle(due_cases)
         order += [(case, at) for case in due_cases]
-    return order
-
-
-class Rounds(Generic[_Case]):
-    """Iterates over the cases and rounds in `order`, which `ordered_rounds` has determined, without
-    the cases that were left out meanwhile.
-
-    Yields the case, the number of the round, and the keys (case, whether the round is 0) of the
-    processes that will probably follow.
-    """
-
-    def __init__(self, order: Sequence[tuple[_Case, int]]) -> None:
-        self._order = order
-        self._left_out: set[_Case] = set()
-
-    def leave_out(self, case: _Case) -> None:
-        """Leaves out a case in all later rounds, for example because it has failed."""
-        self._left_out.add(case)
-
-    def __iter__(self) -> Iterator[tuple[_Case, int, list[Hashable]]]:
-        for place, (case, at) in enumerate(self._order, start=1):
-            if case not in self._left_out:
-                later = [turn for turn in self._order[place:] if turn[0] not in self._left_out]
-                yield case, at, [(other, not number) for other, number in later]
+    return Rounds(order)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
-from cnnbench.campaigns.processes.requests import ProcessRequest, ProcessRequests, Rounds, ordered_rounds, run_process
+from cnnbench.campaigns.processes.requests import ProcessRequest, ProcessRequests, Rounds, make_rounds, run_process
 from cnnbench.campaigns.processes.identity import CampaignIdentity, configuration_identity
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.campaigns.strategies.plan import StrategyCase
@@ -57,7 +57,7 @@ class StrategiesSession:
         cases = {case.name: case for case in self.cases}
         known = stored_weight_distances(self._results) is not None
         trained = [(case.name, 0) for case in self.cases if case.weights_flags and not known]
-        rounds = Rounds([*trained, *ordered_rounds(cases, repeats, seed)])
+        rounds = Rounds([*trained, *make_rounds(cases, repeats, seed).order])
         for name, number, later_keys in rounds:
             request = self._case_request(cases[name], number)
             ended = yield from run_process(self._results, request, timeout, later_keys)

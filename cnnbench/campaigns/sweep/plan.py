@@ -18,7 +18,7 @@ from cnnbench.base.text import (
     unknown_key_message,
 )
 from cnnbench.campaigns.launch import resolve_run
-from cnnbench.campaigns.processes.requests import ordered_rounds
+from cnnbench.campaigns.processes.requests import make_rounds
 from cnnbench.campaigns.processes.resolved import (
     ResolvedRun,
     environment_identity,
@@ -167,9 +167,8 @@ def ordered_items(cases: Sequence[SweepCase], seed: int) -> tuple[SweepItem, ...
     def is_due(case: SweepCase, repeat: int) -> bool:
         return repeat <= case.repeats if repeat else case.entry.search is not None
 
-    return tuple(
-        SweepItem(case, repeat) for case, repeat in ordered_rounds(cases, most, seed, is_due)
-    )
+    order = make_rounds(cases, most, seed, is_due).order
+    return tuple(SweepItem(case, repeat) for case, repeat in order)
 
 
 def _resolve_case(

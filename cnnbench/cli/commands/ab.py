@@ -42,7 +42,7 @@ from cnnbench.cli.commands.judging import JudgingFlags, parse_fail_on
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.cli.commands.sides import estimate_pairs_for_verdict, resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags.declare import flag, flag_sections, specs_of
+from cnnbench.flags.declare import flag, flag_sections, flag_texts, specs_of
 from cnnbench.judge.compare import Comparison, Policy, Verdict, processes_needed
 from cnnbench.judge.compare.comparability import check_fact_names, unknown_fact_names
 from cnnbench.judge.compare.estimate import aa_spread_of_runs, usable_values
@@ -50,6 +50,7 @@ from cnnbench.judge.compare.result import undecided_results, with_second_experim
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.judge.report.renderers import render
 from cnnbench.machine import facts
+from cnnbench.records.codec import encode
 from cnnbench.records.files import write_text
 from cnnbench.records.profiles import Explanation
 from cnnbench.records.run import RunRecord
@@ -179,99 +180,109 @@ def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
     `cnnbench gate` passes `gate_command`, see `Experiment`. The experiment of a gate also
     writes the comparison to files in the parent of its folder, even if it is continued.
     """
-    values, common = _parse_flags(argv)
-    command: Sequence[str] = sides.replace_flags(argv, _SPECS, sides.VARIABLES)
+    values, stray, common = sides.split_command_and_run_flags(argv, _SPECS, "ab ...")
+    if stray:
+        raise UsageError(
+            f"stray argument {sides.mask_variable_value(stray[0])!r}: put flags of both A and B "
+            "after --, and flags of only one of them into --a or --b"
+        )
     earlier = None
     if values.get("resume"):
         earlier = _experiment_to_resume(values)
-        command = earlier.experiment.command
-        values, common = _flags_to_resume(earlier, values, common)
-    options = AbFlags(**choose_format(values, specs_of(AbFlags)))
+        _refuse_other_flags(earlier, values, common)
+        values = _values_to_resume(earlier, values)
+        common = earlier.experiment.common
+    options = AbFlags(**choose_format(values, _SPECS))
     options.check_values()
-    # An experiment uses the rules that were valid when it began.
-    rules = (
-        options.load_rules() if earlier is None else options.with_accept(earlier.experiment.rules)
-    )
     for name in ("b", "b_python", "b_checkout", "b_env") if options.aa else ():
         if name in values:
             value = "..." if name in sides.VARIABLES else values[name]
             raise FlagError(name, value, "--aa measures side A twice, so leave this flag out")
     if options.aa and options.confirm:
         raise FlagError("confirm", "true", "with --aa, there is no verdict to confirm")
+    # An experiment uses the rules that were valid when it began.
+    rules = options.load_rules() if earlier is None else earlier.experiment.rules
+    rules = options.with_accept(rules)
+    loaded = options.load_aa_records(include_reductions=False)
+    aa = None if loaded is None else loaded.records
+    check_fact_names(options.allowed_differences, aa or ())
     reporter = ChildProcessReporter(sys.stderr)
-    names = "aa" if options.aa else "ab"
-    with sides.make_sides(options, options.multi_process_layout, common, names) as both:
-        campaign = Campaign(reporter, facts.collect(), options.cool_down)
-        checked, aa = _check_sides(both, options, reporter)
+    layout, names = options.multi_process_layout, "aa" if options.aa else "ab"
+    advice = ", or measure one of them twice with --aa"
+    with sides.open_sides(options, layout, common, reporter, names, advice) as both:
         if earlier is None:
-            experiment = _make_experiment(options, checked, campaign, command, rules)
-            experiment = replace(experiment, gate_command=tuple(gate_command))
+            given = {name: encode(values[name]) for name in values if name not in sides.VARIABLES}
+            experiment = _make_experiment(options, both, rules, reporter)
+            gate = tuple(gate_command)
+            experiment = replace(experiment, given=given, common=common, gate_command=gate)
         else:  # Only what belongs to one session may differ.
             experiment = replace(
                 earlier.experiment,
                 most_pairs=options.pairs,
-                fail_on=parse_fail_on(options.fail_on),
                 rules=rules,
+                fail_on=parse_fail_on(options.fail_on),
             )
-        campaign.identity = _campaign_identity(checked, campaign.facts)
-        experiment = replace(experiment, identity=campaign.identity.values())
-        return _run_experiment(experiment, checked, aa, options, campaign, argv)
-
-
-def _parse_flags(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
-    values, stray, common = sides.split_command_and_run_flags(command, _SPECS, "ab ...")
-    if stray:
-        raise UsageError(
-            f"stray argument {sides.mask_variable_value(stray[0])!r}: put flags of both A and B "
-            "after --, and flags of only one of them into --a or --b"
-        )
-    return values, common
+        identity = _campaign_identity(both)
+        experiment = replace(experiment, identity=identity.values())
+        campaign = Campaign(reporter, cool_down=options.cool_down, identity=identity)
+        return _run_experiment(experiment, both, aa, options, campaign, argv)
 
 
 def _experiment_to_resume(values: Mapping[str, Any]) -> ExperimentState:
     """Reads the state of the experiment that --resume continues. FlagError if there is none."""
     folder = results_folder_or_default(values.get("results"), "ab", resume=True)
     state = find_experiment(Path(folder))
-    if state is None or not state.experiment.command:
+    if state is None or state.experiment.identity is None:
         raise FlagError("results", folder, AB.no_campaign_text)
     return state
 
 
-def _flags_to_resume(
-    earlier: ExperimentState, values: dict[str, Any], common: Sequence[str]
-) -> tuple[dict[str, Any], Sequence[str]]:
-    """Adds the flags with which the experiment began to the flags of this session.
-
-    Raises FlagError if the experiment cannot be continued or has different flags.
+def _refuse_other_flags(
+    earlier: ExperimentState, values: Mapping[str, Any], common: Sequence[str]
+) -> None:
+    """Raises FlagError if an experiment cannot be continued, or has other flags than `values` and,
+    after --, `common`.
     """
-    then, common_then = _parse_flags(earlier.experiment.command)
-    usual, folder = vars(AbFlags()), earlier.folder
+    experiment, folder = earlier.experiment, earlier.folder
+    given, usual = experiment.given, vars(AbFlags())
     other = f"differs from the experiment in {folder}; leave it out, or name another folder"
     for name, value in values.items():
-        if name not in _OF_ONE_SESSION and value != then.get(name, usual[name]):
+        then = given.get(name, encode(usual[name]))
+        if name not in _OF_ONE_SESSION and encode(value) != then:
             raise FlagError(name, value, other)
-    if common and common != common_then:
+    if common and tuple(common) != experiment.common:
         raise UsageError(f"{shlex.join(common)!r} after -- {other}")
-    confirms = earlier.has_clear_verdict and {**then, **values}.get("confirm")
-    if earlier.past_analyses and not (earlier.experiment.sequential or confirms):
+    confirms = earlier.has_clear_verdict and values.get("confirm", given.get("confirm"))
+    if earlier.past_analyses and not (experiment.sequential or confirms):
         reason = (
             f"the experiment in {folder} is judged once (--nosequential, --aa): begin a new one"
         )
         raise FlagError("resume", "true", reason)
     for side, own in AbFlags(**values).environment_variables.items():
-        had = getattr(earlier.experiment, side).variables
+        had = getattr(experiment, side).variables
         if set(had) != set(own):
             wanted = " ".join(f"--{side}_env={name}=..." for name in had) or "none"
             reason = f"must name the variables of the experiment in {folder}, whose values are not "
             raise FlagError(f"{side}_env", " ".join(own) or "none", f"{reason}stored: {wanted}")
-    values = {**then, "pairs": _maximum_pairs_to_resume(earlier), **values}
-    there = len(load_complete_pairs(folder))
-    if values["pairs"] < there:
-        reason = f"{folder} has {count_text(there, 'pair', 'pairs')} already"
-        raise FlagError("pairs", values["pairs"], reason)
+
+
+def _stored_values(experiment: Experiment) -> dict[str, Any]:
+    """The values of the flags with which an experiment began, by name."""
+    stored = experiment.given.items()
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
+
+
+def _values_to_resume(earlier: ExperimentState, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of flags of a session that continues an experiment: as stored, or as now given."""
+    pairs = _maximum_pairs_to_resume(earlier)
+    merged = {**_stored_values(earlier.experiment), "pairs": pairs, **values}
+    there = len(load_complete_pairs(earlier.folder))
+    if merged["pairs"] < there:
+        reason = f"{earlier.folder} has {count_text(there, 'pair', 'pairs')} already"
+        raise FlagError("pairs", merged["pairs"], reason)
     if earlier.has_clear_verdict:
-        values["pairs"] = earlier.most_pairs_of_last_session
-    return values, common_then
+        merged["pairs"] = earlier.most_pairs_of_last_session
+    return merged
 
 
 def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
@@ -284,46 +295,19 @@ def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
     return min(max(enough, there + ANALYSIS_STEP), sides.MOST_PAIRS)
 
 
-def _check_sides(
-    both: Mapping[str, AbSide], options: AbFlags, reporter: ChildProcessReporter
-) -> tuple[dict[str, AbSide], tuple[RunRecord, ...] | None]:
-    """Resolves the flags of A and B, and refuses sides that cannot be compared. Also returns the
-    runs in --baseline_aa.
-    """
-    checked = sides.resolve_flags_of_sides(both, reporter)
-    for name, side in checked.items():
-        # In an A/A measurement, the runs of A and of B are all labelled as A.
-        labelled = replace(side.measured_code(), side="a" if options.aa else name)
-        checked[name] = replace(side, subject=labelled)
-    loaded = options.load_aa_records(include_reductions=False)
-    aa = None if loaded is None else loaded.records
-    check_fact_names(options.allowed_differences, aa or ())
-    if not options.aa:
-        sides.refuse_equal_sides(checked, ", or measure one of them twice with --aa")
-    return checked, aa
-
-
 def _make_experiment(
-    options: AbFlags,
-    both: Mapping[str, AbSide],
-    campaign: Campaign,
-    command: Sequence[str],
-    rules: Rules,
+    options: AbFlags, both: Mapping[str, AbSide], rules: Rules, reporter: ChildProcessReporter
 ) -> Experiment:
-    """Creates the experiment that the flags describe.
-
-    `command` leaves out environment variables, because they may be secrets.
-    """
+    """Creates the experiment that the flags describe."""
     has_length = any(LENGTHS & side.given_flags.keys() for side in both.values())
     experiment = Experiment(
-        command=tuple(command),
         seed=options.resolve_seed(AB, ""),
         most_pairs=options.pairs,
         sequential=options.sequential and not options.aa,
         burn_in=options.burn_in,
         cool_down=options.cool_down,
         timeout=options.timeout,
-        turn_seconds=choose_time_slice_seconds(options.pairing, both, campaign.reporter),
+        turn_seconds=choose_time_slice_seconds(options.pairing, both, reporter),
         timed_seconds=0.0 if has_length else options.seconds,
         is_aa=options.aa,
     )
@@ -363,7 +347,10 @@ def _run_experiment(
     code = _exit_code(runner, options.aa, judged)
     name, words = "gate", experiment.gate_command
     if not words:
-        name, words = "ab", tuple(experiment.command if options.resume else argv)
+        name, words = "ab", tuple(argv)
+        if options.resume:
+            texts = flag_texts(_stored_values(experiment), {spec.name: spec for spec in _SPECS})
+            words = (*flags_to_arguments(texts), "--", *experiment.common)
     others = sides.replace_flags(words, _SPECS, _OF_ONE_EXPERIMENT)
     make_command_line = partial(sides.command_line_with_flags, name, others, _SPECS)
     _report_comparison(
@@ -496,11 +483,11 @@ def write_gate_reports(folder: Path, comparison: Comparison, *others: str) -> No
     print_notice(f"results in {folder}: {', '.join([*_REPORTS, *others])}")
 
 
-def _campaign_identity(both: Mapping[str, AbSide], facts: Mapping[str, Any]) -> CampaignIdentity:
+def _campaign_identity(both: Mapping[str, AbSide]) -> CampaignIdentity:
     """The identity that a resumed experiment must match. The code must not change during a run."""
     return CampaignIdentity(
         plans={name: side.identity() for name, side in both.items()},
-        facts=facts,
+        facts=facts.collect(),
         policy={},
         own=any(side.is_this_cnnbench for side in both.values()),
     )

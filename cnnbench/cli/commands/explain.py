@@ -155,9 +155,7 @@ def _load_profiles(text: str) -> list[StepProfile]:
 
 def _profile_and_explain(options: ExplainFlags, common: Sequence[str]) -> Explanation:
     reporter = ChildProcessReporter(sys.stderr)
-    with sides.make_sides(options, options.multi_process_layout, common) as both:
-        both = sides.resolve_flags_of_sides(both, reporter)
-        sides.refuse_equal_sides(both, "")
+    with sides.open_sides(options, options.multi_process_layout, common, reporter) as both:
         name = results_folder_or_default(options.results, "explain")
         with ResultsFolder(PROFILES_OF_SIDES, name) as results:
             campaign = Campaign(reporter, facts.collect(), options.cool_down)

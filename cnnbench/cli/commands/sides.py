@@ -8,6 +8,7 @@ import random
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,8 +31,10 @@ from cnnbench.campaigns.ab.side import (
     worktree,
 )
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
-from cnnbench.campaigns.processes.resolved import ResolvedRun
-from cnnbench.campaigns.processes.results_dir import CampaignKind
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.identity import CampaignIdentity, ConfigurationIdentity
+from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
+from cnnbench.cli.commands import results_folder_or_default
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import Affects, FlagSpec, flag
@@ -42,6 +45,7 @@ from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.criteria import PlanOf
 from cnnbench.judge.compare.result import undecided_results
 from cnnbench.judge.metrics import MeasuredReduction, Measurement
+from cnnbench.machine import facts
 from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import abbreviate_hash, uncommitted_changes_text
 from cnnbench.plan.place import ADDRESSES
@@ -91,6 +95,33 @@ class CampaignFlags:
         if seed is None and self.resume:
             seed = kind.stored_seed(folder, suite)
         return random.SystemRandom().randrange(2**31) if seed is None else seed
+
+    @contextlib.contextmanager
+    def open_campaign(
+        self,
+        kind: CampaignKind,
+        plans: Mapping[str, ConfigurationIdentity],
+        policy: Mapping[str, Any] | None = None,
+        reporter: ChildProcessReporter | None = None,
+        machine: Mapping[str, Any] | None = None,
+    ) -> Iterator[tuple[ResultsFolder, Campaign, int]]:
+        """Context manager: opens the folder in --results. Yields the folder, the campaign that runs
+        its processes, and the seed of the random order.
+
+        With --resume, everything must be as before: see `CampaignIdentity` for `plans` and
+        `policy`, to which the seed is added. `machine` contains the facts of this machine if they
+        are known already.
+        """
+        name = results_folder_or_default(self.results, kind.command, self.resume)
+        seed = self.resolve_seed(kind, name, (policy or {}).get("suite"))
+        identity = CampaignIdentity(
+            plans=plans,
+            facts=facts.collect() if machine is None else machine,
+            policy={**(policy or {}), "seed": seed},
+        )
+        with ResultsFolder(kind, name, identity, resume=self.resume) as folder:
+            reporter = reporter or ChildProcessReporter(sys.stderr)
+            yield folder, Campaign(reporter, identity=identity), seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,31 +252,90 @@ def interpreter_path(flag: str, text: str) -> str:
     return os.path.abspath(path)
 
 
-def resolve_flags_of_sides(
-    both: Mapping[str, AbSide], reporter: ChildProcessReporter
-) -> dict[str, AbSide]:
-    """Resolves the flags of A and B, and returns A and B with the resolved flags.
+@contextlib.contextmanager
+def open_sides(
+    options: SideFlags,
+    layout: JobLayout | None,
+    common: Sequence[str],
+    reporter: ChildProcessReporter,
+    names: Sequence[str] = SIDES,
+    advice: str = "",
+) -> Iterator[dict[str, AbSide]]:
+    """Context manager: creates A and B from their flags, with temporary worktrees, and resolves
+    their flags.
 
-    Raises UsageError for invalid flags, as far as this version knows the flags, and if A and B load
-    the same files although they should differ.
+    Raises UsageError for invalid flags, as far as this version knows the flags, if A and B are
+    equal (`advice` ends the message), and if they load the same files although these should differ.
+
+    Args:
+      common: flags of the runs of both.
+      names: beginnings of the names of the flags that define A and B: two different ones, or twice
+        the same for an A/A measurement.
     """
-    for name, side in both.items():
-        reason = "cannot be used here, because a record of each process is kept"
-        refuse_flags(side, RESERVED, reason)
-        if side.layout and not side.is_this_cnnbench and not has_module(side, *_LAUNCHES):
-            reason = f"the cnnbench of side {name.upper()} has no launch, or cannot be started"
-            raise FlagError("workers", side.layout.workers, reason)
-    first = _resolve_side("a", both["a"])
-    second = first if both["a"] == both["b"] else _resolve_side("b", both["b"])
-    resolved = {"a": first, "b": second}
-    for notice in dict.fromkeys(n for flags in resolved.values() for n in flags.notices):
-        reporter.notice(notice)
-    both = {name: replace(side, resolved=resolved[name]) for name, side in both.items()}
-    refuse_shared_code(both)
-    return both
+    both = {
+        side: _side_of_flags(options, layout, common, name)
+        for side, name in zip(SIDES, names, strict=True)
+    }
+    with contextlib.ExitStack() as stack:
+        for side, planned in both.items():
+            if planned.commit is not None:
+                if text := uncommitted_changes_text(side.upper(), planned.commit):
+                    print_notice(text)
+                folder = stack.enter_context(worktree(planned.commit))
+                both[side] = replace(planned, checkout=folder)
+        for side, made in both.items():
+            _refuse_unusable_flags(side, made)
+        a = _resolve_side("a", both["a"])
+        both = {"a": a, "b": a if both["b"] == both["a"] else _resolve_side("b", both["b"])}
+        for notice in dict.fromkeys(n for one in both.values() for n in one.resolved.notices):
+            reporter.notice(notice)
+        refuse_shared_code(both)
+        for side, name in zip(SIDES, names, strict=True):
+            subject = replace(both[side].measured_code(), side=name)
+            both[side] = replace(both[side], subject=subject)
+        if len(set(names)) > 1:
+            _refuse_equal_sides(both, advice)
+        yield both
 
 
-def _resolve_side(name: str, side: AbSide) -> ResolvedRun:
+def _side_of_flags(
+    options: SideFlags, layout: JobLayout | None, common: Sequence[str], name: str
+) -> AbSide:
+    """Creates A or B from the flags whose names begin with `name`, without a worktree."""
+    text, python, checkout = (
+        getattr(options, flag) for flag in (name, f"{name}_python", f"{name}_checkout")
+    )
+    try:
+        own = tuple(shlex.split(text))
+    except ValueError as error:
+        raise FlagError(name, text, f"is not a list of flags: {error}") from None
+    if python is not None:
+        python = interpreter_path(f"{name}_python", python)
+    commit = None if checkout is None else resolve_commit(f"{name}_checkout", checkout)
+    side = AbSide(
+        flags=(*common, *own),
+        own=own,
+        layout=layout,
+        python=python,
+        checkout=None if checkout is None else Path(checkout).resolve(),
+        revision=checkout,
+        commit=commit,
+        variables=options.environment_variables[name],
+    )
+    if commit is not None:
+        check_flags_of_commit(side, commit)
+    return side
+
+
+def _refuse_unusable_flags(name: str, side: AbSide) -> None:
+    """Raises FlagError if A or B has flags that its processes cannot have."""
+    refuse_flags(side, RESERVED, "cannot be used here, because a record of each process is kept")
+    if side.layout and not side.is_this_cnnbench and not has_module(side, *_LAUNCHES):
+        reason = f"the cnnbench of side {name.upper()} has no launch, or cannot be started"
+        raise FlagError("workers", side.layout.workers, reason)
+
+
+def _resolve_side(name: str, side: AbSide) -> AbSide:
     """Resolves the flags of A or B. Errors name the side and its code if it has its own code."""
     try:
         return resolve_flags(side)
@@ -258,18 +348,14 @@ def _resolve_side(name: str, side: AbSide) -> ResolvedRun:
         raise UsageError(f"side {name.upper()} ({code}): {error}") from None
 
 
-def refuse_equal_sides(both: Mapping[str, AbSide], advice: str) -> None:
+def _refuse_equal_sides(both: Mapping[str, AbSide], advice: str) -> None:
     """Raises UsageError if A and B are equal. `advice` ends the message."""
     a, b = both.values()
     configs = [side.resolved.identity for side in (a, b)]
     code = _code_identity(a)
     same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])
-    if (same_flags, a.python, a.variables, code) != (
-        True,
-        b.python,
-        b.variables,
-        _code_identity(b),
-    ):
+    same_code = (a.python, a.variables, code) == (b.python, b.variables, _code_identity(b))
+    if not (same_flags and same_code):
         return
     what = "" if a.checkout is None else f": {a.revision} and {b.revision} are both {code}"
     raise UsageError(
@@ -283,49 +369,6 @@ def _code_identity(side: AbSide) -> str:
     if side.commit is None:
         return str(side.checkout or "")
     return f"commit {abbreviate_hash(side.commit)}"
-
-
-@contextlib.contextmanager
-def make_sides(
-    options: SideFlags,
-    layout: JobLayout | None,
-    common: Sequence[str],
-    names: Sequence[str] = "ab",
-) -> Iterator[dict[str, AbSide]]:
-    """Context manager: creates A and B from their flags, with temporary worktrees."""
-    variables = options.environment_variables
-    by_name: dict[str, AbSide] = {}
-    for side, name in zip("ab", names, strict=True):
-        text, python, checkout = (
-            getattr(options, flag) for flag in (name, f"{name}_python", f"{name}_checkout")
-        )
-        try:
-            own = tuple(shlex.split(text))
-        except ValueError as error:
-            raise FlagError(name, text, f"is not a list of flags: {error}") from None
-        if python is not None:
-            python = interpreter_path(f"{name}_python", python)
-        commit = None if checkout is None else resolve_commit(f"{name}_checkout", checkout)
-        by_name[side] = AbSide(
-            flags=(*common, *own),
-            own=own,
-            layout=layout,
-            python=python,
-            checkout=None if checkout is None else Path(checkout).resolve(),
-            revision=checkout,
-            commit=commit,
-            variables=variables[name],
-        )
-        if commit is not None:
-            check_flags_of_commit(by_name[side], commit)
-    with contextlib.ExitStack() as stack:
-        for side, planned in by_name.items():
-            if planned.commit is not None:
-                if text := uncommitted_changes_text(side.upper(), planned.commit):
-                    print_notice(text)
-                folder = stack.enter_context(worktree(planned.commit))
-                by_name[side] = replace(planned, checkout=folder)
-        yield by_name
 
 
 # Next steps after an inconclusive comparison: the command line that measures more pairs.

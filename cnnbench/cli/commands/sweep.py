@@ -16,10 +16,9 @@ from cnnbench.base.terminal import ChildProcessReporter, print_result
 from cnnbench.base.text import exact_number
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.identity import CampaignIdentity, configuration_identity
+from cnnbench.campaigns.processes.identity import configuration_identity
 from cnnbench.campaigns.processes.program import own_command_prefix
 from cnnbench.campaigns.processes.resolved import flag_specs_of
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.suite import (
     BatchSizeSearch,
     Suite,
@@ -184,23 +183,16 @@ def _open_sweep(
     reporter: ChildProcessReporter,
 ) -> Iterator[Sweep]:
     """Context manager: opens the results directory of a sweep, and yields the sweep."""
-    seed = options.resolve_seed(SWEEP, options.results, plan.suite)
-    # A resumed sweep may have more configurations and repeats.
-    identity = CampaignIdentity(
-        plans={
-            case.name: configuration_identity(
-                case.resolved, search=case.entry.search and vars(case.entry.search)
-            )
-            for case in plan.cases
-        },
-        facts=facts,
-        policy={"name": "rounds", "suite": plan.suite, "seed": seed},
-    )
-    with ResultsFolder(SWEEP, options.results, identity, resume=options.resume) as store:
+    plans = {}  # A resumed sweep may have more configurations and repeats.
+    for case in plan.cases:
+        search = case.entry.search and vars(case.entry.search)
+        plans[case.name] = configuration_identity(case.resolved, search=search)
+    policy = {"name": "rounds", "suite": plan.suite}
+    with options.open_campaign(SWEEP, plans, policy, reporter, facts) as (store, campaign, seed):
         yield Sweep(
             plan=plan,
             store=store,
-            campaign=Campaign(reporter, facts, identity=identity),
+            campaign=campaign,
             seed=seed,
             program=own_command_prefix(),
             command=("cnnbench", "sweep", *argv),

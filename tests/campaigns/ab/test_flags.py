@@ -25,18 +25,16 @@ register_model("ours", "imagenet", Ours)
 
 @pytest.mark.usefixtures("quick_answers")
 def test_of_another_cnnbench_nothing_is_known():
-    assert (
-        resolve_flags(AbSide(flags=("--flag_of_another=1",), python="/opt/python")) == ResolvedRun()
-    )
-    known = resolve_flags(AbSide(flags=("--model=lenet",), python="/opt/python"))
+    unknown = resolve_flags(AbSide(flags=("--flag_of_another=1",), python="/opt/python"))
+    assert unknown.resolved == ResolvedRun()
+    known = resolve_flags(AbSide(flags=("--model=lenet",), python="/opt/python")).resolved
     assert (known.config["model"], known.explicit_flags[0]) == ("lenet", "model")
 
 
 @pytest.mark.usefixtures("quick_answers")
 def test_notices_are_those_of_a_run_that_keeps_a_record():
-    (notice,) = resolve_flags(
-        AbSide(flags=("--single_l2_loss_op=true", "--peak_flops=1e12"))
-    ).notices
+    side = AbSide(flags=("--single_l2_loss_op=true", "--peak_flops=1e12"))
+    (notice,) = resolve_flags(side).resolved.notices
     assert notice.startswith("--single_l2_loss_op")
 
 
@@ -48,7 +46,7 @@ def test_paths_and_variables_are_the_sides_own(tmp_path):
         (tmp_path / name / "net.py").write_text("import helper_of_ours\n" + PLUGIN)
         flags = ("--plugin=net.py", "--model=ours")
         side = AbSide(flags=flags, checkout=tmp_path / name, variables={"PYTHONPATH": "src"})
-        assert resolve_flags(side).notices == ()
+        assert resolve_flags(side).resolved.notices == ()
     with pytest.raises(UsageError, match="helper_of_ours"):
         resolve_flags(AbSide(flags=flags, checkout=tmp_path / name))
     assert "helper_of_ours" not in sys.modules
@@ -56,7 +54,8 @@ def test_paths_and_variables_are_the_sides_own(tmp_path):
 
 def test_a_plug_in_that_spoils_the_answer_is_left_to_the_run(tmp_path):
     (tmp_path / "net.py").write_text("import os\nos._exit(3)\n")
-    assert resolve_flags(AbSide(flags=("--plugin=net.py",), checkout=tmp_path)) == ResolvedRun()
+    side = AbSide(flags=("--plugin=net.py",), checkout=tmp_path)
+    assert resolve_flags(side).resolved == ResolvedRun()
     (tmp_path / "net.py").write_text("print('{}')\n" + PLUGIN)
     flags = ("--plugin=net.py", "--model=ourz")
     with pytest.raises(UsageError, match="--model=ourz: unknown; did you mean ours"):

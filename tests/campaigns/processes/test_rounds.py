@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from cnnbench.campaigns.processes.requests import Rounds, ordered_rounds
+from cnnbench.campaigns.processes.requests import Rounds, make_rounds
 
 
 def test_every_case_is_measured_once_per_round() -> None:
-    assert ordered_rounds("ab", 2, seed=None) == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
-    order = ordered_rounds("abcdef", 3, seed=1)
-    assert order == ordered_rounds("abcdef", 3, seed=1) != ordered_rounds("abcdef", 3, seed=2)
+    assert make_rounds("ab", 2, seed=None).order == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
+    order = make_rounds("abcdef", 3, seed=1).order
+    assert order == make_rounds("abcdef", 3, seed=1).order
+    assert order != make_rounds("abcdef", 3, seed=2).order
     names = ["".join(name for name, at in order if at == number) for number in (1, 2, 3)]
     assert [sorted(one) for one in names] == [[*"abcdef"]] * 3
     assert len({*names, "abcdef"}) == 4
     # Round 0 comes first; cases may have fewer rounds than others.
-    assert ordered_rounds("ab", 2, None, lambda case, at: case == "a" or at == 1) == [
+    assert make_rounds("ab", 2, None, lambda case, at: case == "a" or at == 1).order == [
         *(("a", 0), ("a", 1), ("b", 1), ("a", 2)),
     ]
 
 
 def test_a_case_that_fails_is_not_measured_again() -> None:
-    rounds = Rounds([("a", 0), *ordered_rounds("ab", 2, seed=None)])
+    rounds = Rounds([("a", 0), *make_rounds("ab", 2, seed=None).order])
     foreseen = []
     for case, at, later in rounds:
         foreseen.append((case, at, later))
