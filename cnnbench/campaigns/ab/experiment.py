@@ -20,6 +20,7 @@ from typing import Any
 
 from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis
 from cnnbench.base.text import count_text
+from cnnbench.campaigns.ab.analyses import further_schedule
 from cnnbench.campaigns.ab.side import AbSide, names_that_may_differ
 from cnnbench.campaigns.processes.outcome import read_record
 from cnnbench.campaigns.processes.journal import (
@@ -330,10 +331,8 @@ class ExperimentState:
 
         If the whole significance level is used, further pairs belong to a new experiment.
         """
-        alpha = self.experiment.smallest_alpha
-        if self.is_alpha_spent:
-            return AnalysisSchedule(alpha)
-        return AnalysisSchedule(alpha, self.most_pairs_of_first_session, self.past_analyses)
+        experiment, planned = self.experiment, self.most_pairs_of_first_session
+        return further_schedule(experiment.smallest_alpha, planned, self.past_analyses)
 
     @cached_property
     def confirmation(self) -> ExperimentState | None:

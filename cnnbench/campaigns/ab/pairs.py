@@ -17,12 +17,11 @@ from typing import Any
 
 from cnnbench.base.inference import (
     FIRST_ANALYSIS,
-    AnalysisSchedule,
-    InterimAnalysis,
     interim_analyses,
     smallest_p,
 )
 from cnnbench.base.text import percent
+from cnnbench.campaigns.ab.analyses import Analyses
 from cnnbench.campaigns.ab.experiment import (
     PLAN,
     SIDES,
@@ -45,7 +44,6 @@ from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.judge.compare import (
     ComparedConfiguration,
     Comparison,
-    MetricResult,
     Verdict,
     compare_records,
 )
@@ -71,11 +69,6 @@ _PAIRS_PER_REPEAT = 4
 _LEAST_PEAK = 1e9  # --peak_flops refuses smaller values.
 _OF_SESSION = ("fail_on", "rules")
 """Settings that a resumed session may change, so its event contains them."""
-
-
-def _requested_results(comparison: Comparison) -> list[MetricResult]:
-    """The results of the metrics that decide the verdict of a comparison, in all configurations."""
-    return [result for entry in comparison.entries for result in entry.requested_results]
 
 
 def _is_hopeless(comparison: Comparison) -> bool:
@@ -108,9 +101,7 @@ class ExperimentRunner:
 
     Attributes:
       earlier: number of pairs of earlier sessions, which the folder already contains.
-      analyses: the interim analyses that remain, by increasing number of pairs. The experiment ends
-        with the last one. The analyses of all sessions together spend at most the alpha of the
-        policy.
+      analyses: the interim analyses of all sessions. They spend at most the alpha of the policy.
       records: records of all pairs, by "a" and "b".
       comparison: comparison of all complete pairs, which is set by `requests`. Without tests if the
         experiment was stopped.
@@ -144,7 +135,7 @@ class ExperimentRunner:
         }
         self.failure = ""
         self.lost = self.interrupted = self.is_judged = False
-        self._most_repeats = math.ceil(self.pairs_at_last_analysis / _PAIRS_PER_REPEAT)
+        self._most_repeats = math.ceil(self.analyses.most_pairs / _PAIRS_PER_REPEAT)
         self._length = ChosenLength(
             experiment.timed_seconds if experiment.burn_in or earlier else 0.0,
             has_pairs=bool(earlier),
@@ -157,42 +148,18 @@ class ExperimentRunner:
         self._burn_ins: dict[str, list[RunRecord]] = {name: [] for name in SIDES}
         self._pair_seconds: dict[str, float] = {}
 
-    @property
-    def pairs_at_last_analysis(self) -> int:
-        """Maximum number of pairs: the number at the last interim analysis."""
-        return self.analyses[-1].pairs
-
-    def _planned_analyses(self) -> tuple[InterimAnalysis, ...]:
+    def _planned_analyses(self) -> Analyses:
         experiment, state = self.experiment, self._state
+        alpha, most = experiment.smallest_alpha, experiment.most_pairs
         if state is None or not experiment.sequential:
-            return interim_analyses(
-                experiment.most_pairs, experiment.smallest_alpha, experiment.sequential
-            )
-        if state.has_clear_verdict:
-            return state.past_analyses[-1:]
-        return state.further_analysis_schedule.analyses(experiment.most_pairs)
-
-    def _analyses_up_to(self, pairs: int) -> tuple[InterimAnalysis, ...]:
-        """The interim analyses at up to `pairs` pairs, in all sessions; the first one if there is
-        none.
-        """
-        before = () if self._state is None else self._state.past_analyses
-        made = {one.pairs: one for one in (*before, *self.analyses) if one.pairs <= pairs}
-        return tuple(made.values()) or self.analyses[:1]
-
-    def _schedule_after(self, made: tuple[InterimAnalysis, ...]) -> AnalysisSchedule:
-        """The interim analyses of pairs that are measured after the analyses `made`.
-
-        If these use the whole significance level, later pairs belong to a new experiment.
-        """
-        alpha = self.experiment.smallest_alpha
-        if made[-1].spent >= 1:
-            return AnalysisSchedule(alpha)
-        state = self._state
-        planned = (
-            self.pairs_at_last_analysis if state is None else state.most_pairs_of_first_session
-        )
-        return AnalysisSchedule(alpha, planned, made)
+            left = interim_analyses(most, alpha, experiment.sequential)
+        elif state.has_clear_verdict:
+            left = state.past_analyses[-1:]
+        else:
+            left = state.further_analysis_schedule.analyses(most)
+        if state is None:
+            return Analyses(alpha, left[-1].pairs, (), left)
+        return Analyses(alpha, state.most_pairs_of_first_session, state.past_analyses, left)
 
     def requests(self) -> ProcessRequests[None]:
         """Requests the processes of all pairs, and judges the pairs.
@@ -217,7 +184,7 @@ class ExperimentRunner:
         self.is_judged = not (self.failure or self.interrupted)
         made: dict[str, Any] = {}
         if self.is_judged:
-            made = {"spent": self._spent(pairs), "clear": self.comparison.is_decided}
+            made = {"spent": self.analyses.spent(pairs), "clear": self.comparison.is_decided}
         else:
             self.comparison = without_tests(self.comparison, stop_reason(pairs))
         self.results.journal.add(
@@ -237,33 +204,28 @@ class ExperimentRunner:
         facts = {name: encode(getattr(now, name)) for name in changed}
         self.results.add_session_start(pairs=now.most_pairs, **facts)
 
-    def _spent(self, pairs: int) -> float:
-        """The share of alpha that the analyses of up to `pairs` pairs may spend together."""
-        return self._analyses_up_to(pairs)[-1].spent
-
     def _run_until_end(self) -> ProcessRequests[Comparison | None]:
         """Runs pairs until the experiment ends. Returns its last comparison; None if all pairs were
         analysed before.
         """
-        burn_in = self.experiment.burn_in if self.earlier < self.pairs_at_last_analysis else 0
+        burn_in = self.experiment.burn_in if self.earlier < self.analyses.most_pairs else 0
         for number in range(1, burn_in + 1):
             yield from self.measure_pair(number, later_burn_ins=burn_in - number, burn_in=True)
-        planned = {analysis.pairs for analysis in self.analyses}
         first = max(1, self.earlier)
-        for pair in range(first, self.pairs_at_last_analysis + 1):
+        for pair in range(first, self.analyses.most_pairs + 1):
             if pair > self.earlier:
                 yield from self.measure_pair(pair)
-            if pair > first and pair not in planned:
+            if pair > first and not self.analyses.is_due(pair):
                 continue
             comparison = self._compare_measured_pairs()
             if pair == first and _is_hopeless(comparison):
                 return comparison
-            if pair in planned:
+            if self.analyses.is_due(pair):
                 if self._ends_experiment(pair, comparison):
                     return comparison
                 self._choose_length(self.records, pair)
                 # The last event of an analysis: it is repeated if the session is killed before.
-                self.results.journal.add(ANALYSED, pairs=pair, spent=self._spent(pair))
+                self.results.journal.add(ANALYSED, pairs=pair, spent=self.analyses.spent(pair))
         return None
 
     def _ends_experiment(self, pairs: int, comparison: Comparison) -> bool:
@@ -273,17 +235,17 @@ class ExperimentRunner:
         The experiment ends if the verdict is clear, if no pairs are left, or if more pairs would
         probably not give a clear verdict.
         """
-        results = _requested_results(comparison)
-        last = pairs == self.pairs_at_last_analysis
+        last = pairs == self.analyses.most_pairs
         clear = comparison.is_decided
         chance = None if last or clear else self._chance_of_clear_verdict(comparison.entries)
         futile = chance is not None and chance < SMALLEST_CHANCE
         if not last:
             # Only the end of the experiment gives advice about further pairs.
+            results = [one for entry in comparison.entries for one in entry.requested_results]
             verdict = "; ".join(f"{result.word}: {result.what_is_known}" for result in results)
             after = "enough" if clear else "going on"
             if futile:
-                most = self.pairs_at_last_analysis
+                most = self.analyses.most_pairs
                 after = f"stopped: {most} pairs would hardly give a verdict "
                 after += f"(chance below {percent(SMALLEST_CHANCE, 0)})"
             self.campaign.reporter.notice(f"after {pairs} pairs {verdict}; {after}")
@@ -292,7 +254,7 @@ class ExperimentRunner:
     def _chance_of_clear_verdict(self, entries: Sequence[ComparedConfiguration]) -> float:
         """The probability that more pairs give a clear verdict, for the least certain metric."""
         pairs = len(self.records["a"])
-        later = [analysis for analysis in self.analyses if analysis.pairs > pairs]
+        later = self.analyses.after(pairs)
         chances = []
         for entry in entries:
             for result in entry.requested_results:
@@ -310,9 +272,9 @@ class ExperimentRunner:
         return min(chances, default=1.0)
 
     def _compare_measured_pairs(self) -> Comparison:
-        records = self.records
-        looks = self._analyses_up_to(len(records["a"]))
-        criteria = replace(self.experiment.criteria, looks=looks, plan=self._schedule_after(looks))
+        records, pairs = self.records, len(self.records["a"])
+        looks, plan = self.analyses.up_to(pairs), self.analyses.schedule_after(pairs)
+        criteria = replace(self.experiment.criteria, looks=looks, plan=plan)
         labels = self.experiment.labels
         return compare_records(records["a"], records["b"], criteria, aa=self.aa, labels=labels)
 
@@ -337,7 +299,7 @@ class ExperimentRunner:
         # The order of A and B is drawn per pair: a resumed session must not repeat earlier orders.
         coin = random.Random(f"{experiment.seed} {prefix}").random()
         order = SIDES if coin < 0.5 else SIDES[::-1]
-        later = later_burn_ins + self.pairs_at_last_analysis - (self.earlier if burn_in else number)
+        later = later_burn_ins + self.analyses.most_pairs - (self.earlier if burn_in else number)
         ended = yield RequestBatch(
             folder=self.results,
             requests=[
@@ -389,8 +351,8 @@ class ExperimentRunner:
             pairs,
             sample_pairs(base, new, seconds, burn_in=not pairs),
             VerdictPlan(
-                made=self._analyses_up_to(pairs) if pairs else (),
-                left=tuple(look for look in self.analyses if look.pairs > pairs),
+                made=self.analyses.up_to(pairs) if pairs else (),
+                left=self.analyses.after(pairs),
                 # Under load, throughput and CPU time share alpha.
                 alpha=experiment.smallest_alpha * (0.5 if disturbed else 1.0),
                 margin=math.log1p(experiment.policy.threshold_of(THROUGHPUT)),
@@ -415,7 +377,7 @@ class ExperimentRunner:
         tested, and each has half of alpha.
         """
         experiment = self.experiment
-        planned, alpha = self.pairs_at_last_analysis, experiment.policy.alpha
+        planned, alpha = self.analyses.most_pairs, experiment.policy.alpha
         could_prove = smallest_p(planned, planned, paired=True) <= alpha
         if planned < FIRST_ANALYSIS and could_prove and experiment.sequential:
             self.experiment = replace(experiment, most_pairs=FIRST_ANALYSIS)

@@ -330,7 +330,7 @@ def _run_experiment(
         runner = ExperimentRunner(experiment, both, results, campaign, aa)
         _warn_of_few_pairs(runner)
         reporter.notice(
-            f"at most {runner.pairs_at_last_analysis} pairs, seed {experiment.seed}, in "
+            f"at most {runner.analyses.most_pairs} pairs, seed {experiment.seed}, in "
             f"{results.folder}"
         )
         campaign.run_requests(runner.requests())
@@ -398,7 +398,7 @@ def _report_comparison(
 
 def _warn_of_few_pairs(runner: ExperimentRunner) -> None:
     """Prints a warning if the number of pairs in an experiment is too small for a verdict."""
-    experiment, most = runner.experiment, runner.pairs_at_last_analysis
+    experiment, most = runner.experiment, runner.analyses.most_pairs
     share = experiment.smallest_alpha_share
     needed = processes_needed(experiment.policy, paired=True, share=share)
     if most < needed and not experiment.is_aa:
@@ -462,7 +462,7 @@ def _next_command_for_verdict(
     if runner.interrupted:
         if state is not None and state.has_clear_verdict:
             return resume_command(state, None, variables), 0
-        enough = max(runner.pairs_at_last_analysis, enough)
+        enough = max(runner.analyses.most_pairs, enough)
         if state is None or not state.is_resumable:
             return "", 0
     if not enough:

@@ -172,8 +172,8 @@ def test_the_order_is_that_of_the_seed(ran: Ran, tmp_path: Path) -> None:
 def test_no_burn_in_and_no_analyses_between(ran: Ran) -> None:
     runner, campaign = ran(50.0, burn_in=0, most_pairs=10, sequential=False)
     assert len(campaign.started) == 20
-    assert runner.pairs_at_last_analysis == 10
-    assert len(runner.analyses) == 1
+    assert runner.analyses.most_pairs == 10
+    assert len(runner.analyses.left) == 1
 
 
 @pytest.mark.parametrize("within", [False, True])
