@@ -16,11 +16,11 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import ChildProcessReporter, print_result
 from cnnbench.base.text import integer
+from cnnbench.campaigns.ab.step_count import LENGTHS
+from cnnbench.campaigns.ab.step_count import StepCountEstimate
 from cnnbench.campaigns.ab.side import (
-    LENGTHS,
     RESERVED,
     AbSide,
-    StepCountEstimate,
     make_process_request,
     refuse_flags,
     resolve_flags,

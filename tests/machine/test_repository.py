@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from cnnbench.campaigns.ab.side import worktree
+from cnnbench.campaigns.ab.worktree import worktree
 from cnnbench.campaigns.bisect.history import (
     GitHistory,
     find_repository_root,

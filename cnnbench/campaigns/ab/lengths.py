@@ -31,7 +31,7 @@ from cnnbench.base.inference import (
     paired_shift_intervals,
 )
 from cnnbench.base.stats import median
-from cnnbench.campaigns.ab.side import StepCountEstimate
+from cnnbench.campaigns.ab.step_count import StepCountEstimate
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.records.metrics.figures import throughputs

@@ -10,41 +10,28 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import math
 import os
-import re
 import shlex
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.files import (
-    CHECKOUT,
-    SCRATCH_NAME,
-    TemporaryFolder,
-    is_url,
-    remove_if_abandoned,
-)
-from cnnbench.base.interrupts import delaying_interrupts
-from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.base.text import format_duration
+from cnnbench.base.files import is_url
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments, resolve_run, run_command_words
-from cnnbench.campaigns.processes import guard
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand, blank_record
 from cnnbench.campaigns.processes.child import Command, start_command
 from cnnbench.campaigns.processes.identity import ConfigurationIdentity, identity_values
 from cnnbench.campaigns.processes.program import COMMAND_LINE, launcher_code, own_checkout
-from cnnbench.campaigns.processes.resolved import NO_TURNS_OF_JOBS, ResolvedRun
+from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.processes.requests import ProcessRequest
-from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
+from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags
 from cnnbench.flags.declare import RunPart, names_of_flags, specs_of
 from cnnbench.flags.groups.output import OutputParams
@@ -52,150 +39,9 @@ from cnnbench.flags.params import ACCEPTED, FLAGS, RENAMED
 from cnnbench.flags.parse import FLAG_FILE, split_command_line
 from cnnbench.machine import repository
 from cnnbench.machine.facts import may_record_variable
-from cnnbench.machine.repository import (
-    GitError,
-    abbreviate_hash,
-    environment_for_git,
-    find_commit_hash,
-    git,
-    git_error_reason,
-    is_full_hash,
-    safe_git_command,
-)
+from cnnbench.machine.repository import GitError, abbreviate_hash, git
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.run import RunRecord, Subject
-
-# Chooses the number of timed steps of a process.
-
-LENGTHS = frozenset(names_of_flags(ACCEPTED.values(), RunPart.LENGTH))
-"""Flags that decide how many timed steps a run has."""
-
-
-class StepCountEstimate:
-    """Estimates the number of timed steps that take `seconds`.
-
-    Attributes:
-      step_seconds: typical seconds of a step.
-      wanted: number of steps that take `seconds`, without the limits `fewest` and `most`.
-    """
-
-    def __init__(self, seconds: float, step_seconds: float, fewest: int, most: int) -> None:
-        self.step_seconds = step_seconds
-        self.wanted = math.ceil(seconds / self.step_seconds)
-        self._fewest, self._most = fewest, most
-
-    def number_of_steps(self, factor: float = 1.0) -> int:
-        """Number of timed steps that take `factor` times the requested seconds, within limits."""
-        return min(max(self._fewest, math.ceil(factor * self.wanted)), self._most)
-
-    def __str__(self) -> str:
-        steps = self.number_of_steps()
-        time = format_duration(steps * self.step_seconds)
-        return (
-            f"{steps} timed steps in each process, about {time}; --num_batches sets another number"
-        )
-
-
-# Temporary git worktrees of the measured revisions.
-
-
-def resolve_commit(flag: str, text: str) -> str | None:
-    """The commit that a flag's value names as a git revision; None if the value is a folder.
-
-    A full hash is always a commit. Raises FlagError if the value is neither a folder nor a
-    revision, or is the name of both.
-    """
-    is_folder = os.path.isdir(text) and not is_full_hash(text)
-    try:
-        commit = find_commit_hash(text)
-    except GitError as error:
-        if is_folder:
-            return None
-        where = "is neither a folder nor a revision of the repository you are in"
-        raise FlagError(flag, text, f"{where}: {error}") from None
-    if is_folder:
-        both = f"is a folder and a revision; use ./{text} for the folder, or {commit[:12]}"
-        raise FlagError(flag, text, both)
-    return commit
-
-
-@contextlib.contextmanager
-def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
-    """Context manager: a temporary git worktree of a commit, removed even if this process dies.
-
-    First removes the worktrees that killed commands on this machine have left in the repository.
-    """
-    git_command = safe_git_command(repository)
-    failed = f"git worktree add {abbreviate_hash(commit)}"
-    with contextlib.ExitStack() as stack:
-        try:
-            parent = stack.enter_context(TemporaryFolder(CHECKOUT)).path.resolve()
-        except OSError as error:
-            place = f"{tempfile.gettempdir()}: no worktree can be created"
-            raise BenchmarkError(f"{place}: {error.strerror or error}") from error
-        _remove_abandoned_worktrees(git_command)
-        folder = parent / f"{commit[:12]}{_on_this_machine()}"
-        process = subprocess.Popen(
-            [sys.executable, "-IS", guard.__file__, "worktree", commit, str(folder), *git_command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env=environment_for_git(),
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            try:
-                answer = json.loads(process.stdout.readline())
-            except ValueError:
-                raise BenchmarkError(f"{failed}: did not finish") from None
-            if answer["error"]:
-                reason = git_error_reason(answer["error"])
-                raise BenchmarkError(f"{failed}: {reason}")
-            yield folder
-        finally:
-            # After Ctrl-C, `subprocess.Popen.__exit__` would not wait until the process has ended.
-            with delaying_interrupts():
-                process.stdin.close()
-                process.stdout.close()
-                process.wait()
-
-
-def _on_this_machine() -> str:
-    """End of the names of this machine's worktrees.
-
-    A repository may be shared by machines, and only the machine of a worktree can tell whether its
-    folder exists.
-    """
-    return "-" + re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
-
-
-def _remove_abandoned_worktrees(git_command: Sequence[str]) -> None:
-    """Removes the worktrees of a repository that killed processes on this machine have left."""
-
-    def run(*words: str) -> bytes:
-        return subprocess.run(
-            [*git_command, "worktree", *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=environment_for_git(),
-            check=False,
-        ).stdout
-
-    for line in os.fsdecode(run("list", "--porcelain")).splitlines():
-        folder = Path(line.removeprefix("worktree "))
-        ours = SCRATCH_NAME.fullmatch(folder.parent.name) and folder.name.endswith(
-            _on_this_machine()
-        )
-        if line.startswith("worktree ") and ours and folder.parent.name.startswith(CHECKOUT):
-            remove_if_abandoned(folder.parent)
-            if not folder.parent.exists():
-                run("remove", "--force", "--force", str(folder))
-
-
-# Class `AbSide`: A or B of an experiment, with its code, its flags, and its processes.
-
 _HAS_FILE = (
     "import os, cnnbench; home = os.path.dirname(cnnbench.__file__); "
     "sys.exit(not any(os.path.isfile(os.path.join(home, name)) for name in sys.argv[1:]))"
@@ -442,8 +288,6 @@ def benchmark_command(side: AbSide, record: Path, log: Path) -> BenchmarkCommand
     )
 
 
-# Checks, resolves and compares the flags of A and B before the first process starts.
-
 _ASK = "from cnnbench.campaigns.ab.side import print_answer; print_answer(*sys.argv[1:])"
 # Resolving flags has a time limit, because the import of a plug-in may never return.
 _SECONDS = 120.0
@@ -455,12 +299,6 @@ earlier process has written.
 
 WRITTEN = {spec.name for spec in specs_of(OutputParams) if spec.path}.difference(RESERVED)
 """Flags with paths of output files and folders of a run, except the flags in `RESERVED`."""
-
-TURN_SECONDS = 0.3
-"""Seconds that one process runs before the next process continues (docs/evidence.md: effect)."""
-
-# A version of cnnbench supports --pairing=turns if it contains at least one of two files.
-_WAITS = ("run/runtime/turns.py", "runtime/turns.py")
 
 # Recorded properties that may differ if A and B use different Python interpreters.
 _OF_PYTHON = ("tensorflow",)
@@ -541,60 +379,3 @@ def names_that_may_differ(a: AbSide, b: AbSide) -> tuple[str, ...]:
     if a.python != b.python:
         names += _OF_PYTHON
     return tuple(names)
-
-
-def why_not_interleavable(sides: Mapping[str, AbSide]) -> str | None:
-    """Returns why the processes of A and B cannot run interleaved (docs/ab.md), or None if they
-    can.
-    """
-    for name, side in sides.items():
-        obstacle = NO_TURNS_OF_JOBS if side.layout else side.resolved.no_turns
-        if obstacle is None and not side.is_this_cnnbench and not has_module(side, *_WAITS):
-            obstacle = "its version of cnnbench does not support this"
-        if obstacle is not None:
-            return f"side {name.upper()}: {obstacle}"
-    return None
-
-
-def choose_time_slice_seconds(
-    pairing: str, sides: Mapping[str, AbSide], reporter: ChildProcessReporter
-) -> float:
-    """Returns for how many seconds the processes of A and B alternately run steps, or 0 if one
-    process runs after the other.
-
-    Raises FlagError if --pairing=turns is impossible.
-    """
-    otherwise = "one process runs after the other"
-    in_turn = decide_interleaving(
-        pairing, lambda: why_not_interleavable(sides), otherwise, reporter
-    )
-    return TURN_SECONDS if in_turn else 0.0
-
-
-def decide_interleaving(
-    pairing: str, why_not: Callable[[], str | None], otherwise: str, reporter: ChildProcessReporter
-) -> bool:
-    """Decides, from the value of --pairing, whether processes run interleaved in short time slices.
-
-    Raises FlagError if --pairing=turns is impossible.
-
-    Args:
-      pairing: value of the flag.
-      why_not: returns why the processes cannot run interleaved, or None. It is not called for
-        --pairing=alternate.
-      otherwise: what happens if the processes cannot run interleaved, for a notice.
-    """
-    if pairing == "alternate":
-        return False
-    obstacle = why_not()
-    if obstacle is None:
-        return True
-    if pairing == "turns":
-        raise FlagError(
-            "pairing", "turns", f"is impossible: {obstacle}; use auto or alternate instead"
-        )
-    reporter.notice(
-        f"{otherwise}, because the processes cannot run interleaved in slices of "
-        f"{TURN_SECONDS:g} s: {obstacle}"
-    )
-    return False

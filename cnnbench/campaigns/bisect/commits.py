@@ -27,7 +27,9 @@ from cnnbench.campaigns.ab.explain import (
 )
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
-from cnnbench.campaigns.ab.side import AbSide, choose_time_slice_seconds, resolve_flags, worktree
+from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds
+from cnnbench.campaigns.ab.side import AbSide, resolve_flags
+from cnnbench.campaigns.ab.worktree import worktree
 from cnnbench.campaigns.bisect.answers import (
     BAD,
     BisectionStep,

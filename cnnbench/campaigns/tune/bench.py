@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from cnnbench.base.stats import median
+from cnnbench.campaigns.ab.step_count import LENGTHS
+from cnnbench.campaigns.ab.step_count import StepCountEstimate
+from cnnbench.campaigns.ab.pairing import TURN_SECONDS
 from cnnbench.campaigns.ab.side import (
-    LENGTHS,
-    TURN_SECONDS,
     AbSide,
-    StepCountEstimate,
     make_process_request,
 )
 from cnnbench.campaigns.processes.campaign import Campaign

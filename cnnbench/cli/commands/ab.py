@@ -32,7 +32,9 @@ from cnnbench.campaigns.ab.explain import (
 )
 from cnnbench.campaigns.ab.lengths import LONGEST, SHORTEST
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
-from cnnbench.campaigns.ab.side import LENGTHS, AbSide, choose_time_slice_seconds
+from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds
+from cnnbench.campaigns.ab.side import AbSide
+from cnnbench.campaigns.ab.step_count import LENGTHS
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, CodeChangedError

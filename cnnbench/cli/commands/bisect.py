@@ -14,8 +14,8 @@ from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.explain import explain_or_notice
 from cnnbench.campaigns.ab.lengths import LONGEST, SHORTEST
+from cnnbench.campaigns.ab.step_count import LENGTHS
 from cnnbench.campaigns.ab.side import (
-    LENGTHS,
     RESERVED,
     AbSide,
     check_flags_of_commit,

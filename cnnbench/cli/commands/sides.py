@@ -20,15 +20,15 @@ from cnnbench.base.job import split_hosts
 from cnnbench.base.terminal import ChildProcessReporter, print_notice
 from cnnbench.campaigns.ab.experiment import SIDES, ExperimentState, find_experiment
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
+from cnnbench.campaigns.ab.worktree import resolve_commit
+from cnnbench.campaigns.ab.worktree import worktree
 from cnnbench.campaigns.ab.side import (
     RESERVED,
     AbSide,
     check_flags_of_commit,
     has_module,
     refuse_flags,
-    resolve_commit,
     resolve_flags,
-    worktree,
 )
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign

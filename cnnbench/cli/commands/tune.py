@@ -12,7 +12,8 @@ from cnnbench.base import plugins
 from cnnbench.base.charts import Chart
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import count_text, format_duration, unknown_name_reason
-from cnnbench.campaigns.ab.side import RESERVED, decide_interleaving
+from cnnbench.campaigns.ab.pairing import decide_interleaving
+from cnnbench.campaigns.ab.side import RESERVED
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, configuration_identity
 from cnnbench.campaigns.processes.results_dir import ResultsFolder

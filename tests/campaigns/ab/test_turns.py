@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from cnnbench.campaigns.ab import side as turns
+from cnnbench.campaigns.ab import pairing as turns
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes.resolved import _why_not_interleavable
 from cnnbench.flags import Params

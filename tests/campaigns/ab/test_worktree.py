@@ -15,12 +15,12 @@ import pytest
 from covering import slow_if
 
 from cnnbench.base.files import CHECKOUT
-from cnnbench.campaigns.ab.side import worktree
+from cnnbench.campaigns.ab.worktree import worktree
 
 HOLD = """\
 import sys, time
-from cnnbench.campaigns.ab import side
-with side.worktree("HEAD", sys.argv[1]) as folder:
+from cnnbench.campaigns.ab import worktree
+with worktree.worktree("HEAD", sys.argv[1]) as folder:
     print(folder, flush=True)
     time.sleep(60)
 """

@@ -19,7 +19,8 @@ import yaml
 from covering import slow_if
 from pages import Page
 
-from cnnbench.campaigns.ab.side import AbSide, resolve_commit
+from cnnbench.campaigns.ab.side import AbSide
+from cnnbench.campaigns.ab.worktree import resolve_commit
 from cnnbench.campaigns.processes.journal import JOURNAL
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import ab, gate

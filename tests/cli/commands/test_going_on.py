@@ -23,7 +23,7 @@ from edits import edit
 from privileges import mount, mounting, umount, unprivileged
 
 from cnnbench.campaigns.ab import side
-from cnnbench.campaigns.ab import side as checkout
+from cnnbench.campaigns.ab import worktree as checkout
 from cnnbench.campaigns.bisect import commits
 from cnnbench.campaigns.processes import campaign, identity
 from cnnbench.campaigns.processes.identity import CampaignIdentity

@@ -1,0 +1,73 @@
+"""Whether the processes of A and B run interleaved in short time slices (--pairing)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from cnnbench.base.terminal import ChildProcessReporter
+from cnnbench.campaigns.ab.side import AbSide, has_module
+from cnnbench.campaigns.processes.resolved import NO_TURNS_OF_JOBS
+from cnnbench.errors import FlagError
+
+TURN_SECONDS = 0.3
+"""Seconds that one process runs before the next process continues (docs/evidence.md: effect)."""
+
+# A version of cnnbench supports --pairing=turns if it contains at least one of two files.
+_WAITS = ("run/runtime/turns.py", "runtime/turns.py")
+
+
+def why_not_interleavable(sides: Mapping[str, AbSide]) -> str | None:
+    """Returns why the processes of A and B cannot run interleaved (docs/ab.md), or None if they
+    can.
+    """
+    for name, side in sides.items():
+        obstacle = NO_TURNS_OF_JOBS if side.layout else side.resolved.no_turns
+        if obstacle is None and not side.is_this_cnnbench and not has_module(side, *_WAITS):
+            obstacle = "its version of cnnbench does not support this"
+        if obstacle is not None:
+            return f"side {name.upper()}: {obstacle}"
+    return None
+
+
+def choose_time_slice_seconds(
+    pairing: str, sides: Mapping[str, AbSide], reporter: ChildProcessReporter
+) -> float:
+    """Returns for how many seconds the processes of A and B alternately run steps, or 0 if one
+    process runs after the other.
+
+    Raises FlagError if --pairing=turns is impossible.
+    """
+    otherwise = "one process runs after the other"
+    in_turn = decide_interleaving(
+        pairing, lambda: why_not_interleavable(sides), otherwise, reporter
+    )
+    return TURN_SECONDS if in_turn else 0.0
+
+
+def decide_interleaving(
+    pairing: str, why_not: Callable[[], str | None], otherwise: str, reporter: ChildProcessReporter
+) -> bool:
+    """Decides, from the value of --pairing, whether processes run interleaved in short time slices.
+
+    Raises FlagError if --pairing=turns is impossible.
+
+    Args:
+      pairing: value of the flag.
+      why_not: returns why the processes cannot run interleaved, or None. It is not called for
+        --pairing=alternate.
+      otherwise: what happens if the processes cannot run interleaved, for a notice.
+    """
+    if pairing == "alternate":
+        return False
+    obstacle = why_not()
+    if obstacle is None:
+        return True
+    if pairing == "turns":
+        raise FlagError(
+            "pairing", "turns", f"is impossible: {obstacle}; use auto or alternate instead"
+        )
+    reporter.notice(
+        f"{otherwise}, because the processes cannot run interleaved in slices of "
+        f"{TURN_SECONDS:g} s: {obstacle}"
+    )
+    return False

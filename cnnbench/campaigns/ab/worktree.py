@@ -1,0 +1,123 @@
+"""Temporary git worktrees of the measured revisions."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cnnbench.base.files import CHECKOUT, SCRATCH_NAME, TemporaryFolder, remove_if_abandoned
+from cnnbench.base.interrupts import delaying_interrupts
+from cnnbench.campaigns.processes import guard
+from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.machine.repository import (
+    GitError,
+    abbreviate_hash,
+    environment_for_git,
+    find_commit_hash,
+    git_error_reason,
+    is_full_hash,
+    safe_git_command,
+)
+
+
+def resolve_commit(flag: str, text: str) -> str | None:
+    """The commit that a flag's value names as a git revision; None if the value is a folder.
+
+    A full hash is always a commit. Raises FlagError if the value is neither a folder nor a
+    revision, or is the name of both.
+    """
+    is_folder = os.path.isdir(text) and not is_full_hash(text)
+    try:
+        commit = find_commit_hash(text)
+    except GitError as error:
+        if is_folder:
+            return None
+        where = "is neither a folder nor a revision of the repository you are in"
+        raise FlagError(flag, text, f"{where}: {error}") from None
+    if is_folder:
+        both = f"is a folder and a revision; use ./{text} for the folder, or {commit[:12]}"
+        raise FlagError(flag, text, both)
+    return commit
+
+
+@contextlib.contextmanager
+def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
+    """Context manager: a temporary git worktree of a commit, removed even if this process dies.
+
+    First removes the worktrees that killed commands on this machine have left in the repository.
+    """
+    git_command = safe_git_command(repository)
+    failed = f"git worktree add {abbreviate_hash(commit)}"
+    with contextlib.ExitStack() as stack:
+        try:
+            parent = stack.enter_context(TemporaryFolder(CHECKOUT)).path.resolve()
+        except OSError as error:
+            place = f"{tempfile.gettempdir()}: no worktree can be created"
+            raise BenchmarkError(f"{place}: {error.strerror or error}") from error
+        _remove_abandoned_worktrees(git_command)
+        folder = parent / f"{commit[:12]}{_on_this_machine()}"
+        process = subprocess.Popen(
+            [sys.executable, "-IS", guard.__file__, "worktree", commit, str(folder), *git_command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env=environment_for_git(),
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            try:
+                answer = json.loads(process.stdout.readline())
+            except ValueError:
+                raise BenchmarkError(f"{failed}: did not finish") from None
+            if answer["error"]:
+                reason = git_error_reason(answer["error"])
+                raise BenchmarkError(f"{failed}: {reason}")
+            yield folder
+        finally:
+            # After Ctrl-C, `subprocess.Popen.__exit__` would not wait until the process has ended.
+            with delaying_interrupts():
+                process.stdin.close()
+                process.stdout.close()
+                process.wait()
+
+
+def _on_this_machine() -> str:
+    """End of the names of this machine's worktrees.
+
+    A repository may be shared by machines, and only the machine of a worktree can tell whether its
+    folder exists.
+    """
+    return "-" + re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
+
+
+def _remove_abandoned_worktrees(git_command: Sequence[str]) -> None:
+    """Removes the worktrees of a repository that killed processes on this machine have left."""
+
+    def run(*words: str) -> bytes:
+        return subprocess.run(
+            [*git_command, "worktree", *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=environment_for_git(),
+            check=False,
+        ).stdout
+
+    for line in os.fsdecode(run("list", "--porcelain")).splitlines():
+        folder = Path(line.removeprefix("worktree "))
+        ours = SCRATCH_NAME.fullmatch(folder.parent.name) and folder.name.endswith(
+            _on_this_machine()
+        )
+        if line.startswith("worktree ") and ours and folder.parent.name.startswith(CHECKOUT):
+            remove_if_abandoned(folder.parent)
+            if not folder.parent.exists():
+                run("remove", "--force", "--force", str(folder))
