@@ -168,7 +168,11 @@ class ExperimentRunner:
         tests. As a part of another campaign, the experiment raises the exceptions of interrupts and
         changes of the code instead.
         """
-        self._begin_session()
+        then, now = self.results.earlier_settings, self.experiment
+        names = () if then is None else _OF_SESSION
+        changed = [name for name in names if getattr(now, name) != getattr(then, name)]
+        facts = {name: encode(getattr(now, name)) for name in changed}
+        self.results.add_session_start(pairs=now.most_pairs, **facts)
         closing: Comparison | None = None
         try:
             closing = yield from self._run_until_end()
@@ -196,13 +200,6 @@ class ExperimentRunner:
             lost=self.lost,
             interrupted=self.interrupted,
         )
-
-    def _begin_session(self) -> None:
-        then, now = self.results.earlier_settings, self.experiment
-        names = () if then is None else _OF_SESSION
-        changed = [name for name in names if getattr(now, name) != getattr(then, name)]
-        facts = {name: encode(getattr(now, name)) for name in changed}
-        self.results.add_session_start(pairs=now.most_pairs, **facts)
 
     def _run_until_end(self) -> ProcessRequests[Comparison | None]:
         """Runs pairs until the experiment ends. Returns its last comparison; None if all pairs were
@@ -299,13 +296,13 @@ class ExperimentRunner:
         # The order of A and B is drawn per pair: a resumed session must not repeat earlier orders.
         coin = random.Random(f"{experiment.seed} {prefix}").random()
         order = SIDES if coin < 0.5 else SIDES[::-1]
+        places = [AbPlace(side=side, seed=experiment.seed) for side in order]
+        if not burn_in:
+            places = [replace(one, pair=number, position=at) for at, one in enumerate(places, 1)]
         later = later_burn_ins + self.analyses.most_pairs - (self.earlier if burn_in else number)
         ended = yield RequestBatch(
             folder=self.results,
-            requests=[
-                self._process_request(prefix, what, place)
-                for place in _make_ab_places(order, experiment.seed, None if burn_in else number)
-            ],
+            requests=[self._process_request(prefix, what, place) for place in places],
             later_keys=[None] * len(SIDES) * later,
             timeout=experiment.timeout,
             turn_seconds=experiment.turn_seconds,
@@ -451,16 +448,3 @@ class ExperimentRunner:
             rates.append(rate)
             precisions.add(config.get("precision"))
         return {"peak_flops": max(rates)} if len(precisions) == 1 else {}
-
-
-def _make_ab_places(order: Sequence[str], seed: int, pair: int | None) -> list[AbPlace]:
-    """Creates an `AbPlace` for the record of each process of a pair: A or B, seed, pair number and
-    position.
-
-    `order` contains "a" and "b" in the order in which they run. `pair` is None for a burn-in.
-    """
-    positions = range(1, len(order) + 1) if pair is not None else [None] * len(order)
-    return [
-        AbPlace(side=side, seed=seed, pair=pair, position=position)
-        for side, position in zip(order, positions, strict=True)
-    ]
