@@ -42,7 +42,7 @@ from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import choose_format, results_folder_or_default, sides
 from cnnbench.cli.commands.judging import JudgingFlags, parse_fail_on
 from cnnbench.cli.commands.launch import JobLayoutFlags
-from cnnbench.cli.commands.sides import estimate_pairs_for_verdict, resume_command
+from cnnbench.cli.commands.next_steps import estimate_pairs_for_verdict, resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, flag_texts, specs_of
 from cnnbench.judge.compare import Comparison, Policy, Verdict, processes_needed

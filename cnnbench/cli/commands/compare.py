@@ -15,7 +15,7 @@ from cnnbench.cli.commands.judging import (
     warn_of_skipped_files,
     warn_of_unknown_commits,
 )
-from cnnbench.cli.commands.sides import (
+from cnnbench.cli.commands.next_steps import (
     add_next_command,
     find_experiment_of_records,
     further_analysis_planner,

@@ -30,7 +30,7 @@ from cnnbench.cli.commands.judging import (
     warn_of_skipped_files,
     warn_of_unknown_commits,
 )
-from cnnbench.cli.commands.sides import further_analysis_planner
+from cnnbench.cli.commands.next_steps import further_analysis_planner
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of

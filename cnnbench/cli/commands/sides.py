@@ -1,11 +1,10 @@
-"""Flags of commands that compare A and B, and next steps after an inconclusive verdict."""
+"""Command lines of campaigns, and the flags and checks of commands that compare A and B."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
-import re
 import shlex
 import shutil
 import sys
@@ -14,11 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base import text as labels
-from cnnbench.base.inference import AnalysisSchedule
-from cnnbench.base.job import split_hosts
 from cnnbench.base.terminal import ChildProcessReporter, print_notice
-from cnnbench.campaigns.ab.experiment import SIDES, ExperimentState, find_experiment
+from cnnbench.campaigns.ab.experiment import SIDES
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
 from cnnbench.campaigns.ab.worktree import resolve_commit
 from cnnbench.campaigns.ab.worktree import worktree
@@ -37,18 +33,12 @@ from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.cli.commands import results_folder_or_default
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import Affects, FlagSpec, flag
-from cnnbench.flags.params import FLAGS, RENAMED, SPECS
+from cnnbench.flags.declare import FlagSpec, flag
+from cnnbench.flags.params import FLAGS, RENAMED
 from cnnbench.flags.parse import split_at_double_dash, split_command_line
-from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Policy
-from cnnbench.judge.compare.comparability import MeasurementGroup
-from cnnbench.judge.compare.criteria import PlanOf
-from cnnbench.judge.compare.result import undecided_results
-from cnnbench.judge.metrics import MeasuredReduction, Measurement
 from cnnbench.machine import facts
 from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import abbreviate_hash, uncommitted_changes_text
-from cnnbench.plan.place import ADDRESSES
 
 # Command lines of commands that measure A and B, each with its own flags.
 
@@ -369,197 +359,3 @@ def _code_identity(side: AbSide) -> str:
     if side.commit is None:
         return str(side.checkout or "")
     return f"commit {abbreviate_hash(side.commit)}"
-
-
-# Next steps after an inconclusive comparison: the command line that measures more pairs.
-
-_MOST_LINES = 3
-_WRITTEN = (spec.name for spec in FLAGS if spec.path and spec.affects is Affects.NOTHING)
-_LEFT_OUT = (*RESERVED, *_WRITTEN, labels.FLAG, *ADDRESSES)
-
-
-def estimate_pairs_for_verdict(entry: ComparedConfiguration, result: MetricResult) -> int:
-    """Estimates how many pairs are enough for a verdict on an inconclusive result.
-
-    Without pairs, it is the number of processes of BASE and of NEW. It is 0 if more pairs would not
-    help, or if `cnnbench ab` and `run` cannot measure more pairs.
-    """
-    enough = result.judgement.needed or result.judgement.at_least or 0
-    if result.too_noisy or not _can_be_measured_again(entry.base, entry.new):
-        return 0
-    return enough if enough <= MOST_PAIRS else 0
-
-
-def further_analysis_planner(policy: Policy) -> PlanOf:
-    """Returns a function that plans how further runs of BASE and NEW are judged.
-
-    The runs belong to no experiment that can be continued. If their flags or revisions say what
-    `cnnbench ab` must compare, further pairs are judged in a new experiment. Otherwise (None), they
-    are judged together with these runs.
-    """
-
-    def plan(base: MeasurementGroup, new: MeasurementGroup) -> AnalysisSchedule | None:
-        sides = base.records, new.records
-        if not (
-            all(sides) and _can_be_measured_again(*sides) and _ab_flags_from_differences(*sides)
-        ):
-            return None
-        return AnalysisSchedule(policy.alpha)
-
-    return plan
-
-
-def find_experiment_of_records(base: str, new: str) -> ExperimentState | None:
-    """The experiment whose folder contains the records of both paths; None if there is none."""
-    folder = Path(base).parent
-    is_experiment = [Path(base), Path(new)] == [folder / side for side in SIDES]
-    return find_experiment(folder) if is_experiment else None
-
-
-def add_next_command(
-    comparison: Comparison, earlier: ExperimentState | None
-) -> tuple[Comparison, list[str]]:
-    """Adds a command line that may lead to a verdict to an inconclusive comparison of saved
-    records.
-
-    Also returns lines with such command lines for each of the first inconclusive configurations.
-
-    Args:
-      earlier: the experiment to which the records belong, if it can be continued; otherwise None.
-    """
-    commands = {
-        entry.name: resume_command(earlier, pairs)
-        if earlier is not None
-        else _follow_up_command(entry, result, comparison, pairs)
-        for entry, result in undecided_results(comparison)
-        if (pairs := estimate_pairs_for_verdict(entry, result))
-    }
-    several = len(comparison.entries) > 1
-    lines = [
-        f"for a verdict{f' on {name}' if several else ''}: {command}"
-        for name, command in commands.items()
-    ]
-    if len(lines) > _MOST_LINES:
-        more = f"and {len(lines) - _MOST_LINES} more, with their own flags in the same way"
-        lines[_MOST_LINES:] = [more]
-    for entry, _ in undecided_results(comparison)[:1]:
-        comparison = replace(comparison, next_step=commands.get(entry.name, ""))
-    return comparison, lines
-
-
-def resume_command(
-    earlier: ExperimentState,
-    pairs: int | None = None,
-    variables: Mapping[str, Mapping[str, str]] | None = None,
-) -> str:
-    """The command line that continues an experiment of `cnnbench ab` or `cnnbench gate`.
-
-    Args:
-      pairs: the new maximum number of pairs; None for that of the experiment.
-      variables: values of environment variables by "a" or "b", see `mask_variable_value`.
-    """
-    command, folder = ("gate", earlier.folder.parent) if earlier.is_gate else ("ab", earlier.folder)
-    more = {} if pairs is None else {"pairs": pairs}
-    flags = flags_to_arguments({"resume": True, "results": folder, **more})
-    own = [
-        f"--{side}_env="
-        + mask_variable_value(name + "=" + (variables or {}).get(side, {}).get(name, "..."))
-        for side in SIDES
-        for name in getattr(earlier.experiment, side).variables
-    ]
-    return shlex.join(["cnnbench", command, *flags, *own])
-
-
-def _can_be_measured_again(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
-    """Whether commands on a single machine can measure further runs like `base` and `new`."""
-    machines = {
-        address.rpartition(":")[0] for hosts in _job_addresses(new[-1]) for address in hosts
-    }
-    return not isinstance(base[0], MeasuredReduction) and len(machines) <= 1
-
-
-def _ab_flags_from_differences(
-    base: Sequence[Measurement], new: Sequence[Measurement]
-) -> dict[str, str]:
-    """Flags of `cnnbench ab` that make A and B differ as the records in `base` and `new` do; empty
-    if unknown.
-    """
-    flags = [_given_flags(side[-1]) for side in (base, new)]
-    subjects = [side[-1].subject for side in (base, new)]
-    revisions = [
-        subject.revision for subject in subjects if subject is not None and not subject.dirty
-    ]
-    differing: dict[str, str] = {}
-    if len(revisions) == len(SIDES) and None not in revisions and revisions[0] != revisions[1]:
-        differing = {
-            f"{name}_checkout": str(revision)
-            for name, revision in zip(SIDES, revisions, strict=True)
-        }
-    for name, own, other in zip(SIDES, flags, flags[::-1], strict=True):
-        only = {flag: text for flag, text in own.items() if other.get(flag) != text}
-        differing |= {name: shlex.join(flags_to_arguments(only))} if only else {}
-    return differing
-
-
-def _follow_up_command(
-    entry: ComparedConfiguration, result: MetricResult, comparison: Comparison, pairs: int
-) -> str:
-    base, new = (_given_flags(side[-1]) for side in (entry.base, entry.new))
-    common = flags_to_arguments(
-        {name: text for name, text in base.items() if new.get(name) == text}
-    )
-    job = _launch_flags_of_job(entry.new[-1])
-    if result.judgement.new_experiment:
-        sides = flags_to_arguments(_ab_flags_from_differences(entry.base, entry.new))
-        policy = _threshold_and_alpha_flags(comparison)
-        return shlex.join(
-            ["cnnbench", "ab", f"--pairs={pairs}", *job, *policy, *sides, "--", *common]
-        )
-    # The records do not say how BASE and NEW differ, so only the user can measure further runs.
-    run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
-    base_files = _shell_path_of_further_records("base", comparison.base_label)
-    new_files = _shell_path_of_further_records("new", comparison.new_label)
-    more = max(1, pairs - min(len(result.base), len(result.new)))
-    loop = f"for i in $(seq {more}); do {run} --result_json={new_files}"
-    return f"{loop}; done  # and in turn with these as many of the other side, to {base_files}"
-
-
-def _threshold_and_alpha_flags(comparison: Comparison) -> list[str]:
-    """The flags --threshold and --alpha of a comparison, if their values are not the defaults."""
-    usual, policy = Policy(), comparison.policy
-    flags = (
-        [f"--threshold={100 * policy.threshold:g}"] if policy.threshold != usual.threshold else []
-    )
-    return [*flags, *([f"--alpha={policy.alpha!r}"] if policy.alpha != usual.alpha else [])]
-
-
-def _shell_path_of_further_records(side: str, label: str) -> str:
-    """Shell text for the names of further records: in the folder of existing records, or next to
-    their files.
-    """
-    stem = f"{label}/" if os.path.isdir(label) else re.split(r"[*?[]|\.json$", label)[0]
-    return f"{shlex.quote(re.sub('(?<=[^/])$', '-', stem))}{side}-$(date +%s)-$i.json"
-
-
-def _given_flags(measurement: Measurement) -> dict[str, str]:
-    """The flags that were given for a measured process, except output paths, by name."""
-    return {
-        name: SPECS[name].text(measurement.config[name])
-        for name in measurement.explicit_flags
-        if name in SPECS and name not in _LEFT_OUT and measurement.config.get(name) is not None
-    }
-
-
-def _job_addresses(measurement: Measurement) -> tuple[Sequence[str], Sequence[str]]:
-    """Addresses of the workers, and addresses of the ps tasks, of a measured job."""
-    config = measurement.config
-    return split_hosts(config.get("worker_hosts")), split_hosts(config.get("ps_hosts"))
-
-
-def _launch_flags_of_job(measurement: Measurement) -> tuple[str, ...]:
-    """The flags of `cnnbench launch` for the processes of a measured job; empty for one process."""
-    workers, ps = _job_addresses(measurement)
-    if not workers:
-        return ()
-    controller = bool(measurement.config.get("controller_host"))
-    return JobLayout(workers=len(workers), ps=len(ps), controller=controller).flags

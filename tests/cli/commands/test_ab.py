@@ -1,6 +1,7 @@
 """cnnbench ab: from the command line to a verdict.
 
-Tests `cnnbench/cli/commands/sides.py`, too; test_going_on.py tests the commands that go on.
+Tests `cnnbench/cli/commands/sides.py` and `next_steps.py`, too; test_going_on.py tests the commands
+that go on.
 """
 
 from __future__ import annotations
