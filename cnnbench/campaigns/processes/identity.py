@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from cnnbench.base import plugins
 from cnnbench.base.text import first_few, labels_from_config
-from cnnbench.campaigns.processes.resolved import ResolvedRun, environment_identity, source_digest
+from cnnbench.campaigns.processes.digests import environment_identity, source_digest
+from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.params import FLAGS, OBSOLETE
 from cnnbench.machine import repository

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.text import format_bytes
-from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_from_values
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
-from cnnbench.machine.facts import comparable_fact
 from cnnbench.plan import RunPlan
 from cnnbench.plan.place import WorkKind
-from cnnbench.plan.run_plan import KEY_LENGTH, identity_on_this_machine
+from cnnbench.plan.run_plan import identity_on_this_machine
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_outputs
 from cnnbench.run.driver import preflight
@@ -39,32 +33,7 @@ from cnnbench.variable_mgr.all_reduce.spec import names
 STORED = {"result_json": "record.json"}
 """Flags of a run or an all-reduce whose record is stored. Some notices depend on these flags."""
 
-# Names of the recorded properties of machine and software that affect measurements.
-# Load and free memory are not included, because they vary all the time.
-# The commit is not included, because a digest of the source files identifies the code.
-_FACTS = (
-    "hostname",
-    "architecture",
-    "cpu_model",
-    "logical_cpus",
-    "usable_cpus",
-    "cpu_affinity",
-    "cgroup_cpu_limit",
-    "cgroup_memory_limit_bytes",
-    "gpu_names",
-    "gpu_driver",
-    "python_version",
-    "tensorflow_package",
-    "tensorflow_version",
-    "numpy_version",
-    "cnnbench_version",
-)
-
 NO_TURNS_OF_JOBS = "a job of several processes keeps all of them at work"
-
-OTHER_COMMANDS = ("campaigns/", "judge/", "lab/predict/")
-"""Folders of cnnbench that measuring processes do not import."""
-
 
 @dataclass(frozen=True)
 class ResolvedRun:
@@ -111,24 +80,6 @@ def flag_specs_of(command: str) -> Mapping[str, FlagSpec]:
     return {spec.name: spec for spec in ALL_REDUCE_FLAGS} if command == "allreduce" else ACCEPTED
 
 
-def refuse_sweep_flags(values: Mapping[str, Any]) -> None:
-    """Raises FlagError for flags that cannot be used for the runs of a sweep.
-
-    A sweep sets the names of result files. With --train_dir, each training would resume from the
-    checkpoint of the previous training.
-    """
-    for name in ("result_json", "result_csv"):
-        if values.get(name) is not None:
-            raise FlagError(name, values[name], "is set by the sweep; use --results")
-    if values.get("train_dir") and not (values.get("eval") or values.get("forward_only")):
-        raise FlagError(
-            "train_dir",
-            values["train_dir"],
-            "cannot be used for training in a sweep: the second process would resume the "
-            "training of the first; leave it out, or evaluate with --eval",
-        )
-
-
 def resolved_run_of_plan(plan: RunPlan) -> ResolvedRun:
     """Creates the `ResolvedRun` of a run from its plan.
 
@@ -169,39 +120,6 @@ def _why_not_interleavable(plan: RunPlan) -> str | None:
         free = format_bytes(there.available)
         return f"two processes take about {format_bytes(needed)}, and {free} is free"
     return None
-
-
-def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects recorded properties of machine and software that may affect the speed of a run."""
-    return {
-        **{name: facts[name] for name in _FACTS if name in facts},
-        **{name: comparable_fact(name, facts[name]) for name in facts if name.startswith("env_")},
-    }
-
-
-def json_digest(parts: Mapping[str, Any]) -> str:
-    """SHA-256 digest of a JSON object, shortened. It does not depend on the order of the keys."""
-    text = json.dumps(parts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
-
-
-def source_digest() -> str:
-    """SHA-256 digest of all Python files of cnnbench that a run may execute, shortened.
-
-    Unlike a commit, it includes uncommitted changes, and it does not depend on documentation.
-    """
-    digest = hashlib.sha256()
-    for package in ("cnnbench", "cnnbench.models", "cnnbench.variable_mgr"):
-        spec = find_spec(package)
-        folders = [] if spec is None else list(spec.submodule_search_locations or [])
-        for folder in map(Path, folders):
-            for file in sorted(folder.rglob("*.py")):
-                inner = file.relative_to(folder).as_posix()
-                if package == "cnnbench" and inner.startswith(OTHER_COMMANDS):
-                    continue
-                digest.update(f"{package}/{inner}\0".encode())
-                digest.update(file.read_bytes())
-    return digest.hexdigest()[:KEY_LENGTH]
 
 
 def resolve_all_reduce(values: Mapping[str, Any]) -> ResolvedRun:

@@ -19,15 +19,8 @@ from cnnbench.base.text import (
 )
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes.requests import make_rounds
-from cnnbench.campaigns.processes.resolved import (
-    ResolvedRun,
-    environment_identity,
-    flag_specs_of,
-    json_digest,
-    refuse_sweep_flags,
-    resolve_all_reduce,
-    source_digest,
-)
+from cnnbench.campaigns.processes.digests import environment_identity, json_digest, source_digest
+from cnnbench.campaigns.processes.resolved import ResolvedRun, flag_specs_of, resolve_all_reduce
 from cnnbench.campaigns.suite import (
     Suite,
     SweepCase,
@@ -222,7 +215,7 @@ def _resolve_flags(configuration: SweepCase, flags: Mapping[str, str]) -> Resolv
     entry = configuration.entry
     try:
         values = parse_flag_texts(flags, flag_specs_of(entry.command))
-        refuse_sweep_flags(values)
+        _refuse_flags(values)
         if entry.command == "allreduce":
             return resolve_all_reduce(values)
         return resolve_run(args_from_values(values), entry.launch)
@@ -231,3 +224,21 @@ def _resolve_flags(configuration: SweepCase, flags: Mapping[str, str]) -> Resolv
         raise node.error(f"{configuration.name}: {error}") from None
     except (UsageError, DataError) as error:
         raise entry.node.error(f"{configuration.name}: {error}") from None
+
+
+def _refuse_flags(values: Mapping[str, Any]) -> None:
+    """Raises FlagError for flags that cannot be used for the runs of a sweep.
+
+    A sweep sets the names of result files. With --train_dir, each training would resume from the
+    checkpoint of the previous training.
+    """
+    for name in ("result_json", "result_csv"):
+        if values.get(name) is not None:
+            raise FlagError(name, values[name], "is set by the sweep; use --results")
+    if values.get("train_dir") and not (values.get("eval") or values.get("forward_only")):
+        raise FlagError(
+            "train_dir",
+            values["train_dir"],
+            "cannot be used for training in a sweep: the second process would resume the "
+            "training of the first; leave it out, or evaluate with --eval",
+        )

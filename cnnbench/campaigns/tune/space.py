@@ -16,10 +16,10 @@ from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.text import format_bytes
 from cnnbench.campaigns.launch import JobLayout, plan_chief
+from cnnbench.campaigns.processes.digests import json_digest
 from cnnbench.campaigns.processes.resolved import (
     STORED,
     ResolvedRun,
-    json_digest,
     resolved_run_of_plan,
 )
 from cnnbench.campaigns.suite import SuiteEntry, expand_entry, load_yaml_file, parse_suite
