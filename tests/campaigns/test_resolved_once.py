@@ -11,9 +11,14 @@ from typing import Any
 
 import pytest
 
+from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.side import print_answer
+from cnnbench.campaigns.processes.identity import Identity
+from cnnbench.campaigns.processes.journal import JOURNAL, Journal
+from cnnbench.campaigns.processes.settings import settings_path
 from cnnbench.cli import main
-from cnnbench.cli.commands import launch, strategies
+from cnnbench.cli.commands import launch, sides, strategies
+from cnnbench.errors import UsageError
 from cnnbench.flags import Params, parse
 from cnnbench.plan import make
 from cnnbench.plan.network import NetworkPlan
@@ -95,3 +100,25 @@ def test_a_candidate_and_a_mode(
     read, params, setups, plans, _ = counts(main, [*command.split(), *TINY, "--num_gpus=2"])
     assert read == lines
     assert params == setups >= plans > 1  # a setup that is refused has no plan
+
+
+def test_an_experiment_that_goes_on_loads_its_flags(
+    counts: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stored = Experiment(
+        identity=Identity(plans={}, code={}, software={}, policy={}),
+        **{"seed": 1, "most_pairs": 12, "timeout": 60.0, "common": TINY},
+        given={"pairs": 12, "alpha": 0.01, "fail_on": ["slower", "faster"]},
+    )
+    settings_path(tmp_path).write_text(stored.to_json())
+    Journal(tmp_path / JOURNAL).add("session", campaign="ab", pairs=12)
+    loaded: list[Any] = []
+
+    def open_sides(options: Any, layout: object, common: tuple[str, ...], *_: object) -> None:
+        loaded.extend((options.pairs, options.alpha, options.fail_on, common))
+        raise UsageError("nothing is started")
+
+    monkeypatch.setattr(sides, "open_sides", open_sides)
+    lines, *_ = counts(main, ["ab", "--resume", f"--results={tmp_path}"])
+    assert lines == 1  # the line of this session, and not that of the first one
+    assert loaded == [12, 0.01, ("slower", "faster"), TINY]
