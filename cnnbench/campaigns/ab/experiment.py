@@ -60,6 +60,9 @@ PLAN = "plan"
 PROFILES = "explain"
 """Name of the subfolder with the profiles that are measured after the pairs."""
 
+_JUDGED = ("metrics", "allow_different", "allow_changed_work", "fail_on", "rules")
+"""Fields that are equal in `Experiment` and in `Criteria`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentSide:
@@ -157,29 +160,16 @@ class Experiment(Settings):
 
     def with_criteria(self, criteria: Criteria) -> Experiment:
         """Returns a copy whose pairs are judged by these criteria."""
-        return replace(
-            self,
-            policy=criteria.policy.replace(by_interval=False),
-            by_interval=criteria.policy.by_interval,
-            metrics=None if criteria.metrics is None else tuple(criteria.metrics),
-            allow_different=tuple(criteria.allow_different),
-            allow_changed_work=criteria.allow_changed_work,
-            fail_on=None if criteria.fail_on is None else tuple(criteria.fail_on),
-            rules=criteria.rules,
-        )
+        by_interval, same = criteria.policy.by_interval, {n: getattr(criteria, n) for n in _JUDGED}
+        policy = criteria.policy.replace(by_interval=False)
+        return replace(self, policy=policy, by_interval=by_interval, **same)
 
     @property
     def criteria(self) -> Criteria:
         """By what the pairs are judged, without the interim analyses."""
-        return Criteria(
-            policy=self.policy.replace(by_interval=self.by_interval),
-            metrics=self.metrics,
-            allow_different=self.allow_different,
-            allow_changed_work=self.allow_changed_work,
-            fail_on=self.fail_on,
-            rules=self.rules,
-            paired=True,
-        )
+        policy = self.policy.replace(by_interval=self.by_interval)
+        same = {name: getattr(self, name) for name in _JUDGED}
+        return Criteria(policy=policy, paired=True, **same)
 
     @property
     def labels(self) -> tuple[str, str]:
