@@ -107,8 +107,8 @@ class Experiment(Settings):
 
     Attributes:
       a, b: A (BASE) and B (NEW). In an A/A measurement, they have the same subject.
-      given: values of the flags of `cnnbench ab` that were given, by name, as JSON values. The values
-        of environment variables are left out: they may be secrets.
+      given: values of the given flags of `cnnbench ab`, by name, as JSON values. The values of
+        environment variables are left out: they may be secrets.
       common: flags that were given for both A and B.
       gate_command: arguments of `cnnbench gate` that repeat the experiment in a new folder, with
         hashes of commits; empty if no gate runs the experiment.

@@ -1,9 +1,9 @@
 """What a campaign asks for: the next processes, given the results so far.
 
-A campaign is a generator (`ProcessRequests`) that yields batches of requested processes and receives
-their results; `Campaign.run_requests` runs them. The decisions of the generator depend only on these
-results and on its seed. Results that are already in the results directory are not measured again,
-so a generator that is restarted continues where an earlier session ended.
+A campaign is a generator (`ProcessRequests`), which `Campaign.run_requests` runs. It yields batches
+of requested processes and receives their results. Its decisions depend only on these results and on
+its seed. Results that are already in the results directory are not measured again, so a generator
+that is restarted continues where an earlier session ended.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ def stored(folder: Path, own: Experiment, *sessions: dict[str, Any]) -> Experime
     "own",
     [
         experiment(),
-        experiment(given={"pairs": 8}, common=("--xla",), turn_seconds=0.3, timed_seconds=None, is_aa=True),
+        experiment(given={"pairs": 8}, common=("--xla",), turn_seconds=0.3, timed_seconds=None),
+        experiment(is_aa=True),
         experiment(gate_command=("a" * 12, "b" * 12), sequential=False, allow_changed_work=True),
         experiment(policy=Policy(threshold=0.1, alpha=0.01), by_interval=True, rules=RULES),
         experiment(metrics=("throughput", "memory"), fail_on=("slower", "faster")),
