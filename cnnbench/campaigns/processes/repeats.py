@@ -17,9 +17,8 @@ def prepare_repeat(
     """Whether a batch must run again, because processes were killed from outside and the limits of
     the batch allow a further attempt.
 
-    If so, the records and logs of the failed attempt are renamed, and `notice` prints why. The
-    mapping `results`
-    contains the results of all processes of the batch by name.
+    If so, the records and logs of the failed attempt are renamed, and `notice` prints why.
+    `results` contains the results of all processes of the batch by name.
     """
     failed = [request for request in batch.requests if results[request.name].status != "ok"]
     if not batch.repeats or not failed or not all(results[one.name].lost for one in failed):
