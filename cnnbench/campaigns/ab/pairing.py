@@ -30,24 +30,13 @@ def why_not_interleavable(sides: Mapping[str, AbSide]) -> str | None:
 
 
 def choose_time_slice_seconds(
-    pairing: str, sides: Mapping[str, AbSide], reporter: ChildProcessReporter
+    pairing: str,
+    why_not: Callable[[], str | None],
+    reporter: ChildProcessReporter,
+    otherwise: str = "one process runs after the other",
 ) -> float:
-    """Returns for how many seconds the processes of A and B alternately run steps, or 0 if one
-    process runs after the other.
-
-    Raises FlagError if --pairing=turns is impossible.
-    """
-    otherwise = "one process runs after the other"
-    in_turn = decide_interleaving(
-        pairing, lambda: why_not_interleavable(sides), otherwise, reporter
-    )
-    return TURN_SECONDS if in_turn else 0.0
-
-
-def decide_interleaving(
-    pairing: str, why_not: Callable[[], str | None], otherwise: str, reporter: ChildProcessReporter
-) -> bool:
-    """Decides, from the value of --pairing, whether processes run interleaved in short time slices.
+    """Returns for how many seconds processes alternately run steps, or 0 if they do not run
+    interleaved.
 
     Raises FlagError if --pairing=turns is impossible.
 
@@ -58,10 +47,10 @@ def decide_interleaving(
       otherwise: what happens if the processes cannot run interleaved, for a notice.
     """
     if pairing == "alternate":
-        return False
+        return 0.0
     obstacle = why_not()
     if obstacle is None:
-        return True
+        return TURN_SECONDS
     if pairing == "turns":
         raise FlagError(
             "pairing", "turns", f"is impossible: {obstacle}; use auto or alternate instead"
@@ -70,4 +59,4 @@ def decide_interleaving(
         f"{otherwise}, because the processes cannot run interleaved in slices of "
         f"{TURN_SECONDS:g} s: {obstacle}"
     )
-    return False
+    return 0.0

@@ -27,7 +27,7 @@ from cnnbench.campaigns.ab.explain import (
 )
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
-from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds
+from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.side import AbSide, resolve_flags
 from cnnbench.campaigns.ab.worktree import worktree
 from cnnbench.campaigns.bisect.answers import (
@@ -161,7 +161,9 @@ class CommitBenchmark:
             try:
                 new = stack.enter_context(self._built_worktree_side(commit, "b"))
                 sides = {"a": self._good, "b": new}
-                in_turn = choose_time_slice_seconds(setting.pairing, sides, self.campaign.reporter)
+                why_not = partial(why_not_interleavable, sides)
+                reporter = self.campaign.reporter
+                in_turn = choose_time_slice_seconds(setting.pairing, why_not, reporter)
             except (_BuildFailedError, UsageError) as error:
                 if (
                     self.bad_step is None

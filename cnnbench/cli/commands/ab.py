@@ -32,7 +32,7 @@ from cnnbench.campaigns.ab.explain import (
 )
 from cnnbench.campaigns.ab.lengths import LONGEST, SHORTEST
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
-from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds
+from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.ab.step_count import LENGTHS
 from cnnbench.campaigns.launch import flags_to_arguments
@@ -302,6 +302,7 @@ def _make_experiment(
 ) -> Experiment:
     """Creates the experiment that the flags describe."""
     has_length = any(LENGTHS & side.given_flags.keys() for side in both.values())
+    why_not = partial(why_not_interleavable, both)
     experiment = Experiment(
         seed=options.resolve_seed(AB, ""),
         most_pairs=options.pairs,
@@ -309,7 +310,7 @@ def _make_experiment(
         burn_in=options.burn_in,
         cool_down=options.cool_down,
         timeout=options.timeout,
-        turn_seconds=choose_time_slice_seconds(options.pairing, both, reporter),
+        turn_seconds=choose_time_slice_seconds(options.pairing, why_not, reporter),
         timed_seconds=0.0 if has_length else options.seconds,
         is_aa=options.aa,
     )

@@ -12,7 +12,7 @@ from cnnbench.base import plugins
 from cnnbench.base.charts import Chart
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import count_text, format_duration, unknown_name_reason
-from cnnbench.campaigns.ab.pairing import decide_interleaving
+from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds
 from cnnbench.campaigns.ab.side import RESERVED
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, configuration_identity
@@ -247,7 +247,8 @@ def _run_search(
     seed = options.resolve_seed(TUNE, name)
     resolved = settings.first.resolved
     otherwise = "processes run one after the other"
-    in_turn = decide_interleaving(options.pairing, lambda: resolved.no_turns, otherwise, reporter)
+    why_not, pairing = (lambda: resolved.no_turns), options.pairing
+    in_turn = choose_time_slice_seconds(pairing, why_not, reporter, otherwise) > 0.0
     settings = replace(settings, seed=seed, lanes=_LANES if in_turn else 1)
     identity = CampaignIdentity(
         plans={"": configuration_identity(resolved, flags=dict(settings.space.given_texts))},
