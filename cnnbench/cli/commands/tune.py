@@ -247,8 +247,9 @@ def _run_search(
     seed = options.resolve_seed(TUNE, name)
     resolved = settings.first.resolved
     otherwise = "processes run one after the other"
-    why_not, pairing = (lambda: resolved.no_turns), options.pairing
-    in_turn = choose_time_slice_seconds(pairing, why_not, reporter, otherwise) > 0.0
+    in_turn = bool(
+        choose_time_slice_seconds(options.pairing, lambda: resolved.no_turns, reporter, otherwise)
+    )
     settings = replace(settings, seed=seed, lanes=_LANES if in_turn else 1)
     identity = CampaignIdentity(
         plans={"": configuration_identity(resolved, flags=dict(settings.space.given_texts))},
