@@ -423,7 +423,8 @@ def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFl
     second = replace(
         first,
         identity=None,
-        command=(),
+        given={},
+        common=(),
         metrics=tuple(metrics),
         most_pairs=number,
         # The orders of A and B must differ from the orders in the first experiment.
