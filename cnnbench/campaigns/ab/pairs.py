@@ -17,18 +17,14 @@ from typing import Any
 
 from cnnbench.base.inference import (
     FIRST_ANALYSIS,
-    interim_analyses,
     smallest_p,
 )
 from cnnbench.base.text import percent
-from cnnbench.campaigns.ab.analyses import Analyses
-from cnnbench.campaigns.ab.experiment import (
-    PLAN,
-    SIDES,
-    Experiment,
+from cnnbench.campaigns.ab.experiment import PLAN, SIDES, Experiment, pair_file_prefix
+from cnnbench.campaigns.ab.state import (
     find_experiment,
     load_complete_pairs,
-    pair_file_prefix,
+    plan_analyses,
     stop_reason,
 )
 from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, clear_verdict_probability
@@ -127,7 +123,7 @@ class ExperimentRunner:
         self.campaign = campaign
         self.aa = aa
         self._state = find_experiment(results.folder) if results.resume else None
-        self.analyses = self._planned_analyses()
+        self.analyses = plan_analyses(self.experiment, self._state)
         earlier = load_complete_pairs(results.folder)
         self.earlier = len(earlier)
         self.records: dict[str, list[RunRecord]] = {
@@ -147,19 +143,6 @@ class ExperimentRunner:
         # Records of the burn-in, by "a" and "b", and the mean seconds of the processes of a pair.
         self._burn_ins: dict[str, list[RunRecord]] = {name: [] for name in SIDES}
         self._pair_seconds: dict[str, float] = {}
-
-    def _planned_analyses(self) -> Analyses:
-        experiment, state = self.experiment, self._state
-        alpha, most = experiment.smallest_alpha, experiment.most_pairs
-        if state is None or not experiment.sequential:
-            left = interim_analyses(most, alpha, experiment.sequential)
-        elif state.has_clear_verdict:
-            left = state.past_analyses[-1:]
-        else:
-            left = state.further_analysis_schedule.analyses(most)
-        if state is None:
-            return Analyses(alpha, left[-1].pairs, (), left)
-        return Analyses(alpha, state.most_pairs_of_first_session, state.past_analyses, left)
 
     def requests(self) -> ProcessRequests[None]:
         """Requests the processes of all pairs, and judges the pairs.
@@ -378,7 +361,7 @@ class ExperimentRunner:
         could_prove = smallest_p(planned, planned, paired=True) <= alpha
         if planned < FIRST_ANALYSIS and could_prove and experiment.sequential:
             self.experiment = replace(experiment, most_pairs=FIRST_ANALYSIS)
-            self.analyses = self._planned_analyses()
+            self.analyses = plan_analyses(self.experiment, self._state)
             self.results.add_journal_note(PLAN, pairs=FIRST_ANALYSIS)
             text = f"{FIRST_ANALYSIS} pairs instead of {planned}, because CPU time is tested, too"
             self.campaign.reporter.notice(text)

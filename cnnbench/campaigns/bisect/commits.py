@@ -12,13 +12,8 @@ from cnnbench.base.child import exit_sentence
 from cnnbench.base.text import (
     format_duration,
 )
-from cnnbench.campaigns.ab.experiment import (
-    AB,
-    SIDES,
-    Experiment,
-    ExperimentState,
-    find_experiment,
-)
+from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment
+from cnnbench.campaigns.ab.state import ExperimentState, find_experiment
 from cnnbench.campaigns.ab.explain import (
     PROFILES_OF_SIDES,
     AbProfiler,

@@ -15,10 +15,8 @@ from cnnbench.base.inference import ANALYSIS_STEP
 from cnnbench.base.interrupts import was_interrupted
 from cnnbench.base.terminal import ChildProcessReporter, print_notice, print_result, print_warning
 from cnnbench.base.text import count_text, format_duration
-from cnnbench.campaigns.ab.experiment import (
-    AB,
-    PROFILES,
-    Experiment,
+from cnnbench.campaigns.ab.experiment import AB, PROFILES, Experiment
+from cnnbench.campaigns.ab.state import (
     ExperimentState,
     confirmation_folder,
     find_experiment,

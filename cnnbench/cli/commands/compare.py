@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from cnnbench.base.terminal import print_notice
-from cnnbench.campaigns.ab.experiment import SIDES, ExperimentState
+from cnnbench.campaigns.ab.experiment import SIDES
+from cnnbench.campaigns.ab.state import ExperimentState
 from cnnbench.cli.commands import choose_format, declare_quiet_flag
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
