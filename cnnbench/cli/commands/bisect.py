@@ -35,7 +35,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, ConfigurationIdentity
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import sides, write_or_print_output
-from cnnbench.cli.commands.ab import AbFlags
+from cnnbench.cli.commands.ab_flags import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of

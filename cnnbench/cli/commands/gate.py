@@ -20,6 +20,8 @@ from cnnbench.campaigns.ab.same_code import find_same_code
 from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit
 from cnnbench.campaigns.processes.results_dir import is_lock_or_empty_folder
 from cnnbench.cli.commands import ab, choose_format, sides, write_init_files
+from cnnbench.cli.commands.ab_flags import SECTIONS, AbFlags
+from cnnbench.cli.commands.ab_report import write_gate_reports
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.flags.parse import split_at_double_dash
@@ -82,7 +84,7 @@ _CI_FILES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateFlags(ab.AbFlags):
+class GateFlags(AbFlags):
     """Flags of `cnnbench gate`."""
 
     init: str | None = flag(
@@ -106,7 +108,7 @@ class GateFlags(ab.AbFlags):
 
 # `cnnbench gate` compares two commits, so flags that define A and B otherwise are refused.
 _NOT_OF_GATES = {spec.name for spec in specs_of(sides.SideFlags)} | {"aa"}
-_SECTIONS = {"init": "What to do", **ab.SECTIONS}
+_SECTIONS = {"init": "What to do", **SECTIONS}
 _FLAGS = {
     title: tuple(spec for spec in specs if spec.name not in _NOT_OF_GATES)
     for title, specs in flag_sections(GateFlags, _SECTIONS).items()
@@ -236,7 +238,7 @@ def _report_same_code(
     if text := uncommitted_changes_text("B", change.tip):
         print_notice(text)
     options.write_comparison(comparison)
-    ab.write_gate_reports(folder, comparison)
+    write_gate_reports(folder, comparison)
     print_notice("--always_measure measures even if the code is the same")
     return True
 
