@@ -28,7 +28,8 @@ from cnnbench.campaigns.ab.state import (
     stop_reason,
 )
 from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, clear_verdict_probability
-from cnnbench.campaigns.ab.lengths import ChosenLength, VerdictPlan, sample_pairs
+from cnnbench.campaigns.ab.lengths import ChosenLength, VerdictPlan
+from cnnbench.campaigns.ab.noise import sample_pairs
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.requests import ProcessRequest, ProcessRequests, RequestBatch

@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.base.inference import interim_analyses
-from cnnbench.campaigns.ab.lengths import (
+from cnnbench.campaigns.ab.lengths import VerdictPlan, choose_seconds
+from cnnbench.campaigns.ab.noise import (
     NoiseEstimate,
     PairSample,
-    VerdictPlan,
-    choose_seconds,
     estimate_noise,
     sample_pairs,
     variance_from_sizes,
