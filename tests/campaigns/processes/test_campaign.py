@@ -14,12 +14,18 @@ import pytest
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand, blank_record, full_disk_error_line, last_output_text, read_record
-from cnnbench.campaigns.processes.requests import ProcessRequest, RequestBatch, run_process
+from cnnbench.campaigns.processes.requests import (
+    ProcessRequest,
+    RequestBatch,
+    measure_process,
+    run_process,
+)
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.identity import CodeChangedError
 from cnnbench.campaigns.processes.journal import digest
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
+from cnnbench.errors import BenchmarkError
 from cnnbench.records.codec import encode
 from cnnbench.records.run import KilledProcess, RunRecord, Subject
 
@@ -287,3 +293,13 @@ def test_the_last_words_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert full_disk_error_line(tmp_path / "log") == ""
     monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_bavail=0))
     assert "No space left" in full_disk_error_line(tmp_path / "log")
+
+
+def test_a_process_whose_record_is_needed_must_not_fail(
+    folder: ResultsFolder, document: Any
+) -> None:
+    record = Given(document, OK).run_requests(measure_process(folder, request(folder), 60.0))
+    assert record.run_id == document["run_id"]
+    with pytest.raises(BenchmarkError, match="process b failed: no good"):
+        campaign = Given(document, FAILED)
+        campaign.run_requests(measure_process(folder, request(folder, "b"), 60.0))
