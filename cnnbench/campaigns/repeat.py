@@ -16,8 +16,6 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import ChildProcessReporter, print_result
 from cnnbench.base.text import integer
-from cnnbench.campaigns.ab.step_count import LENGTHS
-from cnnbench.campaigns.ab.step_count import StepCountEstimate
 from cnnbench.campaigns.ab.side import (
     RESERVED,
     AbSide,
@@ -25,10 +23,11 @@ from cnnbench.campaigns.ab.side import (
     refuse_flags,
     resolve_flags,
 )
+from cnnbench.campaigns.ab.step_count import LENGTHS, StepCountEstimate
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity
-from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.campaigns.processes.requests import ProcessRequests, measure_process
+from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.errors import FlagError
 from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.flags.params import ONLY_CHECK

@@ -21,8 +21,8 @@ from cnnbench.campaigns.ab import side as side_flags
 from cnnbench.campaigns.bisect import commits
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes import campaign, identity
-from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.cli import main
 from cnnbench.cli.commands import sides
 from cnnbench.flags import parse_args

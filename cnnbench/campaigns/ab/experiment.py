@@ -1,5 +1,4 @@
-"""Experiments of ``cnnbench ab`` as they are stored: what A and B are, and how they are measured and
-judged.
+"""Experiments of ``cnnbench ab`` as they are stored: what A and B are, and how they are judged.
 
 In a results directory, the subfolders ``a`` and ``b`` contain one record per process; the i-th
 records of A and B are a pair. ``discarded`` contains the records of burn-in processes and of

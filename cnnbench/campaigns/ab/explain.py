@@ -18,8 +18,8 @@ from cnnbench.campaigns.ab.experiment import AB, EXPLANATION, SIDES
 from cnnbench.campaigns.ab.side import AbSide, has_module, make_process_request
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.processes.requests import ProcessRequests, run_process
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.explain import explain
 from cnnbench.records.codec import encode

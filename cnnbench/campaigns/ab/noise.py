@@ -186,4 +186,3 @@ def _quotient_of_folded_normal(centre: float) -> float:
     mean = math.sqrt(2 / math.pi) * math.exp(-(centre**2) / 2)
     mean += centre * math.erf(centre / math.sqrt(2))
     return mean**2 / (1 + centre**2)
-

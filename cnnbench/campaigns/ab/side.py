@@ -24,13 +24,13 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.files import is_url
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments, resolve_run, run_command_words
-from cnnbench.campaigns.processes.outcome import BenchmarkCommand, blank_record
 from cnnbench.campaigns.processes.child import Command, start_command
 from cnnbench.campaigns.processes.identity import ConfigurationIdentity, identity_values
+from cnnbench.campaigns.processes.outcome import BenchmarkCommand, blank_record
 from cnnbench.campaigns.processes.program import COMMAND_LINE, launcher_code, own_checkout
+from cnnbench.campaigns.processes.requests import ProcessRequest
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.processes.requests import ProcessRequest
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags
 from cnnbench.flags.declare import RunPart, names_of_flags, specs_of
@@ -42,6 +42,7 @@ from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import GitError, abbreviate_hash, git
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.run import RunRecord, Subject
+
 _HAS_FILE = (
     "import os, cnnbench; home = os.path.dirname(cnnbench.__file__); "
     "sys.exit(not any(os.path.isfile(os.path.join(home, name)) for name in sys.argv[1:]))"

@@ -13,17 +13,17 @@ from cnnbench.base.text import (
     format_duration,
 )
 from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment
-from cnnbench.campaigns.ab.state import ExperimentState, find_experiment
 from cnnbench.campaigns.ab.explain import (
     PROFILES_OF_SIDES,
     AbProfiler,
     NotExplainedError,
     explain_once,
 )
+from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
-from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.side import AbSide, resolve_flags
+from cnnbench.campaigns.ab.state import ExperimentState, find_experiment
 from cnnbench.campaigns.ab.worktree import worktree
 from cnnbench.campaigns.bisect.answers import (
     BAD,
@@ -38,9 +38,9 @@ from cnnbench.campaigns.bisect.history import GitHistory
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Command, execute, log_tail
 from cnnbench.campaigns.processes.journal import PROCESS
-from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
-from cnnbench.campaigns.processes.requests import ProcessRequests
 from cnnbench.campaigns.processes.outcome import last_output_text
+from cnnbench.campaigns.processes.requests import ProcessRequests
+from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import (
     Criteria,

@@ -154,9 +154,7 @@ class Campaign:
             self.add_process_seconds(request.key, end.seconds)
             outcome = end.message or main_result_text(record_from_json(end.document))
             left = self._estimated_seconds(keys[place:])
-            self.reporter.report_ended(
-                self._done, total, request.label, outcome, end.seconds, left
-            )
+            self.reporter.report_ended(self._done, total, request.label, outcome, end.seconds, left)
         return {request.name: end for request, (end, _) in zip(group, stored, strict=True)}
 
     def run(

@@ -35,6 +35,7 @@ STORED = {"result_json": "record.json"}
 
 NO_TURNS_OF_JOBS = "a job of several processes keeps all of them at work"
 
+
 @dataclass(frozen=True)
 class ResolvedRun:
     """Properties of one run that follow from its resolved flags. The default values mean: unknown.

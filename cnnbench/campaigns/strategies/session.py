@@ -7,8 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
-from cnnbench.campaigns.processes.requests import ProcessRequest, ProcessRequests, Rounds, make_rounds, run_process
 from cnnbench.campaigns.processes.identity import CampaignIdentity, configuration_identity
+from cnnbench.campaigns.processes.requests import (
+    ProcessRequest,
+    ProcessRequests,
+    Rounds,
+    make_rounds,
+    run_process,
+)
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.campaigns.strategies.plan import StrategyCase
 from cnnbench.campaigns.strategies.weights import CHECKPOINTS, stored_weight_distances

@@ -26,10 +26,15 @@ from cnnbench.base.text import (
 )
 from cnnbench.campaigns.launch import flags_to_arguments, run_command_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.outcome import BenchmarkCommand, Record, blank_record, read_record
-from cnnbench.campaigns.processes.requests import ProcessRequest, ProcessRequests, Rounds, run_process
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import PROCESS
+from cnnbench.campaigns.processes.outcome import BenchmarkCommand, Record, blank_record, read_record
+from cnnbench.campaigns.processes.requests import (
+    ProcessRequest,
+    ProcessRequests,
+    Rounds,
+    run_process,
+)
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.campaigns.suite import (
     AUTO,

@@ -20,18 +20,17 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from cnnbench.base.stats import median
-from cnnbench.campaigns.ab.step_count import LENGTHS
-from cnnbench.campaigns.ab.step_count import StepCountEstimate
 from cnnbench.campaigns.ab.pairing import TURN_SECONDS
 from cnnbench.campaigns.ab.side import (
     AbSide,
     make_process_request,
 )
+from cnnbench.campaigns.ab.step_count import LENGTHS, StepCountEstimate
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import JOURNAL, PROCESS, Journal
-from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.campaigns.processes.requests import ProcessRequests, RequestBatch
+from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.campaigns.tune.race import RaceRound
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace
 from cnnbench.errors import BenchmarkError

@@ -22,8 +22,8 @@ from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment
 from cnnbench.campaigns.ab.pairs import ExperimentRunner, PairFailedError
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import flags_to_arguments, run_command_words
-from cnnbench.campaigns.processes.requests import ProcessRequests, run_process
 from cnnbench.campaigns.processes.journal import SESSION
+from cnnbench.campaigns.processes.requests import ProcessRequests, run_process
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.strategies.weights import (
     CHECKPOINTS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.journal import END
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.processes.requests import ProcessRequests
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune.bench import (
     RaceBenchmark,
     SearchSettings,

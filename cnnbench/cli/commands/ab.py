@@ -15,21 +15,21 @@ from cnnbench.base.interrupts import was_interrupted
 from cnnbench.base.terminal import ChildProcessReporter, print_warning
 from cnnbench.base.text import count_text
 from cnnbench.campaigns.ab.experiment import AB, PROFILES, Experiment
-from cnnbench.campaigns.ab.state import (
-    ExperimentState,
-    confirmation_folder,
-    find_experiment,
-    load_complete_pairs,
-)
 from cnnbench.campaigns.ab.explain import (
     PROFILES_OF_SIDES,
     AbProfiler,
     explain_once,
     explain_or_notice,
 )
-from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds, why_not_interleavable
+from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.side import AbSide
+from cnnbench.campaigns.ab.state import (
+    ExperimentState,
+    confirmation_folder,
+    find_experiment,
+    load_complete_pairs,
+)
 from cnnbench.campaigns.ab.step_count import LENGTHS
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -373,5 +373,3 @@ def _exit_code(runner: ExperimentRunner, is_aa: bool, judged: Comparison) -> Exi
     if runner.failure:
         return ExitCode.FAILED
     return ExitCode.OK if is_aa else judged.exit_code
-
-

@@ -71,6 +71,7 @@ class AbFlags(JobLayoutFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags
         alone="auto",
     )
 
+
 SECTIONS = {
     "a": "What A and B are",
     "pairs": "How it is measured",

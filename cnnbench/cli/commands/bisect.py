@@ -14,13 +14,13 @@ from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.explain import explain_or_notice
 from cnnbench.campaigns.ab.lengths import LONGEST, SHORTEST
-from cnnbench.campaigns.ab.step_count import LENGTHS
 from cnnbench.campaigns.ab.side import (
     RESERVED,
     AbSide,
     check_flags_of_commit,
     refuse_flags,
 )
+from cnnbench.campaigns.ab.step_count import LENGTHS
 from cnnbench.campaigns.bisect.answers import follow_up_pairs
 from cnnbench.campaigns.bisect.commits import BISECT, BisectionSettings, CommitBenchmark
 from cnnbench.campaigns.bisect.history import (

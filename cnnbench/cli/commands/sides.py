@@ -16,8 +16,6 @@ from typing import Any
 from cnnbench.base.terminal import ChildProcessReporter, print_notice
 from cnnbench.campaigns.ab.experiment import SIDES
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
-from cnnbench.campaigns.ab.worktree import resolve_commit
-from cnnbench.campaigns.ab.worktree import worktree
 from cnnbench.campaigns.ab.side import (
     RESERVED,
     AbSide,
@@ -26,6 +24,7 @@ from cnnbench.campaigns.ab.side import (
     refuse_flags,
     resolve_flags,
 )
+from cnnbench.campaigns.ab.worktree import resolve_commit, worktree
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, ConfigurationIdentity

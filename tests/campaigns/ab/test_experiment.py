@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cnnbench.campaigns.ab.experiment import Experiment, ExperimentSide
-from cnnbench.campaigns.ab.state import ExperimentState, find_experiment
 from cnnbench.campaigns.ab.side import AbSide
+from cnnbench.campaigns.ab.state import ExperimentState, find_experiment
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.identity import Identity
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal

@@ -22,9 +22,9 @@ from cnnbench.campaigns.ab.explain import (
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.records.profiles import Explanation, StepProfile
 from cnnbench.records.run import RunRecord
 

@@ -13,20 +13,20 @@ import pytest
 from cnnbench.base.inference import FIRST_ANALYSIS
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.experiment import AB, Experiment, pair_file_prefix
+from cnnbench.campaigns.ab.pairs import ExperimentRunner
+from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.ab.state import (
     confirmation_folder,
     find_experiment,
     find_only_experiment_in_tree,
     load_complete_pairs,
 )
-from cnnbench.campaigns.ab.pairs import ExperimentRunner
-from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.identity import Identity
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import PathError
 from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records
 from cnnbench.records.run import ErrorInfo, RunRecord, Subject

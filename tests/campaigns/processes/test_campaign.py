@@ -13,16 +13,22 @@ import pytest
 
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.outcome import BenchmarkCommand, blank_record, full_disk_error_line, last_output_text, read_record
+from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.processes.identity import CodeChangedError
+from cnnbench.campaigns.processes.journal import digest
+from cnnbench.campaigns.processes.outcome import (
+    BenchmarkCommand,
+    blank_record,
+    full_disk_error_line,
+    last_output_text,
+    read_record,
+)
 from cnnbench.campaigns.processes.requests import (
     ProcessRequest,
     RequestBatch,
     measure_process,
     run_process,
 )
-from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.identity import CodeChangedError
-from cnnbench.campaigns.processes.journal import digest
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError
@@ -300,6 +306,6 @@ def test_a_process_whose_record_is_needed_must_not_fail(
 ) -> None:
     record = Given(document, OK).run_requests(measure_process(folder, request(folder), 60.0))
     assert record.run_id == document["run_id"]
+    campaign = Given(document, FAILED)
     with pytest.raises(BenchmarkError, match="process b failed: no good"):
-        campaign = Given(document, FAILED)
         campaign.run_requests(measure_process(folder, request(folder, "b"), 60.0))

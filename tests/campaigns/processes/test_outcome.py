@@ -9,8 +9,12 @@ from datetime import datetime, timezone
 import pytest
 
 from cnnbench.base.text import library_output_notices
-from cnnbench.campaigns.processes.outcome import BenchmarkCommand, add_record_and_status, blank_record
 from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.processes.outcome import (
+    BenchmarkCommand,
+    add_record_and_status,
+    blank_record,
+)
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan

@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from cnnbench.campaigns.processes.outcome import main_result_text
 from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.processes.outcome import main_result_text
 from cnnbench.campaigns.sweep.plan import SweepItem
 from cnnbench.campaigns.sweep.run import SweepResult
 from cnnbench.campaigns.sweep.summary import (

@@ -16,8 +16,8 @@ from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import PROCESS, Journal
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
     FINAL,

@@ -19,8 +19,8 @@ from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune.bench import TUNE, SearchSettings
 from cnnbench.campaigns.tune.race import CandidateRace, RaceRound, SearchOutcome
 from cnnbench.campaigns.tune.search import search_requests
