@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench.base.document.console import sections_to_text
-from cnnbench.campaigns import suite
+from cnnbench.campaigns.suite import keys
 from cnnbench.campaigns.suite import load_yaml_file, shipped_suites
 from cnnbench.campaigns.sweep.plan import ordered_items, plan_sweep
 from cnnbench.campaigns.sweep.summary import configurations_table
@@ -20,7 +20,7 @@ TEXT = (ROOT / "docs" / "sweep.md").read_text(encoding="utf-8")
 
 def test_the_suite_shown_is_what_the_list_shown_says(write):
     (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
-    plan = plan_sweep(suite.parse_suite(load_yaml_file(write(text))), {})
+    plan = plan_sweep(keys.parse_suite(load_yaml_file(write(text))), {})
     (listed,) = re.findall(r"--list\n(.*?)\$", TEXT, re.DOTALL)
     assert sections_to_text([[configurations_table(plan.cases)]]) == listed
     # The order that seed 7 gives is the one of the tutorial.
@@ -29,9 +29,9 @@ def test_the_suite_shown_is_what_the_list_shown_says(write):
 
 
 def test_every_key_and_metric_is_there():
-    for name in (*suite.declared_keys(suite.Suite), *suite.declared_keys(suite.SuiteEntry)):
+    for name in (*keys.declared_keys(keys.Suite), *keys.declared_keys(keys.SuiteEntry)):
         assert f"| `{name}`" in TEXT
-    for name in suite.declared_keys(suite.BatchSizeSearch):
+    for name in keys.declared_keys(keys.BatchSizeSearch):
         assert re.search(rf"`{name}`|{name}: ", TEXT), name
     for name in shipped_suites():
         assert f"| `{name}` |" in TEXT
@@ -39,9 +39,9 @@ def test_every_key_and_metric_is_there():
 
 def test_defaults_are_those_of_the_schema():
     starred = re.findall(r"^\| `(\w+)` \*", TEXT, re.MULTILINE)
-    assert sorted(starred) == sorted(suite.declared_keys(suite.EntrySettings))
-    assert f"one process in seconds ({suite.DEFAULT_TIMEOUT:g})" in TEXT
-    search = suite.BatchSizeSearch()
+    assert sorted(starred) == sorted(keys.declared_keys(keys.EntrySettings))
+    assert f"one process in seconds ({keys.DEFAULT_TIMEOUT:g})" in TEXT
+    search = keys.BatchSizeSearch()
     assert f"`limit` ({search.limit})" in TEXT
     assert f"`multiple_of` ({search.multiple_of})" in TEXT
     assert f"({search.num_batches}) steps" in TEXT
@@ -50,5 +50,5 @@ def test_defaults_are_those_of_the_schema():
 def test_the_error_shown_is_the_one_that_comes(write):
     path = write("\n" * 8 + "entries:\n  - name: a\n    flags:\n      modle: lenet\n", "typo.yaml")
     with pytest.raises(UsageError) as caught:
-        plan_sweep(suite.parse_suite(load_yaml_file(path)), {})
+        plan_sweep(keys.parse_suite(load_yaml_file(path)), {})
     assert f"error: {str(caught.value).replace(path, 'typo.yaml')}\n" in TEXT
