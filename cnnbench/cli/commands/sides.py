@@ -261,10 +261,11 @@ def open_sides(
       names: beginnings of the names of the flags that define A and B: two different ones, or twice
         the same for an A/A measurement.
     """
-    both = {
-        side: _side_of_flags(options, layout, common, name)
-        for side, name in zip(SIDES, names, strict=True)
-    }
+    variables = options.environment_variables
+    both = {}
+    for side, name in zip(SIDES, names, strict=True):
+        made = _side_of_flags(options, common, name)
+        both[side] = replace(made, layout=layout, variables=variables[name])
     with contextlib.ExitStack() as stack:
         for side, planned in both.items():
             if planned.commit is not None:
@@ -287,9 +288,7 @@ def open_sides(
         yield both
 
 
-def _side_of_flags(
-    options: SideFlags, layout: JobLayout | None, common: Sequence[str], name: str
-) -> AbSide:
+def _side_of_flags(options: SideFlags, common: Sequence[str], name: str) -> AbSide:
     """Creates A or B from the flags whose names begin with `name`, without a worktree."""
     text, python, checkout = (
         getattr(options, flag) for flag in (name, f"{name}_python", f"{name}_checkout")
@@ -304,12 +303,10 @@ def _side_of_flags(
     side = AbSide(
         flags=(*common, *own),
         own=own,
-        layout=layout,
         python=python,
         checkout=None if checkout is None else Path(checkout).resolve(),
         revision=checkout,
         commit=commit,
-        variables=options.environment_variables[name],
     )
     if commit is not None:
         check_flags_of_commit(side, commit)
