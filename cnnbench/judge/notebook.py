@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from cnnbench.base.document import Report, Table
-from cnnbench.base.document.fragment import report_to_fragment
+from cnnbench.base.document.html import report_to_fragment
 from cnnbench.base.document.markdown import report_to_markdown
 from cnnbench.base.notebook import Displayed
 from cnnbench.judge.compare.result import Comparison

@@ -1,6 +1,7 @@
-"""Writes a report as one HTML page, which loads no other files.
+"""Writes a report as one HTML page, which loads no other files, or as HTML elements for notebooks.
 
-The content security policy of the page allows only its own style and script.
+All texts are escaped, because they may come from untrusted records. The content security policy of
+the page allows only its own style and script.
 """
 
 from __future__ import annotations
@@ -40,10 +41,21 @@ def report_to_html(report: Report, progress: ProgressLine | None = None) -> str:
     )
     widths = {1: draw.WIDE, 2: draw.HALF, 3: draw.NARROW}
     text = _page_template().render(
-        report=report, policy=policy, style=style, script=script, svg=svg, widths=widths
+        report=report,
+        level=1,
+        policy=policy,
+        style=style,
+        script=script,
+        svg=svg,
+        widths=widths,
     )
     progress.finish()
     return text
+
+
+def report_to_fragment(report: Report) -> str:
+    """Writes a report as HTML elements for any page: without style sheet, script and charts."""
+    return _page_template().render(report=report, level=3, fragment=True)
 
 
 @functools.cache
