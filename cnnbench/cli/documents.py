@@ -18,7 +18,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cnnbench.base.document.markdown import markdown_table, replace_marked_table
 from cnnbench.base.text import compact_number, format_bytes
@@ -33,7 +33,6 @@ from cnnbench.records.codec import (
     IMPLIED_KIND,
     NOT_FINITE,
     Document,
-    DocumentKey,
     Json,
     document_keys,
 )
@@ -246,14 +245,12 @@ def _dataclass_schema(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]
         properties["schema"] = {"const": cls.schema}
         properties["kind"] = {"const": cls.kind}
         required += ["schema"] if cls.kind == IMPLIED_KIND else ["schema", "kind"]
+    about = _attribute_descriptions(cls)
     for key in document_keys(cls):
-        form = _type_schema(
-            key.rules.get("type") or _annotation_of_key(key), definitions, key.rules
-        )
-        about = _attribute_descriptions(key.owner)
-        text = about.get(key.attribute, about.get(key.name))
-        if text is None and key.getter is not None:
-            text = _docstring_summary(key.getter)
+        value = _value_at_path(cls, key.path)
+        form = _type_schema(value.hint, definitions, key.rules)
+        names = (key.path, key.name, key.path.partition(".")[0])
+        text = next((about[name] for name in names if name in about), value.description)
         properties[key.name] = {"description": text, **form} if text else form
         if not key.rules.get("optional"):
             required.append(key.name)
@@ -266,10 +263,29 @@ def _dataclass_schema(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]
     }
 
 
-def _annotation_of_key(key: DocumentKey) -> Any:
-    if key.getter is None:
-        return typing.get_type_hints(key.owner)[key.attribute]
-    return typing.get_type_hints(key.getter)["return"]
+class _Value(NamedTuple):
+    """The type of a value in a document, and its description where it is declared."""
+
+    hint: Any
+    description: str
+
+
+def _value_at_path(cls: Any, path: str) -> _Value:
+    """Finds the value to which attributes such as "metric.unit" lead from a dataclass."""
+    value, is_optional = _Value(cls, ""), False
+    for name in path.split("."):
+        owner = value.hint
+        if types.NoneType in typing.get_args(owner):
+            (owner,) = {*typing.get_args(owner)} - {types.NoneType}
+            is_optional = True
+        member = inspect.getattr_static(owner, name, None)
+        getter = getattr(member, "fget", getattr(member, "func", None))
+        if getter is None:
+            description = _attribute_descriptions(owner).get(name, "")
+            value = _Value(typing.get_type_hints(owner)[name], description)
+        else:
+            value = _Value(typing.get_type_hints(getter)["return"], _docstring_summary(getter))
+    return value._replace(hint=value.hint | None) if is_optional else value
 
 
 def _type_schema(
@@ -302,13 +318,14 @@ def _type_schema(
             "additionalProperties": _type_schema(arguments[1], definitions) or True,
         }
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return {"enum": [member.value for member in hint]}
+        is_number = issubclass(hint, int)
+        return {"type": "integer"} if is_number else {"enum": [one.value for one in hint]}
     if hint is Summary:
         definitions["number"] = _NUMBER
         definitions[hint.__name__] = _metrics_schema()
         return {"$ref": f"#/$defs/{hint.__name__}"}
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        name = _NAMES.get(hint.__name__, hint.__name__)
+        name = hint.__name__
         if name not in definitions:
             definitions[name] = {}  # The type may contain itself, so its name is reserved first.
             definitions[name] = _dataclass_schema(hint, definitions)
@@ -331,21 +348,6 @@ def _metrics_schema() -> dict[str, Json]:
         "required": [key for key, metric in SUMMARY.items() if metric.always],
         "additionalProperties": value,
     }
-
-
-_NAMES = {
-    "ComparedConfiguration": "EntryDocument",
-    "KilledProcess": "LostProcess",
-    "LevelChange": "StepDocument",
-    "MetricResult": "ResultDocument",
-    "ModelSizes": "Listed",
-    "Outlier": "OutlierDocument",
-    "Policy": "PolicyDocument",
-    "SeriesPoint": "PointDocument",
-    "SharedStep": "SharedStepDocument",
-    "Trend": "SeriesDocument",
-}
-"""Names of definitions that differ from their classes, because names in schemas must not change."""
 
 
 def _docstring_summary(cls: Any) -> str:

@@ -17,8 +17,8 @@ from cnnbench.records.codec import (
     OPTIONAL,
     TIME,
     Document,
+    JsonKeys,
     choice_metadata,
-    computed,
     is_valid_amount,
     parse_start_time,
 )
@@ -172,6 +172,7 @@ class AllReduceRecord(Document):
     kind: ClassVar[str] = "allreduce"
     schema: ClassVar[int] = 1
     item_lines: ClassVar[tuple[str, ...]] = ("copies", "points", "peers")
+    json_keys: ClassVar[JsonKeys] = (..., "copy_bytes_per_sec")
 
     run_id: str
     started_at: str = field(metadata=TIME)
@@ -209,7 +210,6 @@ class AllReduceRecord(Document):
         return (*self.points, *self.peers)
 
     @property
-    @computed()
     def copy_bytes_per_sec(self) -> float | None:
         """Bytes per second that all devices together write while they copy the largest measured
         size; None if no copies were measured.

@@ -2,7 +2,8 @@
 sizes and rates are in the accepted range.
 
 The name of a field is its JSON key (without a trailing underscore, which is needed for Python
-keywords), and the annotation of the field is its type. Floats that are not finite are written as
+keywords), and the annotation of the field is its type. A class that also writes values that are
+computed lists its keys in `json_keys`. Floats that are not finite are written as
 the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``; the dataclass checks whether a field may
 contain one. Integers of fields have at most 64 bits and those within mappings must fit into
 doubles, so that arithmetic on values that were read cannot fail.
@@ -38,15 +39,18 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 T = TypeVar("T")
 D = TypeVar("D", bound="Document")
-F = TypeVar("F", bound="Callable[..., Any]")
 
 # A document without the key `kind`, as in the first versions, is a run record.
 IMPLIED_KIND = "run"
 
 # OPTIONAL is the metadata of a field that a document may lack.
 # ABSENT is the metadata of a field that is not written to the document if its value is None.
+# NOT_EMPTY is the metadata of a field that is not written if its value is None, false, 0 or empty.
+# HIDDEN is the metadata of a field that is never written.
 OPTIONAL: Mapping[str, bool] = {"optional": True}
 ABSENT: Mapping[str, bool] = {**OPTIONAL, "absent": True}
+NOT_EMPTY: Mapping[str, bool] = {**OPTIONAL, "not_empty": True}
+HIDDEN: Mapping[str, bool] = {**OPTIONAL, "hidden": True}
 
 # TIME is the metadata of a field that contains an ISO 8601 time.
 TIME: Mapping[str, str] = {"format": "date-time"}
@@ -61,102 +65,83 @@ _NAMES = {
 }
 
 
-# HIDDEN is the metadata of a field that is never written to the document.
-# INLINE is the metadata of a field whose own keys are written into the parent document.
-HIDDEN: Mapping[str, bool] = {"hidden": True}
-INLINE: Mapping[str, bool] = {"inline": True}
-
-
-class DocumentKey(typing.NamedTuple):
-    """A key of the JSON documents that `encode` creates from a dataclass.
+class Key(typing.NamedTuple):
+    """A key of a JSON document whose value is computed, or is the value of a field with another
+    name.
 
     Attributes:
-      name: name in the document.
-      owner, attribute: class and attribute of the value.
-      get: function from an instance to the value that is encoded.
-      rules: metadata of the field, or the result of `key_metadata`.
-      getter: function that computes the value; None for a field.
+      name: name of the key.
+      path: attributes from the object to the value, such as "metric.unit"; "" for the attribute
+        `name`. If an attribute before the last one is None, the value is None.
+      rules: as the metadata of a field, such as `ABSENT`; None for those of the field.
     """
 
     name: str
-    owner: Any
-    attribute: str
-    get: Callable[[Any], Any]
+    path: str = ""
+    rules: Mapping[str, Any] | None = None
+
+
+JsonKeys: TypeAlias = tuple[Key | str | types.EllipsisType, ...]
+"""The class variable `json_keys` of a dataclass: its keys in the order of the document.
+
+A text names a field, or a property, which is computed whenever the document is written. ``...``
+stands for all fields that no other item names, except `HIDDEN` ones. Classes without `json_keys`
+write these fields.
+"""
+
+
+class DocumentKey(typing.NamedTuple):
+    """A key of the JSON documents that `encode` creates from a dataclass: as `Key`, with a function
+    that returns the value.
+    """
+
+    name: str
+    path: str
     rules: Mapping[str, Any]
-    getter: Any = None
-
-
-def key_metadata(
-    key: str = "", value: Callable[[Any], Any] | None = None, encoded_type: Any = None, **rules: Any
-) -> dict[str, Any]:
-    """Creates the metadata of a dataclass field whose key, value or type in the JSON document
-    differs from the name, value or type of the field.
-
-    Args:
-      key: name of the key; "" means the name of the attribute.
-      value: function of the attribute; its result is encoded. None means the attribute itself.
-      encoded_type: type of the encoded value; None means the type of the attribute.
-      **rules: ``if_any=True`` omits the key if the value is empty, and `ABSENT` if it is None. A
-        computed key is written before the key that ``before`` names, or after all fields.
-    """
-    rules_given = {"key": key, "value": value, "type": encoded_type, **rules}
-    return {name: rule for name, rule in rules_given.items() if rule}
-
-
-_COMPUTED: dict[object, Mapping[str, Any]] = {}
-
-
-def computed(**rules: Any) -> Callable[[F], F]:
-    """Decorator for a method or getter of a dataclass. `encode` calls the method and writes the
-    result to the JSON document; `decode` ignores it.
-
-    See `key_metadata` for the rules.
-    """
-
-    def mark_computed(function: F) -> F:
-        _COMPUTED[function] = key_metadata(**rules)
-        return function
-
-    return mark_computed
-
-
-def computed_path(path: str, encoded_type: Any, **rules: Any) -> Any:
-    """Creates a property that returns the value at a path of attributes, such as "metric.unit".
-    `encode` writes the value to the JSON document, as for `computed`.
-    """
-    return property(computed(encoded_type=encoded_type, **rules)(attrgetter(path)))
+    get: Callable[[Any], Any]
 
 
 @functools.cache
 def document_keys(cls: Any) -> tuple[DocumentKey, ...]:
-    """Returns the keys of the JSON documents of a dataclass, in order: first the fields, then the
-    computed keys. The rule ``before`` moves a computed key in front of another key.
-    """
+    """Returns the keys of the JSON documents of a dataclass, in order; see `JsonKeys`."""
+    declared = {field.name: field for field in fields(cls)}
+    listed: JsonKeys = getattr(cls, "json_keys", (...,))
+    items: list[Key | types.EllipsisType] = [
+        Key(item) if isinstance(item, str) else item for item in listed
+    ]
+    named = {item.path or item.name for item in items if isinstance(item, Key)}
     keys: list[DocumentKey] = []
-    for field in dataclasses.fields(cls):
-        rules: Mapping[str, Any] = field.metadata
-        get: Callable[[Any], Any] = attrgetter(field.name)
-        if rules.get("inline"):
-            inner = document_keys(typing.get_type_hints(cls)[field.name])
-            keys += (key._replace(get=_compose(key.get, get)) for key in inner)
-        elif not rules.get("hidden"):
-            get = _compose(rules["value"], get) if "value" in rules else get
-            keys.append(DocumentKey(json_key(field), cls, field.name, get, rules))
-    members = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
-    for name, member in members.items():
-        getter = getattr(member, "fget", getattr(member, "func", member))
-        if callable(getter) and getter in _COMPUTED:
-            rules = _COMPUTED[getter]
-            names = [key.name for key in keys]
-            place = names.index(rules["before"]) if "before" in rules else len(names)
-            # A cached property is read as an attribute, so that its value is computed only once.
-            get = getter if member is getter else attrgetter(name)
-            keys.insert(place, DocumentKey(rules.get("key", name), cls, name, get, rules, getter))
+    for item in items:
+        if not isinstance(item, Key):
+            others = [field for name, field in declared.items() if name not in named]
+            written = [field for field in others if "hidden" not in field.metadata]
+            keys += [_document_key(json_key(one), one.name, one.metadata) for one in written]
+            continue
+        path = item.path or item.name
+        rules: Mapping[str, Any] = declared[path].metadata if path in declared else {}
+        keys.append(_document_key(item.name, path, rules if item.rules is None else item.rules))
     return tuple(keys)
 
 
-def _compose(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: outer(inner(value))
+def _document_key(name: str, path: str, rules: Mapping[str, Any]) -> DocumentKey:
+    names = path.split(".")
+
+    def value_at_path(value: Any) -> Any:
+        for attribute in names:
+            if value is None:
+                return None
+            value = getattr(value, attribute)
+        return value
+
+    get = value_at_path if len(names) > 1 else attrgetter(path)
+    return DocumentKey(name, path, rules, get)
+
+
+def keys_within(attribute: str, cls: Any) -> tuple[Key, ...]:
+    """Returns the keys of the dataclass `cls`, for `json_keys` of a class that writes them in place
+    of its attribute.
+    """
+    return tuple(Key(key.name, f"{attribute}.{key.path}", key.rules) for key in document_keys(cls))
 
 
 def choice_metadata(choices: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -198,7 +183,9 @@ def _encoded_fields(value: Any) -> dict[str, Json]:
     encoded = {}
     for key in document_keys(value.__class__):
         item = key.get(value)
-        if not (item is None and key.rules.get("absent")) and (item or not key.rules.get("if_any")):
+        if not (item is None and key.rules.get("absent")) and (
+            item or not key.rules.get("not_empty")
+        ):
             encoded[key.name] = encode(item)
     return encoded
 
@@ -307,7 +294,7 @@ def parse_start_time(started_at: str) -> datetime:
 
 def json_key(field: dataclasses.Field[Any]) -> str:
     """Returns the JSON key of a dataclass field."""
-    return str(field.metadata.get("key") or field.name.rstrip("_"))
+    return field.name.rstrip("_")
 
 
 @functools.cache

@@ -19,10 +19,10 @@ from cnnbench.records.codec import (
     ABSENT,
     OPTIONAL,
     Document,
+    JsonKeys,
     check_amount_in_range,
     check_amounts_in_range,
     choice_metadata,
-    computed,
     is_valid_amount,
 )
 from cnnbench.records.documents import json_document
@@ -274,6 +274,8 @@ class RooflineRow:
       share_of_step: `seconds` divided by the time of a step.
     """
 
+    json_keys: ClassVar[JsonKeys] = (..., "flops_per_byte", "share_of_bound", "winnable_seconds")
+
     layer: str
     kind: str
     direction: str
@@ -284,13 +286,11 @@ class RooflineRow:
     share_of_step: float
 
     @property
-    @computed()
     def flops_per_byte(self) -> float | None:
         """FLOPs per byte read or written; None for operations without FLOPs."""
         return self.flops / self.bytes if self.flops and self.bytes else None
 
     @property
-    @computed()
     def share_of_bound(self) -> float | None:
         """Estimated least time divided by the measured time. The share can be above 1, because
         caches are faster than memory.
@@ -298,7 +298,6 @@ class RooflineRow:
         return self.bound_seconds / self.seconds if self.seconds and self.bound_seconds else None
 
     @property
-    @computed()
     def winnable_seconds(self) -> float:
         """Seconds by which the measured time exceeds the estimated least time; 0 if the operations
         are faster than estimated.
@@ -336,6 +335,13 @@ class Roofline(Document):
     kind: ClassVar[str] = "roofline"
     schema: ClassVar[int] = 1
     item_lines: ClassVar[tuple[str, ...]] = ("rows", "kinds")
+    json_keys: ClassVar[JsonKeys] = (
+        ...,
+        "bound_images_per_sec",
+        "remainder_seconds",
+        "kinds",
+        "total",
+    )
 
     rows: tuple[RooflineRow, ...]
     machine: Machine
@@ -395,7 +401,6 @@ class Roofline(Document):
         return f"{rows} faster than estimated: {'; '.join(reasons)}." if above else ""
 
     @property
-    @computed()
     def bound_images_per_sec(self) -> float | None:
         """Images/sec if every row took only its estimated least time; None if no row has an
         estimate.
@@ -404,13 +409,11 @@ class Roofline(Document):
         return self.run.batch.global_ / seconds if self.run.batch and seconds else None
 
     @property
-    @computed()
     def remainder_seconds(self) -> float:
         """Seconds of a profiled step during which no operation ran."""
         return self.step_seconds - sum(row.seconds for row in self.rows)
 
     @property
-    @computed()
     def kinds(self) -> tuple[RooflineRow, ...]:
         """Sums of rows with the same kind of operation and direction, the longest sum first."""
         return self._sum_rows_by(lambda row: ("", row.kind, row.direction))
@@ -421,7 +424,6 @@ class Roofline(Document):
         return self._sum_rows_by(lambda row: (row.layer, "", ""))
 
     @property
-    @computed()
     def total(self) -> RooflineRow:
         """Sum of all rows."""
         return self._sum_rows_by(lambda row: ("", "", ""))[0]
@@ -470,6 +472,8 @@ class ExplainedRow:
         its own spread, so that it may be 0.
     """
 
+    json_keys: ClassVar[JsonKeys] = (..., "difference")
+
     layer: str
     kind: str
     direction: str
@@ -479,7 +483,6 @@ class ExplainedRow:
     share: float | None
 
     @property
-    @computed()
     def difference(self) -> float:
         """Seconds per step by which the operations of this row take longer in B than in A."""
         return self.new - self.base
@@ -499,6 +502,8 @@ class Cause:
       evidence: lines of evidence.
     """
 
+    json_keys: ClassVar[JsonKeys] = (..., "difference")
+
     kind: str = field(metadata=choice_metadata(CAUSES))
     base: float
     new: float
@@ -508,7 +513,6 @@ class Cause:
     evidence: tuple[str, ...] = ()
 
     @property
-    @computed()
     def difference(self) -> float:
         """Seconds per step by which the explained rows take longer in B than in A."""
         return self.new - self.base
@@ -566,6 +570,15 @@ class Explanation(Document):
     kind: ClassVar[str] = "explanation"
     schema: ClassVar[int] = 1
     item_lines: ClassVar[tuple[str, ...]] = ("rows", "causes", "facts")
+    json_keys: ClassVar[JsonKeys] = (
+        ...,
+        "difference",
+        "mean_base",
+        "mean_new",
+        "remainder",
+        "not_profiled",
+        "unexplained",
+    )
 
     answer: str
     base_label: str
@@ -585,13 +598,11 @@ class Explanation(Document):
     steps: int
 
     @property
-    @computed()
     def difference(self) -> float:
         """Seconds by which a timed step of B takes longer than a timed step of A."""
         return self.new - self.base
 
     @property
-    @computed()
     def mean_base(self) -> float:
         """The value of `base` under an older name, for programs that read earlier versions of the
         document.
@@ -599,7 +610,6 @@ class Explanation(Document):
         return self.base
 
     @property
-    @computed()
     def mean_new(self) -> float:
         """The value of `new` under an older name, for programs that read earlier versions of the
         document.
@@ -607,7 +617,6 @@ class Explanation(Document):
         return self.new
 
     @property
-    @computed()
     def remainder(self) -> float:
         """Seconds of the difference between the step times of A and B that the profiled steps do
         not show.
@@ -615,7 +624,6 @@ class Explanation(Document):
         return self.not_profiled.difference
 
     @property
-    @computed()
     def not_profiled(self) -> ExplainedRow:
         """A row with the seconds of the difference between A and B that the profiled steps do not
         show. Its spread is unknown (NaN).
@@ -649,7 +657,6 @@ class Explanation(Document):
         )
 
     @property
-    @computed()
     def unexplained(self) -> float:
         """Seconds of the difference between the step times of A and B that the significant causes
         do not explain.

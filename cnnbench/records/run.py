@@ -22,9 +22,10 @@ from cnnbench.records.codec import (
     OPTIONAL,
     TIME,
     Document,
+    JsonKeys,
+    Key,
     check_amounts_in_range,
     choice_metadata,
-    computed,
     encode,
     index_of_invalid_amount,
     parse_start_time,
@@ -792,6 +793,7 @@ class RunRecord(Document, Displayed):
 
     kind: ClassVar[str] = "run"
     schema: ClassVar[int] = 1
+    json_keys: ClassVar[JsonKeys] = (..., Key("summary", "_summary"))
 
     run_id: str
     started_at: str = field(metadata=TIME)
@@ -882,13 +884,13 @@ class RunRecord(Document, Displayed):
         """Number of warm-up steps."""
         return len(self.warmup_step_seconds) * self.steps_per_execution
 
-    @computed()
     def summary(self) -> Summary:
         """Statistics that are computed from the raw measurements, by name."""
         return self._summary
 
     @cached_property
     def _summary(self) -> Summary:
+        """Statistics that are computed from the raw measurements, by name."""
         return compute_summary(self)
 
     def condition(self, name: str) -> float | None:

@@ -46,24 +46,19 @@ from cnnbench.judge.metrics import (
 from cnnbench.judge.metrics.rules import FAILURES, Acceptance, Rules
 from cnnbench.records.codec import (
     ABSENT,
-    HIDDEN,
-    INLINE,
+    NOT_EMPTY,
     OPTIONAL,
     Document,
+    JsonKeys,
+    Key,
     choice_metadata,
-    computed,
-    computed_path,
-    key_metadata,
+    keys_within,
 )
 from cnnbench.records.documents import json_document
 from cnnbench.records.metric import Metric
 from cnnbench.records.profiles import Explanation
 from cnnbench.records.result_files import SkippedFile
 from cnnbench.records.run import RunRecord
-
-_TEXT: Mapping[str, Any] = {**key_metadata(encoded_type=str | None, if_any=True), **ABSENT}
-"""Metadata of fields with text, which JSON documents omit if the text is empty."""
-
 
 FAIL_ON: Mapping[str, Verdict] = dict(
     zip(FAILURES, (Verdict.SLOWER, Verdict.FASTER, Verdict.CHANGED_WORK), strict=True)
@@ -96,17 +91,28 @@ class MetricResult:
       confirmation: the judgement of a second experiment; absent if there was none.
     """
 
-    judgement: Judgement = field(metadata=INLINE)
-    samples: Samples = field(metadata=HIDDEN)
-    policy: Policy = field(default=Policy(), metadata=HIDDEN)
-    slow: tuple[str, str] = field(default=("", ""), metadata=HIDDEN)
+    json_keys: ClassVar[JsonKeys] = (
+        *keys_within("judgement", Judgement),
+        Key("metric", "metric.name"),
+        Key("unit", "metric.unit"),
+        Key("higher_is_better", "metric.higher_is_better"),
+        Key("relative", "metric.relative"),
+        "word",
+        Key("asked", rules=OPTIONAL),
+        Key("base_values", "base"),
+        Key("new_values", "new"),
+        "accepted",
+        "confirmation",
+        Key("base_slow_steps", rules=NOT_EMPTY),
+        Key("new_slow_steps", rules=NOT_EMPTY),
+    )
+
+    judgement: Judgement
+    samples: Samples
+    policy: Policy = field(default=Policy())
+    slow: tuple[str, str] = ("", "")
     accepted: Acceptance | None = field(default=None, metadata=ABSENT)
     confirmation: Judgement | None = field(default=None, metadata=ABSENT)
-
-    _metric_name = computed_path("samples.metric.name", str, key="metric", before="accepted")
-    unit = computed_path("samples.metric.unit", str, before="accepted")
-    higher_is_better = computed_path("samples.metric.higher_is_better", bool, before="accepted")
-    relative = computed_path("samples.metric.relative", bool, before="accepted")
 
     @property
     def metric(self) -> Metric:
@@ -124,7 +130,6 @@ class MetricResult:
         return self.judgement.verdict
 
     @property
-    @computed(before="accepted")
     def word(self) -> str:
         """The word for the verdict that fits the metric, such as "slower" for throughput or "more"
         for memory.
@@ -132,19 +137,16 @@ class MetricResult:
         return self.verdict.word(self.metric)
 
     @property
-    @computed(before="accepted", **OPTIONAL)
     def asked(self) -> bool:
         """Whether an inconclusive result sets the exit code."""
         return self.policy.asked
 
     @property
-    @computed(key="base_values", before="accepted")
     def base(self) -> Sequence[float]:
         """The values of BASE, one per process."""
         return self.samples.base
 
     @property
-    @computed(key="new_values", before="accepted")
     def new(self) -> Sequence[float]:
         """The values of NEW, one per process."""
         return self.samples.new
@@ -155,13 +157,11 @@ class MetricResult:
         return self.policy.split < 1
 
     @property
-    @computed(**_TEXT)
     def base_slow_steps(self) -> str:
         """Text about slow steps in the runs of BASE; "" if there is nothing to report."""
         return self.slow[0]
 
     @property
-    @computed(**_TEXT)
     def new_slow_steps(self) -> str:
         """Text about slow steps in the runs of NEW; "" if there is nothing to report."""
         return self.slow[1]
@@ -260,43 +260,52 @@ class ComparedConfiguration:
         configuration.
     """
 
+    json_keys: ClassVar[JsonKeys] = (
+        "name",
+        "rule",
+        Key("key", "configuration.key"),
+        Key("kind", rules={**ABSENT, **choice_metadata(tuple(KINDS))}),
+        Key("decides", "_decides", ABSENT),
+        Key("verdict", "main.verdict"),
+        "flags",
+        "base_runs",
+        "new_runs",
+        "results",
+        "differences",
+        Key("disturbance", rules=NOT_EMPTY),
+        Key("others", "other_programs_cpu_text", NOT_EMPTY),
+        Key("two_speeds", rules=ABSENT),
+    )
+
     name: str = ""
-    rule: str = field(default="", metadata=_TEXT)
-    configuration: Configuration = field(metadata=HIDDEN)
-    base: tuple[Measurement, ...] = field(metadata=HIDDEN)
-    new: tuple[Measurement, ...] = field(metadata=HIDDEN)
+    rule: str = field(default="", metadata=NOT_EMPTY)
+    configuration: Configuration
+    base: tuple[Measurement, ...]
+    new: tuple[Measurement, ...]
     results: tuple[MetricResult, ...] = ()
     differences: tuple[Difference, ...] = ()
 
-    key = computed_path("configuration.key", str, before="results")
-    verdict = computed_path("main.verdict", Verdict, before="results")
-
     @property
-    @computed(before="verdict", encoded_type=str | None, **ABSENT, **choice_metadata(tuple(KINDS)))
     def kind(self) -> str | None:
         """Kind of measurement, such as "allreduce"; None for runs."""
         return None if self.configuration.kind == RUN else self.configuration.kind
 
     @property
-    @computed(before="results")
     def flags(self) -> Mapping[str, Any]:
         """The flags of the configuration whose values are not the defaults."""
         return self.configuration.non_default_flags()
 
     @cached_property
-    @computed(before="results")
     def base_runs(self) -> tuple[str, ...]:
         """The run_ids of the measurements in BASE."""
         return tuple(run.run_id for run in self.base)
 
     @cached_property
-    @computed(before="results")
     def new_runs(self) -> tuple[str, ...]:
         """The run_ids of the measurements in NEW."""
         return tuple(run.run_id for run in self.new)
 
     @cached_property
-    @computed(**_TEXT)
     def disturbance(self) -> str:
         """Text that says how many runs were disturbed by what; "" if no run recorded its measuring
         conditions.
@@ -304,7 +313,6 @@ class ComparedConfiguration:
         return disturbance_text(self.runs)
 
     @cached_property
-    @computed(key="others", **_TEXT)
     def other_programs_cpu_text(self) -> str:
         """Text about the CPUs that other programs used during the runs; "" if their number is
         unknown or small.
@@ -312,7 +320,6 @@ class ComparedConfiguration:
         return other_cpus_text(self.runs)
 
     @cached_property
-    @computed(**ABSENT)
     def two_speeds(self) -> tuple[float, ...] | None:
         """The seconds per step of two groups of processes, the faster group first, if processes
         with equal flags have two speeds; otherwise None.
@@ -363,8 +370,7 @@ class ComparedConfiguration:
         return self.configuration.kind not in CONTEXT
 
     @property
-    @computed(key="decides", before="verdict", encoded_type=bool | None, **ABSENT)
-    def _affects_exit_code(self) -> bool | None:
+    def _decides(self) -> bool | None:
         return None if self.kind is None else self.affects_exit_code
 
 
@@ -482,40 +488,60 @@ class Comparison(Document, Displayed):
     kind: ClassVar[str] = "comparison"
     schema: ClassVar[int] = 1
     indented: ClassVar[bool] = True
+    json_keys: ClassVar[JsonKeys] = (
+        "exit_code",
+        Key("answer", rules=OPTIONAL),
+        Key("advice", rules=OPTIONAL),
+        "next_step",
+        "repeat",
+        Key("base", "base_label"),
+        Key("new", "new_label"),
+        "paired",
+        "allow_changed_work",
+        Key("fail_on", "_unusual_fail_on", ABSENT),
+        Key("failed_on", rules=NOT_EMPTY),
+        "policy",
+        "rules",
+        Key("metrics", "_metric_names"),
+        "geometric_mean",
+        Key("bus_bandwidth_mean", rules=ABSENT),
+        Key("summary", rules=OPTIONAL),
+        Key("configurations", "entries"),
+        Key("repeated_pairs", rules=NOT_EMPTY),
+        "explanation",
+        "notes",
+        "skipped",
+        "same_code",
+    )
 
     next_step: str = field(default="", metadata=OPTIONAL)
-    repeat: str = field(default="", metadata=_TEXT)
-    base_label: str = field(default="BASE", metadata=key_metadata("base"))
-    new_label: str = field(default="NEW", metadata=key_metadata("new"))
+    repeat: str = field(default="", metadata=NOT_EMPTY)
+    base_label: str = "BASE"
+    new_label: str = "NEW"
     paired: bool = False
     allow_changed_work: bool = field(default=False, metadata=OPTIONAL)
-    fail_on: tuple[str, ...] | None = field(
-        default=None,
-        metadata={
-            **key_metadata(
-                value=lambda words: None if words == USUAL_FAIL_ON else words,
-                encoded_type=tuple[str, ...] | None,
-            ),
-            **ABSENT,
-        },
-    )
+    fail_on: tuple[str, ...] | None = None
     policy: Policy
     rules: Rules | None = field(default=None, metadata=ABSENT)
-    metrics: tuple[Metric, ...] = field(
-        metadata=key_metadata(
-            value=lambda metrics: [metric.name for metric in metrics], encoded_type=tuple[str, ...]
-        )
-    )
-    entries: tuple[ComparedConfiguration, ...] = field(metadata=key_metadata("configurations"))
+    metrics: tuple[Metric, ...]
+    entries: tuple[ComparedConfiguration, ...]
     explanation: Explanation | None = field(default=None, metadata=ABSENT)
     notes: tuple[str, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
     same_code: SameCode | None = field(default=None, metadata=ABSENT)
-    names: tuple[str, str] = field(default=("BASE", "NEW"), metadata=HIDDEN)
-    ends_with: ExitCode | None = field(default=None, metadata=HIDDEN)
+    names: tuple[str, str] = ("BASE", "NEW")
+    ends_with: ExitCode | None = None
 
     def __repr__(self) -> str:
         return short_repr(self, self.answer)
+
+    @property
+    def _unusual_fail_on(self) -> tuple[str, ...] | None:
+        return None if self.fail_on == USUAL_FAIL_ON else self.fail_on
+
+    @property
+    def _metric_names(self) -> tuple[str, ...]:
+        return tuple(metric.name for metric in self.metrics)
 
     def sets_exit_code(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
         """Whether the result of a configuration sets exit code 1, according to --fail_on, the rules
@@ -562,7 +588,6 @@ class Comparison(Document, Displayed):
         return AnnotationLevel.NOTICE if bad or verdict is Verdict.FASTER else AnnotationLevel.NONE
 
     @property
-    @computed(before="policy", if_any=True, **ABSENT)
     def failed_on(self) -> tuple[str, ...]:
         """The words of --fail_on whose verdicts set exit code 1, in the order of `FAIL_ON`."""
         if self.ends_with not in (None, ExitCode.REGRESSION):
@@ -597,7 +622,6 @@ class Comparison(Document, Displayed):
         ]
 
     @property
-    @computed(before="next_step", encoded_type=int)
     def exit_code(self) -> ExitCode:
         """The exit code. If several exit codes apply, the first of these is used: regression,
         failed runs, inconclusive results or faulty files.
@@ -620,7 +644,6 @@ class Comparison(Document, Displayed):
         return ExitCode.OK
 
     @property
-    @computed(before="next_step", **OPTIONAL)
     def answer(self) -> str:
         """One or more sentences: the outcome of the worst configuration, then other metrics that
         are worse or undecided.
@@ -702,7 +725,6 @@ class Comparison(Document, Displayed):
         return [phrases.ACCEPTED.format(sources=sources)] if commits else []
 
     @property
-    @computed(before="next_step", **OPTIONAL)
     def advice(self) -> str:
         """A sentence that says how to get a verdict on the first inconclusive configuration; "" if
         no configuration is inconclusive.
@@ -725,7 +747,6 @@ class Comparison(Document, Displayed):
         return phrases.ABOUT.format(name=entry.name, sentence=sentence)
 
     @property
-    @computed(before="explanation", encoded_type=int | None, if_any=True, **ABSENT)
     def repeated_pairs(self) -> int:
         """Number of pairs that were measured again because one of their processes was killed."""
         return repeated_pairs_and_causes(run for entry in self.entries for run in entry.runs)[0]
@@ -798,13 +819,11 @@ class Comparison(Document, Displayed):
         return means
 
     @property
-    @computed(before="configurations")
     def geometric_mean(self) -> GeometricMean | None:
         """Geometric mean of the changes of throughput; None if no runs can be compared."""
         return self.geometric_means.get(THROUGHPUT.name)
 
     @property
-    @computed(before="configurations", **ABSENT)
     def bus_bandwidth_mean(self) -> GeometricMean | None:
         """Geometric mean of the changes of the all-reduces' bus bandwidth; None if there are no
         all-reduces.
@@ -812,7 +831,6 @@ class Comparison(Document, Displayed):
         return self.geometric_means.get(BUS_BANDWIDTH.name)
 
     @cached_property
-    @computed(before="configurations", encoded_type=ConfigurationCounts | None, **ABSENT)
     def summary(self) -> ConfigurationCounts:
         """Numbers of configurations, in total and by metric and verdict."""
         deciding = self.deciding_configurations

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar
 
@@ -49,7 +48,7 @@ from cnnbench.judge.metrics import readable_fact
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.judge.report.exports import ExportedMetric, shared_labels
 from cnnbench.machine.repository import CommitGraph
-from cnnbench.records.codec import ABSENT, HIDDEN, Document, computed, computed_path, key_metadata
+from cnnbench.records.codec import NOT_EMPTY, Document, JsonKeys, Key
 from cnnbench.records.documents import json_document
 from cnnbench.records.files import PICTURES
 from cnnbench.records.metric import Metric
@@ -90,16 +89,28 @@ class HistoryDocument(Document, Displayed):
     schema: ClassVar[int] = 1
     indented: ClassVar[bool] = True
 
-    metric: Metric = field(metadata=key_metadata(value=attrgetter("name"), encoded_type=str))
+    json_keys: ClassVar[JsonKeys] = (
+        Key("metric", "metric.name"),
+        Key("unit", "metric.unit"),
+        Key("higher_is_better", "metric.higher_is_better"),
+        Key("relative", "metric.relative"),
+        "series",
+        "shared_steps",
+        "remarks",
+        "skipped",
+        "fail_on",
+        Key("failed_on", rules=NOT_EMPTY),
+        Key("regressions", "lasting_regression_indices"),
+        Key("accepted", "accepted_regression_indices", NOT_EMPTY),
+        "shared_outliers",
+    )
+
+    metric: Metric
     series: Sequence[Trend]
     remarks: Sequence[str] = ()
     skipped: Sequence[SkippedFile] = ()
-    fail_on: tuple[str, ...] = field(default=(), metadata={**key_metadata(if_any=True), **ABSENT})
-    rules: Rules = field(default_factory=Rules, metadata=HIDDEN)
-
-    unit = computed_path("metric.unit", str, before="series")
-    higher_is_better = computed_path("metric.higher_is_better", bool, before="series")
-    relative = computed_path("metric.relative", bool, before="series")
+    fail_on: tuple[str, ...] = field(default=(), metadata=NOT_EMPTY)
+    rules: Rules = field(default_factory=Rules)
 
     def __repr__(self) -> str:
         points = sum(item_count(trend.series.points) for trend in self.series)
@@ -111,13 +122,11 @@ class HistoryDocument(Document, Displayed):
         return short_repr(self, f"{self.metric.name}, {', '.join(counts)}")
 
     @cached_property
-    @computed(before="remarks")
     def shared_steps(self) -> tuple[SharedStep, ...]:
         """The level changes of all time series, grouped by the commit that caused them."""
         return tuple(group_level_changes_by_commit(self.series))
 
     @cached_property
-    @computed(key="regressions")
     def lasting_regression_indices(self) -> tuple[int, ...]:
         """Indices in `shared_steps` of regressions that were neither undone nor accepted by
         rules.
@@ -129,7 +138,6 @@ class HistoryDocument(Document, Displayed):
         )
 
     @cached_property
-    @computed(key="accepted", if_any=True, **ABSENT)
     def accepted_regression_indices(self) -> tuple[int, ...]:
         """Indices in `shared_steps` of regressions that the rules accept in all affected time
         series.
@@ -155,7 +163,6 @@ class HistoryDocument(Document, Displayed):
         return self._lasting_step_indices(worse=False) if "faster" in self.fail_on else ()
 
     @property
-    @computed(before="regressions", if_any=True, **ABSENT)
     def failed_on(self) -> tuple[str, ...]:
         """The words of --fail_on that set exit code 1, because a regression (or gain) has not been
         undone.
@@ -174,7 +181,6 @@ class HistoryDocument(Document, Displayed):
         )
 
     @cached_property
-    @computed()
     def shared_outliers(self) -> tuple[SharedOutlier, ...]:
         """The outliers of all time series, grouped by point. A group may contain a single
         outlier.

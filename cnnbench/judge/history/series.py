@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from cnnbench.base.slow_steps import SlowSteps, find_slow_steps, median_slow_steps
 from cnnbench.base.stats import median
@@ -47,11 +47,9 @@ from cnnbench.machine.repository import sort_by_optional_place
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import (
     ABSENT,
-    HIDDEN,
     TIME,
-    computed,
-    computed_path,
-    key_metadata,
+    JsonKeys,
+    Key,
     parse_start_time,
 )
 from cnnbench.records.metric import HISTORY, Metric
@@ -192,17 +190,27 @@ class SeriesPoint:
       hosts: name of the host for each value; "" if unknown.
     """
 
-    name: str = field(metadata=HIDDEN)
-    origin: Origin = field(metadata=HIDDEN)
-    runs: tuple[HistoryEntry, ...] = field(metadata=HIDDEN)
+    json_keys: ClassVar[JsonKeys] = (
+        Key("name", "title"),
+        "commit",
+        Key("started_at", rules=TIME),
+        Key("value", "_value"),
+        "values",
+        "failed",
+        Key("labels", "_first_run.labels"),
+        "hostnames",
+        "run_ids",
+        Key("subject", "_first_run.subject", ABSENT),
+    )
+
+    name: str
+    origin: Origin
+    runs: tuple[HistoryEntry, ...]
     values: tuple[float, ...]
     failed: int = 0
-    detail: str = field(default="", metadata=HIDDEN)
-    newest: bool = field(default=False, metadata=HIDDEN)
-    hosts: tuple[str, ...] = field(default=(), metadata=HIDDEN)
-
-    labels = computed_path("_first_run.labels", Mapping[str, str])
-    subject = computed_path("_first_run.subject", Subject | None, **ABSENT)
+    detail: str = ""
+    newest: bool = False
+    hosts: tuple[str, ...] = ()
 
     @property
     def value(self) -> float:
@@ -212,7 +220,6 @@ class SeriesPoint:
         return median(self.values)
 
     @property
-    @computed(key="value", before="values")
     def _value(self) -> float | None:
         return self.value if self.values else None
 
@@ -221,7 +228,6 @@ class SeriesPoint:
         return self.runs[0]
 
     @property
-    @computed(key="name", before="value")
     def title(self) -> str:
         """The name of the point, with a detail in parentheses if its time series contains another
         point with the same name.
@@ -235,7 +241,6 @@ class SeriesPoint:
         return f"{name} ({self.detail})" if self.detail else name
 
     @property
-    @computed(before="value")
     def commit(self) -> str | None:
         """Commit of the first run of the point; None if unknown."""
         return self.runs[0].commit or None
@@ -246,7 +251,6 @@ class SeriesPoint:
         return self.runs[0].started
 
     @property
-    @computed(before="value", **TIME)
     def started_at(self) -> str:
         """Start time of the first run of the point, as text in ISO 8601."""
         return self.started.isoformat()
@@ -259,13 +263,11 @@ class SeriesPoint:
         return median_slow_steps([run.slow for run in self.runs if run.status == "ok"])
 
     @property
-    @computed(before="subject")
     def hostnames(self) -> tuple[str, ...]:
         """Names of the hosts that ran the measurements of the point, sorted."""
         return tuple(sorted({run.hostname for run in self.runs if run.hostname}))
 
     @property
-    @computed(before="subject")
     def run_ids(self) -> tuple[str, ...]:
         """The run_ids of all runs of the point."""
         return tuple(run.run_id for run in self.runs)
@@ -285,12 +287,20 @@ class TimeSeries:
       before: size of the earlier network that this network has replaced, or "".
     """
 
+    json_keys: ClassVar[JsonKeys] = (
+        "configuration",
+        "key",
+        "machine",
+        "points",
+        Key("without_value", "empty"),
+    )
+
     configuration: str
     key: str
     machine: str
     points: tuple[SeriesPoint, ...]
-    empty: tuple[SeriesPoint, ...] = field(metadata=key_metadata("without_value"))
-    before: str = field(default="", metadata=HIDDEN)
+    empty: tuple[SeriesPoint, ...]
+    before: str = ""
 
     def of_metric(self, metric: Metric) -> TimeSeries:
         """The points with the values of another metric, which the entries must contain."""

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from typing import ClassVar
 
 from cnnbench.base.levels import (
     MIN_SERIES,
@@ -31,7 +31,7 @@ from cnnbench.base.text import alternatives
 from cnnbench.judge.compare.configuration import DifferenceEffect, fact_rule
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
 from cnnbench.judge.metrics import THROUGHPUT, Policy
-from cnnbench.records.codec import HIDDEN, INLINE, key_metadata
+from cnnbench.records.codec import JsonKeys, Key, keys_within
 from cnnbench.records.metric import Metric
 
 STEP, TREND, UNDONE, PLATEAU = "step", "trend", "undone", "plateau"
@@ -68,11 +68,6 @@ class ChangedFact:
     after: str
 
 
-_TITLE = key_metadata(value=lambda point: point and point.title, encoded_type=str)
-_VALUE = key_metadata(value=attrgetter("value"), encoded_type=float)
-_SLOW = key_metadata("slow_steps", lambda slow: slow and slow.text, str | None)
-
-
 @dataclass(frozen=True, kw_only=True)
 class LevelChange:
     """A change of the level of a time series: a step between two points, or a trend over several
@@ -99,21 +94,39 @@ class LevelChange:
         the two levels have them; null if there are none.
     """
 
+    json_keys: ClassVar[JsonKeys] = (
+        "kind",
+        "index",
+        "change",
+        Key("before", "before.value"),
+        Key("after", "after.value"),
+        "worse",
+        "stands",
+        Key("last_good", "last_good.title"),
+        Key("first_bad", "first_bad.title"),
+        Key("range_start", "range_start.title"),
+        Key("earliest", "earliest.title"),
+        Key("latest", "latest.title"),
+        Key("undone", "undone.title"),
+        "facts",
+        Key("slow_steps", "slow.text"),
+    )
+
     kind: str = STEP
     index: int
     change: float
-    before: SeriesLevel = field(metadata=_VALUE)
-    after: SeriesLevel = field(metadata=_VALUE)
+    before: SeriesLevel
+    after: SeriesLevel
     worse: bool
     stands: bool
-    last_good: SeriesPoint = field(metadata=_TITLE)
-    first_bad: SeriesPoint = field(metadata=_TITLE)
-    range_start: SeriesPoint = field(metadata=_TITLE)
-    earliest: SeriesPoint = field(metadata=_TITLE)
-    latest: SeriesPoint = field(metadata=_TITLE)
-    undone: SeriesPoint | None = field(default=None, metadata={**_TITLE, "type": str | None})
+    last_good: SeriesPoint
+    first_bad: SeriesPoint
+    range_start: SeriesPoint
+    earliest: SeriesPoint
+    latest: SeriesPoint
+    undone: SeriesPoint | None = None
     facts: tuple[ChangedFact, ...]
-    slow: SlowSteps | None = field(default=None, metadata=_SLOW)
+    slow: SlowSteps | None = None
 
     @property
     def is_trend(self) -> bool:
@@ -150,8 +163,18 @@ class Trend:
       noise: recognized kinds of noise that are easily mistaken for level changes.
     """
 
-    series: TimeSeries = field(metadata=INLINE)
-    enough: bool = field(metadata=key_metadata("enough_points"))
+    json_keys: ClassVar[JsonKeys] = (
+        *keys_within("series", TimeSeries),
+        Key("enough_points", "enough"),
+        "levels",
+        "fitted",
+        "steps",
+        "outliers",
+        "noise",
+    )
+
+    series: TimeSeries
+    enough: bool
     levels: tuple[SeriesLevel, ...]
     fitted: tuple[float, ...]
     steps: tuple[LevelChange, ...]
@@ -336,14 +359,24 @@ class SharedStep:
       steps: pairs of a time series and its level change.
     """
 
-    first_bad: SeriesPoint = field(metadata=_TITLE)
+    json_keys: ClassVar[JsonKeys] = (
+        Key("first_bad", "first_bad.title"),
+        "series",
+        Key("steps", "places"),
+        "worse",
+        "stands",
+        "smallest",
+        "largest",
+    )
+
+    first_bad: SeriesPoint
     series: tuple[int, ...]
-    places: tuple[int, ...] = field(metadata=key_metadata("steps"))
+    places: tuple[int, ...]
     worse: bool
     stands: bool
     smallest: float
     largest: float
-    steps: tuple[tuple[Trend, LevelChange], ...] = field(metadata=HIDDEN)
+    steps: tuple[tuple[Trend, LevelChange], ...]
 
 
 def group_level_changes_by_commit(trends: Sequence[Trend]) -> list[SharedStep]:
@@ -398,7 +431,14 @@ class SharedOutlier:
       smallest, largest: the most negative and the most positive of the changes.
     """
 
-    point: SeriesPoint = field(metadata=_TITLE)
+    json_keys: ClassVar[JsonKeys] = (
+        Key("point", "point.title"),
+        "series",
+        "smallest",
+        "largest",
+    )
+
+    point: SeriesPoint
     series: tuple[int, ...]
     smallest: float
     largest: float

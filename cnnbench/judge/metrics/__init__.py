@@ -21,7 +21,7 @@ from cnnbench.base.stats import median
 from cnnbench.base.text import counted_names, format_bytes, integer, number
 from cnnbench.machine.facts import comparable_fact
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.codec import HIDDEN, OPTIONAL
+from cnnbench.records.codec import HIDDEN, document_keys
 from cnnbench.records.metric import (
     ALL,
     FASTER,
@@ -487,10 +487,6 @@ def questions_of(fail_on: Collection[str] | None) -> tuple[str, ...]:
     return tuple(word for word in (fail_on or ()) if word in _QUESTIONS) or _QUESTIONS[:1]
 
 
-_OF_RULES: Mapping[str, Any] = {**HIDDEN, **OPTIONAL}
-"""Metadata of fields that JSON documents do not contain."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """The constants of the statistical tests, such as thresholds and significance levels, and the
@@ -548,14 +544,14 @@ class Policy:
     memory_bytes: int = field(default=int(METRICS["memory"].least), init=False)
     startup_threshold: float = field(default=STARTUP.threshold or 0.0, init=False)
     accuracy_threshold: float = field(default=METRICS["accuracy"].threshold or 0.0, init=False)
-    own_threshold: float | None = field(default=None, metadata=_OF_RULES)
-    share: float | None = field(default=None, metadata=_OF_RULES)
-    split: float = field(default=1.0, metadata=_OF_RULES)
-    asked: bool = field(default=True, metadata=_OF_RULES)
-    questions: tuple[str, ...] = field(default=_QUESTIONS[:1], metadata=_OF_RULES)
-    fail_on: tuple[str, ...] | None = field(default=None, metadata=_OF_RULES)
-    gates: bool = field(default=False, metadata=_OF_RULES)
-    by_interval: bool = field(default=False, metadata=_OF_RULES)
+    own_threshold: float | None = field(default=None, metadata=HIDDEN)
+    share: float | None = field(default=None, metadata=HIDDEN)
+    split: float = field(default=1.0, metadata=HIDDEN)
+    asked: bool = field(default=True, metadata=HIDDEN)
+    questions: tuple[str, ...] = field(default=_QUESTIONS[:1], metadata=HIDDEN)
+    fail_on: tuple[str, ...] | None = field(default=None, metadata=HIDDEN)
+    gates: bool = field(default=False, metadata=HIDDEN)
+    by_interval: bool = field(default=False, metadata=HIDDEN)
 
     def __post_init__(self) -> None:
         for name, level in (("alpha", self.alpha), ("further_alpha", self.further_alpha)):
@@ -570,12 +566,7 @@ class Policy:
     @property
     def constants(self) -> dict[str, float]:
         """The constants that are equal for all configurations and metrics, by name."""
-        kept = (
-            constant.name
-            for constant in dataclasses.fields(self)
-            if "hidden" not in constant.metadata
-        )
-        return {name: getattr(self, name) for name in kept}
+        return {key.name: key.get(self) for key in document_keys(Policy)}
 
     def threshold_of(self, metric: Metric) -> float:
         """The smallest relevant change of a metric: a share of the base, or a difference in the

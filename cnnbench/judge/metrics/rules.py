@@ -18,7 +18,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, datetime, timezone
 from fnmatch import fnmatchcase
@@ -31,7 +31,7 @@ from cnnbench.base.text import count_text, first_few, to_plain_line, unknown_key
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.metrics import DEFAULT_METRICS, Policy
 from cnnbench.machine.repository import GitError, abbreviate_hash, find_commit_hash, git
-from cnnbench.records.codec import ABSENT, OPTIONAL, decode, key_metadata
+from cnnbench.records.codec import ABSENT, NOT_EMPTY, OPTIONAL, decode
 from cnnbench.records.metric import METRICS, Metric, load_metrics
 
 FILE, PROJECT = "cnnbench.toml", "pyproject.toml"
@@ -54,7 +54,6 @@ _MOST_FOLDERS = 64
 
 _COMMITS_NAMED = 5
 _FILE_PREFIXES = ("/", "./", "../")
-_LIST: Mapping[str, Any] = {**key_metadata(if_any=True), **ABSENT}
 _ALL = ("*",)
 
 _T = TypeVar("_T")
@@ -94,8 +93,8 @@ class ConfigurationRule:
     configurations: tuple[str, ...] = field(default=_ALL, metadata=OPTIONAL)
     threshold: float | None = field(default=None, metadata=ABSENT)
     fail_on: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
-    judge: tuple[str, ...] = field(default=(), metadata=_LIST)
-    metrics: tuple[MetricRule, ...] = field(default=(), metadata=_LIST)
+    judge: tuple[str, ...] = field(default=(), metadata=NOT_EMPTY)
+    metrics: tuple[MetricRule, ...] = field(default=(), metadata=NOT_EMPTY)
 
     def alpha_shares(self) -> dict[str, float]:
         """Maps each metric in `judge` to its share of the significance level. The shares add up to
@@ -153,13 +152,13 @@ class Acceptance:
       results: words of --fail_on whose results are accepted. If it is absent, all are.
     """
 
-    commit: str = field(default="", metadata={**key_metadata(if_any=True), **OPTIONAL})
+    commit: str = field(default="", metadata=NOT_EMPTY)
     reason: str
-    until: str = field(default="", metadata={**key_metadata(if_any=True), **OPTIONAL})
-    by_message: bool = field(default=False, metadata={**key_metadata(if_any=True), **OPTIONAL})
+    until: str = field(default="", metadata=NOT_EMPTY)
+    by_message: bool = field(default=False, metadata=NOT_EMPTY)
     configurations: tuple[str, ...] = field(default=_ALL, metadata=OPTIONAL)
-    metrics: tuple[str, ...] = field(default=(), metadata=_LIST)
-    results: tuple[str, ...] = field(default=(), metadata=_LIST)
+    metrics: tuple[str, ...] = field(default=(), metadata=NOT_EMPTY)
+    results: tuple[str, ...] = field(default=(), metadata=NOT_EMPTY)
 
     @property
     def has_ended(self) -> bool:
@@ -245,12 +244,10 @@ class Rules:
 
     source: str = field(default="", metadata=OPTIONAL)
     digest: str = field(default="", metadata=OPTIONAL)
-    rules: tuple[ConfigurationRule, ...] = field(default=(), metadata=_LIST)
-    accept: tuple[Acceptance, ...] = field(default=(), metadata=_LIST)
-    accept_by_message: bool = field(
-        default=False, metadata={**key_metadata(if_any=True), **OPTIONAL}
-    )
-    ignore: tuple[str, ...] = field(default=(), metadata=_LIST)
+    rules: tuple[ConfigurationRule, ...] = field(default=(), metadata=NOT_EMPTY)
+    accept: tuple[Acceptance, ...] = field(default=(), metadata=NOT_EMPTY)
+    accept_by_message: bool = field(default=False, metadata=NOT_EMPTY)
+    ignore: tuple[str, ...] = field(default=(), metadata=NOT_EMPTY)
 
     def rule_for(self, configuration: str) -> tuple[int, ConfigurationRule]:
         """Returns the number (from 1) and the rule for a configuration. If no rule matches, the
