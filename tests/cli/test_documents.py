@@ -9,12 +9,13 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from cnnbench.cli import documents
-from cnnbench.records.codec import Document
+from cnnbench.records.codec import ABSENT, Document, JsonKeys, Key
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "schemas"
@@ -106,6 +107,64 @@ def test_an_unknown_key_is_allowed_only_where_facts_are(is_valid):
 def test_other_values_are_not_valid(is_valid, key, value):
     assert is_valid()
     assert not is_valid(**{key: value})
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part.
+
+    Attributes:
+      size: how long it is.
+    """
+
+    size: float
+
+    @property
+    def text(self) -> str:
+        """The size in words, or None."""
+        return str(self.size)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole.
+
+    Attributes:
+      name: what it is called.
+    """
+
+    json_keys: ClassVar[JsonKeys] = (
+        ...,
+        Key("size", "part.size"),
+        Key("words", "other.text", ABSENT),
+        "half",
+    )
+
+    name: str
+    part: Part
+    other: Part | None = None
+
+    @property
+    def half(self) -> int:
+        """Half of it.
+
+        More about it.
+        """
+        return 1
+
+
+def test_types_and_descriptions_follow_the_path_to_a_value():
+    schema = documents.schema_of_dataclass(Whole, "title")
+    number, text = {"$ref": "#/$defs/number"}, {"type": "string"}
+    assert schema["properties"] == {
+        "name": {"description": "what it is called.", **text},
+        "part": {"$ref": "#/$defs/Part"},
+        "other": {"anyOf": [{"$ref": "#/$defs/Part"}, {"type": "null"}]},
+        "size": {"description": "how long it is.", **number},
+        "words": {"description": "The size in words, or null.", "anyOf": [text, {"type": "null"}]},
+        "half": {"description": "Half of it.", "type": "integer"},
+    }
+    assert schema["required"] == ["name", "part", "other", "size", "half"]
 
 
 def test_a_type_that_is_never_written_is_named():
