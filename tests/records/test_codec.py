@@ -1,6 +1,6 @@
 """Documents made of other objects."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -8,6 +8,7 @@ import pytest
 
 from cnnbench.records.codec import (
     ABSENT,
+    HIDDEN,
     NOT_EMPTY,
     JsonKeys,
     Key,
@@ -39,6 +40,7 @@ class Whole:
     size: int
     part: Part
     other: Part | None = None
+    secret: str = field(default="", metadata=HIDDEN)
 
     @property
     def double(self) -> int:
