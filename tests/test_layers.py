@@ -108,6 +108,7 @@ def _read(modules):
     return imports, classes
 
 
+@cache
 def _graph():
     """What every module imports of ours."""
     imports, _ = _contents()

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy  # which loads scipy.stats when it is used
 
 from cnnbench.base.charts import Axis, ChartSeries, LineChart
 from cnnbench.base.text import percent
@@ -62,13 +62,13 @@ def _means(values: Series) -> Series:
 
 
 def _asv(a: Series, b: Series, factor: float = 1.1) -> bool:
-    different = stats.mannwhitneyu(a.ravel(), b.ravel()).pvalue < 0.002
+    different = scipy.stats.mannwhitneyu(a.ravel(), b.ravel()).pvalue < 0.002
     return bool(different and np.median(b) > factor * np.median(a))
 
 
 def _benchstat(a: Series, b: Series) -> bool:
     first, second = _means(a), _means(b)
-    differs = stats.mannwhitneyu(first, second).pvalue < 0.05
+    differs = scipy.stats.mannwhitneyu(first, second).pvalue < 0.05
     return bool(differs and np.median(second) > np.median(first))
 
 
@@ -80,7 +80,7 @@ def _hyperfine(a: Series, b: Series) -> bool:
 
 
 def _pyperf(a: Series, b: Series) -> bool:
-    return bool(stats.ttest_ind(a.ravel(), b.ravel()).pvalue < 0.05 and b.mean() > a.mean())
+    return bool(scipy.stats.ttest_ind(a.ravel(), b.ravel()).pvalue < 0.05 and b.mean() > a.mean())
 
 
 def _criterion(a: Series, b: Series) -> bool:

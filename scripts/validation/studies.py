@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
+import scipy  # which loads scipy.stats when it is used
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from cnnbench.base.document.markdown import markdown_table
 from cnnbench.base.text import percent
@@ -117,7 +117,7 @@ def all_kept(
 
 def surely_above(count: int, draws: int, share: float) -> bool:
     """Whether `count` of `draws` is significantly above a share (exact binomial test)."""
-    return count > share * draws and bool(binom.sf(count - 1, draws, share) < _SURE)
+    return count > share * draws and bool(scipy.stats.binom.sf(count - 1, draws, share) < _SURE)
 
 
 def surely_below(count: int, draws: int, share: float) -> bool:

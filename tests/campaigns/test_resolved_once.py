@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from covering import slow_if
 
 from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.side import print_answer
@@ -92,7 +93,10 @@ def test_a_job(counts: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
     assert counts(main, words) == [2, 2, 2, 1, 2]
 
 
-@pytest.mark.parametrize(("command", "lines"), [("tune --list", 2), ("strategies", 1)])
+@pytest.mark.parametrize(
+    ("command", "lines"),
+    slow_if([("tune --list", 2)], [("tune --list", 2), ("strategies", 1)]),
+)
 def test_a_candidate_and_a_mode(
     counts: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch, command: str, lines: int
 ) -> None:

@@ -75,7 +75,7 @@ _ARGUMENT = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=40)  # it is about what is said, not how fast
+@settings(deadline=None, max_examples=15)  # it is about what is said, not how fast
 @given(st.lists(_ARGUMENT, max_size=4))
 def test_whatever_is_typed_is_used_or_refused(argv):
     with contextlib.suppress(UsageError):

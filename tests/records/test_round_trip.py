@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from covering import slow_if
 from short_runs import TINY
 
 from cnnbench.judge.compare.configuration import IMPORTED, Configuration
@@ -132,13 +133,21 @@ def check_speeds(found, whole):
 
 @pytest.mark.parametrize(
     "flags",
-    [
-        {},
-        {"precision": "bf16", "gradient_accumulation_steps": 4, "display_every": 1},
-        {"model": "resnet20", "recompute": "blocks"},
-        {"num_gpus": 2, "variable_update": "replicated", "forward_only": True, "precision": "bf16"},
-        {"eval": True, "num_eval_batches": 2, "precision": "bf16"},
-    ],
+    slow_if(
+        lambda flags: "model" in flags,
+        [
+            {},
+            {"precision": "bf16", "gradient_accumulation_steps": 4, "display_every": 1},
+            {"model": "resnet20", "recompute": "blocks"},
+            {
+                "num_gpus": 2,
+                "variable_update": "replicated",
+                "forward_only": True,
+                "precision": "bf16",
+            },
+            {"eval": True, "num_eval_batches": 2, "precision": "bf16"},
+        ],
+    ),
 )
 def test_runs_of_each_kind_survive_their_import(media, flags):
     check(*media(**flags))

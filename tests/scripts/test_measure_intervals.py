@@ -42,6 +42,7 @@ def measured(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, lis
     return measured
 
 
+@pytest.mark.slow
 def test_independent_processes_reach_the_share(
     pool: Callable[..., str], measured: Callable[..., tuple[int, list[float]]]
 ) -> None:

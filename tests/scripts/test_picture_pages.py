@@ -13,6 +13,7 @@ from PIL import Image
 from cnnbench.errors import UsageError
 
 
+@pytest.mark.slow
 def test_a_picture_has_the_upper_end_of_a_part(tmp_path: Path) -> None:
     path = chromium.program()
     if path is None and not os.environ.get("CI"):

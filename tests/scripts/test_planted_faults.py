@@ -18,6 +18,7 @@ def test_tests_that_cannot_start_are_no_result(tmp_path, monkeypatch):
         planted_faults.failed_tests(tmp_path, ["tests"])
 
 
+@pytest.mark.slow
 def test_the_names_of_failed_tests_are_returned_slow_ones_only_if_asked_for(tmp_path):
     slow = "import pytest\n@pytest.mark.slow\ndef test_slow(): assert 0\n"
     (tmp_path / "test_two.py").write_text(f"def test_a(): pass\ndef test_b(): assert 0\n{slow}")

@@ -157,7 +157,7 @@ def data_folders(tmp_path_factory):
     return {"CNNBENCH_CIFAR10": str(cifar), "CNNBENCH_IMAGENET": str(imagenet)}
 
 
-@pytest.mark.parametrize("name", slow_if(lambda name: name not in ("smoke", "throughput"), SUITES))
+@pytest.mark.parametrize("name", slow_if(lambda name: name != "smoke", SUITES))
 def test_every_shipped_suite_plans(name, call, data_folders, monkeypatch):
     for variable, folder in data_folders.items():
         monkeypatch.setenv(variable, folder)
@@ -178,6 +178,7 @@ def test_a_file_comes_before_a_shipped_suite_of_its_name(call, tmp_path, monkeyp
     assert call("sweep", "smoke", "--list").out.splitlines()[1:] == ["mine                   1"]
 
 
+@pytest.mark.slow
 def test_repeats_follow_from_what_is_judged_together(repeats):
     sizes = ", ".join(map(str, range(101, 170)))
     text = f"entries: [{{name: a, matrix: {{batch_size: [{sizes}]}}}}, {{name: b, repeats: 2}}]"

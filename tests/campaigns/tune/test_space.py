@@ -256,6 +256,7 @@ def test_names_of_dropped_candidates_are_grouped_by_reason() -> None:
     assert group_names_by_reason(dropped) == {"x": ("a", "c"), "y": ("b",)}
 
 
+@pytest.mark.slow
 def test_what_applies_to_gpus(listed: Listed) -> None:
     found, dropped = listed("--model=resnet50", "--num_gpus=8", on_gpu=True, cpus=16)
     assert "data_format=NHWC" in found["computing"]
@@ -285,6 +286,7 @@ def test_the_environment_varies_on_cpus(listed: Listed, monkeypatch: pytest.Monk
     assert "environment" not in listed(*ONE_EACH)[0]
 
 
+@pytest.mark.slow
 def test_what_changes_the_result_varies_only_where_that_is_allowed(listed: Listed) -> None:
     allow = "precision,batch_size,consistency,gradient_reduction"
     found, reasons = listed(*OWN_BATCH, allow=allow)
@@ -304,6 +306,7 @@ def test_what_changes_the_result_varies_only_where_that_is_allowed(listed: Liste
 ALLOW = "changes what is trained; allow it with --allow="
 
 
+@pytest.mark.slow
 def test_a_mode_that_changes_the_result_leaves_the_others(
     listed: Listed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +396,7 @@ def test_a_file_that_cannot_be_searched(listed: Listed, entry: str, message: str
     assert message in str(refused.value)
 
 
+@pytest.mark.slow
 def test_all_candidates_are_of_flags_that_exist_and_may_vary(listed: Listed) -> None:
     found, dropped = listed(*OWN_BATCH, allow="precision,batch_size,consistency")
     assert varied(found, dropped) - environment.VARIABLES <= TUNABLE
@@ -432,6 +436,7 @@ def test_an_algorithm_that_is_registered_is_tried(
     assert dropped[EVEN].endswith("'even': takes an even number of devices")
 
 
+@pytest.mark.slow
 def test_an_algorithm_says_where_it_is_tried(listed: Listed, even: Callable[..., None]) -> None:
     even(tuned_on=("gpu",))
     found, dropped = listed(*REPLICATED)

@@ -118,6 +118,7 @@ def test_a_saved_model_holds_one_copy_of_the_variables_and_nothing_else(tmp_path
     assert not kinds & {"PyFunc", "EagerPyFunc", "AssignVariableOp", "IteratorGetNext"}
 
 
+@pytest.mark.slow
 def test_an_export_takes_the_place_of_an_older_one(exported, tmp_path):
     def logits():
         function = tf.saved_model.load(str(exported)).signatures["serving_default"]
@@ -157,6 +158,7 @@ def test_files_of_a_user_beside_an_export_are_not_removed(exported, capsys):
     assert (exported / "work" / "thesis").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_several_inputs_and_outputs_keep_their_names(tmp_path):
     assert command(**WEATHER, num_batches=1, export_dir=tmp_path / "export") == 0
     function = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]

@@ -57,6 +57,7 @@ def failing(folder, body):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_process_that_dies_fails_the_run(tmp_path, capsys, quick_start):
     record = tmp_path / "record.json"
@@ -122,6 +123,7 @@ def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
     assert "30" not in line
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
     begun = tmp_path / "begun"

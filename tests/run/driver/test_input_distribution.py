@@ -104,6 +104,7 @@ def test_an_input_per_replica_leaves_later_ones_as_they_are(files, wanted):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_closed_or_begun_anew_it_starts_over(files):
     built = build(files, **MIRRORED, input_distribution="strategy")
     first = built.inputs.next()[0].labels.numpy()

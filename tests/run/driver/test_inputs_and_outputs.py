@@ -178,7 +178,7 @@ MORNING = """
 """
 
 
-@pytest.mark.parametrize("synthetic", [True, False])
+@pytest.mark.parametrize("synthetic", slow_if([False], [True, False]))
 def test_a_model_makes_its_elements_of_an_example(own, folder, synthetic):
     flags = {} if synthetic else {"data_dir": str(folder)}
     made = BenchmarkCNN(own(MORNING, batch_size=4, **flags)).build()
@@ -197,6 +197,7 @@ def test_a_model_makes_its_elements_of_an_example(own, folder, synthetic):
     np.testing.assert_allclose(added, np.broadcast_to(added[:, :1, :1], added.shape), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_that_the_loss_cannot_take_does_not_count(own, folder):
     params = own(
         "def loss(self, outputs, labels):\n"

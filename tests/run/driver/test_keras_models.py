@@ -188,6 +188,7 @@ def test_names_do_not_depend_on_what_the_process_has_built(module):
     assert names == [v.name for v in declare(get_model("every_kind", "cifar10"), 11).variables]
 
 
+@pytest.mark.slow
 def test_independent_towers_draw_their_own_values():
     built = build("every_kind", **FLAGS, num_gpus=2, variable_update="independent")
     for name in ("shared/kernel", "seed_generator/seed_generator_state"):

@@ -63,6 +63,7 @@ def values_in(folder, part, end=""):
     return {n: reader.get_tensor(n) for n in sorted(names) if n.startswith(part) and end in n}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_averages_of_one_run(tmp_path):
     once, twice = tmp_path / "once", tmp_path / "twice"
     trained(once, 4, ema_decay=DECAY)

@@ -148,6 +148,7 @@ def test_a_deep_network_with_batch_norm(tmp_path, call):
     assert np.ptp(expected, axis=0).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_after_its_steps(tmp_path, call):
     stored = write(tmp_path, {f"v0/cg/{name}": shape for name, shape in LENET.items()}, "NHWC")
     flags = [*CPU, "--model=lenet", f"--train_dir={tmp_path}"]

@@ -47,7 +47,7 @@ def flags(**more):
 @pytest.mark.parametrize(
     ("mode", "towers"),
     slow_if(
-        lambda case: case.id not in ("replicated", "relaxed"),
+        lambda case: case.id != "replicated",
         [pytest.param(*mode.values, 2, id=mode.id) for mode in KINDS]
         + [pytest.param(*KINDS[1].values, 1, id="alone"), pytest.param(RELAXED, 2, id="relaxed")],
     ),

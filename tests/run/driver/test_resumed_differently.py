@@ -58,6 +58,7 @@ def test_what_is_not_saved_is_told(tmp_path, flags, notice):
     assert np.allclose(first + rest, whole, rtol=1e-5) == (not notice)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "plain"),
     [

@@ -55,6 +55,7 @@ def test_every_device_has_its_part(run, tmp_path, name):
         assert f"{path}: {len(graph.node)} operations on {device}" in err
 
 
+@pytest.mark.slow
 def test_functions_that_ran_since_an_earlier_collection_do_not_count():
     def call(length):
         @tf.function(autograph=False)

@@ -134,6 +134,7 @@ def test_every_form_of_a_gradient_is_of_its_layer_and_direction(
     assert flops_by_part(products, works.image_flops) == dict(zip(parts, (5, 6), strict=True))
 
 
+@pytest.mark.slow
 def test_a_run_writes_table_and_plot(run, resnet8, tmp_path):
     files = [tmp_path / name for name in ("layers.txt", "layers.csv", "layers.svg")]
     flags = ["--model=resnet8", "--num_gpus=2", "--variable_update=replicated"]

@@ -74,6 +74,7 @@ def test_histograms_of_variables_and_images(run, tmp_path):
     assert all((picture.min(), picture.max()) == (0, 255) for picture in decoded)
 
 
+@pytest.mark.slow
 def test_the_steps_are_those_of_a_run_without(run, tmp_path):
 
     flags = ["--num_batches=4", "--model=lenet", "--data_name=imagenet", "--num_warmup_batches=1"]

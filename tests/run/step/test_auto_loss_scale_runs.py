@@ -85,6 +85,7 @@ def test_scale_and_counter_go_on_after_a_resume(tmp_path):
         first = rest
 
 
+@pytest.mark.slow
 def test_checkpoints_with_and_without_a_scale_are_taken(tmp_path):
     run(num_batches=2, train_dir=str(tmp_path), fp16_enable_auto_loss_scale=False)
     record, err = run(num_batches=4, train_dir=str(tmp_path), fp16_loss_scale=32.0)

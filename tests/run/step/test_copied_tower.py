@@ -150,6 +150,7 @@ def another_version(*args, **options):
     raise TypeError("import_graph_def() got an unexpected keyword argument 'name'\nand more")
 
 
+@pytest.mark.slow
 def test_towers_are_traced_where_tensorflow_takes_no_copy_and_one_notice_says_so(
     monkeypatch, quick_start
 ):

@@ -98,6 +98,7 @@ def test_layers_of_keras_are_named_only_if_keras_computes_them(tmp_path, monkeyp
     assert step.doubt.endswith("use --precision=fp32")
 
 
+@pytest.mark.slow
 def test_auto_trains_tiny_images_in_bfloat16_as_in_float32(tmp_path, monkeypatch):
     found = [
         benchmark(tmp_path, monkeypatch, precision=precision, num_batches=8).run().losses

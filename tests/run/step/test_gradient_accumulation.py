@@ -46,6 +46,7 @@ def test_every_pass_has_images_of_its_own_and_is_traced_once(cpu_devices):
     assert built.step._earlier.traces == 1
 
 
+@pytest.mark.slow
 def test_moving_averages_follow_one_pass_after_the_other():
     together, apart = build(num_gpus=1), build(passes=1, num_gpus=1)
     images = together.inputs._towers[0][0].numpy()

@@ -75,6 +75,7 @@ def test_every_mode_trains_as_with_stored_values(mode):
     assert_equal_training(**flags, **({"cross_device_ops": devices} if devices else {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "tolerance"),
     slow_if(
@@ -97,6 +98,7 @@ def test_other_ways_of_a_step_train_as_with_stored_values(flags, tolerance):
     assert_equal_training(tolerance, num_gpus=2, **{"variable_update": "replicated", **flags})
 
 
+@pytest.mark.slow
 def test_towers_are_copied(monkeypatch):
     """The second tower is a copy of the graph of the first, as it is without recomputation."""
     traced = []

@@ -66,7 +66,7 @@ def changed(before, after):
 # Every mode and every optimizer, though not with one another; AGGREGATIONS has algorithms, and
 # replicated variables.
 STEPS = slow_if(
-    lambda case: case.id in ("replicated", "shadows"),
+    lambda case: case.id != "ps",
     [
         pytest.param({**mode.values[0], "optimizer": optimizer, "num_gpus": 2}, id=mode.id)
         for mode, optimizer in zip(KINDS, itertools.cycle(["momentum", "rmsprop", "adam"]))

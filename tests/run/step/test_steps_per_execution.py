@@ -66,6 +66,7 @@ def test_steps_of_an_execution_train_as_single_steps(mode):
     assert_equal_training(**needs, **flags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     slow_if(
@@ -84,6 +85,7 @@ def test_every_kind_of_step_can_be_repeated(flags):
     assert_equal_training(**given | flags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     slow_if(

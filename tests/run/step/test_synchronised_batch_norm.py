@@ -133,6 +133,7 @@ def test_moments_of_their_own_batches_would_train_otherwise(one_tower):
     assert abs(alone[0] - losses[0]) > 1e-3 * losses[0]  # five times what is allowed above
 
 
+@pytest.mark.slow
 def test_half_precision_moments_are_float32_and_summaries_have_gradients_of_all_batches():
     built, losses = train(
         num_gpus=2,

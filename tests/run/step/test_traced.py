@@ -11,6 +11,7 @@ from cnnbench import BenchmarkCNN, RunRecord
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 
+@pytest.mark.slow
 def test_batches_of_another_size_end_a_run(tmp_path, monkeypatch, call):
     write_weather(tmp_path, 7, 7)
     build = BenchmarkCNN.build

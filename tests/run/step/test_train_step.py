@@ -96,6 +96,7 @@ def test_every_operation_of_a_tower_is_on_its_device(mode, devices, precision, c
         assert {o.device for o in compute} == {cpu_devices[tower]}
 
 
+@pytest.mark.slow
 def test_moving_averages_follow_the_policy():
     def averages(**more):
         """What a step makes of the same weights and batches, by copy."""
