@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -214,7 +214,7 @@ def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequenc
 
 def _environment_blocks(
     sections: Mapping[str, Mapping[str, Any]], advice: Sequence[str]
-) -> Iterator[Section | list[Content]]:
+) -> Iterator[Section | Iterable[Content]]:
     """The recorded properties by section, and advice below them."""
     for title, facts in sections.items():
         rows = ({"name": name, "value": _fact_text(name, facts[name])} for name in sorted(facts))
