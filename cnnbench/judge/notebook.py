@@ -10,7 +10,8 @@ from cnnbench.base.document.html import report_to_fragment
 from cnnbench.base.document.markdown import report_to_markdown
 from cnnbench.base.notebook import Displayed
 from cnnbench.judge.compare.result import Comparison
-from cnnbench.judge.history.page import HistoryDocument, build_page, csv_rows
+from cnnbench.judge.history.blocks import build_page
+from cnnbench.judge.history.page import HistoryDocument, csv_rows
 from cnnbench.judge.report import ReportSubject, build, gather
 from cnnbench.judge.report.exports import data_frame, frame
 from cnnbench.records.result_files import Loaded

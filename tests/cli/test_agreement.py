@@ -55,7 +55,9 @@ from cnnbench.judge.compare import Comparison, Criteria, compare_records
 from cnnbench.judge.compare.comparability import differing_values_text
 from cnnbench.judge.explain import explain, explanation
 from cnnbench.judge.history import HistoryEntry, all_series
+from cnnbench.judge.history import blocks as history_blocks
 from cnnbench.judge.history import page as history_page
+from cnnbench.judge.history import remarks as history_texts
 from cnnbench.judge.history.steps import trend
 from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.judge.report.comparison import mentioned_differences
@@ -485,13 +487,13 @@ def history_of(seed: int, folder: Path, make: Any) -> Experiment:
     with tracked():
         entries = [entry for one in records for entry in HistoryEntry.all_of(one)]
         found = [trend(one, THROUGHPUT) for one in all_series(entries, THROUGHPUT)]
-        remarks = history_page.history_remarks(found, THROUGHPUT, None)
+        remarks = history_texts.history_remarks(found, THROUGHPUT, None)
         document = history_page.HistoryDocument(THROUGHPUT, found, remarks)
         outputs: dict[str, Callable[[Any], str]] = {
-            "table": history_page.terminal_text,
+            "table": history_blocks.terminal_text,
             "csv": history_page.csv_text,
-            "page": lambda one: page_text(history_page.render("x.html", one).decode()),
-            "markdown": lambda one: unescape(history_page.render("x.md", one).decode()),
+            "page": lambda one: page_text(history_blocks.render("x.html", one).decode()),
+            "markdown": lambda one: unescape(history_blocks.render("x.md", one).decode()),
         }
         starts = [point.started for one in found for point in one.series.points]
         forms = ("%Y-%m-%d %H:%M", "%m-%d %H:%M", "%Y-%m-%d")

@@ -14,7 +14,7 @@ from step_profiles import CONV, Profiles, changed
 from studies import ROWS, roofline, step_profile, strategies, tuning
 
 from cnnbench.judge.explain import explain
-from cnnbench.judge.history import METRICS, page, trend
+from cnnbench.judge.history import METRICS, blocks, trend
 from cnnbench.judge.history.page import HistoryDocument
 from cnnbench.judge.report import build, gather, render
 from cnnbench.records.result_files import Loaded
@@ -44,7 +44,7 @@ def history(commits, series_of):
     """A page with a step for the worse and an outlier."""
     found = commits.history([100.0] * 8 + [90.0] * 6 + [70.0] + [90.0] * 6)
     speed = METRICS["throughput"]
-    return page.build_page(HistoryDocument(speed, [trend(one, speed) for one in series_of(found)]))
+    return blocks.build_page(HistoryDocument(speed, [trend(one, speed) for one in series_of(found)]))
 
 
 def explanation(lenet):

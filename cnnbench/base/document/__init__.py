@@ -11,6 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from cnnbench.base import text as numbers
@@ -18,6 +19,13 @@ from cnnbench.base.charts import Chart
 from cnnbench.base.notebook import Displayed, short_repr
 
 T = TypeVar("T")
+
+
+class Detail(Enum):
+    """How much of a result is written: only the answer, or everything."""
+
+    SUMMARY = "summary"
+    FULL = "full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +158,13 @@ there are.
 @dataclass(frozen=True)
 class ChartGroup:
     """Charts that are shown side by side and use the whole width. If `pairs` is true, each row
-    contains two charts.
+    contains two charts. The note says what the charts show, "" for nothing.
     """
 
     kind: ClassVar[str] = "charts"
     charts: tuple[Chart, ...]
     pairs: bool = False
+    note: str = ""
 
     @property
     def charts_per_row(self) -> int:

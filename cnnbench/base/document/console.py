@@ -48,7 +48,8 @@ def sections_to_lines(
     lines: list[str] = []
     for part in sections:
         section = part if isinstance(part, Section) else Section.from_contents("", "", part)
-        if not (section.title or section.blocks):
+        only_charts = all(isinstance(block, ChartGroup) for block in section.blocks)
+        if only_charts and (section.blocks or not section.title):
             continue
         lines += [""] if lines else []
         lines += [mark + to_plain_line(section.title)] if section.title else []

@@ -41,11 +41,13 @@ from cnnbench.judge.history import (
     TimeSeries,
     Trend,
     all_series,
+    blocks,
     contents,
     page,
+    remarks,
     trend,
 )
-from cnnbench.judge.history.page import DOCUMENTS, HistoryDocument
+from cnnbench.judge.history.page import HistoryDocument
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.machine.repository import (
@@ -189,12 +191,12 @@ def main(argv: Sequence[str]) -> int:
     warn_of_skipped_files(file for file in folder_contents.skipped if file.defect or file.differs)
     warn_of_unknown_commits(entry.subject for entry in folder_contents.entries)
     trends = _find_trends(options, folder_contents, metric, since, commits, rules)
-    remarks = page.history_remarks(trends, metric, commits)
+    said = remarks.history_remarks(trends, metric, commits)
     for other in () if any(found.steps for found in trends) else others:
         hidden = _trends_of((one.series.of_metric(other) for one in trends), options, other, rules)
-        remarks += page.other_metric_remarks(hidden, other)
-    remarks += page.accepted_commit_remarks(trends, rules)
-    document = HistoryDocument(metric, trends, remarks, folder_contents.skipped, fails_on, rules)
+        said += remarks.other_metric_remarks(hidden, other)
+    said += remarks.accepted_commit_remarks(trends, rules)
+    document = HistoryDocument(metric, trends, said, folder_contents.skipped, fails_on, rules)
     _write_history(options, document)
     shallow = (
         ""
@@ -202,7 +204,7 @@ def main(argv: Sequence[str]) -> int:
         else _warn_of_missing_commits(str(options.git), trends, commits.places)
     )
     if document.failed_on:
-        print_notice(f"--fail_on={','.join(fails_on)}: {page.history_answers(document)[0].text}")
+        print_notice(f"--fail_on={','.join(fails_on)}: {blocks.history_answers(document)[0].text}")
         return ExitCode.REGRESSION
     unsure = defects or (shallow and fails_on)
     return ExitCode.INCONCLUSIVE if unsure else ExitCode.OK
@@ -265,11 +267,12 @@ def check_commit_url(url: str) -> None:
 def _check_outputs(options: HistoryFlags, folder: str) -> None:
     url = options.commit_url
     check_commit_url(url)
-    if url and Path(options.plot or "").suffix.lower() not in DOCUMENTS:
-        raise FlagError("commit_url", url, f"needs --plot=FILE with {' or '.join(DOCUMENTS)}")
+    if url and Path(options.plot or "").suffix.lower() not in blocks.DOCUMENTS:
+        pages = " or ".join(blocks.DOCUMENTS)
+        raise FlagError("commit_url", url, f"needs --plot=FILE with {pages}")
     outputs = [_OUTPUT.file(options.output, options.format)]
     if options.plot is not None:
-        outputs.append(OutputFile("plot", options.plot, suffixes=page.SUFFIXES))
+        outputs.append(OutputFile("plot", options.plot, suffixes=blocks.SUFFIXES))
     check_outputs(outputs, [folder])
 
 
@@ -322,7 +325,7 @@ def _raise_nothing_selected(
 
 def _write_history(options: HistoryFlags, document: HistoryDocument) -> None:
     if options.format == "table":
-        text = page.terminal_text(document, options.last)
+        text = blocks.terminal_text(document, options.last)
     elif options.format == "csv":
         text = page.csv_text(document)
     elif options.format == "json":
@@ -332,5 +335,5 @@ def _write_history(options: HistoryFlags, document: HistoryDocument) -> None:
     write_or_print_output(options.output, text)
     if options.plot is not None:
         url = options.commit_url or commit_address(options.git)
-        content = page.render(options.plot, document, url, ProgressLine())
+        content = blocks.render(options.plot, document, url, ProgressLine())
         write_bytes("plot", options.plot, content)

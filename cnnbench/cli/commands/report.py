@@ -46,12 +46,11 @@ from cnnbench.judge.history import (
     all_series,
     trend,
 )
-from cnnbench.judge.history.page import (
-    HistoryDocument,
+from cnnbench.judge.history.blocks import history_answers, history_section
+from cnnbench.judge.history.page import HistoryDocument
+from cnnbench.judge.history.remarks import (
     accepted_commit_remarks,
-    history_answers,
     history_remarks,
-    history_section,
     other_metric_remarks,
 )
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT

@@ -6,7 +6,6 @@ nothing about comparisons.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,6 +15,7 @@ from typing import TypeAlias
 from cnnbench.base.document import (
     CommandLine,
     Content,
+    Detail,
     Items,
     Paragraph,
     Section,
@@ -37,13 +37,6 @@ from cnnbench.judge.metrics import SPEEDS, THROUGHPUT
 from cnnbench.records.metric import ALL, Metric
 
 Rows: TypeAlias = list[tuple[ComparedConfiguration, MetricResult]]
-
-
-class Detail(enum.Enum):
-    """How much of a comparison is written: only the answer, or everything."""
-
-    SUMMARY = "summary"
-    FULL = "full"
 
 
 # Marks are ASCII, so that no meaning depends on a colour or a font.

@@ -1,6 +1,8 @@
 """What the history prints, draws and exports; its wording is in golden/*.
 
-Tests cnnbench/judge/history/page.py and, by the changes that series share,
+Tests cnnbench/judge/history/page.py, cnnbench/judge/history/blocks.py,
+cnnbench/judge/history/charts.py, cnnbench/judge/history/remarks.py,
+cnnbench/judge/history/phrases.py and, by the changes that series share,
 cnnbench/judge/history/steps.py. UPDATE_GOLDEN=1 writes the files anew.
 """
 
@@ -22,15 +24,14 @@ from cnnbench.base.charts import HIGHER, LineChart
 from cnnbench.base.document import ChartGroup
 from cnnbench.base.levels import RecognizedNoise
 from cnnbench.judge.compare import SkippedFile
-from cnnbench.judge.history import METRICS, page, trend
+from cnnbench.judge.history import METRICS, blocks, trend
+from cnnbench.judge.history.blocks import terminal_text
 from cnnbench.judge.history.page import (
     HistoryDocument,
     csv_text,
     exported_metrics_of_history,
-    history_remarks,
-    other_metric_remarks,
-    terminal_text,
 )
+from cnnbench.judge.history.remarks import history_remarks, other_metric_remarks
 from cnnbench.judge.report import exports, render
 from cnnbench.records.exports import EXPORTS
 from cnnbench.records.run import Subject
@@ -135,7 +136,7 @@ def test_document_is_golden(trends):
 
 
 def test_markdown_of_the_page_is_golden(told):
-    markdown = render(page.build_page(HistoryDocument(SPEED, told)), "markdown")
+    markdown = render(blocks.build_page(HistoryDocument(SPEED, told)), "markdown")
     markdown, _, _ = markdown.partition("\n## Points")
     text = markdown.replace(__version__, "VERSION")
     assert text == golden(GOLDEN / "page.md", text)
@@ -167,14 +168,14 @@ def test_table_of_rows(trends):
 
 def test_series_that_are_too_short_are_named(by_commit, series_of):
     found = [trend(one, SPEED) for one in series_of([by_commit(100.0, f"c{i}") for i in range(3)])]
-    written = render(page.build_page(HistoryDocument(SPEED, found)), "markdown")
-    answer, *_ = page.build_page(HistoryDocument(SPEED, found)).answers
+    written = render(blocks.build_page(HistoryDocument(SPEED, found)), "markdown")
+    answer, *_ = blocks.build_page(HistoryDocument(SPEED, found)).answers
     assert answer.tone == "unsure"
     assert ": lenet, batch 8, 1 cpu." in written
 
 
 def test_every_chart_has_title_axes_direction_and_the_steps(trends):
-    report = page.build_page(HistoryDocument(SPEED, trends))
+    report = blocks.build_page(HistoryDocument(SPEED, trends))
     (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, ChartGroup)]
     assert len(charts.charts) == 2
     for chart in charts.charts:
@@ -193,7 +194,7 @@ def test_charts_have_commits_on_their_axis_and_dates_where_points_are_days(by_co
     found = [by_commit(100.0, commit) for commit in commits]
     for by, label in ((None, "commits"), ("day", "points")):
         (one,) = series_of(found) if by is None else series_of(found, by=by)
-        (chart,) = page.build_page(HistoryDocument(SPEED, [trend(one, SPEED)])).charts
+        (chart,) = blocks.build_page(HistoryDocument(SPEED, [trend(one, SPEED)])).charts
         assert chart.x.label.startswith(label)
         assert chart.labels == chart.x.tick_texts
         if by is None:
@@ -212,7 +213,7 @@ def test_outliers_are_marked_everywhere(by_commit, series_of):
     assert [row["point"] for row in rows if row["outlier"] == "true"] == ["c009"]
     (series,) = json.loads(HistoryDocument(SPEED, [found]).to_json())["series"]
     assert [one["index"] for one in series["outliers"]] == [9]
-    report = page.build_page(HistoryDocument(SPEED, [found]))
+    report = blocks.build_page(HistoryDocument(SPEED, [found]))
     assert [(one.name, one.tone) for one in report.answers] == [
         ("Steps", "good"),
         ("Outliers", "unsure"),
@@ -244,7 +245,7 @@ def test_commits_lead_to_their_address_and_other_names_nowhere(by_commit, series
     found = [by_commit(100.0, commit) for commit in commits[:7]] + [by_commit(80.0, "release 2")]
     trends = [trend(one, SPEED) for one in series_of(found)]
     address = "https://example.org/c/{commit}?a=1&b=2"
-    text = page.render("x.html", HistoryDocument(SPEED, trends), address).decode()
+    text = blocks.render("x.html", HistoryDocument(SPEED, trends), address).decode()
     links = re.findall(r'<a href="(https[^"]*)" rel="noopener noreferrer">', text)
     assert sorted(links) == [f"https://example.org/c/{one}?a=1&amp;b=2" for one in commits[:7]]
     # In the chart, for wide windows and for phones; the mark of another name has only a text.
@@ -257,10 +258,10 @@ def test_commits_lead_to_their_address_and_other_names_nowhere(by_commit, series
         assert mark.get("role") == (None if mark.get("href") else "img")
         assert mark.get("tabindex") == "0"
         assert mark.get("aria-label") == mark.find("title").text
-    assert page.render("x.html", HistoryDocument(SPEED, trends), address).decode() == text
-    written = page.render("x.md", HistoryDocument(SPEED, trends), address).decode()
+    assert blocks.render("x.html", HistoryDocument(SPEED, trends), address).decode() == text
+    written = blocks.render("x.md", HistoryDocument(SPEED, trends), address).decode()
     assert f"[333333333333](https://example.org/c/{'3' * 40}?a=1&b=2)" in written
-    assert "https:" not in page.render("x.html", HistoryDocument(SPEED, trends)).decode()
+    assert "https:" not in blocks.render("x.html", HistoryDocument(SPEED, trends)).decode()
 
 
 @pytest.mark.parametrize(
@@ -283,7 +284,7 @@ def test_without_an_address_commits_lead_to_the_repository_of_their_records(
     found = [
         by_commit(100.0, subject=Subject(repository=repository, revision=one)) for one in commits
     ]
-    text = page.render(
+    text = blocks.render(
         "x.html", HistoryDocument(SPEED, [trend(one, SPEED) for one in series_of(found)])
     ).decode()
     expected = [host and f"https://{host}/commit/{one}" for one in commits]
@@ -305,7 +306,7 @@ def test_marks_of_outliers_are_links_and_those_of_several_commits_are_none(by_co
     address = "https://example.org/c/{commit}"
 
     def drawn(trends):
-        report = page.build_page(HistoryDocument(SPEED, trends), address)
+        report = blocks.build_page(HistoryDocument(SPEED, trends), address)
         (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, ChartGroup)]
         return charts.charts[0].series
 
@@ -321,11 +322,11 @@ def test_marks_of_outliers_are_links_and_those_of_several_commits_are_none(by_co
 
 @pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("PDF", b"%PDF")])
 def test_pictures_by_the_suffix_of_the_file(trends, suffix, start):
-    assert page.render(f"x.{suffix}", HistoryDocument(SPEED, trends)).startswith(start)
+    assert blocks.render(f"x.{suffix}", HistoryDocument(SPEED, trends)).startswith(start)
 
 
 def test_a_picture_has_a_chart_per_series_with_its_steps(trends):
-    root = xml.fromstring(page.render("x.svg", HistoryDocument(SPEED, trends)))
+    root = xml.fromstring(blocks.render("x.svg", HistoryDocument(SPEED, trends)))
     written = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
     assert sum("on Fast CPU" in one for one in written) == 2
     assert "- worse" in written
@@ -335,11 +336,11 @@ def test_a_picture_has_a_chart_per_series_with_its_steps(trends):
 
 def test_hostile_text_is_escaped_everywhere(hostile):
     assert any(found.steps for found in hostile)
-    svg = xml.fromstring(page.render("x.svg", HistoryDocument(SPEED, hostile)))
+    svg = xml.fromstring(blocks.render("x.svg", HistoryDocument(SPEED, hostile)))
     tags = {one.tag.rpartition("}")[2] for one in svg.iter()}
     assert "script" not in tags
     assert not any(name.startswith("on") for one in svg.iter() for name in one.attrib)
-    html = page.render("x.html", HistoryDocument(SPEED, hostile)).decode()
+    html = blocks.render("x.html", HistoryDocument(SPEED, hostile)).decode()
     assert html.count("<script") == 1
     assert "<script>alert" not in html
     for line in terminal_text(HistoryDocument(SPEED, hostile)).splitlines():
@@ -396,11 +397,11 @@ def test_of_many_series_those_with_steps_and_the_newest_are_drawn(by_commit, ser
     trends = [trend(one, SPEED) for one in series_of(found)]
     (section,) = [
         one
-        for one in page.build_page(HistoryDocument(SPEED, trends)).sections
+        for one in blocks.build_page(HistoryDocument(SPEED, trends)).sections
         if one.key == "series"
     ]
-    text, charts = section.blocks
-    assert "12 of 15" in text.text
+    (charts,) = section.blocks
+    assert "12 of 15" in charts.note
     drawn = [chart.title.split(",")[1].strip() for chart in charts.charts]
     assert drawn == ["batch 2", *(f"batch {number}" for number in range(5, 16))]
 
@@ -409,7 +410,7 @@ def test_a_mark_of_a_long_series_stands_for_points_of_one_level(by_commit, serie
     levels = [100.0] * 95 + [80.0] * 45
     (found,) = [trend(one, SPEED) for one in series_of(by_commit.history(levels, per_commit=1))]
     # A section of a report has at most 1000 marks in all of its charts.
-    *_, charts = page.history_section(HistoryDocument(SPEED, [found] * 12)).blocks
+    *_, charts = blocks.history_section(HistoryDocument(SPEED, [found] * 12)).blocks
     marks = charts.charts[0].series[0]
     assert 70 <= len(marks.points) <= 72
     assert all((value > 90) == (place < 95) for place, value in marks.points)
@@ -422,16 +423,16 @@ def test_a_mark_of_a_long_series_stands_for_points_of_one_level(by_commit, serie
 
 def test_the_newest_points_of_many_are_listed(by_commit, series_of):
     many = [trend(one, SPEED) for one in series_of(by_commit.history([100.0] * 9))] * 120
-    text, rows = page.build_page(HistoryDocument(SPEED, many)).sections[-1].blocks
+    text, *tables = blocks.build_page(HistoryDocument(SPEED, many)).sections[-1].blocks
     assert "1,000 of 1,080" in text.text
     assert "--format=csv" in text.text
-    names = [row[1].text for row in rows.rows]
+    names = [row[0].text for table in tables for row in table.rows]
     assert len(names) == 1000
-    assert names[:9] == [f"c{number:03}" for number in range(8, -1, -1)]
+    assert names[-9:] == [f"c{number:03}" for number in range(9)]
     # Whatever the order of the series, the newest points are listed.
     later = trend(series_of(by_commit.history([50.0] * 9, flags={"model": "later"}))[0], SPEED)
-    _, rows = page.build_page(HistoryDocument(SPEED, [later, *many])).sections[-1].blocks
-    assert sum(row[0].text.startswith("later") for row in rows.rows) == 9
+    _, first, *_ = blocks.build_page(HistoryDocument(SPEED, [later, *many])).sections[-1].blocks
+    assert (first.title.partition(",")[0], len(first.rows)) == ("later", 9)
 
 
 @pytest.fixture
@@ -452,7 +453,7 @@ def test_steps_of_several_series_at_one_commit_are_one_answer(four_series):
     trends = four_series
     changes = [one.steps[0].change for one in trends[:3]]
     ends = SPEED.range_text(min(changes), max(changes))
-    (answer,) = page.build_page(HistoryDocument(SPEED, trends)).answers
+    (answer,) = blocks.build_page(HistoryDocument(SPEED, trends)).answers
     (sentence,) = answer.details
     values = ("3 of 4 series", "batch 4, 1 cpu; lenet, batch 8, 1 cpu and 1 more", "c008", ends)
     assert [one for one in values if one not in sentence] == []
@@ -473,11 +474,11 @@ def test_steps_of_several_series_at_one_commit_are_one_answer(four_series):
 
 def test_all_series_are_called_so_and_the_last_good_commit_is_named(four_series):
     trends = [four_series[0], four_series[2]]
-    (answer,) = page.build_page(HistoryDocument(SPEED, trends)).answers
+    (answer,) = blocks.build_page(HistoryDocument(SPEED, trends)).answers
     assert "both series" in answer.details[0]
     assert answer.details[0].endswith("; last good c007")
     trends.append(four_series[1])
-    (answer,) = page.build_page(HistoryDocument(SPEED, trends)).answers
+    (answer,) = blocks.build_page(HistoryDocument(SPEED, trends)).answers
     assert "all 3 series" in answer.details[0]
     assert "last good" not in answer.details[0]
 
@@ -486,11 +487,11 @@ def test_steps_in_other_directions_or_undone_are_not_shared(four_series):
     first, second, third, _ = four_series
     better = replace(second, steps=(replace(second.steps[0], worse=False),))
     undone = replace(third, steps=(replace(third.steps[0], stands=False),))
-    report = page.build_page(HistoryDocument(SPEED, [first, better, undone]))
+    report = blocks.build_page(HistoryDocument(SPEED, [first, better, undone]))
     assert report.answers[0].text.startswith("1 regression")
     assert report.answers[0].details[0].startswith("lenet, batch 4, 1 cpu: worse: ")
     like, gone = (
-        page.build_page(HistoryDocument(SPEED, [one])).answers[0] for one in (better, undone)
+        blocks.build_page(HistoryDocument(SPEED, [one])).answers[0] for one in (better, undone)
     )
     assert like.tone == gone.tone == "good"
     assert like.text != gone.text
@@ -503,7 +504,7 @@ def test_outliers_of_several_series_at_one_commit_are_one(by_commit, series_of):
         for batch in (4, 8)
         for one in by_commit.history(levels, scatter=0.002, flags={"batch_size": batch})
     ]
-    (_, outliers) = page.build_page(
+    (_, outliers) = blocks.build_page(
         HistoryDocument(SPEED, [trend(one, SPEED) for one in series_of(records)])
     ).answers
     assert outliers.text == "1 outlier"

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from cnnbench.judge.history import METRICS, trend
-from cnnbench.judge.history.page import level_change_text
+from cnnbench.judge.history.remarks import level_change_text
 
 SPEED = METRICS["throughput"]
 

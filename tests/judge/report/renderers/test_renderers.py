@@ -14,13 +14,13 @@ import pytest
 from golden import golden
 from step_profiles import CONV, changed
 
+from cnnbench.base.document import Detail
 from cnnbench.base.document.markdown import COMMENT_LIMIT
 from cnnbench.judge.compare import Criteria, SkippedFile, compare_records
 from cnnbench.judge.compare.result import SameCode
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import cause_text, explanation_rows
 from cnnbench.judge.report.comparison import (
-    Detail,
     blocks,
     mean_sentences,
     mentioned_differences,

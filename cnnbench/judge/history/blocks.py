@@ -1,0 +1,318 @@
+"""A history as blocks for all formats: the answers, then the level changes, charts and points.
+
+`blocks` is the only function that turns a history into text and tables. Writers of formats know
+nothing about histories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from operator import itemgetter
+from pathlib import Path
+
+from cnnbench.base.charts import draw
+from cnnbench.base.document import (
+    Answer,
+    ChartGroup,
+    Content,
+    Detail,
+    Items,
+    Paragraph,
+    Report,
+    Row,
+    Section,
+    TableCell,
+    make_table,
+    numeric_cell,
+)
+from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.document.formats import render_report
+from cnnbench.base.stats import group_by, median
+from cnnbench.base.terminal import ProgressLine
+from cnnbench.base.text import count_text, integer, item_count
+from cnnbench.judge.history import phrases
+from cnnbench.judge.history.charts import commit_link, series_charts, trends_to_draw
+from cnnbench.judge.history.page import HistoryDocument
+from cnnbench.judge.history.remarks import (
+    change_range_text,
+    level_change_note,
+    levels_text,
+    noise_texts,
+    series_names_text,
+    shared_level_change_text,
+    time_text,
+    undone_text,
+)
+from cnnbench.judge.history.series import SeriesPoint
+from cnnbench.judge.history.steps import LevelChange, Trend
+from cnnbench.records.files import PICTURES
+from cnnbench.records.metric import Metric
+from cnnbench.version import __version__
+
+DOCUMENTS = {".html": "html", ".md": "markdown"}
+"""Maps the suffix of a file to the format of the page. Files with other suffixes are pictures."""
+
+SUFFIXES = (*DOCUMENTS, *PICTURES)
+
+_MOST_MARKS, _MOST_LISTED = 1000, 1000
+"""Maximum numbers of marks in all charts of a page together, and of points in its tables."""
+
+
+def blocks(
+    document: HistoryDocument,
+    detail: Detail = Detail.FULL,
+    *,
+    last: int = 0,
+    most: int | None = None,
+    commit_url: str = "",
+    drawn: bool = True,
+) -> list[Section]:
+    """Returns a history as sections: the answers and, in full detail, a table of the level changes,
+    a chart for each time series, and a table of the points of each time series.
+
+    Args:
+      last: number of points of each time series, the newest ones; 0 for all.
+      most: number of points of all time series together; None for all.
+      commit_url: address of a commit, in which {commit} is replaced; see `commit_link`.
+      drawn: whether charts are made, which takes time and which terminals do not show.
+    """
+    sections = [Section.from_contents("answer", "", _answer_contents(document))]
+    if detail is Detail.SUMMARY:
+        return sections
+    steps = Section.from_contents("steps", "Steps", _level_changes(document, commit_url))
+    charts = Section.from_contents(
+        "series", "Series", [_charts(document, commit_url) if drawn else None]
+    )
+    points = _points(document, last, most, commit_url)
+    listed = Section.from_contents("points", "Points", points, folded=True)
+    return [*sections, steps, *([charts] if charts.blocks else []), listed]
+
+
+def terminal_text(document: HistoryDocument, last: int = 0) -> str:
+    """Returns a history as text for a terminal, with the last `last` points of each time series (0
+    means all).
+    """
+    return sections_to_text(blocks(document, last=last, drawn=False))
+
+
+def render(
+    path: str, document: HistoryDocument, commit_url: str = "", progress: ProgressLine | None = None
+) -> bytes:
+    """Returns the content of a page or picture of a history. The suffix of `path` determines the
+    format.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix in DOCUMENTS:
+        text = render_report(build_page(document, commit_url), DOCUMENTS[suffix], progress)
+        return text.encode("utf-8", "backslashreplace")
+    charts = series_charts(document.series, document.metric)
+    return draw.render_chart_file(charts, suffix.lstrip("."), f"history of {document.metric.name}")
+
+
+def build_page(document: HistoryDocument, commit_url: str = "") -> Report:
+    """Returns the page of a history. For `commit_url`, see `commit_link`."""
+    trends, metric = document.series, document.metric
+    _, *sections = blocks(document, most=_MOST_LISTED, commit_url=commit_url)
+    days = sorted(f"{point.started:%Y-%m-%d}" for trend in trends for point in trend.series.points)
+    period = " to ".join(dict.fromkeys((*days[:1], *days[-1:])))
+    return Report(
+        title=f"History of {metric.name}{f', {period}' if period else ''}",
+        subtitle=f"Measured with cnnbench; page of version {__version__}",
+        answers=history_answers(document),
+        highlights=(
+            ("values", phrases.about(metric.title, metric.higher_is_better)),
+            ("series", count_text(trends, "configuration", "configurations and machines")),
+            ("points", integer(sum(item_count(trend.series.points) for trend in trends))),
+        ),
+        sections=tuple(sections),
+    )
+
+
+def history_section(document: HistoryDocument, commit_url: str = "") -> Section:
+    """Returns the section of a report about records of several commits: level changes, remarks, and
+    a chart for each time series. For `commit_url`, see `commit_link`.
+    """
+    name = document.metric.name
+    contents = [*_level_changes(document, commit_url), _charts(document, commit_url)]
+    return Section.from_contents(f"commits_{name}", f"Over commits: {name}", contents)
+
+
+def _answer_contents(document: HistoryDocument) -> Iterator[Content]:
+    metric = document.metric
+    yield Paragraph(phrases.about(metric.title, metric.higher_is_better), whole=True)
+    for answer in history_answers(document):
+        yield Paragraph(f"{answer.name}: {answer.text}", answer.tone)
+        yield Items(texts=tuple(f"- {detail}" for detail in answer.details))
+
+
+def history_answers(document: HistoryDocument) -> tuple[Answer, ...]:
+    """Returns the answers of a history: about regressions that have not been undone and, if there
+    are any, about outliers.
+    """
+    return (_regressions_answer(document), *_outlier_answers(document))
+
+
+def _regressions_answer(document: HistoryDocument) -> Answer:
+    """Returns the answer about regressions that have not been undone and, if --fail_on contains
+    `faster`, about gains.
+    """
+    shared, trends, metric = document.shared_steps, document.series, document.metric
+    regressions, gains = document.lasting_regression_indices, document.failing_gain_indices
+    accepted = document.accepted_regression_indices
+    places = (*regressions, *gains)
+    text, tone = phrases.lasting(item_count(regressions), item_count(gains)), "bad"
+    if not places:
+        places, tone = tuple(range(len(shared))), "good"
+        text = phrases.NO_REGRESSION
+        if any(shared_step.worse for shared_step in shared):
+            text = phrases.ALL_UNDONE
+        if accepted:
+            text = phrases.accepted(item_count(accepted))
+        if not any(trend.enough for trend in trends):
+            return Answer("Steps", phrases.TOO_FEW_POINTS, "unsure")
+    texts = [shared_level_change_text(shared[place], trends, metric) for place in places]
+    return Answer("Steps", text, tone, _shortened(texts))
+
+
+def _outlier_answers(document: HistoryDocument) -> list[Answer]:
+    texts = []
+    for outlier in document.shared_outliers:
+        names = series_names_text([document.series[at] for at in outlier.series], document.series)
+        change = change_range_text(outlier, document.metric)
+        point = outlier.point
+        texts.append(phrases.outlier(names, change, point.short_title, time_text(point)))
+    text = phrases.outliers(item_count(document.shared_outliers))
+    return [Answer("Outliers", text, "unsure", _shortened(texts))] if texts else []
+
+
+def _shortened(texts: Sequence[str]) -> tuple[str, ...]:
+    more = len(texts) - phrases.MOST_NAMED
+    return (*texts[: phrases.MOST_NAMED], *([f"and {more} more"] if more > 0 else []))
+
+
+def _level_changes(document: HistoryDocument, commit_url: str) -> list[Content]:
+    trends, metric = document.series, document.metric
+    steps = [(trend, step) for trend in trends for step in trend.steps]
+    rows = (_level_change_row(trend, step, metric, commit_url) for trend, step in steps)
+    notes = tuple(level_change_note(step) for _, step in steps)
+    few = [trend.series.configuration for trend in trends if not trend.enough]
+    noises = [
+        phrases.of_series(trend.series.configuration, noise)
+        for trend in trends
+        for noise in noise_texts(trend, metric)
+    ]
+    return [
+        make_table(rows, notes=notes) or phrases.NO_STEP_FOUND,
+        Paragraph(phrases.too_short(few), "unsure") if few else None,
+        Items(texts=tuple(noises), about="remarks on noise"),
+        Items(texts=tuple(document.remarks), about="remarks"),
+    ]
+
+
+def _level_change_row(trend: Trend, step: LevelChange, metric: Metric, commit_url: str) -> Row:
+    first, last = step.earliest, step.latest
+    likely = "" if first is last else f"{step.range_start.short_title} and {last.short_title}"
+    if step.is_trend:
+        likely = f"trend from {first.short_title} to {last.short_title}"
+    tone, mark, word = ("bad", "-", "worse") if step.worse else ("good", "+", "better")
+    return {
+        "configuration": trend.series.configuration,
+        "step": TableCell(word, tone=tone, mark=mark),
+        "change": numeric_cell(step.change, metric.change_text),
+        "levels": TableCell(levels_text(step, metric, unit=False), kinds="steady"),
+        "last before": _point_cell(step.last_good, commit_url),
+        "first after": _point_cell(step.first_bad, commit_url),
+        "since": undone_text(step) or "stands",
+        "95 %: between": TableCell(likely, kinds="code steady"),
+        "measured (UTC)": TableCell(time_text(step.first_bad), kinds="steady"),
+        "machine": trend.series.machine,
+    }
+
+
+def _charts(document: HistoryDocument, commit_url: str) -> Content:
+    trends = document.series
+    drawn = trends_to_draw(trends)
+    which = phrases.drawn_series(len(drawn), len(trends)) if len(drawn) < len(trends) else ""
+    charts = series_charts(drawn, document.metric, commit_url, _MOST_MARKS)
+    return ChartGroup(charts, note=which) if charts else None
+
+
+def _points(
+    document: HistoryDocument, last: int, most: int | None, commit_url: str
+) -> Iterator[Content]:
+    """Yields a table of the points of each time series, oldest first. Points without a value are
+    the last ones.
+    """
+    pairs = [
+        (number, point)
+        for number, trend in enumerate(document.series)
+        for point in (*trend.series.points[-last:], *trend.series.empty)
+    ]
+    if most is not None and len(pairs) > most:
+        yield phrases.newest_points(most, len(pairs))
+        by_time = sorted(range(len(pairs)), key=lambda place: pairs[place][1].started)
+        pairs = [pairs[place] for place in sorted(by_time[-most:])]
+    for number, members in group_by(pairs, itemgetter(0)).items():
+        trend, points = document.series[number], [point for _, point in members]
+        hidden = len(trend.series.points) - last if last else 0
+        yield make_table(
+            (_point_row(trend, point, document.metric, commit_url) for point in points),
+            title=f"{trend.series.configuration} on {trend.series.machine}",
+            notes=tuple(_no_value_text(point) for point in points),
+        )
+        if hidden > 0:
+            yield Paragraph(phrases.earlier_points(hidden))
+
+
+def _no_value_text(point: SeriesPoint) -> str:
+    """Returns text about a point whose runs have no value; "" for other points."""
+    return "" if point.values else phrases.no_value(item_count(point.runs), point.runs[0].error)
+
+
+def _point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str) -> Row:
+    value, *ends = (
+        metric.value_text(statistic(point.values) if point.values else None, unit=False)
+        for statistic in (median, min, max)
+    )
+    return {
+        "point": _point_cell(point, commit_url),
+        "started (UTC)": TableCell(time_text(point), kinds="steady"),
+        f"median {metric.title}": numeric_cell(point.value if point.values else None, value),
+        "range": TableCell(" to ".join(ends) if point.values[1:] else "", kinds="number"),
+        "processes": numeric_cell(item_count(point.values), integer),
+        "failed": numeric_cell(point.failed or None, integer),
+        "mark": _mark_cell(trend, point, metric),
+    }
+
+
+def _mark_cell(trend: Trend, point: SeriesPoint, metric: Metric) -> TableCell:
+    """Returns a cell that says whether a new level begins at the point, or whether the point is an
+    outlier.
+    """
+    marks = [
+        TableCell(
+            f"{'trend' if step.is_trend else 'step'} {metric.change_text(step.change)}",
+            tone="bad" if step.worse else "good",
+            mark="-" if step.worse else "+",
+        )
+        for step in trend.steps
+        if step.first_bad is point
+    ]
+    marks += [
+        TableCell(f"outlier {metric.change_text(outlier.change)}", tone="unsure", mark="?")
+        for outlier in trend.outliers
+        if trend.series.points[outlier.index] is point
+    ]
+    if not marks:
+        return TableCell("")
+    first, *others = marks
+    return replace(first, text=", ".join((first.text, *(other.marked_text for other in others))))
+
+
+def _point_cell(point: SeriesPoint, commit_url: str) -> TableCell:
+    """Returns a table cell with the name of a point, which links to the commit (see
+    `commit_link`).
+    """
+    link = commit_link(point, commit_url)
+    return TableCell(point.short_title, link=link, kinds="code steady")

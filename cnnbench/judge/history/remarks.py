@@ -1,0 +1,226 @@
+"""Describes level changes, noise, machines and commits of time series in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cnnbench.base.levels import TWO_MACHINES
+from cnnbench.base.text import item_count
+from cnnbench.judge.compare.configuration import IMPORTED, imported_measurements_note
+from cnnbench.judge.history import phrases
+from cnnbench.judge.history.series import SeriesPoint
+from cnnbench.judge.history.steps import (
+    LevelChange,
+    SharedOutlier,
+    SharedStep,
+    Trend,
+    group_level_changes_by_commit,
+)
+from cnnbench.judge.metrics import readable_fact
+from cnnbench.judge.metrics.rules import Rules
+from cnnbench.machine.repository import CommitGraph
+from cnnbench.records.metric import Metric
+
+_MOST_FACTS = 4
+
+
+def time_text(point: SeriesPoint) -> str:
+    """Returns text with the start time of a point's first run: "2026-01-31 12:00"."""
+    return point.started.strftime("%Y-%m-%d %H:%M")
+
+
+def levels_text(step: LevelChange, metric: Metric, unit: bool = True) -> str:
+    """Returns text with the levels before and after a change, with the unit or without."""
+    before = metric.value_text(step.before.value, unit=False)
+    return phrases.levels(before, metric.value_text(step.after.value, unit=unit))
+
+
+def level_change_text(step: LevelChange, metric: Metric) -> str:
+    """Returns a sentence about a level change: whether it is a regression or a gain, its size, the
+    levels before and after, and the points between which the level changed.
+    """
+    if step.is_trend:
+        place = phrases.trend_between(step.earliest.short_title, step.latest.short_title)
+    else:
+        ends = step.last_good.short_title, step.first_bad.short_title
+        place = phrases.step_between(step.worse, *ends)
+        if step.earliest is not step.latest:
+            first, last = step.range_start.short_title, step.latest.short_title
+            place = phrases.step_range(place, first, last)
+    text = phrases.step(
+        step.worse, metric.change_text(step.change), levels_text(step, metric), place
+    )
+    slow = "" if step.slow is None else phrases.slow_steps(step.worse, step.slow.text)
+    return "; ".join(filter(None, (text, undone_text(step), slow)))
+
+
+def level_change_note(step: LevelChange) -> str:
+    """Returns text with what a table of level changes does not show: slow training steps, and
+    properties that changed, too; "" if there is nothing to say.
+    """
+    facts = [
+        (
+            fact.fact,
+            readable_fact(fact.fact, fact.before),
+            readable_fact(fact.fact, fact.after),
+        )
+        for fact in step.facts[:_MOST_FACTS]
+    ]
+    slow = "" if step.slow is None else phrases.slow_steps(step.worse, step.slow.text)
+    changed = phrases.changed_facts(facts, len(step.facts) - _MOST_FACTS) if facts else ""
+    return "; ".join(filter(None, (slow, changed)))
+
+
+def undone_text(step: LevelChange) -> str:
+    """Returns text that says where a change was undone, such as "undone at 1a2b3c4"; "" if the
+    change was not undone.
+    """
+    if step.stands:
+        return ""
+    return phrases.undone(step.undone.short_title if step.undone else "")
+
+
+def series_names_text(named_trends: Sequence[Trend], all_trends: Sequence[Trend]) -> str:
+    """Returns text that names some of the time series: the only name, "all 5 series", or "3 of 5
+    series (a; b; c)".
+    """
+    names = [trend.series.configuration for trend in named_trends]
+    return phrases.named_series(names, item_count(all_trends))
+
+
+def change_range_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str:
+    """Returns text with the smallest and the largest change in a group of level changes or
+    outliers; a single number if they are equal.
+    """
+    ends = shared.smallest, shared.largest
+    texts = {metric.change_text(end) for end in ends}
+    return texts.pop() if len(texts) == 1 else metric.range_text(*ends)
+
+
+def shared_level_change_text(
+    shared: SharedStep, all_trends: Sequence[Trend], metric: Metric
+) -> str:
+    """Returns a sentence about level changes that one commit caused in one or more time series,
+    with the names of the time series.
+    """
+    (trend, step), *others = shared.steps
+    if not others:
+        return phrases.of_series(trend.series.configuration, level_change_text(step, metric))
+    names = series_names_text([trend for trend, _ in shared.steps], all_trends)
+    change = change_range_text(shared, metric)
+    text = phrases.shared_step(step.worse, names, shared.first_bad.short_title, change)
+    last = {change.last_good.short_title for _, change in shared.steps}
+    before = ""
+    if len(last) == 1:
+        before = (phrases.last_good if step.worse else phrases.last_without)(last.pop())
+    return "; ".join(filter(None, (text, before, undone_text(step))))
+
+
+def no_change_and_noise_text(trend: Trend, metric: Metric) -> str:
+    """Returns text that says why a time series has no level changes, and which noise could hide or
+    imitate level changes; "" if there is nothing to say.
+    """
+    parts = []
+    if not trend.enough:
+        parts = [phrases.few_points(item_count(trend.series.points))]
+    elif not trend.steps:
+        parts = [phrases.NO_STEP]
+    return "; ".join([*parts, *noise_texts(trend, metric)])
+
+
+def noise_texts(trend: Trend, metric: Metric) -> list[str]:
+    """Returns texts about recognized kinds of noise in a time series, because of which a level
+    change is found only after more points are measured, and about an earlier network.
+    """
+    texts = []
+    states = trend.noise.states
+    if states:
+        change = metric.change_text(states.change)
+        text = phrases.two_states(change, states.runs, states.total)
+        if states.kind == TWO_MACHINES:
+            hosts = ", ".join(states.hosts)
+            text = phrases.two_machines(change, hosts, states.runs, states.total)
+        texts.append(text)
+    if correlation := trend.noise.correlation:
+        texts.append(phrases.correlated(correlation))
+    if trend.series.before:
+        texts.append(phrases.network_before(trend.series.before))
+    return texts
+
+
+def other_metric_remarks(trends: Sequence[Trend], other: Metric) -> list[str]:
+    """Returns sentences about the level changes of another metric, for a history whose own metric
+    has none. `trends` are the time series of the other metric.
+    """
+    return [
+        phrases.only_other_metric(
+            trend.series.configuration, other.name, level_change_text(step, other)
+        )
+        for trend in trends
+        for step in trend.steps
+        if step.stands
+    ]
+
+
+def accepted_commit_remarks(trends: Sequence[Trend], rules: Rules) -> list[str]:
+    """Returns a sentence about accepted commits that neither the time series nor the repository of
+    the current folder contains; [] if there are none.
+    """
+    measured = {point.runs[0].commit for trend in trends for point in trend.series.points}
+    text = rules.unknown_commits_text(measured)
+    return [f"{text}."] if text else []
+
+
+def history_remarks(
+    trends: Sequence[Trend], metric: Metric, commits: CommitGraph | None
+) -> list[str]:
+    """Returns sentences about the machines, imported measurements and commits of all time series.
+    `commits` is None without --git.
+    """
+    machines: dict[str, set[str]] = {}
+    names: dict[str, None] = {}
+    for trend in trends:
+        for point in trend.series.points:
+            machines.setdefault(trend.series.machine, set()).add(point.name)
+            names |= {point.runs[0].commit: None} if point.runs[0].commit else {}
+    texts = []
+    if len(machines) > 1:
+        texts.append(phrases.machines([(name, len(at)) for name, at in machines.items()]))
+    flags = [
+        run.configuration.flags
+        for trend in trends
+        for point in trend.series.points
+        for run in point.runs
+    ]
+    programs = [of.get(IMPORTED) for of in flags]
+    unknown = {name for of in flags if IMPORTED in of for name in of if of[name] is None}
+    if imported := imported_measurements_note(programs, unknown):
+        texts.append(imported)
+    if commits is None:
+        return texts
+    for shared in group_level_changes_by_commit(trends):
+        texts += _merge_or_branch_sentences(*shared.steps[0], metric, commits)
+    return [*texts, *commits.remarks_on_measured_commits([*names])]
+
+
+def _merge_or_branch_sentences(
+    trend: Trend, step: LevelChange, metric: Metric, commits: CommitGraph
+) -> Iterator[str]:
+    """Yields a sentence if a level change is at a merge commit or between two branches. For a
+    merge, the sentence contains the values that were measured on the merged branches.
+    """
+    before, after = step.last_good.runs[0].commit, step.first_bad.runs[0].commit
+    last = []
+    for parent in commits.parents(after):
+        within = [
+            p
+            for p in trend.series.points
+            if commits.is_same_or_descendant(parent, p.runs[0].commit)
+        ]
+        last += [max(within, key=lambda p: commits.places[p.runs[0].commit])] if within else []
+    name = step.first_bad.short_title
+    if len(last) > 1:
+        parents = [(metric.value_text(point.value), point.short_title) for point in last]
+        yield phrases.merge(name, parents, trend.series.configuration)
+    elif commits.is_same_or_descendant(after, before) is False:
+        yield phrases.other_branch(name, step.last_good.short_title)
