@@ -44,7 +44,9 @@ def history(commits, series_of):
     """A page with a step for the worse and an outlier."""
     found = commits.history([100.0] * 8 + [90.0] * 6 + [70.0] + [90.0] * 6)
     speed = METRICS["throughput"]
-    return blocks.build_page(HistoryDocument(speed, [trend(one, speed) for one in series_of(found)]))
+    return blocks.build_page(
+        HistoryDocument(speed, [trend(one, speed) for one in series_of(found)])
+    )
 
 
 def explanation(lenet):

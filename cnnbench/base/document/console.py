@@ -53,8 +53,9 @@ def sections_to_lines(
             continue
         lines += [""] if lines else []
         lines += [mark + to_plain_line(section.title)] if section.title else []
-        for block in section.blocks:
+        for place, block in enumerate(section.blocks):
             if isinstance(block, Table):
+                lines += [""] if block.title and place else []
                 lines += _terminal_table_lines(block, colour, mark)
             elif isinstance(block, Items):
                 lines += _list_lines(block, mark)

@@ -278,7 +278,7 @@ def _point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str
     return {
         "point": _point_cell(point, commit_url),
         "started (UTC)": TableCell(time_text(point), kinds="steady"),
-        f"median {metric.title}": numeric_cell(point.value if point.values else None, value),
+        f"median, {metric.unit_text}": numeric_cell(point.value if point.values else None, value),
         "range": TableCell(" to ".join(ends) if point.values[1:] else "", kinds="number"),
         "processes": numeric_cell(item_count(point.values), integer),
         "failed": numeric_cell(point.failed or None, integer),

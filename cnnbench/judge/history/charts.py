@@ -28,7 +28,6 @@ chart.
 """
 
 
-
 def commit_link(point: SeriesPoint, commit_url: str) -> str:
     """Returns the address of the commit of a point: `commit_url`, in which {commit} is replaced.
     Without `commit_url`, the address follows from the repository in the records. The address is ""
@@ -204,5 +203,3 @@ def _point_hint(point: SeriesPoint, metric: Metric) -> str:
     values = count_text(point.values, "process", "processes")
     value = metric.value_text(point.value)
     return f"{point.short_title}, {time_text(point)} UTC: {value}, {values}"
-
-

@@ -155,6 +155,7 @@ class HistoryDocument(Document, Displayed):
         """
         return tuple(group_outliers_by_point(self.series))
 
+
 _COLUMNS = (
     *("configuration", "machine", "point", "commit", "started_at", "metric", "unit", "value"),
     *("low", "high", "processes", "failed", "level", "step", "change", "worse", "stands"),

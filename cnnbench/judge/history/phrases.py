@@ -162,9 +162,7 @@ def newest_points(shown: int, total: int) -> str:
 
 def drawn_series(drawn: int, total: int) -> str:
     """The time series that a page draws."""
-    return (
-        f"The charts show {drawn} of {integer(total)} series: those with steps, and the newest."
-    )
+    return f"The charts show {drawn} of {integer(total)} series: those with steps, and the newest."
 
 
 # Answers.
