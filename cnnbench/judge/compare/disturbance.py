@@ -34,7 +34,7 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
     runs_by_name = {name: [record for record, own in by_run if name in own] for name in names}
     if not runs_by_name:
         most = _disturbance_amount_text("load", checked) or phrases.NOT_CHECKED
-        runs = count_text(checked, "run", "runs")
+        runs = count_text(len(checked), "run", "runs")
         return phrases.UNDISTURBED.format(runs=runs, most=most)
     disturbed = sum(bool(own) for _, own in by_run)
     causes = [

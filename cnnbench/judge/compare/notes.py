@@ -36,7 +36,7 @@ def left_out_configuration_notes(
     )
     return [
         phrases.WITHOUT_METRICS.format(
-            configurations=count_text(left_out, "configuration", "configurations"),
+            configurations=count_text(len(left_out), "configuration", "configurations"),
             kind=KINDS[kind][1],
             metrics=" or ".join(name for name in METRICS if name in names),
         )
