@@ -23,6 +23,7 @@ from cnnbench.base.text import percent
 from cnnbench.campaigns.ab.experiment import PLAN, SIDES, Experiment, pair_file_prefix
 from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, clear_verdict_probability
 from cnnbench.campaigns.ab.lengths import ChosenLength, VerdictPlan
+from cnnbench.campaigns.ab.live import standing_text
 from cnnbench.campaigns.ab.noise import sample_pairs
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.ab.state import (
@@ -48,6 +49,7 @@ from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.compare.result import without_tests
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, questions_of
 from cnnbench.records.codec import encode
+from cnnbench.records.metric import METRICS
 from cnnbench.records.run import AbPlace, KilledProcess, RunRecord, Subject, add_subject
 
 MOST_REPEATS = 2
@@ -292,6 +294,7 @@ class ExperimentRunner:
             turn_seconds=experiment.turn_seconds,
             name=prefix,
             label=what,
+            standing="" if burn_in else self._standing_text(number),
             sides=order,
             repeats=MOST_REPEATS,
             most_repeats=self._most_repeats,
@@ -309,6 +312,11 @@ class ExperimentRunner:
                 self._choose_length(self._burn_ins)
         if failed:
             self._raise_failure(prefix, what, failed)
+
+    def _standing_text(self, pair: int) -> str:
+        names = self.experiment.metrics
+        metric = METRICS[names[0]] if names else THROUGHPUT
+        return standing_text(pair, self.analyses.most_pairs, self.records, metric)
 
     def _choose_length(self, measured: Mapping[str, Sequence[RunRecord]], pairs: int = 0) -> None:
         """Chooses the number of timed steps of the processes after `pairs` pairs, from the records

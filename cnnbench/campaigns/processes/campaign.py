@@ -129,14 +129,16 @@ class Campaign:
         keys = [*(request.key for request in group), *later_keys]
         total = self._done + len(keys)
         label = group[0].label if len(group) == 1 else batch.label
-        self.reporter.show_started(self._done + 1, total, label, self._estimated_seconds(keys))
         folder.add_journal_note(STARTED, names=[request.name for request in group])
         for command in commands:
             with folder.converting_write_errors(command.log):
                 command.log.parent.mkdir(exist_ok=True)
+        place, left = self._done + 1, self._estimated_seconds(keys)
         try:
+            self.reporter.show_started(place, total, label, left, batch.standing)
             ended = self.run(commands, batch.timeout, batch.turn_seconds if len(group) > 1 else 0.0)
         finally:
+            self.reporter.hide()
             for command in commands:
                 command.record.unlink(missing_ok=True)
         number = folder.next_group_number()

@@ -69,6 +69,8 @@ class RequestBatch:
       turn_seconds: length of a time slice of simultaneous processes; 0 to run one process after
         another.
       name, label: names of the whole batch in the journal and in progress lines.
+      standing: how far the campaign is, for the line that a terminal shows while a process runs; if
+        empty, the number and the label of the process.
       sides: names of the processes if the batch is only valid as a whole; otherwise empty.
       repeats: number of further attempts if processes were killed from outside.
       most_repeats: number of further attempts for all batches of the folder together.
@@ -81,6 +83,7 @@ class RequestBatch:
     turn_seconds: float = 0.0
     name: str = ""
     label: str = ""
+    standing: str = ""
     sides: Sequence[str] = ()
     repeats: int = 0
     most_repeats: int = 0
@@ -95,10 +98,15 @@ def run_process(
     request: ProcessRequest,
     timeout: float,
     later_keys: Sequence[Hashable] = (),
+    standing: str = "",
 ) -> ProcessRequests[ProcessResult]:
     """Requests a single process of a campaign, and returns its result; see `RequestBatch`."""
     (ended,) = yield RequestBatch(
-        folder=folder, requests=[request], later_keys=later_keys, timeout=timeout
+        folder=folder,
+        requests=[request],
+        later_keys=later_keys,
+        timeout=timeout,
+        standing=standing,
     )
     return ended
 
@@ -108,12 +116,13 @@ def measure_process(
     request: ProcessRequest,
     timeout: float,
     later_keys: Sequence[Hashable] = (),
+    standing: str = "",
 ) -> ProcessRequests[RunRecord]:
     """Requests a single process like `run_process`, and returns the record of its run.
 
     Raises BenchmarkError if the process failed.
     """
-    ended = yield from run_process(folder, request, timeout, later_keys)
+    ended = yield from run_process(folder, request, timeout, later_keys, standing)
     if ended.message:
         raise BenchmarkError(f"process {request.name} failed: {ended.message}")
     return ended.record

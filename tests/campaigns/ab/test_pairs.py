@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cnnbench.base import terminal
 from cnnbench.base.inference import FIRST_ANALYSIS
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.experiment import AB, Experiment, pair_file_prefix
@@ -299,3 +301,15 @@ def test_experiments_are_found_in_folders(ran: Ran, tmp_path: Path) -> None:
     assert find_experiment(tmp_path / "r").confirmation is None
     second = confirmation_folder(tmp_path / "r", FIRST_ANALYSIS)
     assert second.name == f"confirmation-{FIRST_ANALYSIS}"
+
+
+def test_a_terminal_shows_the_pair_and_the_change_so_far(
+    ran: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "is_terminal", lambda stream: True)
+    _, campaign = ran(50.0)
+    shown = re.findall(r"\x1b\[K(pair [^\r]+)", campaign.said.getvalue())
+    assert shown[0].startswith("pair 1/16 ... 0 s")
+    assert re.match(r"pair 8/16, throughput -(49|50)\.\d % so far \.\.\. 0 s", shown[-1])
+    assert not re.search("slower|faster|same", " ".join(shown))
+    assert not campaign.said.getvalue().endswith("left")
