@@ -22,6 +22,7 @@ from cnnbench.records.run import (
     device_kind_for_record,
 )
 from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.convolutions import resolve_conv_gradients
 from cnnbench.variable_mgr.all_reduce.spec import readers_of
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
@@ -70,11 +71,11 @@ def record_model_and_placement(
         device=devices.kind,
         data_format=runtime.resolve_data_format(plan.params.data_format, devices.kind),
         conv_gradients=(
-            LIBRARY if runtime.resolve_conv_gradients(plan, devices.kind) == LIBRARY else "fastest"
+            LIBRARY if resolve_conv_gradients(plan, devices.kind) == LIBRARY else "fastest"
         ),
         num_intra_threads=devices.intra_threads,
         num_inter_threads=devices.inter_threads,
-        datasets_num_private_threads=runtime.choose_input_threads(plan.params, devices.kind),
+        datasets_num_private_threads=devices.input_threads,
     )
 
 

@@ -21,7 +21,8 @@ from cnnbench.run.driver.console import Console, DisplayInterval
 from cnnbench.run.driver.host_metrics import HostMetricsExecutor, PendingEvaluation, Rows
 from cnnbench.run.driver.membership import SharedInterrupts
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.step.tower import doubtful_layer_notice, share_moving_averages
+from cnnbench.run.runtime.convolutions import doubtful_layer_notice, uses_onednn_convolutions
+from cnnbench.run.step.tower import share_moving_averages
 from cnnbench.run.step.tracing import TowerCopier, TracedFunction
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
@@ -61,7 +62,7 @@ class Evaluator:
         self._devices = manager.get_devices()
         kind = "cpu" if is_cpu(self._devices[0]) else "gpu"
         self._data_format = runtime.resolve_data_format(plan.params.data_format, kind)
-        self._avoids_doubtful = kind == "cpu" and runtime.uses_onednn_convolutions(plan)
+        self._avoids_doubtful = kind == "cpu" and uses_onednn_convolutions(plan)
         self._warm = False
         self.notices: list[str] = []
         # The step is traced here, so that the first printed rate excludes the tracing time.

@@ -54,7 +54,6 @@ def _make_input(
     coordinated = training and plan.place.coordinated
     read_apart = coordinated or (training and plan.place.asynchronous)
     spec = plan.input.training if training else plan.input.validation
-    threads = runtime.choose_input_threads(plan.params, devices.kind)
     sources = []
     for worker in workers:
         host = worker.device("cpu")
@@ -63,7 +62,7 @@ def _make_input(
             num_shards=shards,
             shard_index=worker.index if shards > 1 else 0,
             host=host,
-            datasets_num_private_threads=threads,
+            datasets_num_private_threads=devices.input_threads,
         )
         # The step that a coordinator schedules copies a batch from the CPU of its worker.
         queued = coordinated and plan.params.data_dir is not None

@@ -25,13 +25,7 @@ from typing import Any, Literal, NamedTuple
 from cnnbench.base.job import Job
 from cnnbench.base.text import count_text
 from cnnbench.errors import BenchmarkError, FlagError, first_line
-from cnnbench.machine.cpu import (
-    LIBRARY,
-    MEASURED_KERNELS,
-    Host,
-    available_cpu_count,
-    convolution_kernels,
-)
+from cnnbench.machine.cpu import Host, available_cpu_count
 from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.machine.gpu import least_free_gpu_memory, uses_tensor_float_32
 from cnnbench.plan.run_plan import RunPlan
@@ -55,6 +49,7 @@ class Devices(NamedTuple):
       job: all tasks and the devices of their towers, with the kind of device.
       numbers: numbers of this process's devices in the machine, in the order of the towers.
       intra_threads, inter_threads: sizes of TensorFlow's thread pools; 0 for TensorFlow's choice.
+      input_threads: size of the input pipeline's own thread pool; 0 without one.
       notices: lines for the user about TensorFlow's version and the choice of devices.
     """
 
@@ -62,6 +57,7 @@ class Devices(NamedTuple):
     numbers: tuple[int, ...]
     intra_threads: int
     inter_threads: int
+    input_threads: int = 0
     notices: tuple[str, ...] = ()
 
     @property
@@ -138,6 +134,7 @@ def choose_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
         numbers=chosen,
         intra_threads=intra,
         inter_threads=inter,
+        input_threads=choose_input_threads(flags, kind),
         notices=(*untested_version_notices(tf), *notices),
     )
 
@@ -233,46 +230,6 @@ def start_server(flags: MachineFlags, job: Job) -> Any:
 def resolve_data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
     """Resolves --data_format: "auto" is NCHW on GPUs and NHWC on CPUs."""
     return "NCHW" if layout == "NCHW" or (layout == "auto" and kind == "gpu") else "NHWC"
-
-
-def resolve_conv_gradients(plan: RunPlan, kind: str) -> str:
-    """Resolves --conv_gradients to `LIBRARY`, or to CPU kernels with measured algorithms.
-
-    With these kernels, a run uses the fastest measured algorithm for the gradients of each
-    convolution. The result depends only on the machine and the flags, so runs on equal machines
-    use equal algorithms.
-
-    Raises:
-      FlagError: `fastest` on a GPU, or on a CPU whose kernels were not measured.
-    """
-    flags = plan.params
-    library = convolution_kernels(Host()) if kind == "cpu" else LIBRARY
-    if flags.conv_gradients == "fastest" and library not in MEASURED_KERNELS:
-        reason = (
-            f"needs kernels that were measured: {', '.join(MEASURED_KERNELS)}; use auto or library"
-            if kind == "cpu"
-            else "is for CPUs, and TensorFlow sees a GPU; use auto, or --device=cpu"
-        )
-        raise FlagError("conv_gradients", "fastest", reason)
-    channels_last = resolve_data_format(flags.data_format, kind) == "NHWC"
-    applies = channels_last and plan.work.trains and not (flags.xla or flags.xla_compile)
-    chosen = flags.conv_gradients != "library" and library in MEASURED_KERNELS
-    return library if applies and chosen else LIBRARY
-
-
-def uses_onednn_convolutions(plan: RunPlan) -> bool:
-    """Whether TensorFlow's own convolutions on this CPU are those of oneDNN."""
-    compiled = plan.params.xla or plan.params.xla_compile
-    return not compiled and convolution_kernels(Host()).startswith("onednn")
-
-
-def avoids_doubtful_convolutions(plan: RunPlan) -> bool:
-    """Whether steps avoid convolutions that oneDNN may compute wrongly.
-
-    Only trainings with --conv_gradients=library measure TensorFlow's own operations.
-    """
-    library = plan.work.trains and plan.params.conv_gradients == "library"
-    return uses_onednn_convolutions(plan) and not library
 
 
 def check_nchw_support(dtype: str) -> None:

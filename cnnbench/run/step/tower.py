@@ -24,13 +24,13 @@ from cnnbench.base.job import is_cpu
 from cnnbench.data.dataset import OTHER_LABEL, OWN_SHARE, TowerBatch
 from cnnbench.data.pipeline import draw_synthetic_rows
 from cnnbench.errors import UsageError
-from cnnbench.models.cpu_operations import doubtful_layers
 from cnnbench.models.graph import GraphNetwork, Reader, StateUpdate
 from cnnbench.models.int8 import Calibration, Int8Network, record_value_ranges
 from cnnbench.models.model import plugin_location_prefix
 from cnnbench.models.spec import VariableSpec, elements_of_role
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
+from cnnbench.run.runtime import convolutions
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import MADE_AT
 from cnnbench.variable_mgr import gradients, towers
@@ -399,23 +399,6 @@ class TowerResult(NamedTuple):
     metrics: dict[str, tf.Tensor]
 
 
-def doubtful_layer_notice(plan: RunPlan, device: str, graph: tf.Graph) -> str:
-    """Says which layer of a traced step TensorFlow may compute wrongly on a CPU; "" if none."""
-    narrow = tf.as_dtype(plan.numerics.dtype).size == 2
-    if not (narrow and is_cpu(device) and runtime.uses_onednn_convolutions(plan)):
-        return ""
-    layers = doubtful_layers(graph)
-    if not layers:
-        return ""
-    remedy = "--precision=fp32"
-    if plan.work.trains and plan.params.conv_gradients == "library":
-        remedy = "--conv_gradients=auto"
-    return (
-        f"TensorFlow may compute {layers[0]} wrongly in 16 bits, because its result is one pixel "
-        f"wide; use {remedy}"
-    )
-
-
 class Tower:
     """Builds the graph of one tower. The graph does not change variables.
 
@@ -446,7 +429,7 @@ class Tower:
         self._examples = examples
         kind = "cpu" if is_cpu(device) else "gpu"
         self._data_format = runtime.resolve_data_format(plan.params.data_format, kind)
-        self._conv_gradients = runtime.resolve_conv_gradients(plan, kind)
+        self._conv_gradients = convolutions.resolve_conv_gradients(plan, kind)
         self.calibration: Calibration | None = None
         self.undeclared_variable_locations: tuple[str, ...] = ()
 
@@ -530,7 +513,7 @@ class Tower:
             conv_gradients=self._conv_gradients,
             synchronise=synchronise if self._synchronises else None,
             recomputes=self._plan.recomputed_flops is not None,
-            avoids_doubtful=runtime.avoids_doubtful_convolutions(self._plan),
+            avoids_doubtful=convolutions.avoids_doubtful_convolutions(self._plan),
             fold_batch_norm=self._forward_only,
         )
 

@@ -27,6 +27,7 @@ from cnnbench.data.pipeline import ReadCallbacks, ScalarReader
 from cnnbench.data.prefetch import CoordinatedInput
 from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
+from cnnbench.run.runtime.convolutions import doubtful_layer_notice
 from cnnbench.run.step.tower import (
     AutoLossScale,
     Factor,
@@ -36,7 +37,6 @@ from cnnbench.run.step.tower import (
     TowerResult,
     calibration_examples,
     divide_by_scale,
-    doubtful_layer_notice,
     inverse_scale,
 )
 from cnnbench.run.step.tracing import TowerCopier, TracedFunction, build_loop, select_nest

@@ -35,7 +35,7 @@ class BareNetwork:
 
     def __init__(self, args: argparse.Namespace, device: str = "cpu") -> None:
         from cnnbench.plan import make_plan
-        from cnnbench.run.runtime.tensorflow import resolve_conv_gradients
+        from cnnbench.run.runtime.convolutions import resolve_conv_gradients
 
         self._args, self._plan = args, make_plan(network(args.model, device=device))
         self._data_format: Any = "NCHW" if device == "gpu" else "NHWC"

@@ -20,8 +20,6 @@ from cnnbench.base.interrupts import begin_command, conclude_command, handling_s
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.facts import XLA_CACHE
-from cnnbench.plan import check_flags
-from cnnbench.run.runtime import tensorflow
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.tensorflow import (
     choose_input_threads,
@@ -51,36 +49,6 @@ from cnnbench.run.runtime.tensorflow import (
 )
 def test_thread_counts(flags, kind, cores, expected):
     assert choose_thread_counts(Params(**flags), kind, cores) == expected
-
-
-@pytest.mark.parametrize(
-    ("flags", "kind", "kernels", "expected"),
-    [
-        ({}, "cpu", "eigen-avx2", "eigen-avx2"),
-        ({"conv_gradients": "fastest"}, "cpu", "onednn-avx512", "onednn-avx512"),
-        ({"conv_gradients": "library"}, "cpu", "eigen-avx2", "library"),
-        ({}, "cpu", "eigen-avx512", "library"),
-        ({}, "gpu", "eigen-avx2", "library"),
-        ({"data_format": "NCHW"}, "cpu", "eigen-avx2", "library"),
-        ({"xla": True}, "cpu", "eigen-avx2", "library"),
-        ({"xla_compile": True}, "cpu", "eigen-avx2", "library"),
-        ({"forward_only": True, "conv_gradients": "fastest"}, "cpu", "eigen-avx2", "library"),
-    ],
-)
-def test_conv_gradients(flags, kind, kernels, expected, monkeypatch):
-    monkeypatch.setattr(tensorflow, "convolution_kernels", lambda host: kernels)
-    assert tensorflow.resolve_conv_gradients(check_flags(Params(**flags)), kind) == expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [("cpu", "needs kernels that were measured: eigen-avx2, "), ("gpu", "is for CPUs")],
-)
-def test_the_fastest_gradients_are_refused_where_none_were_measured(kind, reason, monkeypatch):
-    monkeypatch.setattr(tensorflow, "convolution_kernels", lambda host: "library")
-    setup = check_flags(Params(conv_gradients="fastest"))
-    with pytest.raises(FlagError, match=rf"--conv_gradients=fastest: {reason}"):
-        tensorflow.resolve_conv_gradients(setup, kind)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from covering import slow_if
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.errors import NonFiniteLossError
 from cnnbench.models import model
-from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime import convolutions
 
 PLUGIN = """
 from cnnbench.models import LearningRateSpec, Model, register_model
@@ -48,7 +48,7 @@ def forgotten_plugin():
 
 def benchmark(tmp_path, monkeypatch, rate=0.01, code=PLUGIN, **flags):
     """A run of a network whose last two convolutions have results of one pixel."""
-    monkeypatch.setattr(runtime, "convolution_kernels", lambda host: "onednn-avx512")
+    monkeypatch.setattr(convolutions, "convolution_kernels", lambda host: "onednn-avx512")
     path = tmp_path / "plugin.py"
     path.write_text(code.replace("RATE", str(rate)))
     given = {"plugin": str(path), "model": "tiny_images", "device": "cpu", "num_batches": 2}

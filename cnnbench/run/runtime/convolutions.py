@@ -1,0 +1,71 @@
+"""How a run computes convolutions and their gradients on a CPU, and where TensorFlow may err."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cnnbench.base.job import is_cpu
+from cnnbench.errors import FlagError
+from cnnbench.machine.cpu import LIBRARY, MEASURED_KERNELS, Host, convolution_kernels
+from cnnbench.plan.run_plan import RunPlan
+from cnnbench.run.runtime.tensorflow import resolve_data_format
+
+
+def resolve_conv_gradients(plan: RunPlan, kind: str) -> str:
+    """Resolves --conv_gradients to `LIBRARY`, or to CPU kernels with measured algorithms.
+
+    With these kernels, a run uses the fastest measured algorithm for the gradients of each
+    convolution. The result depends only on the machine and the flags, so runs on equal machines
+    use equal algorithms.
+
+    Raises:
+      FlagError: `fastest` on a GPU, or on a CPU whose kernels were not measured.
+    """
+    flags = plan.params
+    library = convolution_kernels(Host()) if kind == "cpu" else LIBRARY
+    if flags.conv_gradients == "fastest" and library not in MEASURED_KERNELS:
+        reason = (
+            f"needs kernels that were measured: {', '.join(MEASURED_KERNELS)}; use auto or library"
+            if kind == "cpu"
+            else "is for CPUs, and TensorFlow sees a GPU; use auto, or --device=cpu"
+        )
+        raise FlagError("conv_gradients", "fastest", reason)
+    channels_last = resolve_data_format(flags.data_format, kind) == "NHWC"
+    applies = channels_last and plan.work.trains and not (flags.xla or flags.xla_compile)
+    chosen = flags.conv_gradients != "library" and library in MEASURED_KERNELS
+    return library if applies and chosen else LIBRARY
+
+
+def uses_onednn_convolutions(plan: RunPlan) -> bool:
+    """Whether TensorFlow's own convolutions on this CPU are those of oneDNN."""
+    compiled = plan.params.xla or plan.params.xla_compile
+    return not compiled and convolution_kernels(Host()).startswith("onednn")
+
+
+def avoids_doubtful_convolutions(plan: RunPlan) -> bool:
+    """Whether steps avoid convolutions that oneDNN may compute wrongly.
+
+    Only trainings with --conv_gradients=library measure TensorFlow's own operations.
+    """
+    library = plan.work.trains and plan.params.conv_gradients == "library"
+    return uses_onednn_convolutions(plan) and not library
+
+
+def doubtful_layer_notice(plan: RunPlan, device: str, graph: Any) -> str:
+    """Says which layer of a traced step TensorFlow may compute wrongly on a CPU; "" if none."""
+    narrow = plan.numerics.dtype != "float32"
+    if not (narrow and is_cpu(device) and uses_onednn_convolutions(plan)):
+        return ""
+    # This module loads TensorFlow.
+    from cnnbench.models.cpu_operations import doubtful_layers
+
+    layers = doubtful_layers(graph)
+    if not layers:
+        return ""
+    remedy = "--precision=fp32"
+    if plan.work.trains and plan.params.conv_gradients == "library":
+        remedy = "--conv_gradients=auto"
+    return (
+        f"TensorFlow may compute {layers[0]} wrongly in 16 bits, because its result is one pixel "
+        f"wide; use {remedy}"
+    )
