@@ -309,9 +309,6 @@ def _unfinished_file_problems(folder: Path) -> list[str]:
 
 def run_cases(cases: Iterable[SignalCase]) -> list[str]:
     """Runs cases, several at a time; prints and returns their problems, one line each."""
-    # A shell makes its background jobs ignore some signals.
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
     with (
         tempfile.TemporaryDirectory(prefix="inputs-") as name,
         ThreadPoolExecutor(_AT_A_TIME) as threads,

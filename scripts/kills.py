@@ -30,6 +30,7 @@ import itertools
 import os
 import random
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -39,7 +40,7 @@ from typing import Any, Protocol
 
 import interrupted
 from command_line import parse_options, run_script
-from stops import FORK, DisturbedRunCase, run_cases, running_processes
+from stops import FORK, SIGNALS, DisturbedRunCase, run_cases, running_processes
 
 from cnnbench.base.files import FILE
 from cnnbench.cli import main as cnnbench
@@ -367,6 +368,10 @@ class Options:
 def main(arguments: Sequence[str]) -> int:
     """Kills all writers one after the other; returns the exit status."""
     options = parse_options(Options, __doc__, arguments)
+    # A shell makes its background jobs ignore some signals, and their children, too.
+    for number in SIGNALS:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     if options.commands:
         cases = interrupted.all_cases()
         print(*(f"not there: {cell}" for cell in interrupted.nonexistent_combinations()), sep="\n")
