@@ -69,7 +69,7 @@ NETWORKS = {
     "regnety": lambda: smaller(cut(get_model("regnety_400mf", "imagenet")), line=LINE),
     "everything": lambda: model_of(with_everything),
 }
-QUICK_TO_TRACE = ("resnet v1", "everything")
+EVERYDAY = "everything"
 
 
 def trained(model, weights, **options):
@@ -130,7 +130,7 @@ def assert_equal_gradients(again, stored):
         np.testing.assert_allclose(again.gradients[name], expected, 1e-5, tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("name", slow_if(lambda name: name not in QUICK_TO_TRACE, NETWORKS))
+@pytest.mark.parametrize("name", slow_if(lambda name: name != EVERYDAY, NETWORKS))
 def test_gradients_are_those_of_stored_values_and_flops_grow_as_declared(name, make_weights):
     model = NETWORKS[name]()
     spec = declare(model, CLASSES)

@@ -34,6 +34,7 @@ def test_the_documented_table_is_current_and_has_every_model_but_plugins():
     assert replace_marked_table(text, "models", table) == text, message
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_registry")
 def test_networks_of_a_new_data_set_are_in_the_table(request):
     register_dataset(replace(CIFAR10, name="faces", num_classes=7))

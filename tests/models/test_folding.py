@@ -50,7 +50,7 @@ NETWORKS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "dataset", "left"), slow_if(NETWORKS[1::2], NETWORKS))
+@pytest.mark.parametrize(("name", "dataset", "left"), slow_if(NETWORKS[1:], NETWORKS))
 def test_folded_equals_unfolded(name, dataset, left, make_weights):
     model = small(name, dataset)
     weights = make_weights(declare(model, 11).variables)

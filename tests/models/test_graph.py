@@ -84,7 +84,7 @@ def test_moments_come_in_the_order_of_the_layers_and_only_in_training(make_weigh
 @pytest.mark.parametrize(
     ("name", "dataset", "training"),
     slow_if(
-        lambda case: case[0] in ("resnet20", "alexnet", "trivial"),
+        lambda case: case[0] != "lenet",
         [
             ("resnet20", "cifar10", False),
             ("resnet20_v2", "cifar10", True),

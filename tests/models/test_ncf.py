@@ -159,6 +159,7 @@ def test_it_learns_who_rates_what_from_files(ratings, quick_start):
     assert 0.6 < found.metrics["ndcg_10"] <= found.metrics["hit_rate_10"]
 
 
+@pytest.mark.slow
 def test_ranks_do_not_depend_on_how_the_candidates_are_cut(ratings, quick_start):
     found = []
     for towers, batch in ((1, 180), (3, 7)):

@@ -58,6 +58,7 @@ def test_an_algorithm_says_which_second_levels_are_predicted(capsys):
     assert "even/tree" not in within
 
 
+@pytest.mark.slow
 def test_default_devices_reach_16384(capsys):
     out = run(capsys, **SMALL, link="ndr", all_reduce_spec="rechd")
     assert "\n        8 " in out

@@ -30,6 +30,7 @@ def averages(built):
     return {name: value for name, value in state(built).items() if name.endswith(("mean", "var"))}
 
 
+@pytest.mark.slow
 def test_every_pass_has_images_of_its_own_and_is_traced_once(cpu_devices):
     built = build(num_gpus=2, variable_update="replicated")
     spec = built.inputs.spec
