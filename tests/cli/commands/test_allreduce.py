@@ -17,6 +17,7 @@ from cnnbench.records.codec import encode
 COMMAND = ("allreduce", "--device=cpu")
 
 
+@pytest.mark.slow
 def test_a_record_that_cannot_be_written_ends_no_measurement(
     tmp_path, capfd, monkeypatch, transcript
 ):

@@ -64,7 +64,7 @@ def test_what_is_not_saved_is_told(tmp_path, flags, notice):
     [
         # Both devices have the same variables after the restart, as if gradients were reduced.
         ({"variable_update": "independent"}, {"variable_update": "replicated"}),
-        pytest.param({"staged_vars": True}, {}, marks=pytest.mark.slow),
+        ({"staged_vars": True}, {}),
     ],
 )
 def test_the_first_step_uses_the_saved_variables_on_all_devices(tmp_path, flags, plain):

@@ -78,20 +78,17 @@ def test_every_mode_trains_as_with_stored_values(mode):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "tolerance"),
-    slow_if(
-        lambda case: case[0] != {"precision": "bf16"},
-        [
-            ({"gradient_accumulation_steps": 2}, 1e-6),
-            ({"steps_per_execution": 2}, 1e-6),
-            ({"bn_stats": "sync"}, 1e-6),
-            (
-                {"bn_stats": "mean", "staged_vars": True, "variable_update": "parameter_server"},
-                1e-6,
-            ),
-            ({"precision": "bf16"}, 0.02),
-            ({"precision": "fp16", "fp16_enable_auto_loss_scale": True}, 0.02),
-        ],
-    ),
+    [
+        ({"gradient_accumulation_steps": 2}, 1e-6),
+        ({"steps_per_execution": 2}, 1e-6),
+        ({"bn_stats": "sync"}, 1e-6),
+        (
+            {"bn_stats": "mean", "staged_vars": True, "variable_update": "parameter_server"},
+            1e-6,
+        ),
+        ({"precision": "bf16"}, 0.02),
+        ({"precision": "fp16", "fp16_enable_auto_loss_scale": True}, 0.02),
+    ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_other_ways_of_a_step_train_as_with_stored_values(flags, tolerance):

@@ -69,15 +69,12 @@ def test_steps_of_an_execution_train_as_single_steps(mode):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
-    slow_if(
-        lambda flags: "variable_consistency" not in flags,
-        [
-            {"gradient_accumulation_steps": 2, "bn_stats": "sync"},
-            {"staged_vars": True, "variable_update": "parameter_server"},
-            {"variable_consistency": "relaxed"},
-            {"precision": "fp16", "fp16_enable_auto_loss_scale": True, "fp16_loss_scale": 64.0},
-        ],
-    ),
+    [
+        {"gradient_accumulation_steps": 2, "bn_stats": "sync"},
+        {"staged_vars": True, "variable_update": "parameter_server"},
+        {"variable_consistency": "relaxed"},
+        {"precision": "fp16", "fp16_enable_auto_loss_scale": True, "fp16_loss_scale": 64.0},
+    ],
     ids=lambda flags: next(iter(flags)),
 )
 def test_every_kind_of_step_can_be_repeated(flags):
@@ -88,13 +85,10 @@ def test_every_kind_of_step_can_be_repeated(flags):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
-    slow_if(
-        lambda flags: "input_distribution" in flags,
-        [
-            {"gradient_accumulation_steps": 2, "variable_update": "replicated"},
-            {"variable_update": "mirrored_strategy", "input_distribution": "strategy"},
-        ],
-    ),
+    [
+        {"gradient_accumulation_steps": 2, "variable_update": "replicated"},
+        {"variable_update": "mirrored_strategy", "input_distribution": "strategy"},
+    ],
     ids=lambda flags: next(iter(flags)),
 )
 def test_every_step_has_its_own_images(flags, tmp_path):

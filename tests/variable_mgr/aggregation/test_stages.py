@@ -55,7 +55,7 @@ JOINING = {
 
 
 @pytest.mark.parametrize("kind", JOINING)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     shapes=st.lists(
         st.lists(st.one_of(st.integers(0, 7), st.sampled_from([16, 17])), max_size=3).map(tuple),

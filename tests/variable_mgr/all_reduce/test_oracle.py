@@ -165,9 +165,8 @@ def test_every_device_gets_the_exact_sum(count, check):
 
 
 # test_devices_agree_to_the_last_bit has two shards.
-@pytest.mark.parametrize(
-    ("specs", "count"), slow_if([(NAMES, 8)], [([*NAMES, *THREE_SHARDS], 3), (NAMES, 8)])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("specs", "count"), [([*NAMES, *THREE_SHARDS], 3), (NAMES, 8)])
 def test_devices_with_memories_of_their_own_get_the_exact_sum(specs, count, check):
     check(working(specs, count), count, DTYPES[:1], share_memory=False)
 

@@ -7,6 +7,7 @@ import re
 
 import pytest
 import tensorflow as tf
+from covering import slow_if
 
 from cnnbench.errors import UsageError
 from cnnbench.variable_mgr import all_reduce
@@ -102,8 +103,11 @@ OTHER_VALUES = {
 }
 """Fields of a context that differ with another value of a flag."""
 
+NAMES = sorted({*all_reduce.names()} - {"nccl"})
+EVERYDAY = ("xring", "hierarchical_copy")
 
-@pytest.mark.parametrize("name", sorted({*all_reduce.names()} - {"nccl"}))
+
+@pytest.mark.parametrize("name", slow_if(lambda name: name not in EVERYDAY, NAMES))
 def test_an_algorithm_declares_the_flags_that_change_what_it_does(name, make_context, trace):
     def operations(**fields):
         traced = trace(name, make_context(8, **fields), (100_003,), tensors=2)
