@@ -59,9 +59,9 @@ LOGICAL_DEVICES = 8
 preparing_tensorflow(LOGICAL_DEVICES)
 never_sync()
 
-# A traced step makes tens of thousands of objects, few of which a collection could free. There is
+# A traced step makes hundreds of thousands of objects, few of which a collection could free. There is
 # no garbage before the first test.
-gc.set_threshold(50_000, 20, 20)
+gc.set_threshold(400_000, 20, 20)
 gc.disable()
 
 # A shell ignores SIGINT and SIGQUIT for background jobs, nohup SIGHUP, and so would the processes

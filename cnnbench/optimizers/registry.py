@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import GenericAlias
 from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -165,7 +166,7 @@ class OptimizerSpec:
                 self, "update", plugins.with_checked_results(self.update, results, takes)
             )
 
-    @property
+    @cached_property
     def flags(self) -> dict[str, Constant]:
         """The constants of the optimizer by the names of their flags."""
         return {
@@ -244,7 +245,7 @@ class ScheduleSpec:
         takes = ["run", "*", *self.constants]
         object.__setattr__(self, "make", plugins.with_checked_results(self.make, returns, takes))
 
-    @property
+    @cached_property
     def flags(self) -> dict[str, Constant]:
         """The constants of the schedule by the names of their flags."""
         return {constant.flag: constant for constant in self.constants.values()}

@@ -45,7 +45,7 @@ from cnnbench.models.networks.ssd import SSD300
 
 EVERY = pytest.mark.parametrize("name", SMALL)
 # Records of several features take long to trace.
-EVERY_TRACED = pytest.mark.parametrize("name", slow_if(["coco", "librispeech"], SMALL))
+EVERY_TRACED = pytest.mark.parametrize("name", slow_if(["coco", "librispeech", "ratings"], SMALL))
 SUBSETS = ("train", "validation")
 # Those that commands make, and those whose files hold records.
 MADE = [name for name in SMALL if name != "cifar10"]

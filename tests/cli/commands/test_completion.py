@@ -135,6 +135,7 @@ def test_bash_completes_words(ask):
     assert ask("--no_such=") == [""]
 
 
+@pytest.mark.slow
 def test_bash_completes_files_and_folders(ask, tmp_path):
     (tmp_path / "nets a.py").touch()
     (tmp_path / "runs").mkdir()
