@@ -59,8 +59,8 @@ LOGICAL_DEVICES = 8
 preparing_tensorflow(LOGICAL_DEVICES)
 never_sync()
 
-# A traced step makes hundreds of thousands of objects, few of which a collection could free. There is
-# no garbage before the first test.
+# A traced step makes hundreds of thousands of objects, few of which a collection could free; before
+# the first test, there is no garbage.
 gc.set_threshold(400_000, 20, 20)
 gc.disable()
 
