@@ -7,6 +7,7 @@ reports: `console`, `markdown` and `html`. `formats` lists the formats of report
 
 from __future__ import annotations
 
+import enum
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,8 +40,8 @@ class TableCell:
         Markdown shows a coloured circle instead.
       link: target URL of the text; "" for no link.
       kinds: CSS classes of the whole column: "number" (right-aligned), "code" (monospaced), "prose"
-        (sentences, which need space), "steady" (never wrapped, such as times), "command" (whole,
-        for copying).
+        (sentences, which need space; terminals show them below the row), "steady" (never wrapped,
+        such as times), "command" (whole, for copying).
     """
 
     text: str
@@ -176,6 +177,13 @@ Block: TypeAlias = Table | Paragraph | CommandLine | Items | ChartGroup
 
 Content: TypeAlias = Block | str | Sequence[Chart] | None
 """Types of content in a section."""
+
+
+class Detail(enum.Enum):
+    """How much of a result its blocks contain: a summary, or everything that is known."""
+
+    SUMMARY = "summary"
+    FULL = "full"
 
 
 @dataclass(frozen=True, kw_only=True)
