@@ -62,7 +62,8 @@ from cnnbench.judge.history.steps import trend
 from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.judge.report.comparison import mentioned_differences
 from cnnbench.judge.report.renderers import render
-from cnnbench.judge.report.sections import campaigns as campaign_sections
+from cnnbench.judge.report.sections import strategies as modes_report
+from cnnbench.judge.report.sections import tune as search_report
 from cnnbench.machine import repository as git_repository
 from cnnbench.records import codec
 from cnnbench.records.campaigns import StrategyRow
@@ -185,7 +186,7 @@ def strategies_of(seed: int, folder: Path, make: Any) -> Experiment:
         outputs = {
             "table": lambda one: table.table_text(one, cases),
             "csv": lambda one: dataclasses_to_csv(StrategyRow, one.rows),
-            **pages_of(campaign_sections.modes_section, campaign_sections.fastest_mode_answers),
+            **pages_of(modes_report.modes_section, modes_report.fastest_mode_answers),
         }
         return Experiment.of(document, document, outputs)
 
@@ -242,7 +243,7 @@ def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
             "csv": text.candidates_csv,
             "flags": text.flag_file_text,
             **pages_of(
-                campaign_sections.best_flags_section, campaign_sections.search_verdict_answers
+                search_report.best_flags_section, search_report.search_verdict_answers
             ),
         }
         return Experiment.of(printed[0], printed[0], outputs)

@@ -8,13 +8,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from cnnbench.base.document import Paragraph, make_table
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import ValuesByProcess, median
 from cnnbench.base.text import item_count, labels_from_config
 from cnnbench.campaigns.strategies.plan import StrategyCase
 from cnnbench.campaigns.strategies.session import StrategiesSession
-from cnnbench.judge.report.sections.campaigns import mode_row
+from cnnbench.judge.report.sections.strategies import strategies_sections
 from cnnbench.machine import repository
 from cnnbench.records.campaigns import (
     APART,
@@ -27,14 +26,9 @@ from cnnbench.records.campaigns import (
     StrategyProcess,
     StrategyRow,
     images_per_sec_of_mode,
-    weight_comparison_lines,
 )
 from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord
-
-_SPARE = ("variables", "build, s", "copies", "first step, s", "reduction ops", "memory")
-"""Columns that are omitted in narrow terminals, in this order."""
-
 
 def _strategy_row(
     case: StrategyCase,
@@ -102,16 +96,9 @@ def has_failures(rows: Sequence[StrategyRow]) -> bool:
 
 
 def table_text(document: StrategiesDocument, cases: Sequence[StrategyCase]) -> str:
-    """The results of all modes as text: a table, and remarks about weights and failures."""
-    rows, tolerance = document.rows, document.weights_tolerance
-    is_interval = any(row.processes >= ValuesByProcess.FEWEST for row in rows)
-    spread = ValuesByProcess.INTERVAL if is_interval else "range"
-    remarks = [text for text, _ in weight_comparison_lines(rows, tolerance)]
-    remarks += [f"{case.name}: {case.apart}" for case in cases[1:] if case.apart]
-    remarks += [f"failed: {row.mode}: {row.problem}" for row in rows if row.problem]
-    remarks += [f"incomplete: {document.incomplete}"] if document.incomplete else []
-    shown = make_table((mode_row(row, spread) for row in rows), spare=_SPARE, whole=True)
-    return sections_to_text([[shown, *(Paragraph(remark, hanging=2) for remark in remarks)]])
+    """The results of all modes as text: the answer, remarks, and tables."""
+    apart = {case.name: case.apart for case in cases[1:] if case.apart}
+    return sections_to_text(strategies_sections(document, apart))
 
 
 def strategies_document(

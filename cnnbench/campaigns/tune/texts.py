@@ -4,50 +4,32 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from dataclasses import fields as fields_of
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
-from cnnbench.base.document import Content, Paragraph, make_table
+from cnnbench.base.document import Paragraph, Section
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.inference import fit_additive_blocks
-from cnnbench.base.terminal import csv_text, wrap_text
-from cnnbench.base.text import count_text, first_few, format_duration, percent, selection_text
-from cnnbench.campaigns.tune.race import (
-    BEHIND,
-    FAILED,
-    RACED_SLOWER,
-    UNTRIED,
-    SearchOutcome,
-)
+from cnnbench.base.terminal import csv_text
+from cnnbench.base.text import count_text, percent, selection_text
+from cnnbench.campaigns.tune.race import SearchOutcome
 from cnnbench.campaigns.tune.space import (
     Candidate,
-    DroppedCandidate,
     SearchSpace,
     candidates_of_group,
     group_names_by_reason,
 )
-from cnnbench.judge.report.sections.campaigns import RACE_MEDIAN, candidate_row, tune_verdict
-from cnnbench.records.campaigns import (
-    AS_GIVEN,
-    OPEN,
-    TuneDocument,
-    TuneRow,
-)
+from cnnbench.judge.report.sections.tune import answer_sentence, search_sections
+from cnnbench.records.campaigns import TuneDocument, TuneRow
 
-NEXT = 5
-"""Number of candidates in the table besides the leader."""
+_GROUP = "{name}: {count}"
+_CHANGING = "{name} ({changes})"
+_DROPPED = "dropped: {reason}: {names}"
+_TOO = "# Set this environment variable, too: {variable}"
 
-_NAMED = 6
-_REASONS = 5
 _DRAWN = 6
-_HOWS = {
-    RACED_SLOWER: "slower beyond doubt",
-    BEHIND: "left behind for lack of time",
-    FAILED: "failed",
-    UNTRIED: "not tried for lack of time",
-}
 _CSV_HEADER = ("candidate", "group", "round", "images_per_sec")
 
 FLAG_FILE_HEAD = "# cnnbench tune"
@@ -55,87 +37,28 @@ FLAG_FILE_HEAD = "# cnnbench tune"
 
 def table_text(tuning: TuneDocument) -> str:
     """The results of a search as text: best command line, proof, and a table of candidates."""
-    weights = f"{tuning.weights[:1].upper()}{tuning.weights[1:]}."
-    measured = [row for row in tuning.rows if row.processes]
-    shown = measured[: NEXT + 1]
-    shown += [row for row in measured if row.candidate == AS_GIVEN and row not in shown]
-    more = len(measured) - len(shown)
-    spent = f"{format_duration(tuning.seconds)} of {format_duration(tuning.budget_seconds)}"
-    contents: tuple[Sequence[Content], ...] = (
-        (Paragraph(shlex.join(tuning.command), whole=True),),
-        (_answer_text(tuning), weights if tuning.weights else None),
-        (
-            make_table(
-                (candidate_row(row, with_elimination_reason=False) for row in shown),
-                spare=("processes", RACE_MEDIAN),
-            ),
-            _gains_text(tuning, shown),
-            f"{more} more were measured" if more else None,
-        ),
-        (
-            *_eliminated_texts(tuning.rows),
-            *_texts_of_dropped(
-                DroppedCandidate(refusal.candidate, refusal.reason) for refusal in tuning.refused
-            ),
-            None
-            if tuning.scatter is None
-            else f"{spent}; processes with equal flags varied by {percent(tuning.scatter)} in "
-            "the races",
-        ),
-    )
-    return sections_to_text(contents)
-
-
-def _answer_text(tuning: TuneDocument) -> str:
-    text, _ = tune_verdict(tuning)
-    if tuning.is_leader_proven_faster:
-        return f"{text}."
-    why = f": {tuning.reason}" if tuning.verdict == OPEN and tuning.reason else ""
-    return f"These are the flags as given: {text}{why}."
-
-
-def _gains_text(tuning: TuneDocument, shown: Sequence[TuneRow]) -> str | None:
-    """What the gains are estimated from, if the table `shown` or the answer contains any."""
-    if all(row.gain is None or row.candidate == AS_GIVEN for row in shown):
-        return None
-    text = "a gain in races is estimated within rounds, not from the medians"
-    return text if tuning.gain is None else f"{text}; the answer is from the pairs"
-
-
-def _eliminated_texts(rows: Sequence[TuneRow]) -> Iterator[Paragraph]:
-    for how, title in _HOWS.items():
-        eliminated = [row for row in rows if row.left == how]
-        if not eliminated:
-            continue
-        named = []
-        for row in eliminated:
-            why = "" if how == BEHIND else f": {row.reason}"
-            when = "" if how == UNTRIED else f" ({row.group} {row.after}{why})"
-            named.append(f"{row.candidate}{when}")
-        yield Paragraph(f"{title}: {first_few(named, _NAMED)}", hanging=2)
-
-
-def _texts_of_dropped(dropped: Iterable[DroppedCandidate]) -> Iterator[Paragraph]:
-    by_reasons = group_names_by_reason(dropped)
-    for reason, names in list(by_reasons.items())[:_REASONS]:
-        yield Paragraph(f"cannot run: {reason}: {first_few(names, 2)}", hanging=2)
-    if len(by_reasons) > _REASONS:
-        more = count_text(len(by_reasons) - _REASONS, "other reason", "other reasons")
-        yield Paragraph(f"cannot run for {more}: --list names all")
+    return sections_to_text(search_sections(tuning))
 
 
 def candidates_text(space: SearchSpace, first: Candidate) -> str:
     """Text for --list: the candidates of each group, and dropped candidates by reason."""
-    lines = []
+    return sections_to_text(_candidates_sections(space, first))
+
+
+def _candidates_sections(space: SearchSpace, first: Candidate) -> Iterator[Section]:
     for name, choices in space.groups.items():
         candidates, dropped = candidates_of_group(space, choices, first)
-        lines.append(f"{name}: {count_text(len(candidates), 'candidate', 'candidates')}")
-        for candidate in candidates:
-            marked = f" ({', '.join(candidate.changes)})" if candidate.changes else ""
-            lines.append(f"  {candidate.name}{marked}")
+        count = count_text(candidates, "candidate", "candidates")
+        texts = [Paragraph(_candidate_text(one), indent=2, whole=True) for one in candidates]
         for reason, names in group_names_by_reason(dropped).items():
-            lines += wrap_text(f"dropped: {reason}: {'; '.join(names)}", "  ", "    ")
-    return "\n".join(lines)
+            text = _DROPPED.format(reason=reason, names="; ".join(names))
+            texts.append(Paragraph(text, indent=2, hanging=4))
+        yield Section(title=_GROUP.format(name=name, count=count), blocks=tuple(texts))
+
+
+def _candidate_text(candidate: Candidate) -> str:
+    changes = ", ".join(candidate.changes)
+    return _CHANGING.format(name=candidate.name, changes=changes) if changes else candidate.name
 
 
 def candidates_csv(tuning: TuneDocument) -> str:
@@ -173,10 +96,8 @@ def flag_file_text(tuning: TuneDocument) -> str:
     # In the command line of a job, the flags of its processes follow "--".
     behind = tuning.command.index("--") if "--" in tuning.command else 0
     flags = [word for word in tuning.command[behind + 1 :] if word.startswith("--")]
-    variables = [
-        f"# Set this environment variable, too: {one}" for one in command_variables(tuning)
-    ]
-    return "\n".join([f"{FLAG_FILE_HEAD}: {_answer_text(tuning)}", *variables, *flags]) + "\n"
+    variables = [_TOO.format(variable=variable) for variable in command_variables(tuning)]
+    return "\n".join([f"{FLAG_FILE_HEAD}: {answer_sentence(tuning)}", *variables, *flags]) + "\n"
 
 
 def command_variables(tuning: TuneDocument) -> tuple[str, ...]:

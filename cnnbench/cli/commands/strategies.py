@@ -31,7 +31,7 @@ from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import flag, flag_sections, specs_of, split_options
 from cnnbench.flags.params import ACCEPTED
-from cnnbench.judge.report.sections.campaigns import modes_chart
+from cnnbench.judge.report.sections.strategies import modes_chart
 from cnnbench.machine import facts as environment
 from cnnbench.records.campaigns import StrategiesDocument, StrategyRow
 from cnnbench.records.files import check_outputs, csv_beginning, register_file_kind
@@ -95,7 +95,7 @@ TAKES_RUN_FLAGS = True
 
 _OUTPUT = OutputKinds(
     document=StrategiesDocument,
-    table=register_file_kind("table of strategies", rb"([^\n]{0,200}\n){0,3}mode +all-reduce +"),
+    table=register_file_kind("table of strategies", rb"Modes of "),
     csv=register_file_kind("csv of strategies", csv_beginning("mode")),
 )
 

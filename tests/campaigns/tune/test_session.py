@@ -312,7 +312,7 @@ def test_candidates_are_listed_by_group_with_what_is_dropped(
     args = args_from_values(parse_flag_texts(GIVEN, SPECS))
     space = SearchSpace(args=args, groups=groups, allowed=frozenset({"precision"}))
     text = candidates_text(space, space.make_candidate({}))
-    golden(TRANSCRIPTS / "tune_list.txt", text + "\n")
+    golden(TRANSCRIPTS / "tune_list.txt", text)
 
 
 def test_a_job_is_started_by_launch() -> None:

@@ -142,7 +142,7 @@ def test_an_early_end_keeps_the_table_of_what_was_measured(
     assert modes("--rounds=2", f"--weights_steps={steps}", **say) == status
     out, err = capsys.readouterr()
     assert "parameter_server  " in out
-    assert f"incomplete: {told}" in out
+    assert f"Incomplete: {told}" in out
     assert steps == 0 or "cnnbench: comparing the weights of 2 modes\n" in err
     assert err.splitlines()[-1].startswith(f"cnnbench: error: {told.partition(';')[0]}")
     assert f"Incomplete: {told}" in call("report", str(modes.results), "--format=markdown").out

@@ -10,7 +10,7 @@ from cnnbench.base.text import count_text, counted_names, first_few, integer
 from cnnbench.judge.compare.configuration import imported_records_note
 from cnnbench.judge.metrics import readable_fact, short_commit
 from cnnbench.judge.report.results import ReportSubject, start_time_text
-from cnnbench.judge.report.sections import campaigns, profiles, quantities, runs, scaling
+from cnnbench.judge.report.sections import profiles, quantities, runs, scaling, strategies, tune
 from cnnbench.judge.report.sections import campaigns as baseline
 from cnnbench.judge.report.sections import scaling as all_reduce
 from cnnbench.version import __version__
@@ -21,8 +21,8 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "reach": ("What the machine reaches", quantities.best_configurations_section),
     "reproduce": ("How to reproduce it", runs.reproduction_section),
     "problems": ("Failed and skipped", runs.failures_section),
-    "flags": ("Best flags", campaigns.best_flags_section),
-    "modes": ("Modes side by side", campaigns.modes_section),
+    "flags": ("Best flags", tune.best_flags_section),
+    "modes": ("Modes side by side", strategies.modes_section),
     "scaling": ("Scaling", scaling.scaling_section),
     "allreduce": ("All-reduce", all_reduce.all_reduce_section),
     "predicted": ("Predicted all-reduces", all_reduce.predictions_section),
@@ -106,9 +106,9 @@ def build(
         *before,
         *verdict,
         _failures_answer(results),
-        *campaigns.explanation_answers(results),
-        *campaigns.search_verdict_answers(results),
-        *campaigns.fastest_mode_answers(results),
+        *baseline.explanation_answers(results),
+        *tune.search_verdict_answers(results),
+        *strategies.fastest_mode_answers(results),
         *all_reduce.all_reduce_answers(results),
         *all_reduce.prediction_answers(results),
         *profiles.roofline_answers(results),
@@ -132,7 +132,7 @@ def _report_title(results: ReportSubject) -> str:
             for group in (*results.configured, *results.profiled_group_by_run_id.values())
         ),
         *(str(document.config.get("model")) for document in results.strategies),
-        *map(campaigns.searched_network, results.tunings),
+        *map(tune.searched_network, results.tunings),
     )
     if not named and results.explanations:
         return "Why B differs from A"

@@ -1,16 +1,11 @@
-"""Sections of a report about `cnnbench strategies`, about `cnnbench tune`, and about the comparison
-with a baseline.
-"""
+"""Sections of a report about the comparison with a baseline, and about the causes of a difference."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from statistics import fmean
 
-from cnnbench.base import text as numbers
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart, draw, legend_text
 from cnnbench.base.document import (
     Answer,
@@ -19,24 +14,13 @@ from cnnbench.base.document import (
     Row,
     Section,
     TableCell,
-    interval_cell,
     make_table,
     numeric_cell,
-    prepend_docstring,
 )
 from cnnbench.base.stats import ValuesByProcess
-from cnnbench.base.text import (
-    count_text,
-    format_bytes,
-    format_duration,
-    integer,
-    number,
-    percent,
-    percent_range,
-)
+from cnnbench.base.text import count_text, number
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, phrases
-from cnnbench.judge.compare.configuration import work_name_parts
 from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
 from cnnbench.judge.explain.explanation import (
     differences_chart,
@@ -48,317 +32,13 @@ from cnnbench.judge.explain.explanation import (
 from cnnbench.judge.report import comparison as verdicts
 from cnnbench.judge.report.results import (
     ReportSubject,
-    distinguish_by_start_time,
-    interval_cells,
     speed_and_certainty,
     split_off_common_parts,
 )
 from cnnbench.judge.report.sections.quantities import process_chart
-from cnnbench.records.campaigns import (
-    AS_GIVEN,
-    DIFFERENT,
-    EQUAL,
-    FASTER,
-    NOT_FASTER,
-    ONE_TOWER,
-    OPEN,
-    REFERENCE,
-    SAME,
-    SLOWER,
-    StrategiesDocument,
-    StrategyRow,
-    TuneDocument,
-    TuneRow,
-    images_per_sec_of_mode,
-    weight_comparison_lines,
-)
 from cnnbench.records.metric import HISTORY, Metric
 from cnnbench.records.profiles import Explanation
 from cnnbench.records.run import BENCHMARKS
-
-# Shows the modes of `cnnbench strategies`, and the best flags of `cnnbench tune`.
-
-_TONES = {REFERENCE: "good", EQUAL: "good", DIFFERENT: "bad"}
-
-
-@prepend_docstring
-def modes_section(results: ReportSubject) -> Iterable[Content]:
-    """A comparison of modes of --variable_update (cnnbench strategies). Each process is new, and
-    all modes run in random order within rounds. Overhead is the additional time of a step compared
-    with one device, as a share of the time on one device. On GPUs, the one device processes the
-    images of one device. Logical CPU devices share the cores, so the one device processes all
-    images. Weights are compared after the same number of steps; one_tower processes a different
-    batch.
-    """
-    for title, document in titled_strategies(results):
-        if document.incomplete is not None:
-            yield Paragraph(f"Incomplete: {document.incomplete}", "bad")
-        for text, right in weight_comparison_lines(document.rows, document.weights_tolerance):
-            yield Paragraph(f"{text[:1].upper()}{text[1:]}.", "" if right else "bad")
-        for row in document.rows:
-            yield Paragraph(f"Failed: {row.mode}: {row.problem}", "bad") if row.problem else None
-        yield [modes_chart(document, title)]
-        yield make_table((_mode_table_row(document, row) for row in document.rows), title=title)
-        costs = ({"mode": row.mode, **_cost_cells(row)} for row in document.rows)
-        yield make_table(costs, title=f"{title}: memory, start-up, variables", folded=True)
-
-
-def mode_row(row: StrategyRow, spread: str) -> Row:
-    """Returns the table cells for a mode of --variable_update in a terminal. `spread` is the title
-    of the column with the interval.
-    """
-    return {
-        "mode": row.mode,
-        "all-reduce": row.all_reduce,
-        "median images/sec": numeric_cell(row.images_per_sec),
-        spread: interval_cell((row.low, row.high)),
-        "overhead": numeric_cell(row.overhead, _signed),
-        **_cost_cells(row),
-        "weights": row.weights,
-    }
-
-
-def _cost_cells(row: StrategyRow) -> Row:
-    return {
-        "memory": numeric_cell(row.peak_memory_bytes, format_bytes),
-        "build, s": numeric_cell(row.build_seconds),
-        "first step, s": numeric_cell(row.first_step_seconds),
-        "variables": numeric_cell(row.variables, integer),
-        "copies": numeric_cell(row.variable_copies, integer),
-        "reduction ops": numeric_cell(row.reduction_operations, integer),
-    }
-
-
-def fastest_mode_answers(results: ReportSubject) -> Iterable[Answer]:
-    """Yields an answer for each `cnnbench strategies` result: the fastest of the modes that train
-    equal weights.
-    """
-    for title, document in titled_strategies(results):
-        alike = [row for row in document.rows if row.weights in (REFERENCE, EQUAL)]
-        known = [row for row in alike or document.rows if row.mode != ONE_TOWER]
-        right = all(row.weights != DIFFERENT and not row.problem for row in document.rows)
-        text, tone = _fastest_text_and_tone(
-            [row for row in known if row.images_per_sec is not None]
-        )
-        remarks = (
-            words for words, _ in weight_comparison_lines(document.rows, document.weights_tolerance)
-        )
-        ended = () if document.incomplete is None else (f"incomplete: {document.incomplete}",)
-        if text:
-            tone = tone if right else "bad"
-            yield Answer(f"Modes of {title}", text, tone, (*ended, *remarks))
-
-
-def _fastest_text_and_tone(measured: Sequence[StrategyRow]) -> tuple[str, str]:
-    """Returns the text of the answer, with the fastest mode and the modes whose intervals overlap
-    with its interval, and the tone of the answer.
-    """
-    fewest = min((row.processes for row in measured), default=ValuesByProcess.FEWEST)
-    if fewest < ValuesByProcess.FEWEST:
-        text = (
-            f"{count_text(fewest, 'process', 'processes')} of a mode cannot show which one "
-            "is fastest"
-        )
-        return f"{text}; --rounds={ValuesByProcess.FEWEST} can", "unsure"
-    if not measured:
-        return "", ""
-    best, *others = sorted(measured, key=lambda row: -(row.images_per_sec or 0.0))
-    near = [row for row in others if (row.high or 0.0) >= (best.low or 0.0)]
-    low = min(row.low or 0.0 for row in (best, *near))
-    span = f"{numbers.number(low)} to {numbers.number(best.high)}"
-    if near:
-        names = ", ".join(row.mode for row in near)
-        return f"{best.mode} is as fast as {names}: {span} images/sec", ""
-    return (
-        f"{best.mode} is the fastest: {numbers.number(best.images_per_sec)} images/sec ({span})",
-        "",
-    )
-
-
-def titled_strategies(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
-    """Returns the `cnnbench strategies` results with their titles: network, batch and devices.
-    Equal titles also contain the start time.
-    """
-    return distinguish_by_start_time(
-        (work_text(document), document) for document in results.strategies
-    )
-
-
-def work_text(document: StrategiesDocument) -> str:
-    """Returns text with the network, batch size and devices of a `cnnbench strategies` result."""
-    parts = work_name_parts(document.config)
-    if document.config.get("precision") not in (None, "fp32"):
-        parts.append(str(document.config["precision"]))
-    return ", ".join(parts)
-
-
-def modes_chart(document: StrategiesDocument, title: str = "") -> RowChart:
-    """Returns a chart of the images per second of each mode of --variable_update, with a dot for
-    each process.
-    """
-    return process_chart(
-        title or work_text(document),
-        Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
-        ((row.mode, images_per_sec_of_mode(document.processes, row.mode)) for row in document.rows),
-        " images/sec",
-    )
-
-
-def _mode_table_row(document: StrategiesDocument, row: StrategyRow) -> Row:
-    weights, distance = row.weights or numbers.NONE, row.weight_distance
-    if row.weights in (EQUAL, DIFFERENT) and distance is not None:
-        by = "within" if row.weights == EQUAL else "by"
-        weights += ", all bits" if distance == 0 else f", {by} {numbers.number(distance)}"
-    return {
-        "mode": row.mode,
-        "median images/sec": numeric_cell(row.images_per_sec),
-        **interval_cells(images_per_sec_of_mode(document.processes, row.mode)),
-        "overhead": numeric_cell(row.overhead, _signed),
-        "weights": TableCell(weights, tone=_TONES.get(row.weights, "")),
-        "all-reduce": row.all_reduce,
-        "processes": numeric_cell(row.processes, integer),
-    }
-
-
-_MOST_DRAWN = 12
-_MODEL = "--model="
-_signed = partial(percent, signed=True)
-
-
-@prepend_docstring
-def best_flags_section(results: ReportSubject) -> Iterable[Content]:
-    """A search for the fastest flags (cnnbench tune). Candidates ran in races: rounds of short
-    processes, in random order. Significantly slower candidates were eliminated. The last candidate
-    was measured in pairs against the given flags. A gain in the races is estimated within the
-    rounds, so it differs from the change of the medians. The gain in the verdict is estimated only
-    from the pairs.
-    """
-    for document in results.tunings:
-        name = searched_network(document)
-        command = TableCell(shlex.join(document.command), kinds="command")
-        yield make_table([{"flags": _command_candidate(document), "command": command}], title=name)
-        outcome, tone = tune_verdict(document)
-        spent = f"{format_duration(document.seconds)} of {format_duration(document.budget_seconds)}"
-        words = (outcome, document.reason, document.weights, f"it took {spent}")
-        sentences = (f"{word[:1].upper()}{word[1:].rstrip('.')}." for word in words if word)
-        yield Paragraph(" ".join(sentences), tone)
-        yield [*_gains_chart(document, name)]
-        yield make_table(map(candidate_row, document.rows), title=f"{name}: candidates")
-        refused: Iterable[Row] = (
-            {
-                "candidate": row.candidate,
-                "group": row.group,
-                "reason": TableCell(row.reason, kinds="prose"),
-            }
-            for row in document.refused
-        )
-        yield make_table(refused, title=f"{name}: candidates that cannot run", folded=True)
-
-
-def search_verdict_answers(results: ReportSubject) -> Iterable[Answer]:
-    """Yields an answer for each `cnnbench tune` search: its verdict and the best command line."""
-    for document in results.tunings:
-        text, tone = tune_verdict(document)
-        details = (
-            f"{_command_candidate(document)}: {shlex.join(document.command)}",
-            document.weights,
-            document.failure,
-        )
-        yield Answer(
-            f"Best flags of {searched_network(document)}", text, tone, tuple(filter(None, details))
-        )
-
-
-_COMPARED = {SAME: "as fast as", SLOWER: "slower than", NOT_FASTER: "not faster than"}
-
-
-def tune_verdict(document: TuneDocument) -> tuple[str, str]:
-    """Returns the outcome of a `cnnbench tune` search as text, and the tone of the answer: "good",
-    "bad", "unsure" or "".
-    """
-    pairs = count_text(document.pairs, "pair", "pairs")
-    if document.verdict == FASTER:
-        gain = percent(document.gain)
-        if document.low is not None and document.high is not None:
-            gain += f" ({percent_range(document.low, document.high)})"
-        if document.trains_alike is False:
-            return f"{document.leader} is {gain} faster, but trains other weights", "bad"
-        return f"{gain} faster than the flags as given, {pairs}", "good"
-    if document.verdict == OPEN and document.leader == AS_GIVEN:
-        return "no candidate was tried", "unsure"
-    if document.verdict == OPEN:
-        return (
-            f"it is not proven that {document.leader} is faster than the flags as given",
-            "unsure",
-        )
-    if document.verdict in _COMPARED:
-        return f"{document.leader} is {_COMPARED[document.verdict]} the flags as given", ""
-    return "no candidate was faster than the flags as given", ""
-
-
-def _command_candidate(document: TuneDocument) -> str:
-    """Returns the name of the candidate in the final command line of a search: the fastest
-    candidate if its gain is proven, otherwise the given flags.
-    """
-    return document.leader if document.is_leader_proven_faster else AS_GIVEN
-
-
-def searched_network(document: TuneDocument) -> str:
-    """Returns the name of the network for which a `cnnbench tune` search looked for flags."""
-    words = (word.removeprefix(_MODEL) for word in document.command if word.startswith(_MODEL))
-    return next(words, "the default network")
-
-
-def _gains_chart(document: TuneDocument, name: str) -> Iterator[RowChart]:
-    """Yields a chart of the gains of the candidates, if any gain was measured."""
-    measured = [row for row in document.rows if row.gain is not None and row.candidate != AS_GIVEN]
-    if not measured:
-        return
-    drawn = measured[:_MOST_DRAWN]
-    shared, labels = split_off_common_parts([row.candidate.split(" ") for row in drawn], " ")
-    rows = tuple(
-        DistributionRow(
-            label=label,
-            values=((row.gain or 0.0, f"{label}: {_signed(row.gain)}"),),
-            low=row.low,
-            high=row.high,
-            text=_signed(row.gain),
-        )
-        for row, label in zip(drawn, labels, strict=True)
-    )
-    which = "the candidates" if drawn == measured else f"the {_MOST_DRAWN} fastest candidates"
-    alike = f", all with {shared}" if shared else ""
-    yield RowChart(
-        title=f"{name}: gain of {which} over the flags as given, in the races{alike}",
-        x=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
-        rows=rows,
-        limit=(0.0, "as given"),
-        note=legend_text(rows, dot="the estimate from all rounds", band="its 95 % interval"),
-    )
-
-
-RACE_GAIN, RACE_MEDIAN = "gain in races", "median images/sec in races"
-"""Titles of columns with numbers of the races, which differ from those of the pairs."""
-
-
-def candidate_row(row: TuneRow, with_elimination_reason: bool = True) -> Row:
-    """Returns the table cells of a candidate. If `with_elimination_reason` is true, they include
-    the reason why the candidate was eliminated.
-    """
-    when = "" if row.after is None else f" after round {row.after} of {row.group}"
-    left = f"{row.left}{when}{': ' if row.reason else ''}{row.reason}"
-    left = left if with_elimination_reason else f"{row.left}, {row.group} {row.after}"
-    return {
-        "candidate": row.candidate + (f" ({', '.join(row.changes)})" if row.changes else ""),
-        RACE_GAIN: numeric_cell(None if row.candidate == AS_GIVEN else row.gain, _signed),
-        ValuesByProcess.INTERVAL: interval_cell((row.low, row.high), _signed),
-        RACE_MEDIAN: numeric_cell(row.images_per_sec),
-        "processes": numeric_cell(row.processes, integer),
-        "left": TableCell(left if row.left else "", kinds="prose"),
-    }
-
-
-# Shows verdicts against a baseline and, for profiled processes, the causes of a difference.
 
 _MOST_NAMED = 3
 

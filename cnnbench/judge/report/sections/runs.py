@@ -36,7 +36,7 @@ from cnnbench.judge.report.results import (
     shown_count_text,
     start_time_text,
 )
-from cnnbench.judge.report.sections.campaigns import titled_strategies
+from cnnbench.judge.report.sections.strategies import titled_strategies
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import parse_start_time

@@ -1,0 +1,288 @@
+"""The results of `cnnbench tune`: blocks for all formats, and answers of a report."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+from cnnbench.base.charts import HIGHER, Axis, DistributionRow, RowChart, legend_text
+from cnnbench.base.document import (
+    Answer,
+    Content,
+    Detail,
+    Paragraph,
+    Row,
+    Section,
+    TableCell,
+    interval_cell,
+    make_table,
+    numeric_cell,
+    prepend_docstring,
+)
+from cnnbench.base.stats import ValuesByProcess, group_by
+from cnnbench.base.text import (
+    count_text,
+    first_few,
+    format_duration,
+    integer,
+    percent,
+    percent_range,
+)
+from cnnbench.judge.report.results import ReportSubject, split_off_common_parts
+from cnnbench.records.campaigns import (
+    AS_GIVEN,
+    FASTER,
+    NOT_FASTER,
+    OPEN,
+    SAME,
+    SLOWER,
+    TuneDocument,
+    TuneRow,
+)
+
+_TITLE = "Best flags of {network}"
+_GAIN = "{gain} faster than the flags as given, {pairs}"
+_OTHER_WEIGHTS = "{leader} is {gain} faster, but trains other weights"
+_UNTRIED = "no candidate was tried"
+_UNPROVEN = "it is not proven that {leader} is faster than the flags as given"
+_OUTCOMES = {
+    SAME: "{leader} is as fast as the flags as given",
+    SLOWER: "{leader} is slower than the flags as given",
+    NOT_FASTER: "{leader} is not faster than the flags as given",
+}
+_NONE_FASTER = "no candidate was faster than the flags as given"
+_PROVEN_ANSWER = "{outcome}."
+_ANSWER = "These are the flags as given: {outcome}."
+_ANSWER_WITH_REASON = "These are the flags as given: {outcome}: {reason}."
+_SPENT = "It took {spent} of {budget}."
+_SPENT_AND_SCATTER = (
+    "It took {spent} of {budget}; processes with equal flags varied by {scatter} in the races."
+)
+_RACES = "A gain in races is estimated within rounds, not from the medians."
+_RACES_AND_PAIRS = (
+    "A gain in races is estimated within rounds, not from the medians; the answer is from the "
+    "pairs."
+)
+_MORE = "{more} more were measured."
+_LEFT = {
+    "slower": ("slower beyond doubt: {names}", "{row.candidate} ({row.group} {row.after}: {row.reason})"),
+    "behind": ("left behind for lack of time: {names}", "{row.candidate} ({row.group} {row.after})"),
+    "failed": ("failed: {names}", "{row.candidate} ({row.group} {row.after}: {row.reason})"),
+    "untried": ("not tried for lack of time: {names}", "{row.candidate}"),
+}
+_REFUSED = "cannot run: {reason}: {names}"
+_REFUSED_FOR_MORE = "cannot run for {reasons}: --list names all"
+
+_NEXT = 5
+"""Number of candidates in the table of a summary, besides the leader."""
+
+_MOST_NAMED, _MOST_REASONS, _MOST_DRAWN = 6, 5, 12
+_MODEL = "--model="
+_signed = partial(percent, signed=True)
+
+
+def search_sections(document: TuneDocument, detail: Detail = "summary") -> list[Section]:
+    """The result of a search for the fastest flags: the command line, the answer, the candidates,
+    and the candidates that left the races or cannot run.
+
+    A summary has the fastest candidates in a table, and names the others in sentences.
+    """
+    full, network = detail == "full", searched_network(document)
+    _, tone = search_verdict(document)
+    command, name = shlex.join(document.command), _command_candidate(document)
+    cell = TableCell(command, kinds="command")
+    reason = document.reason if full and document.verdict != OPEN else ""
+    sentences = map(_as_sentence, filter(None, (reason, document.weights)))
+    shown = [*document.rows] if full else _fastest_rows(document)
+    more = len([row for row in document.rows if row.processes]) - len(shown)
+    title = f"{network}: candidates" if full else ""
+    contents: tuple[Iterable[Content], ...] = (
+        (
+            make_table([{"flags": name, "command": cell}], title=network)
+            if full
+            else Paragraph(command, whole=True),
+        ),
+        (Paragraph(answer_sentence(document), tone), *sentences, _spent_sentence(document)),
+        (
+            [*_gains_chart(document, network)],
+            make_table(
+                (_candidate_row(row, full) for row in shown),
+                title=title,
+                spare=("processes", RACE_MEDIAN),
+            ),
+            _gains_sentence(document, shown),
+            _MORE.format(more=more) if more > 0 and not full else None,
+        ),
+        _refused_table(document, network) if full else _left_and_refused_texts(document),
+    )
+    return [Section.from_contents("", "", one) for one in contents]
+
+
+@prepend_docstring
+def best_flags_section(results: ReportSubject) -> Iterable[Content]:
+    """A search for the fastest flags (cnnbench tune). Candidates ran in races: rounds of short
+    processes, in random order. Significantly slower candidates were eliminated. The last candidate
+    was measured in pairs against the given flags. A gain in the races is estimated within the
+    rounds, so it differs from the change of the medians. The gain in the verdict is estimated only
+    from the pairs.
+    """
+    for document in results.tunings:
+        for section in search_sections(document, "full"):
+            yield from section.blocks
+
+
+def search_verdict_answers(results: ReportSubject) -> Iterator[Answer]:
+    """Yields an answer for each `cnnbench tune` search: its verdict and the best command line."""
+    for document in results.tunings:
+        text, tone = search_verdict(document)
+        details = (
+            f"{_command_candidate(document)}: {shlex.join(document.command)}",
+            document.weights,
+            document.failure,
+        )
+        title = _TITLE.format(network=searched_network(document))
+        yield Answer(title, text, tone, tuple(filter(None, details)))
+
+
+def search_verdict(document: TuneDocument) -> tuple[str, str]:
+    """Returns the outcome of a `cnnbench tune` search as text, and the tone of the answer: "good",
+    "bad", "unsure" or "".
+    """
+    if document.verdict == FASTER:
+        gain = percent(document.gain)
+        if document.low is not None and document.high is not None:
+            gain += f" ({percent_range(document.low, document.high)})"
+        if document.trains_alike is False:
+            return _OTHER_WEIGHTS.format(leader=document.leader, gain=gain), "bad"
+        return _GAIN.format(gain=gain, pairs=count_text(document.pairs, "pair", "pairs")), "good"
+    if document.verdict == OPEN:
+        text = _UNTRIED if document.leader == AS_GIVEN else _UNPROVEN
+        return text.format(leader=document.leader), "unsure"
+    return _OUTCOMES.get(document.verdict, _NONE_FASTER).format(leader=document.leader), ""
+
+
+def answer_sentence(document: TuneDocument) -> str:
+    """The outcome of a search as a sentence, which says whether the flags are those as given."""
+    text, _ = search_verdict(document)
+    template = _ANSWER
+    if document.is_leader_proven_faster:
+        template = _PROVEN_ANSWER
+    elif document.verdict == OPEN and document.reason:
+        template = _ANSWER_WITH_REASON
+    return template.format(outcome=text, reason=document.reason)
+
+
+def _spent_sentence(document: TuneDocument) -> str:
+    return (_SPENT if document.scatter is None else _SPENT_AND_SCATTER).format(
+        spent=format_duration(document.seconds),
+        budget=format_duration(document.budget_seconds),
+        scatter=percent(document.scatter),
+    )
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def _fastest_rows(document: TuneDocument) -> list[TuneRow]:
+    """The fastest measured candidates, and the flags as given."""
+    measured = [row for row in document.rows if row.processes]
+    shown = measured[: _NEXT + 1]
+    return shown + [row for row in measured if row.candidate == AS_GIVEN and row not in shown]
+
+
+def _gains_sentence(document: TuneDocument, shown: Sequence[TuneRow]) -> str | None:
+    """What the gains are estimated from, if the table `shown` contains any."""
+    if all(row.gain is None or row.candidate == AS_GIVEN for row in shown):
+        return None
+    return _RACES if document.gain is None else _RACES_AND_PAIRS
+
+
+def _left_and_refused_texts(document: TuneDocument) -> Iterator[Content]:
+    for how, (sentence, named) in _LEFT.items():
+        names = [named.format(row=row) for row in document.rows if row.left == how]
+        if names:
+            yield Paragraph(sentence.format(names=first_few(names, _MOST_NAMED)), hanging=2)
+    by_reason = group_by(document.refused, lambda refused: refused.reason)
+    for reason, refused in list(by_reason.items())[:_MOST_REASONS]:
+        names = [candidate.candidate for candidate in refused]
+        yield Paragraph(_REFUSED.format(reason=reason, names=first_few(names, 2)), hanging=2)
+    if len(by_reason) > _MOST_REASONS:
+        reasons = count_text(len(by_reason) - _MOST_REASONS, "other reason", "other reasons")
+        yield _REFUSED_FOR_MORE.format(reasons=reasons)
+
+
+def _refused_table(document: TuneDocument, network: str) -> Iterator[Content]:
+    rows = (
+        {
+            "candidate": row.candidate,
+            "group": row.group,
+            "reason": TableCell(row.reason, kinds="prose"),
+        }
+        for row in document.refused
+    )
+    yield make_table(rows, title=f"{network}: candidates that cannot run", folded=True)
+
+
+def _command_candidate(document: TuneDocument) -> str:
+    """Returns the name of the candidate in the final command line of a search: the fastest
+    candidate if its gain is proven, otherwise the given flags.
+    """
+    return document.leader if document.is_leader_proven_faster else AS_GIVEN
+
+
+def searched_network(document: TuneDocument) -> str:
+    """Returns the name of the network for which a `cnnbench tune` search looked for flags."""
+    words = (word.removeprefix(_MODEL) for word in document.command if word.startswith(_MODEL))
+    return next(words, "the default network")
+
+
+RACE_GAIN, RACE_MEDIAN = "gain in races", "median images/sec in races"
+"""Titles of columns with numbers of the races, which differ from those of the pairs."""
+
+
+def _candidate_row(row: TuneRow, with_reason: bool) -> Row:
+    """Returns the table cells of a candidate. If `with_reason` is true, they include the reason why
+    the candidate left the races.
+    """
+    left = f"{row.left}, {row.group} {row.after}"
+    if with_reason:
+        when = "" if row.after is None else f" after round {row.after} of {row.group}"
+        left = f"{row.left}{when}{': ' if row.reason else ''}{row.reason}"
+    return {
+        "candidate": row.candidate + (f" ({', '.join(row.changes)})" if row.changes else ""),
+        RACE_GAIN: numeric_cell(None if row.candidate == AS_GIVEN else row.gain, _signed),
+        ValuesByProcess.INTERVAL: interval_cell((row.low, row.high), _signed),
+        RACE_MEDIAN: numeric_cell(row.images_per_sec),
+        "processes": numeric_cell(row.processes, integer),
+        "left": TableCell(left if row.left else "", kinds="prose" if with_reason else ""),
+    }
+
+
+def _gains_chart(document: TuneDocument, name: str) -> Iterator[RowChart]:
+    """Yields a chart of the gains of the candidates, if any gain was measured."""
+    measured = [row for row in document.rows if row.gain is not None and row.candidate != AS_GIVEN]
+    if not measured:
+        return
+    drawn = measured[:_MOST_DRAWN]
+    shared, labels = split_off_common_parts([row.candidate.split(" ") for row in drawn], " ")
+    rows = tuple(
+        DistributionRow(
+            label=label,
+            values=((row.gain or 0.0, f"{label}: {_signed(row.gain)}"),),
+            low=row.low,
+            high=row.high,
+            text=_signed(row.gain),
+        )
+        for row, label in zip(drawn, labels, strict=True)
+    )
+    which = "the candidates" if drawn == measured else f"the {_MOST_DRAWN} fastest candidates"
+    alike = f", all with {shared}" if shared else ""
+    yield RowChart(
+        title=f"{name}: gain of {which} over the flags as given, in the races{alike}",
+        x=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
+        rows=rows,
+        limit=(0.0, "as given"),
+        note=legend_text(rows, dot="the estimate from all rounds", band="its 95 % interval"),
+    )
