@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from golden import golden
 
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import faster_half
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
-from cnnbench.judge.report.sections.profiles import roofline_chart, terminal_text
+from cnnbench.judge.report.sections.roofline import roofline_chart, roofline_sections
 from cnnbench.lab import roofline as measuring
 from cnnbench.lab.roofline import measure_roofline, roofline_rows, roofline_to_csv
 from cnnbench.machine.cpu import Host, convolution_kernels
@@ -85,7 +86,7 @@ def test_table_and_files_say_the_same(roofline, holds, monkeypatch):
     assert document["total"]["flops"] == 4 * 10**9
     # 8 images in 20 + 10 + 20 + 5 ms.
     assert document["bound_images_per_sec"] == pytest.approx(8 / 0.055)
-    text = "\n".join(terminal_text(found, "title", most=most) for most in (1, 9))
+    text = "\n".join(sections_to_text(roofline_sections(found, "title", most)) for most in (1, 9))
     golden(Path(__file__).parent / "golden" / "roofline.txt", text + "\n")
     roof, *points = roofline_chart(found, "title").series
     assert roof.points[1] == pytest.approx((10.0, 100.0))
@@ -106,7 +107,7 @@ def test_rows_at_the_bound_are_ordered_by_time():
 @pytest.mark.parametrize("columns", [100, 80])
 def test_the_table_fits_the_terminal(roofline, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = terminal_text(roofline, "title", most=0).splitlines()
+    lines = sections_to_text(roofline_sections(roofline, "title", 0)).splitlines()
     assert max(map(len, lines)) <= columns
     assert any(line.startswith("omitted for lack of width: ") for line in lines)
     assert all(any(name in line for line in lines) for name in ("conv0", "Relu", "step"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.terminal import MessageWriter, ProgressLine
 from cnnbench.base.text import count_text
 from cnnbench.cli.commands import (
@@ -18,7 +19,7 @@ from cnnbench.cli.commands import (
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command
 from cnnbench.flags.declare import RunPart, flag, names_of_flags, specs_of, split_options
-from cnnbench.judge.report.sections.profiles import roofline_chart, terminal_text
+from cnnbench.judge.report.sections.roofline import roofline_chart, roofline_sections
 from cnnbench.lab.roofline import measure_roofline, roofline_to_csv
 from cnnbench.plan import check_flags, resolve
 from cnnbench.plan.make import plan_before_plugins
@@ -175,6 +176,5 @@ def _write_roofline(options: RooflineFlags, roofline: Roofline, title: str) -> N
         write_text("json", options.json, roofline.to_json())
     if options.plot is not None:
         write_plot(options.plot, [roofline_chart(roofline, title)], f"roofline of {title}")
-    write_or_print_output(
-        options.output, terminal_text(roofline, f"roofline of {title}", options.rows)
-    )
+    sections = roofline_sections(roofline, f"roofline of {title}", options.rows)
+    write_or_print_output(options.output, sections_to_text(sections))

@@ -1,6 +1,6 @@
 """The picture of a machine: limits, modes, rooflines and how to reproduce it, by hand.
 
-Tests cnnbench/judge/report/sections/profiles.py, cnnbench/judge/report/sections/campaigns.py,
+Tests cnnbench/judge/report/sections/timeline.py, cnnbench/judge/report/sections/campaigns.py,
 cnnbench/judge/report/sections/quantities.py and cnnbench/judge/report/sections/runs.py.
 """
 
@@ -18,8 +18,9 @@ from studies import ROWS, SWEEP, roofline, step_profile, strategies, tuning
 
 from cnnbench import __version__
 from cnnbench.base.document import Paragraph
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.judge.report import build, gather, load, render
-from cnnbench.judge.report.sections.profiles import terminal_text
+from cnnbench.judge.report.sections.roofline import roofline_sections
 from cnnbench.records.all_reduce import Copying
 from cnnbench.records.campaigns import DIFFERENT
 from cnnbench.records.run import ConditionNote, Conditions, Subject
@@ -53,7 +54,7 @@ def test_the_machine_reaches_the_fastest_configuration_of_each_network_and_forma
 @pytest.mark.slow
 def test_what_a_measurement_can_exceed_is_called_no_bound(report, folder):
     text = render(report, "html") + render(report, "markdown")
-    text += "".join((terminal_text(roofline(one), "", 0)) for one in folder.records[:1])
+    text += "".join(sections_to_text(roofline_sections(roofline(one), "", 0)) for one in folder.records[:1])
     assert not re.findall(r"\bbound", text)
 
 

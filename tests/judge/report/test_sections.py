@@ -17,6 +17,7 @@ from studies import roofline, tuning
 
 from cnnbench.base.charts import HIGHER, LineChart, RowChart
 from cnnbench.base.document import ChartGroup, Paragraph, Table
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import (
@@ -24,7 +25,7 @@ from cnnbench.judge.explain.explanation import (
     to_markdown,
 )
 from cnnbench.judge.report import build, gather, load, render
-from cnnbench.judge.report.sections.profiles import terminal_text
+from cnnbench.judge.report.sections.roofline import roofline_sections
 from cnnbench.records.result_files import Loaded
 from cnnbench.records.run import Imported, Measured, ResourceUse, StartupSeconds, Subject
 
@@ -474,7 +475,7 @@ def test_a_page_of_a_roofline_begins_with_what_the_command_says(full_runs):
     report = report_of(studies=[document])
     (answer,) = [one for one in report.answers if one.name.startswith("Roofline of lenet")]
     assert [value for value in ("80.00 ms", "34.00 ms") if value not in answer.text] == []
-    said = terminal_text(document, "x", 0)
+    said = sections_to_text(roofline_sections(document, "x", 0))
     sentence, *to_win = answer.details
     assert sentence in " ".join(said.split())
     most = [(one.partition(" ms ")[0], one.rpartition(" in ")[2]) for one in to_win]

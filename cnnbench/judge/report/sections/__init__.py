@@ -10,7 +10,15 @@ from cnnbench.base.text import count_text, counted_names, first_few, integer
 from cnnbench.judge.compare.configuration import imported_records_note
 from cnnbench.judge.metrics import readable_fact, short_commit
 from cnnbench.judge.report.results import ReportSubject, start_time_text
-from cnnbench.judge.report.sections import profiles, quantities, runs, scaling, strategies, tune
+from cnnbench.judge.report.sections import (
+    quantities,
+    roofline,
+    runs,
+    scaling,
+    strategies,
+    timeline,
+    tune,
+)
 from cnnbench.judge.report.sections import campaigns as baseline
 from cnnbench.judge.report.sections import scaling as all_reduce
 from cnnbench.version import __version__
@@ -29,8 +37,8 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "throughput": ("Throughput", quantities.throughput),
     "benchmarks": ("Benchmarks of other programs", runs.imported_benchmarks_section),
     "mfu": ("Use of the hardware", quantities.mfu),
-    "roofline": ("Where the time of a step goes", profiles.roofline_section),
-    "timeline": ("One step in time", profiles.timeline_section),
+    "roofline": ("Where the time of a step goes", roofline.roofline_section),
+    "timeline": ("One step in time", timeline.timeline_section),
     "memory": ("Memory", quantities.memory),
     "accuracy": ("Accuracy and losses", quantities.accuracy),
     "warmup": ("Start-up and warm-up", quantities.warmup),
@@ -111,7 +119,7 @@ def build(
         *strategies.fastest_mode_answers(results),
         *all_reduce.all_reduce_answers(results),
         *all_reduce.prediction_answers(results),
-        *profiles.roofline_answers(results),
+        *roofline.roofline_answers(results),
         runs.disturbance_answer(results),
         _omitted_answer(bounded),
     )

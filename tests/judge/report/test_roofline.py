@@ -1,11 +1,11 @@
 """Charts of profiles, from rows put together by hand.
 
-Tests cnnbench/judge/report/sections/profiles.py.
+Tests cnnbench/judge/report/sections/roofline.py.
 """
 
 import pytest
 
-from cnnbench.judge.report.sections.profiles import roofline_chart
+from cnnbench.judge.report.sections.roofline import roofline_chart
 from cnnbench.records.profiles import (
     FORWARD,
     TO_KERNEL,
