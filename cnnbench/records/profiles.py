@@ -603,6 +603,12 @@ class Explanation(Document):
         return self.new - self.base
 
     @property
+    def differs_significantly(self) -> bool:
+        """Whether the step times of A and B differ significantly."""
+        known = bool(self.causes) and not self.by_work
+        return abs(self.difference) > (self.spread if known else self.chance)
+
+    @property
     def mean_base(self) -> float:
         """The value of `base` under an older name, for programs that read earlier versions of the
         document.

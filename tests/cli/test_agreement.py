@@ -40,9 +40,10 @@ from made_up_campaigns import MadeUpMachine, on, run
 from step_profiles import CONV, Profiles, changed
 
 from cnnbench.base.charts import draw as chart_writer
-from cnnbench.base.document import Report, Section
+from cnnbench.base.document import Detail, Report, Section
 from cnnbench.base.document.formats import render_report
-from cnnbench.base.document.markdown import report_to_markdown
+from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.document.markdown import report_to_markdown, sections_to_comment
 from cnnbench.base.terminal import dataclasses_to_csv
 from cnnbench.campaigns.bisect import history as git_history
 from cnnbench.campaigns.bisect.texts import bisection_text
@@ -53,7 +54,8 @@ from cnnbench.campaigns.tune import texts as text
 from cnnbench.cli.commands import ab, bisect, strategies, tune
 from cnnbench.judge.compare import Comparison, Criteria, compare_records
 from cnnbench.judge.compare.comparability import differing_values_text
-from cnnbench.judge.explain import explain, explanation
+from cnnbench.judge.explain import explain
+from cnnbench.judge.explain.blocks import differences_chart, explanation_sections
 from cnnbench.judge.history import HistoryEntry, all_series
 from cnnbench.judge.history import blocks as history_blocks
 from cnnbench.judge.history import page as history_page
@@ -269,10 +271,10 @@ def explain_of(seed: int, folder: Path, make: Any) -> Experiment:
     with tracked():
         found = explain(*sides)
         outputs: dict[str, Callable[[Any], str]] = {
-            "table": explanation.terminal_text,
-            "all rows": lambda one: explanation.terminal_text(one, 0),
-            "markdown": lambda one: unescape(explanation.to_markdown(one)),
-            "chart": lambda one: page_text(chart_text(explanation.differences_chart(one))),
+            "table": lambda one: sections_to_text(explanation_sections(one)),
+            "all rows": lambda one: sections_to_text(explanation_sections(one, 0, Detail.FULL)),
+            "markdown": lambda one: unescape(sections_to_comment(explanation_sections(one), "")),
+            "chart": lambda one: page_text(chart_text(differences_chart(one))),
         }
         return Experiment.of(found, found, outputs, phrases_of(found))
 

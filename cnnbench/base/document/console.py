@@ -19,7 +19,7 @@ from cnnbench.base.document import (
     TableCell,
 )
 from cnnbench.base.terminal import fit_table, wrap_text
-from cnnbench.base.text import to_plain_line
+from cnnbench.base.text import NONE, to_plain_line
 
 _COLOURS = {"good": "32", "bad": "31;1", "unsure": "33"}
 _HANGING = 6
@@ -84,11 +84,18 @@ def _list_lines(block: Items, mark: str) -> Iterator[str]:
 
 
 def _terminal_table_lines(block: Table, colour: bool, mark: str) -> Iterator[str]:
-    titles = [title for title, _, _ in block.columns]
-    left = [at for at, (_, kinds, _) in enumerate(block.columns) if "number" not in kinds]
+    prose = [at for at, (_, kinds, _) in enumerate(block.columns) if at and "prose" in kinds]
+    shown = [at for at in range(len(block.columns)) if at not in prose]
+    titles = [block.columns[at][0] for at in shown]
+    left = [place for place, at in enumerate(shown) if "number" not in block.columns[at][1]]
     spare = [titles.index(title) for title in block.spare if title in titles]
-    cells = [[to_plain_line(cell.marked_text) for cell in row] for row in block.rows]
-    notes, toned = [*block.notes], [_toned_cell(row) if colour else None for row in block.rows]
+    cells = [[to_plain_line(row[at].marked_text) for at in shown] for row in block.rows]
+    sentences = ([row[at].text for at in prose if row[at].text != NONE] for row in block.rows)
+    notes = [
+        "; ".join(filter(None, (*own, note)))
+        for own, note in zip_longest(sentences, block.notes, fillvalue="")
+    ]
+    toned = [_toned_cell(row) if colour else None for row in block.rows]
     if block.has_head:
         cells.insert(0, [_UNIT.sub(" ", to_plain_line(title)) for title in titles])
         notes, toned = ["", *notes], [None, *toned]

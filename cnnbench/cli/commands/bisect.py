@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.base import plugins
+from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.explain import explain_or_notice
@@ -40,7 +41,7 @@ from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.compare.estimate import Verdict
-from cnnbench.judge.explain.explanation import terminal_text
+from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.machine import facts
 from cnnbench.machine.repository import uncommitted_changes_text
@@ -145,7 +146,7 @@ def main(argv: Sequence[str]) -> int:
         bisection, explanation = _run_bisection(setting, options, reporter)
     code = _print_result(bisection, reporter, argv)
     if explanation is not None:
-        write_or_print_output(None, f"\n{terminal_text(explanation)}")
+        write_or_print_output(None, f"\n{sections_to_text(explanation_sections(explanation))}")
     return code
 
 

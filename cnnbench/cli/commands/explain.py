@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.document.markdown import sections_to_comment
 from cnnbench.base.files import converting_parse_errors, read_json
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, SUFFIX, AbProfiler
@@ -26,7 +28,8 @@ from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.explanation import terminal_text, to_markdown
+from cnnbench.judge.explain.blocks import explanation_sections
+from cnnbench.judge.explain.phrases import ANSWER
 from cnnbench.machine import facts
 from cnnbench.records.files import check_outputs, register_file_kind
 from cnnbench.records.profiles import Explanation, StepProfile
@@ -93,10 +96,7 @@ HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
 _OUTPUT = OutputKinds(
     document=Explanation,
-    table=register_file_kind(
-        "table of explanation",
-        rb"(A step takes |Whether a step takes longer |Nothing |Not distinguishable )",
-    ),
+    table=register_file_kind("table of explanation", ANSWER),
 )
 
 
@@ -126,13 +126,14 @@ def main(argv: Sequence[str]) -> int:
         explanation = explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
     else:
         explanation = _profile_and_explain(options, common)
-    rows = partial(terminal_text, explanation, options.rows)
+    sections = explanation_sections(explanation, options.rows)
+    table = partial(sections_to_text, sections)
     texts: dict[str, Callable[[], str]] = {
-        "table": rows,
-        "markdown": lambda: to_markdown(explanation, options.rows),
+        "table": table,
+        "markdown": lambda: sections_to_comment(sections, "cnnbench: why"),
         "json": explanation.to_json,
     }
-    write_or_print_output(options.output, texts[options.format](), rows)
+    write_or_print_output(options.output, texts[options.format](), table)
     return ExitCode.OK
 
 

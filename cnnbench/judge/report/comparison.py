@@ -139,17 +139,14 @@ def _why(comparison: Comparison) -> tuple[str, Section | None]:
     if comparison.explanation is None:
         return "", None
     # Only few comparisons have an explanation, and a history has none.
-    from cnnbench.judge.explain import explanation as explained
+    from cnnbench.judge.explain.blocks import explanation_sections
 
     found = comparison.explanation
-    is_clear = explained.does_step_time_differ(found) and not found.by_work
-    causes, _, remarks = explained.terminal_sections(found)
-    rows = explained.rows_table(
-        found, title="The largest rows", folded=True, spare=("share", "+/-, ms")
-    )
-    contents = [*([] if is_clear else [found.answer]), *causes, rows, *remarks]
-    title = "Why, mean milliseconds of a step"
-    section = Section.from_contents("why", title, contents, folded=not is_clear)
+    is_clear = found.differs_significantly and not found.by_work
+    answer, *parts = explanation_sections(found)
+    shown = parts if is_clear else [answer, *parts]
+    blocks = tuple(block for part in shown for block in part.blocks)
+    section = Section(key="why", title="Why", blocks=blocks, folded=not is_clear)
     return found.answer if is_clear else "", section
 
 

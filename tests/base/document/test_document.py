@@ -137,6 +137,19 @@ def test_records_cannot_control_the_terminal_or_the_markdown():
     assert "a&#124;b" in table_to_markdown_lines(make_table(ROWS))[-1]
 
 
+def test_sentences_of_a_row_stand_below_it_in_a_terminal():
+    said = [TableCell("it waits", kinds="prose"), TableCell("", kinds="prose")]
+    rows = [{**row, "why": why} for row, why in zip(ROWS, said, strict=True)]
+    assert sections_to_lines([["first", make_table(rows, title="Times")]]) == [
+        *("first", "", "Times"),
+        "layer   A ms   share",
+        "conv1  12.50  50.0 %",
+        "      it waits",
+        "a|b        -  25.0 %",
+    ]
+    assert sections_to_lines([[make_table({"why": why} for why in said)]])[1] == "it waits"
+
+
 def test_many_remarks_of_one_kind_are_counted_and_folded():
     texts = [f"remark {number}." for number in range(4)]
     assert [*counted_remarks(texts[:3], "remarks", "unsure")] == [

@@ -6,20 +6,31 @@ import dataclasses
 import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 from step_profiles import write_sides
 
+from cnnbench.cli.commands import explain as _command  # noqa: F401 (it registers its kinds)
 from cnnbench.records.files import KINDS
 from cnnbench.records.profiles import StepProfile
 
 pytestmark = pytest.mark.timeout(240)
+ANSWERS = Path(__file__).parents[2] / "judge" / "explain" / "golden" / "terminal.txt"
 
 
 @pytest.fixture
 def profiles(lenet_runs, tmp_path):
     """Files with profiles of A, and of B whose conv1 has twice the work."""
     return write_sides(lenet_runs(), tmp_path)
+
+
+
+def test_a_file_with_any_answer_may_be_replaced():
+    answers = ANSWERS.read_text(encoding="utf-8").split("\n== ")
+    assert len(answers) > 30
+    for answer in answers:
+        assert KINDS["table of explanation"](answer.partition("\n")[2].encode())
 
 
 @pytest.fixture
@@ -62,7 +73,7 @@ def test_processes_of_both_sides_are_profiled_in_turn(call, sides, tmp_path):
     head, _, body = page.partition("\n## Where the difference is\n")
     assert f"- Why B differs from A: {out.split('.')[0]}" in head
     assert "| cause |" in body
-    assert "3 + 3 processes of 8 profiled steps" in " ".join(out.split())
+    assert "3 processes of A and 3 of B" in " ".join(out.split())
     order = [name[-1] for name in trace.read_text().split()]
     assert "".join(order) == "abbaab"
     command = re.search(r"to judge the records again: (.*)", err).group(1)

@@ -14,14 +14,14 @@ import pytest
 from covering import slow_if
 from step_profiles import CONV, Profiles, Row, changed, network, with_records
 
+from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.document.markdown import sections_to_comment
 from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.explanation import (
+from cnnbench.judge.explain.blocks import (
     differences_chart,
-    does_step_time_differ,
     explanation_rows,
-    terminal_text,
-    to_markdown,
+    explanation_sections,
 )
 from cnnbench.judge.explain.sides import StepTimes
 from cnnbench.records.profiles import (
@@ -225,13 +225,14 @@ def test_all_numbers_are_the_means_that_compare_judges(calm):
     assert row.difference < 0.012  # and not 0.0103 + 2 / 24 / 3
     assert found.unexplained == pytest.approx(found.difference - cause.difference)
     assert f"{1e3 * cause.difference:.2f} ms in conv2" in found.answer
-    assert f"- +{1e3 * found.unexplained:.3f} ms " in terminal_text(found)
+    shown = " ".join(sections_to_text(explanation_sections(found)).split())
+    assert f"not explained +{1e3 * found.unexplained:.3f} " in shown
 
 
 def test_noise_that_hides_everything_is_told(lenet_runs):
     profiles = Profiles(lenet_runs(), seed=3, load=0.4)
     found = explain(profiles.side(), profiles.side())
-    assert not does_step_time_differ(found)
+    assert not found.differs_significantly
 
 
 def test_a_kernel_of_a_device_does_not_follow_the_load_of_its_host(lenet_runs):
@@ -265,8 +266,8 @@ def test_a_step_that_cannot_be_told_is_not_claimed(calm):
     assert abs(found.difference) < found.spread
     # Shares of nearly nothing would be those of chance.
     assert {line.share for line in (*found.rows, *explanation_rows(found))} == {None}
-    assert "%" not in terminal_text(found)
-    assert not does_step_time_differ(found)
+    assert "%" not in sections_to_text(explanation_sections(found))
+    assert not found.differs_significantly
     assert found.causes[0].place in found.answer
 
 
@@ -394,7 +395,7 @@ def test_other_work_is_told_where_no_time_stands_out(profiles):
     ):
         found = explain(profiles.side(), profiles.side(rows))
         assert found.by_work
-        assert not does_step_time_differ(found)
+        assert not found.differs_significantly
         assert f" in {place}" in found.answer
         assert [cause.kind for cause in found.causes] == [kind]
     # A flag is no work.
@@ -425,14 +426,14 @@ def test_outputs_say_the_same(profiles, holds, monkeypatch):
     holds("explanation", document)
     assert Explanation.from_json(found.to_json()) == found
     assert document["causes"][0]["difference"] == pytest.approx(found.causes[0].difference)
-    shown = terminal_text(found, 4)
+    shown = sections_to_text(explanation_sections(found, 4))
     assert " ".join(shown.split()).startswith(found.answer)
     assert found.causes[0].text in " ".join(shown.split())
     assert "precision is fp32" in shown
     assert f"{len(found.rows) - 4} other rows" in shown
-    text = to_markdown(found, 4)
+    text = sections_to_comment(explanation_sections(found, 4), "cnnbench: why")
     assert text.startswith("### cnnbench: why\n")
-    assert text.count("| <code>conv3</code> |") >= 3
+    assert text.count("| conv3 |") >= 3
     drawn = differences_chart(found, 4)
     assert len(drawn.rows) == 7
     assert drawn.rows[0].label.startswith("conv3")

@@ -1,7 +1,8 @@
 """The wording of explanations, in a terminal and in Markdown: constructed profiles against files.
 
-Tests cnnbench/judge/explain/causes.py and cnnbench/judge/explain/explanation.py. Other tests of
-this folder test kinds, places and values. UPDATE_GOLDEN=1 writes the files anew.
+Tests cnnbench/judge/explain/causes.py, cnnbench/judge/explain/phrases.py and
+cnnbench/judge/explain/blocks.py. Other tests of this folder test kinds, places and values.
+UPDATE_GOLDEN=1 writes the files anew.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from pathlib import Path
 from golden import golden
 from step_profiles import CONV, Profiles, Row, changed, network, with_records
 
+from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.document.markdown import sections_to_comment
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.explanation import terminal_text, to_markdown
+from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.records.profiles import (
     FORWARD,
     GAPS,
@@ -244,9 +247,10 @@ def test_transcripts(lenet_runs, monkeypatch):
         towers = 1 if "optimizer" in title or "clipped" in title else 2
         sides = Sides(Profiles(lenet_runs(), load=0.0, towers=towers))
         found = explain(*make(sides))
-        terminal.append(f"== {title}\n{terminal_text(found, 2)}")
+        shown = explanation_sections(found, 2)
+        terminal.append(f"== {title}\n{sections_to_text(shown)}")
         if title in ("another precision", "no difference", "other work in the same time"):
-            markdown.append(to_markdown(found, 2))
+            markdown.append(sections_to_comment(shown, "cnnbench: why"))
     text = "\n".join(terminal)
     assert text == golden(GOLDEN / "terminal.txt", text)
     text = "\n".join(markdown)

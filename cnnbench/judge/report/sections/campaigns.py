@@ -10,6 +10,7 @@ from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart,
 from cnnbench.base.document import (
     Answer,
     Content,
+    Detail,
     Paragraph,
     Row,
     Section,
@@ -22,13 +23,7 @@ from cnnbench.base.text import count_text, number
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, phrases
 from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
-from cnnbench.judge.explain.explanation import (
-    differences_chart,
-    in_ms,
-    measurement_sentence,
-    rows_table,
-    signed_ms,
-)
+from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.report import comparison as verdicts
 from cnnbench.judge.report.results import (
     ReportSubject,
@@ -265,7 +260,8 @@ def explanation_section(results: ReportSubject) -> Iterable[Content]:
     the causes, and all rows as a table.
     """
     for explained in results.explanations:
-        yield from _explanation_contents(explained)
+        for section in explanation_sections(explained, detail=Detail.FULL):
+            yield from section.blocks
 
 
 def explanation_answers(results: ReportSubject) -> Iterator[Answer]:
@@ -274,23 +270,3 @@ def explanation_answers(results: ReportSubject) -> Iterator[Answer]:
         if isinstance(study, Explanation):
             sides = (study.base_label, study.new_label)
             yield Answer("Why B differs from A", study.answer, "", sides)
-
-
-def _explanation_contents(explained: Explanation) -> Iterable[Content]:
-    yield explained.answer
-    yield [differences_chart(explained)]
-    yield make_table(
-        {
-            "cause": cause.place,
-            "difference, ms": numeric_cell(cause.difference, signed_ms),
-            "A, ms": numeric_cell(cause.base, in_ms),
-            "B, ms": numeric_cell(cause.new, in_ms),
-            "what": TableCell("; ".join((cause.text, *cause.evidence_not_in_text)), kinds="prose"),
-        }
-        for cause in explained.causes
-    )
-    yield rows_table(explained, title="The largest rows, mean of a step")
-    yield rows_table(explained, 0, title="All rows", folded=True)
-    facts = ({"fact": change.fact, "A": change.base, "B": change.new} for change in explained.facts)
-    yield make_table(facts, title="Also different", folded=True)
-    yield measurement_sentence(explained)

@@ -63,12 +63,12 @@ _group = attrgetter("kind", "direction")
 
 
 def roofline_sections(
-    document: Roofline, title: str, most: int, detail: Detail = "summary"
+    document: Roofline, title: str, most: int, detail: Detail = Detail.SUMMARY
 ) -> list[Section]:
     """The result of a roofline: the rates of the machine with charts, the first `most` rows (0
     means all), sums by kind of operation, and the time of a step.
 
-    With "full", the rows are folded, and the titles of tables contain `title`.
+    In full detail, the rows are folded, and the titles of tables contain `title`.
     """
     machine = document.machine
     rates = _RATES.format(
@@ -84,7 +84,7 @@ def roofline_sections(
     charts = roofline_chart(document, title), _layer_time_chart(document, title)
     shown, rest = document.rows[: most or None], document.rows[most:] if most else ()
     rows = ({"layer": row.layer, **_row_cells(row)} for row in shown)
-    full, name = detail == "full", f"{title}: " if detail == "full" else ""
+    full, name = detail is Detail.FULL, f"{title}: " if detail is Detail.FULL else ""
     which = f"the {len(shown)} with the most time to win" if rest else "all"
     sums = map(_row_cells, (*document.kinds, document.total))
     more = _MORE.format(
@@ -114,7 +114,7 @@ def roofline_section(results: ReportSubject) -> Iterable[Content]:
     named = _named_rooflines(results)
     yield make_table(_process_row(name, study) for name, study in named)
     for name, study in named:
-        for section in roofline_sections(study, name, _MOST_ROWS, "full"):
+        for section in roofline_sections(study, name, _MOST_ROWS, Detail.FULL):
             yield from section.blocks
 
 

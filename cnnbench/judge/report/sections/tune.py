@@ -82,13 +82,13 @@ _MODEL = "--model="
 _signed = partial(percent, signed=True)
 
 
-def search_sections(document: TuneDocument, detail: Detail = "summary") -> list[Section]:
+def search_sections(document: TuneDocument, detail: Detail = Detail.SUMMARY) -> list[Section]:
     """The result of a search for the fastest flags: the command line, the answer, the candidates,
     and the candidates that left the races or cannot run.
 
     A summary has the fastest candidates in a table, and names the others in sentences.
     """
-    full, network = detail == "full", searched_network(document)
+    full, network = detail is Detail.FULL, searched_network(document)
     _, tone = search_verdict(document)
     command, name = shlex.join(document.command), _command_candidate(document)
     cell = TableCell(command, kinds="command")
@@ -128,7 +128,7 @@ def best_flags_section(results: ReportSubject) -> Iterable[Content]:
     from the pairs.
     """
     for document in results.tunings:
-        for section in search_sections(document, "full"):
+        for section in search_sections(document, Detail.FULL):
             yield from section.blocks
 
 

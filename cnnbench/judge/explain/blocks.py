@@ -1,0 +1,165 @@
+"""The blocks of an explanation, for all formats: the answer, a chart, causes, rows, facts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from cnnbench.base.charts import Axis, DistributionRow, RowChart, legend_text
+from cnnbench.base.document import (
+    Content,
+    Detail,
+    Items,
+    Row,
+    Section,
+    Table,
+    TableCell,
+    make_table,
+    numeric_cell,
+)
+from cnnbench.base.text import count_text, format_interval, item_count, percent
+from cnnbench.judge.explain.phrases import (
+    MORE_FACTS,
+    cause_with_evidence,
+    fact_texts,
+    in_ms,
+    measurement,
+    signed_ms,
+)
+from cnnbench.records.profiles import ExplainedRow, Explanation
+
+SHOWN = 10
+"""Default number of rows in a table."""
+
+_MOST_FACTS = 12  # A summary shows at most this many facts.
+
+
+def explanation_sections(
+    explanation: Explanation, max_rows: int = SHOWN, detail: Detail = Detail.SUMMARY
+) -> tuple[Section, Section, Section, Section]:
+    """The blocks of an explanation: its answer with a chart, its causes (empty if there are none),
+    its rows, and other differences between A and B.
+
+    `max_rows` is the number of rows in the chart and, in a summary, in the table; 0 means all. A
+    summary has at most twelve other differences.
+    """
+    full = detail is Detail.FULL
+    facts = fact_texts(explanation.facts)
+    if len(facts) > _MOST_FACTS and not full:
+        more = MORE_FACTS.format(more=item_count(explanation.facts) - _MOST_FACTS)
+        facts = [*facts[:_MOST_FACTS], more]
+    contents: tuple[Sequence[Content], ...] = (
+        [explanation.answer, [differences_chart(explanation, max_rows)]],
+        [causes_table(explanation)],
+        [_rows_table(explanation, 0 if full else max_rows)],
+        [
+            measurement(explanation),
+            Items(texts=tuple(facts), title="Also different", folded=True, about="differences"),
+        ],
+    )
+    answer, causes, rows, others = (Section.from_contents("", "", part) for part in contents)
+    return answer, causes, rows, others
+
+
+def causes_table(explanation: Explanation) -> Table | None:
+    """The table of the causes of a difference, and of the time that no cause explains; None if
+    there are no causes.
+    """
+    title = "Work that differs" if explanation.by_work else "Causes"
+    return make_table(_cause_rows(explanation), title=f"{title}, mean milliseconds of a step")
+
+
+def _cause_rows(explanation: Explanation) -> Iterator[Row]:
+    for cause in explanation.causes:
+        yield {
+            "cause": cause.place,
+            "difference, ms": numeric_cell(cause.difference, signed_ms),
+            "A, ms": numeric_cell(cause.base, in_ms),
+            "B, ms": numeric_cell(cause.new, in_ms),
+            "+/-, ms": numeric_cell(cause.spread, in_ms),
+            "what": TableCell(cause_with_evidence(cause), kinds="prose"),
+        }
+    if explanation.causes and not explanation.by_work:
+        yield {
+            "cause": "not explained",
+            "difference, ms": numeric_cell(explanation.unexplained, signed_ms),
+            **dict.fromkeys(("A, ms", "B, ms", "+/-, ms"), numeric_cell(None)),
+            "what": "",
+        }
+
+
+def _rows_table(explanation: Explanation, max_rows: int) -> Table | None:
+    shown = "The largest rows" if 0 < max_rows < len(explanation.rows) else "All rows"
+    return make_table(
+        map(_row_cells, explanation_rows(explanation, max_rows)),
+        title=f"{shown}, mean milliseconds of a step",
+        folded=True,
+        spare=("share", "+/-, ms"),
+    )
+
+
+def explanation_rows(explanation: Explanation, max_rows: int = SHOWN) -> list[ExplainedRow]:
+    """Returns the rows of the table of an explanation: the largest `max_rows` rows (0 means all),
+    the sum of all other rows, the time that was not profiled, and the whole step.
+
+    The rows that contribute to the difference of the step are first. The spread is NaN in the rows
+    for the sum and for the time that was not profiled.
+    """
+    shown = explanation.rows[:max_rows] if max_rows else explanation.rows
+    lines = sorted(shown, key=lambda row: row.difference * explanation.difference <= 0)
+    if rest := explanation.rows[len(shown) :]:
+        name = count_text(item_count(explanation.rows) - len(shown), "other row", "other rows")
+        base, new = (sum(getattr(row, side) for row in rest) for side in ("base", "new"))
+        shares = [row.share for row in rest if row.share is not None]
+        share = sum(shares) if shares else None
+        lines.append(replace(explanation.make_row(name, base=base, new=new), share=share))
+    lines.append(explanation.not_profiled)
+    lines.append(
+        explanation.make_row(
+            "step", base=explanation.base, new=explanation.new, spread=explanation.spread
+        )
+    )
+    return lines
+
+
+def _row_cells(row: ExplainedRow) -> Row:
+    return {
+        "layer": row.layer,
+        "kind": row.kind,
+        "direction": row.direction,
+        "A, ms": numeric_cell(row.base, in_ms),
+        "B, ms": numeric_cell(row.new, in_ms),
+        "difference, ms": numeric_cell(row.difference, signed_ms),
+        "+/-, ms": numeric_cell(None if math.isnan(row.spread) else row.spread, in_ms),
+        "share": numeric_cell(row.share, partial(percent, digits=0)),
+    }
+
+
+def differences_chart(explanation: Explanation, max_rows: int = SHOWN) -> RowChart:
+    """Returns a chart of the differences between A and B in the largest rows, with twice their
+    standard errors.
+    """
+    rows = []
+    of = f"the {max_rows} largest of" if 0 < max_rows < len(explanation.rows) else "all"
+    for row in explanation_rows(explanation, max_rows):
+        difference, spread = row.difference, row.spread
+        known, tone = not math.isnan(spread), "bad" if difference > 0 else "good"
+        rows.append(
+            DistributionRow(
+                label=", ".join(filter(None, (row.layer, row.kind, row.direction))),
+                values=((1e3 * difference, f"{format_interval(row.base, row.new, in_ms)} ms"),),
+                low=1e3 * (difference - spread) if known else None,
+                high=1e3 * (difference + spread) if known else None,
+                text=f"{signed_ms(difference)} ms",
+                tone=tone if known and abs(difference) > spread else "",
+            )
+        )
+    return RowChart(
+        title=f"Step time of B minus A: {of} {item_count(explanation.rows)} differences",
+        x=Axis(label="difference (ms)"),
+        rows=tuple(rows),
+        limit=(0.0, "no difference"),
+        note=legend_text(rows, dot="the difference", band="twice its standard error"),
+    )
