@@ -24,11 +24,6 @@ from cnnbench.campaigns.tune.space import (
 from cnnbench.judge.report.sections.tune import answer_sentence, search_sections
 from cnnbench.records.campaigns import TuneDocument, TuneRow
 
-_GROUP = "{name}: {count}"
-_CHANGING = "{name} ({changes})"
-_DROPPED = "dropped: {reason}: {names}"
-_TOO = "# Set this environment variable, too: {variable}"
-
 _DRAWN = 6
 _CSV_HEADER = ("candidate", "group", "round", "images_per_sec")
 
@@ -51,14 +46,14 @@ def _candidates_sections(space: SearchSpace, first: Candidate) -> Iterator[Secti
         count = count_text(candidates, "candidate", "candidates")
         texts = [Paragraph(_candidate_text(one), indent=2, whole=True) for one in candidates]
         for reason, names in group_names_by_reason(dropped).items():
-            text = _DROPPED.format(reason=reason, names="; ".join(names))
-            texts.append(Paragraph(text, indent=2, hanging=4))
-        yield Section(title=_GROUP.format(name=name, count=count), blocks=tuple(texts))
+            dropped_text = f"dropped: {reason}: {'; '.join(names)}"
+            texts.append(Paragraph(dropped_text, indent=2, hanging=4))
+        yield Section(title=f"{name}: {count}", blocks=tuple(texts))
 
 
 def _candidate_text(candidate: Candidate) -> str:
     changes = ", ".join(candidate.changes)
-    return _CHANGING.format(name=candidate.name, changes=changes) if changes else candidate.name
+    return f"{candidate.name} ({changes})" if changes else candidate.name
 
 
 def candidates_csv(tuning: TuneDocument) -> str:
@@ -96,7 +91,10 @@ def flag_file_text(tuning: TuneDocument) -> str:
     # In the command line of a job, the flags of its processes follow "--".
     behind = tuning.command.index("--") if "--" in tuning.command else 0
     flags = [word for word in tuning.command[behind + 1 :] if word.startswith("--")]
-    variables = [_TOO.format(variable=variable) for variable in command_variables(tuning)]
+    variables = [
+        f"# Set this environment variable, too: {variable}"
+        for variable in command_variables(tuning)
+    ]
     return "\n".join([f"{FLAG_FILE_HEAD}: {answer_sentence(tuning)}", *variables, *flags]) + "\n"
 
 

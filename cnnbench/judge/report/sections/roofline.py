@@ -41,20 +41,6 @@ from cnnbench.judge.report.results import ReportSubject, distinguish_by_start_ti
 from cnnbench.machine.cpu import describe_kernels
 from cnnbench.records.profiles import Machine, Roofline, RooflineRow
 
-_TITLE = "Roofline of {name}"
-_STEP = "A profiled step takes {step} ms, the estimate is {estimate} ms"
-_TO_WIN = "{ms} ms to win in {part}"
-_STEP_PARTS = (
-    "{busy} ms in operations and {remainder} ms ({share}) in none make a profiled step of {step} "
-    "ms; without a profiler it takes {unprofiled} ms (means of the faster half of the steps)"
-)
-_RATES = (
-    "rates: {flops} GFLOP/s ({flops_source}) and {bytes} GB/s read and written ({bytes_source}), "
-    "which meet at {ridge} FLOP/byte"
-)
-_KERNELS = "convolutions: {kernels}"
-_MORE = "{rows} more, with {ms} ms to win; --rows=0 prints all"
-
 _MOST_ROWS, _MOST_NAMED, _MOST_BARS, _MOST_TO_WIN = 20, 6, 12, 3
 _SPARE = ("FLOP/byte", "GFLOP/s", "moved", "estimate, ms", "GFLOP")
 """Columns that are omitted in narrow terminals, in this order."""
@@ -71,26 +57,23 @@ def roofline_sections(
     In full detail, the rows are folded, and the titles of tables contain `title`.
     """
     machine = document.machine
-    rates = _RATES.format(
-        flops=billions(machine.flops_per_sec),
-        flops_source=machine.flops_source,
-        bytes=billions(machine.bytes_per_sec),
-        bytes_source=machine.bytes_source,
-        ridge=number(machine.ridge_flops_per_byte),
+    rates = (
+        f"rates: {billions(machine.flops_per_sec)} GFLOP/s ({machine.flops_source}) and "
+        f"{billions(machine.bytes_per_sec)} GB/s read and written ({machine.bytes_source}), which "
+        f"meet at {number(machine.ridge_flops_per_byte)} FLOP/byte"
     )
     kernels = None
     if document.kernels is not None:
-        kernels = _KERNELS.format(kernels=describe_kernels(document.kernels))
+        kernels = f"convolutions: {describe_kernels(document.kernels)}"
     charts = roofline_chart(document, title), _layer_time_chart(document, title)
     shown, rest = document.rows[: most or None], document.rows[most:] if most else ()
     rows = ({"layer": row.layer, **_row_cells(row)} for row in shown)
     full, name = detail is Detail.FULL, f"{title}: " if detail is Detail.FULL else ""
     which = f"the {len(shown)} with the most time to win" if rest else "all"
     sums = map(_row_cells, (*document.kinds, document.total))
-    more = _MORE.format(
-        rows=count_text(len(rest), "row", "rows"),
-        ms=milliseconds(sum(row.winnable_seconds for row in rest)),
-    )
+    winnable = milliseconds(sum(row.winnable_seconds for row in rest))
+    left = count_text(len(rest), "row", "rows")
+    more = f"{left} more, with {winnable} ms to win; --rows=0 prints all"
     contents: tuple[tuple[Content, ...], ...] = (
         (rates, kernels, ChartGroup(charts, pairs=True)),
         (
@@ -124,13 +107,13 @@ def roofline_answers(results: ReportSubject) -> Iterator[Answer]:
     """
     most = 1 if results.rooflines[1:] else _MOST_TO_WIN
     for name, study in _named_rooflines(results):
-        text = _STEP.format(
-            step=milliseconds(study.step_seconds), estimate=milliseconds(study.total.bound_seconds)
-        )
+        estimate = milliseconds(study.total.bound_seconds)
+        text = f"A profiled step takes {milliseconds(study.step_seconds)} ms, "
+        text += f"the estimate is {estimate} ms"
         largest = [row for row in study.rows if row.winnable_seconds > 0][:most]
         steps = [_step_time_text(study)] if most > 1 else []
         details = (*steps, *map(_to_win_text, largest))
-        yield Answer(_TITLE.format(name=name), text, "", details)
+        yield Answer(f"Roofline of {name}", text, "", details)
 
 
 def _named_rooflines(results: ReportSubject) -> list[tuple[str, Roofline]]:
@@ -142,17 +125,16 @@ def _named_rooflines(results: ReportSubject) -> list[tuple[str, Roofline]]:
 
 def _to_win_text(row: RooflineRow) -> str:
     part = ", ".join(filter(None, (row.layer, row.kind, row.direction)))
-    return _TO_WIN.format(ms=milliseconds(row.winnable_seconds), part=part)
+    return f"{milliseconds(row.winnable_seconds)} ms to win in {part}"
 
 
 def _step_time_text(document: Roofline) -> str:
     step, remainder = document.step_seconds, document.remainder_seconds
-    return _STEP_PARTS.format(
-        busy=milliseconds(step - remainder),
-        remainder=milliseconds(remainder),
-        share=percent(remainder / step),
-        step=milliseconds(step),
-        unprofiled=milliseconds(document.unprofiled_step_seconds),
+    return (
+        f"{milliseconds(step - remainder)} ms in operations and {milliseconds(remainder)} ms "
+        f"({percent(remainder / step)}) in none make a profiled step of {milliseconds(step)} ms; "
+        f"without a profiler it takes {milliseconds(document.unprofiled_step_seconds)} ms (means "
+        "of the faster half of the steps)"
     )
 
 

@@ -41,15 +41,6 @@ from cnnbench.records.campaigns import (
     weight_comparison_lines,
 )
 
-_TITLE = "Modes of {work}"
-_INCOMPLETE = "Incomplete: {reason}"
-_FAILED = "Failed: {mode}: {problem}"
-_NOT_COMPARED = "Weights of {mode} were not compared: {reason}."
-_COSTS = "{work}: memory, start-up, variables"
-_TOO_FEW = "{processes} of a mode cannot show which one is fastest; --rounds={rounds} can"
-_FASTEST = "{mode} is the fastest: {speed} images/sec ({interval})"
-_AS_FAST = "{mode} is as fast as {others}: {interval} images/sec"
-
 _TONES = {REFERENCE: "good", EQUAL: "good", DIFFERENT: "bad"}
 _SPARE = ("processes", "all-reduce", "range")
 _SPARE_COSTS = ("variables", "build, s", "copies", "first step, s", "reduction ops")
@@ -65,8 +56,7 @@ def strategies_sections(
     """
     work = work_text(document)
     answer = _fastest_mode_answer(document, work)
-    title = _TITLE.format(work=work)
-    yield Section.from_contents("", title, [None if answer is None else answer.text])
+    yield Section.from_contents("", f"Modes of {work}", [None if answer is None else answer.text])
     yield Section.from_contents("", "", _mode_blocks(document, work, apart))
 
 
@@ -87,18 +77,19 @@ def _mode_blocks(
     document: StrategiesDocument, work: str, apart: Mapping[str, str]
 ) -> Iterator[Content]:
     if document.incomplete is not None:
-        yield Paragraph(_INCOMPLETE.format(reason=document.incomplete), "bad")
+        yield Paragraph(f"Incomplete: {document.incomplete}", "bad")
     for text, right in weight_comparison_lines(document.rows, document.weights_tolerance):
         yield Paragraph(f"{text[:1].upper()}{text[1:]}.", "" if right else "bad")
-    yield from (_NOT_COMPARED.format(mode=mode, reason=why) for mode, why in apart.items())
+    yield from (f"Weights of {mode} were not compared: {why}." for mode, why in apart.items())
     for row in document.rows:
         if row.problem:
-            yield Paragraph(_FAILED.format(mode=row.mode, problem=row.problem), "bad")
+            yield Paragraph(f"Failed: {row.mode}: {row.problem}", "bad")
     yield [modes_chart(document, work)]
     rows = (_speed_cells(document, row) for row in document.rows)
     yield make_table(rows, title=work, spare=_SPARE)
     costs = map(_cost_cells, document.rows)
-    yield make_table(costs, title=_COSTS.format(work=work), folded=True, spare=_SPARE_COSTS)
+    title = f"{work}: memory, start-up, variables"
+    yield make_table(costs, title=title, folded=True, spare=_SPARE_COSTS)
 
 
 def _speed_cells(document: StrategiesDocument, row: StrategyRow) -> Row:
@@ -161,7 +152,7 @@ def _fastest_mode_answer(document: StrategiesDocument, work: str) -> Answer | No
     lines = weight_comparison_lines(document.rows, document.weights_tolerance)
     ended = () if document.incomplete is None else (f"incomplete: {document.incomplete}",)
     details = (*ended, *(line for line, _ in lines))
-    return Answer(_TITLE.format(work=work), text, tone if right else "bad", details)
+    return Answer(f"Modes of {work}", text, tone if right else "bad", details)
 
 
 def _fastest_text_and_tone(measured: Sequence[StrategyRow]) -> tuple[str, str]:
@@ -171,7 +162,8 @@ def _fastest_text_and_tone(measured: Sequence[StrategyRow]) -> tuple[str, str]:
     fewest = min((row.processes for row in measured), default=ValuesByProcess.FEWEST)
     if fewest < ValuesByProcess.FEWEST:
         processes = count_text(fewest, "process", "processes")
-        return _TOO_FEW.format(processes=processes, rounds=ValuesByProcess.FEWEST), "unsure"
+        text = f"{processes} of a mode cannot show which one is fastest"
+        return f"{text}; --rounds={ValuesByProcess.FEWEST} can", "unsure"
     if not measured:
         return "", ""
     best, *others = sorted(measured, key=lambda row: -(row.images_per_sec or 0.0))
@@ -180,9 +172,9 @@ def _fastest_text_and_tone(measured: Sequence[StrategyRow]) -> tuple[str, str]:
     interval = format_interval(low, best.high or 0.0)
     if near:
         names = ", ".join(row.mode for row in near)
-        return _AS_FAST.format(mode=best.mode, others=names, interval=interval), ""
+        return f"{best.mode} is as fast as {names}: {interval} images/sec", ""
     speed = number(best.images_per_sec)
-    return _FASTEST.format(mode=best.mode, speed=speed, interval=interval), ""
+    return f"{best.mode} is the fastest: {speed} images/sec ({interval})", ""
 
 
 def titled_strategies(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:

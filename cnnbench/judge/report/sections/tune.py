@@ -41,38 +41,13 @@ from cnnbench.records.campaigns import (
     TuneRow,
 )
 
-_TITLE = "Best flags of {network}"
-_GAIN = "{gain} faster than the flags as given, {pairs}"
-_OTHER_WEIGHTS = "{leader} is {gain} faster, but trains other weights"
-_UNTRIED = "no candidate was tried"
-_UNPROVEN = "it is not proven that {leader} is faster than the flags as given"
-_OUTCOMES = {
-    SAME: "{leader} is as fast as the flags as given",
-    SLOWER: "{leader} is slower than the flags as given",
-    NOT_FASTER: "{leader} is not faster than the flags as given",
-}
-_NONE_FASTER = "no candidate was faster than the flags as given"
-_PROVEN_ANSWER = "{outcome}."
-_ANSWER = "These are the flags as given: {outcome}."
-_ANSWER_WITH_REASON = "These are the flags as given: {outcome}: {reason}."
-_SPENT = "It took {spent} of {budget}."
-_SPENT_AND_SCATTER = (
-    "It took {spent} of {budget}; processes with equal flags varied by {scatter} in the races."
-)
-_RACES = "A gain in races is estimated within rounds, not from the medians."
-_RACES_AND_PAIRS = (
-    "A gain in races is estimated within rounds, not from the medians; the answer is from the "
-    "pairs."
-)
-_MORE = "{more} more were measured."
+_COMPARED = {SAME: "as fast as", SLOWER: "slower than", NOT_FASTER: "not faster than"}
 _LEFT = {
-    "slower": ("slower beyond doubt: {names}", "{row.candidate} ({row.group} {row.after}: {row.reason})"),
-    "behind": ("left behind for lack of time: {names}", "{row.candidate} ({row.group} {row.after})"),
-    "failed": ("failed: {names}", "{row.candidate} ({row.group} {row.after}: {row.reason})"),
-    "untried": ("not tried for lack of time: {names}", "{row.candidate}"),
+    "slower": "slower beyond doubt",
+    "behind": "left behind for lack of time",
+    "failed": "failed",
+    "untried": "not tried for lack of time",
 }
-_REFUSED = "cannot run: {reason}: {names}"
-_REFUSED_FOR_MORE = "cannot run for {reasons}: --list names all"
 
 _NEXT = 5
 """Number of candidates in the table of a summary, besides the leader."""
@@ -112,7 +87,7 @@ def search_sections(document: TuneDocument, detail: Detail = Detail.SUMMARY) -> 
                 spare=("processes", RACE_MEDIAN),
             ),
             _gains_sentence(document, shown),
-            _MORE.format(more=more) if more > 0 and not full else None,
+            f"{more} more were measured." if more > 0 and not full else None,
         ),
         _refused_table(document, network) if full else _left_and_refused_texts(document),
     )
@@ -141,7 +116,7 @@ def search_verdict_answers(results: ReportSubject) -> Iterator[Answer]:
             document.weights,
             document.failure,
         )
-        title = _TITLE.format(network=searched_network(document))
+        title = f"Best flags of {searched_network(document)}"
         yield Answer(title, text, tone, tuple(filter(None, details)))
 
 
@@ -154,31 +129,35 @@ def search_verdict(document: TuneDocument) -> tuple[str, str]:
         if document.low is not None and document.high is not None:
             gain += f" ({percent_range(document.low, document.high)})"
         if document.trains_alike is False:
-            return _OTHER_WEIGHTS.format(leader=document.leader, gain=gain), "bad"
-        return _GAIN.format(gain=gain, pairs=count_text(document.pairs, "pair", "pairs")), "good"
+            return f"{document.leader} is {gain} faster, but trains other weights", "bad"
+        pairs = count_text(document.pairs, "pair", "pairs")
+        return f"{gain} faster than the flags as given, {pairs}", "good"
+    if document.verdict == OPEN and document.leader == AS_GIVEN:
+        return "no candidate was tried", "unsure"
     if document.verdict == OPEN:
-        text = _UNTRIED if document.leader == AS_GIVEN else _UNPROVEN
-        return text.format(leader=document.leader), "unsure"
-    return _OUTCOMES.get(document.verdict, _NONE_FASTER).format(leader=document.leader), ""
+        text = f"it is not proven that {document.leader} is faster than the flags as given"
+        return text, "unsure"
+    if document.verdict in _COMPARED:
+        return f"{document.leader} is {_COMPARED[document.verdict]} the flags as given", ""
+    return "no candidate was faster than the flags as given", ""
 
 
 def answer_sentence(document: TuneDocument) -> str:
     """The outcome of a search as a sentence, which says whether the flags are those as given."""
     text, _ = search_verdict(document)
-    template = _ANSWER
     if document.is_leader_proven_faster:
-        template = _PROVEN_ANSWER
-    elif document.verdict == OPEN and document.reason:
-        template = _ANSWER_WITH_REASON
-    return template.format(outcome=text, reason=document.reason)
+        return f"{text}."
+    if document.verdict == OPEN and document.reason:
+        return f"These are the flags as given: {text}: {document.reason}."
+    return f"These are the flags as given: {text}."
 
 
 def _spent_sentence(document: TuneDocument) -> str:
-    return (_SPENT if document.scatter is None else _SPENT_AND_SCATTER).format(
-        spent=format_duration(document.seconds),
-        budget=format_duration(document.budget_seconds),
-        scatter=percent(document.scatter),
-    )
+    budget = format_duration(document.budget_seconds)
+    text = f"It took {format_duration(document.seconds)} of {budget}"
+    if document.scatter is None:
+        return f"{text}."
+    return f"{text}; processes with equal flags varied by {percent(document.scatter)} in the races."
 
 
 def _as_sentence(text: str) -> str:
@@ -196,21 +175,31 @@ def _gains_sentence(document: TuneDocument, shown: Sequence[TuneRow]) -> str | N
     """What the gains are estimated from, if the table `shown` contains any."""
     if all(row.gain is None or row.candidate == AS_GIVEN for row in shown):
         return None
-    return _RACES if document.gain is None else _RACES_AND_PAIRS
+    text = "A gain in races is estimated within rounds, not from the medians"
+    return f"{text}." if document.gain is None else f"{text}; the answer is from the pairs."
 
 
 def _left_and_refused_texts(document: TuneDocument) -> Iterator[Content]:
-    for how, (sentence, named) in _LEFT.items():
-        names = [named.format(row=row) for row in document.rows if row.left == how]
+    for how, title in _LEFT.items():
+        names = [_named_with_round(row) for row in document.rows if row.left == how]
         if names:
-            yield Paragraph(sentence.format(names=first_few(names, _MOST_NAMED)), hanging=2)
+            yield Paragraph(f"{title}: {first_few(names, _MOST_NAMED)}", hanging=2)
     by_reason = group_by(document.refused, lambda refused: refused.reason)
     for reason, refused in list(by_reason.items())[:_MOST_REASONS]:
         names = [candidate.candidate for candidate in refused]
-        yield Paragraph(_REFUSED.format(reason=reason, names=first_few(names, 2)), hanging=2)
+        yield Paragraph(f"cannot run: {reason}: {first_few(names, 2)}", hanging=2)
     if len(by_reason) > _MOST_REASONS:
         reasons = count_text(len(by_reason) - _MOST_REASONS, "other reason", "other reasons")
-        yield _REFUSED_FOR_MORE.format(reasons=reasons)
+        yield f"cannot run for {reasons}: --list names all"
+
+
+def _named_with_round(row: TuneRow) -> str:
+    """The name of a candidate that left the races, with its last round and the reason."""
+    if row.left == "untried":
+        return row.candidate
+    if row.left == "behind":
+        return f"{row.candidate} ({row.group} {row.after})"
+    return f"{row.candidate} ({row.group} {row.after}: {row.reason})"
 
 
 def _refused_table(document: TuneDocument, network: str) -> Iterator[Content]:
