@@ -21,7 +21,6 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.text import count_text, format_interval, item_count, percent
 from cnnbench.judge.explain.phrases import (
-    MORE_FACTS,
     cause_with_evidence,
     fact_texts,
     in_ms,
@@ -48,8 +47,8 @@ def explanation_sections(
     full = detail is Detail.FULL
     facts = fact_texts(explanation.facts)
     if len(facts) > _MOST_FACTS and not full:
-        more = MORE_FACTS.format(more=item_count(explanation.facts) - _MOST_FACTS)
-        facts = [*facts[:_MOST_FACTS], more]
+        more = item_count(explanation.facts) - _MOST_FACTS
+        facts = [*facts[:_MOST_FACTS], f"and {more} more (see the JSON output)"]
     contents: tuple[Sequence[Content], ...] = (
         [explanation.answer, [differences_chart(explanation, max_rows)]],
         [causes_table(explanation)],
