@@ -67,7 +67,7 @@ def roofline_sections(
         kernels = f"convolutions: {describe_kernels(document.kernels)}"
     charts = roofline_chart(document, title), _layer_time_chart(document, title)
     shown, rest = document.rows[: most or None], document.rows[most:] if most else ()
-    rows = ({"layer": row.layer, **_row_cells(row)} for row in shown)
+    rows: Iterable[Row] = ({"layer": row.layer, **_row_cells(row)} for row in shown)
     full, name = detail is Detail.FULL, f"{title}: " if detail is Detail.FULL else ""
     which = f"the {len(shown)} with the most time to win" if rest else "all"
     sums = map(_row_cells, (*document.kinds, document.total))

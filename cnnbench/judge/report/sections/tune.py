@@ -203,7 +203,7 @@ def _named_with_round(row: TuneRow) -> str:
 
 
 def _refused_table(document: TuneDocument, network: str) -> Iterator[Content]:
-    rows = (
+    rows: Iterable[Row] = (
         {
             "candidate": row.candidate,
             "group": row.group,
