@@ -41,8 +41,8 @@ from step_profiles import CONV, Profiles, changed
 
 from cnnbench.base.charts import draw as chart_writer
 from cnnbench.base.document import Detail, Report, Section
-from cnnbench.base.document.formats import render_report
 from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.document.formats import render_report
 from cnnbench.base.document.markdown import report_to_markdown, sections_to_comment
 from cnnbench.base.terminal import dataclasses_to_csv
 from cnnbench.campaigns.bisect import history as git_history
@@ -244,9 +244,7 @@ def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
             "table": text.table_text,
             "csv": text.candidates_csv,
             "flags": text.flag_file_text,
-            **pages_of(
-                search_report.best_flags_section, search_report.search_verdict_answers
-            ),
+            **pages_of(search_report.best_flags_section, search_report.search_verdict_answers),
         }
         return Experiment.of(printed[0], printed[0], outputs)
 

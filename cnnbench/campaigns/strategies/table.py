@@ -30,6 +30,7 @@ from cnnbench.records.campaigns import (
 from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord
 
+
 def _strategy_row(
     case: StrategyCase,
     session: StrategiesSession,

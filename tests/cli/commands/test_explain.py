@@ -25,7 +25,6 @@ def profiles(lenet_runs, tmp_path):
     return write_sides(lenet_runs(), tmp_path)
 
 
-
 def test_a_file_with_any_answer_may_be_replaced():
     answers = ANSWERS.read_text(encoding="utf-8").split("\n== ")
     assert len(answers) > 30

@@ -10,6 +10,7 @@ from cnnbench.base.text import count_text, counted_names, first_few, integer
 from cnnbench.judge.compare.configuration import imported_records_note
 from cnnbench.judge.metrics import readable_fact, short_commit
 from cnnbench.judge.report.results import ReportSubject, start_time_text
+from cnnbench.judge.report.sections import campaigns as baseline
 from cnnbench.judge.report.sections import (
     quantities,
     roofline,
@@ -19,7 +20,6 @@ from cnnbench.judge.report.sections import (
     timeline,
     tune,
 )
-from cnnbench.judge.report.sections import campaigns as baseline
 from cnnbench.judge.report.sections import scaling as all_reduce
 from cnnbench.version import __version__
 

@@ -1,4 +1,4 @@
-"""Sections of a report about the comparison with a baseline, and about the causes of a difference."""
+"""Sections of a report about a comparison with a baseline, and about causes of a difference."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from cnnbench.base.document import (
     Answer,
     Content,
     Detail,
-    Paragraph,
-    Row,
     Section,
-    TableCell,
-    make_table,
-    numeric_cell,
 )
 from cnnbench.base.stats import ValuesByProcess
 from cnnbench.base.text import count_text, number
