@@ -114,7 +114,7 @@ def test_weights_that_differ_fail_the_command_and_are_named(
     found = summary(session, {**DISTANCES, "replicated": (value, "conv0/w")})
     assert has_failures(found.rows)
     text = table_text(found, CASES)
-    assert "weights of replicated differ from those of parameter_server: conv0/w by " in text
+    assert "Weights of replicated differ from those of parameter_server: conv0/w by " in text
 
 
 def test_the_table_for_people(session: StrategiesSession, monkeypatch: pytest.MonkeyPatch) -> None:

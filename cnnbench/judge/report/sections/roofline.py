@@ -56,9 +56,10 @@ def roofline_sections(
 
     In full detail, the rows are folded, and the titles of tables contain `title`.
     """
-    machine = document.machine
+    full, name = detail is Detail.FULL, f"{title}: " if detail is Detail.FULL else ""
+    machine, remark = document.machine, document.rows_faster_than_bound_remark
     rates = (
-        f"rates: {billions(machine.flops_per_sec)} GFLOP/s ({machine.flops_source}) and "
+        f"{name}rates: {billions(machine.flops_per_sec)} GFLOP/s ({machine.flops_source}) and "
         f"{billions(machine.bytes_per_sec)} GB/s read and written ({machine.bytes_source}), which "
         f"meet at {number(machine.ridge_flops_per_byte)} FLOP/byte"
     )
@@ -68,7 +69,6 @@ def roofline_sections(
     charts = roofline_chart(document, title), _layer_time_chart(document, title)
     shown, rest = document.rows[: most or None], document.rows[most:] if most else ()
     rows: Iterable[Row] = ({"layer": row.layer, **_row_cells(row)} for row in shown)
-    full, name = detail is Detail.FULL, f"{title}: " if detail is Detail.FULL else ""
     which = f"the {len(shown)} with the most time to win" if rest else "all"
     sums = map(_row_cells, (*document.kinds, document.total))
     winnable = milliseconds(sum(row.winnable_seconds for row in rest))
@@ -81,7 +81,7 @@ def roofline_sections(
             more if rest and not full else None,
         ),
         (make_table(sums, title=f"{name}by kind of operation", spare=_SPARE),),
-        (document.rows_faster_than_bound_remark, _step_time_text(document)),
+        (f"{name}{remark}" if remark else None, _step_time_text(document)),
     )
     first, *others = (Section.from_contents("", "", part) for part in contents)
     return [Section(title=title, blocks=first.blocks), *others]

@@ -57,7 +57,7 @@ def strategies_sections(
     work = work_text(document)
     answer = _fastest_mode_answer(document, work)
     yield Section.from_contents("", f"Modes of {work}", [None if answer is None else answer.text])
-    yield Section.from_contents("", "", _mode_blocks(document, work, apart))
+    yield Section.from_contents("", "", _mode_blocks(document, "", apart))
 
 
 @prepend_docstring
@@ -88,7 +88,7 @@ def _mode_blocks(
     rows = (_speed_cells(document, row) for row in document.rows)
     yield make_table(rows, title=work, spare=_SPARE)
     costs = map(_cost_cells, document.rows)
-    title = f"{work}: memory, start-up, variables"
+    title = f"{work}: memory, start-up, variables" if work else "memory, start-up, variables"
     yield make_table(costs, title=title, folded=True, spare=_SPARE_COSTS)
 
 
