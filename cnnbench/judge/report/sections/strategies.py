@@ -86,7 +86,7 @@ def _mode_blocks(
             yield Paragraph(f"Failed: {row.mode}: {row.problem}", "bad")
     yield [modes_chart(document, work)]
     rows = (_speed_cells(document, row) for row in document.rows)
-    yield make_table(rows, title=work, spare=_SPARE)
+    yield make_table(rows, title=work or "speed and weights", spare=_SPARE)
     costs = map(_cost_cells, document.rows)
     title = f"{work}: memory, start-up, variables" if work else "memory, start-up, variables"
     yield make_table(costs, title=title, folded=True, spare=_SPARE_COSTS)
