@@ -7,7 +7,6 @@ reports: `console`, `markdown` and `html`. `formats` lists the formats of report
 
 from __future__ import annotations
 
-import enum
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ T = TypeVar("T")
 
 
 class Detail(Enum):
-    """How much of a result is written: only the answer, or everything."""
+    """How much of a result is written: the most important part, or everything."""
 
     SUMMARY = "summary"
     FULL = "full"
@@ -177,13 +176,6 @@ Block: TypeAlias = Table | Paragraph | CommandLine | Items | ChartGroup
 
 Content: TypeAlias = Block | str | Sequence[Chart] | None
 """Types of content in a section."""
-
-
-class Detail(enum.Enum):
-    """How much of a result its blocks contain: a summary, or everything that is known."""
-
-    SUMMARY = "summary"
-    FULL = "full"
 
 
 @dataclass(frozen=True, kw_only=True)
