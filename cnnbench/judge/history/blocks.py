@@ -30,7 +30,7 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.document.formats import render_report
 from cnnbench.base.stats import group_by, median
 from cnnbench.base.terminal import ProgressLine
-from cnnbench.base.text import count_text, integer, item_count
+from cnnbench.base.text import count_text, first_few, integer, item_count
 from cnnbench.judge.history import phrases
 from cnnbench.judge.history.charts import commit_link, series_charts, trends_to_draw
 from cnnbench.judge.history.page import HistoryDocument
@@ -39,6 +39,7 @@ from cnnbench.judge.history.remarks import (
     level_change_note,
     levels_text,
     noise_texts,
+    range_text,
     series_names_text,
     shared_level_change_text,
     time_text,
@@ -121,7 +122,7 @@ def build_page(document: HistoryDocument, commit_url: str = "") -> Report:
         subtitle=f"Measured with cnnbench; page of version {__version__}",
         answers=history_answers(document),
         highlights=(
-            ("values", phrases.about(metric.title, metric.higher_is_better)),
+            ("values", _about(metric)),
             ("series", count_text(trends, "configuration", "configurations and machines")),
             ("points", integer(sum(item_count(trend.series.points) for trend in trends))),
         ),
@@ -138,9 +139,15 @@ def history_section(document: HistoryDocument, commit_url: str = "") -> Section:
     return Section.from_contents(f"commits_{name}", f"Over commits: {name}", contents)
 
 
+def _about(metric: Metric) -> str:
+    """Returns text that says what the values of a history are."""
+    higher = metric.higher_is_better
+    template = phrases.HIGHER_IS_BETTER if higher else phrases.LOWER_IS_BETTER
+    return template.format(metric=metric.title)
+
+
 def _answer_contents(document: HistoryDocument) -> Iterator[Content]:
-    metric = document.metric
-    yield Paragraph(phrases.about(metric.title, metric.higher_is_better), whole=True)
+    yield Paragraph(_about(document.metric), whole=True)
     for answer in history_answers(document):
         yield Paragraph(f"{answer.name}: {answer.text}", answer.tone)
         yield Items(texts=tuple(f"- {detail}" for detail in answer.details))
@@ -179,16 +186,20 @@ def _outlier_answers(document: HistoryDocument) -> list[Answer]:
     texts = []
     for outlier in document.shared_outliers:
         names = series_names_text([document.series[at] for at in outlier.series], document.series)
-        change = change_range_text(outlier, document.metric)
-        point = outlier.point
-        texts.append(phrases.outlier(names, change, point.short_title, time_text(point)))
-    text = phrases.outliers(item_count(document.shared_outliers))
+        text = phrases.OUTLIER_AT.format(
+            series=names,
+            change=change_range_text(outlier, document.metric),
+            point=outlier.point.short_title,
+            time=time_text(outlier.point),
+        )
+        texts.append(text)
+    text = count_text(document.shared_outliers, "outlier", "outliers")
     return [Answer("Outliers", text, "unsure", _shortened(texts))] if texts else []
 
 
 def _shortened(texts: Sequence[str]) -> tuple[str, ...]:
     more = len(texts) - phrases.MOST_NAMED
-    return (*texts[: phrases.MOST_NAMED], *([f"and {more} more"] if more > 0 else []))
+    return (*texts[: phrases.MOST_NAMED], *([phrases.MORE.format(count=more)] if more > 0 else []))
 
 
 def _level_changes(document: HistoryDocument, commit_url: str) -> list[Content]:
@@ -197,24 +208,21 @@ def _level_changes(document: HistoryDocument, commit_url: str) -> list[Content]:
     rows = (_level_change_row(trend, step, metric, commit_url) for trend, step in steps)
     notes = tuple(level_change_note(step) for _, step in steps)
     few = [trend.series.configuration for trend in trends if not trend.enough]
+    listed = first_few(few, phrases.MOST_NAMED)
     noises = [
-        phrases.of_series(trend.series.configuration, noise)
+        phrases.OF_SERIES.format(series=trend.series.configuration, finding=noise)
         for trend in trends
         for noise in noise_texts(trend, metric)
     ]
     return [
         make_table(rows, notes=notes) or phrases.NO_STEP_FOUND,
-        Paragraph(phrases.too_short(few), "unsure") if few else None,
+        Paragraph(phrases.TOO_SHORT.format(series=listed), "unsure") if few else None,
         Items(texts=tuple(noises), about="remarks on noise"),
         Items(texts=tuple(document.remarks), about="remarks"),
     ]
 
 
 def _level_change_row(trend: Trend, step: LevelChange, metric: Metric, commit_url: str) -> Row:
-    first, last = step.earliest, step.latest
-    likely = "" if first is last else f"{step.range_start.short_title} and {last.short_title}"
-    if step.is_trend:
-        likely = f"trend from {first.short_title} to {last.short_title}"
     tone, mark, word = ("bad", "-", "worse") if step.worse else ("good", "+", "better")
     return {
         "configuration": trend.series.configuration,
@@ -223,8 +231,8 @@ def _level_change_row(trend: Trend, step: LevelChange, metric: Metric, commit_ur
         "levels": TableCell(levels_text(step, metric, unit=False), kinds="steady"),
         "last before": _point_cell(step.last_good, commit_url),
         "first after": _point_cell(step.first_bad, commit_url),
-        "since": undone_text(step) or "stands",
-        "95 %: between": TableCell(likely, kinds="code steady"),
+        "since": undone_text(step) or phrases.STANDS,
+        "95 %: between": TableCell(range_text(step), kinds="code steady"),
         "measured (UTC)": TableCell(time_text(step.first_bad), kinds="steady"),
         "machine": trend.series.machine,
     }
@@ -233,7 +241,9 @@ def _level_change_row(trend: Trend, step: LevelChange, metric: Metric, commit_ur
 def _charts(document: HistoryDocument, commit_url: str) -> Content:
     trends = document.series
     drawn = trends_to_draw(trends)
-    which = phrases.drawn_series(len(drawn), len(trends)) if len(drawn) < len(trends) else ""
+    which = ""
+    if len(drawn) < len(trends):
+        which = phrases.DRAWN_SERIES.format(drawn=len(drawn), total=integer(len(trends)))
     charts = series_charts(drawn, document.metric, commit_url, _MOST_MARKS)
     return ChartGroup(charts, note=which) if charts else None
 
@@ -250,7 +260,7 @@ def _points(
         for point in (*trend.series.points[-last:], *trend.series.empty)
     ]
     if most is not None and len(pairs) > most:
-        yield phrases.newest_points(most, len(pairs))
+        yield phrases.NEWEST_POINTS.format(shown=integer(most), total=integer(len(pairs)))
         by_time = sorted(range(len(pairs)), key=lambda place: pairs[place][1].started)
         pairs = [pairs[place] for place in sorted(by_time[-most:])]
     for number, members in group_by(pairs, itemgetter(0)).items():
@@ -262,12 +272,17 @@ def _points(
             notes=tuple(_no_value_text(point) for point in points),
         )
         if hidden > 0:
-            yield Paragraph(phrases.earlier_points(hidden))
+            earlier = count_text(hidden, "earlier point", "earlier points")
+            yield Paragraph(phrases.EARLIER_POINTS.format(points=earlier))
 
 
 def _no_value_text(point: SeriesPoint) -> str:
     """Returns text about a point whose runs have no value; "" for other points."""
-    return "" if point.values else phrases.no_value(item_count(point.runs), point.runs[0].error)
+    if point.values:
+        return ""
+    error = point.runs[0].error
+    template = phrases.NO_VALUE_BECAUSE if error else phrases.NO_VALUE
+    return template.format(runs=count_text(point.runs, "run", "runs"), error=error)
 
 
 def _point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str) -> Row:

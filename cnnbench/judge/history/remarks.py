@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cnnbench.base.levels import TWO_MACHINES
-from cnnbench.base.text import item_count
+from cnnbench.base.text import count_text, first_few, item_count
 from cnnbench.judge.compare.configuration import IMPORTED, imported_measurements_note
 from cnnbench.judge.history import phrases
 from cnnbench.judge.history.series import SeriesPoint
@@ -32,26 +32,46 @@ def time_text(point: SeriesPoint) -> str:
 def levels_text(step: LevelChange, metric: Metric, unit: bool = True) -> str:
     """Returns text with the levels before and after a change, with the unit or without."""
     before = metric.value_text(step.before.value, unit=False)
-    return phrases.levels(before, metric.value_text(step.after.value, unit=unit))
+    after = metric.value_text(step.after.value, unit=unit)
+    return phrases.LEVELS.format(before=before, after=after)
 
 
 def level_change_text(step: LevelChange, metric: Metric) -> str:
     """Returns a sentence about a level change: whether it is a regression or a gain, its size, the
     levels before and after, and the points between which the level changed.
     """
+    template = phrases.BETWEEN_WITHOUT_AND_WITH
+    if step.worse:
+        template = phrases.BETWEEN_GOOD_AND_BAD
+    place = template.format(before=step.last_good.short_title, after=step.first_bad.short_title)
     if step.is_trend:
-        place = phrases.trend_between(step.earliest.short_title, step.latest.short_title)
-    else:
-        ends = step.last_good.short_title, step.first_bad.short_title
-        place = phrases.step_between(step.worse, *ends)
-        if step.earliest is not step.latest:
-            first, last = step.range_start.short_title, step.latest.short_title
-            place = phrases.step_range(place, first, last)
-    text = phrases.step(
-        step.worse, metric.change_text(step.change), levels_text(step, metric), place
+        place = phrases.TREND.format(**_range(step))
+    elif step.earliest is not step.latest:
+        place = phrases.IN_RANGE.format(place=place, **_range(step))
+    text = (phrases.WORSE if step.worse else phrases.BETTER).format(
+        change=metric.change_text(step.change), levels=levels_text(step, metric), place=place
     )
-    slow = "" if step.slow is None else phrases.slow_steps(step.worse, step.slow.text)
-    return "; ".join(filter(None, (text, undone_text(step), slow)))
+    return "; ".join(filter(None, (text, undone_text(step), _slow_steps_text(step))))
+
+
+def _range(step: LevelChange) -> dict[str, str]:
+    """Returns the names of the points between which the level changed."""
+    first = step.earliest if step.is_trend else step.range_start
+    return {"first": first.short_title, "last": step.latest.short_title}
+
+
+def range_text(step: LevelChange) -> str:
+    """Returns text with the points between which the level changed; "" if they are neighbours."""
+    if step.is_trend:
+        return phrases.TREND_RANGE.format(**_range(step))
+    return "" if step.earliest is step.latest else phrases.RANGE.format(**_range(step))
+
+
+def _slow_steps_text(step: LevelChange) -> str:
+    if step.slow is None:
+        return ""
+    template = phrases.THEN_SLOW_STEPS if step.worse else phrases.SLOW_STEPS_BEFORE
+    return template.format(steps=step.slow.text)
 
 
 def level_change_note(step: LevelChange) -> str:
@@ -59,16 +79,17 @@ def level_change_note(step: LevelChange) -> str:
     properties that changed, too; "" if there is nothing to say.
     """
     facts = [
-        (
-            fact.fact,
-            readable_fact(fact.fact, fact.before),
-            readable_fact(fact.fact, fact.after),
+        phrases.CHANGED_FACT.format(
+            fact=fact.fact,
+            before=readable_fact(fact.fact, fact.before),
+            after=readable_fact(fact.fact, fact.after),
         )
         for fact in step.facts[:_MOST_FACTS]
     ]
-    slow = "" if step.slow is None else phrases.slow_steps(step.worse, step.slow.text)
-    changed = phrases.changed_facts(facts, len(step.facts) - _MOST_FACTS) if facts else ""
-    return "; ".join(filter(None, (slow, changed)))
+    more = len(step.facts) - _MOST_FACTS
+    facts += [phrases.MORE.format(count=more)] if more > 0 else []
+    changed = phrases.CHANGED_FACTS.format(facts="; ".join(facts)) if facts else ""
+    return "; ".join(filter(None, (_slow_steps_text(step), changed)))
 
 
 def undone_text(step: LevelChange) -> str:
@@ -77,7 +98,9 @@ def undone_text(step: LevelChange) -> str:
     """
     if step.stands:
         return ""
-    return phrases.undone(step.undone.short_title if step.undone else "")
+    if step.undone is None:
+        return phrases.UNDONE
+    return phrases.UNDONE_AT.format(point=step.undone.short_title)
 
 
 def series_names_text(named_trends: Sequence[Trend], all_trends: Sequence[Trend]) -> str:
@@ -105,14 +128,18 @@ def shared_level_change_text(
     """
     (trend, step), *others = shared.steps
     if not others:
-        return phrases.of_series(trend.series.configuration, level_change_text(step, metric))
-    names = series_names_text([trend for trend, _ in shared.steps], all_trends)
-    change = change_range_text(shared, metric)
-    text = phrases.shared_step(step.worse, names, shared.first_bad.short_title, change)
+        finding = level_change_text(step, metric)
+        return phrases.OF_SERIES.format(series=trend.series.configuration, finding=finding)
+    text = (phrases.WORSE_IN_SERIES if step.worse else phrases.BETTER_IN_SERIES).format(
+        series=series_names_text([trend for trend, _ in shared.steps], all_trends),
+        point=shared.first_bad.short_title,
+        change=change_range_text(shared, metric),
+    )
     last = {change.last_good.short_title for _, change in shared.steps}
     before = ""
     if len(last) == 1:
-        before = (phrases.last_good if step.worse else phrases.last_without)(last.pop())
+        template = phrases.LAST_GOOD if step.worse else phrases.LAST_WITHOUT
+        before = template.format(point=last.pop())
     return "; ".join(filter(None, (text, before, undone_text(step))))
 
 
@@ -122,7 +149,8 @@ def no_change_and_noise_text(trend: Trend, metric: Metric) -> str:
     """
     parts = []
     if not trend.enough:
-        parts = [phrases.few_points(item_count(trend.series.points))]
+        points = count_text(trend.series.points, "point", "points")
+        parts = [phrases.FEW_POINTS.format(points=points)]
     elif not trend.steps:
         parts = [phrases.NO_STEP]
     return "; ".join([*parts, *noise_texts(trend, metric)])
@@ -135,16 +163,19 @@ def noise_texts(trend: Trend, metric: Metric) -> list[str]:
     texts = []
     states = trend.noise.states
     if states:
-        change = metric.change_text(states.change)
-        text = phrases.two_states(change, states.runs, states.total)
-        if states.kind == TWO_MACHINES:
-            hosts = ", ".join(states.hosts)
-            text = phrases.two_machines(change, hosts, states.runs, states.total)
+        on_machines = states.kind == TWO_MACHINES
+        template = phrases.TWO_MACHINES if on_machines else phrases.TWO_STATES
+        text = template.format(
+            change=metric.change_text(states.change),
+            hosts=", ".join(states.hosts),
+            runs=states.runs,
+            total=states.total,
+        )
         texts.append(text)
     if correlation := trend.noise.correlation:
-        texts.append(phrases.correlated(correlation))
+        texts.append(phrases.CORRELATED.format(correlation=correlation))
     if trend.series.before:
-        texts.append(phrases.network_before(trend.series.before))
+        texts.append(phrases.OTHER_NETWORK.format(network=trend.series.before))
     return texts
 
 
@@ -153,8 +184,10 @@ def other_metric_remarks(trends: Sequence[Trend], other: Metric) -> list[str]:
     has none. `trends` are the time series of the other metric.
     """
     return [
-        phrases.only_other_metric(
-            trend.series.configuration, other.name, level_change_text(step, other)
+        phrases.ONLY_OTHER_METRIC.format(
+            series=trend.series.configuration,
+            metric=other.name,
+            change=level_change_text(step, other),
         )
         for trend in trends
         for step in trend.steps
@@ -185,7 +218,12 @@ def history_remarks(
             names |= {point.runs[0].commit: None} if point.runs[0].commit else {}
     texts = []
     if len(machines) > 1:
-        texts.append(phrases.machines([(name, len(at)) for name, at in machines.items()]))
+        shares = [
+            phrases.ON_MACHINE.format(points=count_text(at, "point", "points"), machine=name)
+            for name, at in machines.items()
+        ]
+        listed = first_few(shares, phrases.MOST_NAMED)
+        texts.append(phrases.MACHINES.format(count=len(machines), machines=listed))
     flags = [
         run.configuration.flags
         for trend in trends
@@ -220,7 +258,12 @@ def _merge_or_branch_sentences(
         last += [max(within, key=lambda p: commits.places[p.runs[0].commit])] if within else []
     name = step.first_bad.short_title
     if len(last) > 1:
-        parents = [(metric.value_text(point.value), point.short_title) for point in last]
-        yield phrases.merge(name, parents, trend.series.configuration)
+        values = " and ".join(
+            phrases.VALUE_AT.format(value=metric.value_text(point.value), point=point.short_title)
+            for point in last
+        )
+        series = trend.series.configuration
+        yield phrases.MERGE.format(point=name, values=values, series=series)
     elif commits.is_same_or_descendant(after, before) is False:
-        yield phrases.other_branch(name, step.last_good.short_title)
+        before_it = step.last_good.short_title
+        yield phrases.OTHER_BRANCH.format(point=name, before=before_it)
