@@ -153,8 +153,9 @@ def _why(comparison: Comparison) -> tuple[str, Section | None]:
 def _table(
     comparison: Comparison, metric: Metric, rows: Rows, answer: str, changed: Mapping[str, str]
 ) -> Content:
+    titles = change_column_titles(comparison)
     return make_table(
-        (result_cells(comparison, *row) for row in rows),
+        (result_cells(comparison, *row, titles) for row in rows),
         title=f"{metric.name}, median {metric.unit_text}",
         whole=True,
         notes=tuple(
@@ -296,17 +297,20 @@ def change_column_titles(comparison: Comparison) -> tuple[str, str]:
 
 
 def result_cells(
-    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
+    comparison: Comparison,
+    entry: ComparedConfiguration,
+    result: MetricResult,
+    titles: tuple[str, str] | None = None,
 ) -> dict[str, TableCell]:
     """Returns the cells of the table row for a result, by column title: verdict, change, interval,
     medians, p-value and so on. A narrow window cuts off the last ones.
 
     The p-value is corrected for interim analyses, metrics and configurations. All numbers are of
     the result's own metric. If the CPU time determined the verdict on the throughput, the verdict
-    says so.
+    says so. `titles` are the `change_column_titles`, if they are known.
     """
     judgement, metric = result.judgement, result.metric
-    change, interval = change_column_titles(comparison)
+    change, interval = titles or change_column_titles(comparison)
     low, high = judgement.low, judgement.high
     ends = NONE if low is None or high is None else metric.range_text(low, high)
     value = partial(metric.value_text, unit=False)
