@@ -10,10 +10,12 @@ import re
 import textwrap
 from pathlib import Path
 
+# Each session in this process would import them anew, as what it imports is forgotten afterwards,
+# and NumPy can be imported only once.
+import numpy  # noqa: F401
 import pytest
 from covering import slow_if
 
-# Each session in this process would import them anew, as what it imports is forgotten afterwards.
 import cnnbench.campaigns.ab.side
 import cnnbench.judge.report.renderers
 import cnnbench.records.files
@@ -253,7 +255,7 @@ def test_a_baseline_is_written_and_compared_with(session, pytester, holds):
     session(comparing(speed=120)).assert_outcomes(passed=1)
     result = session(comparing(speed=80))
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*- slower*", "*20.0 % slower (19.9 to 20.1 %), p = 0.0079*"])
+    result.stdout.fnmatch_lines(["*20.0 % slower (19.9 to 20.1 %)*", "*- slower*"])
     session(comparing(speed=80, more=", threshold=30")).assert_outcomes(passed=1)
     path = (pytester.path / "baseline.json").rename(pytester.path / "elsewhere.json")
     (pytester.path / "baseline.json").symlink_to(path)
