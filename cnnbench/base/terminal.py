@@ -7,7 +7,6 @@ at least 0.5 ms, and 40 ms for its import.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import dataclasses
 import io
@@ -231,6 +230,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 _BAR_WIDTH = 20
 _SECONDS_BETWEEN_DRAWS = 0.1
+_USUAL_OF_LIVE_LINE = 80
 _ERASE_LINE = "\r\x1b[K"
 
 
@@ -250,7 +250,8 @@ class LiveLine:
     def draw(self, text: str) -> None:
         """Replaces the text of the line. Text beyond the width of the terminal is cut off."""
         if self.enabled:
-            self._write(_ERASE_LINE + cut_to_width(text, self._terminal_width() - 1))
+            columns = _columns(self._stream) or _USUAL_OF_LIVE_LINE
+            self._write(_ERASE_LINE + cut_to_width(text, columns - 1))
             self.drawn = self.enabled
             LiveLine.visible = self if self.drawn else None
 
@@ -260,12 +261,6 @@ class LiveLine:
             self.drawn = False
             LiveLine.visible = None
             self._write(_ERASE_LINE)
-
-    def _terminal_width(self) -> int:
-        try:
-            return os.get_terminal_size(self._stream.fileno()).columns or 80
-        except (OSError, ValueError, io.UnsupportedOperation):
-            return 80
 
     def _write(self, text: str) -> None:
         try:
@@ -490,10 +485,16 @@ def line_width() -> int:
     variable = os.environ.get("COLUMNS", "")
     if variable.isascii() and variable.isdigit() and int(variable):
         return max(int(variable), _NARROWEST)
-    if is_terminal(sys.stdout):
-        with contextlib.suppress(OSError, ValueError):
-            return max(os.get_terminal_size(sys.stdout.fileno()).columns, _NARROWEST)
-    return _USUAL
+    columns = _columns(sys.stdout) if is_terminal(sys.stdout) else 0
+    return max(columns, _NARROWEST) if columns else _USUAL
+
+
+def _columns(stream: TextIO) -> int:
+    """Width of a terminal in columns; 0 if it is unknown."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError, io.UnsupportedOperation):
+        return 0
 
 
 def wrap_text(text: str, indent: str = "", subsequent_indent: str | None = None) -> list[str]:

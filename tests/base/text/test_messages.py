@@ -18,6 +18,7 @@ OTHERS = {
     "__main__.py",  # It writes its line when no other module can be imported.
     *("cli/__init__.py", "flags/help.py", "records/run.py", "testing.py", "pytest_plugin.py"),
     *("base/text.py", "base/terminal.py"),
+    *("cli/commands/explain.py", "judge/report/renderers.py"),
 }
 
 

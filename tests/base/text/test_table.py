@@ -3,6 +3,12 @@
 Tests cnnbench/base/terminal.py.
 """
 
+import fcntl
+import os
+import struct
+import sys
+import termios
+
 import pytest
 
 from cnnbench.base import terminal
@@ -162,6 +168,17 @@ def test_sentences_keep_their_words(columns):
 def test_width(monkeypatch, given, found):
     monkeypatch.setenv("COLUMNS", given)
     assert terminal.line_width() == found
+
+
+def test_a_terminal_may_not_know_its_width(monkeypatch):
+    ours, theirs = os.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    with open(ours, "rb"), open(theirs, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert terminal.line_width() == 100
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+        assert terminal.line_width() == 60
 
 
 def test_cells_of_csv_files_are_as_in_json():
