@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from cnnbench.base.child import exit_manner, exit_sentence
 from cnnbench.base.files import SCRATCH_OF_PARENT, parse_json, read_json
 from cnnbench.base.interrupts import SIGNALS
-from cnnbench.base.text import fatal_message, notice_line, number, to_plain_line
+from cnnbench.base.text import billions, fatal_message, notice_line, number, to_plain_line
 from cnnbench.campaigns.processes.child import Command, ProcessResult, log_tail
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.errors import ExitCode, is_out_of_memory, memory_ran_out
@@ -123,7 +123,7 @@ def main_result_text(record: Record) -> str:
     """The main result of a successful process as text for a progress line: "ok 512 images/sec"."""
     if isinstance(record, AllReduceRecord):
         rate = bus_bandwidth(record)
-        return "ok" if rate is None else f"ok up to {number(rate / 1e9)} GB/s"
+        return "ok" if rate is None else f"ok up to {billions(rate)} GB/s"
     speed = throughput(record)
     return "ok" if speed is None else f"ok {number(speed)} images/sec"
 
