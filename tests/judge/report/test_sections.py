@@ -1,6 +1,6 @@
 """Numbers of the sections, by hand.
 
-Tests cnnbench/judge/report/sections/__init__.py, cnnbench/judge/report/sections/campaigns.py,
+Tests cnnbench/judge/report/sections/__init__.py, cnnbench/judge/report/sections/baseline.py,
 cnnbench/judge/report/sections/runs.py, cnnbench/judge/report/sections/quantities.py and
 cnnbench/judge/report/sections/scaling.py.
 """

@@ -3,7 +3,7 @@
 Other tests of this folder test values, rows and tones. The Markdown of two whole reports is in
 golden/report.md and golden/picture.md. UPDATE_GOLDEN=1 writes the file anew.
 
-Tests cnnbench/judge/report/sections/__init__.py, cnnbench/judge/report/sections/campaigns.py,
+Tests cnnbench/judge/report/sections/__init__.py, cnnbench/judge/report/sections/baseline.py,
 cnnbench/judge/report/sections/strategies.py, cnnbench/judge/report/sections/tune.py,
 cnnbench/judge/report/sections/timeline.py and cnnbench/judge/report/sections/quantities.py.
 """

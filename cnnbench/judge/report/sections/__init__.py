@@ -10,8 +10,8 @@ from cnnbench.base.text import count_text, counted_names, first_few, integer
 from cnnbench.judge.compare.configuration import imported_records_note
 from cnnbench.judge.metrics import readable_fact, short_commit
 from cnnbench.judge.report.results import ReportSubject, start_time_text
-from cnnbench.judge.report.sections import campaigns as baseline
 from cnnbench.judge.report.sections import (
+    baseline,
     quantities,
     roofline,
     runs,

@@ -17,7 +17,7 @@ from cnnbench.base.stats import ValuesByProcess
 from cnnbench.base.text import count_text, number
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, phrases
-from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
+from cnnbench.judge.compare.estimate import Verdict
 from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.report import comparison as verdicts
 from cnnbench.judge.report.results import (
@@ -113,8 +113,8 @@ def _benchmarks_answer(results: ReportSubject, hint: str) -> Answer:
 
 
 def baseline_answer(results: ReportSubject) -> Answer | None:
-    """Returns the answer about the comparison with a baseline: its outcome and its worst
-    configurations. Without a baseline, it is the `speed_answer`.
+    """Returns the answer about the comparison with a baseline: that of the comparison, and how many
+    configurations have each verdict. Without a baseline, it is the `speed_answer`.
     """
     comparison = results.comparison
     if comparison is None:
@@ -136,34 +136,9 @@ def baseline_answer(results: ReportSubject) -> Answer | None:
         *comparison.lines_below_headline,
         *lines,
         outcome,
-        *_worst_result_texts(comparison),
         *_mean_texts(comparison),
     )
     return Answer(name, comparison.headline, tone, tuple(filter(None, details)))
-
-
-def _worst_result_texts(comparison: Comparison) -> list[str]:
-    """Returns texts about the results that set the exit code, except the worst one, about which
-    the answer of the comparison is.
-    """
-    texts = []
-    worst = next(iter(comparison.deciding_configurations), None)
-    for entry in comparison.by_severity():
-        for result in entry.results:
-            if entry is worst and result is entry.main:
-                continue
-            if result.verdict is Verdict.CHANGED_WORK:
-                texts.append(f"{entry.name}: {result.judgement.reason}")
-            elif comparison.annotation_level(entry, result) is AnnotationLevel.ERROR:
-                decisive = entry.deciding_result(result)
-                of = "" if decisive is result else " CPU time"
-                change = ""
-                if result.judgement.change is not None:
-                    change = f"{of} {phrases.change_text(*decisive.interval)}"
-                texts.append(f"{entry.name}: {result.metric.name} {result.word}{change}")
-    texts = list(dict.fromkeys(texts))
-    more = count_text(len(texts) - _MOST_NAMED, "more configuration", "more configurations")
-    return texts[:_MOST_NAMED] + ([f"and {more}"] if len(texts) > _MOST_NAMED else [])
 
 
 def _mean_texts(comparison: Comparison) -> list[str]:
