@@ -259,7 +259,7 @@ def test_a_filter_leaves_the_rows_that_contain_all_words(browser, written, words
           input.dispatchEvent(new Event("input"));
           const rows = Array.from(section.querySelectorAll("tbody tr"));
           return [
-            rows.filter(row => row.offsetHeight).map(row => row.cells[1].textContent),
+            rows.filter(row => row.offsetHeight).map(row => row.cells[0].textContent),
             section.querySelector("output").textContent,
           ];
         }})()"""
