@@ -126,6 +126,8 @@ def announce_exit_code(code: int) -> None:
     """Announces to a supervising parent process that Python exits with this code."""
     if state.link is not None:
         state.link.sendall(message.pack({"code": code & 0xFF}))
+        state.link.close()
+        state.link = None
 
 
 def exit_within_two_seconds(code: int) -> None:
