@@ -165,6 +165,7 @@ def test_passes_of_an_update_train_like_one_batch(
     assert_like_the_oracle(losses, expected)
 
 
+@pytest.mark.slow
 def test_passes_with_deferred_and_scaled_gradients():
     given = {"variable_update": "replicated", "num_gpus": 2, "gradient_accumulation_steps": 2}
     losses, expected = both(**given, variable_consistency="relaxed", weight_decay=0.0625)
@@ -405,6 +406,7 @@ def test_gradients_are_clipped_after_reduction_and_decay(flag):
     np.testing.assert_allclose(passes, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_fp16_loss_scale_does_not_change_the_update():
     # Powers of two are exact, so only overflow or a forgotten division would show.
     first = run(num_gpus=2, precision="fp16", fp16_loss_scale=1.0)

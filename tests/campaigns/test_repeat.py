@@ -94,6 +94,7 @@ def test_what_was_measured_before_a_failure_is_printed(
     assert {path.stem for path in (tmp_path / "results").glob("r*.json")} == {"r1", "r2"}
 
 
+@pytest.mark.slow
 def test_a_first_process_that_fails_leaves_nothing_to_print(
     repeated: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +122,7 @@ def test_flags_that_cannot_be_repeated(
     assert refused.value.flag == flag
 
 
+@pytest.mark.slow
 def test_the_length_may_be_given_without_seconds(repeated: Callable[..., Any]) -> None:
     started = repeated([100.0, 100.0], "--num_batches=5", repeats=2)
     assert all("--num_batches=5" in one.words for one in started)

@@ -21,6 +21,7 @@ def batches(folder, subset, devices, count, **fields):
             yield batch.features.numpy()[0], {k: v.numpy()[0] for k, v in batch.labels.items()}
 
 
+@pytest.mark.slow
 def test_evaluation_sees_whole_images_and_all_boxes(small_set, sources, cpu_devices):
     content = json.loads(coco_annotations(sources("coco"), "val").read_text())
     for image, labels in batches(small_set("coco"), "validation", cpu_devices, len(COCO_SIZES)):

@@ -498,7 +498,10 @@ def refusal(folder, name, subset, devices, **fields):
 # Utterances and scenes are refused by the same operations in both subsets.
 REFUSED = pytest.mark.parametrize(
     ("name", "subset"),
-    [*zip(RECORDS, ("train", "train", "validation"), strict=True), ("imagenet", "validation")],
+    slow_if(
+        [("coco", "train")],
+        [*zip(RECORDS, ("train", "train", "validation"), strict=True), ("imagenet", "validation")],
+    ),
 )
 
 
@@ -553,7 +556,9 @@ SLOPPY = {"datasets_sloppy_parallel_interleave": True}
 CACHED = {"datasets_use_caching": True, "datasets_use_prefetch": False}
 
 
-@pytest.mark.parametrize("options", [{**CACHED, "datasets_num_private_threads": 1}, SLOPPY])
+@pytest.mark.parametrize(
+    "options", slow_if([SLOPPY], [{**CACHED, "datasets_num_private_threads": 1}, SLOPPY])
+)
 def test_bad_records_are_skipped_and_all_others_delivered(tmp_path, cpu_devices, options):
     """One that is damaged, one undecodable, two of unusable labels."""
     files = [tmp_path / f"train-{i:05d}-of-00003" for i in range(3)]
@@ -620,6 +625,7 @@ def test_check_and_reader_refuse_the_same_file(name, content, message, tmp_path,
     assert refusal(tmp_path, name, "train", cpu_devices) == defect
 
 
+@pytest.mark.slow
 def test_an_epoch_of_bad_records_ends(tmp_path, cpu_devices):
     bad, message = BAD_RECORDS["imagenet"][0]
     path = write(tmp_path, "imagenet", "train", *[bad] * 200)

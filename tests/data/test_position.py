@@ -125,7 +125,9 @@ def alike_coco(folder):
     return input_spec(COCO, 8, data_dir=str(folder), distortions=True)
 
 
-@pytest.mark.parametrize(("dataset", "shards"), [("cifar10", 2), ("ratings", 1)])
+@pytest.mark.parametrize(
+    ("dataset", "shards"), slow_if([("ratings", 1)], [("cifar10", 2), ("ratings", 1)])
+)
 def test_arrays_are_one_stream_that_goes_on_where_it_was_left(dataset, shards, request):
     spec = request.getfixturevalue(dataset)
     whole = read(spec, 24)  # four epochs of cifar10's 22 images
@@ -213,12 +215,10 @@ def flawed(tmp_path_factory):
     return input_spec(NUMBERS, 1, data_dir=str(folder), on_bad_record="skip")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    slow_if(
-        lambda options: "shuffle_buffer" in options,
-        [{"num_shards": 2, "shuffle_buffer": 4}, {"datasets_use_caching": True}],
-    ),
+    [{"num_shards": 2, "shuffle_buffer": 4}, {"datasets_use_caching": True}],
     ids=str,
 )
 def test_records_go_on_where_they_were_left_though_some_are_skipped(flawed, options):
@@ -261,6 +261,7 @@ def test_workers_share_out_uneven_files_evenly(counts, shards, tmp_path):
     assert Counter(times.values()) == {2: 21, 3: 2}
 
 
+@pytest.mark.slow
 def test_files_that_are_not_counted_are_shared_out_completely(tmp_path, monkeypatch):
     """Those of the published ImageNet count as equal ones, which they are within a record."""
     monkeypatch.setitem(tfrecord._PUBLISHED_FILES, "train", 4)

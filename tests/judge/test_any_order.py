@@ -103,6 +103,7 @@ class Case:
         return sides, metrics
 
 
+@pytest.mark.slow
 def test_a_comparison_does_not_depend_on_the_order_of_records_and_metrics(lenet_runs):
     codes, verdicts = set(), set()
     for seed in range(60):

@@ -56,6 +56,7 @@ def test_independent_processes_reach_the_share(
     assert measured(f"--results={folder}") == (0, [deviation, at_random, in_order])
 
 
+@pytest.mark.slow
 def test_levels_in_time_and_rare_outliers_do_not(
     pool: Callable[..., str], measured: Callable[..., tuple[int, list[float]]]
 ) -> None:

@@ -52,6 +52,7 @@ def test_paths_and_variables_are_the_sides_own(tmp_path):
     assert "helper_of_ours" not in sys.modules
 
 
+@pytest.mark.slow
 def test_a_plug_in_that_spoils_the_answer_is_left_to_the_run(tmp_path):
     (tmp_path / "net.py").write_text("import os\nos._exit(3)\n")
     side = AbSide(flags=("--plugin=net.py",), checkout=tmp_path)

@@ -445,6 +445,7 @@ def test_an_algorithm_says_where_it_is_tried(listed: Listed, even: Callable[...,
     assert f"variable_update=replicated {EVEN}" in found["aggregation"]
 
 
+@pytest.mark.slow
 def test_an_algorithm_that_rounds_more_changes_the_precision(
     listed: Listed, even: Callable[..., None]
 ) -> None:

@@ -312,6 +312,7 @@ def test_few_pairs_are_warned_of_and_inconclusive(ab, transcript):
     assert re.search(r"^cnnbench: \[1/8\] pair 1 .* images/sec \(", done.err, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_interrupts_use_no_part_of_the_significance_level(ab, call, transcript):
     flags = ("--pairs=6", "--seed=1", "--format=json")
     whole = json.loads(ab(*flags, b={"speed": 90}, results="whole", code=1).out)
@@ -445,6 +446,7 @@ def test_processes_that_are_killed_or_fail_are_told_of_both_sides(
     transcript("both killed" if b else "one fails", text)
 
 
+@pytest.mark.slow
 def test_a_pair_that_lost_a_process_in_turn_is_measured_again(ab, tmp_path):
     a, b = kills(tmp_path, "a", turns=True), kills(tmp_path, "b", {"0001-b": 1}, turns=True)
     ab("--pairing=turns", "--pairs=1", a=a, b=b, code=3)
@@ -881,6 +883,7 @@ def profiled(monkeypatch, lenet_runs):
     return begin
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_profiling_is_the_exit_code_that_is_printed(
     ab, call, profiled, transcript
 ):

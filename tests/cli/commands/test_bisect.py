@@ -241,6 +241,7 @@ def going_on(err):
     return shlex.split(command)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "says",
     [
@@ -248,7 +249,6 @@ def going_on(err):
         pytest.param(
             ({"speed": 100}, {"speed": 75, "scatter": 0.5, "salt": 2}, {"speed": 60, "salt": 3}),
             id="one between",
-            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -315,6 +315,7 @@ def test_turns_that_cannot_be_are_wrong_use_or_skip_a_commit(repository, bisect,
     assert re.search(rf"{skipped} .*--pairing=turns: ", err)
 
 
+@pytest.mark.slow
 def test_a_commit_whose_processes_are_killed_is_measured_again_later(
     call, repository, bisect, tmp_path, git
 ):
@@ -329,6 +330,7 @@ def test_a_commit_whose_processes_are_killed_is_measured_again_later(
     assert "SIGKILL" not in err
 
 
+@pytest.mark.slow
 def test_where_only_skipped_ones_are_left_all_are_named(repository, bisect, git):
     folder = repository({"speed": 100}, {"speed": 80}, {"speed": 60, "salt": 2})
     build = "--build=! grep -q 80 fake.json"
@@ -338,6 +340,7 @@ def test_where_only_skipped_ones_are_left_all_are_named(repository, bisect, git)
     assert re.search(rf"{skipped} commit 1\n +skipped: .*: the command ended with exit code 1", out)
 
 
+@pytest.mark.slow
 def test_other_work_is_what_is_looked_for_where_bad_has_it(repository, bisect, git):
     wider = {"speed": 50, "model": {"training_flops_per_image": 6000}}
     says = [{"speed": 100}, {"speed": 90, "salt": 1}, wider, {**wider, "salt": 3}]
@@ -358,6 +361,7 @@ def test_flags_that_good_cannot_run_are_wrong_use(repository, bisect, nothing_is
     assert nothing_is_left(folder)
 
 
+@pytest.mark.slow
 def test_the_commit_that_was_found_is_explained(repository, bisect, tmp_path, lenet_runs, git):
     make = Profiles(lenet_runs())
     says = []
@@ -378,6 +382,7 @@ def test_the_commit_that_was_found_is_explained(repository, bisect, tmp_path, le
     assert (again.out, "profiling" in again.err) == (out, False)
 
 
+@pytest.mark.slow
 def test_a_commit_that_cannot_be_explained_is_found_nevertheless(repository, bisect, git):
     folder = repository({"speed": 100}, {"speed": 50})
     out, err = bisect("main~1", "main", "--explain")
@@ -396,6 +401,7 @@ def test_lengths_are_chosen_from_the_noise(repository, bisect, tmp_path, monkeyp
     assert all(record["ab"]["chose_steps"] for record in records)
 
 
+@pytest.mark.slow
 def test_processes_run_for_the_requested_seconds(repository, bisect, tmp_path):
     repository({"speed": 800, "scatter": 0}, {"speed": 400, "scatter": 0, "salt": 1})
     bisect("main~1", "main", "--burn_in=1", "--seconds=2")

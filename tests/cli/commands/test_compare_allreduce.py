@@ -60,6 +60,7 @@ def test_history_says_what_there_is_to_follow(call, reductions, lenet_runs, tmp_
     )
 
 
+@pytest.mark.slow
 def test_files_of_the_command_itself(call, holds, tmp_path):
     for name in ("base", "new"):
         (tmp_path / name).mkdir()

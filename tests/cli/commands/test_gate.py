@@ -147,6 +147,7 @@ def test_a_gate_with_a_plug_in_of_the_repository_is_resumed(call, repository, gi
     call("gate", "--resume", results, "--pairs=4", code=3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("measured")
 def test_a_gate_that_was_interrupted_before_its_first_process_begins_again(
     call, monkeypatch, tmp_path
@@ -641,6 +642,7 @@ def test_uncommitted_changes_are_not_measured_and_it_says_so(call, given, pages,
     assert text in call("gate", "pages", *NETWORK, code=2).err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("measured")
 def test_a_plug_in_that_one_side_lacks_is_named_with_the_side_and_its_commit(
     call, repository, git, transcript

@@ -209,6 +209,7 @@ def over_branches(lenet_runs, tmp_path, saved, nets):
     return repository, made, saved(tmp_path / "results", records)
 
 
+@pytest.mark.slow
 def test_machines_and_what_became_of_commits_are_said_in_all_outputs(call, over_branches, tmp_path):
     repository, made, folder = over_branches
     short = {name: commit[:12] for name, commit in made.items()}

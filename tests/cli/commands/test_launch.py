@@ -267,6 +267,7 @@ def test_scaling_removes_no_file_of_a_user(launch, tmp_path):
     assert (tmp_path / "r" / "alone-1.json").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_scaling(launch, tmp_path):
     words = ("--ps=1", "--scaling=2,1", "--repeats=2", "--link=tcp25")
     files = ("--output=t.csv", "--plot=p.svg", "--results=r")
@@ -319,6 +320,7 @@ def test_scaling_by_single_runs_asks_for_more(launch, transcript):
     transcript("notice", line)
 
 
+@pytest.mark.slow
 def test_scaling_of_a_job_that_fails(launch, transcript):
     status, out, err = launch("--ps=1", "--scaling=1", *LENET, do="launch:0=4")
     assert (status, out) == (4, b"")

@@ -69,6 +69,7 @@ def test_formats_for_programs(call, holds):
     assert rows == [{key: str(value) for key, value in one.items()} for one in models]
 
 
+@pytest.mark.slow
 def test_plugin(call, plugin):
     out, err = call("models", f"--plugin={plugin}", "--format=json")
     (tiny,) = (one for one in json.loads(out)["models"] if one["model"] == "tiny")

@@ -159,6 +159,7 @@ def test_records_of_several_commits_are_judged_as_a_history(call, over_commits):
     assert [row["revision"] for row in rows] == REVISIONS * 2
 
 
+@pytest.mark.slow
 def test_commits_lead_to_the_repository_of_their_records(call, lenet_runs, saved, tmp_path):
     run = lenet_runs()
     records = [

@@ -23,6 +23,7 @@ RUN = (
 )
 
 
+@pytest.mark.slow
 def test_all_flops_of_a_training_step_have_a_row(call, quick_start, limits, tmp_path):
     limits(roofline, _COPIED_BYTES=1 << 20)
     files = [tmp_path / "all.json", tmp_path / "all.svg"]

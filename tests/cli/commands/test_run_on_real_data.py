@@ -35,6 +35,7 @@ def run(call, limits, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_data_set_that_lacks_a_file_is_measured_with_a_warning(run, photo_records, tmp_path):
     part = tmp_path / "imagenet-part"
     part.mkdir()
@@ -96,6 +97,7 @@ def test_a_resumed_run_trains_on_what_follows(run, photo_records, tmp_path):
     assert "the input continues after the 32 examples trained on" in printed.err
 
 
+@pytest.mark.slow
 def test_data_that_cannot_go_on_starts_over_with_a_notice(run, cifar10, tmp_path, monkeypatch):
     flags = ["--model=trivial", f"--data_dir={cifar10}", f"--train_dir={tmp_path / 'train'}"]
     _, before = run(*flags, "--num_batches=1")
@@ -129,6 +131,7 @@ def test_the_pipeline_alone(run, photo_records):
     assert "shuffle buffer" not in err
 
 
+@pytest.mark.slow
 def test_less_than_an_epoch_of_a_small_set_is_told(run, photo_records):
     flags = ["--input_only", f"--data_dir={photo_records}", "--num_batches=1"]
     _, printed = run(*LENET, *flags, "--num_warmup_batches=0")

@@ -197,6 +197,7 @@ def test_a_winner_that_trains_differently_is_a_failure(again, transcript):
     transcript("other weights", err.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_goes_on_where_it_was(tune, tmp_path):
     code, out, _ = tune("--format=json", by_flag=FAST)
     whole, order = json.loads(out), traced(tmp_path)
@@ -257,6 +258,7 @@ def test_a_search_whose_time_was_up_goes_on_with_more(tune, tmp_path):
     assert set(traced(tmp_path)) == set(done)  # the same way
 
 
+@pytest.mark.slow
 def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
     tune, tmp_path, monkeypatch
 ):
@@ -307,6 +309,7 @@ FIXED = ("--xla=false", "--xla_compile=false", "--num_intra_threads=1", "--num_i
 ALLOCATOR = "LD_PRELOAD=libtcmalloc_minimal.so.4"
 
 
+@pytest.mark.slow
 def test_an_environment_that_wins_is_part_of_the_command_line(
     tune, tmp_path, monkeypatch, transcript
 ):

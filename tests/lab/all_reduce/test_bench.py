@@ -224,6 +224,7 @@ def test_what_is_deferred_comes_out_a_call_later():
     assert {point.wrong for point in record.points} == {0}
 
 
+@pytest.mark.slow
 def test_peers_are_measured_beside_specs(tmp_path):
     path, rows = tmp_path / "r.json", tmp_path / "r.csv"
     run = Run(
@@ -327,6 +328,7 @@ def test_rows_of_a_size_are_interleaved(algorithm):
     assert len(set(rounds)) > 3
 
 
+@pytest.mark.slow
 def test_what_was_measured_survives_an_interruption(algorithm, tmp_path):
     path, rows = tmp_path / "r.json", tmp_path / "r.csv"
     seen = []
@@ -369,6 +371,7 @@ def test_the_record_is_written_before_a_wait_for_the_other_processes(tmp_path, m
     assert AllReduceRecord.from_json(path.read_text()).status == "ok"
 
 
+@pytest.mark.slow
 def test_what_spoils_a_measurement_is_said_and_recorded(monkeypatch, limits, tmp_path):
     monkeypatch.setattr(checks, "_cpus_busy_with_others", lambda situation: "1.9 of 2 CPUs busy")
     limits(table, IMPLAUSIBLE_SHARE=0.0)

@@ -182,6 +182,7 @@ def test_declarations_have_the_names_counts_and_flops_of_keras(module):
     assert spec.forward_flops_per_image == sum(one.forward for one in flops.values())
 
 
+@pytest.mark.slow
 def test_names_do_not_depend_on_what_the_process_has_built(module):
     names = [v.name for v in declare(get_model("every_kind", "cifar10"), 11).variables]
     module.every_kind()

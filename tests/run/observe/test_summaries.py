@@ -150,6 +150,7 @@ def test_no_step_of_a_resumed_training_is_shown_twice(run, tmp_path, lost):
     assert _shown(evaluations)["eval/loss"] == expected
 
 
+@pytest.mark.slow
 def test_evaluations_of_the_newest_checkpoint_hide_later_ones(run, tmp_path):
     train, found = tmp_path / "train", tmp_path / "found"
     flags = [f"--train_dir={train}", "--summary_verbosity=1", "--num_warmup_batches=0"]
