@@ -33,7 +33,6 @@ from cnnbench.flags.groups.all_reduce import (
     params_from_values,
     parse_all_reduce_specs,
 )
-from cnnbench.judge.report.sections.scaling import step_cells
 from cnnbench.lab.predict.predict import (
     COLUMNS,
     LARGEST_DOMAIN,
@@ -434,6 +433,9 @@ def _step_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
     """Yields the table of the predicted step time, efficiency and images per second with the
     fastest all-reduce algorithm.
     """
+    # Measurements of all-reduces do not need this import.
+    from cnnbench.judge.report.sections.scaling import step_cells
+
     title = "predicted step with the fastest spec: without overlap, and with full overlap"
     yield Paragraph(title, whole=True)
     rows: Iterable[Row] = (
