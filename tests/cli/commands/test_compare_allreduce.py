@@ -123,3 +123,5 @@ def test_a_page_about_reductions_begins_with_the_verdict(call, reductions, tmp_p
     assert answer.rstrip(".") in [text.strip() for texts in page.texts.values() for text in texts]
     # The measurements of both sides are there.
     assert "allreduce" in {found.get("id") for _, found in page.elements}
+    # The answer is the verdict: not one for each of ten records.
+    assert not any(title.startswith("All-reduce, ") for title in page.texts["h2"])

@@ -87,12 +87,13 @@ _MOST_NAMED = 3
 
 def all_reduce_answers(results: ReportSubject) -> Iterator[Answer]:
     """Yields an answer for each all-reduce record: the fastest reduction of each size and number of
-    devices.
+    devices. If many records are compared, only records with wrong sums or failures have an answer.
     """
+    many = results.comparison is not None and len(results.allreduces) > _MOST_NAMED
     for record in results.allreduces:
         fastest = [point for point, _ in record.fastest_points() if point.devices > 1]
         wrong = sum(point.failed for point in record.rows)
-        if not fastest and not wrong:
+        if (many or not fastest) and not wrong:
             continue
         lines = [_fastest_text(point) for point in fastest]
         answer = f"The fastest of {_sizes_text(fastest)}"
