@@ -8,6 +8,9 @@ process, repeatedly, until it is killed after a random time. After the kill, no 
 and nothing that the writer had reported as done may be lost. After the next writer, only the files
 of the next writer may remain.
 
+Kills also hit commands at random times: a run, a job, `ab` and a run of a Keras model. After each
+of these kills, no process of the command may remain.
+
 Stops hit runs of one or two processes with short steps, steps of 6 s, an input that hangs, or an
 operation that does not end. The runs get interrupting signals, or the folder of their record fills
 or vanishes. Each run must end at most 2 s after the time that it announces, and leave no process.
@@ -40,6 +43,7 @@ from typing import Any, Protocol
 
 import interrupted
 from command_line import parse_options, run_script
+from orphans import KilledCommand
 from stops import FORK, SIGNALS, DisturbedRunCase, run_cases, running_processes
 
 from cnnbench.base.files import FILE
@@ -356,9 +360,10 @@ def kill_writer_repeatedly(name: str, kills: int, seed: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Options:
-    """Command-line options: numbers of kills, stops and signals, and the seed."""
+    """Command-line options: numbers of kills, orphans, stops and signals, and the seed."""
 
     kills: int = flag(200, "Kills of all writers together.", minimum=0)
+    orphans: int = flag(40, "Commands that are killed, and must leave no process.", minimum=0)
     stops: int = flag(200, "Runs that are stopped, or whose folder fills or vanishes.", minimum=0)
     signals: int = flag(200, "Commands that get a signal at a random time.", minimum=0)
     commands: bool = flag(False, "Play only the table of commands, signals and moments.")
@@ -369,9 +374,9 @@ def main(arguments: Sequence[str]) -> int:
     """Kills all writers one after the other; returns the exit status."""
     options = parse_options(Options, __doc__, arguments)
     # A shell makes its background jobs ignore some signals, and their children, too.
-    for number in SIGNALS:
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
+    for ignorable in SIGNALS:
+        if signal.getsignal(ignorable) is signal.SIG_IGN:
+            signal.signal(ignorable, signal.SIG_DFL)
     if options.commands:
         cases = interrupted.all_cases()
         print(*(f"not there: {cell}" for cell in interrupted.nonexistent_combinations()), sep="\n")
@@ -387,6 +392,11 @@ def main(arguments: Sequence[str]) -> int:
         problems = kill_writer_repeatedly(name, kills, options.seed)
         wrong += len(problems)
         print(*problems, f"{name}: {kills} kills, {len(problems)} problems", sep="\n", flush=True)
+    problems = []
+    for number in range(options.orphans):
+        problems += KilledCommand.draw(number, options.seed).find_orphans()
+    wrong += len(problems)
+    print(*problems, f"{options.orphans} killed commands, {len(problems)} problems", sep="\n")
     drawn = (
         DisturbedRunCase.draw(random.Random(f"stops {options.seed} {n}"))
         for n in range(options.stops)
