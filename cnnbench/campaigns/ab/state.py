@@ -122,14 +122,6 @@ class ExperimentState:
         return bool(self._analyses) and bool([*self._analyses.values()][-1].get("clear"))
 
     @property
-    def is_gate(self) -> bool:
-        """Whether `cnnbench gate` began the experiment.
-
-        In this case, the parent folder is the results folder of the gate.
-        """
-        return bool(self.experiment.gate_command)
-
-    @property
     def is_alpha_spent(self) -> bool:
         """Whether no further analysis is possible, because alpha (the error rate) is used up."""
         return any(analysis.spent >= 1 for analysis in self.past_analyses)

@@ -148,8 +148,9 @@ class ResultsFolder:
                     hint = go_on if kind.noun and JOURNAL in there else ""
                     raise self._results_flag_error(f"is not empty; {hint}name another folder")
                 self.earlier = tuple(self.journal.read())
-                if JOURNAL in there:
-                    self._refuse_journal_of_other_command()
+                if JOURNAL in there and not kind.is_campaign(self.earlier):
+                    reason = f"{JOURNAL} in it is not a journal of cnnbench {kind.command}"
+                    raise self._results_flag_error(f"{reason}; name another folder")
                 self._groups = max([event.get("group", 0) for event in self.earlier], default=0)
                 path = settings_path(self.folder, self._suite)
                 if not resume and path.exists() and not is_settings(path):
@@ -224,11 +225,6 @@ class ResultsFolder:
         if differ := then.identity.differences(now.identity):
             reason = f"the {kind.noun} in it differs in {differ}; name another folder"
             raise self._results_flag_error(reason)
-
-    def _refuse_journal_of_other_command(self) -> None:
-        if not self.kind.is_campaign(self.earlier):
-            reason = f"{JOURNAL} in it is not a journal of cnnbench {self.kind.command}"
-            raise self._results_flag_error(f"{reason}; name another folder")
 
     def log_path(self, name: str) -> Path:
         """Path of the log file of a process, by the name of the process."""

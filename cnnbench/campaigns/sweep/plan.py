@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import (
-    Collection,
     Iterable,
     Mapping,
     Sequence,
@@ -88,7 +87,16 @@ def plan_sweep(
             )
         cases[case.key] = case
     listed = tuple(dict.fromkeys(notices))
-    return SweepPlan(suite.name, _set_repeats(cases.values()), listed, subject)
+    # By default, there are as many processes of each case as a verdict needs.
+    commands = {case.entry.command for case in cases.values()}
+    needed = {
+        name: processes_to_decide(count_configurations(cases.values(), name)) for name in commands
+    }
+    planned = (
+        replace(case, repeats=case.entry.repeats or needed[case.entry.command])
+        for case in cases.values()
+    )
+    return SweepPlan(suite.name, tuple(planned), listed, subject)
 
 
 def _filter_configurations(
@@ -113,15 +121,6 @@ def count_configurations(cases: Iterable[SweepCase], command: str) -> int:
     `cnnbench compare` corrects p-values for this number.
     """
     return sum(case.resolved.rows for case in cases if case.entry.command == command)
-
-
-def _set_repeats(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
-    """Sets the number of processes of each case; by default, as many as a verdict needs."""
-    commands = {case.entry.command for case in cases}
-    needed = {name: processes_to_decide(count_configurations(cases, name)) for name in commands}
-    return tuple(
-        replace(case, repeats=case.entry.repeats or needed[case.entry.command]) for case in cases
-    )
 
 
 class SweepItem(NamedTuple):

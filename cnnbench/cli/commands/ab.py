@@ -143,7 +143,12 @@ def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
                 rules=rules,
                 fail_on=parse_fail_on(options.fail_on),
             )
-        identity = _campaign_identity(both)
+        identity = CampaignIdentity(
+            plans={name: side.identity() for name, side in both.items()},
+            facts=facts.collect(),
+            policy={},
+            own=any(side.is_this_cnnbench for side in both.values()),
+        )
         experiment = replace(experiment, identity=identity.values())
         campaign = Campaign(reporter, cool_down=options.cool_down, identity=identity)
         return _run_experiment(experiment, both, aa, options, campaign, argv)
@@ -331,16 +336,6 @@ def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFl
     line = shlex.join(command_to_judge_again(confirming, options))
     campaign.reporter.notice(f"to judge the records of the second experiment again: {line}")
     return with_second_experiment(judged, confirming.comparison)
-
-
-def _campaign_identity(both: Mapping[str, AbSide]) -> CampaignIdentity:
-    """The identity that a resumed experiment must match. The code must not change during a run."""
-    return CampaignIdentity(
-        plans={name: side.identity() for name, side in both.items()},
-        facts=facts.collect(),
-        policy={},
-        own=any(side.is_this_cnnbench for side in both.values()),
-    )
 
 
 def _should_explain(comparison: Comparison, options: AbFlags) -> bool:

@@ -111,7 +111,9 @@ def resume_command(
       pairs: the new maximum number of pairs; None for that of the experiment.
       variables: values of environment variables by "a" or "b", see `mask_variable_value`.
     """
-    command, folder = ("gate", earlier.folder.parent) if earlier.is_gate else ("ab", earlier.folder)
+    command, folder = "ab", earlier.folder
+    if earlier.experiment.gate_command:  # The parent folder is the results folder of the gate.
+        command, folder = "gate", folder.parent
     more = {} if pairs is None else {"pairs": pairs}
     flags = flags_to_arguments({"resume": True, "results": folder, **more})
     own = [

@@ -138,7 +138,7 @@ def test_a_clear_difference_ends_at_the_first_analysis(ran: Ran, tmp_path: Path)
     assert {runner.records[side][0].ab["position"] for side in "ab"} == {1, 2}
     state = find_experiment(tmp_path / "r")
     assert state.last_end_event["judged"]
-    assert (state.has_clear_verdict, state.is_resumable, state.is_gate) == (True, False, False)
+    assert (state.has_clear_verdict, state.is_resumable) == (True, False)
     assert (state.most_pairs_of_first_session, state.most_pairs_of_last_session) == (16, 16)
     again = state.final_comparison()
     assert [entry.main.verdict for entry in again.entries] == [Verdict.SLOWER]
