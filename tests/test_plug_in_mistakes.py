@@ -465,7 +465,9 @@ def is_another_of_its_kind(row):
     return next(one for one in ROWS if one[0] == row[0]) is not row
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", slow_if(["all-reduce algorithm", "record pipeline", "data set"], KINDS)
+)
 def test_without_a_mistake_it_works(kind, call, folder):
     text, words, _ = KINDS[kind]
     (folder / "own.py").write_text(text)

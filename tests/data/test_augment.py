@@ -72,7 +72,7 @@ def test_shares_of_small_alphas_are_finite():
     assert 200 < drawn.sum() < 300
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", slow_if(["bfloat16"], ["float32", "bfloat16"]))
 def test_mixup_is_the_mean_of_two_images_and_two_labels(spec, dtype):
     spec = dataclasses.replace(spec, dtype=dtype)
     images, classes = read(spec, 5)

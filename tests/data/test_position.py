@@ -242,9 +242,8 @@ def test_records_go_on_where_they_were_left_though_some_are_skipped(flawed, opti
     assert skipped == in_all
 
 
-@pytest.mark.parametrize(
-    ("counts", "shards"), slow_if([((1, 1, 21), 3)], [((5, 9, 2, 7), 4), ((1, 1, 21), 3)])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("counts", "shards"), [((5, 9, 2, 7), 4), ((1, 1, 21), 3)])
 def test_workers_share_out_uneven_files_evenly(counts, shards, tmp_path):
     """As one process: in two epochs of 23 records, 24 steps of two, two come a third time."""
     write_files(tmp_path, "", number, counts)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import transcripts
+from covering import slow_if
 from networks import forward
 from residual_networks import InOrder, relative_error
 
@@ -167,7 +168,7 @@ class Reference(InOrder):
         return logits
 
 
-@pytest.mark.parametrize(("frames", "training"), [(18, False), (25, True)])
+@pytest.mark.parametrize(("frames", "training"), slow_if([(18, False)], [(18, False), (25, True)]))
 def test_its_logits(frames, training, make_weights):
     model = get_model("deepspeech2", "librispeech")
     model.max_frames, model.units, model.recurrent_layers = frames, 6, 3

@@ -134,7 +134,7 @@ def test_equals_the_table_of_operations(make, check_logits):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", slow_if([small_mobile], [small_cifar10, small_mobile]))
+@pytest.mark.parametrize("make", [small_cifar10, small_mobile])
 def test_auxiliary_head(make, check_logits):
     model = make()
     model.size = model.size._replace(keep=1.0)

@@ -212,6 +212,7 @@ class Reference(InOrder):
         return np.stack(rows, axis=1)
 
 
+@pytest.mark.slow
 def test_its_outputs(make_weights):
     model = get_model("ssd300", "coco")
     weights = make_weights(declare(model, CLASSES).variables)

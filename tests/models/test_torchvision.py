@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from covering import slow_if
 from networks import forward
 from torchvision_logits import CLASSES, draw, images
 
@@ -88,9 +87,10 @@ def relative_error(found, expected):
     return np.linalg.norm(found - np.array(expected)) / np.linalg.norm(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "names"),
-    slow_if([("vit_b16", vit_name)], [("vit_b16", vit_name), ("swin_t", swin_name)]),
+    [("vit_b16", vit_name), ("swin_t", swin_name)],
 )
 def test_logits(name, names):
     found = made(get_model(name, "imagenet"), names, training=False).outputs

@@ -148,6 +148,7 @@ def test_one_tower_adds_no_ops(mode, make_manager, trainable):
     assert all(pair[1] is variable for pair, variable in zip(pairs, updated_group, strict=True))
 
 
+@pytest.mark.slow
 def test_synchronous_modes_train_alike(make_manager, trainable):
     results = []
     places = [
@@ -168,15 +169,13 @@ def test_synchronous_modes_train_alike(make_manager, trainable):
             np.testing.assert_array_equal(value, first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode",
-    slow_if(
-        ["distributed_replicated", LOCAL_SGD],
-        [
-            *("parameter_server", "distributed_replicated", "replicated", "mirrored_strategy"),
-            LOCAL_SGD,
-        ],
-    ),
+    [
+        *("parameter_server", "distributed_replicated", "replicated", "mirrored_strategy"),
+        LOCAL_SGD,
+    ],
 )
 def test_two_steps_in_one_trace_are_two_steps(mode, make_manager, trainable):
     manager = make_manager(mode, 2, seed=1)

@@ -424,6 +424,7 @@ REPLICATED = (*LENET, "--variable_update=replicated")
 EVEN = "all_reduce_spec=even"
 
 
+@pytest.mark.slow
 def test_an_algorithm_that_is_registered_is_tried(
     listed: Listed, even: Callable[..., None]
 ) -> None:

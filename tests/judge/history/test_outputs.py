@@ -240,6 +240,7 @@ def marks_of_points(text):
     return marks
 
 
+@pytest.mark.slow
 def test_commits_lead_to_their_address_and_other_names_nowhere(by_commit, series_of):
     commits = [f"{number:x}" * 40 for number in range(10)]
     found = [by_commit(100.0, commit) for commit in commits[:7]] + [by_commit(80.0, "release 2")]

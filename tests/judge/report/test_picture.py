@@ -338,6 +338,7 @@ def hostile(value):
     return value
 
 
+@pytest.mark.slow
 def test_hostile_names_are_text(full_runs):
     run = full_runs(100, sweep=SWEEP)
     plain = roofline(full_runs(100)), strategies(), tuning(), step_profile(full_runs)

@@ -9,7 +9,6 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from covering import slow_if
 from short_runs import KINDS, NETWORKS
 from towers import trained
 
@@ -44,13 +43,14 @@ def flags(**more):
     return {**TINY, **more}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "towers"),
-    slow_if(
-        lambda case: case.id != "replicated",
-        [pytest.param(*mode.values, 2, id=mode.id) for mode in KINDS]
-        + [pytest.param(*KINDS[1].values, 1, id="alone"), pytest.param(RELAXED, 2, id="relaxed")],
-    ),
+    [
+        *(pytest.param(*mode.values, 2, id=mode.id) for mode in KINDS),
+        pytest.param(*KINDS[1].values, 1, id="alone"),
+        pytest.param(RELAXED, 2, id="relaxed"),
+    ],
 )
 def test_a_clean_run_passes_and_says_how_often_it_was_checked(mode, towers):
     shared = ("parameter_server", "independent")

@@ -132,14 +132,12 @@ def test_a_metric_of_all_rows_ends_a_training(quick_start):
     assert record.target == Target(metric="median_off", value=1000.0, lower_is_better=True)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("target", "steps"),
     # A mean over examples is known at once; what a process computes counts at the next evaluation.
-    slow_if(
-        lambda case: case[1] != 4,
-        [("rain_hits:0", 2), ("median_off:1000", 4), ("median_off:-1", 8)],
-    ),
+    [("rain_hits:0", 2), ("median_off:1000", 4), ("median_off:-1", 8)],
 )
 def test_a_process_that_computes_metrics_does_not_decide_how_long_a_training_is(
     target, steps, quick_start

@@ -71,6 +71,7 @@ def test_a_scale_is_recorded_if_it_can_change(flags, scales):
     assert "loss scale" not in err
 
 
+@pytest.mark.slow
 def test_scale_and_counter_go_on_after_a_resume(tmp_path):
     flags = {"fp16_inc_loss_scale_every_n": 5, "train_dir": str(tmp_path)}
     first, _ = run(num_batches=7, fp16_loss_scale=64.0, **flags)

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 import short_runs
-from covering import slow_if
 from short_runs import RATE
 
 from cnnbench.models import LearningRateSpec, Model, register_model
@@ -68,7 +67,8 @@ def devices_of(mode):
     return (2, 4, 1)[[*OF_ONE_PROCESS].index(mode) % 3]
 
 
-@pytest.mark.parametrize("mode", slow_if(lambda mode: mode != "parameter_server", OF_ONE_PROCESS))
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", OF_ONE_PROCESS)
 def test_every_mode_trains_as_with_stored_values(mode):
     devices = "reduction_to_one_device" if mode == "mirrored_strategy" else None
     flags = {**OF_ONE_PROCESS[mode].needs, "num_gpus": devices_of(mode), "variable_update": mode}

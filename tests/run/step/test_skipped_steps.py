@@ -196,6 +196,7 @@ def relaxed():
     )
 
 
+@pytest.mark.slow
 def test_deferred_gradients_are_judged_when_they_would_be_applied(relaxed):
     for label in (NAN, INFINITY):
         relaxed.step.loss_scale.variables()["scale"].assign(SCALE)

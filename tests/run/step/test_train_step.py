@@ -356,10 +356,8 @@ def test_smoothed_labels_change_loss_and_gradient_as_computed_by_hand():
 ACCUMULATED = {"gradient_accumulation_steps": 2}
 
 
-@pytest.mark.parametrize(
-    "flags",
-    slow_if([{"xla_compile": True}, {}], [{}, ACCUMULATED, {"xla_compile": True}]),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [{}, ACCUMULATED, {"xla_compile": True}])
 def test_mixed_labels_change_loss_gradient_and_accuracy_as_computed_by_hand(flags, tmp_path):
     write_random_cifar10(tmp_path, train=40, test=20)
     scores = np.roll(np.linspace(-1.0, 1.0, 11), 4)  # class 3 has the largest

@@ -24,7 +24,7 @@ def _addresses(built):
 @pytest.mark.parametrize(
     "flags",
     slow_if(
-        lambda flags: flags.get("num_gpus") == 2 and "variable_consistency" not in flags,
+        lambda flags: flags and "variable_consistency" not in flags,
         [
             {},
             # Dense layers of 16 rows are made by `few_rows_matmul`.
