@@ -219,7 +219,7 @@ def history_remarks(
     texts = []
     if len(machines) > 1:
         shares = [
-            phrases.ON_MACHINE.format(points=count_text(at, "point", "points"), machine=name)
+            phrases.ON_MACHINE.format(points=count_text(len(at), "point", "points"), machine=name)
             for name, at in machines.items()
         ]
         listed = first_few(shares, phrases.MOST_NAMED)
