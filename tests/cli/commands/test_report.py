@@ -51,11 +51,11 @@ def test_cells_of_csv_files_have_one_form(call, save, tmp_path, table, monkeypat
 
 def test_a_regression_is_shown_and_is_no_failure(call, save, records, tmp_path):
     base = save(tmp_path / "base", 1.2)
-    assert "- slower" in call("report", records, f"--baseline={base}", "--format=markdown").out
+    assert "🔴 slower" in call("report", records, f"--baseline={base}", "--format=markdown").out
     out = call("report", records, f"--baseline={base}", "--format=csv", "--table=comparison").out
     assert ",slower," in out
     many = ["--format=markdown", f"--baseline={base}", "--threshold=30"]
-    assert "- slower" not in call("report", records, *many).out
+    assert "🔴 slower" not in call("report", records, *many).out
 
 
 def test_fail_on_makes_a_report_a_gate(call, save, records, over_commits, tmp_path):
@@ -69,9 +69,9 @@ def test_fail_on_makes_a_report_a_gate(call, save, records, over_commits, tmp_pa
 
 def test_what_may_differ_is_not_held_against_the_baseline(call, save, records, tmp_path):
     baseline = f"--baseline={save(tmp_path / 'base', 1.2, flags={'xla': True})}"
-    assert "x not comparable" in call("report", records, baseline, "--format=markdown").out
+    assert "not comparable" in call("report", records, baseline, "--format=markdown").out
     out = call("report", records, baseline, "--format=markdown", "--allow_different=xla,cpu_*").out
-    assert "- slower" in out
+    assert "🔴 slower" in out
 
 
 def odd_steps(document):
