@@ -111,9 +111,9 @@ class _Card(NamedTuple):
         except (LookupError, TypeError, AttributeError) as error:
             raise ValueError("no card") from error
 
-    def send(self, link: socket.socket) -> None:
-        """Sends the card over a connection."""
-        link.sendall(message.pack({_GREETING: 1, **self._asdict()}))
+    def pack(self) -> bytes:
+        """The message with the card."""
+        return message.pack({_GREETING: 1, **self._asdict()})
 
 
 class _Handshake(Meeting):
@@ -134,6 +134,7 @@ class _Handshake(Meeting):
             pid=os.getpid(),
             namespace=pid_namespace(Host()),
         )
+        self._packed = self._own.pack()
         self._by_name = {str(task): task for task in job.peers}
         self._reached: dict[Task, _Card] = {}
         self._called_by: dict[Task, str] = {}
@@ -212,7 +213,7 @@ class _Handshake(Meeting):
                 self._told = self._told or not self._is_decided()
                 self._decide(f"{card.task} gave up: {card.failed}")
             return False
-        self._own.send(link)
+        link.sendall(self._packed)
         if not self._has_equal_facts(card):
             return False
         peer = self._by_name.get(card.task)
@@ -242,7 +243,7 @@ class _Handshake(Meeting):
     def _call_peer(self, peer: Task) -> str | None:
         """Calls a peer once. Returns the reason why the call failed; None if it succeeded."""
         try:
-            card = self._exchange_cards(peer, self._own)
+            card = self._exchange_cards(peer, self._packed)
         except TimeoutError:
             return "no answer"
         except ConnectionRefusedError:
@@ -263,15 +264,15 @@ class _Handshake(Meeting):
             self._reached[peer] = card
         return None
 
-    def _exchange_cards(self, peer: Task, own: _Card) -> _Card:
-        """Sends the card `own` to a peer. Returns its answer.
+    def _exchange_cards(self, peer: Task, own: bytes) -> _Card:
+        """Sends a packed card to a peer. Returns the card with which it answers.
 
         Raises the errors of `message.receive`, ValueError also for an answer that is not a card.
         """
         address = host_and_port(self._job.address(peer))
         link, kept = socket.create_connection(address, CALL_SECONDS), False
         try:
-            own.send(link)
+            link.sendall(own)
             card = _Card.parse(message.receive(link, CALL_SECONDS))
             if not _describe_differences(self._own, card):
                 link.sendall(message.pack({}))
@@ -299,7 +300,7 @@ class _Handshake(Meeting):
 
     def _report_failure_to_peers(self, reason: str, deadline: float) -> None:
         """Reports to the other processes that this process has given up."""
-        card = self._own._replace(facts={}, failed=reason)
+        card = self._own._replace(facts={}, failed=reason).pack()
         untold = set(self._job.peers)
 
         def tell(peer: Task) -> bool:
@@ -398,6 +399,8 @@ def _bind_and_reserve_port(address: str) -> tuple[socket.socket, contextlib.Exit
 
 def _describe_differences(own: _Card, other: _Card) -> list[str]:
     """Returns texts about versions and flags that differ between two processes."""
+    if own.facts == other.facts:
+        return []
     names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
     # A ps task sends few versions and flags, so only those that both processes sent are compared.
     if any(card.task.startswith(f"{PS}:") for card in (own, other)):
