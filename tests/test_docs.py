@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,13 @@ PATH = re.compile(r"`((?:cnnbench|models|variable_mgr|configs|scripts|tests|docs
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_files_that_are_named_are_there(document):
-    text = document.read_text(encoding="utf-8")
-    named = [ROOT / path for path in PATH.findall(text) if "NAME" not in path]
-    linked = [document.parent / path for path in LINK.findall(text)]
-    missing = [str(path.relative_to(ROOT)) for path in [*named, *linked] if not path.exists()]
+def test_files_that_are_named_are_there():
+    missing = []
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        named = [ROOT / path for path in PATH.findall(text) if "NAME" not in path]
+        linked = [document.parent / path for path in LINK.findall(text)]
+        missing += [(document.name, path) for path in [*named, *linked] if not path.exists()]
     assert missing == []
 
 
@@ -48,26 +50,29 @@ def _flags_of_other_programs():
     return [word for cell in ours for word in re.findall("`(--[^`]+)`", cell)]
 
 
-@pytest.mark.parametrize("line", dict.fromkeys(_flags_of_other_programs()))
-def test_flags_that_replace_those_of_other_programs_have_an_effect(line, capsys, tmp_path):
-    words = line.replace("DIR", str(tmp_path)).split()
-    assert main(["--only_check_args", *words]) == ExitCode.OK
-    assert [
-        one for one in capsys.readouterr().err.splitlines() if "without --data_dir" not in one
-    ] == []
+def test_flags_that_replace_those_of_other_programs_have_an_effect(capsys, tmp_path):
+    for line in dict.fromkeys(_flags_of_other_programs()):
+        words = line.replace("DIR", str(tmp_path)).split()
+        assert main(["--only_check_args", *words]) == ExitCode.OK, line
+        said = capsys.readouterr().err.splitlines()
+        assert [one for one in said if "without --data_dir" not in one] == [], line
 
 
 PAGES = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
 
 
-@pytest.mark.parametrize("document", PAGES, ids=lambda path: path.name)
-def test_text_is_wrapped(document):
+def test_text_is_wrapped():
     """Tables, examples and single long words, such as links, may be wider."""
-    text = re.sub(r"^(```|~~~).*?^\1", "", document.read_text(encoding="utf-8"), flags=re.S | re.M)
-    prose = [line for line in text.splitlines() if line[:1] not in "|><" and line[:4] != "    "]
-    assert [line for line in prose if len(line) > 120 and " " in line.strip("-* ")[:60]] == []
+    wide = []
+    for page in PAGES:
+        text = re.sub(r"^(```|~~~).*?^\1", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+        prose = [line for line in text.splitlines() if line[:1] not in "|><" and line[:4] != "    "]
+        long = [line for line in prose if len(line) > 120 and " " in line.strip("-* ")[:60]]
+        wide += [(page.name, line) for line in long]
+    assert wide == []
 
 
+@cache
 def _anchors(document):
     """Anchors of a page: GitHub's of its headings, and explicit ones, which keep moved headings."""
     headings = [line.lstrip("# ") for line in _lines(document) if line.startswith("#")]
@@ -76,12 +81,12 @@ def _anchors(document):
     return slugs.union(explicit)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_into_documents_lead_to_headings(document):
-    text = document.read_text(encoding="utf-8")
+def test_links_into_documents_lead_to_headings():
+    links = re.compile(r"\]\(([\w./-]*\.md)?#([^)\s]+)\)")
     broken = [
-        f"{path}#{anchor}"
-        for path, anchor in re.findall(r"\]\(([\w./-]*\.md)?#([^)\s]+)\)", text)
+        f"{document.name}: {path}#{anchor}"
+        for document in DOCUMENTS
+        for path, anchor in links.findall(document.read_text(encoding="utf-8"))
         if anchor not in _anchors(document.parent / path if path else document)
     ]
     assert broken == []
@@ -113,13 +118,11 @@ def _published_anchors():
     return by_page
 
 
-@pytest.mark.parametrize(
-    ("page", "anchors"), [pytest.param(*row, id=row[0]) for row in _published_anchors().items()]
-)
-def test_earlier_links_to_pages_and_headings_work(page, anchors):
+def test_earlier_links_to_pages_and_headings_work():
     """A moved heading leaves `<a id="old-anchor"></a>` at its new place on the same page."""
-    assert (ROOT / page).is_file()
-    assert sorted(anchors - _anchors(ROOT / page)) == []
+    for page, anchors in _published_anchors().items():
+        assert (ROOT / page).is_file(), page
+        assert sorted(anchors - _anchors(ROOT / page)) == [], page
 
 
 def _exit_code_tables(document):
@@ -133,15 +136,16 @@ def test_the_readme_has_every_exit_code_once():
     assert _exit_code_tables(ROOT / "README.md") == [[code.value for code in ExitCode]]
 
 
-@pytest.mark.parametrize("document", PAGES, ids=lambda path: path.name)
-def test_documents_name_only_exit_codes_that_exist(document):
+def test_documents_name_only_exit_codes_that_exist():
     """In tables, lists and sentences; a table has a code once, in ascending order."""
-    text = " ".join(document.read_text(encoding="utf-8").split())
-    named = re.findall(r"[Ee]xit codes?:? (?:is |of )?(\d+)\b", text)
-    assert {int(code) for code in named} <= {code.value for code in ExitCode}
-    for codes in _exit_code_tables(document):
-        assert codes == sorted(set(codes))
-        assert set(codes) <= {code.value for code in ExitCode}
+    existing = {code.value for code in ExitCode}
+    for page in PAGES:
+        text = " ".join(page.read_text(encoding="utf-8").split())
+        named = re.findall(r"[Ee]xit codes?:? (?:is |of )?(\d+)\b", text)
+        assert {int(code) for code in named} <= existing, page.name
+        for codes in _exit_code_tables(page):
+            assert codes == sorted(set(codes)), page.name
+            assert set(codes) <= existing, page.name
 
 
 def _rows(page, heading):

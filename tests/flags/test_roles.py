@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import pytest
 from other_values import other
 
 from cnnbench.flags import FLAGS, Params
@@ -109,19 +108,20 @@ def _trees(pattern, names, least=1):
             yield path, ast.parse(text)
 
 
-@pytest.mark.parametrize("spec", FLAGS, ids=lambda spec: spec.name)
-def test_how_a_flag_is_compared_decides_for_judge_and_campaigns(spec, runs):
-    usual, changed = Params().as_dict(), {**Params().as_dict(), spec.name: other(spec)}
-    counts = spec.compared_by not in (ComparedBy.NOTHING, ComparedBy.SEED)
-    for of_places in (False, True):
-        same = identity_flags(usual, of_places=of_places) == identity_flags(
-            changed, of_places=of_places
-        )
-        assert same is not counts
-    if spec.name != "use_fp16":  # compared as --precision
-        record = replace(runs(), losses=(), warmup_losses=())
-        keys = {Configuration.of(replace(record, config=one)).key for one in (usual, changed)}
-        assert (len(keys) == 2) is counts
+def test_how_a_flag_is_compared_decides_for_judge_and_campaigns(runs):
+    usual, record = Params().as_dict(), replace(runs(), losses=(), warmup_losses=())
+
+    def key(config):
+        return Configuration.of(replace(record, config=config)).key
+
+    for spec in FLAGS:
+        changed = {**usual, spec.name: other(spec)}
+        counts = spec.compared_by not in (ComparedBy.NOTHING, ComparedBy.SEED)
+        for of_places in (False, True):
+            one, another = (identity_flags(each, of_places=of_places) for each in (usual, changed))
+            assert (one != another) is counts, spec.name
+        if spec.name != "use_fp16":  # compared as --precision
+            assert (key(usual) != key(changed)) is counts, spec.name
 
 
 def test_of_places_their_presence_counts_and_on_one_machine_which():

@@ -32,9 +32,13 @@ def test_shares_of_sixteen_pairs_by_hand():
     assert found == ((8, 0.2), (12, 0.45), (16, 0.8))
 
 
-@pytest.mark.parametrize("pairs", [1, 6, 7, 8, 9, 12, 13, 20, 33, 100])
 @pytest.mark.parametrize("alpha", [0.2, 0.04, 0.01, 0.002])
-def test_every_look_can_be_reached(pairs, alpha):
+def test_every_look_can_be_reached(alpha):
+    for pairs in (1, 6, 7, 8, 9, 12, 13, 20, 33, 100):
+        check_looks(pairs, alpha)
+
+
+def check_looks(pairs, alpha):
     found = interim_analyses(pairs, alpha)
     assert found[-1] == (pairs, pytest.approx(0.8))
     numbers = [analysis.pairs for analysis in found]
