@@ -4,8 +4,10 @@ begins with the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cnnbench.base.document import Answer, Row, Section, TableCell, make_table
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal
@@ -29,10 +31,7 @@ def store_answer(
       rows: the table that the command prints.
       remarks: sentences that follow the table.
     """
-    cells = [
-        {title: cell.text if isinstance(cell, TableCell) else cell for title, cell in row.items()}
-        for row in rows
-    ]
+    cells = [{title: _stored_cell(cell) for title, cell in row.items()} for row in rows]
     folder.add_journal_note(
         _ANSWER,
         title=answer.name,
@@ -43,6 +42,20 @@ def store_answer(
         rows=cells,
         remarks=remarks,
     )
+
+
+def _stored_cell(cell: TableCell | str) -> Any:
+    """A cell as it is stored: its text, or its text, sort key and kinds."""
+    if isinstance(cell, str):
+        return cell
+    known = cell.value is not None and math.isfinite(cell.value)
+    return [cell.text, cell.value if known else None, cell.kinds]
+
+
+def _read_row(row: Mapping[str, Any]) -> Row:
+    cells = ((title, cell) for title, cell in row.items() if not isinstance(cell, str))
+    typed = {title: TableCell(text, value, kinds=kinds) for title, (text, value, kinds) in cells}
+    return {**row, **typed}
 
 
 def stored_answers(kind: CampaignKind, folder: Path) -> list[tuple[Answer, Section]]:
@@ -59,7 +72,7 @@ def stored_answers(kind: CampaignKind, folder: Path) -> list[tuple[Answer, Secti
             Section.from_contents(
                 f"{kind.command}{place}",
                 title,
-                (note["about"], make_table(note["rows"]), *note["remarks"]),
+                (note["about"], make_table(map(_read_row, note["rows"])), *note["remarks"]),
             ),
         )
         for place, (title, note) in enumerate(last.items(), start=1)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
-from cnnbench.base.document import Answer, Table, numeric_cell
+from cnnbench.base.document import Answer, Table, TableCell, numeric_cell
 from cnnbench.campaigns.processes.answers import store_answer, stored_answers
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 
@@ -21,7 +22,8 @@ def test_the_last_answer_of_each_title_is_read(tmp_path: Path) -> None:
     with ResultsFolder(KIND, tmp_path / "r") as folder:
         folder.add_session_start()
         for answer, speed in ((first, 1.0), (other, 2.0), (again, 3.0)):
-            rows = [{"name": answer.name, "speed": numeric_cell(speed)}]
+            cells = {"speed": numeric_cell(speed), "loss": numeric_cell(math.nan)}
+            rows = [{"name": answer.name, **cells}]
             store_answer(folder, answer, f"about {answer.text}", rows, ["a remark"])
         folder.add_journal_note("length", seconds=3)
     found = stored_answers(KIND, tmp_path / "r")
@@ -33,7 +35,8 @@ def test_the_last_answer_of_each_title_is_read(tmp_path: Path) -> None:
     about, table, remark = found[0][1].blocks
     assert (about.text, remark.text) == ("about yes", "a remark")
     assert isinstance(table, Table)
-    assert [[cell.text for cell in row] for row in table.rows] == [["one", "3.000"]]
+    unknown = TableCell("nan", kinds="number")
+    assert table.rows == ((TableCell("one"), numeric_cell(3.0), unknown),)
 
 
 def test_another_kind_of_campaign_has_no_answer(tmp_path: Path) -> None:
