@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cnnbench.campaigns.ab.side import AbSide, names_that_may_differ
+from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind
 from cnnbench.campaigns.processes.settings import Settings
 from cnnbench.judge.compare import DEFAULT_METRICS, Criteria
@@ -32,6 +32,9 @@ PLAN = "plan"
 
 PROFILES = "explain"
 """Name of the subfolder with the profiles that are measured after the pairs."""
+
+# Recorded properties that may differ if A and B use different Python interpreters.
+_OF_PYTHON = ("tensorflow",)
 
 _JUDGED = ("metrics", "allow_different", "allow_changed_work", "fail_on", "rules")
 """Fields that are equal in `Experiment` and in `Criteria`."""
@@ -166,6 +169,19 @@ class Experiment(Settings):
         """Whether metrics are requested that may need many steps, such as percentiles."""
         usual = (*DEFAULT_METRICS, THROUGHPUT.name, CPU_TIME.name)
         return not {*(self.metrics or ())} <= {*usual}
+
+
+def names_that_may_differ(a: AbSide, b: AbSide) -> tuple[str, ...]:
+    """Names of flags and recorded properties that may differ between A and B, as in
+    --allow_different.
+    """
+    flags, new_flags = a.given_flags, b.given_flags
+    names = [name for name in {**flags, **new_flags} if flags.get(name) != new_flags.get(name)]
+    variables = {*a.variables.items()} ^ {*b.variables.items()}
+    names += [f"env_{name}" for name in sorted({name for name, _ in variables})]
+    if a.python != b.python:
+        names += _OF_PYTHON
+    return tuple(names)
 
 
 AB = CampaignKind(

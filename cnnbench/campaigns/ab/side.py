@@ -301,9 +301,6 @@ earlier process has written.
 WRITTEN = {spec.name for spec in specs_of(OutputParams) if spec.path}.difference(RESERVED)
 """Flags with paths of output files and folders of a run, except the flags in `RESERVED`."""
 
-# Recorded properties that may differ if A and B use different Python interpreters.
-_OF_PYTHON = ("tensorflow",)
-
 
 def refuse_flags(side: AbSide, names: Sequence[str], reason: str) -> None:
     """Raises FlagError, with `reason`, if A or B (`side`) has one of the flags in `names`."""
@@ -367,16 +364,3 @@ def print_answer(job: str, *flags: str) -> None:
     except (UsageError, DataError) as refusal:
         error = str(refusal)
     print("\n" + json.dumps({"error": error, "resolved": encode(resolved)}))
-
-
-def names_that_may_differ(a: AbSide, b: AbSide) -> tuple[str, ...]:
-    """Names of flags and recorded properties that may differ between A and B, as in
-    --allow_different.
-    """
-    flags, new_flags = a.given_flags, b.given_flags
-    names = [name for name in {**flags, **new_flags} if flags.get(name) != new_flags.get(name)]
-    variables = {*a.variables.items()} ^ {*b.variables.items()}
-    names += [f"env_{name}" for name in sorted({name for name, _ in variables})]
-    if a.python != b.python:
-        names += _OF_PYTHON
-    return tuple(names)

@@ -45,10 +45,9 @@ from cnnbench.cli.commands.ab_report import (
 from cnnbench.cli.commands.judging import parse_fail_on
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag_sections, flag_texts, specs_of
-from cnnbench.judge.compare import Comparison, Verdict, processes_needed
+from cnnbench.judge.compare import Comparison, Criteria, Verdict, processes_needed
 from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.result import with_second_experiment
-from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine import facts
 from cnnbench.records.codec import encode
 from cnnbench.records.profiles import Explanation
@@ -124,6 +123,7 @@ def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
     # An experiment uses the rules that were valid when it began.
     rules = options.load_rules() if earlier is None else earlier.experiment.rules
     rules = options.with_accept(rules)
+    criteria = options.criteria(rules)
     loaded = options.load_aa_records(include_reductions=False)
     aa = None if loaded is None else loaded.records
     check_fact_names(options.allowed_differences, aa or ())
@@ -133,7 +133,7 @@ def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
     with sides.open_sides(options, layout, common, reporter, names, advice) as both:
         if earlier is None:
             given = {name: encode(values[name]) for name in values if name not in sides.VARIABLES}
-            experiment = _make_experiment(options, both, rules, reporter)
+            experiment = _make_experiment(options, both, criteria, reporter)
             gate = tuple(gate_command)
             experiment = replace(experiment, given=given, common=common, gate_command=gate)
         else:  # Only what belongs to one session may differ.
@@ -222,7 +222,7 @@ def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
 
 
 def _make_experiment(
-    options: AbFlags, both: Mapping[str, AbSide], rules: Rules, reporter: ChildProcessReporter
+    options: AbFlags, both: Mapping[str, AbSide], criteria: Criteria, reporter: ChildProcessReporter
 ) -> Experiment:
     """Creates the experiment that the flags describe."""
     has_length = any(LENGTHS & side.given_flags.keys() for side in both.values())
@@ -238,7 +238,7 @@ def _make_experiment(
         timed_seconds=0.0 if has_length else options.seconds,
         is_aa=options.aa,
     )
-    return experiment.with_criteria(options.criteria(rules)).with_sides(both)
+    return experiment.with_criteria(criteria).with_sides(both)
 
 
 def _run_experiment(

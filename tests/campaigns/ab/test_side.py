@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from forked import finished, gone, wait_for
 
+from cnnbench.campaigns.ab.experiment import names_that_may_differ
 from cnnbench.campaigns.ab.side import (
     AbSide,
     benchmark_command,
-    names_that_may_differ,
     run_code,
 )
 from cnnbench.campaigns.launch import JobLayout
