@@ -74,8 +74,8 @@ def test_a_case_of_a_sweep(
     counts: Callable[..., list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = counts(main, ["sweep", "smoke", "--list"])
-    cases = len(capsys.readouterr().out.splitlines())
-    assert found == [2, *[cases] * 4]  # the line of the command, and the flags behind --
+    _, *cases = capsys.readouterr().out.splitlines()  # The table has a heading.
+    assert found == [2, *[len(cases)] * 4]  # the line of the command, and the flags behind --
     (tmp_path / "job.yaml").write_text(JOB)
     # Workers and ps tasks have flags of their own, and the plan is the chief's.
     assert counts(main, ["sweep", str(tmp_path / "job.yaml"), "--list"]) == [2, 2, 2, 1, 2]
