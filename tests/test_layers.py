@@ -93,10 +93,18 @@ def _contents():
     return _read(MODULES)
 
 
+def _statements(block):
+    """All statements of a block, also those within others."""
+    for node in block:
+        yield node
+        for inner in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from _statements(getattr(node, inner, ()))
+
+
 def _read(modules):
     imports, classes = defaultdict(set), {}
     for name, path in modules.items():
-        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        nodes = [*_statements(ast.parse(path.read_text(encoding="utf-8")).body)]
         classes[name] = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
         for node in nodes:
             if isinstance(node, ast.Import):
