@@ -342,7 +342,14 @@ def test_an_evaluation_is_an_exact_pass_that_wraps(
 
 @pytest.mark.parametrize(
     ("name", "subset"),
-    [*itertools.product(["imagenet"], SUBSETS), ("cifar10", "validation"), ("ratings", "train")],
+    slow_if(
+        lambda case: case[0] == "imagenet",
+        [
+            *itertools.product(["imagenet"], SUBSETS),
+            ("cifar10", "validation"),
+            ("ratings", "train"),
+        ],
+    ),
 )
 def test_one_sample_for_ever(name, subset, small_set, cpu_devices):
     small = SMALL[name]

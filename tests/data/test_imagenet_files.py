@@ -9,12 +9,14 @@ import shutil
 import zlib
 
 import pytest
-from covering import everyday_values
+from covering import slow_if
 from data_sets import SMALL
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
-RECORDS = pytest.mark.parametrize("name", ["imagenet", "coco", "librispeech"])
+RECORDS = pytest.mark.parametrize(
+    "name", slow_if(["coco", "librispeech"], ["imagenet", "coco", "librispeech"])
+)
 RUN = ("--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=1")
 
 
@@ -29,7 +31,10 @@ def copied(folder, out, **places):
 
 @pytest.mark.parametrize(
     ("name", "validation"),
-    everyday_values(itertools.product(["imagenet", "coco", "librispeech"], ["validation", "val"])),
+    slow_if(
+        lambda case: case != ("imagenet", "val"),
+        itertools.product(["imagenet", "coco", "librispeech"], ["validation", "val"]),
+    ),
 )
 def test_a_folder_for_each_subset(name, validation, small_set, tmp_path, call):
     flat = call("data", "check", small_set(name)).out

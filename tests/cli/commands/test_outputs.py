@@ -7,6 +7,7 @@ import re
 import shutil
 
 import pytest
+from covering import slow_if
 
 from cnnbench.cli.commands import COMMANDS
 
@@ -19,13 +20,16 @@ def sides(save, tmp_path):
 
 @pytest.mark.parametrize(
     ("command", "flag", "forms"),
-    [
-        ("report", "output", ()),
-        ("report --table=runs", "output", ("csv",)),
-        ("compare", "output", ()),
-        ("history", "output", ()),
-        ("history", "plot", (".html", ".md", ".svg", ".png", ".pdf")),
-    ],
+    slow_if(
+        lambda case: case[0] == "compare" or case[1] == "plot",
+        [
+            ("report", "output", ()),
+            ("report --table=runs", "output", ("csv",)),
+            ("compare", "output", ()),
+            ("history", "output", ()),
+            ("history", "plot", (".html", ".md", ".svg", ".png", ".pdf")),
+        ],
+    ),
 )
 def test_only_the_like_is_replaced(command, flag, forms, sides, tmp_path, call):
     if not forms:

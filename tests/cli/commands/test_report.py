@@ -172,6 +172,7 @@ def test_commits_lead_to_the_repository_of_their_records(call, lenet_runs, saved
     assert links == {f"https://github.com/owner/nets/commit/{one}" for one in REVISIONS}
 
 
+@pytest.mark.slow
 def test_commits_lead_to_the_address_that_is_given(call, over_commits, tmp_path):
     page = tmp_path / "page.html"
     address = "https://example.org/c/{commit}?a=1"

@@ -49,6 +49,7 @@ def test_a_data_set_that_lacks_a_file_is_measured_with_a_warning(run, photo_reco
     assert not IMAGENET.describe_missing_and_unread_files("train", str(photo_records))
 
 
+@pytest.mark.slow
 def test_a_broken_record_ends_the_run_with_its_name(call, run, photo_records, tmp_path):
     broken = tmp_path / "imagenet-broken"
     broken.mkdir()
