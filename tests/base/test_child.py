@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import select
@@ -13,7 +14,7 @@ import textwrap
 from collections.abc import Iterator
 
 import pytest
-from forked import gone, wait_for
+from forked import finished, gone, wait_for
 
 from cnnbench.base import message
 from cnnbench.base.child import (
@@ -63,23 +64,39 @@ def test_a_child_that_ends_without_a_message(
     assert child.read_report(SECONDS) == {}
 
 
-@pytest.mark.parametrize("leads_group", [False, True])
-def test_signals_go_to_the_child_or_to_its_group(leads_group: bool) -> None:
-    code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(7)); "
-    code += "print(flush=True); signal.pause()"
+ALONE = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print(flush=True)
+signal.pause()
+"""
+WITH_ANOTHER = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: None)
+other = subprocess.Popen([sys.executable, "-IS", "-c", "import time; time.sleep(600)"])
+print(flush=True)
+sys.exit(7 if other.wait() == -signal.SIGTERM else 1)
+"""
+
+
+@pytest.mark.parametrize(("code", "leads_group"), [(ALONE, False), (WITH_ANOTHER, True)])
+def test_signals_go_to_the_child_or_to_its_group(code: str, leads_group: bool) -> None:
     process = subprocess.Popen(
         [sys.executable, "-IS", "-c", code], stdout=subprocess.PIPE, start_new_session=True
     )
     ours, theirs = socket.socketpair()
-    with ours, theirs:
+    with process, ours, theirs:
         assert process.stdout is not None
         process.stdout.read(1)
         child = ChildProcess(process.pid, ours, leads_group=leads_group)
-        child.send_signal(signal.SIGSTOP)
-        child.interrupt()
-        assert process.wait(SECONDS) == 7
-        process.stdout.close()
-        child.interrupt()  # it has ended, which is no error
+        try:
+            child.send_signal(signal.SIGSTOP)
+            child.interrupt()
+            assert process.wait(SECONDS) == 7
+            child.interrupt()  # it has ended, which is no error
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_forked_child_has_a_link() -> None:
@@ -116,6 +133,24 @@ def test_a_child_ends_with_its_parent(tmp_path):
     assert gone(child)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans to an ancestor")
+def test_orphans_can_be_waited_for():
+    code = """
+        import os
+        from cnnbench.base.child import adopt_orphans
+        adopt_orphans()
+        read, write = os.pipe()
+        if not os.fork():
+            orphan = os.fork()
+            if orphan:
+                os.write(write, str(orphan).encode())
+            os._exit(0 if orphan else 3)
+        os.wait()
+        print(os.waitstatus_to_exitcode(os.waitpid(int(os.read(read, 32)), 0)[1]))
+    """
+    assert finished((sys.executable, "-c", textwrap.dedent(code))).stdout == "3\n"
+
+
 def test_a_child_has_its_time_from_the_first_interrupt():
     ladder = StopLadder(5.0)
     assert ladder.deadline == math.inf
@@ -130,7 +165,7 @@ def test_a_child_has_its_time_from_the_first_interrupt():
 
 
 def test_a_second_interrupt_is_noticed():
-    ladder = StopLadder()
+    ladder = StopLadder(60.0)
     assert not ladder.interrupt(0.0)
     assert ladder.interrupt(1.5)
     assert ladder.interrupt(9.0)
