@@ -494,7 +494,7 @@ def test_a_change_cannot_loosen_the_rules_by_which_it_is_judged(call, repository
     assert f"{tip}:cnnbench.toml" in done.out
     again = next(line for line in done.err.splitlines() if "to judge the records again" in line)
     call("compare", *shlex.split(again.partition("cnnbench compare ")[2]), code=1)
-    assert "An unexpected gain: " in call("report", f"{tmp_path}/results", "--format=markdown").out
+    assert "An unexpected gain" in call("report", f"{tmp_path}/results", "--format=markdown").out
 
 
 def test_a_change_cannot_choose_its_rules_or_its_base_by_the_names_of_its_files(

@@ -125,13 +125,12 @@ def baseline_answer(results: ReportSubject) -> Answer | None:
     if ending == Verdict.CHANGED_WORK.value:
         tone = ""
     name = f"{comparison.new_label} against {comparison.base_label}"
-    outcome = verdicts.all_verdict_counts_text(comparison)
-    if comparison.same_code is not None:
-        outcome = ""  # The headline says that the code is the same.
-    elif comparison.exit_code is not ExitCode.INCONCLUSIVE:
-        outcome = f"{ending[0].upper()}{ending[1:]}: {outcome}"
-    elif len(comparison.entries) == 1:
-        outcome = ""  # The headline contains the outcome.
+    outcome = f"{ending[0].upper()}{ending[1:]}"
+    if comparison.same_code is not None or comparison.exit_code is ExitCode.INCONCLUSIVE:
+        outcome = ""  # The headline says so.
+    if len(comparison.entries) > 1:
+        counts = verdicts.all_verdict_counts_text(comparison)
+        outcome = f"{outcome}: {counts}" if outcome else counts
     details = (
         *comparison.lines_below_headline,
         *lines,
