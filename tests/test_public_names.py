@@ -1,4 +1,7 @@
-"""The public names of docs/extending.md: they are there, and examples import no others."""
+"""The public names of docs/extending.md: they are there, and examples import no others.
+
+Tests cnnbench/__init__.py.
+"""
 
 from __future__ import annotations
 

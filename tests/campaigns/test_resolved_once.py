@@ -1,4 +1,7 @@
-"""How often flags are read, checked and planned before anything runs."""
+"""How often flags are read, checked and planned before anything runs.
+
+Tests cnnbench/campaigns/processes/resolved.py.
+"""
 
 from __future__ import annotations
 

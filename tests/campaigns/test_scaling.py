@@ -1,4 +1,7 @@
-"""How a job scales: arithmetic, files, and what is measured."""
+"""How a job scales: arithmetic, files, and what is measured.
+
+Tests cnnbench/campaigns/scaling/*.py.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,8 @@
+"""The command line: help, exit codes, streams, and what is imported.
+
+Tests cnnbench/cli/__init__.py and cnnbench/cli/commands/__init__.py.
+"""
+
 import contextlib
 import importlib
 import io

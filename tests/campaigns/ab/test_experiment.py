@@ -1,4 +1,7 @@
-"""Experiments as they are stored: settings that are loaded whole, and what was analysed."""
+"""Experiments as they are stored: settings that are loaded whole, and what was analysed.
+
+Tests cnnbench/campaigns/ab/state.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How long the processes of an experiment run timed steps."""
+"""How long the processes of an experiment run timed steps.
+
+Tests cnnbench/campaigns/ab/noise.py and cnnbench/campaigns/ab/step_count.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which sides can step in turn."""
+"""Which sides can step in turn.
+
+Tests cnnbench/campaigns/ab/pairing.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whole bisections over answers that are given, and how their results are told and stored."""
+"""Whole bisections over answers that are given, and how their results are told and stored.
+
+Tests cnnbench/campaigns/bisect/*.py, as does test_search.py.
+"""
 
 from __future__ import annotations
 

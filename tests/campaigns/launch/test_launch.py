@@ -1,4 +1,7 @@
-"""Layouts and command lines of the processes of a job."""
+"""Layouts and command lines of the processes of a job.
+
+Tests cnnbench/campaigns/launch.py.
+"""
 
 from __future__ import annotations
 

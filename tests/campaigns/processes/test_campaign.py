@@ -1,4 +1,8 @@
-"""Campaigns whose processes have given results: what is stored, resumed and run again."""
+"""Campaigns whose processes have given results: what is stored, resumed and run again.
+
+Tests cnnbench/campaigns/processes/repeats.py and
+cnnbench/campaigns/processes/stored.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One child and its guard (child.py, guard.py): how it may end, and that nothing of it is left."""
+"""One child and its guard (child.py, guard.py): how it may end, and that nothing of it is left.
+
+Tests cnnbench/campaigns/processes/guard.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Cases that are measured in rounds (requests.py)."""
+"""Cases that are measured in rounds (requests.py).
+
+Tests cnnbench/campaigns/processes/requests.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Keys of cases, and the search for a batch size."""
+"""Keys of cases, and the search for a batch size.
+
+Tests cnnbench/campaigns/sweep/plan.py.
+"""
 
 from __future__ import annotations
 

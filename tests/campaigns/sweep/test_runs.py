@@ -1,4 +1,7 @@
-"""``cnnbench sweep`` over a stand-in for ``cnnbench run``: failures, resuming, searches."""
+"""``cnnbench sweep`` over a stand-in for ``cnnbench run``: failures, resuming, searches.
+
+Tests cnnbench/campaigns/sweep/run.py.
+"""
 
 from __future__ import annotations
 

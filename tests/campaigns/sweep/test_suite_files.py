@@ -1,4 +1,7 @@
-"""Suite files (suite.py): what they mean; mistakes in them are in test_plans.py."""
+"""Suite files (suite.py): what they mean; mistakes in them are in test_plans.py.
+
+Tests cnnbench/campaigns/suite/*.py.
+"""
 
 from __future__ import annotations
 

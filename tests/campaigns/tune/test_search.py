@@ -1,4 +1,7 @@
-"""Searches over made-up speeds, without processes."""
+"""Searches over made-up speeds, without processes.
+
+Tests cnnbench/campaigns/tune/race.py.
+"""
 
 from __future__ import annotations
 

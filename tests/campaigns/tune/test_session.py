@@ -1,6 +1,8 @@
 """Whole searches with processes that never run, and what is written about a search.
 
 Races by themselves are in test_search.py, the comparison of weights in test_final.py.
+
+Tests cnnbench/campaigns/tune/texts.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""cnnbench compare, and what `cnnbench/cli/commands/judging.py` adds to commands that judge."""
+"""cnnbench compare, and what `cnnbench/cli/commands/judging.py` adds to commands that judge.
+
+Tests cnnbench/cli/commands/judging.py.
+"""
 
 import contextlib
 import json
