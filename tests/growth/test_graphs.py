@@ -4,6 +4,8 @@ and variables.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import tensorflow as tf
 from growth import check_growth
@@ -69,8 +71,10 @@ def test_tracing_towers(update):
 
 
 def test_variables_of_a_checkpoint(tmp_path):
+    tries = itertools.count()
+
     def prepare(count):
-        name = f"deep{count}"
+        name = f"deep{count}_{next(tries)}"  # A measurement may be repeated.
         model = deep(count)
         model.name = name
         register_model(name, "imagenet", lambda: model)

@@ -387,7 +387,9 @@ def _counted(flags, workers, ps):
     )
     plan = make_plan(params)
     job = plan.place.job
-    devices = SimpleNamespace(kind="cpu", job=job, towers=job.tower_devices, cpu=job.cpu_device)
+    devices = SimpleNamespace(
+        kind="cpu", job=job, towers=job.tower_devices, cpu=job.cpu_device, input_threads=0
+    )
     built = build(plan, devices, Console.silent())
     built.manager.after_initialization()
     graphs = []
