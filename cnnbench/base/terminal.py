@@ -251,16 +251,15 @@ class LiveLine:
         """Replaces the text of the line. Text beyond the width of the terminal is cut off."""
         if self.enabled:
             columns = _columns(self._stream) or _USUAL_OF_LIVE_LINE
+            # First, so that an interrupt while it is written leaves a line that is removed later.
+            self.drawn, LiveLine.visible = True, self
             self._write(_ERASE_LINE + cut_to_width(text, columns - 1))
-            self.drawn = self.enabled
-            LiveLine.visible = self if self.drawn else None
 
     def clear(self) -> None:
         """Removes the line from the terminal, so that other text can be written."""
         if self.drawn:
-            self.drawn = False
-            LiveLine.visible = None
             self._write(_ERASE_LINE)
+            self.drawn, LiveLine.visible = False, None
 
     def _write(self, text: str) -> None:
         try:
@@ -268,7 +267,8 @@ class LiveLine:
             self._stream.flush()
         except (OSError, ValueError):
             # A run must continue if its terminal is closed.
-            self.enabled = False
+            self.enabled = self.drawn = False
+            LiveLine.visible = None
 
 
 class ProgressLine:
