@@ -5,12 +5,15 @@ and in recorded properties of machine and software that prevent a verdict.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from operator import itemgetter
 from typing import Protocol, TypeAlias
 
+from cnnbench.base.files import CHECKOUT
 from cnnbench.base.stats import group_by
 from cnnbench.base.text import alternatives, nearest_word
 from cnnbench.errors import FlagError
@@ -52,6 +55,9 @@ _WORK_FLAGS = names_of_flags(FLAGS, RunPart.STEP_WORK)
 _UNKNOWN_WORK = FactRule(
     DifferenceEffect.BLOCKS, "an imported run of unknown work may have done other work"
 )
+
+_WORKTREE = re.compile(rf"(/[^\s'/]+)*/{CHECKOUT}[a-z0-9_]{{8}}/[^\s'/]+/?")
+"""The path of a temporary git worktree, from which A or B of an experiment was measured."""
 
 
 @dataclass(frozen=True)
@@ -244,13 +250,11 @@ def unknown_fact_names(names: Iterable[str], measured: Iterable[Measurement]) ->
 
 
 def _fact_items(record: Measurement) -> Iterator[tuple[str, str]]:
-    if isinstance(record, MeasuredReduction):
-        yield from record.facts
-    else:
-        yield from _run_facts(record)
-    for name in _PLACES:
-        if record.config.get(name):
-            yield name, str(record.config[name])
+    facts = record.facts if isinstance(record, MeasuredReduction) else _run_facts(record)
+    places = ((name, str(record.config[name])) for name in _PLACES if record.config.get(name))
+    for name, text in chain(facts, places):
+        # The worktrees of A and B have different paths, whatever is measured.
+        yield name, _WORKTREE.sub("", text) if CHECKOUT in text else text
 
 
 def _run_facts(record: RunRecord) -> Iterator[tuple[str, str]]:

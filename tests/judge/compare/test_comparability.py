@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cnnbench.base.files import CHECKOUT
 from cnnbench.campaigns.processes.digests import environment_identity
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare import Criteria, compare_records
@@ -104,6 +105,17 @@ def test_what_is_no_difference(runs):
     assert unlike([runs()], [runs(environment={"keras_version": "3"})]) == {}
     places = ([runs(flags={"data_dir": name})] for name in ("/a", "/b"))
     assert unlike(*places) == {"data_dir": (("/a",), ("/b",), False)}
+
+
+def test_the_path_of_a_temporary_worktree_is_no_difference(runs):
+    def with_plugins(letter, name):
+        folder = f"/scratch/{CHECKOUT}{letter * 8}/{letter * 12}-host"
+        return [runs(flags={"plugin": [f"{folder}/bench/{name}", "/own.py"]})]
+
+    base = with_plugins("a", "nets.py")
+    assert unlike(base, with_plugins("b", "nets.py")) == {}
+    texts = [(f"['bench/{name}', '/own.py']",) for name in ("nets.py", "other.py")]
+    assert unlike(base, with_plugins("b", "other.py")) == {"plugin": (*texts, False)}
 
 
 def test_what_an_imported_run_does_not_say_of_its_work_blocks(runs):
