@@ -1,4 +1,6 @@
-"""A command that is added is one module, whatever it writes."""
+"""What is added is written in one place: a command is one module, whatever it writes; a format is
+one file; and a result is one function, which knows no format.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.base import plugins
+from cnnbench.base.document import Items, Report, Section, make_table, numeric_cell
+from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.document.formats import FORMATS, render_report
+from cnnbench.base.document.markdown import sections_to_comment
 from cnnbench.cli import commands, documents
 from cnnbench.cli.commands import COMMANDS, find_commands
 from cnnbench.cli.commands.completion import complete_last_word
@@ -173,3 +180,57 @@ def test_its_document_has_a_schema_and_is_no_defective_record(add, call, tmp_pat
     assert schema["required"] == ["schema", "kind", "fastest", "speed"]
     (skipped,) = load_records([tmp_path / "top.json"]).skipped
     assert not skipped.defect
+
+
+MEDIANS = '''"""Writes the medians of the speed."""
+
+from cnnbench.records.exports import register_export
+
+
+@register_export("medians", rb"medians\\n")
+def medians(metrics):
+    speeds = [one for one in metrics if one.metric.name == "throughput"]
+    lines = ["medians", *(f"{one.role or one.point} {one.value:.6g}" for one in speeds)]
+    return "\\n".join(lines) + "\\n", ""
+'''
+
+
+def test_a_format_is_one_file(call, save, tmp_path):
+    path = tmp_path / "medians.py"
+    path.write_text(MEDIANS)
+    compare = ("compare", save(tmp_path / "base"), save(tmp_path / "new", 0.9))
+    history = ("history", tmp_path / "base")
+    for words in (compare, history):
+        assert "--format=medians" in call(*words, "--format=medians", code=2).err
+    own = ("--format=medians", f"--plugin={path}")
+    assert call(*compare, *own, code=1).out == "medians\nbase 100\nnew 90\n"
+    assert call(*history, *own).out.startswith("medians\n")
+    plugins.forget_plugin(path.resolve())
+    for words in (compare, history):
+        assert "--format=medians" in call(*words, "--format=medians", code=2).err
+
+
+def fastest(speeds):
+    """A result as sections: the fastest of some networks."""
+    name = max(speeds, key=speeds.get)
+    rows = ({"network": one, "images/sec": numeric_cell(speed)} for one, speed in speeds.items())
+    contents = (f"{name} is the fastest", make_table(rows), Items(texts=("one process each",)))
+    return [Section.from_contents("fastest", "Fastest", contents)]
+
+
+def test_a_result_is_one_function(monkeypatch):
+    monkeypatch.setitem(FORMATS, "lines", lambda report: sections_to_text(report.sections))
+    sections = fastest({"lenet": 123.4, "vgg16": 5.678})
+    report = Report(title="networks", subtitle="", sections=tuple(sections))
+    outputs = {
+        "terminal": sections_to_text(sections),
+        "comment": sections_to_comment(sections, "networks"),
+        **{format: render_report(report, format) for format in FORMATS},
+    }
+    assert outputs["lines"] == outputs["terminal"]
+    monkeypatch.undo()
+    with pytest.raises(KeyError):
+        render_report(report, "lines")
+    for medium, text in outputs.items():
+        for words in ("lenet is the fastest", "images/sec", "123.4", "5.678", "one process each"):
+            assert words in text, medium
