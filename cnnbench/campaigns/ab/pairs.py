@@ -45,6 +45,7 @@ from cnnbench.judge.compare import (
     Verdict,
     compare_records,
 )
+from cnnbench.judge.compare.answers import what_is_known
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.compare.result import without_tests
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, questions_of
@@ -225,7 +226,7 @@ class ExperimentRunner:
         if not last:
             # Only the end of the experiment gives advice about further pairs.
             results = [one for entry in comparison.entries for one in entry.requested_results]
-            verdict = "; ".join(f"{result.word}: {result.what_is_known}" for result in results)
+            verdict = "; ".join(f"{result.word}: {what_is_known(result)}" for result in results)
             after = "enough" if clear else "going on"
             if futile:
                 most = self.analyses.most_pairs

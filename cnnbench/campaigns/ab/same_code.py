@@ -20,7 +20,7 @@ from cnnbench.base.plugins import plugin_files_of_flags
 from cnnbench.errors import PathError, UsageError
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import FLAG_FILE, split_command_line
-from cnnbench.judge.compare.result import SameCode
+from cnnbench.judge.compare.verdicts import SameCode
 from cnnbench.machine.repository import GitError, git
 
 NOT_LOADED = ("*.md", "*.rst", "docs/**", "LICENSE*", ".github/**")

@@ -19,7 +19,6 @@ from cnnbench.cli.commands.next_steps import estimate_pairs_for_verdict, resume_
 from cnnbench.judge.compare import Comparison, Policy
 from cnnbench.judge.compare.comparability import unknown_fact_names
 from cnnbench.judge.compare.estimate import aa_spread_of_runs, usable_values
-from cnnbench.judge.compare.result import undecided_results
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.files import write_text
 
@@ -106,9 +105,7 @@ def write_gate_reports(folder: Path, comparison: Comparison, *others: str) -> No
 
 def pairs_for_clear_verdict(comparison: Comparison) -> int:
     """Number of pairs that should give a clear verdict; 0 if more pairs would not help."""
-    return next(
-        (estimate_pairs_for_verdict(*counts) for counts in undecided_results(comparison)), 0
-    )
+    return next((estimate_pairs_for_verdict(*counts) for counts in comparison.undecided_results), 0)
 
 
 def command_to_judge_again(runner: ExperimentRunner, options: AbFlags) -> list[str]:

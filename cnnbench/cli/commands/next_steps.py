@@ -22,7 +22,6 @@ from cnnbench.flags.params import FLAGS, SPECS
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Policy
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.criteria import PlanOf
-from cnnbench.judge.compare.result import undecided_results
 from cnnbench.judge.metrics import MeasuredReduction, Measurement
 from cnnbench.plan.place import ADDRESSES
 
@@ -84,7 +83,7 @@ def add_next_command(
         entry.name: resume_command(earlier, pairs)
         if earlier is not None
         else _follow_up_command(entry, result, comparison, pairs)
-        for entry, result in undecided_results(comparison)
+        for entry, result in comparison.undecided_results
         if (pairs := estimate_pairs_for_verdict(entry, result))
     }
     several = len(comparison.entries) > 1
@@ -95,7 +94,7 @@ def add_next_command(
     if len(lines) > _MOST_LINES:
         more = f"and {len(lines) - _MOST_LINES} more, with their own flags in the same way"
         lines[_MOST_LINES:] = [more]
-    for entry, _ in undecided_results(comparison)[:1]:
+    for entry, _ in comparison.undecided_results[:1]:
         comparison = replace(comparison, next_step=commands.get(entry.name, ""))
     return comparison, lines
 

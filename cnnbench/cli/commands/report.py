@@ -36,7 +36,7 @@ from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.configuration import records_to_measurements
-from cnnbench.judge.compare.result import FAIL_ON
+from cnnbench.judge.compare.verdicts import FAIL_ON
 from cnnbench.judge.history import (
     METRICS,
     HistoryEntry,

@@ -17,7 +17,6 @@ from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import count_text
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import (
-    Difference,
     MeasurementGroup,
     are_sides_of_experiment,
     fact_differences,
@@ -28,27 +27,23 @@ from cnnbench.judge.compare.comparability import (
 from cnnbench.judge.compare.configuration import (
     NOTHING,
     UNKNOWN,
-    Configuration,
     configuration_name,
     records_to_measurements,
     unique_configuration_names,
 )
 from cnnbench.judge.compare.cpu_time import cpu_time_samples, half_of_alpha, joint_judgement
 from cnnbench.judge.compare.criteria import Criteria, acceptance_of, share_alpha
-from cnnbench.judge.compare.disturbance import disturbance_text
 from cnnbench.judge.compare.estimate import Samples, Verdict, aa_spread_of_runs
 from cnnbench.judge.compare.judgement import Case, Judgement, judge_all
-from cnnbench.judge.compare.median_step import (
-    median_step_change_and_slow_steps,
-    slow_steps_and_median_change_text,
-)
+from cnnbench.judge.compare.median_step import median_step_change_and_slow_steps
 from cnnbench.judge.compare.notes import comparison_notes, left_out_configuration_notes
 from cnnbench.judge.compare.outcomes import (
     incomparable_outcome,
     incomplete_outcome,
     missing_metric_outcome,
 )
-from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare.result import Comparison
+from cnnbench.judge.compare.verdicts import ComparedConfiguration, MetricResult
 from cnnbench.judge.metrics import (
     CONTEXT,
     CPU_TIME,
@@ -101,7 +96,7 @@ def compare_records(
     cases = [case for one in prepared for case in one.cases]
     judgements = iter(judge_all(cases))
     rules = criteria.applied_rules
-    entries = [_entry(one, [*islice(judgements, len(one.cases))], rules) for one in prepared]
+    entries = [_judged(one, [*islice(judgements, len(one.cases))], rules) for one in prepared]
     tested = [case.samples.paired for case in cases if case.known is None]
     unpaired = [one.unpaired for one in prepared]
     notes = comparison_notes(processes, entries, unpaired, rules, aa_notes)
@@ -151,17 +146,13 @@ class _Prepared(NamedTuple):
     """One configuration before it is judged.
 
     Attributes:
-      base, new: the runs to compare.
+      entry: the configuration with the runs to compare, without results.
       unpaired: number of runs that are left out, because they have no partner.
       cases: the samples of its metrics, in the order of `METRICS`.
     """
 
-    name: str
-    configuration: Configuration
-    base: tuple[Measurement, ...]
-    new: tuple[Measurement, ...]
+    entry: ComparedConfiguration
     unpaired: int
-    differences: tuple[Difference, ...]
     cases: list[Case]
 
 
@@ -204,16 +195,16 @@ def _prepare(
         is_missing = outcome or incomplete or not (samples.base or samples.new)
         if policy.asked or not (known and is_missing):
             cases.append(Case(samples, policy, known))
-    kept_runs = [group.records for group in kept]
-    return _Prepared(
+    entry = ComparedConfiguration(
         name=name,
+        rule=criteria.applied_rules.title_for(name),
         configuration=base.configuration,
-        base=kept_runs[0],
-        new=kept_runs[1],
-        unpaired=len(base.records) + len(new.records) - sum(map(len, kept_runs)),
+        base=kept[0].records,
+        new=kept[1].records,
         differences=unlike,
-        cases=_with_cpu_time(cases, *kept, aa),
     )
+    left_out = len(base.records) + len(new.records) - len(entry.runs)
+    return _Prepared(entry, left_out, _with_cpu_time(cases, *kept, aa))
 
 
 def _runs_to_compare(
@@ -263,52 +254,38 @@ def _with_cpu_time(
     return [*by_metric.values()]
 
 
-def _entry(
+def _judged(
     prepared: _Prepared, judgements: Sequence[Judgement], rules: Rules
 ) -> ComparedConfiguration:
-    return ComparedConfiguration(
-        name=prepared.name,
-        rule=rules.title_for(prepared.name),
-        configuration=prepared.configuration,
-        base=prepared.base,
-        new=prepared.new,
-        results=_results(prepared, judgements, rules),
-        differences=prepared.differences,
-    )
+    """Returns a configuration with the result for each of its cases, from their judgements.
 
-
-def _results(
-    prepared: _Prepared, judgements: Sequence[Judgement], rules: Rules
-) -> tuple[MetricResult, ...]:
-    """Returns the result for each case of a configuration, from the judgements of the cases. The
-    result of a regression that the rules accept contains what accepts it.
+    Reasons also name slow steps and disturbances. The result of a regression that the rules accept
+    contains what accepts it.
     """
-    runs = (*prepared.base, *prepared.new)
+    entry = prepared.entry
     cases = {case.samples.metric.name: case for case in prepared.cases}
     judged = dict(zip(cases, judgements, strict=True))
     speed = cases.get(THROUGHPUT.name)
     if speed is not None and speed.policy.split < 1:
         both = judged[THROUGHPUT.name], judged[CPU_TIME.name]
-        judged[THROUGHPUT.name] = joint_judgement(*both, speed.policy, runs)
-    return tuple(_result(case, judged[name], prepared, rules) for name, case in cases.items())
-
-
-def _result(case: Case, judgement: Judgement, prepared: _Prepared, rules: Rules) -> MetricResult:
-    """Returns the result of a case. Its reason also names slow steps and disturbances."""
-    samples, policy = case.samples, case.policy
-    base, new = prepared.base, prepared.new
-    change, slow = median_step_change_and_slow_steps(samples, judgement.change, base, new, policy)
-    disturbance = "" if judgement.needed is None else disturbance_text((*base, *new))
-    steps = slow_steps_and_median_change_text(change, slow, ("BASE", "NEW"), samples.paired)
-    return MetricResult(
-        judgement=replace(judgement.adding(disturbance, steps), median_change=change),
-        samples=samples,
-        policy=policy,
-        slow=slow,
-        accepted=acceptance_of(
-            rules, prepared.name, samples.metric, judgement.verdict, (base, new)
-        ),
-    )
+        judged[THROUGHPUT.name] = joint_judgement(*both, speed.policy, entry.runs)
+    sides = (entry.base, entry.new)
+    results = []
+    for name, case in cases.items():
+        samples, policy, own = case.samples, case.policy, judged[name]
+        change, slow = median_step_change_and_slow_steps(samples, own.change, *sides, policy)
+        disturbance = "" if own.needed is None else entry.disturbance
+        steps = phrases.slow_steps(change, slow, ("BASE", "NEW"), samples.paired)
+        result = MetricResult(
+            judgement=replace(own.adding(disturbance, steps), median_change=change),
+            samples=samples,
+            policy=policy,
+            base_slow_steps=slow[0],
+            new_slow_steps=slow[1],
+            accepted=acceptance_of(rules, entry.name, samples.metric, own.verdict, sides),
+        )
+        results.append(result)
+    return replace(entry, results=tuple(results))
 
 
 def _shown_metrics(

@@ -135,12 +135,10 @@ def joint_judgement(
     """
     speed, work = throughput.verdict, cpu_time.verdict
     like = "the same" if work is Verdict.SAME else work.word(CPU_TIME)
-    cpu_change = (CPU_TIME, cpu_time.change, cpu_time.low, cpu_time.high)
     if speed in _OPPOSITE and work is _OPPOSITE[speed]:
-        interval = (throughput.change, throughput.low, throughput.high)
         reason = phrases.OPPOSITE_CPU_TIME.format(
-            speed=phrases.size_text(THROUGHPUT, *interval),
-            cpu_time=phrases.size_text(*cpu_change),
+            speed=phrases.size_text(THROUGHPUT, throughput),
+            cpu_time=phrases.size_text(CPU_TIME, cpu_time),
             why=phrases.WAITS if speed is Verdict.SLOWER else phrases.SPINS,
         )
         undecided = Verdict.INCONCLUSIVE
@@ -152,7 +150,7 @@ def joint_judgement(
     others = other_cpus_text(runs) or phrases.OTHER_MACHINES
     if work in _OPPOSITE:
         reason = phrases.BY_CPU_TIME.format(
-            size=phrases.size_text(*cpu_change),
+            size=phrases.size_text(CPU_TIME, cpu_time),
             p=phrases.chance(cpu_time.p_adjusted),
             others=others,
         )

@@ -300,26 +300,22 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     # The estimated change is reported, although there is no verdict.
     unpaired = replace(samples, paired=False, differences=None)
     statistics = compute_sample_statistics(unpaired, policy.replace(split=1.0))
-    if fewest >= policy.min_processes:
-        judgement = _judgement_without_reason(statistics, Verdict.INCONCLUSIVE, p=None)
+    needs: dict[str, Any] = {}
+    if fewest < policy.min_processes:
+        least, begins = _least_runs(samples, policy, 1 / family), _needs_new_experiment(samples)
+        needs = {"at_least": least, "verdict_needs": least, "new_experiment": begins}
+    judgement = _judgement_without_reason(statistics, Verdict.INCONCLUSIVE, p=None, **needs)
+    if judgement.verdict_needs is None:
         base = count_text(samples.base, "value", "values")
         reason = phrases.NO_PAIRS.format(base=base, new=item_count(samples.new))
-        return _with_reason(statistics, judgement, reason)
-    least = _least_runs(samples, policy, 1 / family)
-    needs = {
-        "at_least": least,
-        "verdict_needs": least,
-        "new_experiment": _needs_new_experiment(samples),
-    }
-    judgement = _judgement_without_reason(statistics, Verdict.INCONCLUSIVE, p=None, **needs)
-    assert judgement.verdict_needs is not None
-    begins = bool(judgement.new_experiment)
-    least_needed = judgement.verdict_needs
-    reason = phrases.TOO_FEW_TO_TEST.format(
-        processes=count_text(fewest, "process", "processes"),
-        side=side,
-        needed=phrases.needed_runs(least_needed, samples.paired, begins, phrases.AT_LEAST),
-    )
+    else:
+        afresh = bool(judgement.new_experiment)
+        least_runs, paired = judgement.verdict_needs, samples.paired
+        reason = phrases.TOO_FEW_TO_TEST.format(
+            processes=count_text(fewest, "process", "processes"),
+            side=side,
+            needed=phrases.needed_runs(least_runs, paired, afresh, phrases.AT_LEAST),
+        )
     return _with_reason(statistics, judgement, reason)
 
 
@@ -408,46 +404,28 @@ def _verdict(statistics: SampleStatistics, is_significant: bool) -> Verdict:
 def _verdict_reason(statistics: SampleStatistics, judgement: Judgement) -> tuple[str, str | None]:
     """Returns the reason for a test's verdict, and its note (see `Judgement`)."""
     metric, verdict = statistics.metric, judgement.verdict
-    change = phrases.known_change(metric, statistics.change, statistics.low, statistics.high)
+    change = phrases.known_change(metric, statistics)
     chance = phrases.chance(judgement.p_adjusted, statistics.family)
+    margin = metric.change_text(statistics.margin, signed=False)
     if verdict in (Verdict.FASTER, Verdict.SLOWER):
         return phrases.TESTED.format(change=change, p=chance), ""
     if verdict is not Verdict.INCONCLUSIVE:
-        return _limit_reason(statistics, verdict), "" if verdict is Verdict.SAME else None
+        assert statistics.low is not None
+        assert statistics.high is not None
+        same = verdict is Verdict.SAME
+        template = phrases.WITHIN_MARGIN if same else phrases.WITHIN_MARGIN_OF_ONE_DIRECTION
+        word = metric.worse if verdict is Verdict.NOT_SLOWER else metric.better
+        interval = metric.range_text(statistics.low, statistics.high)
+        return template.format(interval=interval, margin=margin, word=word), "" if same else None
     if judgement.at_least is not None:
-        return _too_few_reason(statistics, judgement, judgement.at_least), None
-    margin = metric.change_text(statistics.margin, signed=False)
+        begins = bool(judgement.new_experiment)
+        needed = phrases.needed_runs(judgement.at_least, statistics.paired, begins)
+        return phrases.too_few(statistics, needed, judgement.provable_change), None
     doubt, further = _doubt(statistics), _further_runs(statistics, judgement)
     question = phrases.OPEN_QUESTION.format(margin=margin)
     why = "; ".join(filter(None, (doubt or question, further)))
     note = "; ".join(filter(None, (doubt, further))) or why
     return phrases.TESTED_WITHOUT_VERDICT.format(change=change, p=chance, why=why), note
-
-
-def _limit_reason(statistics: SampleStatistics, verdict: Verdict) -> str:
-    """Returns the reason for the verdict "same", "not slower" or "not faster"."""
-    metric, low, high = statistics.metric, statistics.low, statistics.high
-    assert low is not None
-    assert high is not None
-    same = verdict is Verdict.SAME
-    template = phrases.WITHIN_MARGIN if same else phrases.WITHIN_MARGIN_OF_ONE_DIRECTION
-    return template.format(
-        interval=metric.range_text(low, high),
-        margin=metric.change_text(statistics.margin, signed=False),
-        word=metric.worse if verdict is Verdict.NOT_SLOWER else metric.better,
-    )
-
-
-def _too_few_reason(statistics: SampleStatistics, judgement: Judgement, least: int) -> str:
-    size, begins = judgement.provable_change, bool(judgement.new_experiment)
-    return phrases.too_few(
-        item_count(statistics.base),
-        item_count(statistics.new),
-        statistics.paired,
-        statistics.family,
-        phrases.needed_runs(least, statistics.paired, begins),
-        None if size is None else statistics.metric.change_text(size, signed=False),
-    )
 
 
 def _doubt(statistics: SampleStatistics) -> str:

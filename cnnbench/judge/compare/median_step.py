@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from cnnbench.base.slow_steps import slow_step_cost_increase
 from cnnbench.base.stats import median
-from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.estimate import (
     Samples,
     change_magnitude,
@@ -18,25 +17,6 @@ from cnnbench.judge.compare.estimate import (
 )
 from cnnbench.judge.metrics import THROUGHPUT, Measurement, Policy, common_slow_steps
 from cnnbench.records.run import RunRecord
-
-
-def slow_steps_and_median_change_text(
-    change: float | None, slow: tuple[str, str], names: tuple[str, str], paired: bool
-) -> str:
-    """Returns text about slow steps and the change of the median step, such as "in NEW every third
-    step takes 90 ms more; paired change at the median step +0.1 %".
-
-    Args:
-      change, slow: results of `median_step_change_and_slow_steps`; "" if the change is None.
-      names: names of BASE and NEW in the text.
-      paired: whether the change was estimated within pairs. It then differs from the change of the
-        medians over the processes.
-    """
-    if change is None:
-        return ""
-    sides = ((name, steps) for name, steps in zip(names, slow, strict=True) if steps)
-    parts = [phrases.SLOW_STEPS.format(side=name, steps=steps) for name, steps in sides]
-    return "; ".join([*parts, phrases.median_step(THROUGHPUT.change_text(change), paired)])
 
 
 def median_step_change_and_slow_steps(

@@ -16,7 +16,7 @@ from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import imported_records_note
 from cnnbench.judge.compare.criteria import acceptance_of
 from cnnbench.judge.compare.disturbance import repeated_pairs_and_causes
-from cnnbench.judge.compare.result import ComparedConfiguration, MetricResult
+from cnnbench.judge.compare.verdicts import ComparedConfiguration, MetricResult
 from cnnbench.judge.metrics import CONTEXT, KINDS, kind_of, metrics_to_judge
 from cnnbench.judge.metrics.rules import Acceptance, Rules
 from cnnbench.machine.gpu import EMULATED_NOTICE

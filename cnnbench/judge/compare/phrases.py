@@ -8,27 +8,40 @@ sentence applies. A sentence has no full stop if something may follow it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from cnnbench.base.text import NONE, count_text, p_value
-from cnnbench.judge.compare.estimate import from_test_scale
-from cnnbench.judge.metrics import CPU_TIME
+from cnnbench.base.text import NONE, count_text, item_count, p_value
+from cnnbench.judge.compare.estimate import SampleStatistics, from_test_scale
+from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
 from cnnbench.records.metric import Metric
 
 # Values within sentences.
 
 
-def change_text(metric: Metric, change: float | None, low: float | None, high: float | None) -> str:
+class Estimate(Protocol):
+    """Protocol for an estimated change with its confidence interval; None if unknown."""
+
+    @property
+    def change(self) -> float | None: ...  # noqa: D102
+    @property
+    def low(self) -> float | None: ...  # noqa: D102
+    @property
+    def high(self) -> float | None: ...  # noqa: D102
+
+
+def change_text(metric: Metric, estimate: Estimate) -> str:
     """A change and, if it is known, its confidence interval: "-0.9 % (-13.9 to +15.6 %)"."""
-    if change is None:
+    if estimate.change is None:
         return NONE
-    text = metric.change_text(change)
+    text, low, high = metric.change_text(estimate.change), estimate.low, estimate.high
     return text if low is None or high is None else f"{text} ({metric.range_text(low, high)})"
 
 
-def size_text(metric: Metric, change: float | None, low: float | None, high: float | None) -> str:
+def size_text(metric: Metric, estimate: Estimate) -> str:
     """The size and the direction of a change, and its confidence interval: "13.2 % slower (10.1 to
     16.0 %)".
     """
+    change, low, high = estimate.change, estimate.low, estimate.high
     assert change is not None
     assert low is not None
     assert high is not None
@@ -38,14 +51,13 @@ def size_text(metric: Metric, change: float | None, low: float | None, high: flo
     return f"{size} {direction(metric, change)} ({ends})"
 
 
-def known_change(
-    metric: Metric, change: float | None, low: float | None, high: float | None
-) -> str:
+def known_change(metric: Metric, estimate: Estimate) -> str:
     """What is known about a change: its size and direction if the interval excludes no change,
     otherwise the change with its sign; with the interval.
     """
+    low, high = estimate.low, estimate.high
     is_certain = low is not None and high is not None and low * high > 0
-    return (size_text if is_certain else change_text)(metric, change, low, high)
+    return (size_text if is_certain else change_text)(metric, estimate)
 
 
 def direction(metric: Metric, change: float) -> str:
@@ -116,7 +128,6 @@ UNUSABLE_VALUES = "{bad} of {values} of {metric} in {side} cannot be used, the f
 NO_VALUES = "{side} has no value of {metric}"
 NO_PAIRS = "{base} in BASE and {new} in NEW make no pairs"
 WITH_MEDIANS = "{verdict}; medians {base} -> {new}"
-SLOW_STEPS = "in {side} {steps}"
 
 
 def more_runs_text(more: int, paired: bool) -> str:
@@ -126,23 +137,23 @@ def more_runs_text(more: int, paired: bool) -> str:
     return count_text(more, "more process per side settles", "more processes per side settle")
 
 
-def too_few(
-    base: int, new: int, paired: bool, family: int, needed: str, provable: str | None
-) -> str:
+def too_few(statistics: SampleStatistics, needed: str, provable: float | None) -> str:
     """There are too few values to prove a change.
 
     Args:
-      family: number of configurations that are tested together.
       needed: what could prove a change (see `needed_runs`).
       provable: the change that this could prove; None if unknown.
     """
-    runs = f"{base} against {count_text(new, 'process', 'processes')}"
+    base, paired, family = item_count(statistics.base), statistics.paired, statistics.family
+    runs = f"{base} against {count_text(statistics.new, 'process', 'processes')}"
     if paired:
         runs = count_text(base, "pair", "pairs")
     verb = "is" if paired and base == 1 else "are"
     among = f" in only one of {family} configurations" if family > 1 else ""
     text = f"{runs} {verb} too few to prove a change{among}, of whatever size; {needed} could prove"
-    return f"{text} one" if provable is None else f"{text} one of {provable}"
+    if provable is None:
+        return f"{text} one"
+    return f"{text} one of {statistics.metric.change_text(provable, signed=False)}"
 
 
 def opposite_medians(change: str, paired: bool) -> str:
@@ -151,9 +162,24 @@ def opposite_medians(change: str, paired: bool) -> str:
     return f"the change is the median {of}, Hodges-Lehmann; the two medians differ by {change}"
 
 
-def median_step(change: str, paired: bool) -> str:
-    """The change of the speed at the median step."""
-    return f"{'paired change' if paired else 'change'} at the median step {change}"
+def slow_steps(
+    change: float | None, slow: Sequence[str], names: Sequence[str], paired: bool
+) -> str:
+    """What adds to a change of the throughput: "in NEW every third step takes 90 ms more; paired
+    change at the median step +0.1 %".
+
+    Args:
+      change: change of the speed at the median step; "" is returned if it is None.
+      slow: texts about the slow steps of BASE and of NEW; "" for none.
+      names: names of BASE and NEW in the text.
+      paired: whether the change was estimated within pairs. It then differs from the change of the
+        medians over the processes.
+    """
+    if change is None:
+        return ""
+    parts = [f"in {name} {steps}" for name, steps in zip(names, slow, strict=True) if steps]
+    of = "paired change" if paired else "change"
+    return "; ".join([*parts, f"{of} at the median step {THROUGHPUT.change_text(change)}"])
 
 
 # Reasons for verdicts that consider the CPU time, and disturbances by other programs.
@@ -254,6 +280,7 @@ TWO_SPEEDS = "processes run at two speeds, about {quick} and {slow} ms a step"
 DIFFER = "{runs} differ by {scatters}"
 STILL_UNDECIDED = "undecided, {known}"
 ABOUT = "{name}: {sentence}"
+SENTENCE = "{finding}."
 IN_CONFIGURATION = "{finding} in {name}."
 CONFIRMED = "Confirmed by a second measurement: {finding}."
 NOT_CONFIRMED = "Not confirmed by a second measurement: {finding}."

@@ -24,15 +24,10 @@ from cnnbench.base.document import (
     numeric_cell,
 )
 from cnnbench.base.text import NONE, compact_number, count_text, item_count, p_value, percent
-from cnnbench.judge.compare import phrases
+from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, phrases
 from cnnbench.judge.compare.comparability import differing_values_text
 from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
-from cnnbench.judge.compare.result import (
-    USUAL_FAIL_ON,
-    ComparedConfiguration,
-    Comparison,
-    MetricResult,
-)
+from cnnbench.judge.compare.verdicts import USUAL_FAIL_ON
 from cnnbench.judge.metrics import SPEEDS, THROUGHPUT
 from cnnbench.records.metric import ALL, Metric
 

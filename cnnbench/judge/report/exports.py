@@ -31,11 +31,11 @@ from cnnbench.base.text import (
     to_terminal_line,
 )
 from cnnbench.flags.params import changed_identity
+from cnnbench.judge.compare import ComparedConfiguration, Comparison
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import Configuration, configuration_name
 from cnnbench.judge.compare.estimate import usable_values
 from cnnbench.judge.compare.judgement import Judgement
-from cnnbench.judge.compare.result import ComparedConfiguration, Comparison
 from cnnbench.judge.metrics import Measurement, Origin, fact_text, origin_part_text
 from cnnbench.judge.report.results import ReportSubject, RunGroup
 from cnnbench.records.codec import parse_start_time

@@ -9,9 +9,8 @@ each level per step of a job, so the last annotation summarises the remaining on
 from __future__ import annotations
 
 from cnnbench.base.text import to_plain_line
-from cnnbench.judge.compare import phrases
+from cnnbench.judge.compare import Comparison, MetricResult, phrases
 from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
-from cnnbench.judge.compare.result import Comparison, MetricResult
 from cnnbench.judge.report.comparison import summary_lines, verdict_with_reason
 from cnnbench.records.files import register_file_kind
 

@@ -1,7 +1,8 @@
 """The wording of verdicts, answers, advice and notes: constructed comparisons against one file.
 
 Tests cnnbench/judge/compare/compare.py, cnnbench/judge/compare/estimate.py,
-cnnbench/judge/compare/judgement.py, cnnbench/judge/compare/notes.py,
+cnnbench/judge/compare/judgement.py, cnnbench/judge/compare/verdicts.py,
+cnnbench/judge/compare/notes.py, cnnbench/judge/compare/answers.py,
 cnnbench/judge/compare/phrases.py and cnnbench/judge/compare/result.py. Other tests of this folder
 test values; the formats of a comparison have a transcript each in
 tests/judge/report/renderers/golden. UPDATE_GOLDEN=1 writes the file anew.
@@ -29,7 +30,8 @@ from cnnbench.judge.compare import (
     judge,
     judge_all,
 )
-from cnnbench.judge.compare.result import SameCode, with_second_experiment, without_tests
+from cnnbench.judge.compare.result import with_second_experiment, without_tests
+from cnnbench.judge.compare.verdicts import SameCode
 from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, MetricRule, Rules
 from cnnbench.records.all_reduce import Copying
 from cnnbench.records.run import ConditionNote, Conditions, ModelInfo, Subject

@@ -177,7 +177,7 @@ def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[RowChart]
 
 
 def _hint(label: str, result: MetricResult) -> str:
-    return f"{label}: {result.word} {phrases.change_text(*result.interval)}"
+    return f"{label}: {result.word} {phrases.change_text(result.metric, result.judgement)}"
 
 
 _MOST_STRIPS = 3

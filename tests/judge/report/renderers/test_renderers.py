@@ -17,7 +17,7 @@ from step_profiles import CONV, changed
 from cnnbench.base.document import Detail
 from cnnbench.base.document.markdown import COMMENT_LIMIT
 from cnnbench.judge.compare import Criteria, SkippedFile, compare_records
-from cnnbench.judge.compare.result import SameCode
+from cnnbench.judge.compare.verdicts import SameCode
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.blocks import explanation_rows
 from cnnbench.judge.report.comparison import (

@@ -1,0 +1,267 @@
+"""Chooses the sentences that answer a comparison: the outcome of the worst configuration, what adds
+to it, other metrics that are worse or undecided, and advice. `phrases` contains the sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cnnbench.base.stats import median
+from cnnbench.base.text import count_text, first_few, item_count, milliseconds
+from cnnbench.judge.compare import phrases
+from cnnbench.judge.compare.estimate import Verdict
+from cnnbench.judge.compare.verdicts import (
+    DIRECTIONS,
+    LIMITED,
+    ComparedConfiguration,
+    MetricResult,
+    SameCode,
+    Verdicts,
+)
+from cnnbench.judge.metrics import CPU_TIME, SPEEDS, THROUGHPUT
+from cnnbench.records.run import RunRecord
+
+_FILES_NAMED = 3
+"""Maximum number of files that an answer names."""
+
+_SHORT_SECONDS = 4.0
+"""If the timed steps of a run take less time than this, the first advice is to make them longer."""
+
+
+def opening(verdicts: Verdicts) -> tuple[str, str]:
+    """Returns the headline of an answer, and what adds to it, such as slow steps; "" if nothing
+    does. Together, they are the first sentence of the answer, without its full stop.
+    """
+    if verdicts.same_code is not None:
+        return _same_code(verdicts.same_code), ""
+    entries = verdicts.deciding_configurations
+    if not entries:
+        return phrases.NOTHING, ""
+    worst = entries[0]
+    if len(entries) == 1:
+        return _outcome(verdicts, worst)
+    alike, count = verdicts.summary.as_the_worst, verdicts.summary.deciding
+    if worst.main.verdict is Verdict.SAME:
+        return phrases.ALL_SAME.format(count=count), ""
+    outcome = "; ".join(filter(None, _outcome(verdicts, worst)))
+    return (
+        phrases.COUNT_OF_WORST.format(alike=alike, count=count, word=worst.main.word),
+        phrases.ABOUT.format(name=worst.name, sentence=outcome),
+    )
+
+
+def further_sentences(verdicts: Verdicts) -> list[str]:
+    """Returns the sentences of an answer after the first one: on other metrics, confirmations and
+    accepted regressions.
+    """
+    if verdicts.same_code is not None or not verdicts.deciding_configurations:
+        return []
+    unended = [
+        result.accepted.source_text
+        for _, result in verdicts.rows
+        if result.accepted is not None and not result.accepted.has_ended
+    ]
+    sources = "; ".join(sorted(set(unended)))
+    return [
+        *_other_metrics(verdicts),
+        *_confirmations(verdicts),
+        *([phrases.ACCEPTED.format(sources=sources)] if unended else []),
+    ]
+
+
+def advice(verdicts: Verdicts) -> str:
+    """Returns a sentence that says how to get a verdict on the first inconclusive configuration; ""
+    if no configuration is inconclusive.
+    """
+    undecided = verdicts.undecided_results
+    if not undecided or undecided[0][1].judgement.needed is None:
+        return ""
+    entry, result = undecided[0]
+    paired, more = result.samples.paired, result.judgement.more or 0
+    if result.too_noisy:
+        remedies = phrases.alternatives([*_remedies(entry)])
+        sentence = phrases.REMEDIES.format(runs=phrases.plural(paired), remedies=remedies)
+    elif result.judgement.new_experiment:
+        sentence = phrases.NEW_EXPERIMENT.format(pairs=more)
+    else:
+        sentence = phrases.MORE_RUNS.format(more=phrases.more_runs_text(more, paired))
+    if len(verdicts.entries) == 1:
+        return sentence
+    return phrases.ABOUT.format(name=entry.name, sentence=sentence)
+
+
+def what_is_known(result: MetricResult) -> str:
+    """Returns text with the change, without advice about further pairs or processes."""
+    metric, judgement = result.metric, result.judgement
+    if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
+        change = phrases.known_change(metric, judgement)
+        return phrases.SO_FAR_KNOWN.format(change=change, question=_open_question(result))
+    if judgement.at_least is not None and judgement.change is not None:
+        change = phrases.change_text(metric, judgement)
+        return phrases.SO_FAR_KNOWN.format(change=change, question=phrases.TOO_FEW)
+    return judgement.reason
+
+
+def _same_code(same: SameCode) -> str:
+    if not same.files:
+        return phrases.SAME_CODE
+    files = "file that differs"
+    if len(same.files) > 1:
+        files = count_text(same.files, files, "files that differ")
+    return phrases.SAME_FILES.format(files=files, names=first_few(same.files, _FILES_NAMED, ", "))
+
+
+def _outcome(verdicts: Verdicts, entry: ComparedConfiguration) -> tuple[str, str]:
+    """Returns the outcome of a configuration, and what adds to it, such as slow steps ("" if
+    nothing does). Neither has a full stop.
+    """
+    result = entry.main
+    judgement, verdict = result.judgement, result.verdict
+    reason = judgement.reason.rstrip(".")
+    if verdict is Verdict.CHANGED_WORK:
+        return reason, ""
+    of_all_pairs = _change_of_all_pairs(result)
+    outcome = _tested_outcome(verdicts, entry, result)
+    if not outcome:
+        word = "undecided" if verdict is Verdict.INCONCLUSIVE else result.word
+        return phrases.ABOUT.format(name=word.capitalize(), sentence=reason), of_all_pairs
+    slow = (result.base_slow_steps, result.new_slow_steps)
+    change, paired = judgement.median_change, result.samples.paired
+    beside = phrases.slow_steps(change, slow, verdicts.names, paired)
+    if verdict not in DIRECTIONS or judgement.decided_by is not None:
+        beside = "; ".join(filter(None, (beside, of_all_pairs)))
+    return outcome, beside
+
+
+def _tested_outcome(verdicts: Verdicts, entry: ComparedConfiguration, result: MetricResult) -> str:
+    """Returns the outcome of a test; "" if there was none."""
+    decisive = entry.deciding_result(result)
+    metric, judgement = decisive.metric, decisive.judgement
+    runs = phrases.runs_text(item_count(result.base), item_count(result.new), verdicts.paired)
+    base, new = verdicts.names
+    known = {"base": base, "new": new, "runs": runs, "word": result.word}
+    is_speed = result.metric in SPEEDS
+    # If the CPU time was also judged, numbers of the throughput are labelled, too.
+    label = "" if is_speed and not result.is_joint else phrases.metric_name(metric)
+    if result.verdict in DIRECTIONS:
+        template = phrases.CHANGED if is_speed else phrases.CHANGED_METRIC
+        if decisive is not result:
+            template = phrases.CHANGED_BY_CPU_TIME
+        size, p = phrases.size_text(metric, judgement), phrases.chance(judgement.p_adjusted)
+        return template.format(size=size, p=p, metric=result.metric.name, **known)
+    change = phrases.change_text(metric, judgement)
+    if result.verdict in LIMITED and not is_speed:
+        return phrases.LIMITED_METRIC.format(metric=label, change=change, **known)
+    if result.verdict is Verdict.SAME or result.verdict in LIMITED:
+        template = phrases.SAME if result.verdict is Verdict.SAME else phrases.LIMITED
+        return template.format(change=phrases.labelled(label, change), **known)
+    if result.verdict is not Verdict.INCONCLUSIVE or result.judgement.low is None:
+        return ""
+    if result.too_noisy:
+        # The texts name the metrics, if several were judged.
+        label = "" if result.is_joint else label
+        noise = phrases.labelled(label, "; ".join(_noise(entry, result)))
+        return phrases.NOISY.format(noise=noise)
+    change = phrases.labelled(label, phrases.known_change(result.metric, result.judgement))
+    return phrases.UNDECIDED.format(change=change, question=_open_question(result), **known)
+
+
+def _open_question(result: MetricResult) -> str:
+    """Returns text that says which threshold the change may exceed."""
+    margin = result.judgement.margin
+    if margin is None:
+        return ""
+    return phrases.OPEN_QUESTION.format(margin=result.metric.change_text(margin, signed=False))
+
+
+def _change_of_all_pairs(result: MetricResult) -> str:
+    """Returns text about a change of the medians that all pairs show, if CPU time was also judged;
+    otherwise "". CPU time cannot see waiting, so the text is shown whatever decides.
+    """
+    metric, samples = result.metric, result.samples
+    if not samples.paired or not result.is_joint or metric is not THROUGHPUT:
+        return ""
+    signs = {after > before for before, after in zip(samples.base, samples.new, strict=True)}
+    base, new = result.judgement.base_median, result.judgement.new_median
+    if len(signs) != 1 or base is None or new is None or base == new:
+        return ""
+    return phrases.ALL_PAIRS.format(
+        word=metric.better if signs == {True} else metric.worse,
+        pairs=item_count(samples.base),
+        base=metric.value_text(base, unit=False),
+        new=metric.value_text(new),
+    )
+
+
+def _other_metrics(verdicts: Verdicts) -> Iterator[str]:
+    """Yields a sentence for each further metric that is worse, inconclusive or missing in a
+    configuration. The sentence is about the worst configuration.
+
+    The main result of the worst configuration is excluded, because the answer contains it.
+    """
+    entries = verdicts.deciding_configurations
+    for metric in verdicts.metrics:
+        if metric is entries[0].main.metric:
+            continue
+        for entry, result in verdicts.deciding_results(metric):
+            name, text = metric.name, result.judgement.reason
+            if result.verdict is Verdict.NOT_MEASURED:
+                name = result.word
+            elif result.verdict in DIRECTIONS and (
+                result.is_unconfirmed or verdicts.sets_exit_code(entry, result)
+            ):
+                decisive = entry.deciding_result(result)
+                text = phrases.size_text(decisive.metric, decisive.judgement)
+            elif result.asked and result.verdict is Verdict.INCONCLUSIVE:
+                if result.judgement.low is not None:
+                    text = phrases.known_change(metric, result.judgement)
+                text = phrases.STILL_UNDECIDED.format(known=text)
+            else:
+                continue
+            finding = phrases.ABOUT.format(name=name.capitalize(), sentence=text)
+            template = phrases.IN_CONFIGURATION if len(entries) > 1 else phrases.SENTENCE
+            yield template.format(finding=finding, name=entry.name)
+            break
+
+
+def _confirmations(verdicts: Verdicts) -> Iterator[str]:
+    """Yields a sentence for each result that a second experiment confirmed or did not confirm."""
+    for entry in verdicts.deciding_configurations:
+        for result in entry.results:
+            if result.confirmation is None:
+                continue
+            finding = result.confirmation.reason.rstrip(".")
+            if result.metric not in SPEEDS:
+                finding = phrases.ABOUT.format(name=result.metric.name, sentence=finding)
+            template = phrases.NOT_CONFIRMED if result.is_unconfirmed else phrases.CONFIRMED
+            yield template.format(finding=finding)
+
+
+def _noise(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
+    """Yields texts that say how much the runs of a configuration differ, and why."""
+    if entry.two_speeds is not None:
+        quick, slow = map(milliseconds, entry.two_speeds)
+        yield phrases.TWO_SPEEDS.format(quick=quick, slow=slow)
+    elif result.judgement.scatter is not None:
+        judged = (result.metric, CPU_TIME) if result.is_joint else (result.metric,)
+        scatters = [
+            phrases.scatter_text(one.judgement.scatter, one.metric, result.is_joint)
+            for one in entry.results
+            if one.metric in judged and one.judgement.scatter is not None
+        ]
+        runs = phrases.plural(result.samples.paired)
+        yield phrases.DIFFER.format(runs=runs, scatters=" and ".join(scatters))
+    if entry.other_programs_cpu_text:
+        yield entry.other_programs_cpu_text
+
+
+def _remedies(entry: ComparedConfiguration) -> Iterator[str]:
+    """Yields texts that say what would make the runs of a configuration less noisy."""
+    runs = [run for run in entry.runs if isinstance(run, RunRecord)]
+    timed = [sum(run.step_seconds) for run in runs if run.step_seconds]
+    if timed and median(timed) < _SHORT_SECONDS:
+        yield phrases.LONGER_RUNS
+    flags = runs[-1].config if runs else {}
+    if flags.get("device") == "cpu" and flags.get("num_intra_threads") != 1:
+        yield phrases.ONE_THREAD
+    yield phrases.IDLE_MACHINE

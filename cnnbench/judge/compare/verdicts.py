@@ -1,0 +1,539 @@
+"""The verdicts of a comparison as values: by configuration and metric, which of them determined
+others, and which of them set the exit code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar, TypeAlias
+
+from cnnbench.base.stats import median
+from cnnbench.errors import ExitCode
+from cnnbench.judge.compare.comparability import Difference
+from cnnbench.judge.compare.configuration import Configuration
+from cnnbench.judge.compare.disturbance import disturbance_text, other_cpus_text
+from cnnbench.judge.compare.estimate import (
+    AnnotationLevel,
+    Samples,
+    Verdict,
+    is_too_many_further_runs,
+)
+from cnnbench.judge.compare.judgement import Judgement
+from cnnbench.judge.metrics import CONTEXT, KINDS, RUN, Measurement, Policy
+from cnnbench.judge.metrics.rules import FAILURES, Acceptance
+from cnnbench.records.codec import (
+    ABSENT,
+    NOT_EMPTY,
+    OPTIONAL,
+    JsonKeys,
+    Key,
+    choice_metadata,
+    keys_within,
+)
+from cnnbench.records.metric import Metric
+from cnnbench.records.result_files import SkippedFile
+from cnnbench.records.run import RunRecord
+
+FAIL_ON: Mapping[str, Verdict] = dict(
+    zip(FAILURES, (Verdict.SLOWER, Verdict.FASTER, Verdict.CHANGED_WORK), strict=True)
+)
+"""Verdicts that can set exit code 1, by the words of --fail_on."""
+
+USUAL_FAIL_ON = ("slower", "changed")
+
+DIRECTIONS = (Verdict.SLOWER, Verdict.FASTER)
+LIMITED = (Verdict.NOT_SLOWER, Verdict.NOT_FASTER)
+TESTED = (*DIRECTIONS, *LIMITED, Verdict.SAME, Verdict.INCONCLUSIVE)
+"""Verdicts of tests."""
+
+_GAP = 1.5
+"""Minimum ratio of the two speeds of processes with equal flags. Within each of the two groups, the
+ratio of the slowest to the fastest process must be less than the square root of this ratio.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricResult:
+    """The result for one metric of one configuration: the judgement, and the values of BASE and
+    NEW.
+
+    Attributes:
+      metric: name of the metric.
+      unit: unit of the values.
+      higher_is_better: whether higher values are better.
+      relative: whether changes are shares of the base; otherwise they are differences.
+      samples: the judged values.
+      policy: how they were judged.
+      base_slow_steps, new_slow_steps: texts about slow steps of BASE and NEW. Absent without slow
+        steps, or if the change of the median step equals the change of the throughput.
+      accepted: what accepts the regression; absent if nothing does.
+      confirmation: the judgement of a second experiment; absent if there was none.
+    """
+
+    json_keys: ClassVar[JsonKeys] = (
+        *keys_within("judgement", Judgement),
+        Key("metric", "metric.name"),
+        Key("unit", "metric.unit"),
+        Key("higher_is_better", "metric.higher_is_better"),
+        Key("relative", "metric.relative"),
+        "word",
+        Key("asked", rules=OPTIONAL),
+        Key("base_values", "base"),
+        Key("new_values", "new"),
+        "accepted",
+        "confirmation",
+        "base_slow_steps",
+        "new_slow_steps",
+    )
+
+    judgement: Judgement
+    samples: Samples
+    policy: Policy = field(default=Policy())
+    base_slow_steps: str = field(default="", metadata=NOT_EMPTY)
+    new_slow_steps: str = field(default="", metadata=NOT_EMPTY)
+    accepted: Acceptance | None = field(default=None, metadata=ABSENT)
+    confirmation: Judgement | None = field(default=None, metadata=ABSENT)
+
+    @property
+    def metric(self) -> Metric:
+        """The judged metric."""
+        return self.samples.metric
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the metric, such as slower or inconclusive."""
+        return self.judgement.verdict
+
+    @property
+    def word(self) -> str:
+        """The word for the verdict that fits the metric, such as "slower" for throughput or "more"
+        for memory.
+        """
+        return self.verdict.word(self.metric)
+
+    @property
+    def asked(self) -> bool:
+        """Whether an inconclusive result sets the exit code."""
+        return self.policy.asked
+
+    @property
+    def base(self) -> Sequence[float]:
+        """The values of BASE, one per process."""
+        return self.samples.base
+
+    @property
+    def new(self) -> Sequence[float]:
+        """The values of NEW, one per process."""
+        return self.samples.new
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether throughput and CPU time of the same runs were both judged."""
+        return self.policy.split < 1
+
+    @property
+    def severity(self) -> tuple[int, float]:
+        """Sort key that puts the worst results first: by verdict, then by how bad the change is."""
+        change = self.judgement.change
+        if change is None:  # An unknown change is sorted last among equal verdicts.
+            change = math.inf
+        elif not self.metric.higher_is_better:
+            change = -change
+        return list(Verdict).index(self.verdict), change
+
+    @property
+    def is_unconfirmed(self) -> bool:
+        """Whether a second experiment was made and its verdict is different."""
+        return self.confirmation is not None and self.confirmation.verdict is not self.verdict
+
+    @property
+    def too_noisy(self) -> bool:
+        """Whether a verdict would need so many further pairs (or processes) that none are
+        recommended.
+        """
+        in_pairs = self.samples.paired or bool(self.judgement.new_experiment)
+        return is_too_many_further_runs(self.judgement.more or 0, in_pairs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedConfiguration:
+    """One configuration of a comparison: its measurements in BASE and NEW, and the result for each
+    metric.
+
+    Attributes:
+      name: short, unique name.
+      rule: number and patterns of the rule that decided; absent if no rule applies.
+      key: hash of the flags.
+      decides: whether it affects the exit code. Absent for runs, which always affect it.
+      verdict: worst verdict on the requested metrics or, without --metrics, on the speed.
+      results: one result per metric.
+      differences: flags and recorded properties that differ.
+      configuration: the configuration of BASE. The configuration of NEW may differ.
+      base, new: measurements by start time, one per process; empty if BASE or NEW lacks the
+        configuration.
+    """
+
+    json_keys: ClassVar[JsonKeys] = (
+        "name",
+        "rule",
+        Key("key", "configuration.key"),
+        Key("kind", rules={**ABSENT, **choice_metadata(tuple(KINDS))}),
+        Key("decides", "_decides", ABSENT),
+        Key("verdict", "main.verdict"),
+        "flags",
+        "base_runs",
+        "new_runs",
+        "results",
+        "differences",
+        Key("disturbance", rules=NOT_EMPTY),
+        Key("others", "other_programs_cpu_text", NOT_EMPTY),
+        Key("two_speeds", rules=ABSENT),
+    )
+
+    name: str = ""
+    rule: str = field(default="", metadata=NOT_EMPTY)
+    configuration: Configuration
+    base: tuple[Measurement, ...]
+    new: tuple[Measurement, ...]
+    results: tuple[MetricResult, ...] = ()
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def kind(self) -> str | None:
+        """Kind of measurement, such as "allreduce"; None for runs."""
+        return None if self.configuration.kind == RUN else self.configuration.kind
+
+    @property
+    def flags(self) -> Mapping[str, Any]:
+        """The flags of the configuration whose values are not the defaults."""
+        return self.configuration.non_default_flags()
+
+    @cached_property
+    def base_runs(self) -> tuple[str, ...]:
+        """The run_ids of the measurements in BASE."""
+        return tuple(run.run_id for run in self.base)
+
+    @cached_property
+    def new_runs(self) -> tuple[str, ...]:
+        """The run_ids of the measurements in NEW."""
+        return tuple(run.run_id for run in self.new)
+
+    @cached_property
+    def disturbance(self) -> str:
+        """Text that says how many runs were disturbed by what; "" if no run recorded its measuring
+        conditions.
+        """
+        return disturbance_text(self.runs)
+
+    @cached_property
+    def other_programs_cpu_text(self) -> str:
+        """Text about the CPUs that other programs used during the runs; "" if their number is
+        unknown or small.
+        """
+        return other_cpus_text(self.runs)
+
+    @cached_property
+    def two_speeds(self) -> tuple[float, ...] | None:
+        """The seconds per step of two groups of processes, the faster group first, if processes
+        with equal flags have two speeds; otherwise None.
+
+        On busy CPUs, a multi-threaded process may have one of two speeds, which it keeps until it
+        ends.
+        """
+        for side in (self.base, self.new):
+            runs = (run for run in side if isinstance(run, RunRecord))
+            values = sorted(median(run.step_seconds) for run in runs if run.step_seconds)
+            gaps = [after / before for before, after in pairwise(values)]
+            if not gaps or max(gaps) < _GAP:
+                continue
+            place = gaps.index(max(gaps)) + 1
+            low, high = values[:place], values[place:]
+            within = max(low[-1] / low[0], high[-1] / high[0])
+            if min(len(low), len(high)) > 1 and within**2 < max(gaps):
+                return median(low), median(high)
+        return None
+
+    @property
+    def requested_results(self) -> list[MetricResult]:
+        """The results for the metrics that the user requested."""
+        return [result for result in self.results if result.asked]
+
+    @property
+    def main(self) -> MetricResult:
+        """The worst of the results for the requested metrics."""
+        return min(self.requested_results, key=lambda result: result.severity[0])
+
+    def deciding_result(self, result: MetricResult) -> MetricResult:
+        """Returns the result that determined the verdict of `result`: `result` itself, or the
+        result for CPU time.
+        """
+        name = result.judgement.decided_by or result.metric.name
+        return next(result for result in self.results if result.metric.name == name)
+
+    @property
+    def runs(self) -> tuple[Measurement, ...]:
+        """All measurements of the configuration, first BASE, then NEW."""
+        return (*self.base, *self.new)
+
+    @property
+    def affects_exit_code(self) -> bool:
+        """Whether the configuration affects the exit code. Reductions of other libraries and memory
+        copies do not.
+        """
+        return self.configuration.kind not in CONTEXT
+
+    @property
+    def _decides(self) -> bool | None:
+        return None if self.kind is None else self.affects_exit_code
+
+
+Row: TypeAlias = tuple[ComparedConfiguration, MetricResult]
+"""A result with its configuration."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SameCode:
+    """Two commits that were not measured, because no run loads any of the files that differ.
+
+    Attributes:
+      base, new: hashes of the commits.
+      files: paths of the files that differ.
+    """
+
+    base: str
+    new: str
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictCount:
+    """The number of configurations that have a certain verdict on a metric.
+
+    Attributes:
+      metric: name of the metric.
+      verdict: the verdict.
+      configurations: number of configurations.
+    """
+
+    metric: str
+    verdict: Verdict
+    configurations: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigurationCounts:
+    """The numbers of configurations in a comparison: in total, and by metric and verdict.
+
+    Attributes:
+      deciding: number of configurations that affect the exit code.
+      as_the_worst: number of deciding configurations with the same verdict as the worst one.
+      tallies: numbers by metric and verdict, worst verdict first.
+    """
+
+    deciding: int
+    as_the_worst: int
+    tallies: tuple[VerdictCount, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdicts:
+    """The verdicts on all configurations of a comparison, and the exit code that they set.
+
+    Attributes:
+      paired: whether runs were compared in pairs.
+      allow_changed_work: whether a different size of network or batch is not a regression.
+      fail_on: words of --fail_on (see `FAIL_ON`); absent for the default, or if rules set them.
+      metrics: names of the judged metrics. Their order has no effect.
+      entries: configurations, sorted by name in natural order.
+      skipped: files without a usable record.
+      same_code: the two commits, if they were not measured because their code is the same; absent
+        otherwise.
+      names: names of BASE and NEW in sentences.
+      ends_with: exit code that replaces the exit code of the verdicts, for an A/A or interrupted
+        measurement.
+    """
+
+    paired: bool = False
+    allow_changed_work: bool = field(default=False, metadata=OPTIONAL)
+    fail_on: tuple[str, ...] | None = None
+    metrics: tuple[Metric, ...]
+    entries: tuple[ComparedConfiguration, ...]
+    skipped: tuple[SkippedFile, ...] = ()
+    same_code: SameCode | None = field(default=None, metadata=ABSENT)
+    names: tuple[str, str] = ("BASE", "NEW")
+    ends_with: ExitCode | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        """All results with their configurations."""
+        return [(entry, result) for entry in self.entries for result in entry.results]
+
+    def results_of_metric(self, metric: Metric) -> list[Row]:
+        """Returns the configurations that have a result for `metric`, each with this result."""
+        return [row for row in self.rows if row[1].metric is metric]
+
+    def deciding_results(self, metric: Metric) -> list[Row]:
+        """Returns the configurations that affect the exit code, each with its result for `metric`.
+        The worst results are first.
+        """
+        rows = (row for row in self.results_of_metric(metric) if row[0].affects_exit_code)
+        return sorted(rows, key=lambda row: row[1].severity)
+
+    def by_severity(self) -> list[ComparedConfiguration]:
+        """Returns the configurations, sorted from worst to best: by verdict, then by the size of
+        the change.
+        """
+        return sorted(self.entries, key=lambda entry: entry.main.severity)
+
+    @property
+    def deciding_configurations(self) -> list[ComparedConfiguration]:
+        """The configurations that affect the exit code, sorted from worst to best."""
+        return [entry for entry in self.by_severity() if entry.affects_exit_code]
+
+    @property
+    def requested_rows(self) -> list[Row]:
+        """The results for the requested metrics of all configurations that affect the exit code,
+        with their configurations, sorted from worst to best.
+        """
+        entries = self.deciding_configurations
+        return [(entry, result) for entry in entries for result in entry.requested_results]
+
+    @property
+    def requested_metrics(self) -> tuple[Metric, ...]:
+        """The metrics that the user requested."""
+        names = {result.metric.name for _, result in self.requested_rows}
+        return tuple(metric for metric in self.metrics if metric.name in names) or self.metrics[:1]
+
+    @property
+    def requested_and_deciding_metrics(self) -> tuple[Metric, ...]:
+        """The requested metrics, and other metrics, such as CPU time, that determined a verdict on
+        a requested metric.
+        """
+        rows, requested = self.requested_rows, self.requested_metrics
+        names = {entry.deciding_result(result).metric.name for entry, result in rows}
+        return tuple(one for one in self.metrics if one in requested or one.name in names)
+
+    @property
+    def undecided_results(self) -> list[Row]:
+        """Each configuration with an inconclusive result, and its inconclusive result that needs
+        the most pairs or processes.
+
+        Configurations for which the number of further runs is known are first.
+        """
+        rows: list[Row] = []
+        for entry in self.deciding_configurations:
+            results = entry.requested_results
+            still_open = [one for one in results if one.verdict is Verdict.INCONCLUSIVE]
+            if still_open:
+                rows.append((entry, max(still_open, key=lambda one: one.judgement.needed or 0)))
+        return sorted(rows, key=lambda row: row[1].judgement.needed is None)
+
+    @cached_property
+    def summary(self) -> ConfigurationCounts:
+        """Numbers of configurations, in total and by metric and verdict."""
+        words = [entry.main.word for entry in self.deciding_configurations]
+        tallies = []
+        for metric in self.metrics:
+            counts = Counter(result.verdict for _, result in self.results_of_metric(metric))
+            tallies += [
+                VerdictCount(metric=metric.name, verdict=verdict, configurations=counts[verdict])
+                for verdict in Verdict
+                if counts[verdict]
+            ]
+        return ConfigurationCounts(
+            deciding=len(words),
+            as_the_worst=words.count(words[0]) if words else 0,
+            tallies=tuple(tallies),
+        )
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether tests answer the question for all requested metrics that were measured."""
+        asked = [result.verdict for _, result in self.rows if result.asked]
+        measured = [verdict for verdict in asked if verdict is not Verdict.NOT_MEASURED]
+        return bool(measured) and all(
+            verdict in TESTED and not verdict.is_undecided for verdict in measured
+        )
+
+    def sets_exit_code(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
+        """Whether the result of a configuration sets exit code 1, according to --fail_on, the rules
+        and accepted commits.
+        """
+        settings = (self.fail_on, result.policy.fail_on, USUAL_FAIL_ON)
+        words = next(setting for setting in settings if setting is not None)
+        if not entry.affects_exit_code or result.verdict not in map(FAIL_ON.get, words):
+            return False
+        if result.is_unconfirmed:
+            return False
+        if result.accepted is not None and not result.accepted.has_ended:
+            return False
+        if result.verdict is Verdict.CHANGED_WORK:
+            return not self.allow_changed_work
+        return result.asked or result.metric.gates or result.policy.gates
+
+    def annotation_level(
+        self, entry: ComparedConfiguration, result: MetricResult
+    ) -> AnnotationLevel:
+        """The level at which a CI job reports a result: an error if the result sets the exit code,
+        or a warning if a bad result does not set the exit code.
+        """
+        verdict = result.verdict
+        bad = verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK, Verdict.FAILED)
+        failed = entry.affects_exit_code and result.asked and verdict is Verdict.FAILED
+        if failed or self.sets_exit_code(entry, result):
+            return AnnotationLevel.ERROR
+        if entry.affects_exit_code and (bad or (result.asked and verdict.is_undecided)):
+            return AnnotationLevel.WARNING
+        return AnnotationLevel.NOTICE if bad or verdict is Verdict.FASTER else AnnotationLevel.NONE
+
+    @property
+    def _failing_results(self) -> list[MetricResult]:
+        """The results that set exit code 1."""
+        return [result for entry, result in self.rows if self.sets_exit_code(entry, result)]
+
+    @property
+    def failed_on(self) -> tuple[str, ...]:
+        """The words of --fail_on whose verdicts set exit code 1, in the order of `FAIL_ON`."""
+        if self.ends_with not in (None, ExitCode.REGRESSION):
+            return ()
+        verdicts = {result.verdict for result in self._failing_results}
+        return tuple(word for word, verdict in FAIL_ON.items() if verdict in verdicts)
+
+    @property
+    def metrics_to_confirm(self) -> tuple[str, ...]:
+        """Names of the metrics with a regression or gain that sets exit code 1."""
+        found = {one.metric.name for one in self._failing_results if one.verdict in DIRECTIONS}
+        return tuple(one.name for one in self.metrics if one.name in found)
+
+    @property
+    def unconfirmed_results(self) -> list[MetricResult]:
+        """The results for which a second experiment had a different verdict."""
+        rows = self.rows
+        return [one for entry, one in rows if entry.affects_exit_code and one.is_unconfirmed]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code. If several exit codes apply, the first of these is used: regression,
+        failed runs, inconclusive results or faulty files.
+        """
+        if self.ends_with is not None:
+            return self.ends_with
+        if self.same_code is not None:
+            return ExitCode.OK
+        if self.failed_on:
+            return ExitCode.REGRESSION
+        verdicts = {result.verdict for _, result in self.requested_rows}
+        if Verdict.FAILED in verdicts:
+            return ExitCode.FAILED
+        is_open = (
+            not verdicts
+            or any(verdict.is_undecided for verdict in verdicts)
+            or bool(self.unconfirmed_results)
+            or any(skipped.defect for skipped in self.skipped)
+        )
+        return ExitCode.INCONCLUSIVE if is_open else ExitCode.OK
