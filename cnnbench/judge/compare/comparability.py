@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -31,6 +31,7 @@ from cnnbench.judge.compare.configuration import (
     Configuration,
     DifferenceEffect,
     FactRule,
+    ab_place,
     benchmark_fact_rule,
     fact_rule,
     is_allowed_to_differ,
@@ -116,15 +117,12 @@ class MeasurementGroup:
         seen = group_by(
             (fact for record in self.records for fact in _fact_items(record)), itemgetter(0)
         )
-        texts = {
-            name: frozenset(value for _, value in pairs)
-            | (
-                frozenset()
-                if len(pairs) == len(self.records)
-                else {self.text_if_absent(fact_rule(name))}
-            )
-            for name, pairs in seen.items()
-        }
+        texts = {}
+        for name, pairs in seen.items():
+            values = {value for _, value in pairs}
+            if len(pairs) != len(self.records):
+                values.add(self.text_if_absent(fact_rule(name)))
+            texts[name] = frozenset(values)
         lacks_flags = IMPORTED in self.configuration.flags
         flags = {
             name: frozenset([UNKNOWN if value is None and lacks_flags else fact_text(value)])
@@ -199,16 +197,14 @@ def fact_differences(
     # Differences that prevent a verdict are first.
     # Within each group, an imported program is first, followed by flags and variables of the user.
     explicit.add(IMPORTED)
-    return tuple(
-        sorted(
-            differing,
-            key=lambda difference: (
-                not difference.blocks,
-                difference.fact not in explicit and not difference.fact.startswith("env_"),
-                difference.fact != IMPORTED,
-            ),
+    differing.sort(
+        key=lambda difference: (
+            not difference.blocks,
+            difference.fact not in explicit and not difference.fact.startswith("env_"),
+            difference.fact != IMPORTED,
         )
     )
+    return tuple(differing)
 
 
 def differing_values_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
@@ -354,7 +350,7 @@ def are_sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bo
     experiment.
     """
     return all(
-        records and all(_ab_metadata(record).get("side") == side for record in records)
+        records and all(ab_place(record).get("side") == side for record in records)
         for side, records in (("a", base), ("b", new))
     )
 
@@ -381,7 +377,7 @@ def pair_id_of(record: object) -> tuple[int, int] | None:
     """Returns the seed of the `cnnbench ab` experiment and the pair number of a run; None if the
     run does not belong to a pair.
     """
-    place = _ab_metadata(record)
+    place = ab_place(record)
     seed, number = place.get("seed"), place.get("pair")
     return (seed, number) if isinstance(seed, int) and isinstance(number, int) else None
 
@@ -465,10 +461,6 @@ def _runs_by_pair(group: MeasurementGroup) -> dict[tuple[int, int], Measurement]
     """
     by_pair = {pair: record for record in group.records if (pair := pair_id_of(record)) is not None}
     return by_pair if len(by_pair) == len(group.records) else {}
-
-
-def _ab_metadata(record: object) -> Mapping[str, object]:
-    return record.ab or {} if isinstance(record, RunRecord) else {}
 
 
 def find_resolved_match(

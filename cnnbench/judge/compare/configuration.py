@@ -630,6 +630,13 @@ UNRESOLVED = GROUPS["device"]
 """Flags that may be unresolved in the record of a run that failed early."""
 
 
+def ab_place(measurement: object) -> Mapping[str, Any]:
+    """Returns what the record of a run says about its place in an experiment of `cnnbench ab`; empty
+    for other measurements. The values were not validated.
+    """
+    return measurement.ab or {} if isinstance(measurement, RunRecord) else {}
+
+
 @dataclass(frozen=True)
 class Configuration:
     """The flags that identify a configuration, as a mapping from name to value.
@@ -655,14 +662,17 @@ class Configuration:
         changed = changed_flags(measurement.config, usual)
         if kind in BENCHMARKS:
             changed |= _benchmark_flags(measurement.environment)
-        if _has_chosen_length(measurement):
+        # If `cnnbench ab` chose the number of timed steps from the noise, processes of the same
+        # configuration may have different numbers.
+        if ab_place(measurement).get("chose_steps"):
             changed = {name: changed[name] for name in changed if name not in GROUPS["num_batches"]}
         counted = json.dumps(identity_flags(changed))
         resolved = not isinstance(measurement, RunRecord) or measurement.placement is not None
         return _make_configuration(kind, counted, resolved, measurement.explicit_flags)
 
+    @property
     def non_default_flags(self) -> dict[str, Any]:
-        """Returns the flags whose values are not the defaults."""
+        """The flags whose values are not the defaults."""
         return _non_default_flags(self.flags, self.kind)
 
     def differing_flags(self, other: Configuration) -> tuple[str, ...]:
@@ -680,14 +690,6 @@ class Configuration:
         if self.resolved and other.resolved:
             return tuple(differing)
         return tuple(name for name in differing if name not in UNRESOLVED)
-
-
-def _has_chosen_length(measurement: Measurement) -> bool:
-    """Whether `cnnbench ab` chose the number of timed steps from the noise, so that processes of
-    the same configuration may have different numbers.
-    """
-    place = measurement.ab if isinstance(measurement, RunRecord) else None
-    return bool(place and place.get("chose_steps"))
 
 
 @lru_cache(maxsize=4096)

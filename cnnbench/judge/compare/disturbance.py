@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from cnnbench.base.stats import median
 from cnnbench.base.text import count_text, percent
 from cnnbench.judge.compare import phrases
+from cnnbench.judge.compare.configuration import ab_place
 from cnnbench.judge.metrics import Measurement
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.run import RunRecord
@@ -74,15 +75,12 @@ def repeated_pairs_and_causes(measurements: Iterable[Measurement]) -> tuple[int,
     """
     lost: dict[object, list[tuple[str, str]]] = {}
     for record in measurements:
-        # The field `ab` contains JSON that was not validated.
-        place = record.ab or {} if isinstance(record, RunRecord) else {}
-        processes = place.get("lost")
-        ends = processes if isinstance(processes, (list, tuple)) else ()
-        lost_processes = [
-            (str(e.get("side")), str(e.get("how"))) for e in ends if isinstance(e, Mapping)
-        ]
-        if lost_processes:
-            lost[place.get("seed"), place.get("pair")] = lost_processes
+        place = ab_place(record)
+        ends = place.get("lost")
+        ends = ends if isinstance(ends, (list, tuple)) else ()
+        sides = [(str(e.get("side")), str(e.get("how"))) for e in ends if isinstance(e, Mapping)]
+        if sides:
+            lost[place.get("seed"), place.get("pair")] = sides
     if not lost:
         return 0, ""
     counted = Counter(process for processes in lost.values() for process in processes)

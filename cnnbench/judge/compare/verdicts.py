@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from cnnbench.base.stats import median
 from cnnbench.errors import ExitCode
@@ -171,6 +171,7 @@ class ComparedConfiguration:
       key: hash of the flags.
       decides: whether it affects the exit code. Absent for runs, which always affect it.
       verdict: worst verdict on the requested metrics or, without --metrics, on the speed.
+      flags: flags that are not at their defaults.
       results: one result per metric.
       differences: flags and recorded properties that differ.
       configuration: the configuration of BASE. The configuration of NEW may differ.
@@ -185,7 +186,7 @@ class ComparedConfiguration:
         Key("kind", rules={**ABSENT, **choice_metadata(tuple(KINDS))}),
         Key("decides", "_decides", ABSENT),
         Key("verdict", "main.verdict"),
-        "flags",
+        Key("flags", "configuration.non_default_flags"),
         "base_runs",
         "new_runs",
         "results",
@@ -207,11 +208,6 @@ class ComparedConfiguration:
     def kind(self) -> str | None:
         """Kind of measurement, such as "allreduce"; None for runs."""
         return None if self.configuration.kind == RUN else self.configuration.kind
-
-    @property
-    def flags(self) -> Mapping[str, Any]:
-        """The flags of the configuration whose values are not the defaults."""
-        return self.configuration.non_default_flags()
 
     @cached_property
     def base_runs(self) -> tuple[str, ...]:

@@ -561,7 +561,7 @@ def _mlflow_run(figures: Sequence[ExportedMetric]) -> dict[str, Any]:
         for figure in figures
         for part, value in figure.statistics().items()
     ]
-    flags = first.configuration.non_default_flags()
+    flags = first.configuration.non_default_flags
     params = _mlflow_pairs(
         {name: to_terminal_line(fact_text(value)) for name, value in flags.items()}
     )

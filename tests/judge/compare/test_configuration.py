@@ -145,7 +145,7 @@ def test_labels_name_given_flags_and_not_what_follows_from_them(runs):
 
 def test_flags_that_are_not_at_their_defaults(runs):
     assert set(runs().config) == {spec.name for spec in FLAGS}
-    found = only(runs(flags={"xla": True, "data_dir": "/data"})).non_default_flags()
+    found = only(runs(flags={"xla": True, "data_dir": "/data"})).non_default_flags
     given = {"batch_size": 8, "data_name": "imagenet", "device": "cpu", "model": "lenet"}
     # Of a record that lacks conv_gradients, it is "before".
     assert found == {**given, "conv_gradients": "auto", "data_dir": True, "xla": True}
