@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from cnnbench.base.terminal import print_notice
 from cnnbench.campaigns.ab.experiment import SIDES
@@ -26,7 +25,6 @@ from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, Loaded, compare_records
 from cnnbench.judge.compare.comparability import check_fact_names
-from cnnbench.judge.compare.configuration import records_to_measurements
 from cnnbench.judge.compare.result import with_second_experiment
 from cnnbench.judge.metrics.rules import Rules
 
@@ -117,11 +115,7 @@ def _compare_sides(
     """Compares the records of BASE and NEW, which were read from `paths`."""
     base, new = sides
     aa = options.load_aa_records()
-    if options.allowed_differences:
-        check_fact_names(
-            options.allowed_differences,
-            chain(*records_to_measurements(base.all_records, new.all_records)),
-        )
+    check_fact_names(options.allowed_differences, base.all_records, new.all_records)
     warn_of_unknown_commits(record.subject for record in (*base.all_records, *new.all_records))
     skipped = (*base.skipped, *new.skipped, *(() if aa is None else aa.skipped))
     criteria = replace(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from cnnbench.base.document import Answer, Section
@@ -35,7 +34,6 @@ from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.judge.compare.comparability import check_fact_names
-from cnnbench.judge.compare.configuration import records_to_measurements
 from cnnbench.judge.compare.verdicts import FAIL_ON
 from cnnbench.judge.history import (
     METRICS,
@@ -291,11 +289,7 @@ def _make_report_subject(
         allow_different=options.allow_different,
         rules=options.rules,
     )
-    if judging.allowed_differences:
-        check_fact_names(
-            judging.allowed_differences,
-            chain(*records_to_measurements(baseline.all_records, loaded.all_records)),
-        )
+    check_fact_names(judging.allowed_differences, baseline.all_records, loaded.all_records)
     criteria = replace(
         judging.criteria(judging.load_rules()),
         fail_on=fail_on,

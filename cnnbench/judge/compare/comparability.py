@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -35,6 +35,7 @@ from cnnbench.judge.compare.configuration import (
     benchmark_fact_rule,
     fact_rule,
     is_allowed_to_differ,
+    records_to_measurements,
 )
 from cnnbench.judge.metrics import (
     KINDS,
@@ -47,6 +48,7 @@ from cnnbench.judge.metrics import (
     process_facts,
     readable_fact,
 )
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import parse_start_time
 from cnnbench.records.run import BENCHMARKS, RunRecord
 
@@ -221,10 +223,15 @@ def differing_values_text(name: str, base: tuple[str, ...], new: tuple[str, ...]
     return f"{name} is {before} in BASE and {after} in NEW"
 
 
-def check_fact_names(names: Iterable[str], measured: Iterable[Measurement]) -> None:
+def check_fact_names(
+    names: Collection[str], *sides: Iterable[RunRecord | AllReduceRecord]
+) -> None:
     """Raises FlagError if a name in --allow_different matches no recorded property, flag or group
-    of properties (see `unknown_fact_names`).
+    of properties (see `unknown_fact_names`). `sides` are sets of records, such as BASE and NEW.
     """
+    if not names:
+        return
+    measured = chain(*records_to_measurements(*sides))
     for name, close in unknown_fact_names(names, measured).items():
         hint = f"did you mean {close}?" if close else "cnnbench env lists the facts"
         raise FlagError("allow_different", name, f"no such fact; {hint}")
