@@ -102,24 +102,26 @@ def share_alpha(
     Args:
       configurations: name and kind of measurement of each configuration.
     """
-    chosen = [_metrics_of(criteria, name, kind) for name, kind in configurations]
+    chosen = [(name, kind, *_metrics_of(criteria, name, kind)) for name, kind in configurations]
     deciding = [
-        () if kind in CONTEXT else requested
-        for (_, kind), (_, requested) in zip(configurations, chosen, strict=True)
+        (kind, metric)
+        for _, kind, _, requested in chosen
+        for metric in requested
+        if kind not in CONTEXT
     ]
-    is_shared = len({metric.name for requested in deciding for metric in requested}) > 1
-    kinds = {kind for (_, kind), own in zip(configurations, deciding, strict=True) if own}
+    is_shared = len({metric.name for _, metric in deciding}) > 1
+    kinds = len({kind for kind, _ in deciding})
     shared = []
-    for (name, _), (metrics, requested), own in zip(configurations, chosen, deciding, strict=True):
-        sharing = own if is_shared else ()
+    for name, kind, metrics, requested in chosen:
+        sharing = requested if is_shared and kind not in CONTEXT else ()
         policies = []
         for metric in metrics:
             policy = criteria.applied_rules.policy_for(
-                criteria.policy, name, metric, sharing, len(kinds)
+                criteria.policy, name, metric, sharing, kinds
             )
             fail_on = policy.fail_on if criteria.fail_on is None else criteria.fail_on
-            own_policy = policy.replace(asked=metric in requested, questions=questions_of(fail_on))
-            policies.append((metric, own_policy))
+            own = policy.replace(asked=metric in requested, questions=questions_of(fail_on))
+            policies.append((metric, own))
         shared.append(policies)
     return shared
 
