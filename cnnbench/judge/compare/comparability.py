@@ -274,6 +274,7 @@ def _run_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield "all_reduce", ",".join(record.placement.all_reduce) or "none"
 
 
+_Groups: TypeAlias = Sequence[MeasurementGroup]
 _Pairs: TypeAlias = list[tuple[MeasurementGroup, MeasurementGroup]]
 
 _VARIANTS = ("model", "benchmark", "data_name", *names_of_flags(FLAGS, RunPart.WORK))
@@ -290,46 +291,25 @@ def group_by_configuration(*sides: Iterable[Measurement]) -> list[list[Measureme
     A run may fail before all its flags have their final values. Such a run is added to the
     configuration whose flags agree with its final values, if there is exactly one.
     """
-    configured = [
-        [
-            (Configuration.of(record), record)
-            for record in sorted(
-                side, key=lambda record: (parse_start_time(record.started_at), record.run_id)
-            )
-        ]
-        for side in sides
-    ]
-    distinct = {
-        configuration.key: configuration for side in configured for configuration, _ in side
-    }
-    resolved = tuple(configuration for configuration in distinct.values() if configuration.resolved)
-    homes = {
-        key: find_resolved_match(configuration, resolved)
-        for key, configuration in distinct.items()
-        if not configuration.resolved
-    }
-
+    found = [[(Configuration.of(run), run) for run in sorted(side, key=_start)] for side in sides]
+    distinct = {own.key: own for side in found for own, _ in side}
+    resolved = tuple(own for own in distinct.values() if own.resolved)
+    early = ((key, own) for key, own in distinct.items() if not own.resolved)
+    homes = {key: find_resolved_match(own, resolved) for key, own in early}
     made = []
-    for side in configured:
+    for side in found:
         early_last = sorted(side, key=lambda pair: not pair[0].resolved)
-        resolved_side = [
-            (homes.get(configuration.key, configuration), record)
-            for configuration, record in early_last
-        ]
-        made.append(
-            [
-                MeasurementGroup(members[0][0], tuple(record for _, record in members))
-                for members in group_by(resolved_side, lambda pair: pair[0].key).values()
-            ]
-        )
+        placed = [(homes.get(own.key, own), run) for own, run in early_last]
+        groups = group_by(placed, lambda pair: pair[0].key).values()
+        made.append([MeasurementGroup(one[0][0], tuple(run for _, run in one)) for one in groups])
     return made
 
 
-def match_groups(
-    base: Sequence[MeasurementGroup],
-    new: Sequence[MeasurementGroup],
-    patterns: tuple[str, ...] = (),
-) -> _Pairs:
+def _start(run: Measurement) -> tuple[datetime, str]:
+    return parse_start_time(run.started_at), run.run_id
+
+
+def match_groups(base: _Groups, new: _Groups, patterns: tuple[str, ...] = ()) -> _Pairs:
     """Matches each group of BASE with a group of NEW that has the same kind of measurement. If only
     BASE or only NEW contains a configuration, it is matched with an empty group.
 
@@ -343,10 +323,10 @@ def match_groups(
         left, right = ([o for o in side if o.configuration.kind == kind] for side in (base, new))
         matched = _pair_by_key(left, right, lambda group: group.configuration.key)
         if patterns:
-            rest = _unmatched_groups(left, right, matched)
+            rest = _unmatched(left, right, matched)
             matched += _pair_by_key(*rest, lambda group: _flags_text_without(group, patterns))
-        matched += _pair_nearest_groups(*_unmatched_groups(left, right, matched))
-        alone, other = _unmatched_groups(left, right, matched)
+        matched += _pair_nearest(*_unmatched(left, right, matched))
+        alone, other = _unmatched(left, right, matched)
         pairs += [*matched, *((group, MeasurementGroup(group.configuration)) for group in alone)]
         pairs += [(MeasurementGroup(group.configuration), group) for group in other]
     return pairs
@@ -477,37 +457,26 @@ def find_resolved_match(
     configuration of a run that failed before all its flags had final values. If no configuration or
     several agree, returns `unresolved`.
     """
-    agreeing = [
-        configuration
-        for configuration in resolved
-        if configuration.kind == unresolved.kind and not configuration.differing_flags(unresolved)
-    ]
+    alike = (one for one in resolved if one.kind == unresolved.kind)
+    agreeing = [one for one in alike if not one.differing_flags(unresolved)]
     return agreeing[0] if len(agreeing) == 1 else unresolved
 
 
-def _unmatched_groups(
-    left: Sequence[MeasurementGroup], right: Sequence[MeasurementGroup], pairs: _Pairs
-) -> tuple[list[MeasurementGroup], list[MeasurementGroup]]:
+def _unmatched(left: _Groups, right: _Groups, pairs: _Pairs) -> tuple[_Groups, _Groups]:
     taken = {group for pair in pairs for group in pair}
-    return [group for group in left if group not in taken], [
-        group for group in right if group not in taken
-    ]
+    rest, other = ([one for one in side if one not in taken] for side in (left, right))
+    return rest, other
 
 
 def _pair_by_key(
-    left: Sequence[MeasurementGroup],
-    right: Sequence[MeasurementGroup],
-    key: Callable[[MeasurementGroup], str],
+    left: _Groups, right: _Groups, key: Callable[[MeasurementGroup], str]
 ) -> _Pairs:
     """Pairs each group of `left` with the group of `right` that has the same key. Keys that occur
     more than once in `left` or in `right` are ignored.
     """
     first, second = (group_by(side, key) for side in (left, right))
-    return [
-        (groups_of_text[0], second[text][0])
-        for text, groups_of_text in first.items()
-        if len(groups_of_text) == len(second.get(text, ())) == 1
-    ]
+    single = (text for text, own in first.items() if len(own) == len(second.get(text, ())) == 1)
+    return [(first[text][0], second[text][0]) for text in single]
 
 
 def _flags_text_without(group: MeasurementGroup, patterns: tuple[str, ...]) -> str:
@@ -515,9 +484,7 @@ def _flags_text_without(group: MeasurementGroup, patterns: tuple[str, ...]) -> s
     return json.dumps([flag for flag in flags if not is_allowed_to_differ(flag[0], patterns)])
 
 
-def _pair_nearest_groups(
-    left: Sequence[MeasurementGroup], right: Sequence[MeasurementGroup]
-) -> _Pairs:
+def _pair_nearest(left: _Groups, right: _Groups) -> _Pairs:
     if len(left) == len(right) == 1:
         return [(left[0], right[0])]
     variants = group_by(range(len(right)), lambda j: _variant_key(right[j]))

@@ -32,7 +32,7 @@ from cnnbench.judge.compare.configuration import (
     unique_configuration_names,
 )
 from cnnbench.judge.compare.cpu_time import cpu_time_samples, half_of_alpha, joint_judgement
-from cnnbench.judge.compare.criteria import Criteria, acceptance_of, share_alpha
+from cnnbench.judge.compare.criteria import Criteria, share_alpha
 from cnnbench.judge.compare.estimate import Samples, Verdict, aa_spread_of_runs
 from cnnbench.judge.compare.judgement import Case, Judgement, judge_all
 from cnnbench.judge.compare.median_step import median_step_change_and_slow_steps
@@ -87,11 +87,10 @@ def compare_records(
     matched, left_out, aa_notes = _match_runs(processes, aa or (), criteria)
     by_key = unique_configuration_names([group.configuration for group, *_ in matched])
     named = [(by_key[group.configuration.key], group.configuration.kind) for group, *_ in matched]
+    shared = share_alpha(criteria, named)
     prepared = [
         _prepare(sides, name, policies, criteria)
-        for sides, (name, _), policies in zip(
-            matched, named, share_alpha(criteria, named), strict=True
-        )
+        for sides, (name, _), policies in zip(matched, named, shared, strict=True)
     ]
     cases = [case for one in prepared for case in one.cases]
     judgements = iter(judge_all(cases))
@@ -171,11 +170,8 @@ def _prepare(
     outcome = incomparable_outcome(base, new, unlike, policies[0][0])
     if outcome is not None and outcome[0] is Verdict.FAILED:
         # A failed run may lack recorded properties, so a missing property is not a difference.
-        unlike = tuple(
-            difference
-            for difference in unlike
-            if {UNKNOWN, NOTHING}.isdisjoint((*difference.base, *difference.new))
-        )
+        missing = {UNKNOWN, NOTHING}
+        unlike = tuple(one for one in unlike if missing.isdisjoint((*one.base, *one.new)))
     incomplete = None if outcome else incomplete_outcome(base, new, kept[0])
     if outcome or incomplete:
         kept, is_paired = (base, new), False
@@ -226,10 +222,8 @@ def _values(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns the metric's values from the successful runs of BASE and of NEW."""
     values, of_base = metric.values([*base.successful, *new.successful]), len(base.successful)
-    before, after = (
-        tuple(value for value in side if value is not None)
-        for side in (values[:of_base], values[of_base:])
-    )
+    sides = (values[:of_base], values[of_base:])
+    before, after = (tuple(one for one in side if one is not None) for side in sides)
     return before, after
 
 
@@ -282,7 +276,7 @@ def _judged(
             policy=policy,
             base_slow_steps=slow[0],
             new_slow_steps=slow[1],
-            accepted=acceptance_of(rules, entry.name, samples.metric, own.verdict, sides),
+            accepted=entry.acceptance(rules, samples.metric, own.verdict),
         )
         results.append(result)
     return replace(entry, results=tuple(results))
@@ -300,9 +294,7 @@ def _shown_metrics(
 
 
 def _usable_aa_runs(
-    base: Sequence[MeasurementGroup],
-    aa: Sequence[MeasurementGroup],
-    criteria: Criteria,
+    base: Sequence[MeasurementGroup], aa: Sequence[MeasurementGroup], criteria: Criteria
 ) -> tuple[dict[str, Sequence[Measurement]], list[str]]:
     """Returns the A/A runs that can be used for the configurations of `base`, as a mapping from
     configuration key to runs, and notes on A/A runs that cannot be used.
@@ -322,10 +314,8 @@ def _usable_aa_runs(
         if len(names) > phrases.MOST_NAMED:
             names = [phrases.SEVERAL.format(name=names[0], others=len(names) - 1)]
         notes += [phrases.UNUSABLE_SPREAD.format(name=name, reason=reason) for name in names]
-    configurations = [
-        group.configuration for group in base if group.configuration.kind not in CONTEXT
-    ]
-    missing = sum(configuration.key not in by_key for configuration in configurations)
+    own = (group.configuration for group in base)
+    missing = sum(one.kind not in CONTEXT and one.key not in by_key for one in own)
     if aa and missing:
         without = count_text(missing, "configuration", "configurations")
         notes.append(phrases.NO_SPREAD.format(configurations=without))

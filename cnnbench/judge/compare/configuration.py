@@ -376,9 +376,7 @@ def is_allowed_to_differ(name: str, patterns: tuple[str, ...]) -> bool:
 _FLAG_OF = {"compact_dtype": "wire_dtype"}
 """Names of flags, by the field of `Packing`, where the two names differ."""
 
-_PACKING = tuple(
-    _FLAG_OF.get(packing_field.name, packing_field.name) for packing_field in fields(Packing)
-)
+_PACKING = tuple(_FLAG_OF.get(one.name, one.name) for one in fields(Packing))
 """Flags that control how tensors are packed before a reduction."""
 
 _OF_ROWS = (*names_of_flags(ALL_REDUCE_FLAGS, RunPart.ROWS), *_PACKING)
@@ -386,6 +384,9 @@ _OF_ROWS = (*names_of_flags(ALL_REDUCE_FLAGS, RunPart.ROWS), *_PACKING)
 
 _REDUNDANT = ("iterations",)
 """Flags that only repeat another flag: `iterations` is an alias of `num_batches`."""
+
+_LEFT_OUT = (*_OF_ROWS, *_REDUNDANT)
+"""Flags of a process that are no flags of its rows."""
 
 _POINT = ("workload", "dtype", "bytes", "tensors", "elements", "devices")
 
@@ -403,14 +404,8 @@ def records_to_measurements(
     measured, failed rows are added.
     """
     listed = [tuple(side) for side in sides]
-    processes = [
-        [
-            (record, reduction_measurements(record))
-            for record in side
-            if not isinstance(record, RunRecord)
-        ]
-        for side in listed
-    ]
+    reduced = [[one for one in side if not isinstance(one, RunRecord)] for side in listed]
+    processes = [[(one, reduction_measurements(one)) for one in side] for side in reduced]
     everything = list(chain.from_iterable(processes))
     # Each process has two keys: all its flags, and only the flags that match no pattern.
     # `known` maps each key to the rows that processes with this key have measured.
@@ -443,9 +438,8 @@ def reduction_measurements(record: AllReduceRecord) -> list[MeasuredReduction]:
     for kind, points in ((own, record.points), (PEER, record.peers)):
         for point in points:
             if point.devices > 1:
-                row = _row_to_measurement(
-                    kind, point, record, empty, in_turn[point.workload, point.devices]
-                )
+                alike = in_turn[point.workload, point.devices]
+                row = _row_to_measurement(kind, point, record, empty, alike)
                 # If a record contains the same row twice, only the first one is used.
                 by_identity.setdefault(_row_identity(row), row)
     return [*by_identity.values(), *_memory_copy_rows(record, empty)]
@@ -516,11 +510,7 @@ def _failed_row_template(record: AllReduceRecord) -> MeasuredReduction:
     """Returns a failed row of an all-reduce record, without values. All other rows of the record
     are copies of it with changed fields.
     """
-    config = {
-        name: value
-        for name, value in record.config.items()
-        if name not in _OF_ROWS and name not in _REDUNDANT
-    }
+    config = {name: value for name, value in record.config.items() if name not in _LEFT_OUT}
     # The devices of a process share its thread pools, so the row's flags contain their number.
     if record.placement is not None:
         config["num_gpus"] = len(record.placement.devices)
@@ -543,11 +533,7 @@ def _failed_row_template(record: AllReduceRecord) -> MeasuredReduction:
 
 
 def _row_to_measurement(
-    kind: str,
-    point: Point,
-    record: AllReduceRecord,
-    empty: MeasuredReduction,
-    rows_measured_in_turn: int,
+    kind: str, point: Point, record: AllReduceRecord, empty: MeasuredReduction, in_turn: int
 ) -> MeasuredReduction:
     config = {
         **empty.config,
@@ -564,7 +550,7 @@ def _row_to_measurement(
         empty,
         kind=kind,
         config=config,
-        facts=(*empty.facts, ("rows_in_turn", str(rows_measured_in_turn))),
+        facts=(*empty.facts, ("rows_in_turn", str(in_turn))),
         status="failed" if not good else "interrupted" if cut else "ok",
         error=error,
         seconds=point.median_seconds if good else None,
@@ -683,9 +669,8 @@ class Configuration:
         if self.flags.get(IMPORTED) != other.flags.get(IMPORTED):
             # Imported records lack flags, so only flags in both configurations are compared.
             both = [(name, self.flags.get(name), other.flags.get(name)) for name in names]
-            names = dict.fromkeys(
-                (IMPORTED, *(name for name, *values in both if None not in values))
-            )
+            known = (name for name, *values in both if None not in values)
+            names = dict.fromkeys((IMPORTED, *known))
         differing = (name for name in names if self.flags.get(name) != other.flags.get(name))
         if self.resolved and other.resolved:
             return tuple(differing)
@@ -735,10 +720,8 @@ def unique_configuration_names(configurations: Iterable[Configuration]) -> dict[
     them.
     """
     named: dict[str, str] = {}
-    for members in group_by(
-        {configuration.key: configuration for configuration in configurations}.values(),
-        configuration_name,
-    ).values():
+    distinct = {one.key: one for one in configurations}.values()
+    for members in group_by(distinct, configuration_name).values():
         first = members[0]
         varying = sorted({name for other in members[1:] for name in first.differing_flags(other)})
         explicit = frozenset[str]().union(*(member.given for member in members))
@@ -815,11 +798,8 @@ def _value_text(value: Any) -> str:
 def _default_flags(kind: str) -> Mapping[str, Any]:
     """Returns the default values of all flags of a kind of measurement, as records store them."""
     if kind != RUN:
-        flags = {
-            spec.name: encode(spec.default)
-            for spec in ALL_REDUCE_FLAGS
-            if spec.name not in (*_OF_ROWS, *_REDUNDANT)
-        }
+        own = (spec for spec in ALL_REDUCE_FLAGS if spec.name not in _LEFT_OUT)
+        flags = {spec.name: encode(spec.default) for spec in own}
         return {**flags, "model": None, **_packing_flags(Packing())}
     return recorded_defaults()
 

@@ -32,7 +32,7 @@ from cnnbench.judge.compare.estimate import (
     change_magnitude,
     exceeds_limit,
 )
-from cnnbench.judge.compare.judgement import Judgement
+from cnnbench.judge.compare.judgement import NEEDS, Judgement
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Measurement, Policy
 from cnnbench.records.run import RunRecord
 
@@ -42,7 +42,7 @@ else:
     from cnnbench.base import lazy_numpy as np
 
 _FEWEST_TURNS = 4
-_SETTLED: Mapping[str, Any] = dict.fromkeys(("needed", "more", "at_least", "new_experiment"))
+_SETTLED: Mapping[str, Any] = dict.fromkeys(NEEDS)
 _OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 _PASSES = (Verdict.SAME, Verdict.NOT_SLOWER, Verdict.NOT_FASTER)
 
@@ -68,9 +68,7 @@ def cpu_time_samples(
     runs = [record for record in (*base.records, *new.records) if isinstance(record, RunRecord)]
     measured = [CPU_TIME.value(run) for run in runs]
     if (
-        throughput.metric is not THROUGHPUT
-        or not throughput.paired
-        or len(runs) != len(base.records) + len(new.records)
+        not throughput.paired
         or any(run.cluster or not run.placement or run.placement.device != "cpu" for run in runs)
         or not all(measured)
         or not mostly_disturbed(runs)
@@ -159,7 +157,7 @@ def joint_judgement(
         if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
             return throughput
         # CPU time needs fewer further pairs than throughput, so its number of pairs is recommended.
-        sooner = {name: getattr(cpu_time, name) for name in _SETTLED}
+        sooner = {name: getattr(cpu_time, name) for name in NEEDS}
         reason = phrases.OF_CPU_TIME.format(reason=cpu_time.reason)
         return replace(throughput, reason=reason, note=None, **sooner)
     direction = _apparent_direction(throughput, policy)

@@ -1,10 +1,10 @@
 """By what two sets of records are judged: thresholds, rules, metrics, and the plan of the pairs.
-Shares the significance level alpha among the metrics, and says what accepts a regression.
+Shares the significance level alpha among the metrics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
@@ -12,17 +12,14 @@ from typing import TypeAlias
 from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import expand_fact_names
-from cnnbench.judge.compare.estimate import Verdict
 from cnnbench.judge.metrics import (
     CONTEXT,
     DEFAULT_METRICS,
-    Measurement,
-    Origin,
     Policy,
     metrics_to_judge,
     questions_of,
 )
-from cnnbench.judge.metrics.rules import Acceptance, Rules
+from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.metric import METRICS, Metric
 
 PlanOf: TypeAlias = Callable[[MeasurementGroup, MeasurementGroup], AnalysisSchedule | None]
@@ -141,24 +138,3 @@ def _metrics_of(
         return requested, requested
     metrics = metrics_to_judge(DEFAULT_METRICS, {kind})
     return metrics, metrics[:1]
-
-
-_ACCEPTABLE = {Verdict.SLOWER: "slower", Verdict.CHANGED_WORK: "changed"}
-"""Verdicts that can be accepted, with their words in --fail_on."""
-
-
-def acceptance_of(
-    rules: Rules,
-    configuration: str,
-    metric: Metric,
-    verdict: Verdict,
-    sides: Iterable[Sequence[Measurement]],
-) -> Acceptance | None:
-    """Returns what accepts a verdict on a configuration by the rules; None if nothing does.
-
-    `sides` contains the runs of BASE and the runs of NEW.
-    """
-    if verdict not in _ACCEPTABLE or not rules.accepts:
-        return None
-    base, new = ([Origin.of(run).revision for run in side] for side in sides)
-    return rules.acceptance_between(configuration, metric, _ACCEPTABLE[verdict], base, new)

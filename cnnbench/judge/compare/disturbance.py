@@ -23,11 +23,8 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
     """Returns text that says how many runs were disturbed, and by what; "" if no run recorded its
     measuring conditions.
     """
-    checked = [
-        record
-        for record in measurements
-        if isinstance(record, RunRecord) and record.conditions is not None
-    ]
+    runs = (record for record in measurements if isinstance(record, RunRecord))
+    checked = [run for run in runs if run.conditions is not None]
     if not checked:
         return ""
     by_run = [(record, _disturbance_ids(record)) for record in checked]
@@ -35,13 +32,11 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
     runs_by_name = {name: [record for record, own in by_run if name in own] for name in names}
     if not runs_by_name:
         most = _disturbance_amount_text("load", checked) or phrases.NOT_CHECKED
-        runs = count_text(len(checked), "run", "runs")
-        return phrases.UNDISTURBED.format(runs=runs, most=most)
+        number = count_text(len(checked), "run", "runs")
+        return phrases.UNDISTURBED.format(runs=number, most=most)
     disturbed = sum(bool(own) for _, own in by_run)
-    causes = [
-        _disturbance_text(name, runs)
-        for name, runs in sorted(runs_by_name.items(), key=lambda item: -len(item[1]))
-    ]
+    most_first = sorted(runs_by_name.items(), key=lambda item: -len(item[1]))
+    causes = [_disturbance_text(*item) for item in most_first]
     return phrases.disturbed(disturbed, len(checked), causes)
 
 

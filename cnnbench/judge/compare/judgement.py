@@ -54,6 +54,9 @@ _DEFAULT = Policy()
 _FOUND_CHANCE = 0.9
 """The probability with which a test finds a change in every configuration of a suite."""
 
+NEEDS = ("needed", "more", "at_least", "new_experiment")
+"""Fields of a `Judgement` that say how many runs another verdict needs."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
@@ -477,12 +480,7 @@ def _judgement_without_reason(
             change = None  # One of the two changes is shown as 0 after rounding.
     is_whole = math.isclose(statistics.alpha, statistics.policy.alpha)
     confidence = None if is_whole else 1 - statistics.alpha
-    own = {
-        "verdict": verdict,
-        "reason": "",
-        "medians_change": change,
-        "confidence": confidence,
-    }
+    own = {"verdict": verdict, "reason": "", "medians_change": change, "confidence": confidence}
     return dataclass_from_sources(Judgement, statistics, **own, **tested)
 
 

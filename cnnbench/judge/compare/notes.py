@@ -14,11 +14,10 @@ from cnnbench.base.text import count_text, first_few
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import imported_records_note
-from cnnbench.judge.compare.criteria import acceptance_of
 from cnnbench.judge.compare.disturbance import repeated_pairs_and_causes
-from cnnbench.judge.compare.verdicts import ComparedConfiguration, MetricResult
+from cnnbench.judge.compare.verdicts import ComparedConfiguration
 from cnnbench.judge.metrics import CONTEXT, KINDS, kind_of, metrics_to_judge
-from cnnbench.judge.metrics.rules import Acceptance, Rules
+from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.metric import METRICS
@@ -124,9 +123,10 @@ def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Itera
             names=first_few(names, phrases.MOST_NAMED),
             effects=rules.rules[place - 1].effects(),
         )
+    by_message = rules.with_messages()
     for entry in entries:
         for result in entry.results:
-            if (acceptance := result.accepted) is not None:
+            if acceptance := result.accepted:
                 ended = acceptance.has_ended
                 yield (phrases.ONCE_ACCEPTED_RESULT if ended else phrases.ACCEPTED_RESULT).format(
                     name=entry.name,
@@ -134,17 +134,8 @@ def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Itera
                     metric=result.metric.name,
                     source=acceptance.source_text,
                 )
-            elif (acceptance := _acceptance_by_message(entry, result, rules)) is not None:
+            elif acceptance := entry.acceptance(by_message, result.metric, result.verdict):
                 source = acceptance.source_text
                 yield phrases.WOULD_ACCEPT.format(name=entry.name, source=source)
     if text := rules.unknown_commits_text():
         yield text
-
-
-def _acceptance_by_message(
-    entry: ComparedConfiguration, result: MetricResult, rules: Rules
-) -> Acceptance | None:
-    """Returns what would accept a result if the messages of commits could accept regressions."""
-    sides = (entry.base, entry.new)
-    by_message = rules.with_messages()
-    return acceptance_of(by_message, entry.name, result.metric, result.verdict, sides)

@@ -36,13 +36,9 @@ def missing_metric_outcome(
     for side, group in (("BASE", base), ("NEW", new)):
         if missing := sum(metric.value(record) is None for record in group.successful):
             verdict = Verdict.NOT_MEASURED if is_requested else Verdict.INCONCLUSIVE
-            runs = _share_of_runs_text(missing, side, group)
+            runs = phrases.share_of_runs(missing, len(group.records), side)
             return verdict, phrases.NOT_MEASURED.format(runs=runs, metric=metric.name)
     return None
-
-
-def _share_of_runs_text(number: int, side: str, group: MeasurementGroup) -> str:
-    return phrases.share_of_runs(number, len(group.records), side)
 
 
 def incomparable_outcome(
@@ -78,10 +74,10 @@ def incomplete_outcome(
     """
     for side, group in (("BASE", base), ("NEW", new)):
         if stopped := sum(record.status == "interrupted" for record in group.records):
-            runs = _share_of_runs_text(stopped, side, group)
+            runs = phrases.share_of_runs(stopped, len(group.records), side)
             return Verdict.INCONCLUSIVE, phrases.interrupted(stopped, runs)
         if wrong := sum(map(_has_alternating_step_times, group.records)):
-            runs = _share_of_runs_text(wrong, side, group)
+            runs = phrases.share_of_runs(wrong, len(group.records), side)
             return Verdict.INCONCLUSIVE, phrases.mistimed(wrong, runs)
     if shared := {record.run_id for record in base.records} & {
         record.run_id for record in new.records
@@ -118,7 +114,7 @@ def _failed_runs_text(side: str, group: MeasurementGroup) -> str | None:
     if not errors:
         return None
     message = " ".join(errors[0].message.split())[:200]
-    runs = _share_of_runs_text(len(errors), side, group)
+    runs = phrases.share_of_runs(len(errors), len(group.records), side)
     return phrases.FAILED.format(runs=runs, kind=errors[0].type, message=message)
 
 
@@ -134,11 +130,7 @@ def _changed_work_text(
     experiment, or if the runs within BASE or within NEW differ. `blocking` contains the
     differences that prevent a verdict.
     """
-    work = {
-        difference.fact: (*difference.base, *difference.new)
-        for difference in blocking
-        if difference.fact in WORK
-    }
+    work = {one.fact: (*one.base, *one.new) for one in blocking if one.fact in WORK}
     others = [difference for difference in blocking if difference.fact not in work]
     flags = {*base.configuration.flags, *new.configuration.flags}
     is_clear = all(len(both) == 2 for both in work.values())
@@ -146,13 +138,9 @@ def _changed_work_text(
         return ""
     network = list(_network_change_texts(work, bool(base.configuration.flags.get("forward_only"))))
     # If BASE and NEW have the same number of images per step, the text contains differing flags.
-    batch = [
-        f"{name} {_before_after_text(both)}"
-        for name, both in work.items()
-        if name not in MODEL_SIZE
-    ]
+    batch = [f"{name} {_before_after(both)}" for name, both in work.items() if name not in MODEL_SIZE]
     if "global_batch" in work:
-        batch = [f"{_before_after_text(work['global_batch'])} images per step"]
+        batch = [f"{_before_after(work['global_batch'])} images per step"]
     names = [name for name, parts in (("network", network), ("batch", batch)) if parts]
     judged = "Speed" if metric in SPEEDS else metric.name.capitalize()
     kinds, changes = " and ".join(names), ", ".join((*network, *batch))
@@ -160,7 +148,7 @@ def _changed_work_text(
     rates = [_median_flops_per_sec(side) for side in (base, new)]
     known = [billions(rate) for rate in rates if rate]
     if len(known) == len(rates):
-        sentences.append(phrases.MEASURED_RATE.format(rates=_before_after_text(known)))
+        sentences.append(phrases.MEASURED_RATE.format(rates=_before_after(known)))
     if others:
         listed = first_few([*map(str, others)], _FACTS_NAMED)
         sentences.append(phrases.OTHER_DIFFERENCES.format(facts=listed))
@@ -169,9 +157,9 @@ def _changed_work_text(
 
 def _network_change_texts(work: Mapping[str, Sequence[str]], forward_only: bool) -> Iterable[str]:
     if "model_parameters" in work:
-        yield f"{_before_after_text(work['model_parameters'])} parameters"
+        yield f"{_before_after(work['model_parameters'])} parameters"
     elif "model_trainable_parameters" in work:
-        yield f"{_before_after_text(work['model_trainable_parameters'])} trainable parameters"
+        yield f"{_before_after(work['model_trainable_parameters'])} trainable parameters"
     names = ("model_training_flops", "model_forward_flops")
     flops = [work[name] for name in (names[::-1] if forward_only else names) if name in work]
     if flops:
@@ -186,12 +174,10 @@ def _percent_change_text(base_and_new: Sequence[str]) -> str:
     """
     before, after = map(int, base_and_new)
     share = after / before - 1 if before else 0.0
-    return (
-        percent(share, signed=True) if round(100 * share, 1) else _before_after_text(base_and_new)
-    )
+    return percent(share, signed=True) if round(100 * share, 1) else _before_after(base_and_new)
 
 
-def _before_after_text(base_and_new: Sequence[str]) -> str:
+def _before_after(base_and_new: Sequence[str]) -> str:
     before, after = (integer(int(text)) if text.isdecimal() else text for text in base_and_new)
     return f"{before} → {after}"
 

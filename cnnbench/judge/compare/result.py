@@ -12,6 +12,7 @@ from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.judge.compare import answers, phrases
 from cnnbench.judge.compare.disturbance import repeated_pairs_and_causes
 from cnnbench.judge.compare.estimate import Verdict
+from cnnbench.judge.compare.judgement import NEEDS
 from cnnbench.judge.compare.verdicts import (
     DIRECTIONS,
     TESTED,
@@ -201,19 +202,7 @@ def with_second_experiment(first: Comparison, second: Comparison) -> Comparison:
 
 
 _UNTESTED: Mapping[str, Any] = dict.fromkeys(
-    (
-        "low",
-        "high",
-        "p",
-        "p_adjusted",
-        "needed",
-        "more",
-        "at_least",
-        "verdict_needs",
-        "provable_change",
-        "new_experiment",
-        "decided_by",
-    )
+    ("low", "high", "p", "p_adjusted", "verdict_needs", "provable_change", "decided_by", *NEEDS)
 )
 
 

@@ -24,8 +24,8 @@ from cnnbench.judge.compare.estimate import (
     is_too_many_further_runs,
 )
 from cnnbench.judge.compare.judgement import Judgement
-from cnnbench.judge.metrics import CONTEXT, KINDS, RUN, Measurement, Policy
-from cnnbench.judge.metrics.rules import FAILURES, Acceptance
+from cnnbench.judge.metrics import CONTEXT, KINDS, RUN, Measurement, Origin, Policy
+from cnnbench.judge.metrics.rules import FAILURES, Acceptance, Rules
 from cnnbench.records.codec import (
     ABSENT,
     NOT_EMPTY,
@@ -45,6 +45,9 @@ FAIL_ON: Mapping[str, Verdict] = dict(
 """Verdicts that can set exit code 1, by the words of --fail_on."""
 
 USUAL_FAIL_ON = ("slower", "changed")
+
+_ACCEPTABLE = {Verdict.SLOWER: "slower", Verdict.CHANGED_WORK: "changed"}
+"""Verdicts that can be accepted, with their words in --fail_on."""
 
 DIRECTIONS = (Verdict.SLOWER, Verdict.FASTER)
 LIMITED = (Verdict.NOT_SLOWER, Verdict.NOT_FASTER)
@@ -282,6 +285,13 @@ class ComparedConfiguration:
         copies do not.
         """
         return self.configuration.kind not in CONTEXT
+
+    def acceptance(self, rules: Rules, metric: Metric, verdict: Verdict) -> Acceptance | None:
+        """Returns what accepts a verdict on the configuration by the rules; None if nothing does."""
+        if verdict not in _ACCEPTABLE or not rules.accepts:
+            return None
+        base, new = ([Origin.of(run).revision for run in side] for side in (self.base, self.new))
+        return rules.acceptance_between(self.name, metric, _ACCEPTABLE[verdict], base, new)
 
     @property
     def _decides(self) -> bool | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.judge.compare import Criteria, Policy, Verdict
-from cnnbench.judge.compare.criteria import acceptance_of, share_alpha
+from cnnbench.judge.compare import Criteria, Policy, Verdict, compare_records
+from cnnbench.judge.compare.criteria import share_alpha
 from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.judge.metrics.rules import ConfigurationRule, MetricRule, Rules
 
@@ -89,11 +89,10 @@ def test_half_of_a_share():
 
 def test_only_regressions_are_accepted(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # which is in no repository
-    rules, sides = Rules().accepting_all("known"), ([runs()], [runs()])
-    found = {
-        verdict: acceptance_of(rules, "lenet", THROUGHPUT, verdict, sides) for verdict in Verdict
-    }
+    rules = Rules().accepting_all("known")
+    (entry,) = compare_records([runs()], [runs()]).entries
+    found = {verdict: entry.acceptance(rules, THROUGHPUT, verdict) for verdict in Verdict}
     accepted = {verdict for verdict, acceptance in found.items() if acceptance is not None}
     assert accepted == {Verdict.SLOWER, Verdict.CHANGED_WORK}
     assert found[Verdict.SLOWER].reason == "known"
-    assert acceptance_of(Rules(), "lenet", THROUGHPUT, Verdict.SLOWER, sides) is None
+    assert entry.acceptance(Rules(), THROUGHPUT, Verdict.SLOWER) is None
