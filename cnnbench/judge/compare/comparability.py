@@ -20,6 +20,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
 from cnnbench.flags.declare import ComparedBy, RunPart, names_of_flags
 from cnnbench.flags.params import flags_compared_by
+from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.configuration import (
     FACTS,
     FLAG,
@@ -209,18 +210,17 @@ def fact_differences(
     return tuple(differing)
 
 
-def differing_values_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
-    """Returns text with the name of a flag or recorded property and its values in BASE and NEW:
-    "cpu_model is Fast CPU in BASE and Slow CPU in NEW".
+def differing_values_text(
+    name: str, base: tuple[str, ...], new: tuple[str, ...], there: str = "NEW"
+) -> str:
+    """Returns text with the name of a flag or recorded property and its values in BASE and in
+    `there`: "cpu_model is Fast CPU in BASE and Slow CPU in NEW".
     """
-    before, after = (
-        alternatives([readable_fact(name, value) for value in side]) for side in (base, new)
-    )
-    if base == new == (UNKNOWN,):
-        return f"{name} is unknown in BASE and in NEW"
+    texts = [alternatives([readable_fact(name, one) for one in side]) for side in (base, new)]
+    template = phrases.UNLIKE
     if base == new:
-        return f"{name} is {before} within BASE and within NEW"
-    return f"{name} is {before} in BASE and {after} in NEW"
+        template = phrases.UNKNOWN_IN_BOTH if base == (UNKNOWN,) else phrases.UNLIKE_WITHIN_BOTH
+    return template.format(name=name, base=texts[0], new=texts[1], there=there)
 
 
 def check_fact_names(

@@ -19,6 +19,7 @@ from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import (
     MeasurementGroup,
     are_sides_of_experiment,
+    differing_values_text,
     fact_differences,
     group_by_configuration,
     keep_complete_pairs,
@@ -327,7 +328,8 @@ def _reason_to_exclude_aa_runs(
 ) -> str | None:
     for difference in fact_differences(base, aa, criteria.patterns):
         if difference.blocks:
-            return str(difference).replace(" in NEW", " in the A/A runs")
+            values = difference.fact, difference.base, difference.new
+            return differing_values_text(*values, "the A/A runs")
     runs = sum(record.status == "ok" for record in aa.records)
     least = criteria.policy.min_processes
     if runs < least:

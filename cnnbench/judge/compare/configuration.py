@@ -34,6 +34,7 @@ from cnnbench.flags.declare import RunPart, names_of_flags, specs_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import FLAGS, changed_flags, identity_flags, recorded_defaults
+from cnnbench.judge.compare import phrases
 from cnnbench.judge.metrics import (
     ALL_REDUCE,
     BUILD,
@@ -777,13 +778,9 @@ def imported_measurements_note(programs: Iterable[object], unknown: Iterable[str
     if not counts:
         return ""
     of = ", ".join(f"{number} from {program}" for program, number in counts.items())
-    note = (
-        f"Imported: {of}. Each has one value and no step times, so slow steps, disturbances and "
-        "the noise within a process are not judged. Properties that it lacks, such as the machine, "
-        "are not compared."
-    )
     lacking = ", ".join(sorted({*unknown} - {"step_seconds"}))
-    return f"{note} Unknown of at least one: {lacking}." if lacking else note
+    template = phrases.IMPORTED_AND_UNKNOWN if lacking else phrases.IMPORTED
+    return template.format(sources=of, unknown=lacking)
 
 
 def _value_text(value: Any) -> str:

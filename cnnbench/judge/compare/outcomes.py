@@ -79,9 +79,8 @@ def incomplete_outcome(
         if wrong := sum(map(_has_alternating_step_times, group.records)):
             runs = phrases.share_of_runs(wrong, len(group.records), side)
             return Verdict.INCONCLUSIVE, phrases.mistimed(wrong, runs)
-    if shared := {record.run_id for record in base.records} & {
-        record.run_id for record in new.records
-    }:
+    ids, others = ({record.run_id for record in group.records} for group in (base, new))
+    if shared := ids & others:
         return Verdict.INCONCLUSIVE, phrases.shared_runs(len(shared))
     if not kept.records:
         return Verdict.INCONCLUSIVE, phrases.NO_PARTNERS
@@ -136,11 +135,11 @@ def _changed_work_text(
     is_clear = all(len(both) == 2 for both in work.values())
     if not work or not is_clear or any(difference.fact in flags for difference in others):
         return ""
-    network = list(_network_change_texts(work, bool(base.configuration.flags.get("forward_only"))))
+    network = list(_network_changes(work, bool(base.configuration.flags.get("forward_only"))))
     # If BASE and NEW have the same number of images per step, the text contains differing flags.
-    batch = [f"{name} {_before_after(both)}" for name, both in work.items() if name not in MODEL_SIZE]
+    batch = [f"{name} {_arrow(both)}" for name, both in work.items() if name not in MODEL_SIZE]
     if "global_batch" in work:
-        batch = [f"{_before_after(work['global_batch'])} images per step"]
+        batch = [phrases.IMAGES.format(change=_arrow(work["global_batch"]))]
     names = [name for name, parts in (("network", network), ("batch", batch)) if parts]
     judged = "Speed" if metric in SPEEDS else metric.name.capitalize()
     kinds, changes = " and ".join(names), ", ".join((*network, *batch))
@@ -148,38 +147,38 @@ def _changed_work_text(
     rates = [_median_flops_per_sec(side) for side in (base, new)]
     known = [billions(rate) for rate in rates if rate]
     if len(known) == len(rates):
-        sentences.append(phrases.MEASURED_RATE.format(rates=_before_after(known)))
+        sentences.append(phrases.MEASURED_RATE.format(rates=_arrow(known)))
     if others:
         listed = first_few([*map(str, others)], _FACTS_NAMED)
         sentences.append(phrases.OTHER_DIFFERENCES.format(facts=listed))
     return " ".join(sentences)
 
 
-def _network_change_texts(work: Mapping[str, Sequence[str]], forward_only: bool) -> Iterable[str]:
+def _network_changes(work: Mapping[str, Sequence[str]], forward_only: bool) -> Iterable[str]:
     if "model_parameters" in work:
-        yield f"{_before_after(work['model_parameters'])} parameters"
+        yield phrases.PARAMETERS.format(change=_arrow(work["model_parameters"]))
     elif "model_trainable_parameters" in work:
-        yield f"{_before_after(work['model_trainable_parameters'])} trainable parameters"
+        yield phrases.TRAINABLE.format(change=_arrow(work["model_trainable_parameters"]))
     names = ("model_training_flops", "model_forward_flops")
     flops = [work[name] for name in (names[::-1] if forward_only else names) if name in work]
     if flops:
-        yield f"{_percent_change_text(flops[0])} FLOPs per image"
+        yield phrases.FLOPS.format(change=_percent_change(flops[0]))
     elif set(work) & set(MODEL_SIZE):
-        yield "the same FLOPs per image"
+        yield phrases.FLOPS.format(change="the same")
 
 
-def _percent_change_text(base_and_new: Sequence[str]) -> str:
+def _percent_change(base_and_new: Sequence[str]) -> str:
     """Returns text with the change from `base_and_new[0]` to `base_and_new[1]` in per cent. If the
     change rounds to 0 %, the text contains both numbers instead.
     """
     before, after = map(int, base_and_new)
     share = after / before - 1 if before else 0.0
-    return percent(share, signed=True) if round(100 * share, 1) else _before_after(base_and_new)
+    return percent(share, signed=True) if round(100 * share, 1) else _arrow(base_and_new)
 
 
-def _before_after(base_and_new: Sequence[str]) -> str:
+def _arrow(base_and_new: Sequence[str]) -> str:
     before, after = (integer(int(text)) if text.isdecimal() else text for text in base_and_new)
-    return f"{before} → {after}"
+    return phrases.BEFORE_AFTER.format(before=before, after=after)
 
 
 def _median_flops_per_sec(group: MeasurementGroup) -> float | None:

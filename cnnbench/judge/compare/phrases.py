@@ -230,6 +230,14 @@ FAILED = "{runs} failed: {kind}: {message}"
 DIFFERENT_WORK = "Different {kinds}: {changes}. {metric} not judged."
 MEASURED_RATE = "Measured rate: {rates} GFLOP/s."
 OTHER_DIFFERENCES = "Also different: {facts}."
+BEFORE_AFTER = "{before} → {after}"
+PARAMETERS = "{change} parameters"
+TRAINABLE = "{change} trainable parameters"
+FLOPS = "{change} FLOPs per image"
+IMAGES = "{change} images per step"
+UNLIKE = "{name} is {base} in BASE and {new} in {there}"
+UNLIKE_WITHIN_BOTH = "{name} is {base} within BASE and within NEW"
+UNKNOWN_IN_BOTH = "{name} is unknown in BASE and in {there}"
 
 
 def share_of_runs(number: int, runs: int, side: str) -> str:
@@ -344,6 +352,12 @@ FAILURES = {"slower": "a regression", "faster": "an unexpected gain", "changed":
 MOST_NAMED = 5
 """Maximum number of configurations that a note names."""
 
+IMPORTED = (
+    "Imported: {sources}. Each has one value and no step times, so slow steps, disturbances and "
+    "the noise within a process are not judged. Properties that it lacks, such as the machine, "
+    "are not compared."
+)
+IMPORTED_AND_UNKNOWN = f"{IMPORTED} Unknown of at least one: {{unknown}}."
 UNPAIRED_RUNS = "{name}: {runs} left out, without a partner"
 INFINITE_LOSSES = "{name}: losses of {runs} are not finite"
 LEFT_OUT = "left out of medians and values: {number} in {side} ({statuses})"
