@@ -6,6 +6,7 @@ import sys
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cnnbench.base import plugins
@@ -225,10 +226,7 @@ class JudgingFlags:
         `allreduces` are the compared records of all-reduces, which a page shows. A comparison
         contains the compared records of runs, but only single rows of all-reduces.
         """
-
-        def table() -> str:
-            return terminal_text(comparison, wants_colour(sys.stdout))
-
+        table = partial(terminal_text, comparison, wants_colour(sys.stdout))
         if self.format == "table" and self.output is None:
             text = table()
         elif self.format in EXPORTS:

@@ -51,7 +51,8 @@ _ACCEPTABLE = {Verdict.SLOWER: "slower", Verdict.CHANGED_WORK: "changed"}
 
 DIRECTIONS = (Verdict.SLOWER, Verdict.FASTER)
 LIMITED = (Verdict.NOT_SLOWER, Verdict.NOT_FASTER)
-TESTED = (*DIRECTIONS, *LIMITED, Verdict.SAME, Verdict.INCONCLUSIVE)
+_DECIDED = (*DIRECTIONS, *LIMITED, Verdict.SAME)
+TESTED = (*_DECIDED, Verdict.INCONCLUSIVE)
 """Verdicts of tests."""
 
 _GAP = 1.5
@@ -462,9 +463,7 @@ class Verdicts:
         """Whether tests answer the question for all requested metrics that were measured."""
         asked = [result.verdict for _, result in self.rows if result.asked]
         measured = [verdict for verdict in asked if verdict is not Verdict.NOT_MEASURED]
-        return bool(measured) and all(
-            verdict in TESTED and not verdict.is_undecided for verdict in measured
-        )
+        return bool(measured) and all(verdict in _DECIDED for verdict in measured)
 
     def sets_exit_code(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
         """Whether the result of a configuration sets exit code 1, according to --fail_on, the rules
