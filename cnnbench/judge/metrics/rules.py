@@ -100,9 +100,7 @@ class ConfigurationRule:
         """Maps each metric in `judge` to its share of the significance level. The shares add up to
         1.
         """
-        explicit = {
-            metric.name: metric.share for metric in self.metrics if metric.share is not None
-        }
+        explicit = {one.name: one.share for one in self.metrics if one.share is not None}
         others = {name for name in self.judge if name not in explicit}
         return explicit | dict.fromkeys(others, (1 - sum(explicit.values())) / max(1, len(others)))
 
@@ -110,7 +108,7 @@ class ConfigurationRule:
         """Describes what the rule changes, and which metrics it removes: "threshold 5 %; judges
         memory, not throughput, startup or accuracy".
         """
-        parts = [*_threshold_and_failure_texts(self, " %")]
+        parts = [*_settings(self, " %")]
         if self.judge:
             removed = [name for name in DEFAULT_METRICS if name not in self.judge]
             without = ""
@@ -119,7 +117,7 @@ class ConfigurationRule:
                 without = f", not {', '.join(others)} or {last}" if others else f", not {last}"
             parts.append(f"judges {' and '.join(self.judge)}{without}")
         for metric in self.metrics:
-            own = [*_threshold_and_failure_texts(metric)]
+            own = [*_settings(metric)]
             own += [] if metric.share is None else [f"share {metric.share:g}"]
             judged = metric.name in (self.judge or DEFAULT_METRICS)
             own += [] if judged else ["used only if judge or --metrics names it"]
@@ -127,9 +125,7 @@ class ConfigurationRule:
         return "; ".join(parts) or "no change"
 
 
-def _threshold_and_failure_texts(
-    rule: ConfigurationRule | MetricRule, unit: str = ""
-) -> Iterator[str]:
+def _settings(rule: ConfigurationRule | MetricRule, unit: str = "") -> Iterator[str]:
     if rule.threshold is not None:
         yield f"threshold {rule.threshold:g}{unit}"
     if rule.fail_on is not None:
@@ -287,9 +283,8 @@ class Rules:
         """The smallest share of the significance level that any rule gives to a metric; 1 if no
         rule selects metrics.
         """
-        return min(
-            (one for rule in self.rules for one in rule.alpha_shares().values()), default=1.0
-        )
+        shares = (one for rule in self.rules for one in rule.alpha_shares().values())
+        return min(shares, default=1.0)
 
     def policy_for(
         self,
@@ -391,11 +386,7 @@ class Rules:
         if len({*base}) == len({*new}) == 1:
             commits = _commits_between(base[0], new[0], os.getcwd())
             hashes = [new[0], *(commit for commit, _ in commits)]
-            fitting += [
-                acceptance
-                for acceptance in self.accept
-                if any(commit.startswith(acceptance.commit) for commit in hashes)
-            ]
+            fitting += [one for one in self.accept if any(h.startswith(one.commit) for h in hashes)]
             for commit, message in commits if self.accept_by_message else ():
                 fitting += _acceptances_of_message(commit, message)
         else:
@@ -419,11 +410,8 @@ class Rules:
         """Returns text that names accepted commits that the repository of the current folder lacks;
         "" if there are none. Commits with a name in `measured` are left out.
         """
-        unknown = [
-            commit
-            for commit in self.unknown_accepted_commits()
-            if not any(name.startswith(commit) for name in measured)
-        ]
+        lacking = self.unknown_accepted_commits()
+        unknown = [one for one in lacking if not any(name.startswith(one) for name in measured)]
         if not unknown:
             return ""
         what = count_text(len(unknown), "accepted commit is", "accepted commits are")
@@ -437,14 +425,8 @@ def _names_selecting_metric(metric: Metric) -> set[str]:
 
 
 def _metric_rule(rule: ConfigurationRule, metric: Metric) -> MetricRule | None:
-    return next(
-        (
-            rule_metric
-            for rule_metric in rule.metrics
-            if rule_metric.name in _names_selecting_metric(metric)
-        ),
-        None,
-    )
+    names = _names_selecting_metric(metric)
+    return next((one for one in rule.metrics if one.name in names), None)
 
 
 def _matches_any_pattern(configuration: str, patterns: Sequence[str]) -> bool:
