@@ -167,7 +167,11 @@ def _prepare(
     """
     base, new, aa = sides
     unlike = fact_differences(base, new, criteria.patterns) if base.records and new.records else ()
-    kept, is_paired = _runs_to_compare(base, new, criteria.paired)
+    pairs, is_paired = keep_complete_pairs(base, new), criteria.paired
+    if is_paired is None:
+        is_paired = pairs is not None and are_sides_of_experiment(base.records, new.records)
+    # If the records contain no pairs, all runs are compared.
+    kept = (base, new) if pairs is None or not is_paired else pairs
     outcome = incomparable_outcome(base, new, unlike, policies[0][0])
     if outcome is not None and outcome[0] is Verdict.FAILED:
         # A failed run may lack recorded properties, so a missing property is not a difference.
@@ -177,7 +181,7 @@ def _prepare(
     if outcome or incomplete:
         kept, is_paired = (base, new), False
     looks = looks_at(criteria.looks, len(kept[0].records)) if is_paired else ()
-    plan = criteria.plan_for(base, new)
+    plan = criteria.plan(base, new) if callable(criteria.plan) else criteria.plan
     cases = []
     for metric, policy in policies:
         samples = Samples(
@@ -202,20 +206,6 @@ def _prepare(
     )
     left_out = len(base.records) + len(new.records) - len(entry.runs)
     return _Prepared(entry, left_out, _with_cpu_time(cases, *kept, aa))
-
-
-def _runs_to_compare(
-    base: MeasurementGroup, new: MeasurementGroup, paired: bool | None
-) -> tuple[tuple[MeasurementGroup, MeasurementGroup], bool]:
-    """Returns the runs of BASE and NEW to compare, and whether the runs are compared in pairs.
-
-    For the argument `paired`, see `Criteria`. If the records contain no pairs, all runs are
-    compared.
-    """
-    pairs = keep_complete_pairs(base, new)
-    if paired is None:
-        paired = pairs is not None and are_sides_of_experiment(base.records, new.records)
-    return (base, new) if pairs is None or not paired else pairs, paired
 
 
 def _values(

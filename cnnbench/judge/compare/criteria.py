@@ -82,10 +82,6 @@ class Criteria:
         """Patterns that match the flags and recorded properties that may differ."""
         return expand_fact_names(tuple(self.allow_different))
 
-    def plan_for(self, base: MeasurementGroup, new: MeasurementGroup) -> AnalysisSchedule | None:
-        """Returns the plan for judging further pairs of a configuration with these runs."""
-        return self.plan(base, new) if callable(self.plan) else self.plan
-
 
 def share_alpha(
     criteria: Criteria, configurations: Sequence[tuple[str, str]]
