@@ -618,8 +618,8 @@ UNRESOLVED = GROUPS["device"]
 
 
 def ab_place(measurement: object) -> Mapping[str, Any]:
-    """Returns what the record of a run says about its place in an experiment of `cnnbench ab`; empty
-    for other measurements. The values were not validated.
+    """Returns what a record says about the place of its run in an experiment of `cnnbench ab`; {} for
+    other measurements. The values were not validated.
     """
     return measurement.ab or {} if isinstance(measurement, RunRecord) else {}
 

@@ -288,10 +288,11 @@ class ComparedConfiguration:
         return self.configuration.kind not in CONTEXT
 
     def acceptance(self, rules: Rules, metric: Metric, verdict: Verdict) -> Acceptance | None:
-        """Returns what accepts a verdict on the configuration by the rules; None if nothing does."""
+        """Returns what accepts a verdict on it according to the rules; None if nothing does."""
         if verdict not in _ACCEPTABLE or not rules.accepts:
             return None
-        base, new = ([Origin.of(run).revision for run in side] for side in (self.base, self.new))
+        sides = (self.base, self.new)
+        base, new = ([Origin.of(run).revision for run in side] for side in sides)
         return rules.acceptance_between(self.name, metric, _ACCEPTABLE[verdict], base, new)
 
     @property
