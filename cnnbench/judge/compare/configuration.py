@@ -618,7 +618,7 @@ UNRESOLVED = GROUPS["device"]
 
 
 def ab_place(measurement: object) -> Mapping[str, Any]:
-    """Returns what a record says about the place of its run in an experiment of `cnnbench ab`; {} for
+    """Returns the place of a run in an experiment of `cnnbench ab`, as its record says; {} for
     other measurements. The values were not validated.
     """
     return measurement.ab or {} if isinstance(measurement, RunRecord) else {}

@@ -307,7 +307,7 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     if fewest < policy.min_processes:
         least, begins = _least_runs(samples, policy, 1 / family), _needs_new_experiment(samples)
         needs = {"at_least": least, "verdict_needs": least, "new_experiment": begins}
-    judgement = _judgement_without_reason(statistics, Verdict.INCONCLUSIVE, p=None, **needs)
+    judgement = _judgement(statistics, Verdict.INCONCLUSIVE, p=None, **needs)
     if judgement.verdict_needs is None:
         base = count_text(samples.base, "value", "values")
         reason = phrases.NO_PAIRS.format(base=base, new=item_count(samples.new))
@@ -357,6 +357,7 @@ def _judge_statistics(statistics: SampleStatistics, p: float, is_significant: bo
     share, family = policy.alpha_share, statistics.family
     verdict = _verdict(statistics, is_significant)
     values: dict[str, Any] = {}
+    begins = _needs_new_experiment(statistics)
     best = inference.smallest_p(len(statistics.base), len(statistics.new), statistics.paired)
     # Samples that do not overlap at all were not significant, so no change could have been.
     separated = math.isclose(statistics.p, best) and not is_significant
@@ -365,21 +366,14 @@ def _judge_statistics(statistics: SampleStatistics, p: float, is_significant: bo
     elif statistics.low is None or statistics.high is None or separated:
         least = _least_runs(statistics, policy, share / family)
         size = detectable_change(statistics, least, share * policy.alpha_of(metric) / family)
-        values = {
-            "at_least": least,
-            "provable_change": size,
-            "new_experiment": _needs_new_experiment(statistics),
-        }
+        values = {"at_least": least, "provable_change": size, "new_experiment": begins}
     else:
         alphas = share * policy.alpha, share * policy.alpha_of(metric) / family
         enough = processes_for_verdict(statistics, alphas)
         if enough is not None:
-            begins = _needs_new_experiment(statistics)
             more = enough if begins else enough - statistics.smaller_sample_size
             values = {"needed": enough, "more": more, "new_experiment": begins}
-    judgement = _judgement_without_reason(
-        statistics, verdict, p=statistics.p, p_adjusted=p, **values
-    )
+    judgement = _judgement(statistics, verdict, p=statistics.p, p_adjusted=p, **values)
     return _with_reason(statistics, judgement, *_verdict_reason(statistics, judgement))
 
 
@@ -465,9 +459,7 @@ def _further_runs(statistics: SampleStatistics, judgement: Judgement) -> str:
     )
 
 
-def _judgement_without_reason(
-    statistics: SampleStatistics, verdict: Verdict, **tested: Any
-) -> Judgement:
+def _judgement(statistics: SampleStatistics, verdict: Verdict, **tested: Any) -> Judgement:
     """Returns a judgement with the given statistics and an empty reason."""
     medians, metric = statistics.new_median - statistics.base_median, statistics.metric
     change: float | None = None
