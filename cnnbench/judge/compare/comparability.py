@@ -422,8 +422,6 @@ def compared_commit_lookup(pairs: Sequence[Pair]) -> Callable[[MeasuredProcess],
 
     A process without a pair is assigned to the first experiment that measured its commit.
     """
-    if not pairs:
-        return lambda record: ""
     exact: dict[int, str] = {}
     first: dict[tuple[Revision, str], str] = {}
     for pair in pairs:
