@@ -17,14 +17,7 @@ from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of, split_comma_separated
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge import report
-from cnnbench.judge.compare import (
-    Comparison,
-    Criteria,
-    Loaded,
-    Policy,
-    SkippedFile,
-    load_records,
-)
+from cnnbench.judge.compare import Comparison, Criteria, Loaded, Policy, SkippedFile, load_records
 from cnnbench.judge.metrics import DEFAULT_METRICS
 from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, exit_code_words, load_rules
 from cnnbench.judge.report.exports import ExportedMetric, exported_metrics_of_comparison

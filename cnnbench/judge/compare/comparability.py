@@ -223,9 +223,7 @@ def differing_values_text(
     return template.format(name=name, base=texts[0], new=texts[1], there=there)
 
 
-def check_fact_names(
-    names: Collection[str], *sides: Iterable[RunRecord | AllReduceRecord]
-) -> None:
+def check_fact_names(names: Collection[str], *sides: Iterable[RunRecord | AllReduceRecord]) -> None:
     """Raises FlagError if a name in --allow_different matches no recorded property, flag or group
     of properties (see `unknown_fact_names`). `sides` are sets of records, such as BASE and NEW.
     """
@@ -466,9 +464,7 @@ def _unmatched(left: _Groups, right: _Groups, pairs: _Pairs) -> tuple[_Groups, _
     return rest, other
 
 
-def _pair_by_key(
-    left: _Groups, right: _Groups, key: Callable[[MeasurementGroup], str]
-) -> _Pairs:
+def _pair_by_key(left: _Groups, right: _Groups, key: Callable[[MeasurementGroup], str]) -> _Pairs:
     """Pairs each group of `left` with the group of `right` that has the same key. Keys that occur
     more than once in `left` or in `right` are ignored.
     """

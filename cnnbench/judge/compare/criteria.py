@@ -12,13 +12,7 @@ from typing import TypeAlias
 from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import expand_fact_names
-from cnnbench.judge.metrics import (
-    CONTEXT,
-    DEFAULT_METRICS,
-    Policy,
-    metrics_to_judge,
-    questions_of,
-)
+from cnnbench.judge.metrics import CONTEXT, DEFAULT_METRICS, Policy, metrics_to_judge, questions_of
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.metric import METRICS, Metric
 

@@ -22,15 +22,7 @@ from cnnbench.base.text import counted_names, format_bytes, integer, number
 from cnnbench.machine.facts import comparable_fact
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import HIDDEN, document_keys
-from cnnbench.records.metric import (
-    ALL,
-    FASTER,
-    LESS,
-    METRICS,
-    QUICKER,
-    Metric,
-    register_metric,
-)
+from cnnbench.records.metric import ALL, FASTER, LESS, METRICS, QUICKER, Metric, register_metric
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import (
     BENCHMARK_SCORE,
