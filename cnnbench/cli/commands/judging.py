@@ -43,9 +43,7 @@ def parse_fail_on(words: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def declare_format_flag(formats: Iterable[str], help: str) -> Any:
-    """Declares the flag --format of a command that can write these formats and the export formats.
-    `check_format` checks its value.
-    """
+    """Declares the flag --format: these formats and the export formats; see `check_format`."""
     choices: ChainMap[str, Any] = ChainMap(EXPORTS, dict.fromkeys(formats))
     return flag("table", help, choices=choices, checked_late=True)
 
@@ -163,9 +161,7 @@ class JudgingFlags:
 
     @property
     def allowed_differences(self) -> tuple[str, ...]:
-        """Names in --allow_different: recorded properties, groups and patterns that may differ
-        between BASE and NEW.
-        """
+        """Names in --allow_different: recorded properties, groups and patterns that may differ."""
         return split_comma_separated(self.allow_different)
 
     @property

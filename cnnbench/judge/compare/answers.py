@@ -51,9 +51,7 @@ def opening(verdicts: Verdicts) -> tuple[str, str]:
 
 
 def further_sentences(verdicts: Verdicts) -> list[str]:
-    """Returns the sentences of an answer after the first one: on other metrics, confirmations and
-    accepted regressions.
-    """
+    """Returns the further sentences: on other metrics, confirmations and accepted regressions."""
     if verdicts.same_code is not None or not verdicts.deciding_configurations:
         return []
     unended = [

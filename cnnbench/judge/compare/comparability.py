@@ -89,9 +89,7 @@ class Difference:
 
 @dataclass(frozen=True, eq=False)
 class MeasurementGroup:
-    """The measurements of one configuration in BASE or in NEW, one per process. The group may be
-    empty.
-    """
+    """The measurements of one configuration in BASE or NEW, one per process; there may be none."""
 
     configuration: Configuration
     records: tuple[Measurement, ...] = ()
@@ -331,9 +329,7 @@ def match_groups(base: _Groups, new: _Groups, patterns: tuple[str, ...] = ()) ->
 
 
 def are_sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
-    """Whether all runs of BASE are from side A, and all runs of NEW from side B, of a `cnnbench ab`
-    experiment.
-    """
+    """Whether all runs of BASE are from side A of `cnnbench ab`, and those of NEW from side B."""
     return all(
         records and all(ab_place(record).get("side") == side for record in records)
         for side, records in (("a", base), ("b", new))
@@ -359,9 +355,7 @@ def keep_complete_pairs(
 
 
 def pair_id_of(record: object) -> tuple[int, int] | None:
-    """Returns the seed of the `cnnbench ab` experiment and the pair number of a run; None if the
-    run does not belong to a pair.
-    """
+    """Returns the seed of a run's experiment and the number of its pair; None if it has no pair."""
     place = ab_place(record)
     seed, number = place.get("seed"), place.get("pair")
     return (seed, number) if isinstance(seed, int) and isinstance(number, int) else None
@@ -393,9 +387,7 @@ Revision: TypeAlias = tuple[str, str, bool | None, str, str]
 
 
 def revision_of(process: MeasuredProcess) -> Revision:
-    """Returns the revision of the code that a process measured, or the day of the measurement if
-    the commit is unknown.
-    """
+    """Returns the revision that a process measured or, if its commit is unknown, the day."""
     origin = process.origin
     return (*origin.code_state, "" if origin.revision else f"{process.started:%Y-%m-%d}")
 

@@ -276,9 +276,7 @@ def _judged(
 def _shown_metrics(
     names: Collection[str], entries: Sequence[ComparedConfiguration]
 ) -> tuple[Metric, ...]:
-    """The requested metrics, followed by the CPU time if any configuration was judged by throughput
-    and CPU time together.
-    """
+    """The requested metrics, and the CPU time if any configuration was judged by both together."""
     metrics = metrics_to_judge(names, {entry.configuration.kind for entry in entries} or {RUN})
     joint = any(result.is_joint for entry in entries for result in entry.results)
     return (*metrics, CPU_TIME) if joint and CPU_TIME not in metrics else metrics

@@ -327,9 +327,7 @@ WORK = (*MODEL_SIZE, *GROUPS["batch_size"])
 
 @lru_cache(maxsize=4096)
 def fact_rule(name: str) -> FactRule:
-    """Returns the `FactRule` for a recorded property of the environment, the model or the placement
-    of a run, by name.
-    """
+    """Returns the `FactRule` for a recorded property of the environment, model or placement."""
     if name in FACTS:
         return FACTS[name]
     matching = (value for pattern, value in PATTERNS.items() if fnmatchcase(name, pattern))
@@ -338,9 +336,7 @@ def fact_rule(name: str) -> FactRule:
 
 @lru_cache(maxsize=4096)
 def benchmark_fact_rule(name: str) -> FactRule | None:
-    """Returns the rule for a recorded property that is part of the configuration of an imported
-    benchmark; None for other properties.
-    """
+    """Returns the rule for a property that identifies imported benchmarks; None for others."""
     rules = {**OF_BENCHMARKS, **_OF_UNKNOWN_PROCESSORS}
     return next((rule for pattern, rule in rules.items() if fnmatchcase(name, pattern)), None)
 
@@ -597,9 +593,7 @@ def _row_identity(row: MeasuredReduction) -> str:
 
 
 def _comparable_flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
-    """Returns text that is equal for two processes with equal flags. File names and the flags in
-    `may_differ` are ignored.
-    """
+    """Returns text that is equal for equal flags, except file names and flags in `may_differ`."""
     flags = {
         name: value
         for name, value in identity_flags(record.config, of_places=True).items()
@@ -697,9 +691,7 @@ def _make_configuration(
 
 
 def configuration_name(configuration: Configuration, distinguishing: Iterable[str] = ()) -> str:
-    """Returns a short name of a configuration. The flags in `distinguishing` are appended as
-    NAME=VALUE.
-    """
+    """Returns a short name of a configuration, with the flags in `distinguishing` as NAME=VALUE."""
     flags = configuration.flags
     if configuration.kind in BENCHMARKS:
         parts = [str(flags.get("benchmark"))]
@@ -735,9 +727,7 @@ def unique_configuration_names(configurations: Iterable[Configuration]) -> dict[
 
 
 def work_name_parts(flags: Mapping[str, Any]) -> list[str]:
-    """Returns the parts of a name that describe the work of a run: network, data set, batch size
-    and devices.
-    """
+    """Returns the parts of a run's name about its work: network, data set, batch and devices."""
     data = flags.get("data_name")
     return [
         str(flags.get("model") or UNKNOWN),

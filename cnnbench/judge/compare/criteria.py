@@ -17,9 +17,7 @@ from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.metric import METRICS, Metric
 
 PlanOf: TypeAlias = Callable[[MeasurementGroup, MeasurementGroup], AnalysisSchedule | None]
-"""A function that gets one configuration's runs of BASE and NEW, and returns the plan by which
-further pairs will be judged.
-"""
+"""A function from a configuration's runs of BASE and NEW to the plan for judging further pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,9 +41,7 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
 
 
 def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
-    """Whether, in at least half of the runs, other programs or other virtual machines used the CPUs
-    during the timed steps.
-    """
+    """Whether others (programs, VMs) used the CPUs in the timed steps of half of the runs."""
     disturbed = sum(not _BY_OTHERS.isdisjoint(_disturbance_ids(record)) for record in measurements)
     return 2 * disturbed >= len(measurements) > 0
 

@@ -179,9 +179,7 @@ def judge_all(cases: Sequence[Case]) -> list[Judgement]:
 
 
 def _judge_family(cases: Sequence[Case], kinds: int) -> list[Judgement]:
-    """Judges cases whose tests are corrected together. `kinds` is the number of kinds of
-    measurements that share alpha.
-    """
+    """Judges cases that are corrected together. `kinds` is the number of kinds that share alpha."""
     size, total = _family_size(cases, kinds), sum(_weight(case.policy, kinds) for case in cases)
     tests = [compute_sample_statistics(case.samples, case.policy, size) for case in cases]
     shares = [case.policy.alpha_share / total for case in cases]
@@ -199,9 +197,7 @@ def _judge_family(cases: Sequence[Case], kinds: int) -> list[Judgement]:
 
 
 def _family_key(case: Case) -> tuple[str, ...]:
-    """Returns the key of the tests that are corrected together: the metric or, if metrics share
-    alpha, the kind of measurement.
-    """
+    """Returns the key of a family of tests: the metric or, if metrics share alpha, the kind."""
     metric = case.samples.metric
     return (metric.name,) if case.policy.share is None else ("kind", next(iter(metric.judged)))
 
@@ -334,9 +330,7 @@ def _known_judgement(case: Case, verdict: Verdict, reason: str, family: int) -> 
 
 
 def _needs_new_experiment(samples: Samples) -> bool | None:
-    """Returns True if further pairs must be measured in a new experiment; otherwise None, which
-    JSON documents omit.
-    """
+    """Returns True if further pairs need a new experiment; otherwise None, which JSON omits."""
     return (samples.plan is not None and samples.plan.is_new_experiment) or None
 
 

@@ -1,6 +1,4 @@
-"""Compares the change of the median step with the change of the throughput, and names slow steps
-that explain the difference.
-"""
+"""Explains by slow steps how the change of the median step differs from that of the throughput."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Writes the notes of a comparison: runs that were left out, that failed or that are emulated, and
-which rules apply.
-"""
+"""Writes the notes of a comparison: runs left out, failed or emulated, and which rules apply."""
 
 from __future__ import annotations
 
@@ -81,9 +79,7 @@ def comparison_notes(
 
 
 def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
-    """Yields notes with the number of unsuccessful runs in BASE and in NEW. Medians and values
-    exclude unsuccessful runs.
-    """
+    """Yields notes with the number of unsuccessful runs, which medians and values exclude."""
     sides = {
         side: [run for entry in entries for run in getattr(entry, side)] for side in ("base", "new")
     }

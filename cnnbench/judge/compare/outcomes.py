@@ -30,9 +30,7 @@ Outcome: TypeAlias = tuple[Verdict, str]
 def missing_metric_outcome(
     base: MeasurementGroup, new: MeasurementGroup, metric: Metric, is_requested: bool
 ) -> Outcome | None:
-    """Returns a verdict and its reason if some successful runs of BASE or NEW did not measure the
-    metric; otherwise None.
-    """
+    """Returns a verdict and its reason if some successful runs lack the metric; otherwise None."""
     for side, group in (("BASE", base), ("NEW", new)):
         if missing := sum(metric.value(record) is None for record in group.successful):
             verdict = Verdict.NOT_MEASURED if is_requested else Verdict.INCONCLUSIVE
@@ -44,9 +42,7 @@ def missing_metric_outcome(
 def incomparable_outcome(
     base: MeasurementGroup, new: MeasurementGroup, unlike: Sequence[Difference], metric: Metric
 ) -> Outcome | None:
-    """Returns a verdict and its reason if the runs of a configuration cannot be compared, such as
-    failed runs; otherwise None.
-    """
+    """A verdict and its reason if runs, such as failed ones, cannot be compared; or None."""
     sides = (("BASE", base), ("NEW", new))
     if not (base.records and new.records):
         absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
@@ -106,9 +102,7 @@ def _has_alternating_step_times(measurement: Measurement) -> bool:
 
 
 def _failed_runs_text(side: str, group: MeasurementGroup) -> str | None:
-    """Returns text with the number of failed runs in `side` (BASE or NEW) and the first error
-    message; None if no run failed.
-    """
+    """Returns text with the number of failed runs and the first error message; None without one."""
     errors = [record.error for record in group.records if record.error is not None]
     if not errors:
         return None

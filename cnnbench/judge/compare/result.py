@@ -131,9 +131,7 @@ class Comparison(Verdicts, Document, Displayed):
 
     @property
     def advice(self) -> str:
-        """How to get a verdict on the first inconclusive configuration; empty if nothing is
-        inconclusive.
-        """
+        """How to decide the first inconclusive configuration; empty if nothing is inconclusive."""
         return answers.advice(self)
 
     @property
@@ -166,9 +164,7 @@ class Comparison(Verdicts, Document, Displayed):
 
     @property
     def bus_bandwidth_mean(self) -> GeometricMean | None:
-        """Geometric mean of the changes of the all-reduces' bus bandwidth; None if there are no
-        all-reduces.
-        """
+        """Geometric mean of the changes of the bus bandwidth; None without all-reduces."""
         return self.geometric_means.get(BUS_BANDWIDTH.name)
 
 

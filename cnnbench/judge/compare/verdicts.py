@@ -157,9 +157,7 @@ class MetricResult:
 
     @property
     def too_noisy(self) -> bool:
-        """Whether a verdict would need so many further pairs (or processes) that none are
-        recommended.
-        """
+        """Whether a verdict needs so many further pairs (or processes) that none are advised."""
         in_pairs = self.samples.paired or bool(self.judgement.new_experiment)
         return is_too_many_further_runs(self.judgement.more or 0, in_pairs)
 
@@ -269,9 +267,7 @@ class ComparedConfiguration:
         return min(self.requested_results, key=lambda result: result.severity[0])
 
     def deciding_result(self, result: MetricResult) -> MetricResult:
-        """Returns the result that determined the verdict of `result`: `result` itself, or the
-        result for CPU time.
-        """
+        """Returns the result that determined the verdict of `result`: itself or the CPU time."""
         name = result.judgement.decided_by or result.metric.name
         return next(result for result in self.results if result.metric.name == name)
 
@@ -282,9 +278,7 @@ class ComparedConfiguration:
 
     @property
     def affects_exit_code(self) -> bool:
-        """Whether the configuration affects the exit code. Reductions of other libraries and memory
-        copies do not.
-        """
+        """Whether it affects the exit code, as all but peers and memory copies do."""
         return self.configuration.kind not in CONTEXT
 
     def acceptance(self, rules: Rules, metric: Metric, verdict: Verdict) -> Acceptance | None:
@@ -386,16 +380,12 @@ class Verdicts:
         return [row for row in self.rows if row[1].metric is metric]
 
     def deciding_results(self, metric: Metric) -> list[Row]:
-        """Returns the configurations that affect the exit code, each with its result for `metric`.
-        The worst results are first.
-        """
+        """Returns the rows for `metric` that may affect the exit code, the worst first."""
         rows = (row for row in self.results_of_metric(metric) if row[0].affects_exit_code)
         return sorted(rows, key=lambda row: row[1].severity)
 
     def by_severity(self) -> list[ComparedConfiguration]:
-        """Returns the configurations, sorted from worst to best: by verdict, then by the size of
-        the change.
-        """
+        """Returns the configurations from worst to best: by verdict, then by the change."""
         return sorted(self.entries, key=lambda entry: entry.main.severity)
 
     @property
@@ -419,9 +409,7 @@ class Verdicts:
 
     @property
     def requested_and_deciding_metrics(self) -> tuple[Metric, ...]:
-        """The requested metrics, and other metrics, such as CPU time, that determined a verdict on
-        a requested metric.
-        """
+        """The requested metrics, and others, such as CPU time, that determined their verdicts."""
         rows, requested = self.requested_rows, self.requested_metrics
         names = {entry.deciding_result(result).metric.name for entry, result in rows}
         return tuple(one for one in self.metrics if one in requested or one.name in names)
@@ -467,9 +455,7 @@ class Verdicts:
         return bool(measured) and all(verdict in _DECIDED for verdict in measured)
 
     def sets_exit_code(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
-        """Whether the result of a configuration sets exit code 1, according to --fail_on, the rules
-        and accepted commits.
-        """
+        """Whether a result sets exit code 1, according to --fail_on, rules and accepted commits."""
         settings = (self.fail_on, result.policy.fail_on, USUAL_FAIL_ON)
         words = next(setting for setting in settings if setting is not None)
         if not entry.affects_exit_code or result.verdict not in map(FAIL_ON.get, words):

@@ -1,6 +1,4 @@
-"""Defines the metrics of measurements, the origin of a measurement, and the constants of the tests
-(`Policy`).
-"""
+"""The metrics and the origin of measurements, and the constants of the tests (`Policy`)."""
 
 from __future__ import annotations
 
@@ -239,9 +237,7 @@ class Origin:
 
     @property
     def code_state(self) -> tuple[str, str, bool | None, str]:
-        """The state of the measured code: repository, revision, whether files were changed, and the
-        digest of the changes.
-        """
+        """The state of the code: repository, revision, whether files were changed, their digest."""
         return self.repository, self.revision, self.dirty, self.changes
 
     def part_texts(self) -> dict[str, str]:
@@ -331,9 +327,7 @@ def origin_titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dic
 
 
 def machine_names(origins: Iterable[Origin]) -> dict[Origin, str]:
-    """Maps each origin to the name of its machine. Different machines with equal names are
-    numbered.
-    """
+    """Maps each origin to the name of its machine. Equal names of machines are numbered."""
     named: dict[Machine, str] = {}
     taken: dict[str, int] = {}
     names = {}
@@ -347,9 +341,7 @@ def machine_names(origins: Iterable[Origin]) -> dict[Origin, str]:
 
 
 def machine_name(facts: Mapping[str, str]) -> str:
-    """Returns a short name of a machine: its GPUs or, without GPUs, its processor, number of CPUs
-    and CPU limit.
-    """
+    """Returns a short name of a machine: its GPUs or else its processor, CPUs and CPU limit."""
     gpus = facts.get("gpu_names", "")
     with contextlib.suppress(ValueError):
         names = parse_json(gpus)
@@ -380,9 +372,7 @@ _GIGA = 1e9
 
 
 def _bus_bandwidth(row: MeasuredReduction) -> float | None:
-    """Returns the bus bandwidth in GB/s or, for a memory copy, the rate at which all devices write
-    together.
-    """
+    """Returns the bus bandwidth in GB/s; for a memory copy, what all devices write together."""
     return None if row.bytes_per_sec is None else row.bytes_per_sec / _GIGA
 
 
@@ -439,9 +429,7 @@ for _kind, _unit in BENCHMARKS.items():
     )(partial(lambda kind, record: record.imported.values.get(kind), _kind))
 
 SPEEDS = (THROUGHPUT, BUS_BANDWIDTH)
-"""The main metrics of runs and of all-reduces. Comparisons report the geometric mean of their
-changes.
-"""
+"""The main metrics of runs and all-reduces. Comparisons report their geometric means."""
 
 DEFAULT_METRICS = tuple(name for name, metric in METRICS.items() if metric.by_default)
 """The default of --metrics."""
@@ -561,9 +549,7 @@ class Policy:
         return {key.name: key.get(self) for key in document_keys(Policy)}
 
     def threshold_of(self, metric: Metric) -> float:
-        """The smallest relevant change of a metric: a share of the base, or a difference in the
-        unit of the metric.
-        """
+        """The smallest relevant change: a share of the base, or a difference of values."""
         usual = self.threshold if metric.threshold is None else metric.threshold
         return usual if self.own_threshold is None else self.own_threshold
 
@@ -597,9 +583,7 @@ class Policy:
 
 
 def common_slow_steps(runs: Iterable[RunRecord]) -> SlowSteps | None:
-    """Returns the slow steps that most successful runs have in common, or None if there are
-    none.
-    """
+    """Returns the slow steps that most successful runs have in common; None if there are none."""
     return median_slow_steps(
         [find_slow_steps(run.step_seconds) for run in runs if run.status == "ok"]
     )

@@ -97,9 +97,7 @@ class ConfigurationRule:
     metrics: tuple[MetricRule, ...] = field(default=(), metadata=NOT_EMPTY)
 
     def alpha_shares(self) -> dict[str, float]:
-        """Maps each metric in `judge` to its share of the significance level. The shares add up to
-        1.
-        """
+        """Maps each metric in `judge` to its share of the significance level; they add up to 1."""
         explicit = {one.name: one.share for one in self.metrics if one.share is not None}
         others = {name for name in self.judge if name not in explicit}
         return explicit | dict.fromkeys(others, (1 - sum(explicit.values())) / max(1, len(others)))
@@ -174,9 +172,7 @@ class Acceptance:
         return f"{' '.join(parts)} ({self.reason})"
 
     def applies_to(self, configuration: str, metric: Metric, result: str) -> bool:
-        """Whether a regression of this configuration and metric is accepted. `result` is the word
-        of --fail_on for the verdict.
-        """
+        """Whether it accepts `result`, a word of --fail_on, of a configuration and a metric."""
         return (
             result in (self.results or FAILURES)
             and (not self.metrics or not _names_selecting_metric(metric).isdisjoint(self.metrics))
@@ -280,9 +276,7 @@ class Rules:
 
     @property
     def smallest_share(self) -> float:
-        """The smallest share of the significance level that any rule gives to a metric; 1 if no
-        rule selects metrics.
-        """
+        """The smallest share of alpha that a rule gives a metric; 1 if no rule selects metrics."""
         shares = (one for rule in self.rules for one in rule.alpha_shares().values())
         return min(shares, default=1.0)
 
@@ -321,9 +315,7 @@ class Rules:
         )
 
     def threshold(self, configuration: str, metric: Metric) -> float | None:
-        """Returns the smallest relevant change of a metric according to the rules; None if the
-        rules contain no threshold for the metric.
-        """
+        """Returns the threshold of a metric according to the rules; None if they contain none."""
         return self.policy_for(Policy(), configuration, metric, ()).own_threshold
 
     def without_thresholds(self) -> Rules:
@@ -340,9 +332,7 @@ class Rules:
         return replace(self, rules=tuple(rules))
 
     def without_judged_metrics(self) -> Rules:
-        """Returns a copy without the metrics, and their shares of alpha, that --metrics
-        overrides.
-        """
+        """Returns a copy without the metrics, and their shares, that --metrics overrides."""
         rules = []
         for rule in self.rules:
             metrics = tuple(replace(metric, share=None) for metric in rule.metrics)
@@ -395,9 +385,7 @@ class Rules:
         return min(meant, key=lambda acceptance: acceptance.has_ended, default=None)
 
     def unknown_accepted_commits(self) -> list[str]:
-        """The accepted commits that the repository of the current folder lacks; [] outside of a
-        repository.
-        """
+        """The accepted commits that the current folder's repository lacks; [] outside of one."""
         commits = [acceptance.commit for acceptance in self.accept if acceptance.commit]
         try:
             answers = git("cat-file", "--batch-check", input="\n".join(commits)) if commits else ""
