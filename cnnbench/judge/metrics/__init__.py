@@ -270,20 +270,10 @@ def fill_in_origins(origins: Iterable[Origin]) -> dict[Origin, Origin]:
             longer = revisions[place : bisect_left(revisions, f"{text}g")]
             if all(map(longer[-1].startswith, longer)):
                 whole[text] = longer[-1]
-    homes = {
-        origin: replace(origin, revision=whole[origin.revision])
-        if origin.revision in whole
-        else origin
-        for origin in distinct
-    }
-    known = {
-        replace(origin, network=None): origin
-        for origin in reversed(homes.values())
-        if origin.network
-    }
-    return {
-        origin: home if home.network else known.get(home, home) for origin, home in homes.items()
-    }
+    homes = {one: replace(one, revision=whole.get(one.revision, one.revision)) for one in distinct}
+    networked = (home for home in reversed(homes.values()) if home.network)
+    known = {replace(home, network=None): home for home in networked}
+    return {one: home if home.network else known.get(home, home) for one, home in homes.items()}
 
 
 def varying_parts(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:

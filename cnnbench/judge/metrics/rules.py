@@ -281,38 +281,31 @@ class Rules:
         return min(shares, default=1.0)
 
     def policy_for(
-        self,
-        default_policy: Policy,
-        configuration: str,
-        metric: Metric,
-        metrics_sharing_alpha: Sequence[Metric],
-        number_of_kinds: int = 1,
+        self, policy: Policy, name: str, metric: Metric, sharing: Sequence[Metric], kinds: int = 1
     ) -> Policy:
         """Returns the policy for judging one metric of one configuration by the rules.
 
         Args:
-          default_policy: the policy without rules.
-          configuration: name of the configuration.
-          metrics_sharing_alpha: the metrics that share alpha; empty if alpha is not shared.
-            `metric` may be a metric that is not one of them.
-          number_of_kinds: number of kinds of measurements, which also share alpha.
+          policy: the policy without rules.
+          name: name of the configuration.
+          sharing: the metrics that share alpha; empty if alpha is not shared. `metric` may be a
+            metric that is not one of them.
+          kinds: number of kinds of measurements, which also share alpha.
         """
-        _, rule = self.rule_for(configuration)
+        _, rule = self.rule_for(name)
         own = _metric_rule(rule, metric)
         threshold, fail_on = rule.threshold if metric.threshold is None else None, rule.fail_on
         if own is not None:
             threshold = threshold if own.threshold is None else own.threshold
             fail_on = fail_on if own.fail_on is None else own.fail_on
         share = None
-        if metric in metrics_sharing_alpha:
+        if metric in sharing:
             names, shares = _names_selecting_metric(metric), rule.alpha_shares()
             own_shares = [shares[name] for name in rule.judge if name in names]
-            share = (own_shares or [1 / len(metrics_sharing_alpha)])[0] / number_of_kinds
+            share = (own_shares or [1 / len(sharing)])[0] / kinds
         scaled = None if threshold is None else threshold * metric.threshold_scale
         gates = own is not None and bool(own.fail_on)
-        return default_policy.replace(
-            own_threshold=scaled, share=share, fail_on=fail_on, gates=gates
-        )
+        return policy.replace(own_threshold=scaled, share=share, fail_on=fail_on, gates=gates)
 
     def threshold(self, configuration: str, metric: Metric) -> float | None:
         """Returns the threshold of a metric according to the rules; None if they contain none."""
