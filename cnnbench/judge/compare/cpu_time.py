@@ -123,10 +123,7 @@ def cpu_seconds_by_time_slice(run: RunRecord) -> tuple[float, ...]:
 
 
 def joint_judgement(
-    throughput: Judgement,
-    cpu_time: Judgement,
-    policy: Policy,
-    runs: Sequence[Measurement],
+    throughput: Judgement, cpu_time: Judgement, policy: Policy, runs: Sequence[Measurement]
 ) -> Judgement:
     """Returns the judgement of the throughput with a verdict that combines the verdicts on
     throughput and CPU time. `policy` is the policy for the throughput.
@@ -174,12 +171,7 @@ def _decided_by_cpu_time(
     throughput: Judgement, verdict: Verdict, reason: str, note: str | None
 ) -> Judgement:
     return replace(
-        throughput,
-        verdict=verdict,
-        reason=reason,
-        note=note,
-        decided_by=CPU_TIME.name,
-        **_SETTLED,
+        throughput, verdict=verdict, reason=reason, note=note, decided_by=CPU_TIME.name, **_SETTLED
     )
 
 

@@ -348,12 +348,7 @@ class Rules:
         return replace(self, accept=(*others, own))
 
     def acceptance_between(
-        self,
-        configuration: str,
-        metric: Metric,
-        result: str,
-        base: Sequence[str],
-        new: Sequence[str],
+        self, name: str, metric: Metric, result: str, base: Sequence[str], new: Sequence[str]
     ) -> Acceptance | None:
         """Returns what accepts a regression from revision `base` to revision `new`; None if nothing
         does.
@@ -363,6 +358,7 @@ class Rules:
         considered last. Git looks for commits only in the repository of the current folder.
 
         Args:
+          name: name of the configuration.
           result: word of --fail_on for the regression: "slower" or "changed".
         """
         fitting: list[Acceptance] = []
@@ -374,7 +370,7 @@ class Rules:
                 fitting += _acceptances_of_message(commit, message)
         else:
             fitting += [acceptance for acceptance in self.accept if not acceptance.commit]
-        meant = (one for one in fitting if one.applies_to(configuration, metric, result))
+        meant = (one for one in fitting if one.applies_to(name, metric, result))
         return min(meant, key=lambda acceptance: acceptance.has_ended, default=None)
 
     def unknown_accepted_commits(self) -> list[str]:
