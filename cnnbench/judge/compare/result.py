@@ -54,8 +54,11 @@ class Comparison(Verdicts, Document, Displayed):
       repeat: command that repeats the experiment in a new folder, on any machine with the same
         commits; absent if unknown.
       base_label, new_label: paths of the records, as given by the user.
+      failed_on: the words of `fail_on` that set exit code 1; absent if there are none.
       policy: constants of the tests.
       rules: rules by configuration and metric; absent if there are none.
+      bus_bandwidth_mean: mean change of the bus bandwidth of all-reduces; absent if there are none.
+      repeated_pairs: number of pairs measured again because a process was killed; absent if 0.
       explanation: location of the difference; absent if nothing was profiled.
       notes: remarks in sentences.
     """

@@ -171,11 +171,16 @@ class ComparedConfiguration:
       name: short, unique name.
       rule: number and patterns of the rule that decided; absent if no rule applies.
       key: hash of the flags.
+      kind: kind of measurement; absent for runs.
       decides: whether it affects the exit code. Absent for runs, which always affect it.
       verdict: worst verdict on the requested metrics or, without --metrics, on the speed.
       flags: flags that are not at their defaults.
       results: one result per metric.
       differences: flags and recorded properties that differ.
+      disturbance: text with the number of disturbed runs and the causes; absent if unknown.
+      others: text about CPUs used by other programs; absent if unknown or small.
+      two_speeds: seconds per step of two groups of processes, if processes with equal flags have
+        two speeds; otherwise absent.
       configuration: the configuration of BASE. The configuration of NEW may differ.
       base, new: measurements by start time, one per process; empty if BASE or NEW lacks the
         configuration.
