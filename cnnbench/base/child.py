@@ -146,19 +146,18 @@ def _set_process_option(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value)
 
 
-def exit_manner(code: int) -> str:
+def exit_manner(code: int | None) -> str:
     """How a process ended, for messages: "by SIGSEGV", or "with exit code 3".
 
-    `code` is the exit code, or the negative number of the signal that ended the process.
+    `code` is the exit code, or the negative number of the signal that ended the process; None if
+    its guard was killed, too.
     """
+    if code is None:
+        return "together with its guard"
     return f"by {signal_name(-code)}" if code < 0 else f"with exit code {code}"
 
 
 def exit_sentence(who: str, code: int | None) -> str:
-    """A sentence about how a process ended: "worker:1 was ended by SIGSEGV".
-
-    `code` is None if the guard of the process was killed, too (see `exit_manner`).
-    """
-    if code is None:
-        return f"{who} was killed together with its guard"
-    return f"{who} {'was ' if code < 0 else ''}ended {exit_manner(code)}"
+    """A sentence about how a process ended (see `exit_manner`): "worker:1 was ended by SIGSEGV"."""
+    verb = "was killed" if code is None else "was ended" if code < 0 else "ended"
+    return f"{who} {verb} {exit_manner(code)}"

@@ -22,7 +22,7 @@ from typing import Any, TypeVar, overload
 
 from cnnbench.arrays import Array, Tensor
 from cnnbench.base import plugins
-from cnnbench.base.child import end_with_parent, exit_manner, fork_child
+from cnnbench.base.child import exit_manner, fork_child
 from cnnbench.base.terminal import ErrorStoringStream
 from cnnbench.base.text import nearest_word
 from cnnbench.errors import UsageError, text_of
@@ -264,12 +264,10 @@ def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclarati
 
     if _tensorflow_may_have_started_threads():
         return declare()
-    parent = os.getpid()
     child, link = fork_child()
     if child is None:
         code = 1
         try:
-            end_with_parent(parent)
             link.sendall(pickle.dumps(_declaration_or_error(declare)))
             code = 0
         finally:

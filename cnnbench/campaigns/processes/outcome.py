@@ -141,7 +141,7 @@ def _failure_of_process(
         return "failed", _error_info("NotStarted", ended.error), ""
     if ended.code is None:
         text = f"{exit_sentence('the process', None)}; {last_output_text(tail)}"
-        return "killed", _error_info("Killed", text), "killed with its guard"
+        return "killed", _error_info("Killed", text), f"killed {exit_manner(None)}"
     if ended.code < 0:
         return _failure_by_signal(-ended.code, ended.oom_kills, tail)
     if document is not None and document["status"] == "failed":

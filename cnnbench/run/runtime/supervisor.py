@@ -29,7 +29,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import NoReturn
 
 from cnnbench.base import interrupts, message, plugins
@@ -56,6 +55,7 @@ RETRY = 75
 _GENERATED = "__autograph_generated_file"
 """Beginning of the names of modules that TensorFlow generates from functions and imports."""
 
+_WAITED_FOR = {*SIGNALS, signal.SIGCHLD}
 _LONGEST_WAIT = 1e6
 """Time limit in seconds, because `sigtimedwait` does not accept an infinite time."""
 _LOG_BYTES = 1 << 17
@@ -77,7 +77,6 @@ class _SupervisionState:
 
     Attributes:
       wanted: whether `fork_supervised` may fork.
-      watched: whether `fork_before_plugins` has forked.
       program: whether this process runs only cnnbench, which is not part of another program.
       measuring: forks the process that measures; None in commands that measure in other processes.
       link: the socket on which a child announces its exit code; None in other processes.
@@ -87,7 +86,6 @@ class _SupervisionState:
     """
 
     wanted: bool = False
-    watched: bool = False
     program: bool = False
     measuring: Callable[[], None] | None = None
     link: socket.socket | None = None
@@ -155,29 +153,24 @@ def exit_without_cleanup(code: int) -> NoReturn:
 
 
 def _exit_at_once(code: int) -> NoReturn:
-    """Ends this process without exit handlers, which would remove the files of generated code."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith(_GENERATED):
-            _remove_generated_module(module)
-    os._exit(code)
+    """Ends this process without exit handlers, which would remove the files of generated code.
 
-
-def _remove_generated_module(module: ModuleType) -> None:
-    """Removes the file of a generated module and its bytecode, and the folder of the bytecode if it
-    is empty.
+    The files and the folder of their bytecode are removed here.
     """
-    file, cached = (getattr(module, name, None) or "" for name in ("__file__", "__cached__"))
-    for path in (file, cached):
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-    with contextlib.suppress(OSError):
-        os.rmdir(os.path.dirname(cached))
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith(_GENERATED)]
+    for module in modules:
+        file, cached = (getattr(module, name, None) or "" for name in ("__file__", "__cached__"))
+        folder = os.path.dirname(cached)
+        for remove, path in ((os.unlink, file), (os.unlink, cached), (os.rmdir, folder)):
+            with contextlib.suppress(OSError):
+                remove(path)
+    os._exit(code)
 
 
 def fork_supervised(
     on_child_death: Callable[[NativeDeathError | None], None] = lambda error: None,
     prepare: Callable[[], None] = lambda: None,
-    longest_step: Callable[[], float] = lambda: 0.0,
+    longest_step: Callable[[], float] | None = lambda: 0.0,
     should_retry: Callable[[], bool] = lambda: False,
 ) -> None:
     """Forks, and returns in the child. The parent waits for the child and ends in the same way.
@@ -191,45 +184,17 @@ def fork_supervised(
         record. Its argument is None if the child was killed after an interrupt.
       prepare: called before each fork, to share memory with the child.
       longest_step: called in the parent; returns the seconds of the child's longest step so far.
+        None if the child must never be killed.
       should_retry: called in the parent; returns whether to try again after a lack of memory.
     """
     if not state.wanted:
         return
     state.wanted = False
-    _continue_in_child(on_child_death, prepare, longest_step, should_retry)
-
-
-def fork_before_plugins() -> None:
-    """Forks and returns in the child, before plug-ins and NumPy are loaded.
-
-    OpenBLAS, which NumPy uses, ends the process if there is too little memory. Forks only within
-    `forks_allowed`, and only once. A command that measures in this process has set
-    `state.measuring`, which forks instead: a plug-in may start threads of TensorFlow, which do not
-    survive a later fork.
-    """
-    if state.measuring is not None:
-        state.measuring()
-        return
-    if not state.wanted or state.watched or os.environ.get(GUARDED):
-        return
-    state.watched = True
-    _continue_in_child(lambda error: None)
-
-
-def _continue_in_child(
-    on_child_death: Callable[[NativeDeathError | None], None],
-    prepare: Callable[[], None] = lambda: None,
-    longest_step: Callable[[], float] | None = None,
-    should_retry: Callable[[], bool] = lambda: False,
-) -> None:
-    """Forks. The child returns from this function; the parent ends with the child."""
     # The late import saves time for --help and for refused flags.
     from cnnbench.run.runtime.loading import share_held_back_output
 
-    parent = os.getpid()
     # Signals are blocked first, because they must not end the parent while the child is alive.
-    waited_for = {*SIGNALS, signal.SIGCHLD}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
     while True:
         prepare()
         sys.stdout.flush()
@@ -242,38 +207,41 @@ def _continue_in_child(
         child, link = fork_child()
         if child is None:
             break
-        # The parent closes the socket that assigns time slices, which only the child needs.
-        TimeSlices.from_environment(os.environ)
-        # If memory does not suffice for a thread, this process raises an error, and its child ends.
-        log.forward()
-        link.sendall(b"\0")
-        announced, status = _wait_for_child(child, waited_for, longest_step)
-        printed = log.end()
-        link.close()
+        announced, code, printed = _wait_for_child(child, log, longest_step)
         held_back = unwritten() if announced is None else ""
-        if announced is None and status is not None:
-            number = -os.waitstatus_to_exitcode(status)
-            if (
-                memory_ran_out(number, count_oom_kills() - kills, held_back + printed)
-                and should_retry()
-            ):
-                announced = RETRY
+        if announced is None and code is not None:
+            full = memory_ran_out(-code, count_oom_kills() - kills, held_back + printed)
+            announced = RETRY if full and should_retry() else None
         if announced != RETRY:
-            _end_like_child(announced, status, printed, held_back, on_child_death)
+            _end_like_child(announced, code, printed, held_back, on_child_death)
         state.attempt += 1
     log.redirect_stderr()
     # A parent that has failed has printed its error. This process must not print another one.
     if not link.recv(1):
         os._exit(int(ExitCode.FAILED))
-    end_with_parent(parent)
     state.link = link
     _end_plugin_forks_with(os.getpid())
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def fork_before_plugins() -> None:
+    """Forks and returns in the child, before plug-ins and NumPy are loaded.
+
+    OpenBLAS, which NumPy uses, ends the process if there is too little memory. Forks only within
+    `forks_allowed`, and only once. A command that measures in this process has set
+    `state.measuring`, which forks instead: a plug-in may start threads of TensorFlow, which do not
+    survive a later fork.
+    """
+    if state.measuring is not None:
+        state.measuring()
+    elif state.wanted and state.link is None and not os.environ.get(GUARDED):
+        fork_supervised(longest_step=None)
+        state.wanted = True  # The process that measures is forked from this child.
+
+
 def _end_like_child(
     announced: int | None,
-    status: int | None,
+    code: int | None,
     printed: str,
     held_back: str,
     on_child_death: Callable[[NativeDeathError | None], None],
@@ -281,15 +249,21 @@ def _end_like_child(
     """Ends this process in the same way as its child has ended, and reports the child's death."""
     if announced is None:
         sys.stderr.write(library_output_notices(held_back))
-        if status is not None and os.environ.get(GUARDED):
-            code = os.waitstatus_to_exitcode(status)
-            if code < 0:  # The same signal ends this process, so that its parent can record it.
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
-                os.kill(os.getpid(), -code)
-            os._exit(code)
-        reason = fatal_message(held_back) or fatal_message(printed)
-        error = None if status is None else NativeDeathError(_describe_death(status, reason))
-        announced = _report_death_and_get_exit_code(error, on_child_death)
+        error: NativeDeathError | None = None
+        if code is not None:
+            if os.environ.get(GUARDED):
+                if code < 0:  # The same signal ends this process, so that its parent can record it.
+                    signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+                    os.kill(os.getpid(), -code)
+                os._exit(code)
+            reason = fatal_message(held_back) or fatal_message(printed)
+            error = NativeDeathError(_describe_death(code, reason))
+        print_error("interrupted" if error is None else str(error))
+        try:
+            on_child_death(error)
+        except Exception as failure:
+            print_warning(f"the record could not be written: {failure}", "outputs")
+        announced = int(ExitCode.INTERRUPTED if error is None else ExitCode.FAILED)
     # If `fork_before_plugins` has forked, this process also has a supervising parent.
     announce_exit_code(announced)
     os._exit(announced)
@@ -364,20 +338,24 @@ class _NativeLogForwarder:
 
 
 def _wait_for_child(
-    child: ChildProcess,
-    waited_for: set[signal.Signals],
-    longest_step: Callable[[], float] | None,
-) -> tuple[int | None, int | None]:
+    child: ChildProcess, log: _NativeLogForwarder, longest_step: Callable[[], float] | None
+) -> tuple[int | None, int | None, str]:
     """Waits for a child to end. Forwards signals to the child, and kills it if it does not end.
 
-    Returns the exit code that the child has announced, if any, and its wait status. The status is
-    None if the child was killed, or if a signal of an interrupt ended it directly. Without
-    `longest_step`, the child is never killed.
+    Returns the exit code that the child has announced, if any; its exit code, or the negative
+    number of the signal that ended it; and the last part of its log. The second value is None if
+    the child was killed, or if a signal of an interrupt ended it directly. Without `longest_step`,
+    the child is never killed.
     """
+    # The parent closes the socket that assigns time slices, which only the child needs.
+    TimeSlices.from_environment(os.environ)
+    # If memory does not suffice for a thread, this process raises an error, and its child ends.
+    log.forward()
+    child.link.sendall(b"\0")
     ladder, killed, status = StopLadder(), False, 0
     while True:
         timeout = min(max(0.0, ladder.deadline - time.monotonic()), _LONGEST_WAIT)
-        received = signal.sigtimedwait(waited_for, timeout)
+        received = signal.sigtimedwait(_WAITED_FOR, timeout)
         now, kill = time.monotonic(), False
         if received is None:
             if killed:  # The child was killed some time ago, but still waits for a device.
@@ -403,23 +381,13 @@ def _wait_for_child(
             child.send_signal(signal.SIGKILL)
             killed, ladder.deadline = True, now + SAME_SECONDS
     announced = (child.read_report() or {}).get("code")
-    interrupted = killed or -os.waitstatus_to_exitcode(status) in SIGNALS
-    return announced, (None if interrupted else status)
+    printed, code = log.end(), os.waitstatus_to_exitcode(status)
+    child.link.close()
+    return announced, (None if killed or -code in SIGNALS else code), printed
 
 
-def _report_death_and_get_exit_code(
-    error: NativeDeathError | None, on_child_death: Callable[[NativeDeathError | None], None]
-) -> int:
-    print_error("interrupted" if error is None else str(error))
-    try:
-        on_child_death(error)
-    except Exception as failure:
-        print_warning(f"the record could not be written: {failure}", "outputs")
-    return int(ExitCode.INTERRUPTED if error is None else ExitCode.FAILED)
-
-
-def _describe_death(status: int, reason: str) -> str:
-    code, where = os.waitstatus_to_exitcode(status), plugins.running_plugin_name()
+def _describe_death(code: int, reason: str) -> str:
+    where = plugins.running_plugin_name()
     if code >= 0:
         text = f"{where or 'a native library'} ended the process {exit_manner(code)}"
         return f"{text}: {reason}" if reason else f"{text}; see the lines above"

@@ -202,7 +202,7 @@ FULL = ("out_of_memory", "OutOfMemory")
             "",
             KILLED,
             "was killed together with its guard",
-            "killed with its guard",
+            "killed together with its guard",
         ),
         (
             ProcessResult(None, 1.0, error="x: No such"),
