@@ -24,7 +24,7 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.files import is_url
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments, resolve_run, run_command_words
-from cnnbench.campaigns.processes.child import Command, start_command
+from cnnbench.campaigns.processes.child import Child, Command
 from cnnbench.campaigns.processes.identity import ConfigurationIdentity, identity_values
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand, blank_record
 from cnnbench.campaigns.processes.program import COMMAND_LINE, launcher_code, own_checkout
@@ -227,7 +227,7 @@ def run_code(
         folder=side.checkout,
     )
     with tempfile.TemporaryFile() as output:
-        with start_command(command, stdout=output.fileno()) as child:
+        with Child(command, stdout=output.fileno()) as child:
             ended = child.wait(timeout)
         if ended is None:
             raise subprocess.TimeoutExpired(command.words, timeout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -109,21 +110,35 @@ def execute(command: Command, timeout: float) -> ProcessResult:
     """Runs a command in its own process group until the command ends or `timeout` seconds have
     passed.
 
-    On KeyboardInterrupt, the command is stopped, too. Raises BenchmarkError if the log cannot be
-    written or the process cannot be started.
+    On KeyboardInterrupt, the command is stopped, too. Raises the same errors as `Child`.
     """
-    with start_command(command) as child:
+    with Child(command) as child:
         try:
             deadline = time.monotonic() + timeout
-            while (seconds := deadline - time.monotonic()) > 0:
-                raise_if_interrupted()
-                redraw_running_process()
-                if ended := child.wait(min(seconds, LONGEST_WAIT_SECONDS)):
-                    return ended
-            return stop_children([child])[0]
+            while child.ended is None and (seconds := deadline - time.monotonic()) > 0:
+                watch_children([child], seconds)
+            return child.ended or stop_children([child])[0]
         except KeyboardInterrupt:
             stop_children([child], print_notice)
             raise
+
+
+def watch_children(
+    children: Sequence[Child], seconds: float, links: Collection[socket.socket] = ()
+) -> list[Child | socket.socket]:
+    """Waits for up to `seconds`, but not long, until a child ends or one of the links can be read.
+
+    Sets `Child.ended` of the children that have ended. Returns them, and the links that can be
+    read. Raises KeyboardInterrupt if a signal has interrupted the command.
+    """
+    raise_if_interrupted()
+    redraw_running_process()
+    running = [child for child in children if child.ended is None]
+    ready, _, _ = select.select([*links, *running], [], [], min(seconds, LONGEST_WAIT_SECONDS))
+    for child in running:
+        if child in ready:
+            child.wait(0.0)
+    return ready
 
 
 def stop_children(
@@ -163,43 +178,6 @@ def stop_children(
     return [child.kill() for child in children]
 
 
-def start_command(
-    command: Command, *, stdout: int | None = None, inherited: int | None = None
-) -> Child:
-    """Starts a command in its own process group. Raises the same errors as `execute`.
-
-    When the context of the returned child ends, no process of the group remains. If this process is
-    killed, a guard process ends the group. `stdout` is a descriptor for standard output instead of
-    the log. `inherited` is a descriptor that the command inherits under the same number.
-    """
-    # This process can then wait for all processes of the command.
-    adopt_orphans()
-    kills = count_oom_kills()
-    ours, theirs = socket.socketpair()
-    started = time.monotonic()
-    try:
-        with theirs, open(command.log, "wb") as output, _restrict_cores(command.cores):
-            passed = [theirs.fileno(), *([] if inherited is None else [inherited])]
-            numbers = ",".join(map(str, passed))
-            leader = subprocess.Popen(
-                [sys.executable, "-IS", guard.__file__, "program", numbers, *command.words],
-                stdin=subprocess.DEVNULL,
-                stdout=output if stdout is None else stdout,
-                stderr=output,
-                pass_fds=passed,
-                start_new_session=True,
-                env={**repository.environment_for_git(), **command.extra_environment()},
-                cwd=command.folder,
-            )
-    except BaseException as error:
-        ours.close()
-        if isinstance(error, OSError):
-            message = f"{error.filename or command.words[0]}: {error.strerror or error}"
-            raise BenchmarkError(message) from error
-        raise
-    return Child(command.log, leader, ours, started, kills)
-
-
 @contextlib.contextmanager
 def _restrict_cores(cores: Collection[int] | None) -> Iterator[None]:
     """Context manager: processes that are started in it may use only the processors in `cores`.
@@ -218,27 +196,54 @@ def _restrict_cores(cores: Collection[int] | None) -> Iterator[None]:
 
 
 class Child(ChildProcess):
-    """A child process that `start_command` has started. Leaving the context kills the process.
+    """A command in its own process group. Leaving the context kills all processes of the group.
+
+    If this process is killed, a guard process ends the group.
+
+    Args:
+      command: what runs.
+      stdout: a descriptor for standard output instead of the log.
+      inherited: a descriptor that the command inherits under the same number.
 
     Attributes:
-      log: file with the output of the process.
-      ended: the result of the process; None as long as it is not known.
+      log: file with the output of the command.
+      ended: the result of the command; None as long as it is not known.
+
+    Raises:
+      BenchmarkError: the log cannot be written, or the process cannot be started.
     """
 
     def __init__(
-        self,
-        log: Path,
-        leader: subprocess.Popen[bytes],
-        link: socket.socket,
-        started: float,
-        kills: int,
+        self, command: Command, *, stdout: int | None = None, inherited: int | None = None
     ) -> None:
-        super().__init__(leader.pid, link, leads_group=True)
-        self.log = log
+        # This process can then wait for all processes of the command.
+        adopt_orphans()
+        self.log = command.log
         self.ended: ProcessResult | None = None
-        self._leader = leader
-        self._started = started
-        self._kills = kills
+        self._kills = count_oom_kills()
+        self._started = time.monotonic()
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs, open(command.log, "wb") as output, _restrict_cores(command.cores):
+                passed = [theirs.fileno(), *([] if inherited is None else [inherited])]
+                numbers = ",".join(map(str, passed))
+                self._leader = subprocess.Popen(
+                    [sys.executable, "-IS", guard.__file__, "program", numbers, *command.words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output if stdout is None else stdout,
+                    stderr=output,
+                    pass_fds=passed,
+                    start_new_session=True,
+                    env={**repository.environment_for_git(), **command.extra_environment()},
+                    cwd=command.folder,
+                )
+        except BaseException as error:
+            ours.close()
+            if isinstance(error, OSError):
+                message = f"{error.filename or command.words[0]}: {error.strerror or error}"
+                raise BenchmarkError(message) from error
+            raise
+        super().__init__(self._leader.pid, ours, leads_group=True)
 
     def __enter__(self) -> Child:
         return self
@@ -260,18 +265,13 @@ class Child(ChildProcess):
                     time.sleep(_LOOK_SECONDS / 10)
 
     def wait(self, timeout: float) -> ProcessResult | None:
-        """Waits for the result of the process. Returns None if the process still runs after
-        `timeout`.
+        """Waits for the result of the command, for up to `timeout` seconds. Returns None if the
+        command still runs.
         """
-        deadline = time.monotonic() + timeout
-        while self.ended is None:
-            seconds_left = max(0.0, deadline - time.monotonic())
-            # If the guard process has died, its report is empty.
-            report = self.read_report(min(seconds_left, LONGEST_WAIT_SECONDS))
-            if report is not None:
+        if self.ended is None:
+            report = self.read_report(max(0.0, timeout))
+            if report is not None:  # If the guard process has died, its report is empty.
                 self.ended = self._result_from_report(report)
-            elif not seconds_left:
-                break
         return self.ended
 
     def kill(self) -> ProcessResult:

@@ -10,20 +10,18 @@ ended is removed from the rotation. A process that never waits runs to its end.
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, SHORTEST_GRACE, raise_if_interrupted
-from cnnbench.base.terminal import print_notice, redraw_running_process
+from cnnbench.base.terminal import print_notice
 from cnnbench.campaigns.processes.child import (
     Child,
     Command,
     ProcessResult,
-    start_command,
     stop_children,
+    watch_children,
 )
 from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 
@@ -46,7 +44,7 @@ def execute_interleaved(
                 with theirs:
                     variables = {VARIABLE: f"{theirs.fileno()}:{turn_seconds!r}"}
                     own = replace(command, environment={**command.environment, **variables})
-                    child = start_command(own, inherited=theirs.fileno())
+                    child = Child(own, inherited=theirs.fileno())
                 members.append(_Member(stack.enter_context(child), ours))
             _run_members(members, timeout)
         except KeyboardInterrupt:
@@ -106,8 +104,6 @@ def _alive(members: Sequence[_Member]) -> list[_Member]:
 def _run_members(members: Sequence[_Member], timeout: float) -> None:
     last = -1
     while alive := _alive(members):
-        raise_if_interrupted()
-        redraw_running_process()
         running = [member for member in alive if not member.waits]
         if not running:
             last = _next_index(members, last)
@@ -115,14 +111,10 @@ def _run_members(members: Sequence[_Member], timeout: float) -> None:
             continue
         patience = max(0.0, timeout - max(member.used_seconds for member in running))
         links = [member.link for member in alive if member.link is not None]
-        sources: list[Child | socket.socket] = [*links, *(member.child for member in alive)]
-        ready, _, _ = select.select(sources, [], [], min(patience, LONGEST_WAIT_SECONDS))
+        ready = watch_children([member.child for member in alive], patience, links)
         for member in alive:
             if member.link in ready:
                 member.receive_message()
-        for member in alive:
-            if member.child in ready:
-                member.child.wait(SHORTEST_GRACE)
         late = [member for member in _alive(running) if member.used_seconds >= timeout]
         stop_children([member.child for member in late])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import select
 import signal
 import sys
 import time
@@ -13,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cnnbench.base.child import exit_sentence
-from cnnbench.base.interrupts import AT_ONCE, raise_if_interrupted
+from cnnbench.base.interrupts import AT_ONCE
 from cnnbench.base.job import Job, Task
 from cnnbench.base.probe import REFUSED
 from cnnbench.base.text import error_line, fatal_message, to_terminal_line
@@ -21,8 +20,8 @@ from cnnbench.campaigns.processes.child import (
     Child,
     Command,
     log_tail,
-    start_command,
     stop_children,
+    watch_children,
 )
 from cnnbench.errors import BenchmarkError, ExitCode
 
@@ -128,18 +127,18 @@ class JobSession:
             command = Command(
                 words=self.command(seen), log=log, environment=self.variables(seen), cores=own
             )
-            child = start_command(command, stdout=stdout if task == job.chief else None)
+            child = Child(command, stdout=stdout if task == job.chief else None)
             stack.enter_context(child)
             self._processes.append(_JobProcess(task, child))
 
     def _wait_for_processes(self) -> None:
-        """Waits until all processes have ended. Stops processes that still run after
-        `_remaining_seconds`.
+        """Waits until all processes have ended, and prints their output. Stops processes that still
+        run after `_remaining_seconds`.
         """
         deadline = math.inf
-        while running := self._running_processes(self._processes):
-            raise_if_interrupted()
-            self._poll_processes(running)
+        while running := _running(self._processes):
+            watch_children(running, _LOOK_SECONDS)
+            self._show_new_log_lines()
             deadline = min(deadline, time.monotonic() + self._remaining_seconds())
             if time.monotonic() >= deadline:
                 self._stop_processes()
@@ -165,28 +164,11 @@ class JobSession:
     def _stop_processes(self) -> None:
         """Stops running processes. The chief is first, because its record contains the reason."""
         self._stopped = True
-        for process in self._running_processes(self._processes):
-            process.child.send_signal(signal.SIGCONT)  # The chief may wait for a suspended process.
+        for child in _running(self._processes):
+            child.send_signal(signal.SIGCONT)  # The chief may wait for a suspended process.
         # Only the chief writes a record, so other processes get little time to end.
         for part, seconds in ((self._processes[:1], None), (self._processes[1:], AT_ONCE / 4)):
-            stop_children(
-                [process.child for process in self._running_processes(part)],
-                lambda line: self._show_new_log_lines(),
-                seconds,
-            )
-
-    @staticmethod
-    def _running_processes(processes: Sequence[_JobProcess]) -> list[_JobProcess]:
-        return [process for process in processes if process.child.ended is None]
-
-    def _poll_processes(self, running: Sequence[_JobProcess]) -> None:
-        """Waits a moment, notes which processes have ended, and prints the new output of all
-        processes.
-        """
-        ended, _, _ = select.select([process.child for process in running], [], [], _LOOK_SECONDS)
-        for child in ended:
-            child.wait(_LOOK_SECONDS)
-        self._show_new_log_lines()
+            stop_children(_running(part), lambda line: self._show_new_log_lines(), seconds)
 
     def _show_new_log_lines(self) -> None:
         # After an interrupt, `cnnbench launch` itself prints that it was interrupted.
@@ -206,6 +188,10 @@ class JobSession:
         others = self._processes[1:]
         ok = all(other.has_succeeded or self.spares(other.task, REFUSED) for other in others)
         return int(ExitCode.OK if self._processes[0].has_succeeded and ok else ExitCode.FAILED)
+
+
+def _running(processes: Sequence[_JobProcess]) -> list[Child]:
+    return [process.child for process in processes if process.child.ended is None]
 
 
 def _end_text(process: _JobProcess) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -101,7 +102,7 @@ def test_a_child_has_the_time_that_it_announces(
     monkeypatch.setattr(child, "interrupt_grace_seconds", lambda: 1.0)
     log = tmp_path / "log"
     code = ANNOUNCES.format(seconds=2, needs=needs, most=2 if interrupts else 9)
-    with child.start_command(Command(words=python(code), log=log)) as one:
+    with child.Child(Command(words=python(code), log=log)) as one:
         until(lambda: "ready" in log.read_text(), PATIENCE)
         began = time.monotonic()
         if interrupts:
@@ -145,7 +146,7 @@ def test_quick_interrupts_are_not_one_to_a_child(tmp_path):
         print("at once", flush=True)
     """
     log = tmp_path / "log"
-    with child.start_command(Command(words=python(code), log=log)) as one:
+    with child.Child(Command(words=python(code), log=log)) as one:
         until(lambda: "ready" in log.read_text(), PATIENCE)
         threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
         with pytest.raises(KeyboardInterrupt):
@@ -161,10 +162,22 @@ def test_an_interrupt_of_a_guard_is_for_its_child(tmp_path):
         time.sleep(60)
     """
     log = tmp_path / "log"
-    with child.start_command(Command(words=python(code), log=log)) as one:
+    with child.Child(Command(words=python(code), log=log)) as one:
         until(lambda: "ready" in log.read_text(), PATIENCE)
         one.send_signal(signal.SIGUSR1)
         assert one.wait(PATIENCE).code == 7
+
+
+def test_the_wait_for_children_ends_with_a_child_or_a_link(tmp_path):
+    ours, theirs = socket.socketpair()
+    sleeps = Command(words=python("import time; time.sleep(600)"), log=tmp_path / "sleeps")
+    ends = Command(words=python("pass"), log=tmp_path / "ends")
+    with ours, theirs, child.Child(sleeps) as one, child.Child(ends) as other:
+        until(lambda: other in child.watch_children([one, other], PATIENCE, [ours]))
+        assert (one.ended, other.ended.code) == (None, 0)
+        assert child.watch_children([one, other], 0.1, [ours]) == []
+        theirs.sendall(b"x")
+        assert child.watch_children([one, other], PATIENCE, [ours]) == [ours]
 
 
 def test_what_cannot_be_started(tmp_path):
@@ -194,7 +207,7 @@ def test_a_killed_child_is_gone_when_its_context_is_left(tmp_path):
         time.sleep(600)
     """
     log = tmp_path / "log"
-    with child.start_command(Command(words=python(code), log=log)):
+    with child.Child(Command(words=python(code), log=log)):
         pid = int(wait_for(log))
     assert not os.path.exists(f"/proc/{pid}")
 

@@ -72,7 +72,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
                 child.ended = ProcessResult(-9, 1.0, timed_out=True)
             return [child.ended for child in children]
 
-        monkeypatch.setattr(module, "start_command", start)
+        monkeypatch.setattr(module, "Child", start)
         monkeypatch.setattr(module, "stop_children", stop)
         monkeypatch.setattr(module.sys.stdout, "fileno", lambda: 1, raising=False)
         lines: list[str] = []
