@@ -42,6 +42,8 @@ PATIENCE = 600.0
 
 PERIOD = 2.0
 """Seconds between two messages of a task."""
+_LONGEST_PERIOD = 10.0
+"""Maximum interval between checks for a stall in a job of one process."""
 
 _SILENCE = 6.0
 """Seconds without a message after which a task is suspect."""
@@ -49,9 +51,6 @@ _ANSWER_SECONDS = 5.0
 """Time limit for the answer of a suspect task."""
 _MISSES = 2
 """Number of consecutive failed probes after which a task is lost."""
-
-NOT_STARTED = "its server has not started"
-MUTE = "answers, but reports nothing"
 
 _LINGER_SECONDS = 2.0
 _RECENT_SECONDS = 30.0
@@ -84,15 +83,25 @@ class Watchdog:
     """Ends this process, from a daemon thread, when its job cannot continue.
 
     Every task except the chief has one connection to the chief (its line), which remains from the
-    handshake. Every `period` seconds, both ends send a message with their progress; for n tasks,
+    handshake. Every `PERIOD` seconds, both ends send a message with their progress; for n tasks,
     these are 2(n-1) messages. A task is suspect if its line was closed, or if no message has
-    arrived for some seconds. A suspect task is probed every `period` seconds. It is lost after
+    arrived for some seconds. A suspect task is probed every `PERIOD` seconds. It is lost after
     several failed probes in a row, so a task that ends normally just before this process calls
     `announce_end` is not considered lost. Before the chief ends, it reports lost tasks to all other
     tasks, so that all tasks report the same loss. The other tasks only watch the chief. If the
     chief does not answer, they probe all tasks and report all lost tasks.
 
     The chief also compares the progress of all tasks; see `StallDetector`.
+
+    Args:
+      lost: called once with a message that names the lost task. It runs in a different thread,
+        because the main thread may be blocked in TensorFlow. It has a minute to write the record
+        and print.
+      leave: ends the process without clean-up. `sys.exit` would wait for the main thread.
+      tolerates_loss: function of a task and its state (from `probe_grpc_server`) that returns
+        whether the job continues without the task. If so, the loss is only recorded in
+        `lost_tasks`.
+      read_progress: see `StallDetector`; None for a process without a training loop.
     """
 
     def __init__(
@@ -101,7 +110,6 @@ class Watchdog:
         lost: Callable[[str], None],
         *,
         patience: float = PATIENCE,
-        period: float = PERIOD,
         leave: Callable[[int], object] = os._exit,
         tolerates_loss: Callable[[Task, str], bool] = lambda task, state: False,
         read_progress: Callable[[], ProcessProgress] | None = None,
@@ -109,21 +117,11 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
         ask: Callable[[str, float], str] = probe_grpc_server,
     ) -> None:
-        """Initializes the watchdog without starting the thread.
-
-        Args:
-          lost: called once with a message that names the lost task. It runs in a different thread,
-            because the main thread may be blocked in TensorFlow. It has a minute to write the
-            record and print.
-          leave: ends the process without clean-up. `sys.exit` would wait for the main thread.
-          tolerates_loss: function of a task and its state (from `probe_grpc_server`) that returns
-            whether the job continues without the task. If so, the loss is only recorded in
-            `lost_tasks`.
-          read_progress: see `StallDetector`; None for a process without a training loop.
-        """
         self._job = job
         self._lost = lost
-        self._patience, self._period = patience, period
+        self._patience = patience
+        self._period = PERIOD if job.in_cluster else min(_LONGEST_PERIOD, stall_timeout / 4)
+        self._longest_gap = self._period + _SILENCE + _ANSWER_SECONDS
         self._leave = leave
         self._tolerates_loss = tolerates_loss
         self._stall_timeout = stall_timeout
@@ -146,9 +144,9 @@ class Watchdog:
         self._changed = threading.Condition()
         self._ending: RunEnding | None = None
 
-    def start(self, connections: Mapping[Task, socket.socket] | None = None) -> None:
+    def start(self, connections: Mapping[Task, socket.socket]) -> None:
         """Starts the watchdog's thread, which uses the given connections to tasks."""
-        self.adopt_connections(connections or {})
+        self.adopt_connections(connections)
         threading.Thread(target=self._run_watchdog, name="watchdog", daemon=True).start()
 
     def adopt_connections(self, connections: Mapping[Task, socket.socket]) -> None:
@@ -171,7 +169,7 @@ class Watchdog:
         self._up = True
         for peer in self._peers.values():
             peer.up = peer.up or all_tasks_ready
-            self._send_message(peer, {"up": True, "standing": self._own})
+        self._send({"up": True, "standing": self._own})
 
     def announce_ready_together(self) -> None:
         """Announces that this worker is ready to start its server, and waits for all workers.
@@ -205,7 +203,7 @@ class Watchdog:
           lost: whether the other tasks treat the end as a loss, and report its reason.
         """
         self._stopped.set()
-        self._send_to_all({"failed": to_terminal_line(ending.reason)} if lost else {"end": ending})
+        self._send({"failed": to_terminal_line(ending.reason)} if lost else {"end": ending})
         with self._changed:
             self._changed.wait_for(self.all_peers_ended, timeout)
 
@@ -230,7 +228,7 @@ class Watchdog:
         """Returns a text if this process was stopped for too long in the last 30 s; else ""."""
         now = self._clock()
         seconds = self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
-        if now - self._ticked >= self._longest_normal_gap_seconds:
+        if now - self._ticked >= self._longest_gap:
             seconds = now - self._ticked
         if not seconds:
             return ""
@@ -244,8 +242,7 @@ class Watchdog:
         now = self._read_clock_and_detect_suspension()
         if self._progress is not None:
             self._own = self._progress.progress_at(now)
-        for peer in self._peers.values():
-            self._send_progress(peer)
+        self._send({"up": self._up, "standing": self._own}, can_be_skipped=True)
         self._end_if_tasks_are_lost(now)
         if not self._stopped.is_set():
             self._end_if_job_is_stalled()
@@ -274,7 +271,7 @@ class Watchdog:
         """Returns the time. Detects that this process was stopped since the previous call."""
         now = self._clock()
         gap = now - self._ticked
-        if gap >= self._longest_normal_gap_seconds:
+        if gap >= self._longest_gap:
             self._gap, self._gap_end = gap, now
             # Messages that arrived while this process was stopped have not been read yet.
             self._start += gap
@@ -285,28 +282,21 @@ class Watchdog:
         self._ticked = now
         return now
 
-    @property
-    def _longest_normal_gap_seconds(self) -> float:
-        return self._period + _SILENCE + _ANSWER_SECONDS
-
     # The connections with other tasks.
 
-    def _send_to_all(self, message: object, except_peer: _PeerConnection | None = None) -> None:
-        for peer in self._peers.values():
-            if peer is not except_peer:
-                self._send_message(peer, message)
+    def _send(
+        self, message: object, *, except_to: Task | None = None, can_be_skipped: bool = False
+    ) -> None:
+        """Sends a message to all connected tasks, without blocking.
 
-    def _send_message(self, peer: _PeerConnection, message: object) -> None:
-        """Sends a message without blocking. What cannot be sent now is sent by the next call."""
+        What cannot be sent now is sent by the next call. A message that `can_be_skipped` is not
+        sent to a task that has not received all earlier messages.
+        """
         with self._changed:
-            if peer.line is not None:
-                peer.line.send(message)
-
-    def _send_progress(self, peer: _PeerConnection) -> None:
-        """Sends the progress of this process, if all earlier messages could be sent."""
-        with self._changed:
-            if peer.line is not None and peer.line.flush():
-                peer.line.send({"up": self._up, "standing": self._own})
+            for task, peer in self._peers.items():
+                line = None if task == except_to else peer.line
+                if line is not None and (not can_be_skipped or line.flush()):
+                    line.send(message)
 
     def _receive_messages(self, task: Task, now: float) -> bool:
         """Reads the messages of a task. Returns whether the connection was closed."""
@@ -326,27 +316,28 @@ class Watchdog:
     def _handle_message(self, task: Task, peer: _PeerConnection, message: dict[str, Any]) -> None:
         if "lost" in message:
             self._report_failure_and_end(str(message["lost"]))
-        elif "failed" in message:
-            if self._job.is_chief:
-                self._send_to_all({**message, "task": str(task)}, except_peer=peer)
-            by_name = {str(task): task for task in self._job.tasks}
-            with self._changed:
-                whose = by_name.get(str(message.get("task")), task)
-                self._reasons[whose] = to_terminal_line(str(message["failed"]))
-                self._changed.notify_all()
-        elif "end" in message:
-            code, reason = message["end"]
-            with self._changed:
+            return
+        with self._changed:
+            if "failed" in message:
+                if self._job.is_chief:
+                    self._send({**message, "task": str(task)}, except_to=task)
+                failed = self._task_named(str(message.get("task")), task)
+                self._reasons[failed] = to_terminal_line(str(message["failed"]))
+            elif "end" in message:
+                code, reason = message["end"]
                 peer.ended = True
                 if task == self._job.chief:
                     self._ending = RunEnding(int(code), str(reason))
-                self._changed.notify_all()
-        else:
-            with self._changed:
+            else:
                 peer.up = peer.up or bool(message["up"])
-                self._changed.notify_all()
-            progress = message["standing"]
-            peer.last_progress = None if progress is None else ProcessProgress.from_json(progress)
+                progress = message["standing"]
+                peer.last_progress = (
+                    None if progress is None else ProcessProgress.from_json(progress)
+                )
+            self._changed.notify_all()
+
+    def _task_named(self, name: str, default: Task) -> Task:
+        return next((task for task in self._job.tasks if str(task) == name), default)
 
     def _close_connection(self, peer: _PeerConnection) -> None:
         with self._changed:
@@ -384,8 +375,9 @@ class Watchdog:
         lost = {task: states[task] for task, n in self._missed.items() if n >= _MISSES}
         if self._stall_timeout:
             before = now - LONG * self._stall_timeout
-            mute = (task for task in suspects if watched[task].line and task not in states)
-            lost |= {task: MUTE for task in mute if watched[task].heard < before}
+            mute = [task for task in suspects if watched[task].line and task not in states]
+            silent = [task for task in mute if watched[task].heard < before]
+            lost |= dict.fromkeys(silent, "answers, but reports nothing")
         # `announce_end` must not wait for lost tasks, which will not report their end.
         if self._stopped.is_set():
             with self._changed:
@@ -401,31 +393,25 @@ class Watchdog:
             self._report_failure_and_end(f"lost {task_states_text(self._job, lost)}")
         late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
         if late and now - self._start >= self._patience:
-            states = failed_probes(self._job, late, _ANSWER_SECONDS, self._ask)
-            missing = task_states_text(
-                self._job, {task: states.get(task, NOT_STARTED) for task in late}
-            )
+            states = dict.fromkeys(late, "its server has not started")
+            states |= failed_probes(self._job, late, _ANSWER_SECONDS, self._ask)
+            missing = task_states_text(self._job, states)
             self._report_failure_and_end(f"waited {self._patience:g} s for {missing}")
 
     def _end_if_job_is_stalled(self) -> None:
         """Ends the job if no training loop has made progress for --stall_timeout."""
         if self._own is None or not self._job.is_chief:
             return
+        reports = {task: peer.last_progress for task, peer in self._peers.items()}
         progress_by_task = {self._job.task: self._own}
-        progress_by_task |= {
-            t: p.last_progress for t, p in self._peers.items() if p.last_progress is not None
-        }
+        progress_by_task |= {task: report for task, report in reports.items() if report is not None}
         loops = self._job.num_workers if self._job.client_per_worker else 1
-        if len(progress_by_task) < loops or not all(
-            progress.stalled for progress in progress_by_task.values()
-        ):
+        is_stalled = all(progress.stalled for progress in progress_by_task.values())
+        if len(progress_by_task) < loops or not is_stalled:
             return
         # A process that runs the steps of all workers reports the worker for which it waits.
-        by_name = {str(task): task for task in self._job.tasks}
         stalled = find_blocking_tasks(progress_by_task)
-        tasks = {
-            by_name.get(progress.task, task): str(progress) for task, progress in stalled.items()
-        }
+        tasks = {self._task_named(at.task, task): str(at) for task, at in stalled.items()}
         even = "; all are at the same step" if len(stalled) > 1 else ""
         stuck = f"stuck: {task_states_text(self._job, tasks)}{even}"
         self._report_failure_and_end(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
@@ -439,7 +425,7 @@ class Watchdog:
             return
         message = self.own_suspension_text() or message
         if self._job.is_chief:
-            self._send_to_all({"lost": message})
+            self._send({"lost": message})
 
         def call_lost_callback() -> None:
             with contextlib.suppress(Exception):  # The process ends even if the callback fails.
@@ -448,19 +434,9 @@ class Watchdog:
         call = threading.Thread(target=call_lost_callback, daemon=True)
         call.start()
         if self._job.is_chief:
-            self._read_until_peers_close()
+            # If this process closed a connection with unread messages, it would be reset.
+            end = time.monotonic() + _LINGER_SECONDS
+            while any(peer.line for peer in self._peers.values()) and time.monotonic() < end:
+                self.read_messages(end - time.monotonic())
         call.join(WRITING_SECONDS)
         self._leave(int(ExitCode.FAILED))
-
-    def _read_until_peers_close(self) -> None:
-        """Reads messages until the other tasks close their connections.
-
-        If this process closed a connection with unread messages, the connection would be reset.
-        """
-        end = time.monotonic() + _LINGER_SECONDS
-        while any(peer.line is not None for peer in self._peers.values()):
-            left = end - time.monotonic()
-            if left <= 0:
-                return
-            for key, _ in self._selector.select(left):
-                self._receive_messages(key.data, self._ticked)

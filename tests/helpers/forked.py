@@ -372,9 +372,6 @@ def impatient() -> NoReturn:
     )
 
     watchdog._SILENCE = watchdog._ANSWER_SECONDS = 2.0
-    defaults = watchdog.Watchdog.__init__.__kwdefaults__
-    assert defaults is not None
-    defaults.update(period=0.5)
     cnnbench()
 
 

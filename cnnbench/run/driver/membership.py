@@ -30,7 +30,7 @@ from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import without_info_lines
 from cnnbench.run.runtime.progress import ProcessActivity, ProcessProgress
 from cnnbench.run.runtime.turns import TimeSlices
-from cnnbench.run.watchdog import PATIENCE, PERIOD, RunEnding, Watchdog
+from cnnbench.run.watchdog import PATIENCE, RunEnding, Watchdog
 
 if TYPE_CHECKING:
     from cnnbench.variable_mgr.base import WorkerGroup
@@ -39,8 +39,6 @@ _DISMISSAL_SECONDS = 60.0
 """Maximum time after a successful run in which other processes, which may be slow, must end."""
 _FAILURE_SECONDS = 5.0
 """Time in which other processes may fail for the same reason and report it."""
-_STALL_CHECK_SECONDS = 10.0
-"""Interval between checks for a stall in a job of one process."""
 _CHECK_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 _LINGER_SECONDS = 10.0
@@ -72,34 +70,30 @@ class JobMembership:
     ) -> None:
         self.activity = ProcessActivity.START
         self.turns = TimeSlices()
-        self._job = job = plan.place.job
         self._plan = plan
+        self._job = plan.place.job
         self._facts = facts
         self._tell = tell
-        check_seconds = min(_STALL_CHECK_SECONDS, plan.params.stall_timeout / 4)
         # The watchdog may end a cnnbench command, but not a program that imports cnnbench.
-        stalls = (
-            read_progress is not None and plan.params.stall_timeout > 0 and supervisor.state.program
-        )
-        self._is_watched = job.in_cluster or stalls
-
-        def tolerates_loss(task: Task, state: str) -> bool:
-            evaluates = self.activity is ProcessActivity.EVALUATION and task == job.workers[0]
-            return plan.place.tolerates_loss_of(task, state) and not evaluates
+        may_stall = read_progress is not None and plan.params.stall_timeout > 0
+        self._is_watched = self._job.in_cluster or (may_stall and supervisor.state.program)
 
         self._watchdog = Watchdog(
-            job,
+            self._job,
             lost,
             patience=max(plan.params.cluster_timeout, PATIENCE),
-            period=PERIOD if job.in_cluster else check_seconds,
             leave=supervisor.exit_without_cleanup,
-            tolerates_loss=tolerates_loss,
+            tolerates_loss=self._tolerates_loss,
             read_progress=read_progress,
             stall_timeout=plan.params.stall_timeout,
         )
         self._port: AbstractContextManager[object] = nullcontext()
         self._tensorflow_connected = False
         self._culprits: dict[Task, str] = {}
+
+    def _tolerates_loss(self, task: Task, state: str) -> bool:
+        evaluates = self.activity is ProcessActivity.EVALUATION and task == self._job.workers[0]
+        return self._plan.place.tolerates_loss_of(task, state) and not evaluates
 
     @contextmanager
     def marking_activity(self, activity: ProcessActivity) -> Iterator[None]:
@@ -357,6 +351,5 @@ class SharedInterrupts:
 
         with handling_signals(note_interrupt):
             yield
-            self.raise_if_any_interrupted(
-                1.0
-            )  # Handles a signal that came after the last check in the block.
+            # Handles a signal that came after the last check in the block.
+            self.raise_if_any_interrupted(1.0)
