@@ -20,8 +20,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cnnbench.base import message, probe
 from cnnbench.base.job import PS, Job, Task, host_and_port, reserve_port, unbound_socket
@@ -30,6 +31,7 @@ from cnnbench.base.probe import task_and_address_text
 from cnnbench.base.text import to_terminal_line
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine.cpu import Host, pid_namespace
+from cnnbench.records.codec import decode
 
 _GREETING = "cnnbench handshake"
 _STARTED = "the job has already started there; no task can join it later, so start all tasks again"
@@ -79,7 +81,8 @@ def connect_job(
         return handshake.run(timeout)
 
 
-class _Card(NamedTuple):
+@dataclass(frozen=True)
+class _Card:
     """The card that a process sends in the handshake: its task, versions, flags and PID.
 
     `nonce` is a random number that identifies the process. `failed` is the reason why the process
@@ -90,30 +93,23 @@ class _Card(NamedTuple):
     nonce: str
     facts: Mapping[str, str]
     failed: str | None
-    pid: int
-    namespace: str | None
+    pid: int = field(default=0, metadata={"optional": True})
+    namespace: str | None = field(default=None, metadata={"optional": True})
 
     @classmethod
-    def parse(cls, values: Any) -> _Card:
-        """Reads a received value; ValueError if it is not the card of a cnnbench process."""
-        try:
-            if values[_GREETING] != 1:
-                raise ValueError("another greeting")
-            failed, namespace = values["failed"], values.get("namespace")
-            return cls(
-                task=str(values["task"]),
-                nonce=str(values["nonce"]),
-                facts={str(name): str(value) for name, value in values["facts"].items()},
-                failed=None if failed is None else str(failed),
-                pid=int(str(values.get("pid", 0))),
-                namespace=None if namespace is None else str(namespace),
-            )
-        except (LookupError, TypeError, AttributeError) as error:
-            raise ValueError("no card") from error
+    def receive(cls, link: socket.socket) -> _Card:
+        """Receives a card. Raises the errors of `message.receive`; ValueError if the message is not
+        the card of a cnnbench process.
+        """
+        values = message.receive(link, CALL_SECONDS)
+        card = decode(cls, values)
+        if values.get(_GREETING) != 1:
+            raise ValueError("another greeting")
+        return card
 
     def pack(self) -> bytes:
         """The message with the card."""
-        return message.pack({_GREETING: 1, **self._asdict()})
+        return message.pack({_GREETING: 1, **vars(self)})
 
 
 class _Handshake(Meeting):
@@ -175,9 +171,7 @@ class _Handshake(Meeting):
                 self.over.set()
             opened.pop_all()
         namespace, cards = self._own.namespace, self._reached.values()
-        local = frozenset(
-            c.pid for c in cards if namespace is not None and c.namespace == namespace
-        )
+        local = frozenset(c.pid for c in cards if namespace and c.namespace == namespace)
         return JobConnections(reserved, self._lines, local)
 
     # Calls from other processes to the port of this process.
@@ -204,7 +198,7 @@ class _Handshake(Meeting):
 
         Returns whether the connection is kept. A process whose call fails will call again.
         """
-        card = _Card.parse(message.receive(link, CALL_SECONDS))
+        card = _Card.receive(link)
         if card.nonce == self._own.nonce:
             return False
         self._record_contacted_peer(card)
@@ -273,7 +267,7 @@ class _Handshake(Meeting):
         link, kept = socket.create_connection(address, CALL_SECONDS), False
         try:
             link.sendall(own)
-            card = _Card.parse(message.receive(link, CALL_SECONDS))
+            card = _Card.receive(link)
             if not _describe_differences(self._own, card):
                 link.sendall(message.pack({}))
                 if peer == self._job.chief and card.task == str(peer):
@@ -300,7 +294,7 @@ class _Handshake(Meeting):
 
     def _report_failure_to_peers(self, reason: str, deadline: float) -> None:
         """Reports to the other processes that this process has given up."""
-        card = self._own._replace(facts={}, failed=reason).pack()
+        card = replace(self._own, facts={}, failed=reason).pack()
         untold = set(self._job.peers)
 
         def tell(peer: Task) -> bool:
@@ -360,13 +354,8 @@ class _Handshake(Meeting):
                 self.changed.notify_all()
 
     def _missing_peers_text(self) -> str:
-        peers = [peer for peer in self._job.peers if not self._has_arrived(peer)]
-        return _join_phrases(
-            [
-                f"{task_and_address_text(self._job, peer)}: {self._state_of_peer(peer)}"
-                for peer in peers
-            ]
-        )
+        job, peers = self._job, [peer for peer in self._job.peers if not self._has_arrived(peer)]
+        return _join_phrases([f"{p} ({job.address(p)}): {self._state_of_peer(p)}" for p in peers])
 
     def _state_of_peer(self, peer: Task) -> str:
         if self._trouble.get(peer):
@@ -413,10 +402,9 @@ def _describe_differences(own: _Card, other: _Card) -> list[str]:
     ]
 
 
-def _shortened_value(text: str | None) -> str:
-    if text is None:
-        return "unknown"
-    return (text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}...") or "''"
+def _shortened_value(value: object) -> str:
+    text = "unknown" if value is None else str(value) or "''"
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
 def _join_phrases(phrases: list[str]) -> str:
