@@ -12,7 +12,6 @@ import itertools
 import random
 import re
 import socket
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -392,40 +391,18 @@ class ReservedPorts(contextlib.ExitStack):
         for port in random.SystemRandom().sample(free, min(_TRIES, len(free))):
             if len(self.numbers) == count:
                 return
-            self._reserve_port(port)
+            bound_socket = unbound_socket()
+            try:
+                bound_socket.bind(("", port))
+                bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            except OSError:
+                bound_socket.close()
+            else:
+                self.enter_context(bound_socket)
+                self.numbers.append(port)
         if len(self.numbers) < count:
             self.close()
             raise BenchmarkError(f"only {len(self.numbers)} of {count} ports are free")
-
-    def _reserve_port(self, port: int) -> None:
-        bound_socket = unbound_socket()
-        try:
-            bound_socket.bind(("", port))
-            bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        except OSError:
-            bound_socket.close()
-        else:
-            self.enter_context(bound_socket)
-            self.numbers.append(port)
-
-
-def reserve_port(port: int) -> socket.socket:
-    """Reserves a port so that no other cnnbench process uses it. Raises OSError (EADDRINUSE) if
-    another cnnbench process has already reserved the port.
-
-    The reservation ends when the returned socket is closed or the process exits.
-
-    A socket on the port itself would not help: if it lets the server listen, it lets another
-    cnnbench process listen, too. So the reservation is a Unix domain socket. On Linux, its name
-    needs no file and belongs to the network namespace, as the port does. On other systems nothing
-    is reserved.
-    """
-    with contextlib.ExitStack() as stack:
-        lock_socket = stack.enter_context(socket.socket(socket.AF_UNIX))
-        if sys.platform == "linux":
-            lock_socket.bind(f"\0cnnbench port {port}")
-        stack.pop_all()
-    return lock_socket
 
 
 def unbound_socket() -> socket.socket:

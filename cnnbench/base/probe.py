@@ -78,19 +78,18 @@ def wait_for_servers(job: Job, timeout: float, tell: Callable[[str], None]) -> N
     Call it before connecting. Every few seconds, `tell` is called with a line about missing tasks.
     """
     started = last = time.monotonic()
-    missing = dict.fromkeys(job.peers, "")
+    missing = failed_probes(job, job.peers, timeout=3.0)
     while missing:
-        missing = failed_probes(job, tuple(missing), timeout=3.0)
         now = time.monotonic()
-        if missing and now - started >= timeout:
+        if now - started >= timeout:
             raise BenchmarkError(
                 f"{job.task}: waited {timeout:g} s for {task_states_text(job, missing)}"
             )
-        if missing and now - last >= REPORT_SECONDS:
+        if now - last >= REPORT_SECONDS:
             last = now
             tell(f"waiting for {task_states_text(job, missing)}")
-        if missing:
-            time.sleep(RETRY_SECONDS)
+        time.sleep(RETRY_SECONDS)
+        missing = failed_probes(job, tuple(missing), timeout=3.0)
 
 
 def unresponsive_tasks(job: Job, error: BaseException) -> dict[Task, str]:

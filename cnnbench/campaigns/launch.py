@@ -92,9 +92,9 @@ class TaskCommand(NamedTuple):
     words: tuple[str, ...]
     args: ParsedArgs
 
-    def task_command_line(self, job: Job, towers: int | None, **more: object) -> tuple[str, ...]:
-        """The command line of one process of a job. `more` contains additional flags by name."""
-        own = flags_to_arguments({**more, **task_flags(job, towers)})
+    def task_command_line(self, job: Job, towers: int | None) -> tuple[str, ...]:
+        """The command line of one process of a job."""
+        own = flags_to_arguments(task_flags(job, towers))
         return (*own_command_prefix(), self.name, *self.words, *own)
 
     def single_process_flags(self, towers: int) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import contextlib
 import errno
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -25,7 +26,7 @@ from functools import partial
 from typing import NamedTuple
 
 from cnnbench.base import message, probe
-from cnnbench.base.job import PS, Job, Task, host_and_port, reserve_port, unbound_socket
+from cnnbench.base.job import PS, Job, Task, host_and_port, unbound_socket
 from cnnbench.base.meeting import CALL_SECONDS, Meeting
 from cnnbench.base.probe import task_and_address_text
 from cnnbench.base.text import to_terminal_line
@@ -370,13 +371,18 @@ class _Handshake(Meeting):
 def _bind_and_reserve_port(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
     """Opens a socket that listens on the port of an address, on all network interfaces.
 
-    Also returns the sockets that reserve the port. All sockets set SO_REUSEADDR, so that
-    TensorFlow's server can listen on the reserved port.
+    Also returns the sockets that reserve the port until they are closed. Raises OSError
+    (EADDRINUSE) if the port is in use. All sockets on the port set SO_REUSEADDR, so that
+    TensorFlow's server can listen on it, but another cnnbench process could, too. So a Unix domain
+    socket reserves the port among cnnbench processes. On Linux, its name needs no file and belongs
+    to the network namespace, as the port does. Other systems have no such names.
     """
     _, port = host_and_port(address)
     with contextlib.ExitStack() as stack:
         reserved = stack.enter_context(contextlib.ExitStack())
-        reserved.enter_context(reserve_port(port))
+        if sys.platform == "linux":
+            lock_socket = reserved.enter_context(socket.socket(socket.AF_UNIX))
+            lock_socket.bind(f"\0cnnbench port {port}")
         pair = reserved.enter_context(unbound_socket()), stack.enter_context(unbound_socket())
         for bound_socket in pair:
             bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

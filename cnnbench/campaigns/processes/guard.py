@@ -57,7 +57,20 @@ def guard_program(arguments: Sequence[str]) -> None:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(str(_OOM_SCORE))
     _thread.start_new_thread(_kill_when_parent_ends, (link,))
-    report = _run_program(arguments[1:], inherited)
+    try:
+        program = start_program(arguments[1:])
+    except OSError as error:
+        import json
+
+        reason = f"{arguments[1]}: {error.strerror or error}"
+        report = json.dumps({"error": reason}).encode()
+    else:
+        for descriptor in inherited:
+            # The guard closes its copies, so that a reader notices when the program closes its own.
+            os.close(descriptor)
+        _, status, usage = os.wait4(program, 0)
+        unit = 1 if sys.platform == "darwin" else 1024
+        report = b'{"status": %d, "max_rss_bytes": %d}' % (status, usage.ru_maxrss * unit)
     os.write(link, len(report).to_bytes(4, "big") + report)
     while True:
         signal.pause()
@@ -95,22 +108,6 @@ def start_program(command: Sequence[str]) -> int:
     The program inherits standard input, which is /dev/null. OSError if it cannot be started.
     """
     return os.posix_spawnp(command[0], [*command], os.environ, setsigdef=_IGNORED_BY_PYTHON)
-
-
-def _run_program(command: Sequence[str], inherited: Sequence[int]) -> bytes:
-    """Runs a program to its end. Returns the JSON text of the report for the parent."""
-    try:
-        program = start_program(command)
-    except OSError as error:
-        import json
-
-        return json.dumps({"error": f"{command[0]}: {error.strerror or error}"}).encode()
-    for descriptor in inherited:
-        # The guard closes its copies, so that a reader notices when the program closes its own.
-        os.close(descriptor)
-    _, status, usage = os.wait4(program, 0)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return b'{"status": %d, "max_rss_bytes": %d}' % (status, usage.ru_maxrss * unit)
 
 
 def _kill_when_parent_ends(link: int) -> None:

@@ -71,11 +71,11 @@ def test_processes_of_a_job_get_their_ports_in_order() -> None:
 def test_the_command_line_of_a_process() -> None:
     command = parse_task_command(["--model=lenet", "--batch_size=4"])
     job = JobLayout(workers=2).make_job((1001, 1002))
-    words = command.task_command_line(replace(job, task=Task("worker", 1)), 3, result_json="r")
+    words = command.task_command_line(replace(job, task=Task("worker", 1)), 3)
     own = ("--task_index=1", "--num_gpus=3")
     assert words[-len(own) :] == own
     at = words.index("run")
-    assert words[at : at + 4] == ("run", "--model=lenet", "--batch_size=4", "--result_json=r")
+    assert words[at : at + 3] == ("run", "--model=lenet", "--batch_size=4")
     assert parse_task_command(["allreduce", "--sizes=1K"])[:2] == ("allreduce", ("--sizes=1K",))
 
 
