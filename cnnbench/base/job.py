@@ -149,12 +149,10 @@ class Job:
     def __post_init__(self) -> None:
         if self.towers_per_worker < 1:
             raise FlagError("num_gpus", self.towers_per_worker, "the number must be at least 1")
-        if sorted(self.device_order or range(self.towers_per_worker)) != list(
-            range(self.towers_per_worker)
-        ):
-            raise ValueError(
-                f"device_order={self.device_order}: must order {self.towers_per_worker} devices"
-            )
+        numbers = list(range(self.towers_per_worker))
+        if sorted(self.device_order or numbers) != numbers:
+            reason = f"must order {self.towers_per_worker} devices"
+            raise ValueError(f"device_order={self.device_order}: {reason}")
         if self.device not in DEVICE_KINDS:
             raise FlagError("device", self.device, f"must be one of {', '.join(DEVICE_KINDS)}")
         if self.in_cluster:
@@ -163,9 +161,8 @@ class Job:
 
     def _check_addresses(self) -> None:
         if not self.worker_addresses:
-            raise FlagError(
-                "worker_hosts", "", "a job of several processes needs the addresses of its workers"
-            )
+            reason = "a job of several processes needs the addresses of its workers"
+            raise FlagError("worker_hosts", "", reason)
         addresses = [self.address(task) for task in self.tasks]
         repeated = Counter(addresses)
         for task, address in zip(self.tasks, addresses, strict=True):
@@ -187,9 +184,8 @@ class Job:
             there = ", ".join(dict.fromkeys(task.job for task in self.tasks))
             raise FlagError("job_name", job, f"the job has no {job} task, only {there}")
         if not 0 <= index < len(mine):
-            raise FlagError(
-                "task_index", index, f"--{_hosts_flag_of(self.task)} has tasks 0 to {len(mine) - 1}"
-            )
+            reason = f"--{_hosts_flag_of(self.task)} has tasks 0 to {len(mine) - 1}"
+            raise FlagError("task_index", index, reason)
 
     # Tasks.
 

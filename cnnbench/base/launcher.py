@@ -104,32 +104,24 @@ def mpi_ranks(environ: Environment) -> LauncherRanks | None:
     SLURM_LOCALID. If rank or size differ, the variables belong to a different process, such as the
     one that Hydra starts with srun on every node. UsageError for a malformed variable.
     """
-    ranks_by_launcher = {
+    found = {
         launcher: (environ[names[0]], environ[names[1]])
         for launcher, names in _RANK_VARIABLES.items()
         if names[0] in environ and names[1] in environ
     }
-    if not ranks_by_launcher:
+    if not found:
         return None
-    launcher = next(iter(ranks_by_launcher))
+    launcher, values = next(iter(found.items()))
+    same = [_RANK_VARIABLES[name] for name in found if found[name] == values]
     first = _RANK_VARIABLES[launcher]
-    rank, size = (
-        _parse_whole_number(environ, first[0]),
-        _parse_whole_number(environ, first[1], most=_MOST_TASKS),
-    )
+    rank = _parse_whole_number(environ, first[0])
+    size = _parse_whole_number(environ, first[1], most=_MOST_TASKS)
     if rank >= size:
         raise _invalid_variable_error(environ, first[0], f"{first[1]} is {size}")
-    same = [
-        _RANK_VARIABLES[other_launcher]
-        for other_launcher in ranks_by_launcher
-        if ranks_by_launcher[other_launcher] == ranks_by_launcher[launcher]
-    ]
-    local_rank = next(
-        (_parse_whole_number(environ, row[2]) for row in same if environ.get(row[2])), None
-    )
-    local_size = next(
-        (_processes_on_node(environ, row[3]) for row in same if environ.get(row[3])), None
-    )
+    local_ranks = [row[2] for row in same if environ.get(row[2])]
+    local_sizes = [row[3] for row in same if environ.get(row[3])]
+    local_rank = _parse_whole_number(environ, local_ranks[0]) if local_ranks else None
+    local_size = _processes_on_node(environ, local_sizes[0]) if local_sizes else None
     if size == 1:
         local_rank, local_size = local_rank or 0, 1
     job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
@@ -181,11 +173,8 @@ def _job_from_mpi(ps: int, environ: Environment) -> _JobAndLocalRank:
 
 def _job_from_tf_config(ps: int, environ: Environment) -> _JobAndLocalRank:
     if ps:
-        raise FlagError(
-            "cluster_ps",
-            ps,
-            "must not be given with --cluster=tf_config: TF_CONFIG lists the parameter servers",
-        )
+        reason = "must not be given with --cluster=tf_config: TF_CONFIG lists the parameter servers"
+        raise FlagError("cluster_ps", ps, reason)
     try:
         place = _job_fields_of_tf_config(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))
     except ValueError as error:
@@ -221,9 +210,8 @@ def _job_fields_of_tf_config(config: Any) -> dict[str, Any]:
     job, index = _task_of_tf_config(me)
     unknown = sorted(({job} | hosts.keys()) - _TF_JOBS)
     if unknown:
-        raise ValueError(
-            f"{unknown[0]!r} is not a job; must be one of {', '.join(sorted(_TF_JOBS))}"
-        )
+        jobs = ", ".join(sorted(_TF_JOBS))
+        raise ValueError(f"{unknown[0]!r} is not a job; must be one of {jobs}")
     if index >= len(hosts.get(job, ())):
         raise ValueError(f"cluster has no task {job}:{index}")
     chiefs = [host for name in _TF_CHIEFS for host in hosts.get(name, [])]
@@ -251,9 +239,8 @@ def _task_of_tf_config(task: Mapping[str, Any]) -> tuple[str, int]:
     if isinstance(index, str) and re.fullmatch(_NUMBER, index):
         index = int(index)
     if not isinstance(job, str) or type(index) is not int or not 0 <= index < _MOST_TASKS:
-        raise ValueError(
-            'task must contain a "type" (a string) and an "index" (a whole number from 0)'
-        )
+        reason = 'must contain a "type" (a string) and an "index" (a whole number from 0)'
+        raise ValueError(f"task {reason}")
     return job, index
 
 

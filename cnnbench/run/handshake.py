@@ -161,9 +161,8 @@ class _Handshake(Meeting):
             self._check_arrivals()
             if not self.wait(self._is_decided, timeout, self._missing_peers_text):
                 missing = self._missing_peers_text()
-                self._decide(
-                    f"{self._job.task}: waited {timeout:g} s (--cluster_timeout) for {missing}"
-                )
+                waited = f"waited {timeout:g} s (--cluster_timeout) for {missing}"
+                self._decide(f"{self._job.task}: {waited}")
             if self._outcome:
                 opened.close()
                 self._report_failure_to_peers(self._outcome, deadline)

@@ -181,9 +181,7 @@ class JobMembership:
         if job.task.job == CONTROLLER and job.with_devices("gpu").tower_devices[0] in names:
             job = job.with_devices("gpu")
         # TensorFlow would silently place the operations of a missing device on another device.
-        missing = [
-            device for device in (*job.tower_devices, *job.ps_devices) if device not in names
-        ]
+        missing = [name for name in (*job.tower_devices, *job.ps_devices) if name not in names]
         if missing:
             raise BenchmarkError(
                 f"{len(missing)} devices of the job are missing (first: {missing[0]}); every "
@@ -215,14 +213,14 @@ class JobMembership:
     def serve_until_run_ends(self) -> RunEnding:
         """Loads TensorFlow, and runs a server for the chief until the chief ends the run."""
         self.connect_and_get_local_pids()
-        chief = self._job.chief
+        chief, address = self._job.chief, self._job.address(self._job.chief)
         try:
             settings = self._plan.process_flags
             runtime.set_tensorflow_environment(settings)
             with self._port, without_info_lines():
                 server = runtime.start_server(settings, self._job)
             self._watchdog.announce_server_ready()
-            self._tell(f"serving {chief} ({self._job.address(chief)})")
+            self._tell(f"serving {chief} ({address})")
             chief_ending = self._watchdog.wait_for_run_end()
         except BaseException as error:
             ending = RunEnding(ExitCode.FAILED, str(error) or "interrupted")
@@ -232,9 +230,7 @@ class JobMembership:
         if chief_ending.code == 0:
             # The chief's operations fail if a server is lost, so servers end after the chief.
             until = time.monotonic() + _LINGER_SECONDS
-            while (
-                time.monotonic() < until and probe_grpc_server(self._job.address(chief), 1.0) == OK
-            ):
+            while time.monotonic() < until and probe_grpc_server(address, 1.0) == OK:
                 time.sleep(_POLL_SECONDS)
         del server
         return chief_ending
