@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -178,23 +178,6 @@ def stop_children(
     return [child.kill() for child in children]
 
 
-@contextlib.contextmanager
-def _restrict_cores(cores: Collection[int] | None) -> Iterator[None]:
-    """Context manager: processes that are started in it may use only the processors in `cores`.
-
-    None means no restriction.
-    """
-    if cores is None:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 class Child(ChildProcess):
     """A command in its own process group. Leaving the context kills all processes of the group.
 
@@ -224,11 +207,11 @@ class Child(ChildProcess):
         self._started = time.monotonic()
         ours, theirs = socket.socketpair()
         try:
-            with theirs, open(command.log, "wb") as output, _restrict_cores(command.cores):
+            with theirs, open(command.log, "wb") as output:
                 passed = [theirs.fileno(), *([] if inherited is None else [inherited])]
-                numbers = ",".join(map(str, passed))
+                lists = [",".join(map(str, numbers)) for numbers in (passed, command.cores or ())]
                 self._leader = subprocess.Popen(
-                    [sys.executable, "-IS", guard.__file__, "program", numbers, *command.words],
+                    [sys.executable, "-IS", guard.__file__, "program", *lists, *command.words],
                     stdin=subprocess.DEVNULL,
                     stdout=output if stdout is None else stdout,
                     stderr=output,

@@ -3,12 +3,13 @@
 This module uses only the standard library. A guard is started as a script in its own session, so
 that signals to the parent do not reach it.
 
-``python -IS guard.py program DESCRIPTOR PROGRAM ARGUMENT...`` runs a program. DESCRIPTOR is one end
-of a socket pair; only the parent has the other end. A comma and a descriptor that the program
-inherits may follow. When the program ends, the guard sends a message with the wait status
-(`cnnbench.base.message`) to the parent. The parent then kills the group, which includes the guard.
-If the socket closes before that, the parent is dead, and the guard kills the group. Otherwise, the
-guard sleeps.
+``python -IS guard.py program DESCRIPTORS CORES PROGRAM ARGUMENT...`` runs a program. DESCRIPTORS
+begins with one end of a socket pair; only the parent has the other end. A comma and a descriptor
+that the program inherits may follow. CORES lists the processors that the program may use; if it is
+empty, these are all processors of the parent. When the program ends, the guard sends a message with
+the wait status (`cnnbench.base.message`) to the parent. The parent then kills the group, which
+includes the guard. If the socket closes before that, the parent is dead, and the guard kills the
+group. Otherwise, the guard sleeps.
 
 ``python -IS guard.py worktree COMMIT FOLDER GIT...`` keeps a worktree in FOLDER, which must not
 exist, in a temporary folder of the parent. GIT is the beginning of a git command
@@ -48,7 +49,8 @@ def guard_program(arguments: Sequence[str]) -> None:
 
     The function never returns. After the end of the program, the parent kills the group.
     """
-    link, *inherited = map(int, arguments[0].split(","))
+    descriptors, cores, *command = arguments
+    link, *inherited = map(int, descriptors.split(","))
     os.set_inheritable(link, False)
     # The guard must survive signals to the group, so that it can report the program's status.
     # The handler does nothing. SIG_IGN is not used, because the program would inherit it.
@@ -58,11 +60,13 @@ def guard_program(arguments: Sequence[str]) -> None:
             file.write(str(_OOM_SCORE))
     _thread.start_new_thread(_kill_when_parent_ends, (link,))
     try:
-        program = start_program(arguments[1:])
+        if cores:
+            os.sched_setaffinity(0, map(int, cores.split(",")))
+        program = start_program(command)
     except OSError as error:
         import json
 
-        reason = f"{arguments[1]}: {error.strerror or error}"
+        reason = f"{command[0]}: {error.strerror or error}"
         report = json.dumps({"error": reason}).encode()
     else:
         for descriptor in inherited:
