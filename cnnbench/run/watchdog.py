@@ -30,12 +30,7 @@ from cnnbench.base.probe import (
 )
 from cnnbench.base.text import to_terminal_line
 from cnnbench.errors import ExitCode
-from cnnbench.run.runtime.progress import (
-    LONG,
-    ProcessProgress,
-    StallDetector,
-    find_blocking_tasks,
-)
+from cnnbench.run.runtime.progress import LONG, ProcessActivity, ProcessProgress, StallDetector
 
 PATIENCE = 600.0
 """Seconds that a process may need to load TensorFlow and start its server."""
@@ -402,17 +397,20 @@ class Watchdog:
         """Ends the job if no training loop has made progress for --stall_timeout."""
         if self._own is None or not self._job.is_chief:
             return
-        reports = {task: peer.last_progress for task, peer in self._peers.items()}
-        progress_by_task = {self._job.task: self._own}
-        progress_by_task |= {task: report for task, report in reports.items() if report is not None}
+        reports = {self._job.task: self._own}
+        reports |= {t: peer.last_progress for t, peer in self._peers.items() if peer.last_progress}
         loops = self._job.num_workers if self._job.client_per_worker else 1
-        is_stalled = all(progress.stalled for progress in progress_by_task.values())
-        if len(progress_by_task) < loops or not is_stalled:
+        if len(reports) < loops or not all(progress.stalled for progress in reports.values()):
             return
+        # All tasks synchronise in every step. So they wait for the tasks that are not in a step or,
+        # if there are none, for the tasks with the fewest steps.
+        blocking = {t: at for t, at in reports.items() if at.doing is not ProcessActivity.STEP}
+        if not blocking:
+            least = min(at.steps for at in reports.values())
+            blocking = {task: at for task, at in reports.items() if at.steps == least}
         # A process that runs the steps of all workers reports the worker for which it waits.
-        stalled = find_blocking_tasks(progress_by_task)
-        tasks = {self._task_named(at.task, task): str(at) for task, at in stalled.items()}
-        even = "; all are at the same step" if len(stalled) > 1 else ""
+        tasks = {self._task_named(at.task, task): str(at) for task, at in blocking.items()}
+        even = "; all are at the same step" if len(blocking) > 1 else ""
         stuck = f"stuck: {task_states_text(self._job, tasks)}{even}"
         self._report_failure_and_end(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
-
-from cnnbench.base.job import Task
 
 LONG = 10
 """Factor of the time limit for the first step and for all activities between steps."""
@@ -111,16 +109,3 @@ class StallDetector:
 
 def _is_in_steps(progress: ProcessProgress) -> bool:
     return progress.steps > 0 and progress.doing in (ProcessActivity.STEP, ProcessActivity.INPUT)
-
-
-def find_blocking_tasks(progress: Mapping[Task, ProcessProgress]) -> dict[Task, ProcessProgress]:
-    """Finds the tasks that block a stalled job, in which all tasks synchronise in every step.
-
-    These are the tasks that do not wait for the end of a step. If all tasks wait for the end of a
-    step, these are the tasks with the fewest steps.
-    """
-    not_in_step = {
-        task: state for task, state in progress.items() if state.doing is not ProcessActivity.STEP
-    }
-    least = min(state.steps for state in progress.values())
-    return not_in_step or {task: state for task, state in progress.items() if state.steps == least}
