@@ -37,7 +37,7 @@ ALLOWED = {
     "campaigns/processes/results_dir.py move": "files of its own processes, locked",
     "campaigns/processes/results_dir.py remove": "what earlier processes of the campaign have left",
     "campaigns/processes/results_dir.py move_finished": "files of a process in a temporary folder",
-    "run/runtime/supervisor.py _remove_generated_module": "code that TensorFlow generated",
+    "run/runtime/supervisor.py _exit_at_once": "code that TensorFlow generated",
     "cli/commands/gate.py _gate_results_folder": "its own temporary folder, without results",
     "cli/commands/gate.py _remove_empty_runs": "folders without files, locked",
     "campaigns/processes/guard.py guard_worktree": "the worktree that this process has made",

@@ -160,10 +160,11 @@ def _exit_at_once(code: int) -> NoReturn:
     modules = [module for name, module in list(sys.modules.items()) if name.startswith(_GENERATED)]
     for module in modules:
         file, cached = (getattr(module, name, None) or "" for name in ("__file__", "__cached__"))
-        folder = os.path.dirname(cached)
-        for remove, path in ((os.unlink, file), (os.unlink, cached), (os.rmdir, folder)):
+        for path in (file, cached):
             with contextlib.suppress(OSError):
-                remove(path)
+                os.unlink(path)
+        with contextlib.suppress(OSError):
+            os.rmdir(os.path.dirname(cached))
     os._exit(code)
 
 
