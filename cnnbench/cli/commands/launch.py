@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cnnbench.base.files import LOGS, TemporaryFolder, lock_folder
-from cnnbench.base.job import Job, ReservedPorts
 from cnnbench.base.terminal import (
     ChildProcessReporter,
     LineWriter,
@@ -25,17 +24,16 @@ from cnnbench.base.text import count_text
 from cnnbench.campaigns import scaling
 from cnnbench.campaigns.launch import (
     JobLayout,
+    JobSession,
     TaskCommand,
     check_job_flags,
     check_output_files,
     divide_cores,
     flags_to_arguments,
-    gpu_environment_variables,
     parse_task_command,
     plan_chief,
 )
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.job import JobSession
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.scaling import SCALING, STRONG, WEAK, ScalingJobs, ScalingPoint
 from cnnbench.cli.commands import PlotFlags, declare_output_flag, write_init_files
@@ -52,7 +50,7 @@ from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.lab.predict.predict import parse_link
 from cnnbench.machine import facts
 from cnnbench.machine.cpu import available_cpu_count
-from cnnbench.plan import RunPlan, resolve
+from cnnbench.plan import resolve
 from cnnbench.records.files import (
     PICTURES,
     OutputFile,
@@ -63,7 +61,6 @@ from cnnbench.records.files import (
     write_plot,
     write_text,
 )
-from cnnbench.run.runtime.supervisor import GUARDED
 
 _INIT_FILES = {"slurm": "slurm.sbatch", "kubernetes": "kubernetes.yaml"}
 # Flags of launch that a file of --init expresses by flags of its processes.
@@ -195,17 +192,24 @@ def main(argv: Sequence[str]) -> int:
         return _write_job_file(options.init, layout, command, options, values)
     chief = check_job_flags(layout, command, options.towers)
     check_output_files(command, chief)
-    cores = divide_cores(layout.size) if options.affinity else None
-    words_of = partial(command.task_command_line, towers=options.towers)
+    show = LineWriter(sys.stderr)
+    session = JobSession(
+        layout=layout,
+        command=command,
+        towers=options.towers,
+        chief=chief,
+        show=lambda line: show.write_lines([line]),
+        cores=divide_cores(layout.size) if options.affinity else None,
+    )
     if options.log_dir is not None:
         check_folder_writable("log_dir", options.log_dir)
         with lock_folder(
             "log_dir", options.log_dir, partial(print_warning, name="lock"), file=LOGS
         ):
-            return _run_processes(layout, chief, words_of, Path(options.log_dir), cores)
+            return session.run(Path(options.log_dir))
     with TemporaryFolder("cnnbench-launch-") as scratch:
         try:
-            status = _run_processes(layout, chief, words_of, scratch.path, cores)
+            status = session.run(scratch.path)
             scratch.kept = status != 0
         except Exception:
             # The logs explain an error, so they are kept. After an interrupt, they are removed.
@@ -250,26 +254,6 @@ def _write_job_file(
     if system == "kubernetes":
         print_notice("replace the image registry.example.org/cnnbench by your own")
     return ExitCode.OK
-
-
-def _run_processes(
-    layout: JobLayout,
-    chief: RunPlan,
-    command: Callable[[Job], Sequence[str]],
-    logs: Path,
-    cores: Sequence[set[int]] | None,
-) -> int:
-    show = LineWriter(sys.stderr)
-    with ReservedPorts(layout.size) as ports:
-        return JobSession(
-            job=layout.make_job(ports.numbers),
-            command=command,
-            variables=lambda job: {GUARDED: "", **gpu_environment_variables(job, chief.params)},
-            logs=logs,
-            cores=cores,
-            spares=chief.place.tolerates_loss_of,
-            show=lambda line: show.write_lines([line]),
-        ).run()
 
 
 def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""How a job ends (job.py), with processes that never start."""
+"""How the processes of a job end (launch.py), with processes that never start."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from golden import sentences
 
-from cnnbench.campaigns.launch import JobLayout
-from cnnbench.campaigns.processes import job as module
+from cnnbench.campaigns import launch as module
+from cnnbench.campaigns.launch import JobLayout, JobSession
 from cnnbench.campaigns.processes.child import Command, ProcessResult
-from cnnbench.campaigns.processes.job import JobSession
 from cnnbench.errors import BenchmarkError
+from cnnbench.run.runtime.supervisor import GUARDED
+
+TASKS = ("worker:0", "worker:1", "ps:0")
 
 
 class Standing:
@@ -60,7 +63,8 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
     ) -> tuple[int, list[str], list[str]]:
         def start(command: Command, stdout: int | None = None) -> Standing:
             assert (stdout is not None) == (not made)  # that of the chief is passed through
-            assert command.environment == {"TASK": command.words[0]}
+            assert command.words == (TASKS[len(made)], 2)
+            assert command.environment == {GUARDED: ""}
             made.append(Standing(command.log, results[len(made)]))
             if said is not None:
                 command.log.write_text(f"{said}\n")
@@ -76,15 +80,19 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
         monkeypatch.setattr(module, "stop_children", stop)
         monkeypatch.setattr(module.sys.stdout, "fileno", lambda: 1, raising=False)
         lines: list[str] = []
-        job = JobSession(
-            job=JobLayout(workers=2, ps=1).make_job((1, 2, 3)),
-            command=lambda seen: [str(seen.task)],
-            variables=lambda seen: {"TASK": str(seen.task)},
-            logs=tmp_path,
-            show=lines.append,
-            spares=lambda task, state: task.job in spared,
+        place = SimpleNamespace(tolerates_loss_of=lambda task, state: task.job in spared)
+        made_up: Any = SimpleNamespace(params=SimpleNamespace(device="cpu"), place=place)
+        command: Any = SimpleNamespace(
+            task_command_line=lambda job, towers: (str(job.task), towers)
         )
-        return job.run(), lines, order
+        job = JobSession(
+            layout=JobLayout(workers=2, ps=1),
+            command=command,
+            towers=2,
+            chief=made_up,
+            show=lines.append,
+        )
+        return job.run(tmp_path), lines, order
 
     return session
 
@@ -135,7 +143,7 @@ def test_a_process_of_a_job_that_fails(session: Callable[..., Any], name: str) -
     assert (found, stopped) == (code, [])
     (failed,) = (line for line in lines if "error: " in line)
     at = next(at for at, result in enumerate(results) if result is not OK)
-    assert ("worker:0", "worker:1", "ps:0")[at] in failed
+    assert TASKS[at] in failed
     sentence, _, log = failed.rpartition("; ")
     assert log.endswith(".log")
     sentences(Path(__file__).parent / "golden" / "job.txt", {name: sentence}, FAILED)
