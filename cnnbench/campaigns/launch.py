@@ -160,13 +160,12 @@ def plan_chief(args: ParsedArgs, layout: JobLayout | None, towers: int | None = 
     """
     if layout is None:
         return check_flags(args)
-    values, layout = args.given, layout.with_needed_controller(args)
-    return _plan_tasks(
-        values,
-        layout,
-        towers,
-        lambda own, names: check_flags(args.including(own), names=names),
-    )
+    layout = layout.with_needed_controller(args)
+
+    def plan_task(own: Mapping[str, Any], names: JobFlagNames) -> RunPlan:
+        return check_flags(args.including(own), names=names)
+
+    return _plan_tasks(args.given, layout, towers, plan_task)
 
 
 def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> ResolvedRun:
@@ -201,13 +200,11 @@ def _plan_tasks(
     job = layout.make_job(range(LOWEST, LOWEST + layout.size))
     kinds = {task.job: task for task in reversed(job.tasks)}.values()
     try:
-        *_, chief = [
-            plan_task(task_flags(replace(job, task=task), towers), names) for task in kinds
-        ]
+        plans = [plan_task(task_flags(replace(job, task=task), towers), names) for task in kinds]
     except FlagError as error:
         name, value = called.get(error.flag, (error.flag, error.value))
         raise FlagError(name, value, error.reason) from error
-    return chief
+    return plans[-1]
 
 
 def check_output_files(command: TaskCommand, chief: RunPlan) -> None:

@@ -159,7 +159,7 @@ class _Handshake(Meeting):
                 call = partial(self._call_until_arrived, peer)
                 self._pauses_by_peer[peer] = self.repeat(call)
             self._check_arrivals()
-            if not self.wait(self._is_decided, timeout, self._missing_peers_text):
+            if not self.wait(lambda: self._outcome is not None, timeout, self._missing_peers_text):
                 missing = self._missing_peers_text()
                 waited = f"waited {timeout:g} s (--cluster_timeout) for {missing}"
                 self._decide(f"{self._job.task}: {waited}")
@@ -204,7 +204,7 @@ class _Handshake(Meeting):
         self._record_contacted_peer(card)
         if card.failed is not None:
             with self.changed:
-                self._told = self._told or not self._is_decided()
+                self._told = self._told or self._outcome is None
                 self._decide(f"{card.task} gave up: {card.failed}")
             return False
         link.sendall(self._packed)
@@ -342,9 +342,6 @@ class _Handshake(Meeting):
     def _check_arrivals(self) -> None:
         if all(map(self._has_arrived, self._job.peers)):
             self._decide("")
-
-    def _is_decided(self) -> bool:
-        return self._outcome is not None
 
     def _decide(self, outcome: str) -> None:
         """Sets the outcome of the handshake, if it is not known yet."""
