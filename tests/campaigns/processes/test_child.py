@@ -244,6 +244,16 @@ def test_what_the_child_inherits(tmp_path, monkeypatch):
         assert int(score) >= max(int(file.read()), 500)
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux restricts processors")
+def test_a_child_has_the_processors_that_it_gets(tmp_path):
+    ours, log = os.sched_getaffinity(0), tmp_path / "log"
+    asks = python("import os; print(*sorted(os.sched_getaffinity(0)))")
+    for cores in (None, {max(ours)}):
+        execute(asks, log, PATIENCE, cores=cores)
+        assert {*map(int, log.read_text().split())} == (cores or ours)
+    assert os.sched_getaffinity(0) == ours
+
+
 def test_garbage_of_its_parent_closes_nothing_of_a_forked_child(tmp_path):
     code = f"""
         import gc, os, pathlib, sys
