@@ -131,13 +131,13 @@ class _Handshake(Meeting):
             pid=os.getpid(),
             namespace=pid_namespace(Host()),
         )
-        self._packed = self._own.pack()
         self._by_name = {str(task): task for task in job.peers}
         self._reached: dict[Task, _Card] = {}
         self._called_by: dict[Task, str] = {}
         self._trouble: dict[Task, str] = {}
         self._lines: dict[Task, socket.socket] = {}
-        self._came: set[Task] = set()
+        # The names of the tasks that have called or answered.
+        self._came: set[str] = set()
         self._pauses_by_peer: dict[Task, threading.Event] = {}
         # The reason of a failure, "" if all peers have arrived, or None during the handshake.
         self._outcome: str | None = None
@@ -201,13 +201,13 @@ class _Handshake(Meeting):
         card = _Card.receive(link)
         if card.nonce == self._own.nonce:
             return False
-        self._record_contacted_peer(card)
+        self._came.add(card.task)
         if card.failed is not None:
             with self.changed:
                 self._told = self._told or self._outcome is None
                 self._decide(f"{card.task} gave up: {card.failed}")
             return False
-        link.sendall(self._packed)
+        link.sendall(self._own.pack())
         if not self._has_equal_facts(card):
             return False
         peer = self._by_name.get(card.task)
@@ -228,16 +228,14 @@ class _Handshake(Meeting):
     def _call_until_arrived(self, peer: Task) -> bool:
         """Calls a peer once if it has not arrived. Returns whether it has arrived."""
         if not self._has_arrived(peer) and (peer not in self._reached or peer in self._called_by):
-            trouble = self._call_peer(peer)
-            with self.changed:
-                self._trouble[peer] = trouble or ""
-                self._check_arrivals()
+            self._trouble[peer] = self._call_peer(peer)
+            self._check_arrivals()
         return self._has_arrived(peer)
 
-    def _call_peer(self, peer: Task) -> str | None:
-        """Calls a peer once. Returns the reason why the call failed; None if it succeeded."""
+    def _call_peer(self, peer: Task) -> str:
+        """Calls a peer once. Returns the reason why the call failed; "" if it succeeded."""
         try:
-            card = self._exchange_cards(peer, self._packed)
+            card = self._exchange_cards(peer, self._own)
         except TimeoutError:
             return "no answer"
         except ConnectionRefusedError:
@@ -249,24 +247,24 @@ class _Handshake(Meeting):
             return _STARTED if server == probe.OK else probe.NOT_GRPC
         except OSError as error:
             return (error.strerror or str(error)).lower()
-        self._record_contacted_peer(card)
+        self._came.add(card.task)
         if not self._has_equal_facts(card):
             return "disagrees"
         if card.task != str(peer):
             return f"answers as {card.task}"
         with self.changed:
             self._reached[peer] = card
-        return None
+        return ""
 
-    def _exchange_cards(self, peer: Task, own: bytes) -> _Card:
-        """Sends a packed card to a peer. Returns the card with which it answers.
+    def _exchange_cards(self, peer: Task, own: _Card) -> _Card:
+        """Sends a card to a peer. Returns the card with which it answers.
 
         Raises the errors of `message.receive`, ValueError also for an answer that is not a card.
         """
         address = host_and_port(self._job.address(peer))
         link, kept = socket.create_connection(address, CALL_SECONDS), False
         try:
-            link.sendall(own)
+            link.sendall(own.pack())
             card = _Card.receive(link)
             if not _describe_differences(self._own, card):
                 link.sendall(message.pack({}))
@@ -294,7 +292,7 @@ class _Handshake(Meeting):
 
     def _report_failure_to_peers(self, reason: str, deadline: float) -> None:
         """Reports to the other processes that this process has given up."""
-        card = replace(self._own, facts={}, failed=reason).pack()
+        card = replace(self._own, facts={}, failed=reason)
         untold = set(self._job.peers)
 
         def tell(peer: Task) -> bool:
@@ -303,7 +301,7 @@ class _Handshake(Meeting):
             except EOFError:
                 pass  # The peer has read the card, and sends no answer.
             except (OSError, ValueError):
-                if peer not in self._came:
+                if str(peer) not in self._came:
                     return False
                 # The peer has ended by now, or reports its own failure.
             with self.changed:
@@ -312,7 +310,7 @@ class _Handshake(Meeting):
             return True
 
         def absent_peers_text() -> str:
-            absent = [peer for peer in self._job.peers if peer not in self._came]
+            absent = [peer for peer in self._job.peers if str(peer) not in self._came]
             return _join_phrases([task_and_address_text(self._job, peer) for peer in absent])
 
         for peer in self._job.peers:
@@ -324,11 +322,6 @@ class _Handshake(Meeting):
             self.wait(lambda: not untold, left, absent_peers_text)
 
     # The state of the handshake: which peers have arrived, and whether it has failed.
-
-    def _record_contacted_peer(self, card: _Card) -> None:
-        if card.task in self._by_name:
-            with self.changed:
-                self._came.add(self._by_name[card.task])
 
     def _has_equal_facts(self, card: _Card) -> bool:
         differences = _describe_differences(self._own, card)
