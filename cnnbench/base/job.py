@@ -13,7 +13,7 @@ import random
 import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -253,6 +253,14 @@ class Job:
     def address(self, task: Task) -> str:
         """The host:port address of a task in a cluster."""
         return self.addresses_of(task.job)[task.index]
+
+    def named(self, task: Task) -> str:
+        """The name and the address of a task, for messages: "worker:1 (host:port)"."""
+        return f"{task} ({self.address(task)})" if self.in_cluster else "the run"
+
+    def states_text(self, states: Mapping[Task, object]) -> str:
+        """The names, addresses and states of tasks, for messages."""
+        return "; ".join(f"{self.named(task)}: {state}" for task, state in states.items())
 
     @property
     def hosts_by_job(self) -> dict[str, list[str]]:

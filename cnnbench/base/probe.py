@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from cnnbench.base.job import Job, Task, host_and_port
@@ -82,12 +82,10 @@ def wait_for_servers(job: Job, timeout: float, tell: Callable[[str], None]) -> N
     while missing:
         now = time.monotonic()
         if now - started >= timeout:
-            raise BenchmarkError(
-                f"{job.task}: waited {timeout:g} s for {task_states_text(job, missing)}"
-            )
+            raise BenchmarkError(f"{job.task}: waited {timeout:g} s for {job.states_text(missing)}")
         if now - last >= REPORT_SECONDS:
             last = now
-            tell(f"waiting for {task_states_text(job, missing)}")
+            tell(f"waiting for {job.states_text(missing)}")
         time.sleep(RETRY_SECONDS)
         missing = failed_probes(job, tuple(missing), timeout=3.0)
 
@@ -123,15 +121,3 @@ def failed_probes(
     with ThreadPoolExecutor(min(len(tasks), _MOST_AT_ONCE)) as pool:
         states = pool.map(lambda task: ask(job.address(task), timeout), tasks)
         return {task: state for task, state in zip(tasks, states, strict=True) if state != OK}
-
-
-def task_and_address_text(job: Job, task: Task) -> str:
-    """Formats the name and the address of a task for a message."""
-    return f"{task} ({job.address(task)})" if job.in_cluster else "the run"
-
-
-def task_states_text(job: Job, states: Mapping[Task, object]) -> str:
-    """Formats the names, addresses and states of tasks for a message."""
-    return "; ".join(
-        f"{task_and_address_text(job, task)}: {state}" for task, state in states.items()
-    )

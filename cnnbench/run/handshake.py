@@ -28,7 +28,6 @@ from typing import NamedTuple
 from cnnbench.base import message, probe
 from cnnbench.base.job import PS, Job, Task, host_and_port, unbound_socket
 from cnnbench.base.meeting import CALL_SECONDS, Meeting
-from cnnbench.base.probe import task_and_address_text
 from cnnbench.base.text import to_terminal_line
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine.cpu import Host, pid_namespace
@@ -189,9 +188,7 @@ class _Handshake(Meeting):
                 reason = error.strerror or error
                 if error.errno == errno.EADDRINUSE:
                     reason = "the port is in use by another program"
-                raise BenchmarkError(
-                    f"{task_and_address_text(self._job, self._job.task)}: {reason}"
-                ) from error
+                raise BenchmarkError(f"{self._job.named(self._job.task)}: {reason}") from error
 
     def _answer_call(self, link: socket.socket) -> bool:
         """Reads a caller's card, answers with the own card, and compares versions and flags.
@@ -311,7 +308,7 @@ class _Handshake(Meeting):
 
         def absent_peers_text() -> str:
             absent = [peer for peer in self._job.peers if str(peer) not in self._came]
-            return _join_phrases([task_and_address_text(self._job, peer) for peer in absent])
+            return _join_phrases([self._job.named(peer) for peer in absent])
 
         for peer in self._job.peers:
             self.repeat(partial(tell, peer))
@@ -345,7 +342,7 @@ class _Handshake(Meeting):
 
     def _missing_peers_text(self) -> str:
         job, peers = self._job, [peer for peer in self._job.peers if not self._has_arrived(peer)]
-        return _join_phrases([f"{p} ({job.address(p)}): {self._state_of_peer(p)}" for p in peers])
+        return _join_phrases([f"{job.named(p)}: {self._state_of_peer(p)}" for p in peers])
 
     def _state_of_peer(self, peer: Task) -> str:
         if self._trouble.get(peer):

@@ -22,12 +22,7 @@ from cnnbench.base.files import parse_json
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS, raise_if_interrupted
 from cnnbench.base.job import Job, Task
 from cnnbench.base.message import MessageLink
-from cnnbench.base.probe import (
-    failed_probes,
-    probe_grpc_server,
-    task_and_address_text,
-    task_states_text,
-)
+from cnnbench.base.probe import failed_probes, probe_grpc_server
 from cnnbench.base.text import to_terminal_line
 from cnnbench.errors import ExitCode
 from cnnbench.run.runtime.progress import LONG, ProcessActivity, ProcessProgress, StallDetector
@@ -227,7 +222,7 @@ class Watchdog:
             seconds = now - self._ticked
         if not seconds:
             return ""
-        own = task_and_address_text(self._job, self._job.task)
+        own = self._job.named(self._job.task)
         heartbeat = "too long for the heartbeat of TensorFlow's coordination service"
         ended = heartbeat if self._job.client_per_worker else "and the other tasks ended without it"
         return f"{own} was stopped for {seconds:.0f} s, {ended}"
@@ -385,12 +380,12 @@ class Watchdog:
         if any(task in suspects for task in lost):
             lost = self.replace_by_sent_reasons(lost)
             self.lost_tasks |= lost
-            self._report_failure_and_end(f"lost {task_states_text(self._job, lost)}")
+            self._report_failure_and_end(f"lost {self._job.states_text(lost)}")
         late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
         if late and now - self._start >= self._patience:
             states = dict.fromkeys(late, "its server has not started")
             states |= failed_probes(self._job, late, _ANSWER_SECONDS, self._ask)
-            missing = task_states_text(self._job, states)
+            missing = self._job.states_text(states)
             self._report_failure_and_end(f"waited {self._patience:g} s for {missing}")
 
     def _end_if_job_is_stalled(self) -> None:
@@ -411,7 +406,7 @@ class Watchdog:
         # A process that runs the steps of all workers reports the worker for which it waits.
         tasks = {self._task_named(at.task, task): str(at) for task, at in blocking.items()}
         even = "; all are at the same step" if len(blocking) > 1 else ""
-        stuck = f"stuck: {task_states_text(self._job, tasks)}{even}"
+        stuck = f"stuck: {self._job.states_text(tasks)}{even}"
         self._report_failure_and_end(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
 
     def _report_failure_and_end(self, message: str) -> None:

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING
 
 from cnnbench.base.interrupts import handling_signals, raise_if_interrupted
 from cnnbench.base.job import CONTROLLER, Job, Task
-from cnnbench.base.probe import (
-    NAMED,
-    OK,
-    probe_grpc_server,
-    task_states_text,
-    unresponsive_tasks,
-    wait_for_servers,
-)
+from cnnbench.base.probe import NAMED, OK, probe_grpc_server, unresponsive_tasks, wait_for_servers
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.runtime import supervisor
@@ -260,7 +253,7 @@ class JobMembership:
         if not isinstance(error, unreachable):
             lost = {task: state for task, state in lost.items() if state != NAMED}
         self._culprits = lost = self._watchdog.replace_by_sent_reasons(lost, _FAILURE_SECONDS)
-        return BenchmarkError(f"lost {task_states_text(self._job, lost)}") if lost else None
+        return BenchmarkError(f"lost {self._job.states_text(lost)}") if lost else None
 
     @contextmanager
     def reporting_end(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cnnbench.base.probe import task_and_address_text
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.run import Target
 from cnnbench.run.driver.context import RunContext
@@ -127,9 +126,7 @@ class TrainingEvaluations(SuspendingObserver):
             first = job.workers[0]
             if str(first) in (*run.measurements.lost_workers, *run.membership.lost_tasks()):
                 # TensorFlow would wait for the lost worker forever.
-                raise BenchmarkError(
-                    f"lost {task_and_address_text(job, first)}, which runs the evaluations"
-                )
+                raise BenchmarkError(f"lost {job.named(first)}, which runs the evaluations")
             evaluated = self._evaluator.run(global_step, run.output.console, self._interrupts)
         wall_seconds = None if loop_seconds is None else timer.wall_seconds_with_excluded_blocks
         self._results.add(evaluated, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
