@@ -134,7 +134,8 @@ def watch_children(
     raise_if_interrupted()
     redraw_running_process()
     running = [child for child in children if child.ended is None]
-    ready, _, _ = select.select([*links, *running], [], [], min(seconds, LONGEST_WAIT_SECONDS))
+    sources: list[Child | socket.socket] = [*links, *running]
+    ready, _, _ = select.select(sources, [], [], min(seconds, LONGEST_WAIT_SECONDS))
     for child in running:
         if child in ready:
             child.wait(0.0)
