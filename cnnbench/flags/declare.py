@@ -18,7 +18,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, TypeVar
 
 from cnnbench.base import files
 from cnnbench.base.files import make_temporary_folders_permanent
@@ -303,12 +303,29 @@ def _choices_text(choices: Collection[str]) -> str:
 # Declaration of flags, with one dataclass field for each flag
 
 T = TypeVar("T")
+V = TypeVar("V")
+G = TypeVar("G")
+
+# Types of flags that Python code may also give in another form. Type checkers see a descriptor: the
+# type with which a flag is read differs from the type with which it is given to `Params`. At run
+# time, each type is the type with which the flag is read.
+if TYPE_CHECKING:
+
+    class _ReadAndGiven(Generic[V, G]):
+        def __get__(self, instance: object, owner: type | None = None) -> V: ...
+
+        def __set__(self, instance: object, value: G) -> None: ...
+
+    OrText: TypeAlias = _ReadAndGiven[V, V | str]
+    Items: TypeAlias = _ReadAndGiven[tuple[V, ...], tuple[V, ...] | list[V] | str]
+else:
+    OrText = Annotated[V, "or text that a parser reads"]
+    Items = Annotated[tuple[V, ...], "or a list, or comma-separated text"]
 
 _METADATA = "cnnbench.flag"
 
 # Scripts with wrong quoting pass two quote characters instead of an empty value.
 _EMPTY = ("''", '""')
-_BOUNDS = ("minimum", "maximum", "above", "below")
 
 
 def flag(default: Any, help: str, **limits: Any) -> Any:
@@ -453,16 +470,24 @@ class FlagSpec:
         return self.kind.text(value) if self.kind.has(value) else str(value)
 
 
-def make_bound_flag(name: str, help: str, part: RunPart) -> FlagSpec:
-    """Creates a flag for a bound, a number above 0, that is not set by default."""
+def number_flag(
+    name: str,
+    help: str,
+    part: RunPart,
+    default: float | None = None,
+    *,
+    optional: bool = False,
+    **bounds: Any,
+) -> FlagSpec:
+    """Creates a flag for a number, which is no field of a dataclass. See `FlagSpec`."""
     return FlagSpec(
         name=name,
-        kind=numeric_kind(float, above=0),
-        optional=True,
-        default=None,
+        kind=numeric_kind(float, **bounds),
+        optional=optional,
+        default=default,
         help=help,
-        above=0,
         part=part,
+        **bounds,
     )
 
 
@@ -478,15 +503,9 @@ def split_comma_separated(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
-def specs_of(group: type) -> tuple[FlagSpec, ...]:
-    """Returns the declarations of all flags in a dataclass, in order. Inherited flags come
-    first.
-    """
-    return _specs_of(group)
-
-
 @functools.cache
-def _specs_of(group: type) -> tuple[FlagSpec, ...]:
+def specs_of(group: type) -> tuple[FlagSpec, ...]:
+    """Returns the declarations of all flags in a dataclass, in order, inherited flags first."""
     hints = typing.get_type_hints(group)
     return tuple(_make_flag_spec(field, hints[field.name]) for field in dataclasses.fields(group))
 
@@ -555,7 +574,7 @@ def _kind_of_annotation(annotation: Any, limits: Mapping[str, Any]) -> FlagKind:
             limits.get("separator", ","),
         )
     if annotation in (int, float):
-        bounds = {name: limits[name] for name in _BOUNDS if limits.get(name) is not None}
+        bounds = {name: limits[name] for name in _HOLDS if limits.get(name) is not None}
         return numeric_kind(annotation, **bounds)
     if annotation is str:
         return text_kind(*(limits.get(name, "") for name in ("choices", "lower", "path")))

@@ -28,7 +28,7 @@ from cnnbench.flags.groups.optimizer import (
     REGISTRIES,
     OptimizerParams,
     added_constants,
-    make_constant_flag,
+    constant_flag,
 )
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams, added_endings
@@ -447,7 +447,7 @@ def _check_plugin_flag(owner: str, name: str, constant: Constant) -> None:
         raise UsageError(f"a flag that a plug-in adds needs {wanted}; its name is {name!r}")
     if name in {*ACCEPTED, *RENAMED, *REMOVED, _CONSTANTS} or hasattr(Params, name):
         raise UsageError(f"the flag --{name} exists already; choose another name")
-    make_constant_flag(name, constant, owner, "").check(constant.default)
+    constant_flag(name, constant, owner, "").check(constant.default)
 
 
 for _owner, _table in REGISTRIES.items():

@@ -1,6 +1,6 @@
 """What mypy says about programs of users: the arguments of `Params`, and the examples of plug-ins.
 
-The types of flags that also take text or lists are in cnnbench/flags/given.py.
+The types of flags that also take text or lists are in cnnbench/flags/declare.py.
 """
 
 from __future__ import annotations

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from cnnbench.base.rules import FlagRule, Severity, always, no_effect, refuse, refuse_with
 from cnnbench.flags.declare import (
     FlagSpec,
+    OrText,
     RunPart,
     flag,
-    make_bound_flag,
     names_of_flags,
-    numeric_kind,
+    number_flag,
     specs_of,
 )
 from cnnbench.flags.facts import RunFacts, needs_network, needs_training
-from cnnbench.flags.given import OrText
 from cnnbench.optimizers.clipping import CLIPPINGS
 from cnnbench.optimizers.registry import (
     OPTIMIZERS,
@@ -47,14 +46,10 @@ _PARTS = {
 
 def _constant(name: str) -> Any:
     """Declares a constant of optimizers or schedules of cnnbench as an argument of `Params`."""
-    owner = next(owner for owner, table in REGISTRIES.items() if name in table.constants)
-    constant, users = REGISTRIES[owner].constants[name], REGISTRIES[owner].users_text(name)
-    about = _constant_help(constant, owner, users)
-    return flag(constant.default, about, part=_PARTS[owner], **constant.limits)
-
-
-def _constant_help(constant: Constant, owner: str, users: str) -> str:
-    return f"{constant.help} (--{owner}={users})."
+    owner, table = next(pair for pair in REGISTRIES.items() if name in pair[1].constants)
+    constant = table.constants[name]
+    spec = constant_flag(name, constant, owner, table.users_text(name))
+    return flag(spec.default, spec.help, part=spec.part, **constant.limits)
 
 
 def added_constants() -> dict[str, FlagSpec]:
@@ -63,12 +58,12 @@ def added_constants() -> dict[str, FlagSpec]:
     """
     fields = OptimizerParams.__dataclass_fields__
     bounds = {
-        name: make_bound_flag(name, clipping.help, RunPart.UPDATE)
+        name: number_flag(name, clipping.help, RunPart.UPDATE, optional=True, above=0)
         for name, clipping in CLIPPINGS.items()
         if name not in fields
     }
     constants = {
-        name: make_constant_flag(name, constant, owner, registry.users_text(name))
+        name: constant_flag(name, constant, owner, registry.users_text(name))
         for owner, registry in REGISTRIES.items()
         for name, constant in registry.constants.items()
         if name not in fields
@@ -76,23 +71,16 @@ def added_constants() -> dict[str, FlagSpec]:
     return bounds | constants
 
 
-def make_constant_flag(name: str, constant: Constant, owner: str, users: str) -> FlagSpec:
+@cache
+def constant_flag(name: str, constant: Constant, owner: str, users: str) -> FlagSpec:
     """Creates the flag that sets a constant of an optimizer or a learning rate schedule.
 
     Args:
       owner: the flag that selects the optimizer or the schedule.
       users: names of the optimizers or schedules with this constant, for the help.
     """
-    limits: dict[str, Any] = dict(constant.limits)
-    return FlagSpec(
-        name=name,
-        kind=numeric_kind(float, **limits),
-        optional=False,
-        default=constant.default,
-        help=_constant_help(constant, owner, users),
-        part=_PARTS[owner],
-        **limits,
-    )
+    about = f"{constant.help} (--{owner}={users})."
+    return number_flag(name, about, _PARTS[owner], constant.default, **constant.limits)
 
 
 @dataclass(frozen=True, kw_only=True)

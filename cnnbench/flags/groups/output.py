@@ -16,9 +16,16 @@ from cnnbench.base.rules import (
     refuse,
 )
 from cnnbench.base.text import Duration
-from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag, names_of_flags, specs_of
+from cnnbench.flags.declare import (
+    Affects,
+    ComparedBy,
+    OrText,
+    RunPart,
+    flag,
+    names_of_flags,
+    specs_of,
+)
 from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, needs_training, runs_only_forward
-from cnnbench.flags.given import OrText
 
 
 def _invalid_conditions_reason(text: str) -> str:

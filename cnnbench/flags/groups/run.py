@@ -23,10 +23,12 @@ from cnnbench.flags.declare import (
     Affects,
     ComparedBy,
     FlagSpec,
+    Items,
+    OrText,
     RunPart,
     flag,
-    make_bound_flag,
     names_of_flags,
+    number_flag,
     specs_of,
 )
 from cnnbench.flags.facts import (
@@ -38,7 +40,6 @@ from cnnbench.flags.facts import (
     no_effect_in_modes,
     runs_only_forward,
 )
-from cnnbench.flags.given import Items, OrText
 from cnnbench.records.endings import ENDINGS
 from cnnbench.variable_mgr.modes import Copies, Reduction
 
@@ -292,7 +293,7 @@ class RunParams:
 def added_endings() -> dict[str, FlagSpec]:
     """Returns the flags that end the timed loop and are no fields of `RunParams`, by name."""
     return {
-        name: make_bound_flag(name, ending.help, RunPart.LENGTH)
+        name: number_flag(name, ending.help, RunPart.LENGTH, optional=True, above=0)
         for name, ending in ENDINGS.items()
         if name not in RunParams.__dataclass_fields__
     }

@@ -17,7 +17,7 @@ from cnnbench.base.rules import (
     refuse_any_value,
 )
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import Affects, RunPart, flag, names_of_flags, specs_of
+from cnnbench.flags.declare import Affects, OrText, RunPart, flag, names_of_flags, specs_of
 from cnnbench.flags.facts import (
     FORWARD,
     RunFacts,
@@ -27,7 +27,6 @@ from cnnbench.flags.facts import (
     needs_training,
     no_effect_in_modes,
 )
-from cnnbench.flags.given import OrText
 from cnnbench.variable_mgr.all_reduce.spec import (
     COMMUNICATION_HINTS,
     AllReduceSpec,
