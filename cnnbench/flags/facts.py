@@ -1,91 +1,197 @@
-"""What rules about flags see of the plan of a run, and rules that several groups of flags share.
+"""What follows from the flags of a run alone (`RunFacts`), and rules that several groups of flags
+share.
 
-The facts are those of `cnnbench.plan.RunPlan` before its network and its data are known. A group of
-flags (`cnnbench.flags.groups`) may have two tables of rules: `CONFLICTS`, flags that exclude each
-other, and `RULES`. `cnnbench.plan.rules` collects the tables.
+A group of flags (`cnnbench.flags.groups`) may have two tables of rules: `CONFLICTS`, flags that
+exclude each other, and `RULES`. `cnnbench.plan.rules` collects the tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from cnnbench.base.job import Job
+from cnnbench.base.job import WORKER, Job, Task
 from cnnbench.base.rules import FlagRule, HasFlags, Names, no_effect, no_effect_with, refuse
 from cnnbench.optimizers.registry import OptimizerSpec
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
-from cnnbench.variable_mgr.modes import Mode, built_in_names
+from cnnbench.variable_mgr.modes import AggregationSpec, CrossDeviceSpec, Mode, built_in_names
 
 FORWARD = "with --eval or --forward_only"
 """The beginning of reasons why flags have no effect in runs without gradients."""
 
 
-class WorkFacts(Protocol):
-    """What a run does, see `cnnbench.plan.place.WorkKind`."""
+class WorkKind(enum.Enum):
+    """What a run does. The values are printed in the header of the output."""
+
+    TRAINING = "training"
+    TRAINING_AND_EVALUATION = "training + evaluation"
+    EVALUATION = "evaluation"
+    FORWARD = "forward only"
+    INPUT = "input only"
 
     @property
-    def trains(self) -> bool: ...  # noqa: D102
-    @property
-    def evaluates(self) -> bool: ...  # noqa: D102
-    @property
-    def only_forward(self) -> bool: ...  # noqa: D102
-
-
-class NamesInMessages(Protocol):
-    """Names of a job's flags, see `cnnbench.plan.place.JobFlagNames`."""
+    def trains(self) -> bool:
+        """Whether the run updates the weights."""
+        return self in (WorkKind.TRAINING, WorkKind.TRAINING_AND_EVALUATION)
 
     @property
-    def towers(self) -> str: ...  # noqa: D102
-
-
-class PlaceFacts(Protocol):
-    """The mode and the job of a run, see `cnnbench.plan.place.PlaceInJob`."""
+    def evaluates(self) -> bool:
+        """Whether the run evaluates the weights on the validation subset."""
+        return self in (WorkKind.EVALUATION, WorkKind.TRAINING_AND_EVALUATION)
 
     @property
-    def mode(self) -> Mode: ...  # noqa: D102
-    @property
-    def job(self) -> Job: ...  # noqa: D102
-    @property
-    def asynchronous(self) -> bool: ...  # noqa: D102
-    @property
-    def coordinated(self) -> bool: ...  # noqa: D102
-    @property
-    def names(self) -> NamesInMessages: ...  # noqa: D102
-
-
-class NumericsFacts(Protocol):
-    """The number formats and the optimizer, see `cnnbench.plan.setup.NumericsPlan`."""
+    def only_forward(self) -> bool:
+        """Whether the run computes forward passes only, without gradients."""
+        return self in (WorkKind.EVALUATION, WorkKind.FORWARD)
 
     @property
-    def frozen(self) -> bool: ...  # noqa: D102
-    @property
-    def optimizer_spec(self) -> OptimizerSpec: ...  # noqa: D102
+    def subsets(self) -> tuple[str, ...]:
+        """The subsets of the data set that the run reads, "train" and "validation"."""
+        if self is WorkKind.EVALUATION:
+            return ("validation",)
+        return ("train", "validation") if self.evaluates else ("train",)
 
 
-class ExchangeFacts(Protocol):
-    """The reduction of gradients, see `cnnbench.plan.setup.GradientExchangePlan`."""
+class JobFlagNames(NamedTuple):
+    """Names of the flags that describe a job, as error messages print them.
+
+    The defaults are the flags of ``cnnbench run``; ``cnnbench launch`` has other flags.
+    """
+
+    job: str = "--job_name"
+    towers: str = "--num_gpus"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceInJob:
+    """The task of this process in its job, and how the workers of the job update the variables.
+
+    Attributes:
+      mode: the mode of --variable_update, which determines the processes of a job.
+      job: all tasks. With --device=auto, the job's towers are on CPU devices.
+      asynchronous: whether workers update the variables independently. If so, a step is an update
+        by one worker.
+      coordinated: whether a coordinator process schedules the updates of all workers.
+      names: names of the job's flags for error messages.
+    """
+
+    mode: Mode
+    job: Job
+    asynchronous: bool
+    coordinated: bool
+    names: JobFlagNames
 
     @property
-    def reduces(self) -> bool: ...  # noqa: D102
-    @property
-    def all_reduce(self) -> AllReduceSpec: ...  # noqa: D102
-    @property
-    def running(self) -> AllReduceSpec | None: ...  # noqa: D102
+    def towers_per_step(self) -> int:
+        """Number of towers that contribute gradients to one update of the variables."""
+        return self.job.towers_per_worker if self.asynchronous else self.job.num_towers
+
+    def tolerates_loss_of(self, task: Task, state: str) -> bool:
+        """Whether the job continues without `task`, which was lost in `state` (ended or silent).
+
+        A coordinator can reassign an update only if the worker has ended, not if it hangs.
+        """
+        # The late import keeps socket code out of commands that only check flags.
+        from cnnbench.base.probe import REFUSED
+
+        worker = self.asynchronous and task.job == WORKER and task != self.job.chief
+        return worker and (not self.coordinated or state == REFUSED)
 
 
-class RunFacts(HasFlags, Protocol):
-    """The plan of a run, see `cnnbench.plan.RunPlan`."""
+@dataclass(frozen=True, kw_only=True)
+class NumericsPlan:
+    """The number formats and the optimizer of a run.
+
+    Attributes:
+      dtype: compute dtype, such as "bfloat16"; with 8-bit convolutions, of all other operations.
+      in_8_bits: whether convolutions compute in 8-bit integers.
+      loss_scale: factor of the loss in the first step; 1 except for fp16.
+      scale_doubles_after: number of steps with finite gradients after which an automatic loss scale
+        doubles; None if the scale is constant.
+      frozen: whether variables are constants of the graph.
+      optimizer_spec: declaration of the optimizer.
+    """
+
+    dtype: str
+    in_8_bits: bool
+    loss_scale: float
+    scale_doubles_after: int | None
+    frozen: bool
+    optimizer_spec: OptimizerSpec
 
     @property
-    def work(self) -> WorkFacts: ...  # noqa: D102
+    def activation_bytes(self) -> int:
+        """Bytes of a value that a layer returns, in estimates of memory."""
+        return 4 if self.dtype == "float32" and not self.in_8_bits else 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariableUpdatePlan:
+    """How an update scales, reduces and clips gradients and applies weight decay, with all factors.
+
+    Attributes:
+      reduction: "mean" or "sum": how the variable manager combines the gradients of the towers.
+      rate_factor: factor of the learning rate. If it is 1 / towers, an update with the sum of the
+        gradients has the effect of an update with their mean.
+      weight_decay: factor of the L2 loss of a tower.
+      decay: factor d in the formula of `cnnbench.plan.setup`, adjusted to the reduction.
+      decoupled_decay: factor of the decay that the optimizer applies in place of an L2 loss.
+      clip: bounds, by the name of the flag that requests the clipping.
+      deferred: whether updates use the gradients of the previous step. If so, each tower removes
+        the loss scale and adds decay before the reduction.
+      fused: whether decay is a part of the updates (`cnnbench.run.step.update`) if all devices
+        are CPUs.
+    """
+
+    reduction: str = "mean"
+    rate_factor: float = 1.0
+    weight_decay: float = 0.0
+    decay: float = 0.0
+    decoupled_decay: float = 0.0
+    clip: Mapping[str, float] = field(default_factory=dict)
+    deferred: bool = False
+    fused: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientExchangePlan:
+    """Where variables are placed, and how towers exchange gradients.
+
+    Attributes:
+      reduces: whether gradients go through an all-reduce.
+      exchanges: whether several towers exchange gradients.
+      all_reduce: the requested all-reduce, or the default of the mode.
+      running: the all-reduce that is used, without levels that have nothing to reduce; None if no
+        gradients are reduced.
+      aggregation: how gradients are packed and reduced, in modes with one copy of the variables per
+        tower.
+    """
+
+    reduces: bool
+    exchanges: bool
+    all_reduce: AllReduceSpec
+    running: AllReduceSpec | None
+    aggregation: AggregationSpec
+    update: VariableUpdatePlan
+    cross_device: CrossDeviceSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What rules about flags see of a plan, `cnnbench.plan.RunPlan`: nothing of network and data."""
+
+    params: Any
+    work: WorkKind
+    place: PlaceInJob
+    numerics: NumericsPlan
+    exchange: GradientExchangePlan
+
     @property
-    def place(self) -> PlaceFacts: ...  # noqa: D102
-    @property
-    def numerics(self) -> NumericsFacts: ...  # noqa: D102
-    @property
-    def exchange(self) -> ExchangeFacts: ...  # noqa: D102
-    @property
-    def feeds_coordinated_workers(self) -> bool: ...  # noqa: D102
+    def feeds_coordinated_workers(self) -> bool:
+        """Whether a coordinator schedules the steps of the workers, and the workers read files."""
+        return self.place.coordinated and self.params.data_dir is not None
 
 
 def runs_only_forward(p: RunFacts) -> bool:

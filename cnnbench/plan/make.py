@@ -16,12 +16,11 @@ from cnnbench.base.rules import raise_first_refusal
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.params import SPECS, Params
 from cnnbench.flags.parse import ParsedArgs, parse_args
-from cnnbench.plan import network
 from cnnbench.plan.job import assign_gpus_and_exchange_addresses, locate_job
-from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, PlaceInJob, WorkKind
-from cnnbench.plan.rules import refuse_contradictions, unused_flag_notices
+from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, resolve_place, work_of
+from cnnbench.plan.rules import RULES_OF_NETWORK, rules_of_run, unused_flag_notices
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import GradientExchangePlan, NumericsPlan
+from cnnbench.plan.setup import resolve_exchange, resolve_numerics
 from cnnbench.variable_mgr import all_reduce, modes
 
 
@@ -109,7 +108,7 @@ def resolve(plan: RunPlan) -> RunPlan:
       FlagError: an unknown model, data set or all-reduce algorithm, an impossible evaluation point,
         label smoothing for a loss without labels, or a missing backbone.
     """
-    raise_first_refusal(network.RULES, plan)
+    raise_first_refusal(RULES_OF_NETWORK, plan)
     # A size flag that equals the model's default is unset, so that equal runs have equal flags.
     changes: dict[str, Any] = dict.fromkeys(plan.network.own_sizes)
     layout = plan.network.model.data_format
@@ -133,7 +132,7 @@ def _check_and_plan(given: Params, params: Params, names: JobFlagNames) -> RunPl
         if value is not spec.default:
             spec.check(value)
     plan = _plan_of_flags(given, params, names)
-    refuse_contradictions(plan)
+    raise_first_refusal(rules_of_run(plan.place.mode), plan)
     return plan
 
 
@@ -158,14 +157,14 @@ def plan_before_plugins(
 
 def _plan_of_flags(given: Params, params: Params, names: JobFlagNames) -> RunPlan:
     """Creates a plan from the flags. Network and data set are not resolved yet."""
-    work = WorkKind.of(params)
-    place = PlaceInJob.resolved(params, work, modes.find_mode(params.variable_update), names)
-    numerics = NumericsPlan.resolved(params, work)
+    work = work_of(params)
+    place = resolve_place(params, work, modes.find_mode(params.variable_update), names)
+    numerics = resolve_numerics(params, work)
     return RunPlan(
         params=params,
         given=given,
         work=work,
         place=place,
         numerics=numerics,
-        exchange=GradientExchangePlan.resolved(params, work, place, numerics),
+        exchange=resolve_exchange(params, work, place, numerics),
     )

@@ -17,13 +17,13 @@ from cnnbench.base import plugins
 from cnnbench.base.files import is_url
 from cnnbench.base.job import WORKER
 from cnnbench.flags.declare import Affects, ComparedBy, FlagSpec, RunPart, names_of_flags, specs_of
+from cnnbench.flags.facts import RunFacts, WorkKind
 from cnnbench.flags.groups.cluster import FEWEST_COORDINATED_THREADS, ClusterParams
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import FLAGS, SPECS, Params, changed_identity, identity_flags, is_place
 from cnnbench.machine.cpu import Host, available_cpu_count
 from cnnbench.plan.network import NetworkPlan
-from cnnbench.plan.place import ADDRESSES, PlaceInJob, WorkKind
-from cnnbench.plan.setup import GradientExchangePlan, NumericsPlan
+from cnnbench.plan.place import ADDRESSES
 from cnnbench.plan.training import InputPlan, LearningRates, RunLength, make_rates, plan_input
 from cnnbench.records.codec import encode
 from cnnbench.variable_mgr.modes import Reduction
@@ -98,7 +98,7 @@ def digest_of_value(value: object) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunPlan:
+class RunPlan(RunFacts):
     """The flags of a run, and the values that the flags resolve to.
 
     Properties that need the network or the data set are resolved when they are first read, and may
@@ -116,10 +116,6 @@ class RunPlan:
     given: Params
     explicit_flags: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
-    work: WorkKind
-    place: PlaceInJob
-    numerics: NumericsPlan
-    exchange: GradientExchangePlan
 
     @cached_property
     def network(self) -> NetworkPlan:
@@ -185,11 +181,6 @@ class RunPlan:
         resolved = vars(self).keys() - {field.name for field in fields(self)}
         vars(changed).update({name: vars(self)[name] for name in resolved})
         return changed
-
-    @property
-    def feeds_coordinated_workers(self) -> bool:
-        """Whether a coordinator schedules the steps of the workers, and the workers read files."""
-        return self.place.coordinated and self.params.data_dir is not None
 
     @property
     def process_flags(self) -> Params:

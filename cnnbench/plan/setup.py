@@ -16,13 +16,18 @@ in the next step are an exception, because loss scale and weights may have chang
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from cnnbench.flags.facts import (
+    GradientExchangePlan,
+    NumericsPlan,
+    PlaceInJob,
+    VariableUpdatePlan,
+    WorkKind,
+)
 from cnnbench.flags.params import Params
 from cnnbench.optimizers.clipping import CLIPPINGS
 from cnnbench.optimizers.registry import OPTIMIZERS, OptimizerSpec
-from cnnbench.plan.place import PlaceInJob, WorkKind
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, group_devices, single
 from cnnbench.variable_mgr.modes import AggregationSpec, CrossDeviceSpec, Mode, Reduction
 
@@ -34,45 +39,18 @@ _COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "in
 """Compute dtype by --precision."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NumericsPlan:
-    """The number formats and the optimizer of a run.
-
-    Attributes:
-      dtype: compute dtype, such as "bfloat16"; with 8-bit convolutions, of all other operations.
-      in_8_bits: whether convolutions compute in 8-bit integers.
-      loss_scale: factor of the loss in the first step; 1 except for fp16.
-      scale_doubles_after: number of steps with finite gradients after which an automatic loss scale
-        doubles; None if the scale is constant.
-      frozen: whether variables are constants of the graph.
-      optimizer_spec: declaration of the optimizer.
-    """
-
-    dtype: str
-    in_8_bits: bool
-    loss_scale: float
-    scale_doubles_after: int | None
-    frozen: bool
-    optimizer_spec: OptimizerSpec
-
-    @classmethod
-    def resolved(cls, flags: Params, work: WorkKind) -> NumericsPlan:
-        """Resolves the number formats and the optimizer that the flags select."""
-        scaled = flags.precision == "fp16"
-        automatic = scaled and work.trains and flags.fp16_enable_auto_loss_scale
-        return cls(
-            dtype=_COMPUTE_DTYPES[flags.precision],
-            in_8_bits=flags.precision == "int8",
-            loss_scale=(flags.fp16_loss_scale or DEFAULT_FP16_LOSS_SCALE) if scaled else 1.0,
-            scale_doubles_after=flags.fp16_inc_loss_scale_every_n if automatic else None,
-            frozen=flags.forward_only and flags.freeze_when_forward_only,
-            optimizer_spec=OPTIMIZERS.find(flags.optimizer),
-        )
-
-    @property
-    def activation_bytes(self) -> int:
-        """Bytes of a value that a layer returns, in estimates of memory."""
-        return 4 if self.dtype == "float32" and not self.in_8_bits else 2
+def resolve_numerics(flags: Params, work: WorkKind) -> NumericsPlan:
+    """Resolves the number formats and the optimizer that the flags select."""
+    scaled = flags.precision == "fp16"
+    automatic = scaled and work.trains and flags.fp16_enable_auto_loss_scale
+    return NumericsPlan(
+        dtype=_COMPUTE_DTYPES[flags.precision],
+        in_8_bits=flags.precision == "int8",
+        loss_scale=(flags.fp16_loss_scale or DEFAULT_FP16_LOSS_SCALE) if scaled else 1.0,
+        scale_doubles_after=flags.fp16_inc_loss_scale_every_n if automatic else None,
+        frozen=flags.forward_only and flags.freeze_when_forward_only,
+        optimizer_spec=OPTIMIZERS.find(flags.optimizer),
+    )
 
 
 # The devices and threads of a process.
@@ -96,34 +74,6 @@ def card_numbers(flags: MachineFlags) -> tuple[int, ...]:
 
 # Reductions in which cnnbench, not tf.distribute or a plug-in, sums the gradients of all towers.
 _SUMMED_BY_CNNBENCH = (Reduction.AT_VARIABLE, Reduction.ALL_REDUCE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class VariableUpdatePlan:
-    """How an update scales, reduces and clips gradients and applies weight decay, with all factors.
-
-    Attributes:
-      reduction: "mean" or "sum": how the variable manager combines the gradients of the towers.
-      rate_factor: factor of the learning rate. If it is 1 / towers, an update with the sum of the
-        gradients has the effect of an update with their mean.
-      weight_decay: factor of the L2 loss of a tower.
-      decay: factor d in the formula of this module's docstring, adjusted to the reduction.
-      decoupled_decay: factor of the decay that the optimizer applies in place of an L2 loss.
-      clip: bounds, by the name of the flag that requests the clipping.
-      deferred: whether updates use the gradients of the previous step. If so, each tower removes
-        the loss scale and adds decay before the reduction.
-      fused: whether decay is a part of the updates (`cnnbench.run.step.update`) if all devices
-        are CPUs.
-    """
-
-    reduction: str = "mean"
-    rate_factor: float = 1.0
-    weight_decay: float = 0.0
-    decay: float = 0.0
-    decoupled_decay: float = 0.0
-    clip: Mapping[str, float] = field(default_factory=dict)
-    deferred: bool = False
-    fused: bool = False
 
 
 def plan_variable_update(
@@ -187,70 +137,47 @@ def plan_variable_update(
 # The placement of variables and the exchange of gradients in a run.
 
 
-@dataclass(frozen=True, kw_only=True)
-class GradientExchangePlan:
-    """Where variables are placed, and how towers exchange gradients.
+def resolve_exchange(
+    flags: Params, work: WorkKind, place: PlaceInJob, numerics: NumericsPlan
+) -> GradientExchangePlan:
+    """Resolves the gradient exchange that the flags select.
 
-    Attributes:
-      reduces: whether gradients go through an all-reduce.
-      exchanges: whether several towers exchange gradients.
-      all_reduce: the requested all-reduce, or the default of the mode.
-      running: the all-reduce that is used, without levels that have nothing to reduce; None if no
-        gradients are reduced.
-      aggregation: how gradients are packed and reduced, in modes with one copy of the variables per
-        tower.
+    The names of all-reduce algorithms are not checked yet: a plug-in may register them.
     """
-
-    reduces: bool
-    exchanges: bool
-    all_reduce: AllReduceSpec
-    running: AllReduceSpec | None
-    aggregation: AggregationSpec
-    update: VariableUpdatePlan
-    cross_device: CrossDeviceSpec
-
-    @classmethod
-    def resolved(
-        cls, flags: Params, work: WorkKind, place: PlaceInJob, numerics: NumericsPlan
-    ) -> GradientExchangePlan:
-        """Resolves the gradient exchange that the flags select.
-
-        The names of all-reduce algorithms are not checked yet: a plug-in may register them.
-        """
-        mode, job = place.mode, place.job
-        exchanges = work.trains and job.num_towers > 1
-        reduces = exchanges and mode.reduction is Reduction.ALL_REDUCE
-        all_reduce = flags.all_reduce_spec
-        if all_reduce is None:
-            default = "hierarchical_copy" if flags.hierarchical_copy else "copy"
-            all_reduce = single(mode.default_all_reduce_spec or default)
-        groups = group_devices(job.tower_devices, flags.all_reduce_group_size) if reduces else ()
-        aggregation = _resolve_aggregation(flags, mode, work, all_reduce, numerics)
-        return cls(
-            reduces=reduces,
-            exchanges=exchanges,
-            all_reduce=all_reduce,
-            running=all_reduce.without_needless_levels(groups) if reduces else None,
-            aggregation=aggregation,
-            update=plan_variable_update(
-                mode,
-                aggregation,
-                place.towers_per_step,
-                reduction=flags.gradient_reduction,
-                weight_decay=flags.weight_decay,
-                clip={n: bound for n in CLIPPINGS if (bound := getattr(flags, n)) is not None},
-                optimizer=numerics.optimizer_spec,
-                asynchronous=place.asynchronous,
-                uses_previous_weights=flags.staged_vars,
-                has_16_bit_variables=flags.fp16_vars,
-            ),
-            cross_device=CrossDeviceSpec(
-                ops=flags.cross_device_ops,
-                shared_cards=flags.gpus_per_card > 1,
-                pack_bytes=flags.bytes_per_pack,
-                packs=flags.num_packs,
-            ),
-        )
+    mode, job = place.mode, place.job
+    exchanges = work.trains and job.num_towers > 1
+    reduces = exchanges and mode.reduction is Reduction.ALL_REDUCE
+    all_reduce = flags.all_reduce_spec
+    if all_reduce is None:
+        default = "hierarchical_copy" if flags.hierarchical_copy else "copy"
+        all_reduce = single(mode.default_all_reduce_spec or default)
+    groups = group_devices(job.tower_devices, flags.all_reduce_group_size) if reduces else ()
+    aggregation = _resolve_aggregation(flags, mode, work, all_reduce, numerics)
+    return GradientExchangePlan(
+        reduces=reduces,
+        exchanges=exchanges,
+        all_reduce=all_reduce,
+        running=all_reduce.without_needless_levels(groups) if reduces else None,
+        aggregation=aggregation,
+        update=plan_variable_update(
+            mode,
+            aggregation,
+            place.towers_per_step,
+            reduction=flags.gradient_reduction,
+            weight_decay=flags.weight_decay,
+            clip={n: bound for n in CLIPPINGS if (bound := getattr(flags, n)) is not None},
+            optimizer=numerics.optimizer_spec,
+            asynchronous=place.asynchronous,
+            uses_previous_weights=flags.staged_vars,
+            has_16_bit_variables=flags.fp16_vars,
+        ),
+        cross_device=CrossDeviceSpec(
+            ops=flags.cross_device_ops,
+            shared_cards=flags.gpus_per_card > 1,
+            pack_bytes=flags.bytes_per_pack,
+            packs=flags.num_packs,
+        ),
+    )
 
 
 def _resolve_aggregation(

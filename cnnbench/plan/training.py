@@ -18,13 +18,13 @@ from cnnbench.base.time_series import MIN_STEPS
 from cnnbench.data.dataset import InputSpec
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import RunPart, names_of_flags
+from cnnbench.flags.facts import PlaceInJob, WorkKind
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.models.model import Model
 from cnnbench.models.spec import LearningRateSpec
 from cnnbench.optimizers.registry import SCHEDULES, Schedule, ScheduledSteps
 from cnnbench.plan.network import NetworkPlan
-from cnnbench.plan.place import PlaceInJob, WorkKind
 from cnnbench.records.run import Target
 
 # The length of a run: batches, steps, evaluations, and the metric value that ends the training.

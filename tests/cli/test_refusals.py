@@ -23,9 +23,8 @@ from cnnbench.base.rules import FlagRule, Severity
 from cnnbench.cli import main
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import FlagError
-from cnnbench.plan import network
 from cnnbench.plan import place as tasks
-from cnnbench.plan.rules import rules_of_run
+from cnnbench.plan.rules import RULES_OF_NETWORK, rules_of_run
 from cnnbench.variable_mgr.modes import BUILT_IN
 
 GOLDEN = Path(__file__).parent / "golden" / "refusals.txt"
@@ -949,7 +948,7 @@ def test_wrong_use_is_one_line_and_changes_nothing(command, place, refusing, mon
     assert contents(place) == before
     if command == "run":
         of_modes = (rules_of_run(mode) for mode in BUILT_IN)
-        rules = itertools.chain(*of_modes, tasks.RULES, network.RULES)
+        rules = itertools.chain(*of_modes, tasks.RULES, RULES_OF_NETWORK)
         refusals = {_key(rule): rule.flags for rule in rules if rule.severity is Severity.REFUSAL}
         untried = [flags for key, flags in refusals.items() if key not in refusing]
         # The rule about --use_fp16 is for Python; the parser refuses it on command lines.
