@@ -275,13 +275,6 @@ def union_kind(*kinds: FlagKind) -> FlagKind:
     )
 
 
-def duration_kind() -> FlagKind:
-    """Creates the `FlagKind` of durations, which are written with a unit, such as 500ms or 10s."""
-    words = "a duration such as 500ms, 10s or 2m"
-    kind = parsed_kind(Duration, Duration.parse)
-    return replace(kind, name="duration", form="TIME", wording=words, accepted=lambda: words)
-
-
 def _out_of_bounds_text(value: float, bounds: Mapping[str, float], largest: float) -> str:
     if "maximum" not in bounds and abs(value) > largest:
         return f"must not be larger than {exact_number(largest)}"
@@ -579,5 +572,7 @@ def _kind_of_annotation(annotation: Any, limits: Mapping[str, Any]) -> FlagKind:
     if annotation is str:
         return text_kind(*(limits.get(name, "") for name in ("choices", "lower", "path")))
     if annotation is Duration:
-        return duration_kind()
+        words = "a duration such as 500ms, 10s or 2m"
+        kind = parsed_kind(Duration, Duration.parse)
+        return replace(kind, name="duration", form="TIME", wording=words, accepted=lambda: words)
     return BOOLEAN if annotation is bool else parsed_kind(annotation, limits["parser"])

@@ -180,7 +180,7 @@ class GradientExchangePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What rules about flags see of a plan, `cnnbench.plan.RunPlan`: nothing of network and data."""
+    """What rules about flags see of a plan, `cnnbench.plan.RunPlan`: no network, no data."""
 
     params: Any
     work: WorkKind

@@ -182,24 +182,16 @@ def obsolete_notices(values_given: Mapping[str, Any], *, of_run: bool = False) -
 
     FlagError for an invalid value. If `of_run` is False, also FlagError for --only_check_args.
     """
-    values = {
-        spec: spec.normalise_or_parse(values_given[spec.name])
-        for spec in OBSOLETE
-        if spec.name in values_given
-    }
-    for spec, value in values.items():
+    notices = []
+    for spec in (spec for spec in OBSOLETE if spec.name in values_given):
+        value = spec.normalise_or_parse(values_given[spec.name])
         spec.check(value)
         if spec.name == ONLY_CHECK and value and not of_run:
             raise FlagError(ONLY_CHECK, value, "works only in cnnbench run")
-    return tuple(
-        f"--{spec.name}={spec.text(value)} {_no_effect_text(spec)} {spec.help}"
-        for spec, value in values.items()
-        if value != spec.default and spec.name != ONLY_CHECK
-    )
-
-
-def _no_effect_text(spec: FlagSpec) -> str:
-    return "has no effect." if spec in ABSL else "has no meaning in TensorFlow 2."
+        if spec.name != ONLY_CHECK and value != spec.default:
+            missing = "effect" if spec in ABSL else "meaning in TensorFlow 2"
+            notices.append(f"--{spec.name}={spec.text(value)} has no {missing}. {spec.help}")
+    return tuple(notices)
 
 
 def renamed_notices(names: Container[str]) -> tuple[str, ...]:

@@ -379,14 +379,13 @@ def _checks_by_id(*checks: Check) -> dict[str, Check]:
     return {check.__name__.removesuffix("_in_loop"): check for check in checks}
 
 
-BEFORE = _checks_by_id(load, steal, threads, quota, governor, memory, numa, battery)
-"""The checks before the first step, by id."""
+BEFORE = _checks_by_id(
+    *(load, steal, threads, quota, governor, memory, numa, battery, gpu_processes, gpu_throttle)
+)
+"""The checks before the first step, by id. Without a GPU, those of GPUs find nothing."""
 
-BEFORE_ON_GPUS = _checks_by_id(gpu_processes, gpu_throttle)
-"""Further checks of a run on GPUs."""
-
-AFTER = _checks_by_id(load_in_loop, steal_in_loop, quota_in_loop, thermal, memory_in_loop)
+AFTER = _checks_by_id(
+    *(load_in_loop, steal_in_loop, quota_in_loop, thermal, memory_in_loop),
+    *(gpu_processes_in_loop, gpu_throttle_in_loop),
+)
 """The checks after the timed loop, by id."""
-
-AFTER_ON_GPUS = _checks_by_id(gpu_processes_in_loop, gpu_throttle_in_loop)
-"""Further checks of a run on GPUs."""

@@ -22,15 +22,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from cnnbench.base.stats import median
-from cnnbench.machine.checks import (
-    AFTER,
-    AFTER_ON_GPUS,
-    BEFORE,
-    BEFORE_ON_GPUS,
-    Check,
-    ConditionCheckFlags,
-    ConditionCheckInput,
-)
+from cnnbench.machine.checks import AFTER, BEFORE, Check, ConditionCheckFlags, ConditionCheckInput
 from cnnbench.machine.cpu import Host, cgroup_folders, usable_cpu_numbers
 from cnnbench.machine.gpu import (
     GpuState,
@@ -553,11 +545,9 @@ class ConditionMonitor:
             interval.pop("load_average", None)
         if flags.on_gpu and self._asked is not None:
             self._gpus = self._gpu_states_excluding_peers(self._asked.result())
-        self._before = {**interval, **self._current_cpu_clock_fact()}
-        if flags.on_gpu:
-            self._before.update(self._gpus.facts())
+        self._before = {**interval, **self._current_cpu_clock_fact(), **self._gpus.facts()}
         now = ConditionCheckInput(facts=facts, interval=interval, flags=flags, gpus=self._gpus)
-        return self._run_checks(BEFORE, BEFORE_ON_GPUS, now, "before")
+        return self._run_checks(BEFORE, now, "before")
 
     def __enter__(self) -> ConditionMonitor:
         flags = self._flags
@@ -618,7 +608,7 @@ class ConditionMonitor:
             gpus=self._gpus_after,
             gpus_before=self._gpus,
         )
-        return self._run_checks(AFTER, AFTER_ON_GPUS, then, "during")
+        return self._run_checks(AFTER, then, "during")
 
     def observed_conditions(self) -> Conditions | None:
         """Returns the observed conditions for the record of the run; None if `check_before_run` was
@@ -642,14 +632,10 @@ class ConditionMonitor:
         return GpuStates(tuple(states), mine).without_processes(self._peers)
 
     def _run_checks(
-        self,
-        checks: Mapping[str, Check],
-        on_gpus: Mapping[str, Check],
-        situation: ConditionCheckInput,
-        when: str,
+        self, checks: Mapping[str, Check], situation: ConditionCheckInput, when: str
     ) -> tuple[ConditionNote, ...]:
         notes = []
-        for name, check in {**checks, **(on_gpus if self._flags.on_gpu else {})}.items():
+        for name, check in checks.items():
             if finding := check(situation):
                 text, advice = finding
                 notes.append(ConditionNote(id=name, when=when, text=text, advice=advice))

@@ -470,16 +470,13 @@ def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:
 
 def _matcher(kind: str, suffix: str) -> Callable[[bytes], bool]:
     if not kind:
-        return KINDS.get(suffix, _is_unknown)
+        # Files of a kind that cnnbench does not know are not replaced.
+        return KINDS.get(suffix, lambda content: False)
     if kind not in KINDS:
         raise LookupError(f"no file kind {kind!r}: declare it with register_file_kind")
     return KINDS[kind]
 
 
-def _is_unknown(content: bytes) -> bool:
-    """Matches no content: files of a kind that cnnbench does not know are not replaced."""
-    del content
-    return False
 
 
 def _beginning_matcher(pattern: bytes) -> Callable[[bytes], bool]:

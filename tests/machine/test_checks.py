@@ -15,9 +15,7 @@ from cnnbench.cli import documents
 from cnnbench.machine import checks
 from cnnbench.machine.checks import (
     AFTER,
-    AFTER_ON_GPUS,
     BEFORE,
-    BEFORE_ON_GPUS,
     CONDITIONS,
     WARNINGS,
     ConditionCheckFlags,
@@ -60,7 +58,7 @@ def advice(*arguments, **values):
     return found(*arguments, **values)[1]
 
 
-ALL = (BEFORE, BEFORE_ON_GPUS, AFTER, AFTER_ON_GPUS)
+ALL = (BEFORE, AFTER)
 
 
 @pytest.mark.parametrize("check", [check for checks in ALL for check in checks.values()])
