@@ -192,10 +192,11 @@ def augment_image(image: tf.Tensor, position: tf.Tensor, spec: InputSpec) -> tf.
             strength = tf.cast(level, tf.float64) / _STRONGEST
         else:
             strength = tf.constant(settings.strength, tf.float64)
-        signed_strength = tf.where(draw(f"direction {number}", 2) == 1, -strength, strength)
+        signed = tf.where(draw(f"direction {number}", 2) == 1, -strength, strength)
         chosen = tf.cast(draw(f"operation {number}", len(OPERATIONS)), tf.int32)
-        given = image, strength, signed_strength, settings
-        image = tf.switch_case(chosen, [partial(change, *given) for change in OPERATIONS.values()])
+        given = image, Change(strength, signed, settings)
+        branches = [partial(operation, *given) for operation in OPERATIONS.values()]
+        image = tf.switch_case(chosen, branches)
     return image
 
 
@@ -213,13 +214,21 @@ def augment_batch(images: tf.Tensor, positions: tf.Tensor, spec: InputSpec) -> t
 
 
 # Operations of RandAugment and TrivialAugment. They round values as Pillow does.
-# Their arguments: uint8 image, strength from 0 to 1, strength with a random sign, augmentation.
 
 
-def _rotate(
-    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
-) -> tf.Tensor:
-    angle = signed_strength * (settings.angle * math.pi / 180.0)
+class Change(NamedTuple):
+    """How an operation changes an image.
+
+    `strength` is from 0 to 1, and `signed` is the strength with a random sign.
+    """
+
+    strength: tf.Tensor
+    signed: tf.Tensor
+    settings: AugmentationSettings
+
+
+def _rotate(image: Any, change: Change) -> tf.Tensor:
+    angle = change.signed * (change.settings.angle * math.pi / 180.0)
     height, width, _ = image.shape
     cosine, sine = tf.cos(angle), tf.sin(angle)
     across, down = width / 2.0, height / 2.0
@@ -227,30 +236,28 @@ def _rotate(
     return _resample_affine(image, first, (sine, cosine, down - sine * across - cosine * down))
 
 
-def _shear_x(
-    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
-) -> tf.Tensor:
-    return _resample_affine(image, (1.0, signed_strength * settings.shear, 0.0), (0.0, 1.0, 0.0))
+def _shear_x(image: Any, change: Change) -> tf.Tensor:
+    shift = change.signed * change.settings.shear
+    return _resample_affine(image, (1.0, shift, 0.0), (0.0, 1.0, 0.0))
 
 
-def _shear_y(
-    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
-) -> tf.Tensor:
-    return _resample_affine(image, (1.0, 0.0, 0.0), (signed_strength * settings.shear, 1.0, 0.0))
+def _shear_y(image: Any, change: Change) -> tf.Tensor:
+    shift = change.signed * change.settings.shear
+    return _resample_affine(image, (1.0, 0.0, 0.0), (shift, 1.0, 0.0))
 
 
-def _translate_x(
-    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
-) -> tf.Tensor:
-    shift = tf.cast(signed_strength * settings.translation(image.shape[1]), tf.int32)
-    return _resample_affine(image, (1.0, 0.0, tf.cast(shift, tf.float64)), (0.0, 1.0, 0.0))
+def _translate_x(image: Any, change: Change) -> tf.Tensor:
+    return _resample_affine(image, (1.0, 0.0, _shift(image.shape[1], change)), (0.0, 1.0, 0.0))
 
 
-def _translate_y(
-    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
-) -> tf.Tensor:
-    shift = tf.cast(signed_strength * settings.translation(image.shape[0]), tf.int32)
-    return _resample_affine(image, (1.0, 0.0, 0.0), (0.0, 1.0, tf.cast(shift, tf.float64)))
+def _translate_y(image: Any, change: Change) -> tf.Tensor:
+    return _resample_affine(image, (1.0, 0.0, 0.0), (0.0, 1.0, _shift(image.shape[0], change)))
+
+
+def _shift(side: int, change: Change) -> tf.Tensor:
+    """Whole pixels by which an image with sides of so many pixels is moved."""
+    shift = tf.cast(change.signed * change.settings.translation(side), tf.int32)
+    return tf.cast(shift, tf.float64)
 
 
 def _resample_affine(
@@ -277,18 +284,14 @@ def _resample_affine(
     return tf.ensure_shape(moved[0], image.shape)
 
 
-def _auto_contrast(
-    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
-) -> tf.Tensor:
+def _auto_contrast(image: Any, change: Change) -> tf.Tensor:
     exact = tf.cast(image, tf.float64)
     low, high = tf.reduce_min(exact, (0, 1)), tf.reduce_max(exact, (0, 1))
     scale = tf.where(high > low, 255.0 / tf.maximum(high - low, 1.0), 1.0)
     return _clip_to_uint8(exact * scale - tf.where(high > low, low * scale, 0.0))
 
 
-def _equalize(
-    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
-) -> tf.Tensor:
+def _equalize(image: Any, change: Change) -> tf.Tensor:
     values = tf.transpose(tf.reshape(tf.cast(image, tf.int32), [-1, 3]))
     counts = tf.math.bincount(values, minlength=256, maxlength=256, axis=-1)
     last = tf.gather(counts, tf.reduce_max(values, 1)[:, None], axis=1, batch_dims=1)
@@ -299,42 +302,26 @@ def _equalize(
     return tf.cast(tf.reshape(tf.transpose(found), image.shape), tf.uint8)
 
 
-def _solarize(
-    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
-) -> tf.Tensor:
-    threshold = 256 - tf.cast(256.0 * strength, tf.int32)
+def _solarize(image: Any, change: Change) -> tf.Tensor:
+    threshold = 256 - tf.cast(256.0 * change.strength, tf.int32)
     return tf.where(tf.cast(image, tf.int32) < threshold, image, 255 - image)
 
 
-def _posterize(
-    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
-) -> tf.Tensor:
-    lost = tf.cast(tf.cast((8 - settings.bits) * strength, tf.int32), tf.uint8)
+def _posterize(image: Any, change: Change) -> tf.Tensor:
+    lost = tf.cast(tf.cast((8 - change.settings.bits) * change.strength, tf.int32), tf.uint8)
     return tf.bitwise.left_shift(tf.bitwise.right_shift(image, lost), lost)
 
 
-def _change_color(
-    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
-) -> tf.Tensor:
-    return _scale_image_property(_compute_luma(image)[:, :, tf.newaxis], image, strength, settings)
+def _change_color(image: Any, change: Change) -> tf.Tensor:
+    return _scale_property(_compute_luma(image)[:, :, tf.newaxis], image, change)
 
 
-def _change_contrast(
-    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
-) -> tf.Tensor:
+def _change_contrast(image: Any, change: Change) -> tf.Tensor:
     mean = tf.floor(tf.reduce_mean(tf.cast(_compute_luma(image), tf.float64)) + 0.5)
-    return _scale_image_property(mean, image, strength, settings)
+    return _scale_property(mean, image, change)
 
 
-def _change_brightness(
-    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
-) -> tf.Tensor:
-    return _scale_image_property(0.0, image, strength, settings)
-
-
-def _change_sharpness(
-    image: Any, strength: Any, signed_strength: Any, settings: AugmentationSettings
-) -> tf.Tensor:
+def _change_sharpness(image: Any, change: Change) -> tf.Tensor:
     if min(image.shape[:2]) < 3:
         return image
     kernel = tf.constant([[1.0, 1.0, 1.0], [1.0, 5.0, 1.0], [1.0, 1.0, 1.0]])[:, :, None, None]
@@ -346,22 +333,18 @@ def _change_sharpness(
     smooth = tf.pad(tf.floor(sums / 13.0 + 0.5), inner)
     # The smoothing filter has no result at the border, so the pixels there remain unchanged.
     inside = tf.pad(tf.ones_like(sums, tf.bool), inner)
-    return _scale_image_property(tf.where(inside, smooth, exact), image, strength, settings)
+    return _scale_property(tf.where(inside, smooth, exact), image, change)
 
 
-def _scale_image_property(
-    image_without_property: Any, image: Any, strength: Any, settings: AugmentationSettings
-) -> tf.Tensor:
+def _scale_property(without: Any, image: Any, change: Change) -> tf.Tensor:
     """Strengthens or weakens a property of an image, such as its colour.
 
-    The shape of `image_without_property` must broadcast to the shape of the image.
+    `without` is the image without this property, in a shape that broadcasts to the image.
     """
-    low, high = settings.factors
-    factor = tf.cast(low + (high - low) * strength, tf.float32)
-    image_without_property = tf.cast(image_without_property, tf.float32)
-    return _clip_to_uint8(
-        image_without_property + factor * (tf.cast(image, tf.float32) - image_without_property)
-    )
+    low, high = change.settings.factors
+    factor = tf.cast(low + (high - low) * change.strength, tf.float32)
+    without = tf.cast(without, tf.float32)
+    return _clip_to_uint8(without + factor * (tf.cast(image, tf.float32) - without))
 
 
 def _compute_luma(image: Any) -> tf.Tensor:
@@ -374,8 +357,8 @@ def _clip_to_uint8(values: Any) -> tf.Tensor:
     return tf.cast(tf.clip_by_value(values, 0.0, 255.0), tf.uint8)
 
 
-OPERATIONS: Mapping[str, Callable[[Any, Any, Any, AugmentationSettings], tf.Tensor]] = {
-    "identity": lambda image, *_: image,
+OPERATIONS: Mapping[str, Callable[[Any, Change], tf.Tensor]] = {
+    "identity": lambda image, change: image,
     "auto_contrast": _auto_contrast,
     "equalize": _equalize,
     "rotate": _rotate,
@@ -383,7 +366,7 @@ OPERATIONS: Mapping[str, Callable[[Any, Any, Any, AugmentationSettings], tf.Tens
     "color": _change_color,
     "posterize": _posterize,
     "contrast": _change_contrast,
-    "brightness": _change_brightness,
+    "brightness": lambda image, change: _scale_property(0.0, image, change),
     "sharpness": _change_sharpness,
     "shear_x": _shear_x,
     "shear_y": _shear_y,

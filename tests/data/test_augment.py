@@ -18,6 +18,7 @@ from cnnbench.data import CIFAR10, augment, make_input
 from cnnbench.data.augment import (
     AUGMENTATIONS,
     OPERATIONS,
+    Change,
     augment_image,
     draw_beta,
     mix_with_neighbours,
@@ -253,7 +254,7 @@ _BY_AMOUNT = ("shear_x", "translate_x", "rotate", "color", "posterize", "solariz
 def test_operations_are_those_of_pillow(name, policy):
     of = AUGMENTATIONS[policy]
     change = tf.function(
-        lambda image, *strengths: OPERATIONS[name](image, *strengths, of), autograph=False
+        lambda image, *strengths: OPERATIONS[name](image, Change(*strengths, of)), autograph=False
     )
     for pixels in PICTURES.values():
         for strength in (0.0, 0.25, 0.75, 1.0) if of.strength is None else (of.strength,):
@@ -269,9 +270,8 @@ def test_operations_are_those_of_pillow(name, policy):
 def test_translations_of_randaugment_depend_on_the_size():
     image = tf.constant(np.random.default_rng(1).integers(1, 256, (331, 331, 3), np.uint8))
     strength = tf.constant(0.9, tf.float64)
-    moved = OPERATIONS["translate_x"](
-        image, strength, strength, AUGMENTATIONS["randaugment"]
-    ).numpy()
+    change = Change(strength, strength, AUGMENTATIONS["randaugment"])
+    moved = OPERATIONS["translate_x"](image, change).numpy()
     np.testing.assert_array_equal(moved[:, : 331 - 135], image[:, 135:])
     assert not moved[:, 331 - 135 :].any()
 
@@ -282,8 +282,8 @@ def test_choices_are_uniform_and_independent(policy, monkeypatch):
     made = {}
     for number, name in enumerate(OPERATIONS):
 
-        def note(image, strength, signed, of, number=number):
-            row = tf.stack([tf.cast(number, tf.float64), strength, tf.sign(signed)])
+        def note(image, change, number=number):
+            row = tf.stack([tf.cast(number, tf.float64), change.strength, tf.sign(change.signed)])
             return tf.concat([image, row], 0)[3:]
 
         made[name] = note
