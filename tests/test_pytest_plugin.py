@@ -1,6 +1,6 @@
 """The pytest plug-in, in sessions of its own.
 
-Tests cnnbench/testing.py and cnnbench/records/baseline.py.
+Tests cnnbench/testing.py.
 """
 
 from __future__ import annotations

@@ -47,7 +47,6 @@ def json_document(written_by: str, name: str = "") -> Callable[[C], C]:
 @cache
 def load_documents() -> None:
     """Registers all documents of cnnbench, by importing the modules of all commands."""
-    import_module("cnnbench.records.baseline")
     for name in plugins.submodule_names(import_module(_COMMANDS)):
         import_module(f"{_COMMANDS}.{name}")
 

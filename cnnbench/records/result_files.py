@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import takewhile
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from cnnbench.base.files import (
     NO_LOCKS,
@@ -36,7 +36,7 @@ from cnnbench.errors import FlagError, PathError
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import IMPLIED_KIND, OPTIONAL, Document, encode
-from cnnbench.records.documents import is_kind_of_document
+from cnnbench.records.documents import is_kind_of_document, json_document
 from cnnbench.records.files import (
     OutputFile,
     check_and_resolve_output,
@@ -210,6 +210,21 @@ def _completeness_key(record: RunRecord | AllReduceRecord) -> tuple[bool, int, i
     measured = record.step_seconds if isinstance(record, RunRecord) else record.rows
     text = repr([getattr(record, attribute.name) for attribute in fields(record)])
     return record.status == "ok", len(measured), len(text), text
+
+
+@json_document("pytest --cnnbench-update")
+@dataclass(frozen=True)
+class BaselineDocument(Document):
+    """Content of a baseline file, schema 1: the records with which later results are compared.
+
+    Attributes:
+      records: the records to compare with.
+    """
+
+    kind: ClassVar[str] = "baseline"
+    schema: ClassVar[int] = 1
+
+    records: tuple[RunRecord, ...]
 
 
 def load_run(path: str) -> RunRecord:
