@@ -38,7 +38,7 @@ from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
 from cnnbench.machine.cpu import Host
-from cnnbench.machine.gpu import visible_devices_of_process
+from cnnbench.machine.gpu import device_share
 from cnnbench.plan import RunPlan, check_flags, resolve
 from cnnbench.plan.place import ADDRESSES, JobFlagNames
 from cnnbench.records.all_reduce import AllReduceRecord
@@ -246,8 +246,8 @@ def gpu_environment_variables(job: Job, flags: Params) -> dict[str, str]:
     if flags.device == "cpu" or flags.gpu_indices or job.task.job != WORKER:
         return {}
     number, per_card = flags.num_gpus, flags.gpus_per_card
-    share = visible_devices_of_process(Host(), job.task.index, number, per_card)
-    everybody = visible_devices_of_process(Host(), job.num_workers - 1, number, per_card)
+    share = device_share(Host(), job.task.index, number, per_card)
+    everybody = device_share(Host(), job.num_workers - 1, number, per_card)
     return {"CUDA_VISIBLE_DEVICES": share} if share and everybody else {}
 
 

@@ -178,10 +178,10 @@ def _parse_quiet_conditions(words: Sequence[str]) -> frozenset[str]:
     ]
     if not given:
         return frozenset()
-    from cnnbench.machine.checks import parse_silenced_conditions
+    from cnnbench.machine.checks import parse_silenced
 
     with contextlib.suppress(UsageError):
-        return parse_silenced_conditions(given[-1])
+        return parse_silenced(given[-1])
     return frozenset()
 
 

@@ -22,7 +22,7 @@ from cnnbench.models.spec import elements_of_role
 # Mixing of images: mixup (Zhang et al., arXiv:1710.09412), CutMix (Yun et al., arXiv:1905.04899)
 
 
-def make_batches_with_mixup_or_cutmix(pipeline: Pipeline) -> tf.data.Dataset:
+def mixed_batches(pipeline: Pipeline) -> tf.data.Dataset:
     """Returns the batches of a pipeline. With mixup or CutMix, each image is mixed with another
     image of its batch.
 

@@ -105,7 +105,7 @@ class Dataset:
             raise DataError(f"{data_dir}: the {subset} files contain no records")
         return examples
 
-    def describe_missing_and_unread_files(self, subset: str, data_dir: str) -> list[str]:
+    def file_notices(self, subset: str, data_dir: str) -> list[str]:
         """Returns notices about missing files of a subset, and about files with similar names that
         are not read.
         """
@@ -303,7 +303,7 @@ class InputSpec(DataParams):
             object.__setattr__(self, "examples", examples)
         if not self.elements:
             object.__setattr__(self, "elements", self.examples)
-        if self.uses_official_preprocessing:
+        if self.official_preprocessing:
             settled = {"resize_method": "bilinear", "distortions": False, "ml_perf": False}
             for name, value in settled.items():
                 object.__setattr__(self, name, value)
@@ -314,7 +314,7 @@ class InputSpec(DataParams):
         return self.subset == "train"
 
     @property
-    def uses_official_preprocessing(self) -> bool:
+    def official_preprocessing(self) -> bool:
         """Whether images are preprocessed as in TensorFlow's official models."""
         return self.input_preprocessor == "official_models_imagenet"
 

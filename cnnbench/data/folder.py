@@ -104,7 +104,7 @@ def os_error_text(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def find_unfinished_subfolder(folder: Path) -> str:
+def find_unfinished(folder: Path) -> str:
     """Returns the name of a subfolder with files that an interrupted process left behind while it
     created a data set; "" if there is no such subfolder.
     """
@@ -228,7 +228,7 @@ def temporary_output_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path
             if existing:
                 state = (
                     "an unfinished data set"
-                    if find_unfinished_subfolder(out)
+                    if find_unfinished(out)
                     else existing.relative_to(out)
                 )
                 raise UsageError(

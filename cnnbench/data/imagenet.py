@@ -92,7 +92,7 @@ def preprocess_eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tenso
     image = decode_jpeg(jpeg, spec)
     if spec.resize_method != "crop":
         sides = tf.shape(image)[:2]
-        if spec.uses_official_preprocessing:
+        if spec.official_preprocessing:
             sides = sides * max(OFFICIAL_SHORTER_SIDE, size) // tf.reduce_min(sides)
         else:
             # The factors are multiplied in the order of tf_cnn_benchmarks, so that sizes are equal.
@@ -125,7 +125,7 @@ def normalise_image(image: Any, spec: InputSpec) -> tf.Tensor:
     Also sets the static shape of the image.
     """
     image = tf.ensure_shape(image, [spec.image_size, spec.image_size, 3])
-    less_means = spec.ml_perf or spec.uses_official_preprocessing
+    less_means = spec.ml_perf or spec.official_preprocessing
     return image - tf.constant(CHANNEL_MEANS) if less_means else image / 127.5 - 1.0
 
 
@@ -456,7 +456,7 @@ _MAX_CLASSES = IMAGENET.num_classes - 1
 _CHUNK = 64
 
 
-def write_imagenet_records(images: ImageFolder, out: Path, shards: Mapping[str, int]) -> int:
+def write_imagenet(images: ImageFolder, out: Path, shards: Mapping[str, int]) -> int:
     """Writes the images as TFRecord files ``<subset>-*-of-*``, and the names of the classes as
     ``labels.txt``; see `folder.write_dataset_files`.
 

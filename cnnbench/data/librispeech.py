@@ -211,7 +211,7 @@ def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Uttera
     return by_subset
 
 
-def write_librispeech_records(
+def write_librispeech(
     by_subset: Mapping[str, Sequence[Utterance]], out: Path, shards: Mapping[str, int], seed: int
 ) -> None:
     """Writes the TFRecord files ``librispeech-<subset>-*-of-*``; see

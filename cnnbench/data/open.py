@@ -59,7 +59,7 @@ def _import_on_call(name: str) -> Callable[..., Any]:
     return import_and_call
 
 
-def _tfrecord_dataset_arguments(pipeline: str, prefix: str = "") -> dict[str, Any]:
+def _tfrecord_arguments(pipeline: str, prefix: str = "") -> dict[str, Any]:
     """Returns the arguments of `Dataset` for a data set whose examples are in TFRecord files
     ``<prefix><subset>-*-of-*``.
     """
@@ -68,7 +68,7 @@ def _tfrecord_dataset_arguments(pipeline: str, prefix: str = "") -> dict[str, An
         "find": partial(tfrecord.find_files, prefix=prefix),
         "count": tfrecord.count_examples,
         "missing": tfrecord.missing_shard_names,
-        "left_out": tfrecord.find_similar_unread_files,
+        "left_out": tfrecord.find_unread,
         "open": _import_on_call(pipeline),
         "check": _import_on_call(f"{pipeline.partition('.')[0]}.check_files"),
         "skips_bad_records": True,
@@ -82,7 +82,7 @@ IMAGENET = register_dataset(
         examples=tfrecord.PUBLISHED_EXAMPLES,
         preprocessors=PREPROCESSORS,
         augments=True,
-        **_tfrecord_dataset_arguments("imagenet.ImageNetPipeline"),
+        **_tfrecord_arguments("imagenet.ImageNetPipeline"),
     )
 )
 CIFAR10 = register_dataset(
@@ -120,7 +120,7 @@ COCO = register_dataset(
         name="coco",
         num_classes=81,
         examples={"train": 118_287, "validation": 4_952},
-        **_tfrecord_dataset_arguments("coco.CocoPipeline", "coco-"),
+        **_tfrecord_arguments("coco.CocoPipeline", "coco-"),
         elements=(
             IMAGE,
             Element("num_boxes", (), "label", "int64", Draw.integers(1, 20)),
@@ -143,7 +143,7 @@ LIBRISPEECH = register_dataset(
         name="librispeech",
         num_classes=29,
         examples={"train": 281_241, "validation": 2_620},
-        **_tfrecord_dataset_arguments("librispeech.LibriSpeechPipeline", "librispeech-"),
+        **_tfrecord_arguments("librispeech.LibriSpeechPipeline", "librispeech-"),
         # Models set max_frames, max_letters and min_frames (minimum length of synthetic examples).
         elements=(
             Element(

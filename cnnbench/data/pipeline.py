@@ -154,7 +154,7 @@ class Pipeline(abc.ABC):
             defect = dataset.find_first_defect(self.spec, _CHECK_SECONDS)
             if defect:
                 return DataError(f"{defect} ({message})")
-            place = place or _pipeline_definition_location(self, dataset)
+            place = place or _definition_of(self, dataset)
         return DataError(": ".join(filter(None, (place, str(self.spec.data_dir), message))))
 
     def skipped(self) -> SkippedRecords:
@@ -184,7 +184,7 @@ def check_pipeline(pipeline: object, spec: InputSpec) -> None:
         place = plugins.definition_location(spec.dataset.open)
         wanted = "a subclass of cnnbench.data.pipeline.Pipeline"
         raise UsageError(f"{place} must return {wanted}, not a {name}")
-    place = _pipeline_definition_location(pipeline, spec.dataset)
+    place = _definition_of(pipeline, spec.dataset)
     if not hasattr(pipeline, "start"):
         raise UsageError(f"{place}: {name}.__init__ must call super().__init__(spec, num_examples)")
     required = plugins.describe_mismatch(pipeline.num_examples, int)
@@ -216,13 +216,13 @@ def refuse_python_code(pipeline: Pipeline, mode: str, *, coordinated: bool) -> N
     """
     spec, preprocess = pipeline.spec, pipeline.spec.preprocess
     if not plugins.is_defined_by_cnnbench(spec.dataset.open):
-        place = _pipeline_definition_location(pipeline, spec.dataset)
+        place = _definition_of(pipeline, spec.dataset)
     elif preprocess is not None and not plugins.is_defined_by_cnnbench(preprocess):
         place = plugins.definition_location(preprocess)
     else:
         return
     with tf.device(spec.host):
-        used = _operation_types_in_functions(pipeline.tower_batches())
+        used = _operation_types(pipeline.tower_batches())
     calls = f"{place}: the pipeline of data set {spec.dataset.name} calls"
     if coordinated and used & _PYTHON_OPERATIONS:
         raise UsageError(
@@ -238,7 +238,7 @@ def refuse_python_code(pipeline: Pipeline, mode: str, *, coordinated: bool) -> N
         )
 
 
-def _operation_types_in_functions(dataset: tf.data.Dataset) -> set[str]:
+def _operation_types(dataset: tf.data.Dataset) -> set[str]:
     """Returns the types, such as "PyFunc", of all operations in the functions of a data set and of
     its inputs.
     """
@@ -281,7 +281,7 @@ def check_batch(pipeline: Pipeline, batch: Any) -> None:
                 if isinstance(value, _DENSE)
                 else f"a {type(value).__name__}"
             )
-    who = f"{_pipeline_definition_location(pipeline, spec.dataset)}: {type(pipeline).__name__}"
+    who = f"{_definition_of(pipeline, spec.dataset)}: {type(pipeline).__name__}"
     raise UsageError(f"{who} must deliver {wanted} for data set {spec.dataset.name}, not {found}")
 
 
@@ -293,7 +293,7 @@ def _matches_spec(value: Any, spec: tf.TensorSpec) -> bool:
     return same and bool(spec.shape.is_compatible_with(value.shape))
 
 
-def _pipeline_definition_location(pipeline: Pipeline, dataset: Dataset) -> str:
+def _definition_of(pipeline: Pipeline, dataset: Dataset) -> str:
     """Returns the file and line where a plug-in defines the class of its pipeline or, if the class
     belongs to cnnbench, the function that opens the data set.
     """

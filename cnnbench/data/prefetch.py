@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from cnnbench.base import plugins
 from cnnbench.base.job import is_cpu
-from cnnbench.data.augment import make_batches_with_mixup_or_cutmix
+from cnnbench.data.augment import mixed_batches
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, TowerBatch, close_inputs
 from cnnbench.data.pipeline import (
     Pipeline,
@@ -123,7 +123,7 @@ class PipelineInput(InputSource):
         with tf.device(spec.host):
             stages = self._pipeline.stages()
             if spec.mixes_images:
-                batches = make_batches_with_mixup_or_cutmix(self._pipeline)
+                batches = mixed_batches(self._pipeline)
                 stages.append(PipelineStage("mix", batches, spec.batch_per_device))
             return stages
 
@@ -160,7 +160,7 @@ class PipelineInput(InputSource):
             begin_copy = self._copies.begin_copy
         if self._dataset is None or self.spec.training:
             with tf.device(self.spec.host):
-                self._dataset = make_batches_with_mixup_or_cutmix(self._pipeline)
+                self._dataset = mixed_batches(self._pipeline)
         opened = self._dataset.__iter__
         steps = BatchReader(self._pipeline, self.devices, opened, self.steps_per_epoch, begin_copy)
         self._steps, self._produce = steps, steps.next
@@ -203,7 +203,7 @@ class BatchReader:
     def close(self) -> None:
         """Deletes the iterator of the pipeline in a background thread."""
         dropped, self._iterator = [self._iterator], None
-        delete_iterators_in_background(dropped)
+        delete_in_background(dropped)
 
     def next(self) -> PendingStep:
         """Returns the batches of the next step, one for each tower."""
@@ -284,7 +284,7 @@ class BatchReader:
         return TowerBatch.from_values(spec.elements, values, weights)
 
 
-def delete_iterators_in_background(iterators: list[Any]) -> None:
+def delete_in_background(iterators: list[Any]) -> None:
     """Deletes iterators in a background thread, because deleting an iterator may take seconds.
 
     The destructor of an iterator waits for tf.data's autotuner, which is slow to stop.
@@ -451,7 +451,7 @@ class InputDistribution:
             return iter(self.strategy.experimental_distribute_dataset(dataset, options))
 
         def batches_of_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            batches = _declare_infinite(make_batches_with_mixup_or_cutmix(pipeline))
+            batches = _declare_infinite(mixed_batches(pipeline))
             if not self._per_replica:
                 return batches
             return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
@@ -464,7 +464,7 @@ class InputDistribution:
         policy = "OFF" if self.by_pipeline else self._policy.upper()
         options.experimental_distribute.auto_shard_policy = policies[policy]
         batch = pipeline.spec.batch_per_device * self.strategy.num_replicas_in_sync
-        whole = make_batches_with_mixup_or_cutmix(pipeline).rebatch(batch, drop_remainder=True)
+        whole = mixed_batches(pipeline).rebatch(batch, drop_remainder=True)
         return _declare_infinite(whole).with_options(options)
 
     def _input_options(self, spec: InputSpec) -> tf.distribute.InputOptions:

@@ -25,7 +25,7 @@ from cnnbench.data.folder import (
     SUBSET_FOLDERS,
     cache_by_file_version,
     converting_read_errors,
-    find_unfinished_subfolder,
+    find_unfinished,
     os_error_text,
 )
 from cnnbench.errors import DataError, FlagError, UsageError
@@ -120,7 +120,7 @@ def read_records_from(path: Path, first: int) -> Iterator[tuple[int, bytes | Dat
         yield error.record, error
 
 
-def count_records_before_damage(path: Path) -> int:
+def count_before_damage(path: Path) -> int:
     """Counts the records before the first damage of the framing. DataError if the file cannot be
     read.
     """
@@ -217,7 +217,7 @@ def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
             if shards
             else [n for n in SUBSETS if _find_shards(local_or_url_path(data_dir), n, prefix)]
         )
-        if shards and (unfinished := find_unfinished_subfolder(shards[0].parent)):
+        if shards and (unfinished := find_unfinished(shards[0].parent)):
             raise OSError(f"its data set was not finished ({unfinished}); make it again")
     if shards:
         return shards
@@ -244,7 +244,7 @@ def _files_matching(folder: Path, pattern: str) -> list[Path]:
     return sorted(p for p in folder.iterdir() if fnmatchcase(p.name, pattern) and p.is_file())
 
 
-def find_similar_unread_files(shards: Sequence[Path]) -> list[Path]:
+def find_unread(shards: Sequence[Path]) -> list[Path]:
     """Finds files that are not read although their names resemble the shards of a subset. Indexes,
     checksums and backups are ignored.
     """

@@ -189,7 +189,7 @@ class RunFacts:
     exchange: GradientExchangePlan
 
     @property
-    def feeds_coordinated_workers(self) -> bool:
+    def feeds_workers(self) -> bool:
         """Whether a coordinator schedules the steps of the workers, and the workers read files."""
         return self.place.coordinated and self.params.data_dir is not None
 

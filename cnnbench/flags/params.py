@@ -210,7 +210,7 @@ def unset_notices(values: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def accept_obsolete_arguments(params: type[T]) -> type[T]:
+def accept_obsolete(params: type[T]) -> type[T]:
     """Class decorator for parameters: obsolete flags and old names of flags are accepted as
     arguments, with a warning.
     """
@@ -265,7 +265,7 @@ class _Fields(  # type: ignore[misc]
     constants: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
 
 
-@accept_obsolete_arguments
+@accept_obsolete
 @dataclass(kw_only=True, **_FROZEN)
 class Params(_Fields):  # type: ignore[misc]
     """All parameters of a run. Each field is the flag of the same name.

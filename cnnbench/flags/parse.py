@@ -18,7 +18,7 @@ from cnnbench.base.files import local_path, read_text
 from cnnbench.base.text import nearest_word
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec
-from cnnbench.flags.groups.model import refuse_fp16_contradiction
+from cnnbench.flags.groups.model import refuse_fp16_conflict
 from cnnbench.flags.groups.optimizer import REGISTRIES
 from cnnbench.flags.params import (
     ACCEPTED,
@@ -68,7 +68,7 @@ class ParsedArgs:
         values = self.given
         # `Params` would silently change one of the two flags so that it matches the other.
         if {"precision", "use_fp16"} <= values.keys():
-            refuse_fp16_contradiction(values["precision"], values["use_fp16"])
+            refuse_fp16_conflict(values["precision"], values["use_fp16"])
         return Params.from_dict({name: values[name] for name in values if name in SPECS})
 
     def including(self, values: Mapping[str, Any]) -> ParsedArgs:
@@ -99,7 +99,7 @@ def args_from_values(values: Mapping[str, Any]) -> ParsedArgs:
     return ParsedArgs(values, obsolete_notices(values))
 
 
-def load_plugin_flags_from_texts(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
+def plugin_flags_of(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
     """Loads the plug-ins that the given flags name, and returns `added_flags`.
 
     `texts` are the texts of the given flags by name.
@@ -286,7 +286,7 @@ def _read_command_line(
     words, behind = split_at_double_dash(rest)
     if any(map(_is_flag, words)) and "optimizer" in specs and _names_plugins(texts):
         before_plugins(_parse_values(texts, specs))
-        specs_added = load_plugin_flags_from_texts(texts)
+        specs_added = plugin_flags_of(texts)
         specs = {**specs, **specs_added}
         more, rest = split_command_line(rest, specs_added)
         texts = {**texts, **more}

@@ -62,7 +62,7 @@ WARNINGS: dict[str, str] = {
 ALL = "all"
 
 
-def parse_silenced_conditions(text: str) -> frozenset[str]:
+def parse_silenced(text: str) -> frozenset[str]:
     """Parses the value of --quiet_conditions: comma-separated names of warnings that are not
     printed.
 

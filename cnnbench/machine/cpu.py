@@ -139,7 +139,7 @@ def processor_facts(host: Host) -> Facts:
     flags = (first.get("flags") or first.get("Features") or "").split()
     cores = {(cpu.get("physical id"), cpu["core id"]) for cpu in cpus if "core id" in cpu}
     isa = [name for name in _ISA if name in flags]
-    kernels = _choose_convolution_kernels(isa, host.environ)
+    kernels = _choose_kernels(isa, host.environ)
     return {
         "cpu_model": first.get("model name") or first.get("Model") or platform.processor(),
         "cpu_isa": isa,
@@ -180,7 +180,7 @@ def convolution_kernels(host: Host) -> str:
     if the user switched oneDNN off.
     """
     isa = processor_facts(host).get("cpu_isa")
-    return _choose_convolution_kernels(isa if isinstance(isa, list) else (), host.environ)
+    return _choose_kernels(isa if isinstance(isa, list) else (), host.environ)
 
 
 def describe_kernels(kernels: str) -> str:
@@ -191,7 +191,7 @@ def describe_kernels(kernels: str) -> str:
     return f"{text} ({width.upper().replace('AVX512', 'AVX-512')})" if width else text
 
 
-def _choose_convolution_kernels(isa: Collection[str], environ: Mapping[str, str]) -> str:
+def _choose_kernels(isa: Collection[str], environ: Mapping[str, str]) -> str:
     asked = environ.get(ONEDNN, "").lower()
     if asked in ("0", "false"):
         return LIBRARY

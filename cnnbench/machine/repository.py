@@ -443,7 +443,7 @@ class CommitGraph:
         place = self.places.get(commit)
         return [] if place is None else self._parents[self._commits[place]]
 
-    def remarks_on_measured_commits(self, names: Sequence[str]) -> list[str]:
+    def commit_remarks(self, names: Sequence[str]) -> list[str]:
         """Writes sentences for the history of measurements about measured commits that do not
         follow each other on one branch.
 

@@ -335,7 +335,7 @@ def _joules_between(
     return (last - first) / counter.per_joule
 
 
-def find_rapl_energy_counters(host: Host) -> tuple[EnergyCounter, ...]:
+def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
     """Finds the energy counters of the processor packages and of their memory. Empty if one of
     these counters cannot be read.
 
@@ -372,7 +372,7 @@ def _power_limit_watts(host: Host, folder: str) -> float:
 
 
 @contextmanager
-def opened_nvml_energy_counters(
+def opened_nvml_counters(
     host: Host, cards: Sequence[int] | None
 ) -> Iterator[tuple[EnergyCounter, ...]]:
     """Context manager that yields the energy counters of a run's GPUs. Yields no counters if pynvml
@@ -544,21 +544,21 @@ class ConditionMonitor:
             interval.pop("other_cpus", None)
             interval.pop("load_average", None)
         if flags.on_gpu and self._asked is not None:
-            self._gpus = self._gpu_states_excluding_peers(self._asked.result())
+            self._gpus = self._own_gpu_states(self._asked.result())
         self._before = {**interval, **self._current_cpu_clock_fact(), **self._gpus.facts()}
         now = ConditionCheckInput(facts=facts, interval=interval, flags=flags, gpus=self._gpus)
         return self._run_checks(BEFORE, now, "before")
 
     def __enter__(self) -> ConditionMonitor:
         flags = self._flags
-        counters = list(find_rapl_energy_counters(self._host))
+        counters = list(rapl_counters(self._host))
         if flags.on_gpu:
             counters += self._resources.enter_context(
-                opened_nvml_energy_counters(self._host, flags.cards)
+                opened_nvml_counters(self._host, flags.cards)
             )
             # By now, the other processes of the measurement also use the GPUs.
             if self._starts_with_others:
-                self._gpus = self._gpu_states_excluding_peers(gpu_states(self._host))
+                self._gpus = self._own_gpu_states(gpu_states(self._host))
         self._loop_start = self._sample_counters()
         self._use.sample_at_loop_edge()
         self._meter = EnergyMeter(counters)
@@ -579,7 +579,7 @@ class ConditionMonitor:
         }
         self._resources.close()
         if self._flags.on_gpu and kind is None:
-            self._gpus_after = self._gpu_states_excluding_peers(gpu_states(self._host))
+            self._gpus_after = self._own_gpu_states(gpu_states(self._host))
             self._during.update(self._gpus_after.facts())
 
     @contextmanager
@@ -625,7 +625,7 @@ class ConditionMonitor:
         clock = current_clock_mhz(self._host)
         return {} if clock is None else {"cpu_clock_mhz": clock}
 
-    def _gpu_states_excluding_peers(self, states: Sequence[GpuState]) -> GpuStates:
+    def _own_gpu_states(self, states: Sequence[GpuState]) -> GpuStates:
         flags = self._flags
         uuids = [state.uuid for state in states]
         mine = gpus_of_run(uuids, self._host.environ, flags.cards)

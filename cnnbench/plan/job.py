@@ -59,7 +59,7 @@ def locate_job(
     if explicit is not None:
         flags, notices = _resolve_horovod_mode(flags, explicit, environ)
     if flags.cluster != "flags" and not flags.worker_hosts:
-        flags, alone = _read_job_from_environment(flags, environ)
+        flags, alone = _read_environment(flags, environ)
         notices += (alone,) if alone and explicit is not None else ()
     if explicit is not None and _needs_other_mode(flags, explicit):
         flags = flags.replace(variable_update=_WITHOUT_PS)
@@ -105,7 +105,7 @@ def _resolve_horovod_mode(
     return flags, notices
 
 
-def _read_job_from_environment(flags: Params, environ: Mapping[str, str]) -> tuple[Params, str]:
+def _read_environment(flags: Params, environ: Mapping[str, str]) -> tuple[Params, str]:
     """Reads the job from the environment that --cluster names. Returns flags with its addresses.
 
     Also returns a notice if this process runs alone; otherwise an empty string.
@@ -128,7 +128,7 @@ def _read_job_from_environment(flags: Params, environ: Mapping[str, str]) -> tup
     return found, ""
 
 
-def assign_gpus_and_exchange_addresses(
+def prepare_process(
     flags: Params, environ: MutableMapping[str, str], tell: Callable[[str], None]
 ) -> Params:
     """Assigns GPUs to this process. With --cluster=mpi, exchanges addresses with all MPI ranks.
@@ -153,11 +153,11 @@ def _assign_gpus(
     flags: Params, task: Task, local_rank: int | None, environ: MutableMapping[str, str]
 ) -> None:
     """Sets CUDA_VISIBLE_DEVICES to this process's share of the GPUs of the machine."""
-    from cnnbench.machine.gpu import visible_devices_of_process, visible_gpus
+    from cnnbench.machine.gpu import device_share, visible_gpus
 
     host = Host(environ=environ)
     if local_rank is not None:
-        share = visible_devices_of_process(host, local_rank, flags.num_gpus, flags.gpus_per_card)
+        share = device_share(host, local_rank, flags.num_gpus, flags.gpus_per_card)
         if share is not None:
             environ["CUDA_VISIBLE_DEVICES"] = share
     elif task.job == WORKER and len(visible_gpus(host)) * flags.gpus_per_card > flags.num_gpus:

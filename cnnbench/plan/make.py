@@ -16,7 +16,7 @@ from cnnbench.base.rules import raise_first_refusal
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.params import SPECS, Params
 from cnnbench.flags.parse import ParsedArgs, parse_args
-from cnnbench.plan.job import assign_gpus_and_exchange_addresses, locate_job
+from cnnbench.plan.job import prepare_process, locate_job
 from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, resolve_place, work_of
 from cnnbench.plan.rules import RULES_OF_NETWORK, rules_of_run, unused_flag_notices
 from cnnbench.plan.run_plan import RunPlan
@@ -93,7 +93,7 @@ def join_job(plan: RunPlan, environ: Mapping[str, str], tell: Callable[[str], No
     if plan.params.cluster not in ("slurm", "mpi"):
         return plan
     variables = cast("MutableMapping[str, str]", environ)
-    params = assign_gpus_and_exchange_addresses(plan.params, variables, tell)
+    params = prepare_process(plan.params, variables, tell)
     if params is plan.params:
         return plan
     joined = _plan_of_flags(plan.given, params, plan.place.names)

@@ -80,7 +80,7 @@ class NetworkPlan:
         return partial(self.model.preprocess, training=training)
 
 
-def model_and_gradient_shapes(
+def model_gradients(
     name: str, data_name: str | None
 ) -> tuple[Model, tuple[tuple[int, ...], ...]]:
     """A model and the shapes of its gradients, in the order of its trainable variables.

@@ -139,7 +139,7 @@ def _network_has_backbone(p: RunPlan) -> bool:
     return bool(prefix) and any(v.name.startswith(f"{prefix}/") for v in p.network.spec.variables)
 
 
-def _explain_example_mismatch(p: RunPlan) -> str:
+def _example_mismatch(p: RunPlan) -> str:
     """Returns why the model cannot use the examples of the data set, or "" if it can."""
     if type(p.network.model).preprocess is not Model.preprocess:
         return ""
@@ -170,7 +170,7 @@ def _classifies_images(p: RunPlan) -> bool:
     return own and p.network.model.has_softmax_loss()
 
 
-def _explain_class_count_mismatch(p: RunPlan) -> str:
+def _class_mismatch(p: RunPlan) -> str:
     """Returns why a Keras model's outputs do not fit the data set's classes, or "" if they do."""
     dataset, outputs = p.network.dataset, p.network.spec.num_classes
     # In ImageNet and CIFAR-10, one label has no examples, so a model may omit its output.
@@ -185,7 +185,7 @@ def _frozen_weight_bytes(p: RunPlan) -> int:
     return bytes_per_weight * p.network.spec.parameters * len(p.place.job.own_towers)
 
 
-def _explain_missing_int8_support(p: RunPlan) -> str:
+def _missing_int8(p: RunPlan) -> str:
     """Returns why this model or machine cannot run 8-bit convolutions, or "" if they can."""
     if p.params.precision != "int8":
         return ""
@@ -200,7 +200,7 @@ def _explain_missing_int8_support(p: RunPlan) -> str:
     return f"its kernels are oneDNN's; unset {ONEDNN}" if without else ""
 
 
-def _explain_file_sharding_refusal(p: RunPlan) -> str:
+def _file_sharding_fault(p: RunPlan) -> str:
     """Returns why --auto_shard_policy=file cannot divide files among workers, or "" if it can."""
     dataset, workers = p.network.dataset, p.place.job.num_workers
     files = len(dataset.files_by_subset(p.params.data_dir or "")["train"])
@@ -238,7 +238,7 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
         lambda p: f"--model={p.params.model} has only {p.network.model.data_format} layers",
     ),
     refuse_any_value(
-        "model", lambda p: p.network.model.keras_layers is not None, _explain_class_count_mismatch
+        "model", lambda p: p.network.model.keras_layers is not None, _class_mismatch
     ),
     refuse(
         "label_smoothing",
@@ -325,7 +325,7 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
         ),
         "there is no checkpoint",
     ),
-    refuse_any_value("model", always, _explain_example_mismatch),
+    refuse_any_value("model", always, _example_mismatch),
     refuse(
         "freeze_when_forward_only",
         lambda p: p.numerics.frozen and _frozen_weight_bytes(p) >= _LARGEST_GRAPH,
@@ -335,7 +335,7 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
             "2 GiB; use fewer devices or a 16-bit --precision"
         ),
     ),
-    refuse("precision", always, _explain_missing_int8_support),
+    refuse("precision", always, _missing_int8),
     refuse(
         "auto_shard_policy",
         lambda p: (
@@ -344,6 +344,6 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
             and p.params.data_dir
             and not p.params.eval
         ),
-        _explain_file_sharding_refusal,
+        _file_sharding_fault,
     ),
 )

@@ -151,7 +151,7 @@ class RunPlan(RunFacts):
         return self.params.input_distribution == "strategy" and self.params.data_dir is not None
 
     @property
-    def computes_metrics_in_child(self) -> bool:
+    def metrics_in_child(self) -> bool:
         """Whether a separate process computes metrics that need all examples of an evaluation."""
         # It helps only if this process has other work meanwhile.
         goes_on = self.work.trains or self.params.eval_interval_secs
@@ -192,7 +192,7 @@ class RunPlan(RunFacts):
         flags, job = self.params, self.place.job
         if job.in_cluster and job.task.job != WORKER:
             flags = flags.replace(device="cpu", num_gpus=1, gpu_indices="")
-        if self.feeds_coordinated_workers and not flags.num_inter_threads:
+        if self.feeds_workers and not flags.num_inter_threads:
             threads = max(available_cpu_count(), FEWEST_COORDINATED_THREADS)
             flags = flags.replace(num_inter_threads=threads)
         return flags

@@ -127,7 +127,7 @@ class RunLength:
         eval_batches, eval_examples = 0, 0
         if work.evaluates:
             seen = epoch if evaluating else dataset.num_examples("validation", flags.data_dir)
-            eval_batches, eval_examples = _count_eval_batches_and_examples(
+            eval_batches, eval_examples = _eval_length(
                 flags, place, seen, eval_batch * towers
             )
         global_batch = (eval_batch if evaluating else batch) * passes * towers
@@ -152,7 +152,7 @@ class RunLength:
             eval_examples=eval_examples,
             eval_steps=frozenset(
                 round_up_steps(step, together)
-                for step in _steps_before_evaluations(flags, batches, epochs, epoch, global_batch)
+                for step in _eval_steps(flags, batches, epochs, epoch, global_batch)
             ),
             target=_parse_target(flags, network.model),
         )
@@ -193,7 +193,7 @@ def _divide_global_batch(global_batch: int, devices: int, passes: int) -> int:
     return global_batch // per_step
 
 
-def _count_eval_batches_and_examples(
+def _eval_length(
     params: Params, place: PlaceInJob, examples: int, global_batch: int
 ) -> tuple[int, int]:
     """Returns the number of global batches and the number of examples in an evaluation.
@@ -295,7 +295,7 @@ def _step_at_epoch(flag: str, epoch: float, global_batch: int, examples: int) ->
     return _refuse_too_many_steps(flag, epoch, steps, global_batch, examples)
 
 
-def _steps_before_evaluations(
+def _eval_steps(
     params: Params, batches: int, epochs: float, examples: int, global_batch: int
 ) -> frozenset[int]:
     """Returns the global steps, before the last, after which training pauses for an evaluation.
@@ -386,7 +386,7 @@ def make_rates(
     Raises:
       FlagError: if decay would come more often than steps.
     """
-    base, warmup_epochs, epochs = _base_warm_up_and_boundaries(flags, defaults, global_batch)
+    base, warmup_epochs, epochs = _base_and_boundaries(flags, defaults, global_batch)
     steps_per_epoch = examples_per_epoch / global_batch
     warmup = int(steps_per_epoch * warmup_epochs)
     boundaries = [int(epoch * steps_per_epoch) for epoch in epochs]
@@ -416,7 +416,7 @@ def make_rates(
     return LearningRates(schedule, base, warmup_epochs, warmup, epochs)
 
 
-def _base_warm_up_and_boundaries(
+def _base_and_boundaries(
     flags: OptimizerParams, defaults: LearningRateSpec, global_batch: int
 ) -> tuple[float, float, tuple[float, ...]]:
     """Returns `base`, `warmup_epochs` and `boundaries_epochs` of `LearningRates`."""

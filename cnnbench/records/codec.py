@@ -358,7 +358,7 @@ def _read_mapping(values_are_counts: bool, data: object, path: str) -> Mapping[s
     for key, value in data.items():
         if values_are_counts and _read_scalar(int, value, f"{path}.{key}") < 0:
             raise ValueError(f"{path}.{key}: {value} is negative")
-        if type(value) in _NESTING and not _integers_fit_into_floats(value):
+        if type(value) in _NESTING and not _fits_floats(value):
             raise ValueError(
                 f"{path}.{key}: {_short_repr(value)} contains a number that is too large for a "
                 "double"
@@ -389,12 +389,12 @@ def _read_scalar(hint: type, data: object, path: str) -> Any:
     raise ValueError(f"{path}: expected {_NAMES[hint]}, got {_short_repr(data)}")
 
 
-def _integers_fit_into_floats(data: object) -> bool:
+def _fits_floats(data: object) -> bool:
     if type(data) is int:
         return data.bit_length() < sys.float_info.max_exp
     if isinstance(data, dict):
-        return all(map(_integers_fit_into_floats, data.values()))
-    return not isinstance(data, list) or all(map(_integers_fit_into_floats, data))
+        return all(map(_fits_floats, data.values()))
+    return not isinstance(data, list) or all(map(_fits_floats, data))
 
 
 def _short_repr(data: object) -> str:

@@ -131,7 +131,7 @@ def check_folder_writable(flag: str, path: str) -> None:
         raise FlagError(flag, path, f"must be a directory to write to: {reason}") from None
 
 
-def check_and_resolve_export_folder(path: str) -> Path:
+def check_export_folder(path: str) -> Path:
     """Returns the folder that --export_dir will create or replace, with resolved symbolic links.
 
     Creates parent folders. FlagError unless nothing exists at the path, or it is an empty folder,

@@ -175,7 +175,7 @@ class StepSeries:
         for loss in losses:
             self.losses.append(loss)
 
-    def count_complete_executions(self, steps_per_execution: int) -> tuple[int, int]:
+    def count_complete(self, steps_per_execution: int) -> tuple[int, int]:
         """Counts the executions (calls by the host, with `steps_per_execution` steps each) whose
         losses are all known. Returns the number of executions and the number of their steps.
 
@@ -258,7 +258,7 @@ class Measurements:
             kept = {"warmup", "timed", "use_samples", "_published"}
             self._published.set({n: value for n, value in vars(self).items() if n not in kept})
 
-    def values_published_by_child(self) -> Mapping[str, Any]:
+    def published_values(self) -> Mapping[str, Any]:
         """Returns the attributes that a child process has published, by name; empty if the child
         process has not published any.
         """
@@ -269,14 +269,14 @@ class Measurements:
         """Whether this run is started again with half the batch size if its memory runs out
         (--find_batch_size).
         """
-        known = self.values_published_by_child() or vars(self)
+        known = self.published_values() or vars(self)
         # Before the run is planned, the config contains no batch size.
         batch = int(known["parts"].config.get("batch_size", 1))
         return known["requested_batch"] is not None and batch > known["smallest_batch"]
 
-    def copy_values_published_by_child(self) -> None:
+    def copy_published_values(self) -> None:
         """Copies the attributes that a child process has published into this object."""
-        vars(self).update(self.values_published_by_child())
+        vars(self).update(self.published_values())
 
     def stop_sharing_with_parent(self) -> None:
         """Publishes the attributes once more and stops sharing: the parent process does not see
@@ -286,7 +286,7 @@ class Measurements:
         self._create_empty_series(shared=False)
         self._published, self._private = None, True
 
-    def longest_execution_seconds(self) -> float:
+    def longest_execution(self) -> float:
         """Returns the seconds of the longest execution (call by the host) so far. The first
         execution is ignored, unless it is the only one.
         """
@@ -348,8 +348,8 @@ class Measurements:
         ValueError if status and error contradict each other, or a measurement is impossible.
         """
         parts, warmup, timed = self.parts, self.warmup, self.timed
-        executions, steps = timed.count_complete_executions(parts.steps_per_execution)
-        warmup_executions, warmup_steps = warmup.count_complete_executions(
+        executions, steps = timed.count_complete(parts.steps_per_execution)
+        warmup_executions, warmup_steps = warmup.count_complete(
             parts.steps_per_execution
         )
         images = parts.measured.loop_images
@@ -372,15 +372,15 @@ class Measurements:
             step_cpu_seconds=tuple(timed.cpu_seconds[:executions]),
             losses=tuple(timed.losses[:steps]),
             measured=replace(parts.measured, loop_images=images),
-            resources=resource_use_from_samples(self.use_samples),
+            resources=resource_use(self.use_samples),
             loss_scaling=scaling,
             cluster=None
             if parts.cluster is None
-            else self._cluster_with_worker_shares(parts.cluster, steps),
+            else self._with_shares(parts.cluster, steps),
             subject=(parts.subject or Subject()).with_labels(labels_from_config(parts.config)),
         )
 
-    def _cluster_with_worker_shares(self, cluster: Cluster, steps: int) -> Cluster:
+    def _with_shares(self, cluster: Cluster, steps: int) -> Cluster:
         """Returns the cluster with the number of timed steps and images that each worker
         contributed.
         """
@@ -433,7 +433,7 @@ class ResourceUseSample(NamedTuple):
     loops: float
 
 
-def resource_use_from_samples(samples: Sequence[float]) -> ResourceUse | None:
+def resource_use(samples: Sequence[float]) -> ResourceUse | None:
     """Converts samples (the values of `ResourceUseSample`, one sample after the other) to the
     `ResourceUse` of a record; None if the run was shorter than one sampling period.
     """

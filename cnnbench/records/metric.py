@@ -127,7 +127,7 @@ class Metric:
         """Formats a range of changes, such as "-1.0 to +2.0 %"."""
         return f"{self._change_number(low, signed)} to {self.change_text(high, signed)}"
 
-    def is_nonzero_after_rounding(self, change: float) -> bool:
+    def shows_change(self, change: float) -> bool:
         """Whether a change still differs from 0 after `change_text` has rounded it."""
         in_hundredths = self.relative or is_share(self.unit)
         return bool(round(100 * change, self._decimal_digits) if in_hundredths else change)
@@ -232,11 +232,11 @@ def _prefer_imported_value(name: str, value: F) -> F:
     """
 
     @wraps(value)
-    def imported_or_computed_value(record: Any) -> Any:
+    def imported_or_computed(record: Any) -> Any:
         imported = getattr(record, "imported", None)
         return value(record) if imported is None else imported.values.get(name)
 
-    return cast("F", imported_or_computed_value)
+    return cast("F", imported_or_computed)
 
 
 def load_metrics(names: Iterable[str], table: Mapping[str, Metric]) -> None:

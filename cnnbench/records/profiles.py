@@ -379,7 +379,7 @@ class Roofline(Document):
         return replace(self, machine=machine, rows=sort_roofline_rows(rows))
 
     @property
-    def rows_faster_than_bound_remark(self) -> str:
+    def faster_rows_remark(self) -> str:
         """A sentence that explains why some rows are faster than their estimate; "" if no row
         is.
         """

@@ -165,9 +165,9 @@ def test_predictions_by_mode(flags, ps, seconds):
     assert found[1] == 0
     assert 0 < found[2] < found[4]
     if seconds == "ring":
-        from cnnbench.plan.network import model_and_gradient_shapes
+        from cnnbench.plan.network import model_gradients
 
-        size = sum(4 * math.prod(s) for s in model_and_gradient_shapes("lenet", None)[1])
+        size = sum(4 * math.prod(s) for s in model_gradients("lenet", None)[1])
         assert found[4] == pytest.approx(size * 2 * 3 / 4 * 1e-9, rel=0.01)
 
 

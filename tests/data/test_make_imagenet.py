@@ -16,7 +16,7 @@ from cnnbench.data import IMAGENET, imagenet, make_input
 from cnnbench.data import imagenet as module
 from cnnbench.data.dataset import detect_dataset
 from cnnbench.data.folder import ImageClass, ImageFolder, find_images
-from cnnbench.data.imagenet import ENCODED, read_as_rgb_jpeg, write_imagenet_records
+from cnnbench.data.imagenet import ENCODED, read_as_rgb_jpeg, write_imagenet
 from cnnbench.data.tfrecord import find_files
 from cnnbench.errors import DataError, FlagError, UsageError
 
@@ -119,7 +119,7 @@ def folder_of(*paths):
 def test_more_classes_than_imagenet_has(tmp_path):
     classes = tuple(ImageClass(i + 1, str(i), str(i)) for i in range(1001))
     with pytest.raises(UsageError, match="1001 classes, but at most 1000 are possible"):
-        write_imagenet_records(ImageFolder(classes, {}), tmp_path, {})
+        write_imagenet(ImageFolder(classes, {}), tmp_path, {})
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_place_that_cannot_be_written_to_is_wrong_use(photo, tmp_path, out, pr
         pytest.skip("no /proc on this system")
     (tmp_path / "file").touch()
     with pytest.raises(UsageError) as caught:
-        write_imagenet_records(folder_of(photo), tmp_path / out, {"train": 1, "validation": 1})
+        write_imagenet(folder_of(photo), tmp_path / out, {"train": 1, "validation": 1})
     assert str(caught.value) == f"{tmp_path / out}: {problem}"
 
 
@@ -160,7 +160,7 @@ def test_a_disk_that_fills_up_leaves_nothing(photo, tmp_path, monkeypatch, full)
     else:
         _refuse_to_move(monkeypatch, files[1] if full == "move" else "labels.txt")
     with pytest.raises(DataError, match=r"No space left on device$") as caught:
-        write_imagenet_records(folder_of(photo, photo), out, {"train": 2, "validation": 1})
+        write_imagenet(folder_of(photo, photo), out, {"train": 2, "validation": 1})
     assert str(caught.value).startswith(str(out))
     assert "\n" not in str(caught.value)
     assert [path.name for path in out.iterdir()] == ["labels.txt"]
@@ -201,7 +201,7 @@ def test_what_is_being_written_does_not_look_like_a_data_set(photo, tmp_path, mo
         return read_as_rgb_jpeg(path)
 
     monkeypatch.setattr(module, "read_as_rgb_jpeg", look)
-    write_imagenet_records(folder_of(photo, photo), tmp_path, {"train": 2, "validation": 1})
+    write_imagenet(folder_of(photo, photo), tmp_path, {"train": 2, "validation": 1})
     assert seen == [[], []]
     assert len(list(tmp_path.glob("train-*"))) == 2
     assert not list(tmp_path.glob("unfinished-*"))
@@ -225,8 +225,8 @@ def test_only_what_a_killed_process_left_is_removed(photo, tmp_path):
     (own / "novel.txt").touch()
     (tmp_path / "unfinished-drafts00").mkdir()
     made = {"train": 1, "validation": 1}
-    write_imagenet_records(folder_of(photo), tmp_path / "other", made)
-    write_imagenet_records(folder_of(photo), tmp_path, made)
+    write_imagenet(folder_of(photo), tmp_path / "other", made)
+    write_imagenet(folder_of(photo), tmp_path, made)
     assert not left.exists()
     assert sorted(tmp_path.glob("unfinished-*/*")) == [own / "novel.txt"]
     assert find_files(str(tmp_path), "train")
@@ -235,13 +235,13 @@ def test_only_what_a_killed_process_left_is_removed(photo, tmp_path):
         FolderLock(busy.parent),
         pytest.raises(UsageError, match=r"out: .*another process is writing there: pid \d+ on "),
     ):
-        write_imagenet_records(folder_of(photo), busy.parent, made)
+        write_imagenet(folder_of(photo), busy.parent, made)
     assert busy.exists()
 
 
 def test_a_process_killed_while_it_moves_files_leaves_no_data_set(photo, tmp_path):
     found = folder_of(photo, photo)
-    write_imagenet_records(found, tmp_path, {"train": 2, "validation": 1})
+    write_imagenet(found, tmp_path, {"train": 2, "validation": 1})
     unfinished = tmp_path / "unfinished-left1234"
     unfinished.mkdir()
     (unfinished / SCRATCH).touch()
@@ -252,11 +252,11 @@ def test_a_process_killed_while_it_moves_files_leaves_no_data_set(photo, tmp_pat
     with pytest.raises(FlagError, match=r"not finished \(unfinished-left1234\)"):
         detect_dataset(str(tmp_path))
     with pytest.raises(UsageError, match="contains an unfinished data set already"):
-        write_imagenet_records(found, tmp_path, {"train": 2, "validation": 1})
+        write_imagenet(found, tmp_path, {"train": 2, "validation": 1})
 
 
 def test_files_are_no_more_than_images_and_as_readable_as_others(photo, tmp_path):
-    write_imagenet_records(folder_of(photo, photo), tmp_path / "out", {"train": 8, "validation": 2})
+    write_imagenet(folder_of(photo, photo), tmp_path / "out", {"train": 8, "validation": 2})
     modes = {path.name: path.stat().st_mode for path in (tmp_path / "out").iterdir()}
     names = ("train-00000-of-00002", "train-00001-of-00002", "labels.txt")
     assert modes == dict.fromkeys(names, photo.stat().st_mode)
@@ -281,7 +281,7 @@ def test_names_that_are_not_utf8(photo, tmp_path):
         pytest.skip("this file system takes UTF-8 only")
     photo.rename(folder / "1.jpg")
     out = tmp_path / "out"
-    write_imagenet_records(
+    write_imagenet(
         find_images(folder.parent, None, 0, 1), out, {"train": 1, "validation": 1}
     )
     assert (out / "labels.txt").read_bytes() == b"background\ncaf\xe9\n"

@@ -20,7 +20,7 @@ from cnnbench.machine.checks import (
     WARNINGS,
     ConditionCheckFlags,
     ConditionCheckInput,
-    parse_silenced_conditions,
+    parse_silenced,
 )
 from cnnbench.machine.gpu import GpuState, GpuStates
 
@@ -195,11 +195,11 @@ def test_processes_that_started_during_the_run(before, after, text):
 
 
 def test_quiet_conditions():
-    assert parse_silenced_conditions("") == frozenset()
-    assert parse_silenced_conditions("load, steal") == {"load", "steal"}
-    assert parse_silenced_conditions("steady") == {"steady"}
-    assert parse_silenced_conditions("load,all") == set(CONDITIONS)
-    assert parse_silenced_conditions("steady,all") == {*CONDITIONS, "steady"}
+    assert parse_silenced("") == frozenset()
+    assert parse_silenced("load, steal") == {"load", "steal"}
+    assert parse_silenced("steady") == {"steady"}
+    assert parse_silenced("load,all") == set(CONDITIONS)
+    assert parse_silenced("steady,all") == {*CONDITIONS, "steady"}
 
 
 def test_the_names_of_warnings_are_those_declared():

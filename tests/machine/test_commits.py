@@ -43,7 +43,7 @@ def test_a_commit_contains_its_ancestors(repository, commit, other, contains):
 def test_what_became_of_measured_commits_is_said(repository):
     _, made, commits = repository
     short = {name: commit[:12] for name, commit in made.items()}
-    assert commits.remarks_on_measured_commits([*made.values(), "v1", "e" * 40]) == [
+    assert commits.commit_remarks([*made.values(), "v1", "e" * 40]) == [
         f"2 measured commits were replaced, as by a rebase: {short['r1']} is now {short['n1']}, "
         f"{short['r2']} is now {short['n2']}.",
         f"1 measured commit was replaced, as by a squash: {short['s2']} is now {short['squash']}.",
@@ -64,19 +64,19 @@ def test_files_with_the_names_of_commits_change_nothing(repository, tmp_path):
     for name in ("HEAD", *made.values()):
         (copy / name).touch()
     names = [*made.values(), "v1", "e" * 40]
-    told = CommitGraph(copy).remarks_on_measured_commits(names)
-    assert told == commits.remarks_on_measured_commits(names)
+    told = CommitGraph(copy).commit_remarks(names)
+    assert told == commits.commit_remarks(names)
 
 
 def test_nothing_is_said_of_commits_that_follow_each_other(repository):
     _, made, commits = repository
     assert (
-        commits.remarks_on_measured_commits(
+        commits.commit_remarks(
             [made[name] for name in ("m1", "m2", "m4", "merge", "m5")]
         )
         == []
     )
-    assert commits.remarks_on_measured_commits([]) == []
+    assert commits.commit_remarks([]) == []
 
 
 def test_a_repository_without_a_checked_out_commit_has_an_order(repository, tmp_path, git):
@@ -85,7 +85,7 @@ def test_a_repository_without_a_checked_out_commit_has_an_order(repository, tmp_
     git(tmp_path / "bare", "symbolic-ref", "HEAD", "refs/heads/gone")
     commits = CommitGraph(tmp_path / "bare")
     assert commits.is_same_or_descendant(made["m8"], made["m1"])
-    assert commits.remarks_on_measured_commits([made["b1"]]) == []
+    assert commits.commit_remarks([made["b1"]]) == []
 
 
 def test_a_folder_without_a_repository_is_an_error(tmp_path):

@@ -46,7 +46,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
     monkeypatch.setattr(watch, "read_counters", made.take)
     monkeypatch.setattr(watch, "gpu_states", lambda host: pytest.fail("asked for a run on a CPU"))
-    monkeypatch.setattr(watch, "find_rapl_energy_counters", made.counters)
+    monkeypatch.setattr(watch, "rapl_counters", made.counters)
     return made
 
 

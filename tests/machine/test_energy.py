@@ -10,8 +10,8 @@ from cnnbench.machine.cpu import Host
 from cnnbench.machine.watch import (
     EnergyCounter,
     EnergyMeter,
-    find_rapl_energy_counters,
-    opened_nvml_energy_counters,
+    rapl_counters,
+    opened_nvml_counters,
 )
 
 
@@ -29,7 +29,7 @@ def test_packages_and_their_memory_and_nothing_twice(machine):
     zone(machine, "intel-rapl:1", "package-1", 9_000_000)
     zone(machine, "intel-rapl:2", "psys", 1)
     zone(machine, "intel-rapl-mmio:0", "package-0", 1)
-    counters = find_rapl_energy_counters(machine.host)
+    counters = rapl_counters(machine.host)
     assert [(c.name, c.read()) for c in counters] == [
         ("RAPL package-0", 5_000_000),
         ("RAPL dram 0", 7_000_000),
@@ -40,15 +40,15 @@ def test_packages_and_their_memory_and_nothing_twice(machine):
 def test_files_for_root_alone_are_no_counters(machine):
     zone(machine, "intel-rapl:0", "package-0", 5_000_000)
     zone(machine, "intel-rapl:1", "package-1")  # energy_uj is missing, as if unreadable
-    assert find_rapl_energy_counters(machine.host) == ()
-    assert find_rapl_energy_counters(Host(root=machine.root / "empty")) == ()
+    assert rapl_counters(machine.host) == ()
+    assert rapl_counters(Host(root=machine.root / "empty")) == ()
 
 
 def test_longest_time_from_the_limits_of_the_package(machine):
     limits = {"constraint_0_power_limit_uw": 200_000_000, "constraint_1_max_power_uw": 250_000_000}
     zone(machine, "intel-rapl:0", "package-0", 0, range_=300_000_000_000, **limits)
     zone(machine, "intel-rapl:1", "package-1", 0, range_=300_000_000_000)
-    first, second = find_rapl_energy_counters(machine.host)
+    first, second = rapl_counters(machine.host)
     assert (first.per_joule, first.range) == (1e6, 300_000_000_000)
     assert first.longest_seconds == pytest.approx(300_000 / 300)
     assert second.longest_seconds == pytest.approx(300)
@@ -100,7 +100,7 @@ def test_kinds_are_added_up_apart_and_only_where_all_are_known(last, expected):
 
 def test_gpus_of_the_run(machine, nvml):
     machine.modules["pynvml"] = nvml
-    with opened_nvml_energy_counters(machine.host, (1, 0)) as counters:
+    with opened_nvml_counters(machine.host, (1, 0)) as counters:
         assert [(c.name, c.on_gpu, c.read()) for c in counters] == [
             ("NVML GPU 1", True, None),  # does not count energy
             ("NVML GPU 0", True, 1500),
@@ -109,5 +109,5 @@ def test_gpus_of_the_run(machine, nvml):
 
 
 def test_without_a_driver_nothing_is_measured(machine):
-    with opened_nvml_energy_counters(machine.host, (0,)) as counters:
+    with opened_nvml_counters(machine.host, (0,)) as counters:
         assert measure(*counters) == {}

@@ -107,7 +107,7 @@ def test_reading_runs_nothing(trapped, traps, git):
     assert measured_code({"plugin": str(trapped / "net.py")}) == found
     commits = CommitGraph(trapped)
     assert list(commits.places)[:2] == [first, head]
-    assert len(commits.remarks_on_measured_commits([head, "0" * 40])) == 2
+    assert len(commits.commit_remarks([head, "0" * 40])) == 2
     assert good_and_bad_hashes("HEAD~1", "HEAD", find_repository_root(str(trapped))) == (
         first,
         head,

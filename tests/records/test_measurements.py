@@ -229,7 +229,7 @@ def test_what_a_forked_process_measured_is_known_here():
         run.update_record("measured", loop_seconds=7.0)  # after it was published
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    run.copy_values_published_by_child()
+    run.copy_published_values()
     record = run.make_record("failed", ValueError("aborted"))
     assert record.warmup_step_seconds == (0.5,)
     steps = record.step_seconds, record.losses, record.step_cpu_seconds

@@ -72,7 +72,7 @@ def test_changes_are_shares_points_or_differences(
 def test_a_change_that_is_rounded_away(
     unit: str, relative: bool, change: float, shown: bool
 ) -> None:
-    assert made(unit, relative=relative).is_nonzero_after_rounding(change) is shown
+    assert made(unit, relative=relative).shows_change(change) is shown
 
 
 def test_values_that_are_judged_together() -> None:

@@ -174,14 +174,14 @@ def test_another_peak_rate_makes_other_estimates(roofline: Roofline) -> None:
 
 
 def test_rows_faster_than_estimated_have_a_reason(roofline: Roofline) -> None:
-    text = roofline.rows_faster_than_bound_remark
+    text = roofline.faster_rows_remark
     assert text.startswith("2 rows are faster ")
     assert "1 limited by bytes" in text
     assert "1 limited by FLOPs" in text
-    alone = replace(roofline, rows=ROWS[:3]).rows_faster_than_bound_remark
+    alone = replace(roofline, rows=ROWS[:3]).faster_rows_remark
     assert alone.startswith("1 row is faster ")
     assert "FLOPs" not in alone
-    assert replace(roofline, rows=ROWS[:2]).rows_faster_than_bound_remark == ""
+    assert replace(roofline, rows=ROWS[:2]).faster_rows_remark == ""
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.records import files
 from cnnbench.records.files import (
-    check_and_resolve_export_folder,
+    check_export_folder,
     check_folder_writable,
     delete_incomplete_files,
     delete_old_checkpoints,
@@ -255,16 +255,16 @@ def test_an_export_replaces_only_exports(
     for name in there:
         (folder / name).touch()
     if not refused:
-        assert check_and_resolve_export_folder(str(folder)) == folder
+        assert check_export_folder(str(folder)) == folder
         return
     with pytest.raises(FlagError, match=refused):
-        check_and_resolve_export_folder(str(folder))
+        check_export_folder(str(folder))
 
 
 def test_an_export_is_a_folder(tmp_path: Path) -> None:
-    assert check_and_resolve_export_folder(str(tmp_path / "a" / "b")) == tmp_path / "a" / "b"
+    assert check_export_folder(str(tmp_path / "a" / "b")) == tmp_path / "a" / "b"
     assert (tmp_path / "a").is_dir()
     (tmp_path / "file").touch()
     for path in ("", str(tmp_path / "file"), str(tmp_path / "file" / "b")):
         with pytest.raises(FlagError, match="--export_dir="):
-            check_and_resolve_export_folder(path)
+            check_export_folder(path)

@@ -30,7 +30,7 @@ from cnnbench.campaigns.processes.outcome import (
 from cnnbench.campaigns.processes.repeats import prepare_repeat
 from cnnbench.campaigns.processes.requests import ProcessRequest, ProcessRequests, RequestBatch
 from cnnbench.campaigns.processes.stored import store_result, stored_result
-from cnnbench.machine.checks import parse_silenced_conditions
+from cnnbench.machine.checks import parse_silenced
 from cnnbench.records.result_files import record_from_json
 from cnnbench.records.run import Subject
 
@@ -210,7 +210,7 @@ class Campaign:
             raise CodeChangedError.for_changed_code(f"repository {subject.repository}")
         if subject.unknown_commit_warning not in self._warned:
             self._warned.add(subject.unknown_commit_warning)
-            silence_warnings(parse_silenced_conditions(record.config.get("quiet_conditions", "")))
+            silence_warnings(parse_silenced(record.config.get("quiet_conditions", "")))
             self.reporter.warning(subject.unknown_commit_warning, "commit")
         return result
 

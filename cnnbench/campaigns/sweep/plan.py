@@ -28,7 +28,7 @@ from cnnbench.campaigns.suite import (
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import args_from_values, parse_flag_texts
 from cnnbench.flags.params import REMOVED
-from cnnbench.flags.parse import load_plugin_flags_from_texts
+from cnnbench.flags.parse import plugin_flags_of
 from cnnbench.judge.compare.judgement import processes_to_decide
 from cnnbench.records.run import Subject
 
@@ -173,7 +173,7 @@ def _resolve_case(
     entry = configuration.entry
     known = flag_specs_of(entry.command)
     if entry.command == "run" and configuration.nodes.keys() - known.keys():
-        load_plugin_flags_from_texts({name: [text] for name, text in configuration.flags.items()})
+        plugin_flags_of({name: [text] for name, text in configuration.flags.items()})
     for name, node in configuration.nodes.items():
         if name not in known:
             removed = f"--{name} was removed; {REMOVED[name]}" if name in REMOVED else ""

@@ -162,9 +162,9 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> None:
     image_folder = find_images(folder, labels, options.validation_fraction, options.seed)
     shards = {"train": options.train_shards, "validation": options.validation_shards}
     with _without_gpus_and_native_output():
-        from cnnbench.data.imagenet import write_imagenet_records
+        from cnnbench.data.imagenet import write_imagenet
 
-        reencoded = write_imagenet_records(image_folder, out, shards)
+        reencoded = write_imagenet(image_folder, out, shards)
     line = (
         f"{_created_counts_text(out, image_folder.subsets)} images of "
         f"{len(image_folder.classes)} classes, "
@@ -178,10 +178,10 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> None:
 def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> None:
     shards = {"train": options.train_shards, "validation": options.validation_shards}
     with _without_gpus_and_native_output():
-        from cnnbench.data.coco import read_annotations, write_coco_records
+        from cnnbench.data.coco import read_annotations, write_coco
 
         annotations = read_annotations(source)
-        write_coco_records(annotations, out, shards, options.seed)
+        write_coco(annotations, out, shards, options.seed)
     line = f"{_created_counts_text(out, annotations.subsets)} images with "
     line += f"{len(annotations.classes)} classes; left out: {annotations.without_boxes} training "
     line += f"images without a box, {annotations.empty_boxes} boxes without an area"
@@ -191,10 +191,10 @@ def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> None:
 def _make_librispeech(source: Path, out: Path, options: MakeLibrispeechFlags) -> None:
     shards = {"train": options.train_shards, "validation": options.validation_shards}
     with _without_gpus_and_native_output():
-        from cnnbench.data.librispeech import read_transcripts, write_librispeech_records
+        from cnnbench.data.librispeech import read_transcripts, write_librispeech
 
         transcripts = read_transcripts(source, options.validation)
-        write_librispeech_records(transcripts, out, shards, options.seed)
+        write_librispeech(transcripts, out, shards, options.seed)
     LineWriter(sys.stdout).write_lines([f"{_created_counts_text(out, transcripts)} utterances"])
 
 
@@ -231,7 +231,7 @@ def _check_dataset(folder: str, options: CheckFlags) -> None:
             f"  {line}"
             for line in (
                 *findings.details,
-                *dataset.describe_missing_and_unread_files(subset, folder),
+                *dataset.file_notices(subset, folder),
             )
         ]
         defects += findings.defects

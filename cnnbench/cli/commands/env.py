@@ -18,7 +18,7 @@ from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.machine import facts as environment
-from cnnbench.machine.checks import ConditionCheckFlags, parse_silenced_conditions
+from cnnbench.machine.checks import ConditionCheckFlags, parse_silenced
 from cnnbench.machine.cpu import ONEDNN, Host, convolution_kernels
 from cnnbench.machine.watch import ConditionMonitor
 from cnnbench.plan import parse_run, resolve
@@ -130,7 +130,7 @@ def main(argv: Sequence[str]) -> int:
     values, strays = parse_command(words, _SPECS)
     run_flags = (*strays, *behind)
     flags = EnvFlags(**values)
-    quiet = parse_silenced_conditions(flags.quiet_conditions)
+    quiet = parse_silenced(flags.quiet_conditions)
     if not flags.check:
         for name in (name for name in ("seconds", "quiet_conditions") if name in values):
             raise UsageError(f"--{name} needs --check")

@@ -29,7 +29,7 @@ from cnnbench.flags.parse import (
     parse_flag_texts,
     split_command_line,
 )
-from cnnbench.machine.checks import parse_silenced_conditions
+from cnnbench.machine.checks import parse_silenced
 from cnnbench.plan import RunPlan, check_flags, join_job, make_plan, resolve
 from cnnbench.plan.make import plan_before_plugins
 from cnnbench.plan.run_plan import facts_to_agree_on
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         fork_supervised,
         partial(_write_missing_record, measurements),
         start_sharing,
-        measurements.longest_execution_seconds,
+        measurements.longest_execution,
         lambda: measurements.can_halve_batch,
     )
     args = parse_args(
@@ -243,7 +243,7 @@ def _write_missing_record(measurements: Measurements, error: BenchmarkError | No
     """Writes the record of a forked process that ended without a record. If `error` is None, it was
     interrupted.
     """
-    measurements.copy_values_published_by_child()
+    measurements.copy_published_values()
     config = measurements.parts.config  # `config` is empty until the run is planned.
     files = ResultFiles(config.get("result_json"), config.get("result_csv"), RUNS)
     if (
@@ -257,7 +257,7 @@ def _write_missing_record(measurements: Measurements, error: BenchmarkError | No
         write_training_status(measurements.checkpoint_save_folder, record.status)
     files.write(record, lambda: [run_row(record, changed_identity(record.config))])
     messages = MessageWriter()
-    silence_warnings(parse_silenced_conditions(config.get("quiet_conditions", "")))
+    silence_warnings(parse_silenced(config.get("quiet_conditions", "")))
     print_notices(record, messages)
     report_failed_writes(messages.warning)
 

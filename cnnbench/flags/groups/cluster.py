@@ -153,7 +153,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     refuse(
         "num_inter_threads",
         lambda p: (
-            p.feeds_coordinated_workers and p.params.num_inter_threads < FEWEST_COORDINATED_THREADS
+            p.feeds_workers and p.params.num_inter_threads < FEWEST_COORDINATED_THREADS
         ),
         lambda p: (
             f"must be at least {FEWEST_COORDINATED_THREADS} (or 0) with "

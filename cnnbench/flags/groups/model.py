@@ -127,7 +127,7 @@ _XLA = ("xla", "xla_compile")
 _LOSS_SCALE = ("fp16_loss_scale", "fp16_enable_auto_loss_scale", "fp16_inc_loss_scale_every_n")
 
 
-def refuse_fp16_contradiction(precision: str, use_fp16: bool) -> None:
+def refuse_fp16_conflict(precision: str, use_fp16: bool) -> None:
     """Raises FlagError if the older flag --use_fp16 contradicts --precision."""
     if use_fp16 != (precision == "fp16"):
         reason = f"contradicts --precision={precision}; give one of the two"
@@ -160,7 +160,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     refuse_any_value(
         "use_fp16",
         always,
-        lambda p: refuse_fp16_contradiction(p.params.precision, p.params.use_fp16),
+        lambda p: refuse_fp16_conflict(p.params.precision, p.params.use_fp16),
     ),
     refuse(
         "precision",

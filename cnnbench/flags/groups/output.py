@@ -28,15 +28,15 @@ from cnnbench.flags.declare import (
 from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, needs_training, runs_only_forward
 
 
-def _invalid_conditions_reason(text: str) -> str:
+def _conditions_fault(text: str) -> str:
     # `machine.checks` is imported here, because its import takes 15 ms.
-    from cnnbench.machine.checks import parse_silenced_conditions
+    from cnnbench.machine.checks import parse_silenced
 
-    parse_silenced_conditions(text)
+    parse_silenced(text)
     return ""
 
 
-def _invalid_folder_reason(folder: str) -> str:
+def _folder_fault(folder: str) -> str:
     if not folder.isprintable():
         return "must be printable UTF-8, because TensorFlow needs this"
     if set(folder) & set("*?[]\\"):
@@ -91,14 +91,14 @@ class OutputParams:
         "Names of warnings that are not printed, comma-separated (docs/conditions.md lists the "
         "names). all means all warnings about measuring conditions. The record still contains "
         "these warnings.",
-        fault=_invalid_conditions_reason,
+        fault=_conditions_fault,
     )
     train_dir: str | None = flag(
         None,
         "Folder for checkpoints. A training resumes from the newest checkpoint in the folder and "
         "saves new checkpoints there. --eval reads them.",
         path="folder or URL",
-        fault=_invalid_folder_reason,
+        fault=_folder_fault,
         compared_by=ComparedBy.PRESENCE,
         part=RunPart.PER_PROCESS | RunPart.HEADER,
         unset="",

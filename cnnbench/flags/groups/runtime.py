@@ -16,7 +16,7 @@ MOST_THREADS = 4096
 """
 
 
-def _invalid_indices_reason(text: str) -> str:
+def _indices_fault(text: str) -> str:
     pieces = [piece.strip() for piece in text.split(",") if text]
     if not all(re.fullmatch("[0-9]{1,9}", piece) for piece in pieces):
         return "must be whole numbers, comma-separated, as in 0,1,3,2"
@@ -49,7 +49,7 @@ class RuntimeParams:
         "",
         "Numbers of the GPUs to use, in the order of the ring, comma-separated. If empty: "
         "0,1,2,...",
-        fault=_invalid_indices_reason,
+        fault=_indices_fault,
         compared_by=ComparedBy.NUMBER,
         affects=Affects.TIME,
         part=RunPart.HEADER,
@@ -169,7 +169,7 @@ UNUSED_ON_CPUS: FlagRule[HasFlags] = no_effect(
 """The rule for flags that have an effect only on GPUs."""
 
 
-def _explain_gpu_indices_mismatch(p: RunFacts) -> str:
+def _count_mismatch(p: RunFacts) -> str:
     """Returns a reason if --gpu_indices does not name as many GPUs as --num_gpus; else ""."""
     count, towers = len(p.params.gpu_indices.split(",")), p.params.num_gpus
     gpus = count_text(count, "GPU", "GPUs")
@@ -185,7 +185,7 @@ CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
 )
 
 RULES: tuple[FlagRule[RunFacts], ...] = (
-    refuse("gpu_indices", always, _explain_gpu_indices_mismatch),
+    refuse("gpu_indices", always, _count_mismatch),
     refuse(
         "allow_growth",
         lambda p: p.params.allow_growth and p.params.gpus_per_card > 1,

@@ -460,8 +460,8 @@ def _judgement(statistics: SampleStatistics, verdict: Verdict, **tested: Any) ->
     if medians * statistics.change < 0:
         change = medians / statistics.base_median if metric.relative else medians
         if not (
-            metric.is_nonzero_after_rounding(change)
-            and metric.is_nonzero_after_rounding(statistics.change)
+            metric.shows_change(change)
+            and metric.shows_change(statistics.change)
         ):
             change = None  # One of the two changes is shown as 0 after rounding.
     is_whole = math.isclose(statistics.alpha, statistics.policy.alpha)

@@ -238,7 +238,7 @@ def history_remarks(
         return texts
     for shared in group_level_changes_by_commit(trends):
         texts += _merge_or_branch_sentences(*shared.steps[0], metric, commits)
-    return [*texts, *commits.remarks_on_measured_commits([*names])]
+    return [*texts, *commits.commit_remarks([*names])]
 
 
 def _merge_or_branch_sentences(

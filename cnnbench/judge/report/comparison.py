@@ -384,7 +384,7 @@ def _floors_text(low: float, high: float, name: str) -> str:
     or "" for relative changes.
     """
     metric = ALL[name] if name else THROUGHPUT
-    if metric.is_nonzero_after_rounding(high - low):
+    if metric.shows_change(high - low):
         return metric.range_text(low, high, signed=False)
     return metric.change_text(low, signed=False)
 

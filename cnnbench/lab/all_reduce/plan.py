@@ -41,7 +41,7 @@ from cnnbench.flags.groups.runtime import UNUSED_ON_CPUS, RuntimeParams
 from cnnbench.flags.groups.variable_update import unread_flag_rule, unused_all_reduce_rules
 from cnnbench.flags.params import ACCEPTED, SPECS
 from cnnbench.plan import RunPlan, check_flags
-from cnnbench.plan.network import model_and_gradient_shapes
+from cnnbench.plan.network import model_gradients
 from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, single
 from cnnbench.variable_mgr.all_reduce.spec import (
@@ -266,7 +266,7 @@ def _gradient_or_size_workloads(params: AllReduceParams) -> tuple[Workload, ...]
     if params.model is None:
         return parse_sizes(params.sizes or _DEFAULT_SIZES, params.dtype)
     named = () if params.sizes is None else parse_sizes(params.sizes, params.dtype)
-    _, shapes = model_and_gradient_shapes(params.model, params.data_name)
+    _, shapes = model_gradients(params.model, params.data_name)
     return (*named, Workload(params.model, shapes))
 
 

@@ -30,7 +30,7 @@ from cnnbench.lab.all_reduce.table import (
     implausible_time_warning,
 )
 from cnnbench.machine import facts, repository
-from cnnbench.machine.checks import parse_silenced_conditions
+from cnnbench.machine.checks import parse_silenced
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import ConditionMonitor
 from cnnbench.records.all_reduce import AllReduceRecord
@@ -115,7 +115,7 @@ class AllReduceBenchmark:
                 labels_from_config(config)
             ),
         )
-        silence_warnings(parse_silenced_conditions(params.quiet_conditions))
+        silence_warnings(parse_silenced(params.quiet_conditions))
         self._watch = ConditionMonitor()
 
     def run(self) -> AllReduceRecord:
@@ -310,7 +310,7 @@ class AllReduceBenchmark:
         record = self.make_record("interrupted")
         verbose = self.params.verbose and not self.params.build_only
         for point in points:
-            share = record.copy_to_reduction_time_ratio(point)
+            share = record.copy_time_ratio(point)
             self._writer.write_lines(rows.row_lines(point, share, verbose))
             warning = implausible_time_warning(point, share)
             if warning is not None:

@@ -48,7 +48,7 @@ from cnnbench.lab.predict.predict import (
     parse_link,
     predict_all,
 )
-from cnnbench.plan.network import model_and_gradient_shapes
+from cnnbench.plan.network import model_gradients
 from cnnbench.records.all_reduce import Prediction
 from cnnbench.records.files import PICTURES, OutputFile, write_plot
 from cnnbench.records.result_files import CsvTable, ResultFiles, load_run
@@ -230,7 +230,7 @@ def _make_interconnect(params: PredictParams) -> Interconnect:
 
 def _make_training_step(params: PredictParams, sent: AllReduceParams) -> TrainingStep:
     name = sent.model or _DEFAULT_MODEL
-    model, shapes = model_and_gradient_shapes(name, sent.data_name)
+    model, shapes = model_gradients(name, sent.data_name)
     seconds, batch = params.step_seconds, params.batch_size
     if params.record is not None:
         if seconds is not None:

@@ -39,7 +39,7 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
     return [
         _ratio(_global_batch(run), next(means))
         if run.step_seconds
-        else _throughput_without_timed_steps(run)
+        else _speed_without_steps(run)
         for run in runs
     ]
 
@@ -65,7 +65,7 @@ def _global_batch(record: RunRecord) -> int | None:
     return None if record.batch is None else record.batch.global_
 
 
-def _throughput_without_timed_steps(run: RunRecord) -> float | None:
+def _speed_without_steps(run: RunRecord) -> float | None:
     """Returns the images per second of a run without timed steps (an evaluation run or an imported
     record); see `throughputs`.
     """
@@ -181,7 +181,7 @@ def step_seconds(record: RunRecord) -> float | None:
     return stats.median(record.step_seconds) if record.step_seconds else None
 
 
-def _achieved_flops_and_mfu_line(summary: Summary) -> str:
+def _flops_line(summary: Summary) -> str:
     if summary.achieved_flops_per_sec is None:
         return ""
     line = f"{billions(summary.achieved_flops_per_sec)} GFLOP/s achieved"
@@ -192,7 +192,7 @@ def _achieved_flops_and_mfu_line(summary: Summary) -> str:
 
 
 @register_metric(
-    "achieved_flops_per_sec", "FLOP/s", always=True, line=_achieved_flops_and_mfu_line, **FASTER
+    "achieved_flops_per_sec", "FLOP/s", always=True, line=_flops_line, **FASTER
 )
 def achieved_flops_per_sec(record: RunRecord) -> float | None:
     """`images_per_sec` · FLOPs per image, of training or, with `--forward_only`, of the forward

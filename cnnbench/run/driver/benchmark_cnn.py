@@ -23,7 +23,7 @@ from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, close_inputs
 from cnnbench.errors import BenchmarkError, FlagError, OutOfMemoryError, UsageError
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
-from cnnbench.machine.checks import parse_silenced_conditions
+from cnnbench.machine.checks import parse_silenced
 from cnnbench.machine.watch import ConditionMonitor, ProcessUseSampler
 from cnnbench.plan.make import make_plan
 from cnnbench.plan.place import WorkKind
@@ -108,7 +108,7 @@ class BenchmarkCNN:
             raise FlagError("job_name", job.task.job, reason)
         tell = messages.notice
         lost = partial(self._write_failure_record, tell_error=messages.error)
-        silence_warnings(parse_silenced_conditions(plan.params.quiet_conditions))
+        silence_warnings(parse_silenced(plan.params.quiet_conditions))
         if not job.is_chief:
             # Only the chief prints and writes; a worker prints its own fatal error.
             plan = without_outputs(plan)

@@ -121,7 +121,7 @@ class HostMetricsChildExecutor(HostMetricsExecutor):
 
 def make_host_metrics(plan: RunPlan) -> HostMetricsExecutor:
     """Creates what computes the metrics of a run that need all examples of an evaluation."""
-    if not plan.computes_metrics_in_child:
+    if not plan.metrics_in_child:
         return HostMetricsExecutor(plan.network.model)
     files = plugins.plugin_files_of_flags(vars(plan.params))
     return HostMetricsChildExecutor(plan.params.model, plan.network.dataset.name, files)

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from cnnbench.data.dataset import InputSource, InputSpec
 from cnnbench.data.pipeline import PipelineStage
-from cnnbench.data.prefetch import delete_iterators_in_background, use_separate_tf_executor
+from cnnbench.data.prefetch import delete_in_background, use_separate_tf_executor
 from cnnbench.records.run import InputStage
 from cnnbench.run.driver.inputs import InputOnlyStep
 
@@ -134,7 +134,7 @@ def time_pipeline_up_to_stage(
             stage.name, lambda: next(iterators[0]), fetched, max_examples, _STAGE_SECONDS
         )
     finally:
-        delete_iterators_in_background(iterators)
+        delete_in_background(iterators)
 
 
 def _time_fetches(

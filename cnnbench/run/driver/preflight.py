@@ -30,7 +30,7 @@ from cnnbench.plan.setup import card_numbers
 from cnnbench.records import files as checkpoint_folder
 from cnnbench.records.files import (
     OutputFile,
-    check_and_resolve_export_folder,
+    check_export_folder,
     check_folder_writable,
     register_file_kind,
     resolve_links,
@@ -102,7 +102,7 @@ def prepare_folders(plan: RunPlan) -> None:
     if plan.params.trace_file and not plan.params.use_chrome_trace_format:
         check_folder_writable("trace_file", plan.params.trace_file)
     if plan.params.export_dir is not None:
-        check_and_resolve_export_folder(plan.params.export_dir)
+        check_export_folder(plan.params.export_dir)
     if plan.summarizes_evaluations:
         check_folder_writable("eval_dir", plan.params.eval_dir)
     if cache := plan.params.xla_cache_dir:

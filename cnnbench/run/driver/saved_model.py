@@ -18,7 +18,7 @@ from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.spec import VariableSpec, elements_of_role, group_values, resolve_sizes
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.records.files import check_and_resolve_export_folder, collecting_write_errors
+from cnnbench.records.files import check_export_folder, collecting_write_errors
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
@@ -95,7 +95,7 @@ class SavedModelExporter:
         for name, source in self._sources.items():
             self._module.weights[name].assign(towers.read(source.primary))
         try:
-            target = check_and_resolve_export_folder(self.folder)
+            target = check_export_folder(self.folder)
             signatures = {SIGNATURE: self._serving}
             if isinstance(target, UrlPath):
                 tf.saved_model.save(self._module, str(target), signatures=signatures)
@@ -105,7 +105,7 @@ class SavedModelExporter:
             with TemporaryFolder("cnnbench-export-", target.parent) as scratch:
                 new = scratch.path / "model"
                 tf.saved_model.save(self._module, str(new), signatures=signatures)
-                check_and_resolve_export_folder(self.folder)
+                check_export_folder(self.folder)
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(target, old)
                 try:

@@ -46,7 +46,7 @@ def test_a_data_set_that_lacks_a_file_is_measured_with_a_warning(run, photo_reco
     _, printed = run(*flags, f"--data_dir={part}")
     expected = f"--data_dir={part}: 1 of 3 train files are missing, the first train-00001-of-00003"
     assert expected in printed.err
-    assert not IMAGENET.describe_missing_and_unread_files("train", str(photo_records))
+    assert not IMAGENET.file_notices("train", str(photo_records))
 
 
 @pytest.mark.slow

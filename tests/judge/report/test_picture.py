@@ -206,7 +206,7 @@ def test_why_a_row_is_faster_than_its_estimate(full_runs):
     quick = [dataclasses.replace(row, seconds=row.seconds / 2) for row in ROWS]
     above = roofline(full_runs(100), rows=(ROWS[0], *quick[1:3], ROWS[3]))
     found = section(report_of(studies=[above]), "roofline").blocks
-    remark = above.rows_faster_than_bound_remark
+    remark = above.faster_rows_remark
     assert [count for count in ("2 rows", "1 limited by bytes") if count not in remark] == []
     texts = [block.text for block in found if isinstance(block, Paragraph)]
     assert f"lenet, batch 8, 1 cpu: {remark}" in texts

@@ -182,7 +182,7 @@ def test_every_algorithm_on_every_number_of_devices(tmp_path, holds):
     assert [one["spec"] for one in table] == [point.spec for point in record.points]
     medians = [point.median_seconds for point in record.points]
     assert [float(one["median_seconds"]) for one in table] == medians
-    shares = [record.copy_to_reduction_time_ratio(point) for point in record.points]
+    shares = [record.copy_time_ratio(point) for point in record.points]
     assert [float(one["share_of_copy_bound"]) for one in table] == shares
     assert {one["schema"] for one in table} == {"1"}
 

@@ -10,7 +10,7 @@ from short_runs import TINY, command
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.base import terminal
 from cnnbench.base.terminal import MessageWriter
-from cnnbench.machine.checks import parse_silenced_conditions
+from cnnbench.machine.checks import parse_silenced
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY, Summary
 from cnnbench.records.run import Batch, Cluster, LossScaling, ModelInfo
@@ -185,7 +185,7 @@ def test_a_late_steady_state_is_silenced_by_its_name(monkeypatch):
     print_notices(late, messages)
     assert "(--quiet_conditions=steady silences this)" in stream.getvalue()
     stream.truncate(0)
-    monkeypatch.setattr(terminal, "_silenced", parse_silenced_conditions("steady"))
+    monkeypatch.setattr(terminal, "_silenced", parse_silenced("steady"))
     print_notices(late, messages)
     assert "steady" not in stream.getvalue()
 

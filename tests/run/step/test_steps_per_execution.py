@@ -165,6 +165,6 @@ def test_interrupted_executions_have_no_part_in_a_record():
     record = measurements.make_record("interrupted")
     assert (record.step_seconds, record.losses) == ((0.5,), (3.0, 2.0))
     assert [*measurements.timed.skipped] == [2]
-    assert measurements.longest_execution_seconds() == 0.5
+    assert measurements.longest_execution() == 0.5
     with pytest.raises(ValueError, match="losses: 3 values for 2 steps"):
         replace(record, losses=(1.0, 2.0, 3.0))

@@ -57,7 +57,7 @@ def roofline_sections(
     In full detail, the rows are folded, and the titles of tables contain `title`.
     """
     full, name = detail is Detail.FULL, f"{title}: " if detail is Detail.FULL else ""
-    machine, remark = document.machine, document.rows_faster_than_bound_remark
+    machine, remark = document.machine, document.faster_rows_remark
     rates = (
         f"{name}rates: {billions(machine.flops_per_sec)} GFLOP/s ({machine.flops_source}) and "
         f"{billions(machine.bytes_per_sec)} GB/s read and written ({machine.bytes_source}), which "

@@ -264,7 +264,7 @@ def _copy_bandwidths(
     """Maps sizes in bytes to the bandwidth in GB/s that corresponds to the copy estimate. Sizes
     without a copy estimate are left out.
     """
-    shares = ((point, record.copy_to_reduction_time_ratio(point)) for point in points)
+    shares = ((point, record.copy_time_ratio(point)) for point in points)
     return {
         point.bytes: _gigabytes_per_sec(point, name) / share for point, share in shares if share
     }
@@ -295,7 +295,7 @@ def _bandwidth_row(record: AllReduceRecord, point: Point, several: bool) -> Row:
         "algbw, GB/s": numeric_cell(point.algorithm_bandwidth, scale=1 / _GIGA),
         "busbw, GB/s": numeric_cell(point.bus_bandwidth, scale=1 / _GIGA),
         "of the copy estimate": numeric_cell(
-            record.copy_to_reduction_time_ratio(point), lambda share: text.percent(share, digits=0)
+            record.copy_time_ratio(point), lambda share: text.percent(share, digits=0)
         ),
         "#wrong": numeric_cell(point.wrong, wrong, tone="bad" if point.wrong else ""),
         "error": TableCell(point.error, tone="bad") if point.error else "",

@@ -98,7 +98,7 @@ class TrainingEvaluations(SuspendingObserver):
                 **evaluated.means,
             }
             if target.metric not in metrics:
-                if plan.computes_metrics_in_child:
+                if plan.metrics_in_child:
                     self._unjudged = evaluated
                     return False
                 metrics = evaluated.metrics
