@@ -85,9 +85,7 @@ def _matching_files(folder: Path, subset: str) -> list[Path]:
 
 
 def read_cifar10_file(path: Path, num_classes: int) -> tuple[Images, Labels]:
-    """Reads the images, uint8 [n, 32, 32, 3], and labels, int32 [n], in a file. DataError names the
-    defective record.
-    """
+    """Reads images, uint8 [n, 32, 32, 3], and labels, int32 [n]. DataError names the bad record."""
     flat, labels = _parse_file(path)
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if wrong.size:
@@ -111,9 +109,7 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
-    """Reads every image in the files. A file with a defect is reported as a whole. See
-    `Dataset.check`.
-    """
+    """Reads every image. A file with a defect is reported as a whole. See `Dataset.check`."""
     findings, tally = Findings(), ImageTally()
     for path in files:
         try:

@@ -263,9 +263,7 @@ def _draw_random_windows(boxes: Any, overlap: Any, position: Any, seed: int) -> 
 
 
 def _windows_contain_centres(windows: Any, boxes: Any) -> Any:
-    """Returns, for each window and each box, whether the window contains the centre of the box:
-    bool [windows, boxes].
-    """
+    """Returns which windows contain the centres of which boxes: bool [windows, boxes]."""
     centres = (boxes[None, :, :2] + boxes[None, :, 2:]) / 2
     inside = (centres > windows[:, None, :2]) & (centres < windows[:, None, 2:])
     return tf.reduce_all(inside, axis=-1)

@@ -118,9 +118,7 @@ class Dataset:
         return notices
 
     def files_by_subset(self, data_dir: str) -> dict[str, Sequence[Path]]:
-        """Finds the files of each subset that a directory contains. FlagError if it contains no
-        files of the data set.
-        """
+        """Finds the files of each subset in a directory. FlagError if there are none."""
         subsets = self._find_files_by_subset(data_dir)
         if not subsets:
             raise FlagError("data_dir", data_dir, f"contains no {self.name} files ({self.files})")
@@ -179,9 +177,7 @@ register_dataset = DATASETS.register
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
-    """Runs a Python file that calls `register_dataset`. Returns the names of the registered data
-    sets.
-    """
+    """Runs a file that calls `register_dataset`. Returns the names of the data sets."""
     return tuple(map(str, plugins.load_plugin_file(path)["data set"]))
 
 
@@ -320,9 +316,7 @@ class InputSpec(DataParams):
 
     @property
     def mixes_images(self) -> bool:
-        """Whether mixup or CutMix is used, so that each image is mixed with another image of its
-        batch.
-        """
+        """Whether each image is mixed with another image of its batch (mixup, CutMix)."""
         return self.training and bool(self.data_dir) and self.mixup_alpha + self.cutmix_alpha > 0
 
     @property
@@ -334,9 +328,7 @@ class InputSpec(DataParams):
 
     @property
     def delivered_elements(self) -> tuple[Element, ...]:
-        """The elements of a delivered batch: `elements` and, if images are mixed, additional
-        labels.
-        """
+        """The elements of a delivered batch: `elements`, and further labels of mixed images."""
         return (*self.elements, *_OF_MIXED) if self.mixes_images else self.elements
 
     @property
@@ -432,9 +424,7 @@ class InputSource(AbstractContextManager["InputSource"]):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of steps in one pass over the examples of this process. The last step is
-        padded.
-        """
+        """Number of steps per pass over the examples of this process. The last is padded."""
         per_shard = -(-self.examples_per_epoch // self.spec.num_shards)
         return -(-per_shard // self.spec.process_batch_size)
 
@@ -454,9 +444,7 @@ class InputSource(AbstractContextManager["InputSource"]):
 
     @property
     def step_argument_specs(self) -> tuple[TowerBatch, ...]:
-        """Specs (``tf.TensorSpec``) of the arguments with which a step that uses this input is
-        traced.
-        """
+        """Specs (``tf.TensorSpec``) of the arguments of a step that uses this input."""
         return self.element_spec
 
     def get_tower_batch(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
@@ -472,9 +460,7 @@ class InputSource(AbstractContextManager["InputSource"]):
         """
 
     def seconds_waiting_by_shard(self) -> dict[int, float]:
-        """Returns, by shard number, the seconds for which each call of `next` that is blocked now
-        has been waiting.
-        """
+        """Returns for how many seconds each shard, by number, has been waiting for a batch."""
         return {}
 
     @property
@@ -483,9 +469,7 @@ class InputSource(AbstractContextManager["InputSource"]):
         return (self,)
 
     def sources_to_time(self) -> tuple[InputSource, ...]:
-        """Returns `of_workers`, to read them apart from each other. `next` must not be called any
-        more.
-        """
+        """Returns `of_workers`, to read them one by one. Do not call `next` any more."""
         return self.of_workers
 
     def stages(self) -> list[Any]:

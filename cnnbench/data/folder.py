@@ -44,9 +44,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """Properties of a valid record with a labelled image: class, size in pixels and in bytes, and
-    number of boxes.
-    """
+    """A valid record with a labelled image: class, size in pixels and bytes, number of boxes."""
 
     label: int
     height: int
@@ -139,9 +137,7 @@ def converting_read_errors(data_dir: str) -> Iterator[None]:
 
 
 def cache_by_file_version(count: Callable[[Path], int]) -> Callable[[Path], int]:
-    """Caches the results of ``count`` for each file until the file changes, because a run counts
-    the examples twice.
-    """
+    """Caches ``count`` of each file until it changes: a run counts the examples twice."""
 
     @functools.lru_cache(_REMEMBERED)
     def cached_count(path: Path, *version: int) -> int:
@@ -286,9 +282,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 class ImageClass(NamedTuple):
-    """A class of labelled images: its label (starting at 1), the name of its folder, and its
-    description.
-    """
+    """A class of labelled images: its label (from 1), the name of its folder, its description."""
 
     label: int
     name: str
@@ -390,9 +384,7 @@ def _is_image(path: Path) -> bool:
 
 
 def _visible_entries(folder: Path) -> list[Path]:
-    """Returns the sorted entries of a folder, without files that operating systems and file servers
-    create.
-    """
+    """Returns the sorted entries of a folder, without files of operating systems and servers."""
     return sorted(
         path for path in folder.iterdir() if path.name[0] not in ".@" and path.name != "__MACOSX"
     )

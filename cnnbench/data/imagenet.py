@@ -130,9 +130,7 @@ def normalise_image(image: Any, spec: InputSpec) -> tf.Tensor:
 
 
 def resize_image(image: Any, height: Any, width: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """Resizes an image with the method of --resize_method. The result is float32 with values in
-    0..255.
-    """
+    """Resizes an image with the method of --resize_method: float32 with values in 0..255."""
     image = tf.cast(image, tf.float32)
 
     def resize_by(method: str) -> tf.Tensor:
@@ -295,9 +293,7 @@ def validate_record(record: bytes, num_classes: int, min_size: int = 1) -> Image
 
 
 def parse_features(record: bytes) -> Any:
-    """Parses a serialized record and returns its features by key. RecordDefect if it cannot be
-    parsed.
-    """
+    """Parses a record and returns its features by key. RecordDefect if that is impossible."""
     try:
         return tf.train.Example.FromString(record).features.feature
     except Exception as error:
@@ -320,9 +316,7 @@ def single_value(features: Any, key: str, kind: str) -> Any:
 
 
 def count_valid_boxes(features: Any) -> int:
-    """Counts the boxes in the features of a record. RecordDefect if a box is not inside the
-    image.
-    """
+    """Counts the boxes in a record. RecordDefect if a box is not inside the image."""
     sides = [list(features[key].float_list.value) if key in features else [] for key in BOX_SIDES]
     if len({len(side) for side in sides}) != 1:
         raise RecordDefect("the sides of image/object/bbox have different lengths")
@@ -334,9 +328,7 @@ def count_valid_boxes(features: Any) -> int:
 
 
 def check_image_size(shape: Any) -> None:
-    """Raises RecordDefect if the sides or the number of pixels of an image are too large (see
-    `is_usable_image_size`).
-    """
+    """Raises RecordDefect for an image that is too large or narrow; see `is_usable_image_size`."""
     if not bool(is_usable_image_size(shape)):
         height, width, _ = map(int, shape)
         raise RecordDefect(
@@ -346,9 +338,7 @@ def check_image_size(shape: Any) -> None:
 
 
 def decoded_image_size(jpeg: bytes) -> tuple[int, int]:
-    """Decodes a JPEG completely and returns its height and width. RecordDefect if the JPEG cannot
-    be used.
-    """
+    """Decodes a whole JPEG, and returns its height and width. RecordDefect if it is damaged."""
     with tf.device("CPU:0"):
         if not bool(tf.io.is_jpeg(jpeg)):
             kind = "a PNG" if jpeg.startswith(b"\x89PNG") else "no JPEG"

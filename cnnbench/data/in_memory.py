@@ -94,9 +94,7 @@ class RatingsPipeline(ArrayPipeline):
             self._num_items = tf.constant(int(items.max()) + 1, tf.int64)
 
     def rows(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """See `ArrayPipeline.rows`. Returns user, item and label (1 for a rated item), each int64
-        [batch].
-        """
+        """See `ArrayPipeline.rows`. Returns user, item and label (1 if rated), int64 [batch]."""
         if not self.spec.training:
             return super().rows(positions, indices)
         users, items = super().rows(positions, indices // (1 + NEGATIVES_PER_POSITIVE))
@@ -105,9 +103,7 @@ class RatingsPipeline(ArrayPipeline):
         return users, items, tf.cast(rated, tf.int64)
 
     def _draw_unrated_items(self, users: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        """Draws several items for each user, and returns the first item that the user has not
-        rated.
-        """
+        """Draws several items for each user, and returns the first that is not rated."""
         tries = positions[:, None] * _TRIES + tf.range(_TRIES, dtype=tf.int64)
         drawn = draw_uniform_int(tries, self.spec.seed, "negative item", self._num_items)
         pairs = tf.reshape(users[:, None] * ITEMS + drawn, [-1])

@@ -69,9 +69,7 @@ def count_wav_samples(content: bytes) -> int:
 def validate_record(
     record: bytes, max_frames: int | None = None, max_letters: int | None = None
 ) -> tuple[int, int]:
-    """Checks the audio and the transcript in a record. Returns the number of spectrogram frames and
-    the number of letters.
-    """
+    """Checks audio and transcript in a record. Returns the numbers of frames and letters."""
     features = parse_features(record)
     text = single_value(features, TEXT, "bytes_list")
     strange = next((byte for byte in text if byte not in ALPHABET), None)

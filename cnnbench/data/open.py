@@ -48,9 +48,7 @@ def make_input(
 
 
 def _import_on_call(name: str) -> Callable[..., Any]:
-    """Returns a function that calls ``MODULE.NAME`` of this package. The module is imported when
-    the function is called.
-    """
+    """Returns a function that imports the module of ``MODULE.NAME``, and calls the function."""
     module, _, attribute = name.partition(".")
 
     def import_and_call(*arguments: object) -> Any:

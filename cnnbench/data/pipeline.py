@@ -239,9 +239,7 @@ def refuse_python_code(pipeline: Pipeline, mode: str, *, coordinated: bool) -> N
 
 
 def _operation_types(dataset: tf.data.Dataset) -> set[str]:
-    """Returns the types, such as "PyFunc", of all operations in the functions of a data set and of
-    its inputs.
-    """
+    """Returns the types of operations in a data set and its inputs, such as "PyFunc"."""
     types: set[str] = set()
     datasets = [dataset]
     while datasets:
@@ -286,9 +284,7 @@ def check_batch(pipeline: Pipeline, batch: Any) -> None:
 
 
 def _matches_spec(value: Any, spec: tf.TensorSpec) -> bool:
-    """Whether a tensor or a ``tf.TensorSpec`` has the dtype and shape of the given spec. Unknown
-    sizes match all sizes.
-    """
+    """Whether a tensor or spec has the dtype and shape of `spec`. Unknown sizes match all."""
     same = isinstance(value, _DENSE) and value.dtype == spec.dtype
     return same and bool(spec.shape.is_compatible_with(value.shape))
 
@@ -346,9 +342,7 @@ prepared_batch = preprocess_batch
 
 
 def with_private_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:
-    """Runs ``dataset`` in a private thread pool with this number of threads. With None or 0, it
-    runs in the shared pool.
-    """
+    """Runs ``dataset`` in its own pool of so many threads; with None or 0, in the shared pool."""
     options = tf.data.Options()
     if private_threads:
         options.threading.private_threadpool_size = private_threads
@@ -672,9 +666,7 @@ def _make_row_drawer(
 def _draw_example(
     row: tf.Tensor, seed: int, elements: tuple[Element, ...], streams: int | None = None
 ) -> dict[str, tf.Tensor]:
-    """Draws the synthetic example of one row. Each element has a separate stream of random
-    numbers.
-    """
+    """Draws the synthetic example of a row. Each element has its own stream of numbers."""
     streams = streams or len(elements)
     # Each element of each row needs its own pair of seeds.
     seeds = [tf.stack([seed, streams * row + stream]) for stream in range(len(elements))]

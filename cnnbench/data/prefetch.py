@@ -94,9 +94,7 @@ class PipelineInput(InputSource):
         refuse_python_code(self._pipeline, mode, coordinated=coordinated)
 
     def seconds_waiting_by_shard(self) -> dict[int, float]:
-        """Returns, by shard number, the seconds for which a blocked call of `next` has been
-        waiting.
-        """
+        """See `InputSource.seconds_waiting_by_shard`."""
         since = self._waits_since
         return {} if since is None else {self.spec.shard_index: time.perf_counter() - since}
 
@@ -138,9 +136,7 @@ class PipelineInput(InputSource):
             self._start_reading()
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
-        """Ends the background thread and discards the batches that it has read; see
-        `InputSource.close`.
-        """
+        """Ends the background thread and drops what it has read; see `InputSource.close`."""
         if self._stop is not None:
             self._stop()
         if self._prefetcher is not None:
@@ -262,9 +258,7 @@ class BatchReader:
         return self._begin_copy(tower, batch)
 
     def _next_padded_batch(self) -> TowerBatch:
-        """Returns the next batch of an evaluation. If it has too few examples, zeros with weight 0
-        are appended.
-        """
+        """Returns the next batch of an evaluation, padded by zeros with weight 0."""
         spec = self._pipeline.spec
         with tf.device(self._host):
             # At the end of the data, next() would cancel running operations of other threads.
@@ -324,9 +318,7 @@ class DeviceCopier:
         self._threads = ThreadPoolExecutor(self._most, "cnnbench-copy")
 
     def begin_copy(self, tower: int, batch: TowerBatch) -> Future[TowerBatch]:
-        """Starts copying a batch to the device of a tower, and returns a future. Calls must not
-        overlap.
-        """
+        """Starts copying a batch to a tower's device. Calls must not overlap."""
         if tower not in self._functions:
             self._functions[tower] = make_copy_to_device(self._devices[tower], batch)
         return self._threads.submit(self._copy_batch, tower, batch)
@@ -442,9 +434,7 @@ class InputDistribution:
         return spec.batch_per_device * spec.passes * int(self.strategy.num_replicas_in_sync)
 
     def make_iterator(self, pipeline: Pipeline) -> Any:
-        """Creates the iterator over the batches of a pipeline. Each element contains one batch for
-        each replica.
-        """
+        """Creates the iterator over batches; an element has one batch for each replica."""
         options = self._input_options(pipeline.spec)
         if not self._manual:
             dataset = self._make_global_batches(pipeline)
@@ -590,9 +580,7 @@ class JoinedWorkerInput(InputSource):
             self.batches += 1
 
     def seconds_waiting_by_shard(self) -> dict[int, float]:
-        """Returns, by shard number, the seconds for which a blocked call of `next` has been
-        waiting.
-        """
+        """See `InputSource.seconds_waiting_by_shard`."""
         return {
             shard: s
             for source in self._sources
@@ -663,9 +651,7 @@ class CoordinatedInput(JoinedWorkerInput):
 
     @property
     def error(self) -> Exception | None:
-        """The first error that stopped the batches of a worker; None if all workers receive
-        batches.
-        """
+        """The first error that stopped the batches of a worker; None if there is none."""
         return self._error
 
     @property
@@ -674,9 +660,7 @@ class CoordinatedInput(JoinedWorkerInput):
         return ()
 
     def worker_number(self) -> tf.Tensor:
-        """Returns the number of the worker that runs the traced step, as an int64 scalar in the
-        graph.
-        """
+        """Returns the number of the worker that runs the step, an int64 scalar in the graph."""
         with tf.device(WORKER_HOST):
             return _read_variable(_NUMBER, tf.int64, [])
 

@@ -272,9 +272,7 @@ def _renumber_ids(column: Any, most: int, noun: str, source: Path) -> tuple[Any,
 
 
 def _remove_duplicate_pairs(users: Any, items: Any) -> tuple[Any, Any]:
-    """Removes duplicate pairs of user and item. The last of equal pairs is kept, and the order does
-    not change.
-    """
+    """Keeps the last of equal pairs of user and item. The order does not change."""
     pairs = pair_keys(users, items)
     _, from_behind = np.unique(pairs[::-1], return_index=True)
     kept = np.sort(len(pairs) - 1 - from_behind)

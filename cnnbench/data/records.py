@@ -170,9 +170,7 @@ class RecordPipeline(Pipeline):
 
     @abc.abstractmethod
     def examine(self, record: bytes) -> object:
-        """Checks everything in a record that `decode` uses. Raises RecordDefect if the record
-        cannot be used.
-        """
+        """Checks what `decode` uses in a record. RecordDefect if the record cannot be used."""
 
     def tower_batches(self) -> tf.data.Dataset:
         """See `Pipeline.tower_batches`."""
@@ -379,9 +377,7 @@ class RecordPipeline(Pipeline):
     def _decode_and_prepare(
         self, data: tf.Tensor, number_in_shard: tf.Tensor
     ) -> Mapping[str, tf.Tensor]:
-        """Decodes a record to an example. The example is also preprocessed, unless bad records are
-        skipped.
-        """
+        """Decodes a record, and preprocesses the example unless bad records are skipped."""
         position = positions_of(number_in_shard, self.spec)
         example = self.decode(data, position)
         return example if self._skips else preprocess_example(example, position, self.spec)

@@ -58,9 +58,7 @@ Frame: TypeAlias = tuple[int, int, int]
 
 
 def locate_records(path: Path) -> Iterator[Frame]:
-    """Yields the number, offset and length of each record in a file. FramingError if the framing of
-    the file is damaged.
-    """
+    """Yields number, offset and length of each record. FramingError if the file is damaged."""
     with _open_unbuffered(path) as file:
         size = path.stat().st_size
         offset = record = 0
@@ -85,9 +83,7 @@ def locate_records(path: Path) -> Iterator[Frame]:
 
 
 def count_records(path: Path) -> int:
-    """Counts the records in a file without reading their data. Raises the same errors as
-    `locate_records`.
-    """
+    """Counts records without reading their data. Raises the errors of `locate_records`."""
     return sum(1 for _ in locate_records(path))
 
 
@@ -121,9 +117,7 @@ def read_records_from(path: Path, first: int) -> Iterator[tuple[int, bytes | Dat
 
 
 def count_before_damage(path: Path) -> int:
-    """Counts the records before the first damage of the framing. DataError if the file cannot be
-    read.
-    """
+    """Counts the records before the first damage. DataError if the file cannot be read."""
     try:
         return count_records(path)
     except FramingError as error:
@@ -276,9 +270,7 @@ def count_records_by_file(files: Sequence[Path], subset: str) -> list[int]:
 
 
 def missing_shard_names(files: Sequence[Path]) -> list[str]:
-    """Returns the names of missing shards. They follow from the numbers ``-i-of-n`` in the names of
-    the existing files.
-    """
+    """Returns the names of missing shards, as the numbers ``-i-of-n`` of the others say."""
     matches = [match for path in files if (match := _SHARD.fullmatch(path.name))]
     present = {match[0] for match in matches}
     promised = {

@@ -432,9 +432,7 @@ class FlagSpec:
         return self.normalise(value)
 
     def normalise(self, value: Any) -> Any:
-        """Converts a value to the form in which it is stored. Values of a wrong type are returned
-        unchanged.
-        """
+        """Converts a value to its stored form. Values of a wrong type remain unchanged."""
         is_unset = self.optional and (value == "" or (value == 0 and self.unset == 0))
         return None if is_unset else self.kind.stored(value)
 
@@ -526,9 +524,7 @@ def split_options(options: type[T], values: Mapping[str, Any]) -> tuple[T, dict[
 
 
 def flag_texts(values: Mapping[str, Any], specs: Mapping[str, FlagSpec]) -> dict[str, str]:
-    """Formats flag values as they are written on the command line. Returns the texts by name of the
-    flag.
-    """
+    """Formats flag values, by name, as they are written on the command line."""
     return {name: specs[name].text(value) for name, value in values.items()}
 
 

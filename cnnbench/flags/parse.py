@@ -109,9 +109,7 @@ def plugin_flags_of(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec
 
 
 def load_plugins(argv: Sequence[str]) -> None:
-    """Loads the plug-ins that a command line names. Does not check the other words of the command
-    line.
-    """
+    """Loads the plug-ins that a command line names. Does not check its other words."""
     specs = {plugins.FLAG: SPECS[plugins.FLAG]}
     plugins.load_plugins_of_flags(_parse_values(split_command_line(argv, specs)[0], specs))
 

@@ -368,9 +368,7 @@ def _cpus_busy_with_others(situation: ConditionCheckInput) -> str | None:
 
 
 def _stolen_cpu_share(situation: ConditionCheckInput) -> float:
-    """Share of the requested CPU time that the hypervisor withholds. A share below 2 % is returned
-    as 0.
-    """
+    """Share of the requested CPU time that the hypervisor withholds; 0 if below 2 %."""
     share = situation.interval.get("steal_fraction", 0.0)
     return share if share >= _STEAL_SHARE else 0.0
 

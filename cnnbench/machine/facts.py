@@ -58,9 +58,7 @@ def _cuda_version(function: str, library: Any) -> _Parts:
 
 
 def _nccl_version(library: Any) -> _Parts:
-    """Decodes NCCL's version number: 22707 is version 2.27.7; before 2.9, 2804 is 2.8.4 (see
-    nccl.h).
-    """
+    """Decodes NCCL's version number (nccl.h): 22707 is 2.27.7; before 2.9, 2804 is 2.8.4."""
     number = _call_c_function(library, "ncclGetVersion")
     major = 10_000 if number >= 10_000 else 1000
     return number // major, number % major // 100, number % 100
@@ -300,7 +298,5 @@ def collect_facts_by_section(host: Host | None = None) -> dict[str, dict[str, Fa
 
 
 def with_loaded_libraries(facts: Mapping[str, Fact]) -> dict[str, Fact]:
-    """Returns a copy of `facts` with the versions of all GPU libraries that this process has loaded
-    by now.
-    """
+    """Returns `facts` with the versions of all GPU libraries that are loaded by now."""
     return {**facts, **read_facts((loaded_library_versions,), Host())}

@@ -284,9 +284,7 @@ def device_share(host: Host, index: int, count: int, per_card: int = 1) -> str |
 
 
 def count_gpus(host: Host) -> int:
-    """Number of GPUs of the machine, read from NVML or, if NVML is missing, from the driver's
-    files.
-    """
+    """Number of GPUs of the machine, from NVML or, without it, from the driver's files."""
     with opened_nvml(host) as module:
         if module is not None:
             return len(all_gpu_handles(module))

@@ -156,9 +156,7 @@ def git_error_reason(errors: str) -> str:
 
 
 def find_commit_hash(text: str, folder: str | Path | None = None) -> str:
-    """Hash of the commit that a branch, tag or abbreviated hash names. Raises GitError if there is
-    no such commit.
-    """
+    """Hash of the commit that a branch, tag or abbreviated hash names. GitError if none."""
     # Git would interpret a text that begins with "-" as an option.
     if not text or text.startswith("-"):
         raise GitError("is not the name of a commit")
@@ -189,9 +187,7 @@ def is_full_hash(text: str) -> bool:
 
 
 def missing_commit_reason(folder: str | Path | None = None) -> str:
-    """Explains why a repository may lack a commit, and how to get the commit. Returns "" if the
-    reason is unknown.
-    """
+    """Explains why a repository may lack a commit, and how to get it; "" if unknown."""
     if "GIT_QUARANTINE_PATH" in os.environ:
         return "git accepts the commits of a push after this hook: measure them in post-receive"
     with contextlib.suppress(GitError):
@@ -421,9 +417,7 @@ class CommitGraph:
         self.places |= {name: whole[commit] for name, commit in self._refs.items()}
 
     def is_same_or_descendant(self, commit: str, ancestor: str) -> bool | None:
-        """Whether `commit` is `ancestor` or a descendant of it; None if one of the two commits is
-        unknown.
-        """
+        """Whether `commit` is `ancestor` or a descendant of it; None if one is unknown."""
         if commit not in self.places or ancestor not in self.places:
             return None
         wanted = self.places[ancestor]
@@ -518,9 +512,7 @@ class CommitGraph:
         return replaced
 
     def _commit_log(self, *arguments: str, body: str = "") -> Iterator[Sequence[str]]:
-        """Yields for each commit that `git log` lists: hash, tree, author with date, subject and
-        body.
-        """
+        """Yields hash, tree, author with date, subject and body of commits in `git log`."""
         text = git("log", _FORM.format(body), *arguments, "--", folder=self._folder)
         fields = text.split("\0")
         for start in range(0, len(fields) - _FIELDS + 1, _FIELDS):
@@ -575,7 +567,5 @@ def _first_names_text(names: Sequence[str]) -> str:
 
 
 def abbreviate_hash(name: str) -> str:
-    """Abbreviates the hash of a commit to 12 digits. Other names of commits are returned
-    unchanged.
-    """
+    """Abbreviates the hash of a commit to 12 digits. Other names remain unchanged."""
     return name[:_SHORT_LENGTH] if _HASH.fullmatch(name) else name

@@ -80,9 +80,7 @@ class MachineCounters:
     swapped_pages: int | None = None
 
     def changes_since(self, first: MachineCounters) -> dict[str, Any]:
-        """Computes by how much each counter has changed since the sample `first`. Unknown changes
-        are None.
-        """
+        """Computes the change of each counter since the sample `first`; None if unknown."""
         elapsed = {}
         for name, now in vars(self).items():
             before = getattr(first, name)
@@ -423,9 +421,7 @@ class ProcessUseSampler:
             self._thread.start()
 
     def sample_at_loop_edge(self) -> None:
-        """Takes a sample at the start or the end of the timed loop, outside of the measured
-        time.
-        """
+        """Takes a sample at an end of the timed loop, outside of the measured time."""
         self._loops += 1
         self.sample()
 

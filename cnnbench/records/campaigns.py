@@ -146,9 +146,7 @@ class StrategiesDocument(Document):
 
 
 def images_per_sec_of_mode(processes: Sequence[StrategyProcess], mode: str) -> ValuesByProcess:
-    """Returns the images/sec of each process of a mode. Processes with an unknown speed are left
-    out.
-    """
+    """Returns the images/sec of the processes of a mode whose speed is known."""
     of_mode = (process.images_per_sec for process in processes if process.mode == mode)
     return ValuesByProcess(tuple(speed for speed in of_mode if speed is not None))
 

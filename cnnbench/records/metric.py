@@ -100,9 +100,7 @@ class Metric:
 
     @property
     def unit_text(self) -> str:
-        """The unit that `value_text` writes: "MiB" for bytes and "%" for shares, otherwise
-        `unit`.
-        """
+        """The unit that `value_text` writes: "MiB" for bytes, "%" for shares, or `unit`."""
         return shown_unit(self.unit)[0]
 
     @property
@@ -117,9 +115,7 @@ class Metric:
         return quantity(value, self.unit, with_unit=unit)
 
     def change_text(self, change: float, signed: bool = True) -> str:
-        """Formats a change of the metric: in per cent, in percentage points, or in the unit of the
-        metric.
-        """
+        """Formats a change: in per cent, in percentage points, or in the unit of the metric."""
         unit = "%" if self.relative else "points" if is_share(self.unit) else self.unit
         return f"{self._change_number(change, signed)} {unit}"
 

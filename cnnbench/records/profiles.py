@@ -380,9 +380,7 @@ class Roofline(Document):
 
     @property
     def faster_rows_remark(self) -> str:
-        """A sentence that explains why some rows are faster than their estimate; "" if no row
-        is.
-        """
+        """A sentence that explains why rows are faster than estimated; "" if none is."""
         above = [row for row in self.rows if (row.share_of_bound or 0.0) > 1.0]
         by_bytes = sum(row.bytes / self.machine.bytes_per_sec >= row.bound_seconds for row in above)
         reasons = []

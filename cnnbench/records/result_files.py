@@ -345,9 +345,7 @@ def read_result(
 
 
 def record_from_json(document: object) -> RunRecord | AllReduceRecord:
-    """Creates a run record or an all-reduce record from a JSON value. ValueError for other
-    values.
-    """
+    """Creates a record of a run or of all-reduces. ValueError for other JSON values."""
     reduced = isinstance(document, dict) and document.get("kind") == AllReduceRecord.kind
     return (AllReduceRecord if reduced else RunRecord).from_dict(document)
 
@@ -356,9 +354,7 @@ _JSON, _CSV = "result_json", "result_csv"
 
 
 class ResultFiles:
-    """Writes the result files of one process: the document of --result_json, and the rows of
-    --result_csv.
-    """
+    """Writes the result files of a process: --result_json, and rows of --result_csv."""
 
     def __init__(
         self,
@@ -566,9 +562,7 @@ class CsvTable:
 
 
 def _cell(value: object) -> int | float | str | None:
-    """Returns the cell of a value: a number or a Boolean, None if it is unknown, or a text in one
-    line.
-    """
+    """Returns a cell: a number or Boolean, None if unknown, or a text in one line."""
     if value is None or isinstance(value, float):  # Also NaN, which `encode` writes as a text.
         return value
     encoded = encode(value)

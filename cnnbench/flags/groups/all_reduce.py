@@ -235,9 +235,7 @@ def params_from_values(values: Mapping[str, Any]) -> AllReduceParams:
 
 
 def parse_all_reduce_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
-    """Parses the comma-separated all-reduce algorithms in --all_reduce_spec; None if the flag is
-    not given.
-    """
+    """Parses the comma-separated algorithms of --all_reduce_spec; None if it is not given."""
     if text is None:
         return None
     specs = [parse_all_reduce_spec(word.strip()) for word in text.split(",")]

@@ -1,6 +1,4 @@
-"""Declares the metrics of runs. The metrics that `cnnbench compare` judges by default come
-first.
-"""
+"""Declares the metrics of runs. Those that `cnnbench compare` judges by default come first."""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ _UNKNOWN = (
 
 @register_reader(PROGRAM, with_prefixes(r"Iter #\d{1,15}: |Img/sec per |Running warmup\."))
 def read(file: ResultFile) -> Iterator[RunRecord]:
-    """Creates a record for each run in a log of Horovod. In a job, only the first process prints
-    results.
-    """
+    """Creates a record for each run in a log. Of a job, only the first process prints results."""
     part = 0
     for lines, time in file.processes(_KNOWN):
         runs = [*_split_runs(lines)]
