@@ -9,13 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cnnbench.records.readers import (
-    ResultFile,
-    has_keys,
-    is_amount,
-    register_reader,
-    time_text,
-)
+from cnnbench.records.readers import ResultFile, has_keys, is_amount, register_reader, time_text
 from cnnbench.records.run import RunRecord, Subject
 
 ASV = "asv"

@@ -14,13 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from cnnbench.base.files import read_file
-from cnnbench.records.readers import (
-    MIXED,
-    ResultFile,
-    is_amount,
-    parse_object,
-    register_reader,
-)
+from cnnbench.records.readers import MIXED, ResultFile, is_amount, parse_object, register_reader
 from cnnbench.records.readers.tf_cnn_benchmarks import RunLog
 from cnnbench.records.run import PrintedSpeed, RunRecord
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cnnbench.records.readers import (
-    ResultFile,
-    has_keys,
-    mean_amount,
-    register_reader,
-    scalars,
-)
+from cnnbench.records.readers import ResultFile, has_keys, mean_amount, register_reader, scalars
 from cnnbench.records.run import RunRecord, Subject
 
 CONBENCH = "conbench"

@@ -8,13 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from cnnbench.records.readers import (
-    CLOCKS,
-    ResultFile,
-    has_keys,
-    mean_amount,
-    register_reader,
-)
+from cnnbench.records.readers import CLOCKS, ResultFile, has_keys, mean_amount, register_reader
 from cnnbench.records.run import RunRecord, Subject
 
 GOOGLE_BENCHMARK = "google-benchmark"
