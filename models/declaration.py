@@ -118,6 +118,7 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
         training_flops_per_image=net.training_flops,
         flattened=net.flattened,
         recomputed_flops_per_image=net.recomputed_flops,
+        peak_values=net.peak,
     )
 
 
@@ -159,9 +160,11 @@ def bytes_per_image(
     The image itself is not included. With `recomputes`, training stores only the inputs of blocks
     (`Network.block`).
     """
-    values = _run_with_shapes(
-        model, spec.num_classes, training=training, recomputes=recomputes
-    ).peak
+    values = spec.peak_values
+    if not training or recomputes:
+        values = _run_with_shapes(
+            model, spec.num_classes, training=training, recomputes=recomputes
+        ).peak
     return round(_FRAGMENTATION * value_bytes * values)
 
 

@@ -415,6 +415,7 @@ class ModelSpec:
         width, channels) before flattening, by the name of the layer's kernel.
       recomputed_flops_per_image: FLOPs that ``--recompute=blocks`` adds to a training step; None if
         the model has no blocks (`Network.block`).
+      peak_values: largest number of values of one example that a training step keeps at a time.
     """
 
     name: str
@@ -426,6 +427,7 @@ class ModelSpec:
     training_flops_per_image: int
     flattened: Mapping[str, tuple[int, int, int]] = dataclasses.field(default_factory=dict)
     recomputed_flops_per_image: int | None = None
+    peak_values: int = 0
 
     @property
     def input_shape(self) -> str:
