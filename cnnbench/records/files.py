@@ -578,13 +578,12 @@ def write_training_status(folder: str, status: str) -> None:
     `status` is `RUNNING` or the status of a record; "" removes the file. If the folder is not
     writable, nothing changes.
     """
+    path = local_or_url_path(folder) / _TRAINING
     with contextlib.suppress(OSError):
         if status:
-            write_atomically(
-                local_or_url_path(folder) / _TRAINING, f"{status}\n".encode(), durable=False
-            )
+            write_atomically(path, f"{status}\n".encode(), durable=False)
         else:
-            (local_or_url_path(folder) / _TRAINING).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def read_training_status(folder: str) -> str:
@@ -610,19 +609,20 @@ def delete_old_checkpoints(folder: str, keep: int) -> None:
     and files of killed runs; never deletes files of other programs. Writes the file ``checkpoint``.
     """
     delete_incomplete_files(folder)
-    complete, torn, _ = _find_checkpoints(local_or_url_path(folder))
+    place = local_or_url_path(folder)
+    complete, torn, _ = _find_checkpoints(place)
     kept = complete[-keep:]
     for step in (*complete, *torn):
         # Checkpoints with a .meta file are kept: they come from tf_cnn_benchmarks.
-        if step < kept[0] and not (local_or_url_path(folder) / f"{NAME}-{step}.meta").exists():
+        if step < kept[0] and not (place / f"{NAME}-{step}.meta").exists():
             # The index is deleted first: data files without an index are no checkpoint.
-            (local_or_url_path(folder) / f"{NAME}-{step}.index").unlink(missing_ok=True)
-            for path in local_or_url_path(folder).iterdir():
+            (place / f"{NAME}-{step}.index").unlink(missing_ok=True)
+            for path in place.iterdir():
                 if path.name.startswith(f"{NAME}-{step}.data-"):
                     path.unlink(missing_ok=True)
     lines = [f'model_checkpoint_path: "{NAME}-{kept[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{NAME}-{step}"' for step in kept]
-    write_atomically(local_or_url_path(folder) / STATE, ("\n".join(lines) + "\n").encode("ascii"))
+    write_atomically(place / STATE, ("\n".join(lines) + "\n").encode("ascii"))
 
 
 def delete_incomplete_files(folder: str) -> None:

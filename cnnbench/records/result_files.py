@@ -385,32 +385,28 @@ class ResultFiles:
         """
         document = OutputFile(_JSON, self._json, self._kind)
         check_outputs((document, *others, OutputFile(_CSV, self._csv, appended=True)), inputs)
-        notice = None
-        if self._csv is not None:
-            lacking = self._table.find_missing_columns(self._csv)
-            if lacking:
-                notice = f"--{_CSV}={self._csv} was created by an earlier version of cnnbench and "
-                notice += (
-                    f"is continued without the columns {', '.join(lacking)}; a new file has them"
-                )
-        return notice
+        lacking = () if self._csv is None else self._table.find_missing_columns(self._csv)
+        if not lacking:
+            return None
+        made = f"--{_CSV}={self._csv} was created by an earlier version of cnnbench"
+        return (
+            f"{made} and is continued without the columns {', '.join(lacking)}; a new file has them"
+        )
 
     def read_document_of_run(self, run_id: str) -> str | None:
         """Returns the text of the file of --result_json if the run with this id has written the
         file; None otherwise.
         """
+        if not self._json:
+            return None
         try:
-            text = (
-                check_and_resolve_output(_JSON, self._json).read_text("ascii")
-                if self._json
-                else "{}"
-            )
+            text = check_and_resolve_output(_JSON, self._json).read_text("ascii")
             document = parse_json(text)
         except (OSError, ValueError):
             return None
         if not isinstance(document, dict) or document.get("run_id") != run_id:
             return None
-        remember_output_state(self._json or "")
+        remember_output_state(self._json)
         return text
 
     def write(self, record: Document, rows: Callable[[], Iterable[Mapping[str, object]]]) -> None:
