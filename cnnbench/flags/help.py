@@ -14,10 +14,8 @@ from typing import Any, TypeAlias
 from absl import flags as absl_flags
 
 from cnnbench.flags.declare import FlagSpec, specs_of
-from cnnbench.flags.groups.optimizer import OptimizerParams, added_constants
 from cnnbench.flags.groups.repeat import RepeatFlags
-from cnnbench.flags.groups.run import RunParams, added_endings
-from cnnbench.flags.params import ABSL, GROUPS, SPECS, ObsoleteParams
+from cnnbench.flags.params import ABSL, ADDED, GROUPS, SPECS, ObsoleteParams
 
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
 """Title and flags of a section of the help."""
@@ -86,12 +84,6 @@ from tf_cnn_benchmarks.
 """
 
 
-_ADDED: Mapping[type, Callable[[], Mapping[str, FlagSpec]]] = {
-    RunParams: added_endings,
-    OptimizerParams: added_constants,
-}
-"""Functions that return the flags of a group that are no fields of its dataclass."""
-
 
 def flag_sections_of_run() -> tuple[Section, ...]:
     """Returns the flags of a run in sections with titles. Flags of loaded plug-ins are included,
@@ -99,7 +91,7 @@ def flag_sections_of_run() -> tuple[Section, ...]:
     """
     repeated = ("Repeated measurement", specs_of(RepeatFlags))
     return repeated, *(
-        (title, (*specs_of(group), *_ADDED.get(group, dict)().values())) for title, group in GROUPS
+        (title, (*specs_of(group), *ADDED.get(group, dict)().values())) for title, group in GROUPS
     )
 
 

@@ -365,6 +365,12 @@ GROUPS: tuple[tuple[str, type], ...] = (
 )
 """Title and dataclass of every group of flags, in the order of the help."""
 
+ADDED: Mapping[type, Callable[[], Mapping[str, FlagSpec]]] = {
+    RunParams: added_endings,
+    OptimizerParams: added_constants,
+}
+"""Functions that return the flags of a group that are no fields of its dataclass."""
+
 FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in specs_of(group))
 """All flags that are fields of ``Params``, in the order of the help."""
 
@@ -396,7 +402,7 @@ def added_flags() -> dict[str, FlagSpec]:
     """Returns the flags that are no fields of `Params`, by name: flags that end the timed loop,
     bounds of clippings, and constants of optimizers and schedules.
     """
-    return added_endings() | added_constants()
+    return {name: spec for flags in ADDED.values() for name, spec in flags().items()}
 
 
 _CONSTANTS = "constants"
