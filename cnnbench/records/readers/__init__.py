@@ -115,6 +115,7 @@ class ResultFile:
       skipped: the parts that the reader did not understand.
       only_describes: whether the file only describes results in other files, so that no record is
         expected from it.
+      json_fault: ": " and why the content is no JSON, if it begins as JSON and `document` was read.
     """
 
     path: str
@@ -127,6 +128,7 @@ class ResultFile:
         self._names: Counter[str] = Counter()
         self._reported: set[SkippedLine] = set()
         self._counted = 0
+        self.json_fault = ""
 
     @cached_property
     def sha256(self) -> str:
@@ -315,19 +317,15 @@ class ResultFile:
                 raise
             return parse_json(changed, any_number=True)
 
-    @property
-    def begins_as_json(self) -> bool:
-        """Whether the first character is that of a JSON object or array."""
-        return self.data[:_BEGINNING].lstrip()[:1] in (b"{", b"[")
-
     @cached_property
     def document(self) -> Any:
-        """The content of the file as JSON; None if the content is not JSON."""
-        if not self.begins_as_json:
+        """The content of the file as JSON; None if the content is not JSON. See `json_fault`."""
+        if self.data[:_BEGINNING].lstrip()[:1] not in (b"{", b"["):
             return None
         try:
             return self.json()
-        except ValueError:
+        except ValueError as error:
+            self.json_fault = f": {error}"
             return None
 
     def _newly_skipped_lines(self) -> tuple[int, ...]:
@@ -572,18 +570,6 @@ def _find_reader(file: ResultFile) -> Reader | None:
     return None
 
 
-def _reason_for_no_reader(file: ResultFile) -> str:
-    """Returns why no reader can read a file. For JSON, says what is wrong with it."""
-    reason = "no reader knows this kind of file"
-    if not file.begins_as_json:
-        return reason
-    try:
-        file.json()
-    except ValueError as error:
-        return f"{reason}: {error}"
-    return reason
-
-
 def read_results(
     path: str, options: ReadOptions | None = None, reader: str = ""
 ) -> tuple[Sequence[RunRecord], Sequence[SkippedLine]]:
@@ -613,7 +599,8 @@ def read_results(
         what = f"is not a complete file{of}: {type(error).__name__}: {shortened(str(error))}"
         return (), (*file.skipped, SkippedLine(path, 0, what))
     if chosen is None:
-        return (), (SkippedLine(path, 0, _reason_for_no_reader(file)),)
+        unknown = f"no reader knows this kind of file{file.json_fault}"
+        return (), (SkippedLine(path, 0, unknown),)
     if not records and not file.skipped and not file.only_describes:
         return (), (SkippedLine(path, 0, f"contains no complete result of {chosen.name}"),)
     return records, tuple(sorted(file.skipped, key=lambda skipped: skipped.line))
