@@ -174,9 +174,7 @@ def numeric_kind(number_type: type[int] | type[float], **bounds: float) -> FlagK
 
 
 def text_kind(choices: Collection[str] = (), lower: bool = False, path: str = "") -> FlagKind:
-    """Creates the `FlagKind` of texts: any text, one of the given choices, or comma-separated
-    paths.
-    """
+    """Creates the `FlagKind` of texts: any text, one of the choices, or comma-separated paths."""
 
     def normalise_text(value: Any) -> Any:
         if not isinstance(value, str):
@@ -218,9 +216,7 @@ def parsed_kind(type: type, parser: Callable[[str], Any]) -> FlagKind:
 
 
 def tuple_kind(item_kind: FlagKind, separator: str = ",") -> FlagKind:
-    """Creates the `FlagKind` of tuples of values. A text without the separator becomes a tuple with
-    one value.
-    """
+    """Creates the `FlagKind` of tuples. A text without the separator becomes a tuple of one."""
 
     def is_tuple_of_items(value: Any) -> bool:
         return isinstance(value, tuple) and all(map(item_kind.has, value))
@@ -247,9 +243,7 @@ def tuple_kind(item_kind: FlagKind, separator: str = ",") -> FlagKind:
 
 
 def union_kind(*kinds: FlagKind) -> FlagKind:
-    """Creates a `FlagKind` that accepts the values of several kinds. A text is parsed by the first
-    kind that can parse it.
-    """
+    """Creates a `FlagKind` of several kinds; the first that can parse a text parses it."""
 
     def parse_by_first_kind(text: str) -> Any:
         for kind in kinds[:-1]:
@@ -513,9 +507,7 @@ def names_of_flags(
 
 
 def split_options(options: type[T], values: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
-    """Splits flag values into the options of a command and the values of all other flags, which
-    belong to runs.
-    """
+    """Splits flag values into the options of a command, and the values of flags of runs."""
     own = {field.name for field in dataclasses.fields(options)}  # type: ignore[arg-type]
     return (
         options(**{name: value for name, value in values.items() if name in own}),

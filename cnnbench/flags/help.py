@@ -96,9 +96,7 @@ def flag_sections_of_run() -> tuple[Section, ...]:
 
 
 def all_sections() -> tuple[Section, ...]:
-    """Returns all flags of a run in sections with titles. Obsolete flags and flags of absl.app come
-    last.
-    """
+    """Returns all flags of a run in sections with titles; obsolete and absl flags come last."""
     return (*flag_sections_of_run(), *_OTHERS)
 
 

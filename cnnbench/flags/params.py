@@ -54,9 +54,7 @@ _OPENMP = "TensorFlow's CPU kernels run on TensorFlow's own threads; use --num_i
 
 @dataclass(frozen=True, kw_only=True)
 class ObsoleteParams:
-    """Flags of tf_cnn_benchmarks that are accepted but have no effect. They are not part of
-    ``Params``.
-    """
+    """Flags of tf_cnn_benchmarks that are accepted without effect, and no part of ``Params``."""
 
     batch_group_size: int = flag(1, "Use --datasets_prefetch_buffer_size.")
     use_datasets: bool = flag(True, "To measure without input by tf.data, leave out --data_dir.")

@@ -115,16 +115,12 @@ def load_plugins(argv: Sequence[str]) -> None:
 
 
 def parse_flag_texts(texts: Mapping[str, str], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
-    """Parses the texts of flags. Returns the values by name, in the order of `specs`. FlagError for
-    an invalid text.
-    """
+    """Parses texts of flags: values by name, in the order of `specs`. FlagError if invalid."""
     return _parse_values({name: [text] for name, text in texts.items()}, specs)
 
 
 def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:
-    """Parses a command line that consists only of flags. Returns the values by name, in the order
-    of ``specs``.
-    """
+    """Parses a command line of flags alone. Returns values by name, in the order of ``specs``."""
     return _read_command_line(argv, {spec.name: spec for spec in specs})[0]
 
 

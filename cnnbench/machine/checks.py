@@ -223,9 +223,7 @@ def quota(now: ConditionCheckInput) -> Finding:
 
 
 def quota_in_loop(then: ConditionCheckInput) -> Finding:
-    """Checks whether a control group paused threads during the timed loop because of its
-    CPU quota.
-    """
+    """Checks whether a CPU quota made a control group pause threads in the timed loop."""
     seconds, stopped = then.interval["seconds"], then.interval.get("quota_seconds", 0.0)
     if stopped <= _QUOTA_SHARE * seconds:
         return None
@@ -357,9 +355,7 @@ def gpu_throttle_in_loop(then: ConditionCheckInput) -> Finding:
 
 
 def _cpus_busy_with_others(situation: ConditionCheckInput) -> str | None:
-    """Describes how many CPUs other processes keep busy. Returns None if the number is small or
-    unknown.
-    """
+    """How many CPUs other processes keep busy, as text; None if the number is small or unknown."""
     cpus = situation.facts.get("logical_cpus") or situation.usable_cpu_count
     others = situation.interval.get("other_cpus")
     if others is None or others < max(0.1, _OTHERS_SHARE * cpus):

@@ -30,18 +30,14 @@ class Host:
     modules: Mapping[str, Any] = field(default_factory=lambda: sys.modules)
 
     def read_text(self, path: str) -> str | None:
-        """Reads a text file below `root` and strips spaces at both ends. Returns None if the file
-        cannot be read.
-        """
+        """Reads a text file below `root`, and strips it. None if it cannot be read."""
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return None
 
     def read_integer(self, path: str) -> int | None:
-        """Reads a file below `root` that contains an integer. Returns None if the file contains no
-        integer.
-        """
+        """Reads a file below `root` that contains an integer; None if it contains none."""
         text = self.read_text(path)
         return int(text) if text is not None and text.lstrip("-").isdigit() else None
 

@@ -170,9 +170,7 @@ def package_versions(host: Host) -> Facts:
 
 
 def tensorflow_build_facts(host: Host) -> Facts:
-    """Reads how TensorFlow was built, such as its compiler. Empty if this process has not imported
-    TensorFlow.
-    """
+    """Reads how TensorFlow was built, such as its compiler. Empty if it is not imported."""
     tf: Any = host.modules.get("tensorflow")
     if tf is None:
         return {}
@@ -218,9 +216,7 @@ def cnnbench_commit(host: Host) -> Facts:
 
 
 def may_record_variable(variable: str) -> bool:
-    """Whether records may contain an environment variable: it must affect speed and must not be
-    a secret.
-    """
+    """Whether records may contain a variable: it must affect speed, and must not be a secret."""
     listed = variable in _NAMES or variable.startswith(_PREFIXES)
     return listed and not any(word in variable.upper() for word in _SECRET)
 
@@ -280,9 +276,7 @@ SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
 
 
 def collect(host: Host | None = None) -> dict[str, Fact]:
-    """Reads all recorded properties of machine and software, by name. Properties that cannot be
-    read are left out.
-    """
+    """Reads all recorded properties of machine and software by name, except unreadable ones."""
     groups = [group for _, of_section in SECTIONS for group in of_section]
     return read_facts(groups, Host() if host is None else host)
 

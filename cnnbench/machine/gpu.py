@@ -48,9 +48,7 @@ EMULATED_NOTICE = "the GPUs are emulated on the host's CPUs: times are no measur
 
 @contextlib.contextmanager
 def opened_nvml(host: Host) -> Iterator[Any]:
-    """Context manager that yields the initialised module pynvml, or None if pynvml or the GPU
-    driver is missing.
-    """
+    """Context manager: the initialised module pynvml; None if it or the GPU driver is missing."""
     try:
         if host.modules is sys.modules:
             # Without NVIDIA's library, this call fails at once, while pynvml would fail much later.

@@ -337,9 +337,7 @@ def _short_sha256(*parts: bytes) -> str:
 
 
 def _repository_name(folder: str | Path | None) -> str | None:
-    """Names a repository by the address of its remote `origin` or, if there is none, by the name of
-    its main folder.
-    """
+    """Names a repository by the address of its remote `origin`, or else by its main folder."""
     with contextlib.suppress(GitError):
         return repository_address(
             git("config", "--get", "remote.origin.url", folder=folder, timeout=_SECONDS)
@@ -542,9 +540,7 @@ class CommitGraph:
 
 
 def reverted_commit(message: str) -> str:
-    """Reads from the message of a commit the hash of the commit that it reverts. Returns "" if the
-    commit is not a revert.
-    """
+    """Reads from a message the hash of the commit that it reverts; "" if it is not a revert."""
     match = _REVERTED.search(message)
     return match[1] if match else ""
 

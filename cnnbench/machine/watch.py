@@ -357,9 +357,7 @@ def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
 
 
 def _power_limit_watts(host: Host, folder: str) -> float:
-    """Power in watts that a RAPL domain, such as a CPU package, can exceed only for a short
-    time.
-    """
+    """Power in watts that a RAPL domain, such as a CPU package, can only briefly exceed."""
     files = [
         f"{folder}/constraint_{i}_{kind}_uw"
         for i in range(3)
@@ -592,9 +590,7 @@ class ConditionMonitor:
             self._meter.start()
 
     def check_timed_loop(self) -> tuple[ConditionNote, ...]:
-        """Checks the measuring conditions during the timed loop. Empty if the loop did not
-        begin.
-        """
+        """Checks the measuring conditions in the timed loop. Empty if the loop did not begin."""
         if not self._during:
             return ()
         then = ConditionCheckInput(
@@ -607,9 +603,7 @@ class ConditionMonitor:
         return self._run_checks(AFTER, then, "during")
 
     def observed_conditions(self) -> Conditions | None:
-        """Returns the observed conditions for the record of the run; None if `check_before_run` was
-        not called.
-        """
+        """Returns the conditions for the record; None if `check_before_run` was not called."""
         if self._before is None:
             return None
         return Conditions(before=self._before, during=self._during, notes=tuple(self._notes))

@@ -138,9 +138,7 @@ def _document_key(name: str, path: str, rules: Mapping[str, Any]) -> DocumentKey
 
 
 def keys_within(attribute: str, cls: Any) -> tuple[Key, ...]:
-    """Returns the keys of the dataclass `cls`, for `json_keys` of a class that writes them in place
-    of its attribute.
-    """
+    """Keys of `cls`, for `json_keys` of a class that writes them in place of its attribute."""
     return tuple(Key(key.name, f"{attribute}.{key.path}", key.rules) for key in document_keys(cls))
 
 

@@ -52,9 +52,7 @@ def load_documents() -> None:
 
 
 def is_kind_of_document(kind: str) -> bool:
-    """Whether cnnbench writes documents of this kind. Loads all documents if the kind is not
-    registered.
-    """
+    """Whether cnnbench writes such documents. Loads all documents if the kind is unknown."""
     if kind not in DOCUMENTS:
         load_documents()
     return getattr(DOCUMENTS.get(kind, (None,))[0], "kind", None) == kind

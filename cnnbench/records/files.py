@@ -203,9 +203,7 @@ def write_atomically(
 
 
 def remember_output_state(path: str) -> None:
-    """Remembers the state of an output file, so that `write_bytes` notices if another process has
-    changed the file.
-    """
+    """Remembers the state of a file, so that `write_bytes` notices changes by other processes."""
     with contextlib.suppress(OSError, ValueError):
         target = Path(os.path.realpath(path))
         _noted[target] = _file_state(target)
@@ -485,9 +483,7 @@ def _beginning_matcher(pattern: bytes) -> Callable[[bytes], bool]:
 
 
 def csv_beginning(*columns: str) -> bytes:
-    """Regular expression for `register_file_kind` that matches CSV tables whose first column is one
-    of `columns`.
-    """
+    """Regular expression of `register_file_kind` for CSV tables whose first column is in `columns`."""
     return rf'(\xef\xbb\xbf)?"?({"|".join(columns)})"?,'.encode()
 
 
@@ -534,9 +530,7 @@ _LEFTOVER = re.compile(rf"{re.escape(NAME)}-\d+_temp(_[0-9a-f]{{32}})?|{STATE}\.
 
 
 def is_checkpoint_prefix(path: str) -> bool:
-    """Whether a path names a single checkpoint (such as ``DIR/model.ckpt-120``) instead of a folder
-    of checkpoints.
-    """
+    """Whether a path is that of one checkpoint (``DIR/model.ckpt-120``), not of a folder."""
     return _PREFIX.search(path) is not None
 
 
@@ -587,9 +581,7 @@ def write_training_status(folder: str, status: str) -> None:
 
 
 def read_training_status(folder: str) -> str:
-    """Reads the status that `write_training_status` wrote to a checkpoint folder; "" if the folder
-    contains no status.
-    """
+    """Reads the status that `write_training_status` wrote to a folder; "" if there is none."""
     try:
         return (local_or_url_path(folder) / _TRAINING).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):

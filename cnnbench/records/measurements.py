@@ -91,18 +91,14 @@ class SharedDoubles(Sequence[float]):
 
 
 class SharedValue:
-    """A value in shared memory: one process sets it, and processes that are related by a fork can
-    read it.
-    """
+    """A value in shared memory: one process sets it, and its relatives by a fork can read it."""
 
     def __init__(self) -> None:
         """Creates shared memory that contains no value yet. Call this before the process forks."""
         self._file = os.memfd_create("cnnbench")
 
     def set(self, value: object) -> None:
-        """Replaces the value. If a limit on file sizes is exceeded, there is no value
-        afterwards.
-        """
+        """Replaces the value. If a limit on file sizes is exceeded, there is no value then."""
         data = pickle.dumps(value)
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, 0)
@@ -125,9 +121,7 @@ _Doubles: TypeAlias = "array[float] | SharedDoubles"
 
 
 def _empty_doubles(shared: bool) -> _Doubles:
-    """Creates an empty series of doubles. If `shared` is True, processes that are related by a fork
-    can read it.
-    """
+    """Creates an empty series of doubles, which forked processes can read if it is `shared`."""
     return SharedDoubles() if shared else array("d")
 
 
@@ -279,9 +273,7 @@ class Measurements:
         vars(self).update(self.published_values())
 
     def stop_sharing_with_parent(self) -> None:
-        """Publishes the attributes once more and stops sharing: the parent process does not see
-        later steps.
-        """
+        """Publishes the attributes once more, and stops sharing: the parent sees no later steps."""
         self.publish_to_parent()
         self._create_empty_series(shared=False)
         self._published, self._private = None, True
@@ -381,9 +373,7 @@ class Measurements:
         )
 
     def _with_shares(self, cluster: Cluster, steps: int) -> Cluster:
-        """Returns the cluster with the number of timed steps and images that each worker
-        contributed.
-        """
+        """Returns the cluster with the numbers of timed steps and images of each worker."""
         images = 0 if self.parts.batch is None else self.parts.batch.global_
         # Ctrl-C may interrupt the run after a step was stored, but before its worker was stored.
         updates = self.updates[:steps]

@@ -236,9 +236,7 @@ def _prefer_imported_value(name: str, value: F) -> F:
 
 
 def load_metrics(names: Iterable[str], table: Mapping[str, Metric]) -> None:
-    """Loads the metrics of installed packages if a table, such as `METRICS`, lacks one of the
-    names.
-    """
+    """Loads the metrics of packages if a table, such as `METRICS`, lacks one of the names."""
     if not {*names} <= table.keys():
         ALL.load_packages()
 

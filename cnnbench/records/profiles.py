@@ -306,9 +306,7 @@ class RooflineRow:
 
 
 def sort_roofline_rows(rows: Iterable[RooflineRow]) -> tuple[RooflineRow, ...]:
-    """Sorts rows by the time above the estimate, so that the row where most time can be saved is
-    first.
-    """
+    """Sorts rows by their time above the estimate: where most time can be saved comes first."""
     return tuple(
         sorted(
             rows, key=lambda row: (-row.winnable_seconds, -row.seconds, row.layer, row.direction)

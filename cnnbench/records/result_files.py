@@ -394,9 +394,7 @@ class ResultFiles:
         )
 
     def read_document_of_run(self, run_id: str) -> str | None:
-        """Returns the text of the file of --result_json if the run with this id has written the
-        file; None otherwise.
-        """
+        """Returns the text of --result_json if the run of this id wrote it; otherwise None."""
         if not self._json:
             return None
         try:
@@ -446,9 +444,7 @@ class CsvTable:
         return (*first, *(name for name in self._more if name not in first), last)
 
     def find_missing_columns(self, path: str) -> tuple[str, ...]:
-        """Checks that rows can be appended to a file later. Returns the columns that an existing
-        file lacks.
-        """
+        """Checks that rows can be appended later. Returns columns that an existing file lacks."""
         target = check_and_resolve_output(_CSV, path)
         if target.exists():
             with raising_flag_errors(_CSV, path, "read"), target.open("rb") as file:
@@ -575,9 +571,7 @@ def _csv_line(cells: Iterable[str]) -> bytes:
 
 
 def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
-    """Finds the offset of the last line, which may be incomplete. Reads the file backwards in
-    blocks.
-    """
+    """Finds the offset of the last line, which may be incomplete, reading backwards in blocks."""
     block = 1 << 14
     position = size - 1
     while position > 0:
@@ -591,9 +585,7 @@ def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
 
 
 def _attribute_columns(path: str, *names: str) -> dict[str, str]:
-    """Maps each name of a column to its source: the attribute (or key) of this name in the object
-    at `path`.
-    """
+    """Maps names of columns to their sources: attributes or keys of the object at `path`."""
     return {name: f"{path}.{name}" for name in names}
 
 

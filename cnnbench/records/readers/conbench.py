@@ -70,9 +70,7 @@ def _number(value: Any) -> Any:
 
 
 def _environment(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the properties of machine and software of a result. Conbench compares only results
-    with the same context.
-    """
+    """Properties of machine and software. Conbench compares only results of the same context."""
     machine = result.get("machine_info") or result.get("hardware") or {}
     # The API contains the addresses of the context, instead of its content.
     address = str((result.get("links") or {}).get("context", "")).rstrip("/")

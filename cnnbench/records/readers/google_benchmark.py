@@ -95,9 +95,7 @@ def _benchmarks(rows: Sequence[Mapping[str, Any]]) -> Sequence[_Benchmark]:
 
 
 def _name_and_aggregate(row: Mapping[str, Any], names: set[str]) -> tuple[str, str]:
-    """Returns the name of the benchmark of a row, and the name of the aggregate; "" if the row is a
-    repetition.
-    """
+    """Returns the names of the benchmark and the aggregate of a row; "" for a repetition."""
     name = str(row["name"])
     if "run_type" in row:
         is_aggregate = row["run_type"] == "aggregate"

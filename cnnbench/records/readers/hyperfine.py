@@ -13,9 +13,7 @@ HYPERFINE = "hyperfine"
 
 @register_reader(HYPERFINE, fits=has_keys("results.command"))
 def read_hyperfine(file: ResultFile) -> Iterator[RunRecord]:
-    """Creates a record for each process that hyperfine has timed. Processes that failed or were
-    killed have no value.
-    """
+    """Creates a record for each timed process. Those that failed or were killed have no value."""
     part = 0
     for result in file.json()["results"]:
         name, codes = str(result["command"]), result.get("exit_codes") or []

@@ -81,9 +81,7 @@ _UNKNOWN = ("commit", "step_seconds", "memory", "startup")
 
 @register_reader(PROGRAM, with_prefixes(rf"{_KNOWN}|total images/sec: "))
 def read(file: ResultFile) -> Iterable[RunRecord]:
-    """Creates a record for each run in a log of tf_cnn_benchmarks, with the values that the run
-    printed.
-    """
+    """Creates a record for each run in a log of tf_cnn_benchmarks, with the printed values."""
     gpus = {int(place): name.decode() for place, name in _GPU.findall(file.data)}
     part = 0
     for lines, time in file.processes(_KNOWN):
@@ -348,9 +346,7 @@ class RunLog:
         return re.findall(r"'([^']{1,200})'", self.header.get("Devices", ""))
 
     def _header_number(self, name: str) -> int | None:
-        """Reads a whole number from the header (early versions print 32 as 32.0); None if there is
-        none.
-        """
+        """Reads a whole number of the header (early versions print 32 as 32.0); None if none."""
         try:
             number = float(self.header.get(name, "").removesuffix(" global"))
         except ValueError:
