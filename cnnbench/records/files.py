@@ -483,7 +483,7 @@ def _beginning_matcher(pattern: bytes) -> Callable[[bytes], bool]:
 
 
 def csv_beginning(*columns: str) -> bytes:
-    """Regular expression of `register_file_kind` for CSV tables whose first column is in `columns`."""
+    """Pattern for `register_file_kind`: CSV tables whose first column is one of `columns`."""
     return rf'(\xef\xbb\xbf)?"?({"|".join(columns)})"?,'.encode()
 
 
