@@ -10,7 +10,7 @@ from networks import model_of, shape_of
 
 from cnnbench.errors import UsageError
 from cnnbench.models import Initializer, declare
-from cnnbench.models.declaration import ShapeNetwork
+from cnnbench.models.declaration import ShapeNetwork, bytes_per_image
 
 
 def test_flops_by_hand():
@@ -274,3 +274,18 @@ def test_logits_of_the_wrong_size_are_refused_unless_the_loss_is_ones_own():
     own = OwnLoss()
     own.image_size = 8
     assert declare(own, 10).parameters == 192 * 7 + 7
+
+
+def test_memory_of_a_training_needs_no_further_description():
+    described = []
+
+    def body(net, images):
+        described.append(net.training)
+        return net.logits(net.flatten(net.conv(images, 4, 3)))
+
+    model = model_of(body)
+    spec = declare(model, 10)
+    training = bytes_per_image(model, spec)
+    assert described == [True]
+    assert 0 < bytes_per_image(model, spec, training=False) < training
+    assert described == [True, False]

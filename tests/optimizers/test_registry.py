@@ -199,3 +199,12 @@ def test_a_floor_above_the_rate_that_falls_to_it_is_refused(name):
     assert first_rate(1.0) == 1.0
     with pytest.raises(FlagError, match=f"--{flag}=2: must be at most --init_learning_rate=1"):
         first_rate(2.0)
+
+
+def test_constants_are_collected_again_only_after_a_change():
+    before = OPTIMIZERS.constants
+    assert OPTIMIZERS.constants is before
+    own_constant()
+    assert OPTIMIZERS.constants.keys() - before.keys() == {"my_epsilon"}
+    del OPTIMIZERS["adagrad"]
+    assert OPTIMIZERS.constants == before
