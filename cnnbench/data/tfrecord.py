@@ -58,7 +58,7 @@ Frame: TypeAlias = tuple[int, int, int]
 
 
 def locate_records(path: Path) -> Iterator[Frame]:
-    """Yields number, offset and length of each record. FramingError if the file is damaged."""
+    """Yields number, offset and length of each record. FramingError if the framing is damaged."""
     with _open_unbuffered(path) as file:
         size = path.stat().st_size
         offset = record = 0
@@ -117,7 +117,7 @@ def read_records_from(path: Path, first: int) -> Iterator[tuple[int, bytes | Dat
 
 
 def count_before_damage(path: Path) -> int:
-    """Counts the records before the first damage. DataError if the file cannot be read."""
+    """Counts the records before the first damage of the framing. DataError if unreadable."""
     try:
         return count_records(path)
     except FramingError as error:
