@@ -336,7 +336,7 @@ class FlagSpec:
       parser: converts text to a value of the annotated type, with the text as its `source`. Raises
         FlagError, or ValueError with the reason.
       choices: the allowed strings.
-      checked_late: whether `validate` checks the value instead of the parser, because plug-ins may
+      checked_late: whether the plan checks the value instead of the parser, because plug-ins may
         add choices or the valid values depend on the task.
       minimum, maximum: inclusive bounds of the value, or of every item of a list.
       above, below: exclusive bounds.
