@@ -337,9 +337,7 @@ def read_annotations(source: Path) -> CocoAnnotations:
     return CocoAnnotations(classes, subsets, without_boxes, empty_boxes)
 
 
-def write_coco(
-    dataset: CocoAnnotations, out: Path, shards: Mapping[str, int], seed: int
-) -> None:
+def write_coco(dataset: CocoAnnotations, out: Path, shards: Mapping[str, int], seed: int) -> None:
     """Writes the TFRecord files ``coco-<subset>-*-of-*``, and the class names as
     ``coco-labels.txt``; see `folder.write_dataset_files`.
     """

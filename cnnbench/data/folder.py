@@ -223,9 +223,7 @@ def temporary_output_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path
             )
             if existing:
                 state = (
-                    "an unfinished data set"
-                    if find_unfinished(out)
-                    else existing.relative_to(out)
+                    "an unfinished data set" if find_unfinished(out) else existing.relative_to(out)
                 )
                 raise UsageError(
                     f"{out}: contains {state} already; remove it or name another folder"

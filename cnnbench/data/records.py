@@ -88,9 +88,7 @@ def _read_records(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
     """
     sound = 0
     try:
-        records = tf.data.TFRecordDataset(str(path)).take(
-            tfrecord.count_before_damage(path)
-        )
+        records = tf.data.TFRecordDataset(str(path)).take(tfrecord.count_before_damage(path))
         with contextlib.suppress(tf.errors.OpError):
             for data in records.as_numpy_iterator():
                 yield sound, data
@@ -318,19 +316,14 @@ class RecordPipeline(Pipeline):
 
     def _read_file(self, file: tf.Tensor, first: tf.Tensor, stop: tf.Tensor) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(tf.gather(self._paths, file))
-        if self._skips:
-            records = self._past_damage(file, records)
-        else:
-            records = records.enumerate()
+        records = self._past_damage(file, records) if self._skips else records.enumerate()
         records = records.skip(first).take(stop - first)
         ahead = self.spec.datasets_parallel_interleave_prefetch
         if ahead:
             records = records.prefetch(ahead)
         return records.map(lambda record, data: (file, record, data))
 
-    def _past_damage(
-        self, file: tf.Tensor, records: tf.data.Dataset
-    ) -> tf.data.Dataset:
+    def _past_damage(self, file: tf.Tensor, records: tf.data.Dataset) -> tf.data.Dataset:
         """Numbers the records of a file, and continues after damaged records. The number of a
         damaged record is inverted (~number).
 

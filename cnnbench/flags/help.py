@@ -84,7 +84,6 @@ from tf_cnn_benchmarks.
 """
 
 
-
 def flag_sections_of_run() -> tuple[Section, ...]:
     """Returns the flags of a run in sections with titles. Flags of loaded plug-ins are included,
     obsolete flags are not.

@@ -547,9 +547,7 @@ class ConditionMonitor:
         flags = self._flags
         counters = list(rapl_counters(self._host))
         if flags.on_gpu:
-            counters += self._resources.enter_context(
-                opened_nvml_counters(self._host, flags.cards)
-            )
+            counters += self._resources.enter_context(opened_nvml_counters(self._host, flags.cards))
             # By now, the other processes of the measurement also use the GPUs.
             if self._starts_with_others:
                 self._gpus = self._own_gpu_states(gpu_states(self._host))

@@ -16,7 +16,7 @@ from cnnbench.base.rules import raise_first_refusal
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.params import SPECS, Params
 from cnnbench.flags.parse import ParsedArgs, parse_args
-from cnnbench.plan.job import prepare_process, locate_job
+from cnnbench.plan.job import locate_job, prepare_process
 from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, resolve_place, work_of
 from cnnbench.plan.rules import RULES_OF_NETWORK, rules_of_run, unused_flag_notices
 from cnnbench.plan.run_plan import RunPlan

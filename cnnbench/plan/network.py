@@ -80,9 +80,7 @@ class NetworkPlan:
         return partial(self.model.preprocess, training=training)
 
 
-def model_gradients(
-    name: str, data_name: str | None
-) -> tuple[Model, tuple[tuple[int, ...], ...]]:
+def model_gradients(name: str, data_name: str | None) -> tuple[Model, tuple[tuple[int, ...], ...]]:
     """A model and the shapes of its gradients, in the order of its trainable variables.
 
     Without --data_name its data set is used. FlagError if it is unknown or cannot be declared.

@@ -204,9 +204,7 @@ def _file_sharding_fault(p: RunPlan) -> str:
     return f"{few} for {workers} workers; use data or off" if files < workers else ""
 
 
-def _unsupported(
-    flags: Names, when: Callable[[RunPlan], object], why: str
-) -> FlagRule[RunPlan]:
+def _unsupported(flags: Names, when: Callable[[RunPlan], object], why: str) -> FlagRule[RunPlan]:
     """A rule that refuses flags because of a property of the network, which `why` describes."""
     return refuse(flags, when, lambda p: f"--model={p.params.model} {why}; leave the flag out")
 
@@ -231,9 +229,7 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
         lambda p: p.network.model.data_format not in ("auto", p.params.data_format),
         lambda p: f"--model={p.params.model} has only {p.network.model.data_format} layers",
     ),
-    refuse_any_value(
-        "model", lambda p: p.network.model.keras_layers is not None, _class_mismatch
-    ),
+    refuse_any_value("model", lambda p: p.network.model.keras_layers is not None, _class_mismatch),
     refuse(
         "label_smoothing",
         lambda p: p.work.trains and not p.network.model.has_softmax_loss(),
@@ -314,8 +310,7 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
     refuse(
         "backbone_model_path",
         lambda p: (
-            p.work.trains
-            and find_latest_checkpoint(p.params.backbone_model_path or "") is None
+            p.work.trains and find_latest_checkpoint(p.params.backbone_model_path or "") is None
         ),
         "there is no checkpoint",
     ),

@@ -127,9 +127,7 @@ class RunLength:
         eval_batches, eval_examples = 0, 0
         if work.evaluates:
             seen = epoch if evaluating else dataset.num_examples("validation", flags.data_dir)
-            eval_batches, eval_examples = _eval_length(
-                flags, place, seen, eval_batch * towers
-            )
+            eval_batches, eval_examples = _eval_length(flags, place, seen, eval_batch * towers)
         global_batch = (eval_batch if evaluating else batch) * passes * towers
         if evaluating:
             batch, batches = eval_batch, eval_batches

@@ -475,8 +475,6 @@ def _matcher(kind: str, suffix: str) -> Callable[[bytes], bool]:
     return KINDS[kind]
 
 
-
-
 def _beginning_matcher(pattern: bytes) -> Callable[[bytes], bool]:
     compiled = re.compile(pattern, re.DOTALL | re.IGNORECASE)
     return lambda content: compiled.match(content) is not None

@@ -341,9 +341,7 @@ class Measurements:
         """
         parts, warmup, timed = self.parts, self.warmup, self.timed
         executions, steps = timed.count_complete(parts.steps_per_execution)
-        warmup_executions, warmup_steps = warmup.count_complete(
-            parts.steps_per_execution
-        )
+        warmup_executions, warmup_steps = warmup.count_complete(parts.steps_per_execution)
         images = parts.measured.loop_images
         if images is None and parts.batch is not None and steps:
             images = parts.batch.global_ * steps
@@ -366,9 +364,7 @@ class Measurements:
             measured=replace(parts.measured, loop_images=images),
             resources=resource_use(self.use_samples),
             loss_scaling=scaling,
-            cluster=None
-            if parts.cluster is None
-            else self._with_shares(parts.cluster, steps),
+            cluster=None if parts.cluster is None else self._with_shares(parts.cluster, steps),
             subject=(parts.subject or Subject()).with_labels(labels_from_config(parts.config)),
         )
 

@@ -281,9 +281,7 @@ def test_names_that_are_not_utf8(photo, tmp_path):
         pytest.skip("this file system takes UTF-8 only")
     photo.rename(folder / "1.jpg")
     out = tmp_path / "out"
-    write_imagenet(
-        find_images(folder.parent, None, 0, 1), out, {"train": 1, "validation": 1}
-    )
+    write_imagenet(find_images(folder.parent, None, 0, 1), out, {"train": 1, "validation": 1})
     assert (out / "labels.txt").read_bytes() == b"background\ncaf\xe9\n"
     (feature,) = examples(out, "train")
     assert feature["image/class/synset"].bytes_list.value[0] == b"caf\xe9"

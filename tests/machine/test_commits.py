@@ -70,12 +70,7 @@ def test_files_with_the_names_of_commits_change_nothing(repository, tmp_path):
 
 def test_nothing_is_said_of_commits_that_follow_each_other(repository):
     _, made, commits = repository
-    assert (
-        commits.commit_remarks(
-            [made[name] for name in ("m1", "m2", "m4", "merge", "m5")]
-        )
-        == []
-    )
+    assert commits.commit_remarks([made[name] for name in ("m1", "m2", "m4", "merge", "m5")]) == []
     assert commits.commit_remarks([]) == []
 
 

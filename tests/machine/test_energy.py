@@ -10,8 +10,8 @@ from cnnbench.machine.cpu import Host
 from cnnbench.machine.watch import (
     EnergyCounter,
     EnergyMeter,
-    rapl_counters,
     opened_nvml_counters,
+    rapl_counters,
 )
 
 

@@ -152,9 +152,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     ),
     refuse(
         "num_inter_threads",
-        lambda p: (
-            p.feeds_workers and p.params.num_inter_threads < FEWEST_COORDINATED_THREADS
-        ),
+        lambda p: p.feeds_workers and p.params.num_inter_threads < FEWEST_COORDINATED_THREADS,
         lambda p: (
             f"must be at least {FEWEST_COORDINATED_THREADS} (or 0) with "
             f"--variable_update={p.place.mode.name} and --data_dir, because steps that wait for "

@@ -459,10 +459,7 @@ def _judgement(statistics: SampleStatistics, verdict: Verdict, **tested: Any) ->
     change: float | None = None
     if medians * statistics.change < 0:
         change = medians / statistics.base_median if metric.relative else medians
-        if not (
-            metric.shows_change(change)
-            and metric.shows_change(statistics.change)
-        ):
+        if not (metric.shows_change(change) and metric.shows_change(statistics.change)):
             change = None  # One of the two changes is shown as 0 after rounding.
     is_whole = math.isclose(statistics.alpha, statistics.policy.alpha)
     confidence = None if is_whole else 1 - statistics.alpha

@@ -35,9 +35,7 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
         undisturbed_mean_step_seconds([run.step_seconds for run in runs if run.step_seconds])
     )
     return [
-        _ratio(_global_batch(run), next(means))
-        if run.step_seconds
-        else _speed_without_steps(run)
+        _ratio(_global_batch(run), next(means)) if run.step_seconds else _speed_without_steps(run)
         for run in runs
     ]
 
@@ -189,9 +187,7 @@ def _flops_line(summary: Summary) -> str:
     return line
 
 
-@register_metric(
-    "achieved_flops_per_sec", "FLOP/s", always=True, line=_flops_line, **FASTER
-)
+@register_metric("achieved_flops_per_sec", "FLOP/s", always=True, line=_flops_line, **FASTER)
 def achieved_flops_per_sec(record: RunRecord) -> float | None:
     """`images_per_sec` · FLOPs per image, of training or, with `--forward_only`, of the forward
     pass.

@@ -68,9 +68,7 @@ def _check_devices(
         runtime.check_nchw_support(plan.numerics.dtype)
     if plan.params.data_dir is not None:
         for subset in plan.work.subsets:
-            for gap in plan.network.dataset.file_notices(
-                subset, plan.params.data_dir
-            ):
+            for gap in plan.network.dataset.file_notices(subset, plan.params.data_dir):
                 messages.warning(f"--data_dir={plan.params.data_dir}: {gap}", "files")
     target = plan.length.target
     older = plan.params.stop_at_top_1_accuracy
