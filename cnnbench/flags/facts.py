@@ -1,8 +1,8 @@
 """What follows from the flags of a run alone (`RunFacts`), and rules that several groups of flags
 share.
 
-A group of flags (`cnnbench.flags.groups`) may have a table of rules, `RULES`. The module
-`cnnbench.plan.rules` collects the tables.
+A group of flags (`cnnbench.flags.groups`) may have two tables of rules: `CONFLICTS`, flags that
+exclude each other, and `RULES`. `cnnbench.plan.rules` collects the tables.
 """
 
 from __future__ import annotations

@@ -67,9 +67,9 @@ def _explain_missing_needs(p: RunFacts) -> str:
 def rules_of_run(mode: Mode) -> tuple[FlagRule[RunFacts], ...]:
     """All rules about the flags of runs in a mode, in the order of their priority.
 
-    The job and the mode come first, then all other rules by group of flags. If several rules refuse
-    flags, the first rule is reported. If a flag has no effect for several reasons, the first rule
-    gives the reason.
+    The job and the mode come first, then flags that exclude each other, then all other rules by
+    group of flags. If several rules refuse flags, the first rule is reported. If a flag has no
+    effect for several reasons, the first rule gives the reason.
 
     Raises:
       UsageError: a mode of a plug-in names a flag that does not exist.
@@ -82,6 +82,12 @@ def rules_of_run(mode: Mode) -> tuple[FlagRule[RunFacts], ...]:
         *cluster.RULES,
         *mode.rules,
         refuse_any_value("variable_update", always, _explain_missing_needs),
+        *cluster.CONFLICTS,
+        *run.CONFLICTS,
+        *model.CONFLICTS,
+        *variable_update.CONFLICTS,
+        *strategies.CONFLICTS,
+        *runtime.CONFLICTS,
         *run.RULES,
         *model.RULES,
         *optimizer.rules_of_constants(),

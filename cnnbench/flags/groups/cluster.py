@@ -175,6 +175,9 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         ": no worker waits for another",
     ),
     no_effect("cross_replica_sync", runs_only_forward, f"{FORWARD}: they update nothing"),
+)
+
+CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
     refuse(
         "cross_replica_sync",
         lambda p: _workers_are_independent(p) and not p.place.mode.asynchronous,

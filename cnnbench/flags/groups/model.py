@@ -146,7 +146,7 @@ def _needs_nhwc_on_cpus(flag: str, value: str) -> FlagRule[HasFlags]:
     )
 
 
-RULES: tuple[FlagRule[RunFacts], ...] = (
+CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
     _needs_nhwc_on_cpus("precision", "int8"),
     _needs_nhwc_on_cpus("conv_gradients", "fastest"),
     refuse(
@@ -154,6 +154,9 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         lambda p: p.params.recompute == "blocks",
         "cannot be used with --recompute=blocks: XLA would merge both computations of a value",
     ),
+)
+
+RULES: tuple[FlagRule[RunFacts], ...] = (
     refuse_any_value(
         "use_fp16",
         always,

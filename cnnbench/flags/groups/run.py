@@ -328,7 +328,7 @@ def _rounded_up(flag: str) -> FlagRule[RunFacts]:
     return no_effect(flag, always, explain, says="is rounded up")
 
 
-RULES: tuple[FlagRule[RunFacts], ...] = (
+CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
     refuse_with("forward_only", "eval", ", which already runs the forward pass only"),
     refuse(
         "freeze_when_forward_only",
@@ -349,6 +349,9 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     refuse_with("max_seconds", "eval", ", which has no timed loop of training steps"),
     one_of_two("num_eval_batches", "num_eval_epochs"),
     one_of_two("save_model_steps", "save_model_secs"),
+)
+
+RULES: tuple[FlagRule[RunFacts], ...] = (
     refuse(
         "eval", lambda p: not p.params.train_dir, "needs --train_dir, the folder of the checkpoints"
     ),

@@ -176,12 +176,15 @@ def _count_mismatch(p: RunFacts) -> str:
     return "" if count == towers else f"names {gpus}, but {p.place.names.towers}={towers}"
 
 
-RULES: tuple[FlagRule[RunFacts], ...] = (
+CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
     refuse(
         "per_gpu_thread_count",
         lambda p: p.params.gpu_thread_mode == "global",
         "needs --gpu_thread_mode=gpu_private or gpu_shared",
     ),
+)
+
+RULES: tuple[FlagRule[RunFacts], ...] = (
     refuse("gpu_indices", always, _count_mismatch),
     refuse(
         "allow_growth",

@@ -94,7 +94,7 @@ def _gpu_indices_descend(p: RunFacts) -> bool:
     return numbers != sorted(numbers)
 
 
-RULES: tuple[FlagRule[RunFacts], ...] = (
+CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
     refuse(
         "input_distribution",
         lambda p: p.params.input_only and p.params.input_distribution == "strategy",
@@ -116,6 +116,9 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         lambda p: p.params.input_replication == "per_replica" and p.params.prefetch_on_device,
         "cannot be used with --input_replication=per_replica",
     ),
+)
+
+RULES: tuple[FlagRule[RunFacts], ...] = (
     needs_mode(_REDUCING[:2], lambda mode: mode.reduction is Reduction.CROSS_DEVICE),
     refuse(
         "num_gpus",

@@ -321,7 +321,7 @@ def unused_all_reduce_rules(
     )
 
 
-RULES: tuple[FlagRule[RunFacts], ...] = (
+CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
     refuse(
         "gradient_bucket_bytes",
         lambda p: p.params.gradient_repacking and p.params.gradient_bucket_bytes,
@@ -333,6 +333,9 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         "cannot be used with --xla_compile: a tower that is compiled separately cannot wait for "
         "the other towers",
     ),
+)
+
+RULES: tuple[FlagRule[RunFacts], ...] = (
     refuse(
         "gradient_repacking",
         lambda p: p.exchange.reduces and p.params.gradient_repacking > MOST_PACKS,
