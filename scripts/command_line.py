@@ -31,7 +31,7 @@ def parse_options(
       about: text above the options in the output of --help.
       check: function that raises UsageError if options contradict each other.
     """
-    specs = specs_of(group)
+    specs = specs_of(group)  # type: ignore[arg-type]
     if {"--help", "-h"} & {*argv}:
         print(command_help(about or "", [("Options", specs)]))
         sys.exit(ExitCode.OK)

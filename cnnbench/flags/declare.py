@@ -456,23 +456,19 @@ class FlagSpec:
 
 
 def number_flag(
-    name: str,
-    help: str,
-    part: RunPart,
-    default: float | None = None,
-    *,
-    optional: bool = False,
-    **bounds: Any,
+    name: str, help: str, part: RunPart, default: float | None = None, **bounds: float
 ) -> FlagSpec:
-    """Creates a flag for a number, which is no field of a dataclass. See `FlagSpec`."""
+    """Creates a flag for a number, which is no field of a dataclass. Without a default, the flag
+    may be unset.
+    """
     return FlagSpec(
         name=name,
         kind=numeric_kind(float, **bounds),
-        optional=optional,
+        optional=default is None,
         default=default,
         help=help,
         part=part,
-        **bounds,
+        **dict[str, Any](bounds),
     )
 
 
