@@ -18,7 +18,7 @@ from cnnbench.run.driver.input_speed import combine_pipelines
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 BATCH = 8
-STEPS = 60
+STEPS = 40
 PACES = (0.1, 0.15)
 """Seconds between the batches of the two workers: long, so a busy machine waits for them, too."""
 BUFFERED = STEPS / (STEPS - 16)
@@ -146,7 +146,9 @@ def delivered_per_second(folder, worker):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [*TOGETHER, *APART])
+@pytest.mark.parametrize(
+    "mode", ["distributed_all_reduce", "multi_worker_mirrored_strategy", *APART]
+)
 def test_speed_and_wait_are_those_of_the_whole_job(tmp_path, mode):
     record = job_record(tmp_path, mode)
     rates = [delivered_per_second(tmp_path, worker) for worker in (0, 1)]
@@ -163,7 +165,7 @@ def test_speed_and_wait_are_those_of_the_whole_job(tmp_path, mode):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["parameter_server", "collective_all_reduce", *APART])
+@pytest.mark.parametrize("mode", ["distributed_replicated", "collective_all_reduce", *APART])
 def test_a_job_that_computes_does_not_wait_for_input(tmp_path, mode):
     assert job_record(tmp_path, mode, "fast")["summary"]["input_wait_fraction"] < 0.2
 
@@ -199,7 +201,6 @@ def test_input_only_measures_the_stages_of_all_workers(tmp_path):
     ("mode", "kind"),
     [
         ("parameter_server_strategy", "numpy"),
-        ("parameter_server_strategy", "generator"),
         ("parameter_server --nocross_replica_sync", "generator"),
     ],
 )
