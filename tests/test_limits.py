@@ -242,7 +242,8 @@ scenarios.train = train
 def test_a_batch_of_a_plugin_is_halved_and_each_notice_is_printed_once(tmp_path, first, batch):
     (tmp_path / "tiny.py").write_text(first + PLUGIN)
     flags = ("--plugin=tiny.py", "--model=tiny", "--device=cpu", "--num_batches=2")
-    flags += (f"--batch_size={batch}", "--find_batch_size", "--result_json=r.json", "--sync_on_finish")
+    flags += (f"--batch_size={batch}", "--find_batch_size", "--sync_on_finish")
+    flags += ("--result_json=r.json",)
     command = (sys.executable, "-m", "cnnbench", *flags)
     done = finished(command, None, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

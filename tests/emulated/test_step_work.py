@@ -90,7 +90,6 @@ ON_HOST = {"local_parameter_device": "cpu"}
     [
         ({"num_gpus": 1}, 0, 0),
         ({"num_gpus": 2}, 2, 0),
-        ({"num_gpus": 8}, 14, 0),
         ({"num_gpus": 2, **ON_HOST}, 0, 2),
         ({"num_gpus": 2, "variable_update": "independent"}, 0, 0),
         ({"num_gpus": 2, **REPLICATED}, 2, 0),

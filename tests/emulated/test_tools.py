@@ -56,7 +56,7 @@ def divided(work):
     [
         (1, ("--variable_update=replicated",)),
         (2, ("--variable_update=replicated", "--all_reduce_spec=nccl")),
-        (8, ("--variable_update=parameter_server",)),
+        (4, ("--variable_update=parameter_server",)),
     ],
 )
 def test_a_profile_divides_the_time_of_streams(emulated, gpus, flags):
@@ -81,8 +81,8 @@ def test_a_profile_divides_the_time_of_streams(emulated, gpus, flags):
         assert exchange[0]["operations"] == {"NcclAllReduce": 2 * 8}
         assert truth[""] > 0.03
         assert seconds == pytest.approx(truth[""] + truth["copy"], rel=0.02)
-    if gpus == 8:
-        assert sum(row["operations"].get("_Send", 0) for row in exchange) > 7 * 2 * 8 / 2
+    if gpus == 4:
+        assert sum(row["operations"].get("_Send", 0) for row in exchange) > 3 * 2 * 8 / 2
         assert truth["copy"] > 0.002
 
 
