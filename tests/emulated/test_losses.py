@@ -34,7 +34,7 @@ COMMON |= {"num_warmup_batches": 0}
 EVALUATED = {"eval_during_training_every_n_steps": 5, "num_eval_batches": 1}
 SCALED = {"precision": "fp16", "fp16_enable_auto_loss_scale": True}
 # The gradients have 16, 64, 432, 576, 1024, 4004 and 16016 bytes.
-BY_SIZE = "collective:16:pscpu:64:psgpu:432:rechd:576:tree:1K:xring:4004:hierarchical_copy"
+BY_SIZE = "collective:16:pscpu:64:psgpu:432:rechd:576:tree:1K:xring#2:4004:hierarchical_copy"
 
 # Every value of a flag with this or that of the others.
 RUNS: tuple[dict[str, Any], ...] = (
@@ -42,8 +42,10 @@ RUNS: tuple[dict[str, Any], ...] = (
     {"local_parameter_device": "cpu", "xla_compile": True, "bn_stats": "mean", **EVALUATED},
     {"staged_vars": True, "precision": "fp16", "data_format": "NHWC"},
     {"variable_update": "independent", "precision": "bf16", **EVALUATED},
-    {"variable_update": "distributed_replicated", "precision": "bf16", **EVALUATED},
-    {"variable_update": "distributed_replicated", "local_parameter_device": "cpu", **SCALED},
+    {
+        **{"variable_update": "distributed_replicated", "local_parameter_device": "cpu"},
+        **{**SCALED, **EVALUATED},
+    },
     {
         **{"variable_update": "replicated", "all_reduce_spec": "nccl", "xla_compile": True},
         **{"gradient_repacking": 2, "variable_consistency": "relaxed", "precision": "fp16"},
@@ -57,7 +59,6 @@ RUNS: tuple[dict[str, Any], ...] = (
         **{"all_reduce_group_size": 2, "gradient_bucket_bytes": 1000},
     },
     {"variable_update": "distributed_all_reduce", "all_reduce_spec": BY_SIZE},
-    {"variable_update": "distributed_all_reduce", "all_reduce_spec": "copy:1K:xring#2", **SCALED},
     {"variable_update": "collective_all_reduce", "bn_stats": "sync", "precision": "bf16"},
     {"variable_update": "mirrored_strategy", "cross_device_ops": "nccl", **EVALUATED},
     {"variable_update": "mirrored_strategy", "cross_device_ops": "hierarchical_copy"},
@@ -67,7 +68,6 @@ RUNS: tuple[dict[str, Any], ...] = (
     {"forward_only": True, "freeze_when_forward_only": True, "xla_compile": True},
     {"model": "odd", "num_gpus": 1, **EVALUATED},
     {"variable_update": "collective_all_reduce", "num_gpus": 4, "gpus_per_card": 4},
-    {"variable_update": "mirrored_strategy", "num_gpus": 4, "gpus_per_card": 2},
     {
         **{"variable_update": "parameter_server", "gpus_per_card": 4},
         **{"workers": 2, "ps": 1, "num_gpus": 2},
