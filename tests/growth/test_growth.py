@@ -43,5 +43,5 @@ def test_a_function_that_ignores_its_input_is_no_measurement(takes):
 
 
 def test_a_disturbed_measurement_is_repeated(takes):
-    disturbed = iter([9000, 9000, 9000])  # The three measurements of the large input.
+    disturbed = iter([9000, 9000])  # Both measurements of the large input.
     check_growth(takes(lambda size: size if size < 800 else next(disturbed, size)), 200)

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from growth import FACTOR, check_growth, cpu_seconds, growth
+from growth import FACTOR, TRIES, check_growth, cpu_seconds, growth
 from imports import HOROVOD, TRAINING, read
 
 from cnnbench.records.readers import READERS, read_results
@@ -184,7 +184,7 @@ SHAPES = {
     "spaces": lambda text, length: text + " " * length + "x",
 }
 SIZES = {"many lines": 100_000}
-"""Characters of the small file, if not a million."""
+"""Characters of the small file, if not 250,000."""
 
 
 QUICK = 0.1
@@ -197,7 +197,7 @@ def check_linear(prepare, size):
     """Fails if the time of a function grows with the square of its input: the ratio is then 16."""
     if cpu_seconds(prepare(FACTOR * size)) > QUICK:
         most = 2 * FACTOR
-        assert growth(prepare, size) < most or growth(prepare, size) < most
+        assert any(growth(prepare, size) < most for _ in range(TRIES))
 
 
 TEXT_READERS = [name for name in FILES if isinstance(FILES[name](1), str)]
@@ -211,7 +211,7 @@ def test_hostile_text(name, shape, tmp_path):
         (tmp_path / "a.log").write_text(lines_of(SHAPES[shape], count))
         return lambda: read_results(str(tmp_path / "a.log"), reader=name)
 
-    check_linear(prepare, SIZES.get(shape, 1_000_000))
+    check_linear(prepare, SIZES.get(shape, 250_000))
 
 
 @pytest.mark.parametrize("name", JSON_READERS)
@@ -224,7 +224,7 @@ def test_numbers_of_many_digits(name, tmp_path):
         (tmp_path / "a.json").write_text(numbers.sub(digits, text))
         return lambda: read_results(str(tmp_path / "a.json"))
 
-    check_linear(prepare, 1_000_000)
+    check_linear(prepare, 250_000)
 
 
 @pytest.mark.parametrize("name", TEXT_READERS)
