@@ -75,14 +75,14 @@ from cnnbench.version import __version__
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-EXPERIMENTS = 24
-FEW = {"bisect": 10, "gate": 10}
+EXPERIMENTS = 16
+FEW = {"bisect": 7, "gate": 7}
 """The number where they take long; the gate also has those of ab, the same command."""
 
 COMMITS = 4
 """Commits of a bisection."""
 
-MUTATIONS = 240
+MUTATIONS = 160
 
 NO_RESULTS = (
     "95 % interval",  # a level

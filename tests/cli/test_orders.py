@@ -18,7 +18,7 @@ from cnnbench.records.run import Measured, RunRecord
 
 pytestmark = pytest.mark.slow
 
-ORDERS = 3
+ORDERS = 2
 """Orders in which each case is judged."""
 
 METRICS = ("throughput", "memory", "startup", "cpu_time", "step_p99_seconds", "energy_joules")
@@ -116,7 +116,7 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.10g}") if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("case", range(12))
+@pytest.mark.parametrize("case", range(10))
 def test_compare(judged, lenet_runs, tmp_path, case: int) -> None:
     draw = random.Random(case)
     texts = sides(draw, lenet_runs({"hostname": "box", "usable_cpus": 8}))
@@ -136,7 +136,7 @@ def test_compare(judged, lenet_runs, tmp_path, case: int) -> None:
     assert all(other == found[0] for other in found)
 
 
-@pytest.mark.parametrize("case", range(8))
+@pytest.mark.parametrize("case", range(6))
 def test_history(judged, lenet_runs, tmp_path, case: int) -> None:
     draw = random.Random(case)
     make = lenet_runs({"hostname": "box", "usable_cpus": 8})
@@ -161,7 +161,7 @@ def test_history(judged, lenet_runs, tmp_path, case: int) -> None:
     assert all(other == found[0] for other in found)
 
 
-@pytest.mark.parametrize("case", range(4))
+@pytest.mark.parametrize("case", range(3))
 def test_explain(judged, lenet_runs, tmp_path, case: int) -> None:
     draw = random.Random(case)
     profiles = Profiles(lenet_runs({"hostname": "box", "usable_cpus": 8}), case, 0.02, 0.01)
