@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,13 +51,13 @@ class Recipe:
         files = (text.split("\n", 1) for text in (block[1] if block else "").split("+++ ")[1:])
         return {name: [hunk.splitlines() for hunk in text.split("@@\n")] for name, text in files}
 
-    def perform(self, tree, without=""):
-        for name in self.adds.keys() - {without}:
-            shutil.copy(ROOT / "docs" / "examples" / self.adds[name], tree / name)
-        for name in self.changes.keys() - {without}:
+    def perform(self, tree):
+        for name, example in self.adds.items():
+            shutil.copy(ROOT / "docs" / "examples" / example, tree / name)
+        for name, hunks in self.changes.items():
             file = tree / name
             text = file.read_text(encoding="utf-8") if file.exists() else ""
-            for hunk in self.changes[name]:
+            for hunk in hunks:
                 old, new = (
                     "".join(f"{line[1:]}\n" for line in hunk if line[:1] != sign) for sign in "+-"
                 )
@@ -272,15 +270,11 @@ RECIPES = (
 
 
 @pytest.fixture
-def copy_of(tmp_path):
-    """copy_of(name): a new copy of the checkout without its other tests."""
-
-    def copied(name):
-        for folder in ("cnnbench", "configs", "docs", "models", "variable_mgr", "tests/flags"):
-            shutil.copytree(ROOT / folder, tmp_path / name / folder, ignore=_BEING_COMPILED)
-        return tmp_path / name
-
-    return copied
+def tree(tmp_path):
+    """A new copy of the checkout without its other tests."""
+    for folder in ("cnnbench", "configs", "docs", "models", "variable_mgr", "tests/flags"):
+        shutil.copytree(ROOT / folder, tmp_path / "tree" / folder, ignore=_BEING_COMPILED)
+    return tmp_path / "tree"
 
 
 # Compiled modules are copied, too: compiling all of them takes seconds in each process of a copy.
@@ -343,27 +337,35 @@ def loaded():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.heading)
-def test_a_recipe_names_every_file_that_it_needs(recipe, copy_of, loaded, tmp_path):
+def test_a_recipe_names_every_file_that_it_needs(recipe, tree, loaded, tmp_path):
     files = recipe.changes.keys() | recipe.adds
     assert files
     passed, error = [], tmp_path / "err"
+    recipe.perform(tree)
     for left_out in (*files, ""):
-        tree = copy_of(left_out.replace("/", "_") or "all")
-        recipe.perform(tree, left_out)
+        performed = tree / left_out
+        text = performed.read_bytes() if left_out else b""
+        if (ROOT / left_out).is_file():
+            shutil.copy2(ROOT / left_out, performed)
+        elif left_out:
+            performed.unlink()
         error.unlink(missing_ok=True)
         code = _TOOLS + recipe.check
         with Forked(code, (), tmp_path / "out", error, tree, server=loaded) as process:
             if process.wait(240) == 0:
                 passed.append(left_out)
+        if left_out:
+            performed.write_bytes(text)
     assert passed == [""], error.read_text()
 
 
 # Runs command lines one after the other in one process: their exit codes and what they print.
 _COMMANDS = """
 import contextlib, io, json, sys
+sys.path[:0] = ["."]
 from cnnbench.cli import main
 results = []
-for line in json.load(sys.stdin):
+for line in sys.argv[1:]:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
@@ -371,13 +373,13 @@ for line in json.load(sys.stdin):
         except BaseException as error:
             code = repr(error)
     results.append((code, printed.getvalue()))
-json.dump(results, sys.stdout)
+with open("results.json", "w") as file:
+    json.dump(results, file)
 """
 
 
 @pytest.mark.slow
-def test_all_recipes_run_together(copy_of, tmp_path):
-    tree = copy_of("all")
+def test_all_recipes_run_together(tree, loaded, tmp_path):
     for recipe in RECIPES:
         recipe.perform(tree)
     imagenet_source(tmp_path / "images")
@@ -388,16 +390,10 @@ def test_all_recipes_run_together(copy_of, tmp_path):
         file.rename(file.with_name(f"faces-{file.name}"))
     (tree / "speed.log").write_text("resnet50, batch 64: 812.4 images/sec\n", encoding="utf-8")
     lines = [recipe.use for recipe in RECIPES]
-    done = subprocess.run(
-        [sys.executable, "-c", _COMMANDS],
-        input=json.dumps(lines),
-        cwd=tree,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    results = dict(zip(lines, json.loads(done.stdout), strict=True))
+    error = tmp_path / "err"
+    with Forked(_COMMANDS, lines, tmp_path / "out", error, tree, server=loaded) as process:
+        assert process.wait(300) == 0, error.read_text()
+    results = dict(zip(lines, json.loads((tree / "results.json").read_text()), strict=True))
     for recipe in RECIPES:
         code, printed = results[recipe.use]
         assert (code in (0, 3), recipe.shows in printed) == (True, True), (recipe.heading, printed)
