@@ -6,12 +6,11 @@ Each row replaces one part of a plug-in that works, and names a part of the expe
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 from covering import slow_if
 from data_sets import write_records
-from forked import finished
+from forked import Forked, cnnbench
 from short_runs import TINY
 
 from cnnbench.base import plugins
@@ -545,12 +544,15 @@ SWITCH = "__import__('tensorflow').compat.v1.disable_eager_execution()"
 def test_a_plug_in_that_switches_off_eager_execution_is_named(tmp_path, old, new, place):
     """In a process of its own, because nothing can switch it on again."""
     (tmp_path / "own.py").write_text(NETWORK.replace(old, new, 1))
-    words = [sys.executable, "-m", "cnnbench", "--plugin=own.py", "--model=own", "--device=cpu"]
-    done = finished([*words, "--data_name=cifar10", "--num_batches=1"], 2, cwd=tmp_path)
-    (error,) = (line for line in done.stderr.splitlines() if ": error: " in line)
+    words = ["--plugin=own.py", "--model=own", "--device=cpu"]
+    words += ["--data_name=cifar10", "--num_batches=1"]
+    err = tmp_path / "err"
+    assert Forked(cnnbench, words, tmp_path / "out", err, tmp_path).wait(100) == 2
+    told = err.read_text()
+    (error,) = (line for line in told.splitlines() if ": error: " in line)
     assert f"{place}: switches off eager execution" in error
     assert "own.py" in error
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in told
 
 
 def test_memory_that_a_plug_in_lacks_is_reported_with_its_place(call, folder):

@@ -298,9 +298,10 @@ def test_workers_train_a_keras_model_of_a_plug_in(tmp_path):
     flags = ["--plugin=small.py", "--model=small", "--device=cpu", "--batch_size=2"]
     words = [*flags, "--num_batches=2", "--num_warmup_batches=1", "--result_json=r.json"]
     launch = [sys.executable, "-m", "cnnbench", "launch", "--workers=2", "--", *words]
-    done = subprocess.run(launch, cwd=tmp_path, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stderr
-    assert "cuInit" not in done.stderr
+    log = tmp_path / "log"
+    ended = execute(Command(words=launch, log=log, folder=tmp_path), 300)
+    assert ended.code == 0, log.read_text()
+    assert "cuInit" not in log.read_text()
     record = json.loads((tmp_path / "r.json").read_text())
     assert record["config"]["variable_update"] == "collective_all_reduce"
     assert len(record["step_seconds"]) == 2
