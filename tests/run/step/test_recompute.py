@@ -68,7 +68,10 @@ def devices_of(mode):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", OF_ONE_PROCESS)
+# Others have the manager of replicated.
+@pytest.mark.parametrize(
+    "mode", sorted(OF_ONE_PROCESS.keys() - {"distributed_all_reduce", "collective_all_reduce"})
+)
 def test_every_mode_trains_as_with_stored_values(mode):
     devices = "reduction_to_one_device" if mode == "mirrored_strategy" else None
     flags = {**OF_ONE_PROCESS[mode].needs, "num_gpus": devices_of(mode), "variable_update": mode}

@@ -57,7 +57,14 @@ def devices_of(mode):
     return (2, 4, 1)[[*OF_ONE_PROCESS].index(mode) % 3]
 
 
-@pytest.mark.parametrize("mode", slow_if(lambda mode: mode != "parameter_server", OF_ONE_PROCESS))
+# Distributed all-reduce has the manager of replicated.
+@pytest.mark.parametrize(
+    "mode",
+    slow_if(
+        lambda mode: mode != "parameter_server",
+        [mode for mode in OF_ONE_PROCESS if mode != "distributed_all_reduce"],
+    ),
+)
 def test_steps_of_an_execution_train_as_single_steps(mode):
     needs = OF_ONE_PROCESS[mode].needs
     if mode == "mirrored_strategy":  # its collectives could not run on other devices later
