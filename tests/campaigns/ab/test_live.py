@@ -97,8 +97,10 @@ def screen(output: str) -> list[str]:
 def test_the_line_is_redrawn_and_nothing_of_it_is_left(tmp_path: Path) -> None:
     sleep = f"{sys.executable} -c 'import time; time.sleep(2.5)'"
     output = on_terminal([str(tmp_path / "log"), "sh", "-c", sleep])
-    drawn = re.findall(r"pair 1/2 \.\.\. \d s, \d\d s left", output)
-    assert drawn[:2] == ["pair 1/2 ... 0 s, 30 s left", "pair 1/2 ... 1 s, 29 s left"]
+    drawn = re.findall(r"pair 1/2 \.\.\. (\d) s, (\d\d) s left", output)
+    assert drawn[0] == ("0", "30")
+    assert len({*drawn}) > 1
+    assert all(29 <= int(passed) + int(left) <= 31 for passed, left in drawn)
     assert screen(output) == ["cnnbench: begin", "end", ""]
 
 

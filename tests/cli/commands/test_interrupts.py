@@ -57,7 +57,7 @@ def test_the_record_has_all_steps(tmp_path, words, signals):
             process.send_signal(number)
             time.sleep(1.2)
         assert process.wait(30) == 130, err.read_text()
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 9
     record = RunRecord.from_json((tmp_path / "r.json").read_text())
     assert (record.status, len(record.step_seconds)) == ("interrupted", 3)
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 2

@@ -96,7 +96,7 @@ def test_an_interrupted_run_writes_its_record_before_it_waits_for_its_input(tmp_
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     assert process.end(60) == (130, False), (tmp_path / "err").read_text()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 9
     record = json.loads((tmp_path / "r.json").read_text())
     assert record["status"] == "interrupted"
     assert len(record["step_seconds"]) >= 2

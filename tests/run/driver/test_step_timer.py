@@ -207,4 +207,4 @@ def test_cpu_time_is_that_of_all_threads_whatever_the_wall_time():
     loop = StepLoop(both, lambda handle, events: handle, 0)
     loop.run(2, lambda step, spent, value: times.append(spent))
     # Twice the time of one thread. On a busy machine the wall time is longer, this is not.
-    assert 0.4 <= sum(spent.cpu_seconds for spent in times) < 0.6
+    assert 0.4 <= sum(spent.cpu_seconds for spent in times) < 0.75

@@ -65,7 +65,7 @@ def test_a_plugin_that_imports_tensorflow_at_the_top(tmp_path):
         assert done.stderr.splitlines().count(f"cnnbench: WARNING:{line}") == 1
     record = json.loads((tmp_path / "r.json").read_text())
     found = json.loads((tmp_path / "plugin.json").read_text())
-    assert 0.9 < record["startup_seconds"]["import"] / found.pop("seconds") < 1.7
+    assert 0.9 < record["startup_seconds"]["import"] / found.pop("seconds") < 1.9
     assert found == {"loaded": [], "level": "2", "loader": "SourceFileLoader"}
 
 
