@@ -115,12 +115,13 @@ def test_a_page_loads_only_itself_and_reports_no_error(opened):
 
 def test_nothing_is_cut_off_and_all_can_be_read(opened):
     for width in (390, 768, 1400):
-        for scheme in ("light", "dark"):
-            opened.show(width, scheme)
-            found = opened.evaluate("[lookedFor.cutOff(), lookedFor.chartsNotOnce()]")
-            assert found == [[], []], width
-            found = opened.evaluate("[lookedFor.faintText(), lookedFor.faintLines()]")
-            assert found == [[], []], (width, scheme)
+        opened.show(width, "light")
+        found = opened.evaluate("[lookedFor.cutOff(), lookedFor.chartsNotOnce()]")
+        assert found == [[], []], width
+    for width, scheme in itertools.product((390, 1400), ("light", "dark")):
+        opened.show(width, scheme)
+        found = opened.evaluate("[lookedFor.faintText(), lookedFor.faintLines()]")
+        assert found == [[], []], (width, scheme)
     opened.show(965, "dark", "print")  # letter paper, landscape, without margins
     assert opened.evaluate("[lookedFor.cutOff(), lookedFor.faintText()]") == [[], []]
 
@@ -161,10 +162,10 @@ def test_without_styles_and_scripts_each_chart_is_there_once(browser, served, wr
     assert browser.evaluate("document.querySelectorAll('button, .tip').length") == 0
     browser.evaluate(LOOKED_FOR)
     browser.evaluate("lookedFor.open()")
+    browser.show(1400, "light")
+    assert browser.evaluate("[lookedFor.chartsNotOnce(), lookedFor.cutOff()]") == [[], []]
     for scheme in ("light", "dark"):
         browser.show(1400, scheme)
-        found = browser.evaluate("[lookedFor.chartsNotOnce(), lookedFor.cutOff()]")
-        assert found == [[], []]
         found = browser.evaluate("[lookedFor.faintText(), lookedFor.faintLines()]")
         assert found == [[], []], scheme
 

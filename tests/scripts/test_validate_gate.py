@@ -89,8 +89,8 @@ def sums(draw, *case, draws):
 @pytest.mark.parametrize("noise", ["AR(1), 0.9, 3 %", "second of a pair 10 % slower"])
 def test_pairs_keep_what_they_promise_and_blocks_do_not(noise):
     case = (SEQUENTIAL, noise, 0.0)
-    found = sums(verdicts.simulate_comparison, *case, draws=200)
-    assert sum(found[verdict] for verdict in Verdict) == found["draws"] == 200
+    found = sums(verdicts.simulate_comparison, *case, draws=100)
+    assert sum(found[verdict] for verdict in Verdict) == found["draws"] == 100
     assert verdicts.violation(found, *case) == ""
     case = ("compare, 8 of A, then 8 of B", "drift of 20 %", 0.0)
     blocks = sums(verdicts.simulate_comparison, *case, draws=50)
@@ -114,7 +114,10 @@ def test_a_slow_down_is_found_and_sums_repeat():
     found = sums(verdicts.simulate_comparison, EIGHT, "normal, 1.3 %", 0.10, draws=100)
     assert found[Verdict.SLOWER] == 100
     assert found["processes"] == 1600
-    assert sums(verdicts.simulate_comparison, EIGHT, "normal, 1.3 %", 0.10, draws=100) == found
+    few, again = (
+        sums(verdicts.simulate_comparison, EIGHT, "normal, 1.3 %", 0.10, draws=10) for _ in range(2)
+    )
+    assert few == again
 
 
 def test_too_many_wrong_verdicts_are_a_violation():
