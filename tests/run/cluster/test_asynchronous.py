@@ -104,9 +104,35 @@ def test_an_update_of_one_worker_alone_is_never_stale(cpu_devices):
     assert counter.read() == 6
 
 
-def test_staged_variables_of_a_worker_are_those_of_one_process(tmp_path):
+HARMONIC = """
+from cnnbench.optimizers import OptimizerSpec, Slot, register_optimizer
+
+
+def update(weight, gradient, rate, mean, step):
+    import tensorflow as tf
+
+    mean = 0.5 * mean + gradient
+    return rate * mean / tf.cast(step, tf.float32), mean
+
+
+register_optimizer(
+    OptimizerSpec(
+        name="harmonic",
+        formula="m = m / 2 + g, w -= lr m / t",
+        update=update,
+        slots=(Slot("mean", "mean"),),
+        takes_step=True,
+    )
+)
+"""
+
+
+def test_staged_variables_and_numbers_of_steps_are_those_of_one_process(tmp_path):
     """Also after a checkpoint, whose values replace those read before it."""
-    flags = {**TINY, "optimizer": "momentum", "weight_decay": 0.0625, "staged_vars": True}
+    plugin = tmp_path / "harmonic.py"
+    plugin.write_text(HARMONIC)
+    flags = {**TINY, "plugin": str(plugin), "optimizer": "harmonic", "init_learning_rate": 0.1}
+    flags |= {"weight_decay": 0.0625, "staged_vars": True}
     run(**flags, train_dir=str(tmp_path / "one"))
     shutil.copytree(tmp_path / "one", tmp_path / "job")
     resumed = {**flags, "num_batches": 9, "num_warmup_batches": 0}
@@ -115,36 +141,6 @@ def test_staged_variables_of_a_worker_are_those_of_one_process(tmp_path):
     made = record_of(tmp_path, given, ("ps:0", "worker:0"))["losses"]
     assert made == pytest.approx(alone, rel=1e-5)
     assert made[0] == made[1] != made[2]
-
-
-HARMONIC = """
-from cnnbench.optimizers import OptimizerSpec, register_optimizer
-
-
-def update(weight, gradient, rate, step):
-    import tensorflow as tf
-
-    return (rate * gradient / tf.cast(step, tf.float32),)
-
-
-register_optimizer(
-    OptimizerSpec(name="harmonic", formula="w -= lr g / t", update=update, takes_step=True)
-)
-"""
-
-
-def test_steps_of_a_worker_are_numbered_as_in_one_process(tmp_path):
-    """Also after a checkpoint."""
-    plugin = tmp_path / "harmonic.py"
-    plugin.write_text(HARMONIC)
-    flags = {**TINY, "plugin": str(plugin), "optimizer": "harmonic", "init_learning_rate": 0.1}
-    run(**flags, train_dir=str(tmp_path / "one"))
-    shutil.copytree(tmp_path / "one", tmp_path / "job")
-    resumed = {**flags, "num_batches": 9, "num_warmup_batches": 0}
-    alone = run(**resumed, train_dir=str(tmp_path / "one")).record.losses
-    given = {**resumed, "train_dir": tmp_path / "job", "cross_replica_sync": "false"}
-    made = record_of(tmp_path, given, ("ps:0", "worker:0"))["losses"]
-    assert made == pytest.approx(alone, rel=1e-5)
 
 
 def test_a_killed_worker_is_left_behind_and_an_interrupt_ends_the_others(tmp_path):
