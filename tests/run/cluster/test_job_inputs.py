@@ -187,7 +187,7 @@ def test_other_modes_read_pipelines_that_call_python_code(tmp_path, mode, kind):
 
 @pytest.mark.slow
 def test_input_only_measures_the_stages_of_all_workers(tmp_path):
-    flags = {**flags_of(tmp_path, "parameter_server"), "input_only": True}
+    flags = {**flags_of(tmp_path, "parameter_server"), "input_only": True, "num_batches": 25}
     record = record_of(tmp_path, flags, SERVED, program=cnnbench_unshortened)
     assert [stage["name"] for stage in record["input_stages"]] == ["batch", "device"]
     for stage in record["input_stages"]:
