@@ -68,7 +68,7 @@ def test_facts(busy):
 
 def test_energy(busy):
     measured = busy.record["measured"]
-    # 100 W each, read just outside of the loop; a busy machine takes a moment from one to the other.
+    # 100 W each, read just outside of the loop, and on a busy machine a moment later.
     joules = 200 * measured["loop_seconds"]
     assert joules - 1 < measured["gpu_energy_joules"] < joules + 100
     assert measured["energy_source"].endswith("NVML GPU 1, NVML GPU 0")
