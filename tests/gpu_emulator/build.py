@@ -28,6 +28,8 @@ MOST_GPUS = 16
 
 _COMPILER = ("g++", "-std=c++17", "-O1", "-fPIC", "-Wall", "-fvisibility=hidden")
 _DEFINES = ("_GLIBCXX_USE_CXX11_ABI=1", "EIGEN_MAX_ALIGN_BYTES=64", "NDEBUG")
+_TOGETHER = ("host_kernels.cc", "host_nccl.cc", "host_tensor.cc")
+"""Sources that are compiled as one: the headers of TensorFlow's kernels take most of the time."""
 
 
 _ADDS = """
@@ -137,13 +139,18 @@ def _key(prefix: str, location: str, sources: list[Path]) -> str:
 def _build(tensorflow: Path, sources: list[Path], fresh: Path) -> None:
     options = [*_COMPILER, *(f"-D{one}" for one in _DEFINES), "-isystem", tensorflow / "include"]
 
-    def compiled(source: Path) -> Path:
-        out = fresh.with_name(f"{source.stem}.o")
-        _run([*options, "-c", source, "-o", out])
+    together = [one for one in sources if one.name in _TOGETHER]
+    alone = [[one] for one in sources if one.suffix == ".cc" and one not in together]
+
+    def compiled(unit: list[Path]) -> Path:
+        text = fresh.with_name(unit[0].name)
+        text.write_text("".join(f'#include "{source}"\n' for source in unit))
+        out = text.with_suffix(".o")
+        _run([*options, "-c", text, "-o", out])
         return out
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        objects = list(threads.map(compiled, (one for one in sources if one.suffix == ".cc")))
+        objects = list(threads.map(compiled, [together, *alone]))
     libraries = ["-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2"]
     _run(["g++", "-shared", *objects, "-o", fresh, f"-L{tensorflow}", *libraries,
           f"-Wl,-rpath,{tensorflow}"])  # fmt: skip
