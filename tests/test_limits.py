@@ -243,7 +243,7 @@ def test_a_batch_of_a_plugin_is_halved_and_each_notice_is_printed_once(tmp_path,
     (tmp_path / "tiny.py").write_text(first + PLUGIN)
     flags = ("--plugin=tiny.py", "--model=tiny", "--device=cpu", "--num_batches=2")
     flags += (f"--batch_size={batch}", "--find_batch_size", "--sync_on_finish")
-    flags += ("--result_json=r.json",)
+    flags += ("--result_json=r.json", "--peak_flops=1e12")
     command = (sys.executable, "-m", "cnnbench", *flags)
     done = finished(command, None, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

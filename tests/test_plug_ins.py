@@ -188,6 +188,7 @@ def test_an_operation_at_import_runs_on_configured_devices(tmp_path):
     (tmp_path / "at_import.py").write_text(AT_IMPORT)
     words = ["--plugin=at_import.py", "--model=scaled", "--num_gpus=2", "--device=cpu"]
     words += ["--num_batches=1", "--num_warmup_batches=1", "--result_json=r.json"]
+    words += ["--peak_flops=1e12"]
     cnnbench = [sys.executable, "-m", "cnnbench", "run", *words]
     done = subprocess.run(cnnbench, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

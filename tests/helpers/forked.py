@@ -168,6 +168,12 @@ def brief() -> Iterator[tuple[object, str, object]]:
     yield tensorflow, "_BUDGET_SECONDS", 0.01
 
 
+def be_brief() -> None:
+    """Has the runs of this process measure for a moment what is `brief`."""
+    for owner, name, value in brief():
+        setattr(owner, name, value)
+
+
 _graph_options = {"disable_meta_optimizer": True}
 """Options of TensorFlow's graph optimizer that replace those of runs in this process."""
 
@@ -338,12 +344,8 @@ def see_own_gpus() -> None:
 
 def cnnbench() -> NoReturn:
     """`python -m cnnbench`, with what is `brief`."""
-    from cnnbench.cli import entry_point
-
-    see_own_gpus()
-    for owner, name, value in brief():
-        setattr(owner, name, value)
-    entry_point()
+    be_brief()
+    cnnbench_unshortened()
 
 
 def cnnbench_unshortened() -> NoReturn:

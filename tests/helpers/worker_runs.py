@@ -20,7 +20,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from forked import Forked, cnnbench, shorten_runs
+from forked import Forked, be_brief, cnnbench, shorten_runs
 
 from cnnbench.base.job import ReservedPorts
 
@@ -272,6 +272,7 @@ def worker():
     from cnnbench.run.runtime import supervisor
 
     shorten_runs()
+    be_brief()
     hosts, number, *ps = sys.argv[1:]
     ended = []
     end = JobMembership.report_run_end
@@ -305,6 +306,7 @@ def worker():
 def in_process():
     """The process of `run_in_process`."""
     shorten_runs()
+    be_brief()
     runs = json.loads(Path("runs.json").read_text())
     Path("result0.json").write_text(json.dumps([outcome(run) for run in runs]))
 

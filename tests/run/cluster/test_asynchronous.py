@@ -127,6 +127,7 @@ register_optimizer(
 """
 
 
+@pytest.mark.usefixtures("quick_start")
 def test_staged_variables_and_numbers_of_steps_are_those_of_one_process(tmp_path):
     """Also after a checkpoint, whose values replace those read before it."""
     plugin = tmp_path / "harmonic.py"

@@ -126,6 +126,7 @@ def flags_of(folder, mode, kind="paced"):
         "device": "cpu",
         "variable_update": name,
         "num_batches": STEPS,
+        "peak_flops": 1e12,
         **spec,
         **dict.fromkeys(others, "false"),
     }
