@@ -189,7 +189,7 @@ def test_a_restored_step_computes_with_the_restored_values(tmp_path):
 def files(tmp_path_factory):
     """What a run of two steps saves, by name of the file."""
     folder = tmp_path_factory.mktemp("saved")
-    assert run(f"--train_dir={folder}") == 0
+    assert run(f"--train_dir={folder}", "--peak_flops=0") == 0
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -259,7 +259,8 @@ def backbones(tmp_path_factory):
     """A folder with a checkpoint of the classifier and one of the wide classifier."""
     folder = tmp_path_factory.mktemp("backbones")
     for name in ("classifier", "wide"):
-        assert run(PLUGIN, f"--model={name}", f"--train_dir={folder / name}") == 0
+        words = [f"--model={name}", f"--train_dir={folder / name}", "--peak_flops=0"]
+        assert run(PLUGIN, *words) == 0
     return folder
 
 
