@@ -165,6 +165,7 @@ def brief() -> Iterator[tuple[object, str, object]]:
     from cnnbench.run.runtime import tensorflow
 
     yield input_speed, "_WHOLE_SECONDS", 0.05
+    yield input_speed, "_DRAIN_SECONDS", 0.05
     yield tensorflow, "_BUDGET_SECONDS", 0.01
 
 

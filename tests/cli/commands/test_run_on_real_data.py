@@ -182,7 +182,7 @@ class SlowPipeline(Pipeline):
 def test_batches_that_lie_ready_are_no_throughput(cpu_devices, cpus, limits):
     """With 18 batches ready, 20 would look twice as fast as they are made, or more."""
     cpus({0})
-    limits(input_speed, _WHOLE_SECONDS=20 * SlowPipeline.SECONDS)
+    limits(input_speed, _WHOLE_SECONDS=20 * SlowPipeline.SECONDS, _DRAIN_SECONDS=0.5)
     spec = InputSpec(
         dataset=IMAGENET,
         data_dir="d",
