@@ -217,9 +217,7 @@ def family(name, dataset):
 FIRST_OF_FAMILIES = [*{family(*key): key for key in reversed(EVERY)}.values()]
 
 
-@pytest.mark.parametrize(
-    ("name", "dataset"), slow_if(lambda case: case not in FIRST_OF_FAMILIES, EVERY)
-)
+@pytest.mark.parametrize(("name", "dataset"), FIRST_OF_FAMILIES)
 def test_sizes_of_images_that_a_network_declares_are_those_it_can_be_built_for(name, dataset):
     model = get_model(name, dataset)
     if "image_size" not in {size for one in model.elements for size in one.named_sizes}:
