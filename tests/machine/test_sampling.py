@@ -112,7 +112,7 @@ def test_own_cpu_time_is_finer_than_that_of_the_machine():
         end = time.process_time() + 0.003
         while time.process_time() < end:
             pass
-    assert max(differences) - min(differences) < 0.008  # the clock of the machine ticks every 0.01 s
+    assert max(differences) - min(differences) < 0.008  # that of the machine ticks every 0.01 s
 
 
 def test_cpu_time_of_another_process():
