@@ -104,16 +104,15 @@ def test_step_times(emulated: EmulatedGpus, tmp_path: Path, name: str) -> None:
         times = seconds(found)
         wrong = [(m, t) for m, t in times if abs(m - t) > max(0.3 * t, 0.005)]
         assert len(times) == TIMED - 1
-        if len(wrong) <= TIMED / 4:
+        # With nothing launched ahead, a batch takes longer than its kernels by the launch.
+        alone = latencies(found) if name == "forward-only" else []
+        launch = median(m - t for m, t in alone) if alone else 0.0
+        if len(wrong) <= TIMED / 4 and launch < 0.02:
             break
     else:
-        pytest.fail(f"{len(wrong)} of {TIMED - 1} steps are measured wrong: {wrong}")
-    if name == "forward-only":
-        # With nothing launched ahead, a batch takes longer than its kernels by the launch.
-        alone = latencies(found)
-        assert len(alone) == TIMED
-        assert all(m > t for m, t in alone), alone
-        assert median(m - t for m, t in alone) < 0.02, alone
+        pytest.fail(f"{len(wrong)} of {TIMED - 1} steps are measured wrong: {wrong}, {alone}")
+    assert len(alone) == TIMED * (name == "forward-only")
+    assert all(m > t for m, t in alone), alone
 
 
 STEPS = 15
