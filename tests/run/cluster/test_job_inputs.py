@@ -168,7 +168,7 @@ def test_speed_and_wait_are_those_of_the_whole_job(tmp_path, mode):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["distributed_replicated", "collective_all_reduce", *APART])
 def test_a_job_that_computes_does_not_wait_for_input(tmp_path, mode):
-    assert job_record(tmp_path, mode, "fast")["summary"]["input_wait_fraction"] < 0.2
+    assert job_record(tmp_path, mode, "fast")["summary"]["input_wait_fraction"] < 0.4
 
 
 @pytest.mark.slow
