@@ -116,7 +116,7 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.10g}") if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("case", range(10))
+@pytest.mark.parametrize("case", range(6))
 def test_compare(judged, lenet_runs, tmp_path, case: int) -> None:
     draw = random.Random(case)
     texts = sides(draw, lenet_runs({"hostname": "box", "usable_cpus": 8}))
