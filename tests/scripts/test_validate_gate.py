@@ -101,13 +101,13 @@ def test_pairs_keep_what_they_promise_and_blocks_do_not(noise):
 def test_an_experiment_that_is_resumed_keeps_what_it_promises_and_finds_more():
     noise = "normal, 3 %"
     equal, slower = (
-        sums(verdicts.simulate_comparison, RESUMED, noise, truth, draws=50) for truth in (0.0, 0.05)
+        sums(verdicts.simulate_comparison, RESUMED, noise, truth, draws=25) for truth in (0.0, 0.05)
     )
     assert verdicts.violation(equal, RESUMED, noise, 0.0) == ""
     assert verdicts.violation(slower, RESUMED, noise, 0.05) == ""
     assert equal[Verdict.SLOWER] == 0
-    found = sums(verdicts.simulate_comparison, EIGHT, noise, 0.05, draws=50)
-    assert slower[Verdict.SLOWER] > found[Verdict.SLOWER] + 10
+    found = sums(verdicts.simulate_comparison, EIGHT, noise, 0.05, draws=25)
+    assert slower[Verdict.SLOWER] > found[Verdict.SLOWER] + 4
 
 
 def test_a_slow_down_is_found_and_sums_repeat():
