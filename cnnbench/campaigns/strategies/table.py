@@ -40,7 +40,7 @@ def _strategy_row(
 ) -> StrategyRow:
     records = list(session.records[case.name].values())
     speeds = images_per_sec_of_mode(processes, case.name)
-    low, high = speeds.median_confidence_interval or speeds.range or (None, None)
+    low, high = speeds.interval or speeds.range or (None, None)
     distance, variable = distances.get(case.name, (None, ""))
     weights = UNKNOWN
     if case.apart:

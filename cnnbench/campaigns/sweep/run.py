@@ -36,11 +36,8 @@ from cnnbench.campaigns.processes.requests import (
     run_process,
 )
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
-from cnnbench.campaigns.suite import (
-    AUTO,
-    BatchSizeSearch,
-    SweepCase,
-)
+from cnnbench.campaigns.suite import BatchSizeSearch, SweepCase
+from cnnbench.campaigns.sweep import phrases
 from cnnbench.campaigns.sweep.plan import SweepItem, SweepPlan, ordered_items
 from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.params import ACCEPTED, FLAGS
@@ -153,8 +150,8 @@ class Sweep:
         todo = [item for item in items if self._earlier_record(item) is None]
         if len(todo) < len(items):
             of = count_text(items, "run is", "runs are")
-            done = f"{len(items) - len(todo)} of {of} done already"
-            self.campaign.reporter.notice(done)
+            done = len(items) - len(todo)
+            self.campaign.reporter.notice(phrases.DONE.format(done=done, runs=of))
         if todo:
             self.campaign.reporter.notice(duration_text(todo, self.campaign))
         return todo
@@ -349,25 +346,27 @@ def duration_text(todo: Sequence[SweepItem], campaign: Campaign) -> str:
     """
     runs = [item for item in todo if item.repeat]
     cases = {item.case.key: item.case for item in todo}
-    text = f"{count_text(len(runs), 'process', 'processes')} of "
-    text += count_text(len(cases), "configuration", "configurations")
+    counted = {
+        "processes": count_text(len(runs), "process", "processes"),
+        "configurations": count_text(len(cases), "configuration", "configurations"),
+    }
+    counts = phrases.COUNTS.format(**counted)
     automatic = {case.repeats for case in cases.values() if case.entry.repeats is None}
     if automatic:
-        text += f", {' or '.join(map(str, sorted(automatic)))} of each (repeats: {AUTO})"
+        repeats = " or ".join(map(str, sorted(automatic)))
+        counts = phrases.AUTOMATIC_COUNTS.format(**counted, repeats=repeats)
     guesses = [_estimated_seconds(item, campaign) for item in runs]
     known = [guess for guess in guesses if guess is not None]
     if len(known) < len(runs) or not runs:
-        return f"{text}; their duration is known after the first"
-    basis = (
-        "as before"
-        if all(campaign.mean_process_seconds(item.duration_key) for item in runs)
-        else "a first guess"
-    )
+        return phrases.UNKNOWN_DURATION.format(counts=counts)
+    as_before = all(campaign.mean_process_seconds(item.duration_key) for item in runs)
+    template = phrases.AS_BEFORE if as_before else phrases.FIRST_GUESS
+    text = template.format(counts=counts, duration=format_duration(sum(known)))
     searches = len(todo) - len(runs)
-    besides = (
-        f", and {count_text(searches, 'search', 'searches')} for batch sizes" if searches else ""
-    )
-    return f"{text}: about {format_duration(sum(known))}, {basis}{besides}"
+    if not searches:
+        return text
+    counted_searches = count_text(searches, "search", "searches")
+    return phrases.WITH_SEARCHES.format(text=text, searches=counted_searches)
 
 
 def _estimated_seconds(item: SweepItem, campaign: Campaign) -> float | None:

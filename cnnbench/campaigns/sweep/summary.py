@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import (
-    Callable,
-    Iterable,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from cnnbench.base.document import (
-    Answer,
-    Paragraph,
-    Row,
-    Table,
-    make_table,
-    numeric_cell,
-)
+from cnnbench.base.document import Answer, Paragraph, Row, Table, make_table, numeric_cell
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.inference import standard_deviation
 from cnnbench.base.stats import ValuesByProcess, median
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import (
-    count_text,
-    integer,
-    number,
-    percent,
-)
+from cnnbench.base.text import count_text, first_lines, integer, number, percent
 from cnnbench.campaigns.processes.answers import store_answer
 from cnnbench.campaigns.processes.outcome import bus_bandwidth, read_record
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.suite import (
-    Limits,
-    SweepCase,
-)
+from cnnbench.campaigns.suite import Limits, SweepCase
+from cnnbench.campaigns.sweep import phrases
 from cnnbench.campaigns.sweep.plan import count_configurations
 from cnnbench.campaigns.sweep.run import SweepResult
 from cnnbench.errors import ExitCode
@@ -165,25 +147,25 @@ def store_summary(folder: ResultsFolder, suite: str, rows: Sequence[SummaryRow])
     violated = sum(any(word == VIOLATED for word, _ in row.verdicts) for row in rows)
     failed = sum(row.failed for row in rows)
     of = count_text(rows, "configuration", "configurations")
-    answer, tone = f"{of} measured", ""
+    answer, tone = phrases.MEASURED.format(configurations=of), ""
     if violated:
-        verb = "violates" if violated == 1 else "violate"
-        answer, tone = f"{violated} of {of} {verb} a bound", "bad"
+        template = phrases.VIOLATES if violated == 1 else phrases.VIOLATE
+        answer, tone = template.format(count=violated, configurations=of), "bad"
     elif failed:
         answer, tone = count_text(failed, "process failed", "processes failed"), "bad"
     elif UNKNOWN in words:
-        answer, tone = "Values for bounds are unknown", "unsure"
+        answer, tone = phrases.UNKNOWN_VALUES, "unsure"
     elif words:
-        answer, tone = f"All bounds of {of} hold", "good"
+        answer, tone = phrases.ALL_HOLD.format(configurations=of), "good"
     details = [*bad, *(problem for row in rows for problem in row.problems)]
     details += [f"{row.name}: {row.pauses}" for row in rows if row.pauses]
-    more = [f"and {len(details) - _MOST_NAMED} more"] if len(details) > _MOST_NAMED else []
+    shown = first_lines(details, _MOST_NAMED)
     store_answer(
         folder,
-        Answer(f"Suite {suite}", answer, tone, (*details[:_MOST_NAMED], *more)),
+        Answer(f"Suite {suite}", answer, tone, shown),
         "What cnnbench sweep printed; each row is a configuration.",
         map(_row_cells, rows),
-        details if more else (),
+        details if len(details) > _MOST_NAMED else (),
     )
 
 
@@ -207,17 +189,20 @@ def detection_advice(
     among = count_configurations(cases, RunRecord.kind)
     needed = processes_to_detect(FOUND, scatters[name], among)
     fewest = min(len(row.throughputs.values) for row in measured)
-    text = f"equal processes differ by at most {percent(math.expm1(scatters[name]))} ({name})"
-    change = f"a change of {percent(FOUND, 0)} in every configuration"
+    more = sum(max(0, needed - row.ok) for row in rows)
+    template, processes = phrases.MORE_PROCESSES, needed
     if fewest >= needed:
-        return f"{text}: {fewest} processes of BASE and of NEW find {change}"
-    if needed > _MANY:
-        return f"{text}: {change} is found on a quieter machine, not by more processes"
-    more = count_text(
-        sum(max(0, needed - row.ok) for row in rows), "process more", "processes more"
+        template, processes = phrases.DETECTABLE, fewest
+    elif needed > _MANY:
+        template = phrases.TOO_NOISY
+    return template.format(
+        scatter=percent(math.expm1(scatters[name])),
+        name=name,
+        change=percent(FOUND, 0),
+        processes=processes,
+        more=count_text(more, "process more", "processes more"),
+        command=command(needed),
     )
-    text += f": to find {change}, a comparison needs about {needed} processes of BASE and of NEW, "
-    return f"{text}{more} in all; a quieter machine, or {command(needed)}"
 
 
 def _summary_row(
@@ -256,13 +241,13 @@ def _bound_verdict(metric: str, limits: Limits, records: Sequence[RunRecord]) ->
     """Whether the median of a metric over all processes is within `limits`, and a text about it."""
     values = [value for value in BOUNDS[metric].values(records) if value is not None]
     if not values:
-        return UNKNOWN, f"{metric} {UNKNOWN}"
+        return UNKNOWN, phrases.WITHOUT_VALUE.format(metric=metric, word=UNKNOWN)
     value, (low, high) = median(values), limits
-    text = f"{metric} {number(value)}"
+    named = {"metric": metric, "value": number(value)}
     if low is not None and value < low:
-        return VIOLATED, f"{text} below {number(low)}"
+        return VIOLATED, phrases.BELOW.format(**named, limit=number(low))
     if high is not None and value > high:
-        return VIOLATED, f"{text} above {number(high)}"
+        return VIOLATED, phrases.ABOVE.format(**named, limit=number(high))
     # A median of NaN violates every bound.
     word = VIOLATED if math.isnan(value) else HELD
-    return word, f"{text} {word}"
+    return word, phrases.WITHIN.format(**named, word=word)

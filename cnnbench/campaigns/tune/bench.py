@@ -31,6 +31,7 @@ from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import JOURNAL, PROCESS, Journal
 from cnnbench.campaigns.processes.requests import ProcessRequests, RequestBatch
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
+from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.race import RaceRound
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace
 from cnnbench.errors import BenchmarkError
@@ -283,7 +284,8 @@ class RaceBenchmark:
                 math.ceil(len(waiting) / parts), self._processes_that_fit - reserved_processes
             )
             if size < 1:
-                self.campaign.reporter.notice(f"{group}, round {number}: the time is up")
+                text = phrases.TIME_IS_UP.format(group=group, round=number)
+                self.campaign.reporter.notice(text)
                 break
             chunk, waiting = waiting[:size], waiting[size:]
             names = {f"{group}-{candidate.key}-r{number}": candidate for candidate in chunk}
@@ -300,7 +302,7 @@ class RaceBenchmark:
                 if ended.status == "ok" and throughput(ended.record):
                     taken[candidate.key] = ended.record
                 else:
-                    round_.failed[candidate.key] = ended.message or "it has timed no step"
+                    round_.failed[candidate.key] = ended.message or phrases.NO_STEP
         round_.blocks.extend(blocks.values())
         round_.late.extend(candidate.key for candidate in waiting)
         # `throughputs` gets all records together, so that it can remove rare disturbances.
@@ -331,9 +333,9 @@ class RaceBenchmark:
         """Prints how many candidates a round has eliminated, and the name of the best candidate."""
         if eliminated:
             reasons = Counter(row.left for row in eliminated)
-            text = ", ".join(f"{many} {reason}" for reason, many in reasons.items())
+            counts = ", ".join(f"{many} {reason}" for reason, many in reasons.items())
             self.campaign.reporter.notice(
-                f"{group}, round {number}: eliminated: {text}; best so far: {best}"
+                phrases.ELIMINATED.format(group=group, round=number, counts=counts, best=best)
             )
 
     @property

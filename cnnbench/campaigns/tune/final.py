@@ -32,6 +32,7 @@ from cnnbench.campaigns.strategies.weights import (
     stored_weight_distances,
     weights_tolerance,
 )
+from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
     FINAL,
@@ -120,8 +121,7 @@ class FinalComparison:
         leader = outcome.leader
         if leader.key == self.settings.first.key:
             if outcome.tried_no_candidate:
-                reason = "no time for any candidate"
-                return self._tune_document(outcome, OPEN, reason, more_pairs_help=True)
+                return self._tune_document(outcome, OPEN, phrases.NO_TIME, more_pairs_help=True)
             return self._tune_document(outcome, NONE)
         plans = {note["leader"]: note for note in self.folder.earlier_journal_notes(_PLAN)}
         plan = plans.get(leader.key)
@@ -131,7 +131,7 @@ class FinalComparison:
             number = 1 + len(plans)
             pairs = self._plan_affordable_pairs(leader, number, 0)
         if pairs < FEWEST_PAIRS:
-            reason = f"no time for the {FEWEST_PAIRS} pairs that a verdict needs"
+            reason = phrases.NO_TIME_FOR_PAIRS.format(pairs=FEWEST_PAIRS)
             return self._tune_document(outcome, OPEN, reason, more_pairs_help=True)
         document = yield from self._measure_pairs(outcome, pairs, number)
         is_open = document.verdict == OPEN and not document.failure and document.pairs >= pairs
@@ -244,8 +244,8 @@ class FinalComparison:
             **{"failure": "", **unknown, **measured},
         )
         if verdict == OPEN and not pairs and minutes is not None:
-            more = f"; --minutes={document.enough_minutes} would be enough"
-            return replace(document, reason=document.reason + more)
+            text = phrases.ENOUGH_MINUTES.format(reason=reason, minutes=document.enough_minutes)
+            return replace(document, reason=text)
         return document
 
     def _command(self, candidate: Candidate) -> tuple[str, ...]:
@@ -338,15 +338,13 @@ class FinalComparison:
         if no_promise:
             return replace(document, weights=no_promise)
         computing = {name: text for name, text in leader.settings.items() if name in COMPUTING}
-        both = f" with {candidate_name(computing)}" if computing else ""
+        kernels = candidate_name(computing) if computing else ""
         try:
             reference = self.settings.space.make_candidate(computing)
         except UsageError as error:
-            text = f"weights are not compared: the flags as given cannot run{both}: {error}"
-            return replace(document, weights=text)
+            return replace(document, weights=phrases.cannot_run_as_given(error, kernels))
         if reference.key == leader.key:
-            text = "weights are not compared: only how operations compute differs"
-            return replace(document, weights=text)
+            return replace(document, weights=phrases.ONLY_KERNELS)
         as_given = self._command(self.settings.first)
         distances = stored_weight_distances(self.folder, leader.key)
         if distances is None:
@@ -356,7 +354,7 @@ class FinalComparison:
                 problem = yield from self._train_weights(name, candidate, folders[name])
                 if problem:
                     self.folder.remove(checkpoints)
-                    text = f"weights could not be compared: {name}: {problem}"
+                    text = phrases.NOT_TRAINED.format(name=name, error=problem)
                     return replace(document, weights=text, trains_alike=False, command=as_given)
             distances = compare_and_remove_checkpoints(self.folder, folders, leader.key)
         distance, variable = distances["tuned"]
@@ -371,7 +369,7 @@ class FinalComparison:
             weight_variable=variable,
             weights_tolerance=tolerance,
         )
-        return replace(document, weights=_same_weights_text(document, both))
+        return replace(document, weights=phrases.weights(document, kernels))
 
     def _why_weights_may_differ(self, leader: Candidate) -> str:
         """Returns why a candidate may train other weights than the given flags, or "" if it trains
@@ -379,15 +377,15 @@ class FinalComparison:
         """
         config = leader.resolved.config
         if config.get("forward_only"):
-            return "nothing is trained"
+            return phrases.NOTHING_TRAINED
         if leader.changes:
-            return f"it trains differently: {', '.join(leader.changes)}"
+            return phrases.OTHER_TRAINING.format(changes=", ".join(leader.changes))
         for candidate in (self.settings.first, leader):
             mode = modes.find_mode(str(candidate.resolved.config["variable_update"]))
             if mode.apart or not mode.in_sync:
-                return f"weights are not compared: {mode.name} trains its towers apart"
+                return phrases.TOWERS_APART.format(mode=mode.name)
             if candidate.resolved.asynchronous:
-                return "weights are not compared: workers train asynchronously"
+                return phrases.ASYNCHRONOUS
         return ""
 
     def _train_weights(self, name: str, candidate: Candidate, target: Path) -> ProcessRequests[str]:
@@ -407,20 +405,6 @@ class FinalComparison:
         )
         ended = yield from run_process(self.folder, training, self.settings.timeout)
         return ended.message
-
-
-def _same_weights_text(document: TuneDocument, computing: str) -> str:
-    """Text that says whether both trainings led to the same weights.
-
-    `computing` names the flags for kernels of both trainings.
-    """
-    distance, steps = document.weight_distance, f"after {document.weights_steps} steps{computing}"
-    if not document.trains_alike:
-        size = f"{distance:.2g} of its largest value"
-        more = f"more than {document.weights_tolerance:g}"
-        return f"weights differ {steps}: {document.weight_variable} by {size}, {more}"
-    close = f"within {distance:.1g} of the largest value" if distance else "all bits"
-    return f"weights are the same {steps}, {close}"
 
 
 def minutes_for_an_answer(
@@ -482,7 +466,7 @@ def _candidate_rows(
     ]
     for race, candidate in untried:
         row = unmeasured_row(candidate, race.group)
-        rows.append(replace(row, left=UNTRIED, reason="no time for it"))
+        rows.append(replace(row, left=UNTRIED, reason=phrases.NOT_TRIED))
     return rows
 
 

@@ -29,8 +29,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from cnnbench.base.inference import AdditiveModel, fit_additive_blocks
-from cnnbench.base.text import percent
 from cnnbench.campaigns.launch import flags_to_arguments
+from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.space import Candidate, DroppedCandidate
 from cnnbench.records.campaigns import TuneRow
 
@@ -206,16 +206,7 @@ class CandidateRace:
         candidate = next(candidate for candidate in self.entered if candidate.key == key)
         row = unmeasured_row(candidate, self.group)
         row = replace(row, left=how, after=len(self.rounds), **figures)
-        self.eliminated[key] = replace(row, reason=reason or _elimination_reason(row))
-
-
-def _elimination_reason(row: TuneRow) -> str:
-    """The reason why a candidate was eliminated, as text with the numbers in its row."""
-    if row.place is not None:
-        return f"no time for more measurements; {_ordinal(row.place)} place so far"
-    assert row.slower_by is not None
-    assert row.p is not None
-    return f"{percent(row.slower_by)} slower than the best, p = {row.p:.1g}"
+        self.eliminated[key] = replace(row, reason=reason or phrases.elimination(row))
 
 
 def unmeasured_row(candidate: Candidate, group: str) -> TuneRow:
@@ -227,11 +218,6 @@ def unmeasured_row(candidate: Candidate, group: str) -> TuneRow:
         changes=candidate.changes,
         group=group,
     )
-
-
-def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if 10 <= number % 100 <= 20 else ending}"
 
 
 class SearchOutcome(NamedTuple):

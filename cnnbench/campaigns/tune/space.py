@@ -23,7 +23,7 @@ from cnnbench.campaigns.processes.resolved import (
     resolved_run_of_plan,
 )
 from cnnbench.campaigns.suite import SuiteEntry, expand_entry, load_yaml_file, parse_suite
-from cnnbench.campaigns.tune import environment
+from cnnbench.campaigns.tune import environment, phrases
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import ParsedArgs, parse_flag_texts
 from cnnbench.flags.declare import Affects, RunPart, flag_texts, names_of_flags, specs_of
@@ -314,14 +314,13 @@ class SearchSpace:
         resolved = resolved_run_of_plan(resolve(setup))
         needed = resolved.needed_bytes
         if settings and self.memory is not None and needed > _NEAR * self.memory.available:
-            raise UsageError(
-                f"takes about {format_bytes(needed)} of memory, and "
-                f"{format_bytes(self.memory.available)} is available"
-            )
+            available = format_bytes(self.memory.available)
+            text = phrases.TOO_LARGE.format(needed=format_bytes(needed), available=available)
+            raise UsageError(text)
         changed = tuple(dict.fromkeys(_changed_properties(settings)))
         for word in changed:
             if word not in self.allowed:
-                raise UsageError(f"changes what is trained; allow it with --allow={word}")
+                raise UsageError(phrases.NOT_ALLOWED.format(word=word))
         return Candidate(
             name=candidate_name(settings),
             settings=dict(settings),
@@ -375,10 +374,8 @@ def candidates_of_group(
             continue
         known = by_key.setdefault(candidate.key, candidate)
         if known.settings != candidate.settings:
-            other = "the flags as given" if known.name == AS_GIVEN else known.name
-            dropped.append(
-                DroppedCandidate(candidate.name, f"means the same as {other}", repeats=True)
-            )
+            reason = phrases.same_as(known.name)
+            dropped.append(DroppedCandidate(candidate.name, reason, repeats=True))
     return tuple(by_key.values()), tuple(dropped)
 
 
@@ -410,9 +407,7 @@ def read_groups(path: str, given_flags: Settings) -> dict[str, tuple[Settings, .
     """
     suite = parse_suite(load_yaml_file(path, "space"))
     if suite.on_cpu is not None:
-        raise suite.entries[0].node.error(
-            "on_cpu has no effect in cnnbench tune, only in sweeps", 1
-        )
+        raise suite.entries[0].node.error(phrases.UNUSED_ON_CPU, 1)
     return _groups_with_choices(
         {entry.name: _settings_of_entry(entry, given_flags) for entry in suite.entries}
     )
@@ -427,7 +422,7 @@ def _settings_of_entry(entry: SuiteEntry, given_flags: Settings) -> tuple[Settin
     }
     for key, reason in not_here.items():
         if reason:
-            raise entry.node.error(f"{entry.name}: {key} has no effect in cnnbench tune")
+            raise entry.node.error(phrases.UNUSED_KEY.format(entry=entry.name, key=key))
     expanded, unset = expand_entry(entry)
     if unset is not None:
         raise entry.node.error(f"{entry.name}: {unset}")
@@ -442,8 +437,8 @@ def _settings_of_entry(entry: SuiteEntry, given_flags: Settings) -> tuple[Settin
 def _check_tunable_flag(entry: SuiteEntry, name: str, text: str, line: int) -> None:
     spec = SPECS.get(name)
     if spec is None or name not in TUNABLE:
-        known = "is not a flag of a run" if spec is None else "changes what is measured"
-        raise entry.node.error(f"{entry.name}: {name} {known}; it cannot vary", line)
+        template = phrases.UNKNOWN_FLAG if spec is None else phrases.FIXED_FLAG
+        raise entry.node.error(template.format(entry=entry.name, flag=name), line)
     try:
         value = spec.parse(text)
         spec.check(value)
@@ -472,7 +467,7 @@ def _groups_with_choices(
         name: group_choices for name, group_choices in groups.items() if len(group_choices) > 1
     }
     if not varied:
-        raise UsageError("nothing is left to vary: all flags that could vary are given")
+        raise UsageError(phrases.NOTHING_VARIES)
     return varied
 
 

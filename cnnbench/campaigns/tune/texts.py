@@ -14,6 +14,7 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.inference import fit_additive_blocks
 from cnnbench.base.terminal import csv_text
 from cnnbench.base.text import count_text, percent, selection_text
+from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.race import SearchOutcome
 from cnnbench.campaigns.tune.space import (
     Candidate,
@@ -46,8 +47,8 @@ def _candidates_sections(space: SearchSpace, first: Candidate) -> Iterator[Secti
         count = count_text(candidates, "candidate", "candidates")
         texts = [Paragraph(_candidate_text(one), indent=2, whole=True) for one in candidates]
         for reason, names in group_names_by_reason(dropped).items():
-            dropped_text = f"dropped: {reason}: {'; '.join(names)}"
-            texts.append(Paragraph(dropped_text, indent=2, hanging=4))
+            text = phrases.DROPPED.format(reason=reason, names="; ".join(names))
+            texts.append(Paragraph(text, indent=2, hanging=4))
         yield Section(title=f"{name}: {count}", blocks=tuple(texts))
 
 

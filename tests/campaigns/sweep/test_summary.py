@@ -1,4 +1,7 @@
-"""The table at the end, the bounds and the exit code."""
+"""The table at the end, the bounds and the exit code.
+
+Tests cnnbench/campaigns/sweep/phrases.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Weights of the leader and of the flags as given, and the minutes that a search asks for."""
+"""Weights of the leader and of the flags as given, and the minutes that a search asks for.
+
+Tests cnnbench/campaigns/tune/final.py and cnnbench/campaigns/tune/phrases.py.
+"""
 
 from __future__ import annotations
 
