@@ -63,9 +63,7 @@ def explanation_sections(
 
 
 def causes_table(explanation: Explanation) -> Table | None:
-    """The table of the causes of a difference, and of the time that no cause explains; None if
-    there are no causes.
-    """
+    """The table of causes, and of the time that no cause explains; None without causes."""
     title = "Work that differs" if explanation.by_work else "Causes"
     return make_table(_cause_rows(explanation), title=f"{title}, mean milliseconds of a step")
 
@@ -137,9 +135,7 @@ def _row_cells(row: ExplainedRow) -> Row:
 
 
 def differences_chart(explanation: Explanation, max_rows: int = SHOWN) -> RowChart:
-    """Returns a chart of the differences between A and B in the largest rows, with twice their
-    standard errors.
-    """
+    """Returns a chart of the differences in the largest rows, with twice their standard errors."""
     rows = []
     of = f"the {max_rows} largest of" if 0 < max_rows < len(explanation.rows) else "all"
     for row in explanation_rows(explanation, max_rows):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cnnbench.judge.explain import phrases
 from cnnbench.judge.explain.causes import find_causes, significant_causes
-from cnnbench.judge.explain.facts import fact_changes, measured_quantity_changes
+from cnnbench.judge.explain.facts import fact_changes, quantity_changes
 from cnnbench.judge.explain.sides import CERTAIN, ComparedProfiles
 from cnnbench.records.profiles import Cause, Explanation, StepProfile
 
@@ -29,20 +29,18 @@ def explain(
         answer="",
         base_label=labels[0],
         new_label=labels[1],
-        base=timed.means_by_side[0],
-        new=timed.means_by_side[1],
+        base=timed.of_sides[0],
+        new=timed.of_sides[1],
         spread=2 * timed.standard_error(),
-        chance=max(
-            CERTAIN * timed.standard_error(sides.relative_process_deviation), timed.chance_limit
-        ),
-        profiled_base=sides.step.means_by_side[0],
-        profiled_new=sides.step.means_by_side[1],
+        chance=max(CERTAIN * timed.standard_error(sides.noise), timed.chance_limit),
+        profiled_base=sides.step.of_sides[0],
+        profiled_new=sides.step.of_sides[1],
         rows=(),
         causes=significant or work,
         by_work=bool(work),
         facts=(
             *fact_changes(base, new),
-            *measured_quantity_changes(base, new),
+            *quantity_changes(base, new),
             *(primitive.fact for primitive in sides.primitives),
         ),
         base_processes=len(base),
@@ -52,8 +50,8 @@ def explain(
     rows = [
         document.make_row(
             *part,
-            base=times.means_by_side[0],
-            new=times.means_by_side[1],
+            base=times.of_sides[0],
+            new=times.of_sides[1],
             spread=2 * times.standard_error(),
         )
         for part, times in sides.means.items()

@@ -53,6 +53,7 @@ FACTS_OF: Mapping[str, tuple[str, ...]] = {
         *("batch_size", "gradient_accumulation_steps", "global_batch", "num_gpus"),
         "batch_group_size",
     ),
+    "optimizer": ("optimizer",),
     "updating": (
         *(*UPDATING, "use_fp16", "precision", "fp16_loss_scale", "fp16_enable_auto_loss_scale"),
         *("variable_update", "variable_consistency"),
@@ -73,7 +74,7 @@ between operations.
 """
 
 _SENDING = ("_Send", "_HostSend")
-_NOTICEABLE = 0.1  # Smaller relative differences in start-up time or memory are ignored.
+_MUCH = 0.1  # Smaller relative differences in start-up time or memory are ignored.
 _CLOCKS = 0.05  # Smaller relative differences in clock frequency are ignored.
 _ALLOCATED = 0.02  # Smaller relative differences in allocations are ignored.
 _BUSY = 0.25  # A smaller difference in the number of busy CPUs is ignored.
@@ -81,9 +82,7 @@ _STOLEN = 0.02  # A smaller difference in the share of withheld CPU time is igno
 
 
 def fact_changes(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[FactChange]:
-    """Returns the flags and recorded properties that differ between A and B. Flags that users set
-    are first.
-    """
+    """Returns the flags and properties that differ between A and B; flags of users are first."""
     return [
         FactChange(
             fact=difference.fact,
@@ -107,15 +106,11 @@ def possible_reasons(
     explicit = {flag for profile in (*base, *new) for flag in profile.record.explicit_flags}
     named: list[str] = []
     for difference in _fact_differences(base, new):
-        follows = difference.fact not in explicit and is_allowed_to_differ(
-            difference.fact, expand_fact_names(tuple(named))
-        )
-        if (
-            is_allowed_to_differ(difference.fact, wanted)
-            and not follows
-            and not {*difference.base} & {*difference.new}
-        ):
-            named.append(difference.fact)
+        fact, before = difference.fact, expand_fact_names(tuple(named))
+        follows = fact not in explicit and is_allowed_to_differ(fact, before)
+        distinct = not {*difference.base} & {*difference.new}
+        if is_allowed_to_differ(fact, wanted) and distinct and not follows:
+            named.append(fact)
     return tuple(
         fact_change_text(change) for change in fact_changes(base, new) if change.fact in named
     )
@@ -137,7 +132,7 @@ def _fact_differences(base: Sequence[StepProfile], new: Sequence[StepProfile]) -
     ]
 
 
-class MeasuredQuantity(NamedTuple):
+class Quantity(NamedTuple):
     """A quantity of a profiled process that is compared between A and B, such as peak memory or the
     CPU clock.
 
@@ -155,7 +150,7 @@ class MeasuredQuantity(NamedTuple):
     slows: int = 0
 
 
-def measured_quantity_changes(
+def quantity_changes(
     base: Sequence[StepProfile], new: Sequence[StepProfile], slowdown_sign: int = 0
 ) -> Iterator[FactChange]:
     """Yields the measured quantities (start-up, memory, graph, machine) that differ between A and
@@ -172,11 +167,8 @@ def measured_quantity_changes(
         before, after = map(median, known)
         least, most = min(before, after), max(before, after)
         separated = min(known[0]) > max(known[1]) or max(known[0]) < min(known[1])
-        if (
-            not separated
-            or most <= least * (1 + quantity.tolerance)
-            or most - least < quantity.least
-        ):
+        alike = most <= least * (1 + quantity.tolerance) or most - least < quantity.least
+        if alike or not separated:
             continue
         if not slowdown_sign or slowdown_sign * quantity.slows * (after - before) > 0:
             yield FactChange(
@@ -196,7 +188,7 @@ def _values_text(name: str, values: Iterable[str]) -> str:
     return alternatives(texts) or NONE
 
 
-def _condition_reader(name: str) -> Callable[[StepProfile], float | None]:
+def _condition(name: str) -> Callable[[StepProfile], float | None]:
     return lambda profile: profile.record.condition(name)
 
 
@@ -211,12 +203,11 @@ def _gpu_clock_mhz(profile: StepProfile) -> float | None:
     return min(clocks, default=None) if isinstance(clocks, (list, tuple)) else None
 
 
-def _throttled_gpu_count(reason: str, profile: StepProfile) -> float | None:
+def _throttled_gpus(reason: str, profile: StepProfile) -> float | None:
     if _gpu_clock_mhz(profile) is None:
         return None
-    return sum(
-        reason in str(value) for value in _condition_value("gpu_throttle_reasons", profile) or ()
-    )
+    reasons = _condition_value("gpu_throttle_reasons", profile) or ()
+    return sum(reason in str(value) for value in reasons)
 
 
 def _cpu_time_ms(profile: StepProfile) -> float | None:
@@ -225,70 +216,42 @@ def _cpu_time_ms(profile: StepProfile) -> float | None:
     return 1e3 * fmean(seconds) if seconds else None
 
 
-def _row_sum_reader(name: str) -> Callable[[StepProfile], float]:
+def _sum_of(name: str) -> Callable[[StepProfile], float]:
     return lambda profile: sum(getattr(row, name) for row in profile.rows)
 
 
-def _unit_formatter(unit: str, text: Callable[[float], str] = number) -> Callable[[float], str]:
+def _operations(profile: StepProfile) -> float:
+    return sum(sum(row.operations.values()) for row in profile.rows)
+
+
+def _sent_tensors(profile: StepProfile) -> float:
+    return sum(profile.graph.get(name, 0) for name in _SENDING)
+
+
+def _in(unit: str, text: Callable[[float], str] = number) -> Callable[[float], str]:
     return lambda value: f"{text(value)} {unit}"
 
 
-_QUANTITIES: tuple[MeasuredQuantity, ...] = (
-    MeasuredQuantity(
-        "time to build",
-        attrgetter("record.startup_seconds.build"),
-        _unit_formatter("s"),
-        _NOTICEABLE,
-    ),
-    MeasuredQuantity(
-        "first step",
-        attrgetter("record.startup_seconds.first_step"),
-        _unit_formatter("s"),
-        _NOTICEABLE,
-    ),
-    MeasuredQuantity(
-        "peak memory", attrgetter("record.measured.peak_memory_bytes"), format_bytes, _NOTICEABLE
-    ),
-    MeasuredQuantity(CPU_TIME, _cpu_time_ms, _unit_formatter("ms"), _NOTICEABLE),
-    MeasuredQuantity(
-        "CPU clock",
-        _condition_reader("cpu_clock_mhz"),
-        _unit_formatter("MHz", integer),
-        _CLOCKS,
-        slows=-1,
-    ),
-    MeasuredQuantity(
-        "GPU clock", _gpu_clock_mhz, _unit_formatter("MHz", integer), _CLOCKS, slows=-1
-    ),
+_QUANTITIES: tuple[Quantity, ...] = (
+    Quantity("time to build", attrgetter("record.startup_seconds.build"), _in("s"), _MUCH),
+    Quantity("first step", attrgetter("record.startup_seconds.first_step"), _in("s"), _MUCH),
+    Quantity("peak memory", attrgetter("record.measured.peak_memory_bytes"), format_bytes, _MUCH),
+    Quantity(CPU_TIME, _cpu_time_ms, _in("ms"), _MUCH),
+    Quantity("CPU clock", _condition("cpu_clock_mhz"), _in("MHz", integer), _CLOCKS, slows=-1),
+    Quantity("GPU clock", _gpu_clock_mhz, _in("MHz", integer), _CLOCKS, slows=-1),
     *(
-        MeasuredQuantity(
-            f"GPUs with {reason}", partial(_throttled_gpu_count, reason), integer, slows=1
-        )
+        Quantity(f"GPUs with {reason}", partial(_throttled_gpus, reason), integer, slows=1)
         for reason in THROTTLE_REASONS
     ),
-    MeasuredQuantity(
-        _OTHERS, _condition_reader("other_cpus"), "{:.1f}".format, least=_BUSY, slows=1
-    ),
-    MeasuredQuantity(
-        _WITHHELD, _condition_reader("steal_fraction"), percent, least=_STOLEN, slows=1
-    ),
-    MeasuredQuantity("FLOPs of a step", _row_sum_reader("flops"), number),
-    MeasuredQuantity("bytes moved in a step", _row_sum_reader("bytes"), format_bytes),
-    MeasuredQuantity("allocations in a step", attrgetter("allocations"), integer, _ALLOCATED),
-    MeasuredQuantity(
-        "bytes allocated in a step", attrgetter("allocated_bytes"), format_bytes, _ALLOCATED
-    ),
-    MeasuredQuantity(
-        "operations that run in a step",
-        lambda profile: sum(sum(row.operations.values()) for row in profile.rows),
-        integer,
-    ),
-    MeasuredQuantity("operations in the optimized graph", lambda p: sum(p.graph.values()), integer),
-    MeasuredQuantity(
-        "tensors sent between devices",
-        lambda profile: sum(profile.graph.get(name, 0) for name in _SENDING),
-        integer,
-    ),
+    Quantity(_OTHERS, _condition("other_cpus"), "{:.1f}".format, least=_BUSY, slows=1),
+    Quantity(_WITHHELD, _condition("steal_fraction"), percent, least=_STOLEN, slows=1),
+    Quantity("FLOPs of a step", _sum_of("flops"), number),
+    Quantity("bytes moved in a step", _sum_of("bytes"), format_bytes),
+    Quantity("allocations in a step", attrgetter("allocations"), integer, _ALLOCATED),
+    Quantity("bytes allocated in a step", attrgetter("allocated_bytes"), format_bytes, _ALLOCATED),
+    Quantity("operations that run in a step", _operations, integer),
+    Quantity("operations in the optimized graph", lambda p: sum(p.graph.values()), integer),
+    Quantity("tensors sent between devices", _sent_tensors, integer),
 )
 
 
@@ -298,16 +261,14 @@ _MOST = 3
 
 
 class PrimitiveChange(NamedTuple):
-    """A oneDNN primitive, such as a convolution, that A and B call with different kernels or
-    layouts.
-    """
+    """A oneDNN primitive, such as a convolution, whose kernels or layouts differ."""
 
     name: str
     propagation: str
     fact: FactChange
 
     @property
-    def is_convolution_or_matmul(self) -> bool:
+    def is_product(self) -> bool:
         """Whether the oneDNN primitive is a convolution or a matrix product."""
         return self.name in _PRODUCTS
 
@@ -323,9 +284,7 @@ class PrimitiveChange(NamedTuple):
 def primitive_changes(
     base: Sequence[StepProfile], new: Sequence[StepProfile]
 ) -> list[PrimitiveChange]:
-    """Returns the oneDNN primitives that A and B call differently. Empty if A or B has no oneDNN
-    log.
-    """
+    """Returns the oneDNN primitives that A and B call differently; none without both logs."""
     before, after = map(_logged_primitives, (base, new))
     if before is None or after is None:
         return []
@@ -335,9 +294,8 @@ def primitive_changes(
         texts = _call_texts(before.get(key, ()), after.get(key, ()))
         if texts is not None:
             name = " ".join(filter(None, ("oneDNN", *key)))
-            changed.append(
-                PrimitiveChange(*key, FactChange(fact=name, base=texts[0], new=texts[1]))
-            )
+            fact = FactChange(fact=name, base=texts[0], new=texts[1])
+            changed.append(PrimitiveChange(*key, fact))
     return changed
 
 
@@ -348,30 +306,19 @@ def _logged_primitives(
     None if no process has a log.
     """
     log = next((profile.primitives for profile in profiles if profile.primitives), None)
-    return (
-        None
-        if log is None
-        else group_by(log, lambda primitive: (primitive.name, primitive.propagation))
-    )
+    return None if log is None else group_by(log, lambda call: (call.name, call.propagation))
 
 
 def _call_texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tuple[str, str] | None:
     """Returns texts about the oneDNN calls of A and of B: only the kernels if they differ,
     otherwise kernels with layouts. Returns None if all calls are equal.
     """
-    for text in (
-        _kernel_text,
-        lambda primitive: f"{_kernel_text(primitive)} with {primitive.layouts}",
-    ):
-        a, b = (_call_counts(side, text) for side in (before, after))
-        if a != b:
-            # Only layouts that differ between A and B are shown.
-            return (
-                (_calls_text(a), _calls_text(b))
-                if text is _kernel_text
-                else (_calls_text(a - b), _calls_text(b - a))
-            )
-    return None
+    a, b = (_call_counts(side, _kernel_text) for side in (before, after))
+    if a != b:
+        return _calls_text(a), _calls_text(b)
+    a, b = (_call_counts(side, _layout_text) for side in (before, after))
+    # Only layouts that differ between A and B are shown.
+    return None if a == b else (_calls_text(a - b), _calls_text(b - a))
 
 
 def _call_counts(calls: Iterable[Primitive], text: Callable[[Primitive], str]) -> Counter[str]:
@@ -382,9 +329,12 @@ def _call_counts(calls: Iterable[Primitive], text: Callable[[Primitive], str]) -
 
 
 def _kernel_text(primitive: Primitive) -> str:
-    return " ".join(
-        filter(None, (primitive.implementation, f"({primitive.types})" if primitive.types else ""))
-    )
+    types = f"({primitive.types})" if primitive.types else ""
+    return " ".join(filter(None, (primitive.implementation, types)))
+
+
+def _layout_text(primitive: Primitive) -> str:
+    return f"{_kernel_text(primitive)} with {primitive.layouts}"
 
 
 def _calls_text(calls: Counter[str]) -> str:

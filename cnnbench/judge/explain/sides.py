@@ -63,13 +63,15 @@ Pair = tuple[ProfiledLayer, ProfiledLayer]
 @dataclass(frozen=True)
 class LayerAlignment:
     """Which layers of networks A and B correspond to each other: pairs in order (equal or changed
-    layers), and pairs of moved layers.
+    layers), and pairs of moved layers. Layers that are only in A or in B have no counterpart.
     """
 
     a: tuple[ProfiledLayer, ...]
     b: tuple[ProfiledLayer, ...]
     pairs: tuple[Pair, ...]
     moved: tuple[Pair, ...]
+    only_in_a: tuple[ProfiledLayer, ...]
+    only_in_b: tuple[ProfiledLayer, ...]
 
     @classmethod
     def of(cls, base: Layers, new: Layers) -> LayerAlignment:
@@ -83,22 +85,16 @@ class LayerAlignment:
             for layer in base
             if layer.name not in taken[0] and waiting.get(_layer_signature(layer))
         ]
-        return cls(tuple(base), tuple(new), tuple(pairs), tuple(moved))
+        taken[0].update(layer.name for layer, _ in moved)
+        taken[1].update(layer.name for _, layer in moved)
+        only_in_a, only_in_b = (
+            tuple(layer for layer in side if layer.name not in names)
+            for side, names in zip((base, new), taken, strict=True)
+        )
+        return cls(tuple(base), tuple(new), tuple(pairs), tuple(moved), only_in_a, only_in_b)
 
     @cached_property
-    def layers_only_in_a(self) -> tuple[ProfiledLayer, ...]:
-        """The layers of A that have no counterpart in B."""
-        taken = {layer.name for layer, _ in (*self.pairs, *self.moved)}
-        return tuple(layer for layer in self.a if layer.name not in taken)
-
-    @cached_property
-    def layers_only_in_b(self) -> tuple[ProfiledLayer, ...]:
-        """The layers of B that have no counterpart in A."""
-        taken = {layer.name for _, layer in (*self.pairs, *self.moved)}
-        return tuple(layer for layer in self.b if layer.name not in taken)
-
-    @cached_property
-    def networks_differ_too_much(self) -> bool:
+    def too_different(self) -> bool:
         """Whether the networks differ too much to be compared layer by layer."""
         sizes = [sum(bool(layer.kind) for layer in side) for side in (self.a, self.b)]
         if not min(sizes):
@@ -113,11 +109,11 @@ class LayerAlignment:
         """Maps the name of each layer and scope of B to the name of its counterpart in A; {} if the
         networks differ too much.
         """
-        if self.networks_differ_too_much:
+        if self.too_different:
             return {}
         names_in_a = {other.name: layer.name for layer, other in (*self.pairs, *self.moved)}
         taken = {layer.name for layer in self.a}
-        for layer in self.layers_only_in_b:
+        for layer in self.only_in_b:
             names_in_a[layer.name] = f"{layer.name} of B" if layer.name in taken else layer.name
         votes: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for layer, other in self.pairs:
@@ -133,8 +129,8 @@ class LayerAlignment:
         more (1x1, after conv3)"; "" if there are none.
         """
         parts = [
-            *_layer_count_texts(self.layers_only_in_b, "more", self.b, self.names_in_a),
-            *_layer_count_texts(self.layers_only_in_a, "less", self.a, {}),
+            *_layer_count_texts(self.only_in_b, "more", self.b, self.names_in_a),
+            *_layer_count_texts(self.only_in_a, "less", self.a, {}),
         ]
         if (moved := [pair for pair in self.moved if pair[0].kind]) and not parts:
             first = moved[0]
@@ -172,9 +168,7 @@ def _layer_class(layer: ProfiledLayer) -> str:
 
 
 def _match_score(layer: ProfiledLayer, other: ProfiledLayer) -> float:
-    """Returns a score for pairing two layers, which is higher the more similar they are; 0 if they
-    must not be paired.
-    """
+    """Returns how similar two layers are; 0 if they must not be paired."""
     if _layer_class(layer) != _layer_class(other):
         return 0.0
     tie = _TIE * (layer.name == other.name)
@@ -333,17 +327,15 @@ class StepTimes:
         )
 
     @property
-    def means_by_side(self) -> tuple[float, float]:
-        """The mean over the processes of side A, and the mean over the processes of side B, in
-        seconds.
-        """
+    def of_sides(self) -> tuple[float, float]:
+        """The means over the processes of side A and of side B, in seconds."""
         base, new = map(fmean, self.each)
         return base, new
 
     @property
     def difference(self) -> float:
         """The mean of B minus the mean of A, in seconds."""
-        base, new = self.means_by_side
+        base, new = self.of_sides
         return new - base
 
     @property
@@ -356,14 +348,10 @@ class StepTimes:
         """Returns the standard error of the difference between A and B. `noise` is the minimum
         standard deviation between processes, as a share of the time.
         """
-        return self.standard_error_for(
-            max(math.sqrt(self.variance), noise * fmean(self.means_by_side))
-        )
+        return self.standard_error_for(max(math.sqrt(self.variance), noise * fmean(self.of_sides)))
 
     def standard_error_for(self, deviation: float) -> float:
-        """Returns the standard error of the difference between A and B if processes have the given
-        standard deviation.
-        """
+        """Returns the standard error of the difference if processes have this deviation."""
         return deviation * math.sqrt(sum(1 / len(side) for side in self.each))
 
     @property
@@ -383,7 +371,7 @@ class StepTimes:
         )
 
     @property
-    def sides_are_separated(self) -> bool:
+    def separated(self) -> bool:
         """Whether all processes of A are slower than all processes of B, or all of them faster."""
         base, new = self.each
         return min(new) > max(base) or min(base) > max(new)
@@ -398,9 +386,7 @@ class StepTimes:
         return StepTimes(logs, self.within / fmean(chain(*self.each)) ** 2, self.steps)
 
     def divided_by(self, by: Values) -> StepTimes:
-        """Returns the times of all processes, each divided by the number in `by` for this
-        process.
-        """
+        """Returns the times of all processes, each divided by the process's number in `by`."""
         ratios = [tuple(map(truediv, *sides)) for sides in zip(self.each, by, strict=True)]
         return StepTimes(ratios, self.within / fmean(chain(*by)) ** 2, self.steps)
 
@@ -432,9 +418,7 @@ class ProfiledSide:
         ]
 
     def work(self, part: StepPartKey) -> ProfiledPart | None:
-        """Returns the operations, FLOPs and bytes of one part of the step; None if they differ
-        between processes.
-        """
+        """Returns operations, FLOPs and bytes of a part; None if processes differ in them."""
         first, *others = (
             replace(rows[part], seconds=()) if part in rows else None for rows in self._rows
         )
@@ -548,20 +532,20 @@ class ComparedProfiles:
         shortened.step = self.step
         return shortened
 
-    def typical_sum(self, parts: Iterable[StepPartKey]) -> StepTimes:
+    def typical(self, parts: Iterable[StepPartKey]) -> StepTimes:
         """Returns the sum of the typical times of the given parts of the step."""
         return _sum_times(self.times[part] for part in parts)
 
-    def mean_sum(self, parts: Iterable[StepPartKey]) -> StepTimes:
+    def mean(self, parts: Iterable[StepPartKey]) -> StepTimes:
         """Returns the sum of the mean times of the given parts of the step."""
         return _sum_times(self.means[part] for part in parts)
 
     @property
-    def unclaimed_operations(self) -> tuple[StepPartKey, ...]:
+    def operations_left(self) -> tuple[StepPartKey, ...]:
         """The parts of the step that contain operations and that no cause explains yet."""
         return tuple(filter(_is_operation, self.free))
 
-    def total_flops_or_bytes(self, amount: str, parts: Collection[StepPartKey]) -> tuple[int, int]:
+    def totals(self, amount: str, parts: Collection[StepPartKey]) -> tuple[int, int]:
         """Returns the FLOPs or bytes (`amount`) of the given parts of the step in the first process
         of A and in the first process of B.
         """
@@ -569,7 +553,7 @@ class ComparedProfiles:
         base, new = (sum(getattr(row, amount) for row in side) for side in rows)
         return base, new
 
-    def operation_counts(self, parts: Collection[StepPartKey]) -> tuple[Counter[str], Counter[str]]:
+    def kernels(self, parts: Collection[StepPartKey]) -> tuple[Counter[str], Counter[str]]:
         """Counts the operations in the given parts of the step by kernel name, in the first process
         of A and in the first process of B.
         """
@@ -580,14 +564,11 @@ class ComparedProfiles:
         return counters
 
     @cached_property
-    def speed_factors(self) -> StepTimes:
+    def factors(self) -> StepTimes:
         """For each process, a factor by which its operations are slower or faster than average. The
         geometric mean of A and B is 1.
         """
-        counting = [
-            (times, math.sqrt(math.prod(times.means_by_side)))
-            for times in self._times_of_longest_common_operations()
-        ]
+        counting = [(times, math.sqrt(math.prod(times.of_sides))) for times in self._longest()]
         return StepTimes(
             [
                 [
@@ -604,25 +585,25 @@ class ComparedProfiles:
         return primitive_changes(self.a.profiles, self.b.profiles)
 
     @cached_property
-    def relative_process_deviation(self) -> float:
+    def noise(self) -> float:
         """Standard deviation among the processes of A and among the processes of B, as a share of
         the time, estimated from the longest operations.
 
-        The times of each process are first divided by its speed factor (see `speed_factors`).
+        The times of each process are first divided by its speed factor (see `factors`).
         """
         if 1 in (len(self.a.profiles), len(self.b.profiles)):
             return _ONE_PROCESS
-        rows = self._times_of_longest_common_operations()
-        adjusted = [times.divided_by(self.speed_factors.each) for times in rows]
-        shares = [times.variance / fmean(times.means_by_side) ** 2 for times in adjusted]
+        rows = self._longest()
+        adjusted = [times.divided_by(self.factors.each) for times in rows]
+        shares = [times.variance / fmean(times.of_sides) ** 2 for times in adjusted]
         return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
 
-    def relative_deviation_of_parts(self, parts: Iterable[StepPartKey]) -> float:
-        """Returns the `relative_process_deviation` to assume for the given parts of the step. For
-        the Python program, it is at most 5 %, even if operations vary more.
+    def noise_of(self, parts: Iterable[StepPartKey]) -> float:
+        """Returns the `noise` to assume for the given parts of the step. For the Python program, it
+        is at most 5 %, even if operations vary more.
         """
         limit = _ONE_PROCESS if {*parts} == {PROGRAM} else math.inf
-        return min(self.relative_process_deviation, limit)
+        return min(self.noise, limit)
 
     def stands_out(self, parts: Collection[StepPartKey], standard_errors: float = CERTAIN) -> bool:
         """Whether the difference in the time of the given parts of the step is relevant and larger
@@ -630,11 +611,9 @@ class ComparedProfiles:
 
         If `standard_errors` is at least `CERTAIN`, the times of A and B must also not overlap.
         """
-        return self.exceeds_standard_errors(
-            self.typical_sum(parts), standard_errors, self.relative_deviation_of_parts(parts)
-        )
+        return self.exceeds(self.typical(parts), standard_errors, self.noise_of(parts))
 
-    def exceeds_standard_errors(
+    def exceeds(
         self, times: StepTimes, standard_errors: float = CERTAIN, noise: float | None = None
     ) -> bool:
         """Whether the difference of the given times is relevant and larger than the given number of
@@ -643,31 +622,27 @@ class ComparedProfiles:
         if self.by_work:
             return standard_errors < CERTAIN
         size = abs(times.difference)
-        noise = self.relative_process_deviation if noise is None else noise
+        noise = self.noise if noise is None else noise
         if not self.is_relevant(times):
             return False
         if standard_errors < CERTAIN:
             return size > standard_errors * times.standard_error(noise)
-        expected = times.standard_error_for(noise * fmean(times.means_by_side))
+        expected = times.standard_error_for(noise * fmean(times.of_sides))
         return size > standard_errors * expected and self.exceeds_chance(times)
 
     def exceeds_chance(self, times: StepTimes) -> bool:
-        """Whether the times of A and B do not overlap and their difference is larger than chance
-        can explain.
-        """
+        """Whether the times do not overlap and differ by more than chance can explain."""
         # Logarithms of times near 0 vary too much, so the times themselves are tested, too.
         scales = [times.logarithms() or times]
-        if max(times.means_by_side) > _HARDLY_ANY * min(times.means_by_side):
+        if max(times.of_sides) > _HARDLY_ANY * min(times.of_sides):
             scales.append(times)
-        return times.sides_are_separated and any(
+        return times.separated and any(
             abs(scale.difference) > scale.chance_limit for scale in scales
         )
 
     def is_relevant(self, times: StepTimes) -> bool:
-        """Whether the difference of the given times is relevant: at least the share `SMALLEST` of
-        the step time.
-        """
-        return abs(times.difference) >= SMALLEST * self.step.means_by_side[0]
+        """Whether times differ by at least the share `SMALLEST` of the step time."""
+        return abs(times.difference) >= SMALLEST * self.step.of_sides[0]
 
     def differs_significantly(self, parts: Iterable[StepPartKey]) -> bool:
         """Whether the times of the given parts of the step differ significantly, even if the
@@ -677,45 +652,39 @@ class ComparedProfiles:
         """
         if self.by_work:
             return False
-        times = self.typical_sum(parts)
+        times = self.typical(parts)
         size = abs(times.difference)
         return (
-            size >= _SMALLEST_SETTLED * self.step.means_by_side[0]
+            size >= _SMALLEST_SETTLED * self.step.of_sides[0]
             and size
-            > _SETTLED * times.standard_error(math.sqrt(times.within) / fmean(times.means_by_side))
+            > _SETTLED * times.standard_error(math.sqrt(times.within) / fmean(times.of_sides))
             and self.exceeds_chance(times)
         )
 
-    def differs_from_other_parts(
+    def differs_from_others(
         self, parts: Iterable[StepPartKey], standard_errors: float = CERTAIN
     ) -> bool:
-        """Whether the time of the given operations changed by more than the time of the other
-        operations in the step.
-        """
+        """Whether the time of operations changed by more than that of the other operations."""
         if self.by_work:
             return standard_errors < CERTAIN
-        times = self.typical_sum(parts)
-        usual = zip(self.speed_factors.means_by_side, times.each, strict=True)
+        times = self.typical(parts)
+        usual = zip(self.factors.of_sides, times.each, strict=True)
         of_sides = times.divided_by([[factor] * len(side) for factor, side in usual])
         # Times are also scaled by the means of A and of B, because load does not slow GPU kernels.
-        if not any(
-            times.difference * own.difference > 0
-            and self.exceeds_standard_errors(own, standard_errors)
-            for own in (times.divided_by(self.speed_factors.each), of_sides)
-        ):
+        scaled = (times.divided_by(self.factors.each), of_sides)
+        alike = (own for own in scaled if times.difference * own.difference > 0)
+        if not any(self.exceeds(own, standard_errors) for own in alike):
             return False
         # If time is the only evidence, the difference without scaling must also be significant.
-        return (
-            self.is_relevant(times)
-            if standard_errors < CERTAIN
-            else self.exceeds_standard_errors(times, LIKELY)
-        )
+        if standard_errors < CERTAIN:
+            return self.is_relevant(times)
+        return self.exceeds(times, LIKELY)
 
-    def _times_of_longest_common_operations(self) -> list[StepTimes]:
+    def _longest(self) -> list[StepTimes]:
         """Returns the times of the longest operations among those that run in all processes."""
         of_operations = (times for part, times in self.times.items() if _is_operation(part))
         everywhere = (times for times in of_operations if min(map(min, times.each)) > 0)
-        return sorted(everywhere, key=lambda times: -sum(times.means_by_side))[:_COMPARED]
+        return sorted(everywhere, key=lambda times: -sum(times.of_sides))[:_COMPARED]
 
 
 def _sum_times(times: Iterable[StepTimes]) -> StepTimes:
@@ -728,9 +697,7 @@ def _is_operation(part: StepPartKey) -> bool:
 
 
 def _variance_of_median(values: Sequence[float]) -> float:
-    """Returns the variance of the median of normally distributed values, estimated from the median
-    absolute deviation.
-    """
+    """Returns the variance of the median of normal values, from the median absolute deviation."""
     centre = median(values)
     deviation = 1.4826 * median([abs(value - centre) for value in values])
     return math.pi / 2 * deviation**2 / len(values)

@@ -109,7 +109,7 @@ EDITS = {
 def test_an_edit_of_a_numbered_network(edit):
     convs, named = EDITS[edit]
     found = LayerAlignment.of(BASE, numbered(convs))
-    assert not found.networks_differ_too_much
+    assert not found.too_different
     if named is None:
         return
     text = found.difference_text()
@@ -135,7 +135,7 @@ def test_blocks_that_have_swapped_places():
         return network_of(build)
 
     found = LayerAlignment.of(body([3, 3, 5]), body([5, 3, 3]))
-    assert found.layers_only_in_a == found.layers_only_in_b == ()
+    assert found.only_in_a == found.only_in_b == ()
     assert "2 layers" in found.difference_text()
     assert "(block2/conv0)" in found.difference_text()
     assert found.names_in_a["block0/conv0"] == "block2/conv0"
@@ -153,7 +153,7 @@ def test_renamed_scopes_correspond():
 
 def test_another_dense_layer():
     found = LayerAlignment.of(BASE, numbered(PLAIN, units=(64, 64)))
-    assert [one.kind for one in found.layers_only_in_b] == ["dense"]
+    assert [one.kind for one in found.only_in_b] == ["dense"]
     assert "dense layer more" in found.difference_text()
 
 
@@ -163,9 +163,9 @@ def test_another_dense_layer():
 )
 def test_a_deeper_network_has_all_of_the_other(base, new, more):
     found = LayerAlignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
-    assert not found.networks_differ_too_much
-    assert found.layers_only_in_a == ()
-    assert len([one for one in found.layers_only_in_b if one.kind]) == more
+    assert not found.too_different
+    assert found.only_in_a == ()
+    assert len([one for one in found.only_in_b if one.kind]) == more
     assert f"{more} convolutions more" in found.difference_text()
 
 
@@ -174,7 +174,7 @@ def test_a_deeper_network_has_all_of_the_other(base, new, more):
 )
 def test_another_family_is_another_network(base, new):
     found = LayerAlignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
-    assert found.networks_differ_too_much
+    assert found.too_different
     assert found.names_in_a == {}
 
 
