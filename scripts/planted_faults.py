@@ -87,7 +87,7 @@ FAULTS = {
         "tests/campaigns/processes tests/cli/commands/test_sweep.py",
     ),
     "exports have no intervals": Fault(
-        "low, high = values.median_confidence_interval or (None, None)",
+        "low, high = values.interval or (None, None)",
         "low, high = None, None",
         "tests/judge/report",
     ),

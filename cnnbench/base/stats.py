@@ -242,7 +242,7 @@ class ValuesByProcess:
         return ends if ends[0] < ends[1] else None
 
     @property
-    def median_confidence_interval(self) -> tuple[float, float] | None:
+    def interval(self) -> tuple[float, float] | None:
         """Confidence interval of the median with level `CONFIDENCE`; None for fewer than `FEWEST`
         values.
 

@@ -63,9 +63,7 @@ def disable_ci_commands(line: str) -> str:
 
 
 def to_terminal_line(text: str) -> str:
-    """Converts a text to one line for a terminal or a build log. Undecodable bytes become escape
-    sequences.
-    """
+    """Converts a text to one line for a terminal or a log. Undecodable bytes become escapes."""
     return to_plain_line(text.encode("utf-8", "backslashreplace").decode())
 
 
@@ -268,9 +266,7 @@ def unknown_name_reason(name: str, known: Collection[str], listed: str = "must b
 
 
 def unknown_key_message(key: str, known: Iterable[str]) -> str:
-    """Message for an unknown key. It suggests the most similar known key, or lists all keys if they
-    are few.
-    """
+    """Message for an unknown key: the most similar known key, or all keys if they are few."""
     names = tuple(known)
     close = nearest_word(key, names)
     if close:
@@ -327,9 +323,7 @@ def compact_number(value: float, digits: int = 4) -> str:
 
 
 def exact_number(value: float) -> str:
-    """Formats a number with all its digits, such as 0.5 or 86400, so that it can be the value of a
-    flag.
-    """
+    """Formats a number with all its digits, as for the value of a flag: 0.5 or 86400."""
     return str(value).removesuffix(".0")
 
 
@@ -413,9 +407,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def billions(value: float | None) -> str:
-    """Formats a number in billions, such as a rate in GFLOP/s or GB/s, without the unit. None
-    becomes `NONE`.
-    """
+    """Formats a rate in GFLOP/s or GB/s, without the unit. None becomes `NONE`."""
     return number(None if value is None else value / 1e9)
 
 
@@ -455,9 +447,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_integer(text: str) -> int:
-    """Parses an integer: decimal ASCII digits, or hexadecimal digits after 0x. ValueError for other
-    text.
-    """
+    """Parses decimal ASCII digits, or hexadecimal digits after 0x. ValueError for other text."""
     # Python's int() also accepts underscores, and digits that are not ASCII.
     if "_" in text or not text.isascii():
         raise ValueError(text)
@@ -531,6 +521,11 @@ def alternatives(texts: Sequence[str], most: int = 3) -> str:
     return f"{', '.join(texts[:most])} or {more:,} others"
 
 
+def capitalized(text: str) -> str:
+    """Returns a text that begins with a capital letter; the other letters are not changed."""
+    return text[:1].upper() + text[1:]
+
+
 def shortened(text: str, longest: int = 200) -> str:
     """Cuts a text to at most `longest` characters, of which the last are "..." if it is cut."""
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
@@ -540,3 +535,9 @@ def first_few(names: Sequence[str], most: int, separator: str = "; ") -> str:
     """Lists the first `most` names and the number of further names, such as "a; b and 3 more"."""
     more = len(names) - most
     return separator.join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def first_lines(texts: Sequence[str], most: int, more: str = "and {} more") -> tuple[str, ...]:
+    """Returns the first `most` texts and, if there are further texts, a line with their number."""
+    further = len(texts) - most
+    return (*texts[:most], *([more.format(further)] if further > 0 else []))

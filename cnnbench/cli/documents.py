@@ -29,13 +29,7 @@ from cnnbench.machine.checks import CONDITIONS, WARNINGS
 from cnnbench.models.declaration import declare
 from cnnbench.models.model import Model, get_model, model_names
 from cnnbench.plan import parse_run
-from cnnbench.records.codec import (
-    IMPLIED_KIND,
-    NOT_FINITE,
-    Document,
-    Json,
-    document_keys,
-)
+from cnnbench.records.codec import IMPLIED_KIND, NOT_FINITE, Document, Json, document_keys
 from cnnbench.records.documents import DOCUMENTS, load_documents
 from cnnbench.records.metric import ALL, RUN, SUMMARY, Metric, Summary
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
@@ -66,13 +60,11 @@ def _markdown_table(
 
 def metric_tables() -> dict[str, str]:
     """The tables in docs/metrics.md: the metrics of runs, and the metrics of all-reduces."""
+    runs = [_metric_row(metric) for metric in ALL.values() if RUN in metric.kinds]
+    reductions = [_metric_row(metric) for metric in ALL.values() if RUN not in metric.kinds]
     return {
-        "runs": _markdown_table(
-            _METRICS, (_metric_row(metric) for metric in ALL.values() if RUN in metric.kinds)
-        ),
-        "reductions": _markdown_table(
-            _METRICS, (_metric_row(metric) for metric in ALL.values() if RUN not in metric.kinds)
-        ),
+        "runs": _markdown_table(_METRICS, runs),
+        "reductions": _markdown_table(_METRICS, reductions),
     }
 
 
@@ -356,9 +348,7 @@ def _docstring_summary(cls: Any) -> str:
 
 
 def _attribute_descriptions(cls: Any) -> dict[str, str]:
-    """Descriptions of a dataclass's attributes, from the docstrings of the class and of its base
-    classes.
-    """
+    """Descriptions of attributes, from the docstrings of a class and of its base classes."""
     by_name: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         lines = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2].splitlines()

@@ -35,9 +35,7 @@ def to_markdown(result: Displayed) -> str:
 
 
 def to_frame(result: Displayed) -> DataFrame:
-    """Returns a result as a table; see `Displayed.to_pandas`. TypeError for results of an unknown
-    class.
-    """
+    """Returns a result as a table; see `Displayed.to_pandas`. TypeError for unknown classes."""
     if isinstance(result, Report):
         return data_frame(_cell_rows(result))
     if isinstance(result, HistoryDocument):
@@ -68,16 +66,14 @@ def _cell_rows(report: Report) -> Iterator[dict[str, object]]:
     the column's title names; for an interval, its width.
     """
     for section in report.sections:
-        for block in section.blocks:
-            if not isinstance(block, Table):
-                continue
-            for row in block.rows:
-                for (title, _, _), cell in zip(block.columns, row, strict=True):
-                    yield {
-                        "section": section.title,
-                        "table": block.title,
-                        "row": row[0].text,
-                        "column": title,
-                        "value": cell.value,
-                        "text": cell.text,
-                    }
+        tables = [block for block in section.blocks if isinstance(block, Table)]
+        for table, row in ((of, row) for of in tables for row in of.rows):
+            for (title, _, _), cell in zip(table.columns, row, strict=True):
+                yield {
+                    "section": section.title,
+                    "table": table.title,
+                    "row": row[0].text,
+                    "column": title,
+                    "value": cell.value,
+                    "text": cell.text,
+                }

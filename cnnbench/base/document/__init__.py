@@ -193,9 +193,7 @@ class Section:
     def from_contents(
         cls, key: str, title: str, contents: Iterable[Content], folded: bool = False
     ) -> Section:
-        """Creates a section from contents. Empty contents are left out, and strings become
-        paragraphs.
-        """
+        """Creates a section. Empty contents are left out, and strings become paragraphs."""
         blocks: list[Block] = []
         for content in contents:
             if isinstance(content, Items) and not content.texts:

@@ -5,7 +5,7 @@ the words say.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
 from cnnbench.base.document import (
@@ -95,7 +95,8 @@ def _terminal_table_lines(block: Table, colour: bool, mark: str) -> Iterator[str
         "; ".join(filter(None, (*own, note)))
         for own, note in zip_longest(sentences, block.notes, fillvalue="")
     ]
-    toned = [_toned_cell(row) if colour else None for row in block.rows]
+    # The first cell of each row that has a colour.
+    toned = [next((c for c in row if colour and c.tone in _COLOURS), None) for row in block.rows]
     if block.has_head:
         cells.insert(0, [_UNIT.sub(" ", to_plain_line(title)) for title in titles])
         notes, toned = ["", *notes], [None, *toned]
@@ -110,14 +111,7 @@ def _terminal_table_lines(block: Table, colour: bool, mark: str) -> Iterator[str
         yield from wrap_text(to_plain_line(note), " " * _HANGING) if note else ()
 
 
-def _toned_cell(row: Sequence[TableCell]) -> TableCell | None:
-    """Returns the first cell of a row that has a colour; None if there is none."""
-    return next((cell for cell in row if cell.tone in _COLOURS), None)
-
-
 def _colour_lines(lines: list[str], cell: TableCell) -> list[str]:
-    """Colours the text of `cell` in a table row by the tone of the cell. `lines` are the printed
-    lines of the row.
-    """
+    """Colours the text of `cell` in the printed lines of its row, by the tone of the cell."""
     code, text = _COLOURS[cell.tone], to_plain_line(cell.marked_text)
     return [lines[0].replace(text, f"\x1b[{code}m{text}\x1b[0m", 1), *lines[1:]]

@@ -69,9 +69,7 @@ def _page_template() -> Template:
 
 
 def _remove_control_characters(value: Any) -> Any:
-    """Removes control characters and text-direction marks from a text, because texts may come from
-    untrusted records.
-    """
+    """Removes control characters and text-direction marks, which untrusted records may have."""
     return (
         to_plain_line(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
     )

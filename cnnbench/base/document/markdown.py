@@ -193,9 +193,7 @@ def _summary(title: str) -> str:
 def table_to_markdown_lines(
     block: Table, names: Callable[[str], str] = escape_markdown
 ) -> list[str]:
-    """Formats a table as lines of Markdown. The function `names` escapes the texts in columns
-    without numbers.
-    """
+    """Formats a table as lines. `names` escapes the texts in columns without numbers."""
     aligned = ["number" in kinds for _, kinds, _ in block.columns]
     return [
         markdown_row([escape_markdown(title) for title, _, _ in block.columns]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -44,12 +44,10 @@ from cnnbench.judge.history import (
     blocks,
     contents,
     page,
-    remarks,
-    trend,
 )
 from cnnbench.judge.history.page import HistoryDocument
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
-from cnnbench.judge.metrics.rules import Rules, load_rules
+from cnnbench.judge.metrics.rules import load_rules
 from cnnbench.machine.repository import (
     CommitGraph,
     GitError,
@@ -190,19 +188,20 @@ def main(argv: Sequence[str]) -> int:
     defects = [file for file in folder_contents.skipped if file.defect]
     warn_of_skipped_files(file for file in folder_contents.skipped if file.defect or file.differs)
     warn_of_unknown_commits(entry.subject for entry in folder_contents.entries)
-    trends = _find_trends(options, folder_contents, metric, since, commits, rules)
-    said = remarks.history_remarks(trends, metric, commits)
-    for other in () if any(found.steps for found in trends) else others:
-        hidden = _trends_of((one.series.of_metric(other) for one in trends), options, other, rules)
-        said += remarks.other_metric_remarks(hidden, other)
-    said += remarks.accepted_commit_remarks(trends, rules)
-    document = HistoryDocument(metric, trends, said, folder_contents.skipped, fails_on, rules)
-    _write_history(options, document)
-    shallow = (
-        ""
-        if commits is None
-        else _warn_of_missing_commits(str(options.git), trends, commits.places)
+    series = _selected_series(options, folder_contents, metric, since, commits)
+    document = page.make_history(
+        series,
+        metric,
+        rules,
+        commits,
+        threshold=options.threshold,
+        skipped=folder_contents.skipped,
+        fail_on=fails_on,
     )
+    _write_history(options, document)
+    shallow = ""
+    if commits is not None:
+        shallow = _warn_of_missing_commits(str(options.git), document.series, commits.places)
     if document.failed_on:
         print_notice(f"--fail_on={','.join(fails_on)}: {blocks.history_answers(document)[0].text}")
         return ExitCode.REGRESSION
@@ -276,14 +275,13 @@ def _check_outputs(options: HistoryFlags, folder: str) -> None:
     check_outputs(outputs, [folder])
 
 
-def _find_trends(
+def _selected_series(
     options: HistoryFlags,
     folder_contents: Contents,
     metric: Metric,
     since: datetime | None,
     commits: CommitGraph | None,
-    rules: Rules,
-) -> tuple[Trend, ...]:
+) -> tuple[TimeSeries, ...]:
     wanted = {name: getattr(options, name) for name in ("model", "configuration", "machine")}
     selection = Selection(**wanted, since=since)
     order = None if commits is None else commits.places
@@ -293,19 +291,7 @@ def _find_trends(
     if not series:
         selected = {name: value for name, value in (*wanted.items(), ("since", since)) if value}
         _raise_nothing_selected(options, selected, folder_contents, metric)
-    return _trends_of(series, options, metric, rules)
-
-
-def _trends_of(
-    series: Iterable[TimeSeries], options: HistoryFlags, metric: Metric, rules: Rules
-) -> tuple[Trend, ...]:
-    found = []
-    for one in series:
-        threshold = rules.threshold(one.configuration, metric)
-        if options.threshold is not None:
-            threshold = options.threshold * metric.threshold_scale
-        found.append(trend(one, metric, threshold))
-    return tuple(found)
+    return series
 
 
 def _raise_nothing_selected(

@@ -35,22 +35,9 @@ from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.verdicts import FAIL_ON
-from cnnbench.judge.history import (
-    METRICS,
-    HistoryEntry,
-    Metric,
-    TimeSeries,
-    Trend,
-    all_series,
-    trend,
-)
+from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 from cnnbench.judge.history.blocks import history_answers, history_section
-from cnnbench.judge.history.page import HistoryDocument
-from cnnbench.judge.history.remarks import (
-    accepted_commit_remarks,
-    history_remarks,
-    other_metric_remarks,
-)
+from cnnbench.judge.history.page import HistoryDocument, make_history
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
@@ -235,21 +222,9 @@ def _history_documents(
         of = [entry for entry in entries if entry.kind in metric.kinds]
         if len({entry.origin.code_state for entry in of if entry.commit}) > 1:
             order = None if commits is None else commits.places
-            trends = _trends_of(all_series(of, metric, order=order), metric, rules)
-            remarks_of_metric = history_remarks(trends, metric, commits)
-            if metric is THROUGHPUT and not any(found.steps for found in trends):
-                series_of_cpu_time = [found.series.of_metric(CPU_TIME) for found in trends]
-                others = _trends_of(series_of_cpu_time, CPU_TIME, rules)
-                remarks_of_metric += other_metric_remarks(others, CPU_TIME)
-            remarks_of_metric += accepted_commit_remarks(trends, rules)
-            histories.append(
-                HistoryDocument(metric, trends, remarks_of_metric, fail_on=fail_on, rules=rules)
-            )
+            series = all_series(of, metric, order=order)
+            histories.append(make_history(series, metric, rules, commits, fail_on=fail_on))
     return histories
-
-
-def _trends_of(series: Iterable[TimeSeries], metric: Metric, rules: Rules) -> list[Trend]:
-    return [trend(one, metric, rules.threshold(one.configuration, metric)) for one in series]
 
 
 def _history_answers_and_sections(

@@ -6,7 +6,7 @@ nothing about histories.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -30,18 +30,18 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.document.formats import render_report
 from cnnbench.base.stats import group_by, median
 from cnnbench.base.terminal import ProgressLine
-from cnnbench.base.text import count_text, first_few, integer, item_count
+from cnnbench.base.text import count_text, first_few, first_lines, integer, item_count
 from cnnbench.judge.history import phrases
 from cnnbench.judge.history.charts import commit_link, series_charts, trends_to_draw
 from cnnbench.judge.history.page import HistoryDocument
 from cnnbench.judge.history.remarks import (
     change_range_text,
-    level_change_note,
     levels_text,
     noise_texts,
     range_text,
     series_names_text,
-    shared_level_change_text,
+    shared_step_text,
+    step_note,
     time_text,
     undone_text,
 )
@@ -81,28 +81,27 @@ def blocks(
     sections = [Section.from_contents("answer", "", _answer_contents(document))]
     if detail is Detail.SUMMARY:
         return sections
-    steps = Section.from_contents("steps", "Steps", _level_changes(document, commit_url))
-    charts = Section.from_contents(
-        "series", "Series", [_charts(document, commit_url) if drawn else None]
-    )
+    # If all time series are too short, the answer has said so.
+    steps = _level_changes(document, commit_url, answered=True)
+    charts = [_charts(document, commit_url) if drawn else None]
     points = _points(document, last, most, commit_url)
-    listed = Section.from_contents("points", "Points", points, folded=True)
-    return [*sections, steps, *([charts] if charts.blocks else []), listed]
+    sections += [
+        Section.from_contents("steps", "Steps", steps),
+        Section.from_contents("series", "Series", charts),
+        Section.from_contents("points", "Points", points, folded=True),
+    ]
+    return [section for section in sections if section.blocks]
 
 
 def terminal_text(document: HistoryDocument, last: int = 0) -> str:
-    """Returns a history as text for a terminal, with the last `last` points of each time series (0
-    means all).
-    """
+    """Returns a history for a terminal, with the last points of each time series (0: all)."""
     return sections_to_text(blocks(document, last=last, drawn=False))
 
 
 def render(
     path: str, document: HistoryDocument, commit_url: str = "", progress: ProgressLine | None = None
 ) -> bytes:
-    """Returns the content of a page or picture of a history. The suffix of `path` determines the
-    format.
-    """
+    """Returns a page or picture of a history. The suffix of `path` determines the format."""
     suffix = Path(path).suffix.lower()
     if suffix in DOCUMENTS:
         text = render_report(build_page(document, commit_url), DOCUMENTS[suffix], progress)
@@ -161,12 +160,10 @@ def history_answers(document: HistoryDocument) -> tuple[Answer, ...]:
 
 
 def _regressions_answer(document: HistoryDocument) -> Answer:
-    """Returns the answer about regressions that have not been undone and, if --fail_on contains
-    `faster`, about gains.
-    """
+    """Returns the answer about lasting regressions and, with --fail_on=faster, lasting gains."""
     shared, trends, metric = document.shared_steps, document.series, document.metric
-    regressions, gains = document.lasting_regression_indices, document.failing_gain_indices
-    accepted = document.accepted_regression_indices
+    regressions, gains = document.regressions, document.gains
+    accepted = document.accepted
     places = (*regressions, *gains)
     text, tone = phrases.lasting(item_count(regressions), item_count(gains)), "bad"
     if not places:
@@ -177,9 +174,11 @@ def _regressions_answer(document: HistoryDocument) -> Answer:
         if accepted:
             text = phrases.accepted(item_count(accepted))
         if not any(trend.enough for trend in trends):
-            return Answer("Steps", phrases.TOO_FEW_POINTS, "unsure")
-    texts = [shared_level_change_text(shared[place], trends, metric) for place in places]
-    return Answer("Steps", text, tone, _shortened(texts))
+            names = [trend.series.configuration for trend in trends]
+            listed = first_lines(names, phrases.MOST_NAMED)
+            return Answer("Steps", phrases.TOO_FEW_POINTS, "unsure", listed)
+    texts = [shared_step_text(shared[place], trends, metric) for place in places]
+    return Answer("Steps", text, tone, first_lines(texts, phrases.MOST_NAMED))
 
 
 def _outlier_answers(document: HistoryDocument) -> list[Answer]:
@@ -194,19 +193,21 @@ def _outlier_answers(document: HistoryDocument) -> list[Answer]:
         )
         texts.append(text)
     text = count_text(document.shared_outliers, "outlier", "outliers")
-    return [Answer("Outliers", text, "unsure", _shortened(texts))] if texts else []
+    listed = first_lines(texts, phrases.MOST_NAMED)
+    return [Answer("Outliers", text, "unsure", listed)] if texts else []
 
 
-def _shortened(texts: Sequence[str]) -> tuple[str, ...]:
-    more = len(texts) - phrases.MOST_NAMED
-    return (*texts[: phrases.MOST_NAMED], *([phrases.MORE.format(count=more)] if more > 0 else []))
-
-
-def _level_changes(document: HistoryDocument, commit_url: str) -> list[Content]:
+def _level_changes(
+    document: HistoryDocument, commit_url: str, answered: bool = False
+) -> list[Content]:
+    """Returns a table of the level changes, and remarks. `answered` is whether an answer says that
+    all time series are too short.
+    """
     trends, metric = document.series, document.metric
+    said = answered and not any(trend.enough for trend in trends)
     steps = [(trend, step) for trend in trends for step in trend.steps]
     rows = (_level_change_row(trend, step, metric, commit_url) for trend, step in steps)
-    notes = tuple(level_change_note(step) for _, step in steps)
+    notes = tuple(step_note(step) for _, step in steps)
     few = [trend.series.configuration for trend in trends if not trend.enough]
     listed = first_few(few, phrases.MOST_NAMED)
     noises = [
@@ -215,8 +216,8 @@ def _level_changes(document: HistoryDocument, commit_url: str) -> list[Content]:
         for noise in noise_texts(trend, metric)
     ]
     return [
-        make_table(rows, notes=notes) or phrases.NO_STEP_FOUND,
-        Paragraph(phrases.TOO_SHORT.format(series=listed), "unsure") if few else None,
+        make_table(rows, notes=notes) or (None if said else phrases.NO_STEP_FOUND),
+        Paragraph(phrases.TOO_SHORT.format(series=listed), "unsure") if few and not said else None,
         Items(texts=tuple(noises), about="remarks on noise"),
         Items(texts=tuple(document.remarks), about="remarks"),
     ]
@@ -251,9 +252,7 @@ def _charts(document: HistoryDocument, commit_url: str) -> Content:
 def _points(
     document: HistoryDocument, last: int, most: int | None, commit_url: str
 ) -> Iterator[Content]:
-    """Yields a table of the points of each time series, oldest first. Points without a value are
-    the last ones.
-    """
+    """Yields a table of points for each time series, oldest first, those without a value last."""
     pairs = [
         (number, point)
         for number, trend in enumerate(document.series)
@@ -302,9 +301,7 @@ def _point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str
 
 
 def _mark_cell(trend: Trend, point: SeriesPoint, metric: Metric) -> TableCell:
-    """Returns a cell that says whether a new level begins at the point, or whether the point is an
-    outlier.
-    """
+    """Returns a cell that says whether a level begins at the point, or it is an outlier."""
     marks = [
         TableCell(
             f"{'trend' if step.is_trend else 'step'} {metric.change_text(step.change)}",
@@ -326,8 +323,6 @@ def _mark_cell(trend: Trend, point: SeriesPoint, metric: Metric) -> TableCell:
 
 
 def _point_cell(point: SeriesPoint, commit_url: str) -> TableCell:
-    """Returns a table cell with the name of a point, which links to the commit (see
-    `commit_link`).
-    """
+    """Returns a cell with the name of a point, which links to the commit (see `commit_link`)."""
     link = commit_link(point, commit_url)
     return TableCell(point.short_title, link=link, kinds="code steady")

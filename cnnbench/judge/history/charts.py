@@ -10,13 +10,9 @@ from datetime import datetime
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartEvent, ChartSeries, LineChart
 from cnnbench.base.stats import median
 from cnnbench.base.text import count_text
-from cnnbench.judge.history.remarks import (
-    level_change_text,
-    no_change_and_noise_text,
-    time_text,
-)
+from cnnbench.judge.history.remarks import no_step_text, step_text, time_text
 from cnnbench.judge.history.series import SeriesPoint
-from cnnbench.judge.history.steps import LevelChange, Trend
+from cnnbench.judge.history.steps import Trend
 from cnnbench.records.metric import Metric
 
 _MOST_DRAWN = 12
@@ -50,11 +46,6 @@ _COMMIT = re.compile("[0-9a-f]{7,64}")
 
 _HOSTED = re.compile(r"\w[\w-]*(\.\w[\w-]*)+(/[\w.-]+)+", re.ASCII)
 """The repository of a record with the name of a host, such as github.com/OWNER/REPO."""
-
-
-def change_mark(step: LevelChange) -> str:
-    """Returns the mark of a level change: "- worse" or "+ better"."""
-    return "- worse" if step.worse else "+ better"
 
 
 def trends_to_draw(trends: Sequence[Trend]) -> list[Trend]:
@@ -111,7 +102,7 @@ def _series_chart(
         for level in trend.levels
         for place in (level.start, level.stop - 1)
     ]
-    texts = [level_change_text(step, metric) for step in trend.steps]
+    texts = [step_text(step, metric) for step in trend.steps]
     share = metric.unit.startswith("share")
     axis = _point_axis(points)
     series = [measured, ChartSeries(name="level", points=tuple(level), reference=True)]
@@ -129,10 +120,15 @@ def _series_chart(
         series=tuple(series),
         labels=axis.tick_texts,
         events=tuple(
-            ChartEvent(x=step.index - 0.5, label=text, mark=change_mark(step), gain=not step.worse)
+            ChartEvent(
+                x=step.index - 0.5,
+                label=text,
+                mark="- worse" if step.worse else "+ better",
+                gain=not step.worse,
+            )
             for step, text in zip(trend.steps, texts, strict=True)
         ),
-        note="; ".join(filter(None, (*texts, no_change_and_noise_text(trend, metric)))),
+        note="; ".join(filter(None, (*texts, no_step_text(trend, metric)))),
     )
 
 

@@ -5,25 +5,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from cnnbench.base import terminal as tables
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.stats import ValuesByProcess
 from cnnbench.base.text import count_text, item_count
+from cnnbench.judge.history.remarks import (
+    accepted_commit_remarks,
+    history_remarks,
+    other_metric_remarks,
+)
+from cnnbench.judge.history.series import TimeSeries
 from cnnbench.judge.history.steps import (
     LevelChange,
     SharedOutlier,
     SharedStep,
     Trend,
-    group_level_changes_by_commit,
-    group_outliers_by_point,
+    shared_outliers,
+    shared_steps,
 )
+from cnnbench.judge.history.steps import (
+    trend as find_trend,
+)
+from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.judge.report.exports import ExportedMetric, shared_labels
+from cnnbench.machine.repository import CommitGraph
 from cnnbench.records.codec import NOT_EMPTY, Document, JsonKeys, Key
 from cnnbench.records.documents import json_document
 from cnnbench.records.metric import Metric
@@ -68,8 +79,8 @@ class HistoryDocument(Document, Displayed):
         "skipped",
         "fail_on",
         Key("failed_on", rules=NOT_EMPTY),
-        Key("regressions", "lasting_regression_indices"),
-        Key("accepted", "accepted_regression_indices", NOT_EMPTY),
+        "regressions",
+        Key("accepted", rules=NOT_EMPTY),
         "shared_outliers",
     )
 
@@ -92,27 +103,20 @@ class HistoryDocument(Document, Displayed):
     @cached_property
     def shared_steps(self) -> tuple[SharedStep, ...]:
         """The level changes of all time series, grouped by the commit that caused them."""
-        return tuple(group_level_changes_by_commit(self.series))
+        return tuple(shared_steps(self.series))
 
     @cached_property
-    def lasting_regression_indices(self) -> tuple[int, ...]:
-        """Indices in `shared_steps` of regressions that were neither undone nor accepted by
-        rules.
-        """
-        return tuple(
-            place
-            for place in self._lasting_step_indices(worse=True)
-            if place not in self.accepted_regression_indices
-        )
+    def regressions(self) -> tuple[int, ...]:
+        """Indices in `shared_steps` of regressions that are neither undone nor accepted."""
+        return tuple(at for at in self._lasting(worse=True) if at not in self.accepted)
 
     @cached_property
-    def accepted_regression_indices(self) -> tuple[int, ...]:
-        """Indices in `shared_steps` of regressions that the rules accept in all affected time
-        series.
-        """
+    def accepted(self) -> tuple[int, ...]:
+        """Indices in `shared_steps` of regressions that rules accept in all their series."""
+        lasting = self._lasting(worse=True) if self.rules.accepts else ()
         return tuple(
             place
-            for place in (self._lasting_step_indices(worse=True) if self.rules.accepts else ())
+            for place in lasting
             if all(self._is_accepted(*pair) for pair in self.shared_steps[place].steps)
         )
 
@@ -124,36 +128,58 @@ class HistoryDocument(Document, Displayed):
         return acceptance is not None and not acceptance.has_ended
 
     @property
-    def failing_gain_indices(self) -> tuple[int, ...]:
-        """Indices in `shared_steps` of gains that have not been undone, if --fail_on contains
-        `faster`; otherwise ().
-        """
-        return self._lasting_step_indices(worse=False) if "faster" in self.fail_on else ()
+    def gains(self) -> tuple[int, ...]:
+        """Indices in `shared_steps` of lasting gains if --fail_on contains `faster`, or ()."""
+        return self._lasting(worse=False) if "faster" in self.fail_on else ()
 
     @property
     def failed_on(self) -> tuple[str, ...]:
-        """The words of --fail_on that set exit code 1, because a regression (or gain) has not been
-        undone.
-        """
-        failing = {"faster": self.failing_gain_indices}
-        return tuple(
-            word for word in self.fail_on if failing.get(word, self.lasting_regression_indices)
-        )
+        """The words of --fail_on for which a regression (or gain) sets exit code 1."""
+        failing = {"faster": self.gains}
+        return tuple(word for word in self.fail_on if failing.get(word, self.regressions))
 
-    def _lasting_step_indices(self, worse: bool) -> tuple[int, ...]:
+    def _lasting(self, worse: bool) -> tuple[int, ...]:
         shared = enumerate(self.shared_steps)
-        return tuple(
-            place
-            for place, shared_step in shared
-            if shared_step.stands and shared_step.worse is worse
-        )
+        return tuple(place for place, step in shared if step.stands and step.worse is worse)
 
     @cached_property
     def shared_outliers(self) -> tuple[SharedOutlier, ...]:
-        """The outliers of all time series, grouped by point. A group may contain a single
-        outlier.
-        """
-        return tuple(group_outliers_by_point(self.series))
+        """The outliers of all time series, grouped by point; some groups contain only one."""
+        return tuple(shared_outliers(self.series))
+
+
+def make_history(
+    series: Iterable[TimeSeries],
+    metric: Metric,
+    rules: Rules,
+    commits: CommitGraph | None,
+    *,
+    threshold: float | None = None,
+    **parts: Any,
+) -> HistoryDocument:
+    """Finds the level changes of a metric, and returns them with remarks. If the throughput has no
+    level changes, remarks name those of the CPU time, which load does not hide.
+
+    Args:
+      commits: the commits of the measured repository; None if they are unknown.
+      threshold: value of --threshold; None to use the thresholds of the rules and of the metric.
+      parts: other attributes of the document.
+    """
+
+    def trends_of(series: Iterable[TimeSeries], metric: Metric) -> tuple[Trend, ...]:
+        given = None if threshold is None else threshold * metric.threshold_scale
+        limits = ((one, rules.threshold(one.configuration, metric)) for one in series)
+        return tuple(
+            find_trend(one, metric, limit if given is None else given) for one, limit in limits
+        )
+
+    trends = trends_of(series, metric)
+    remarks = history_remarks(trends, metric, commits)
+    if metric is THROUGHPUT and not any(found.steps for found in trends):
+        hidden = trends_of((found.series.of_metric(CPU_TIME) for found in trends), CPU_TIME)
+        remarks += other_metric_remarks(hidden, CPU_TIME)
+    remarks += accepted_commit_remarks(trends, rules)
+    return HistoryDocument(metric, trends, remarks, rules=rules, **parts)
 
 
 _COLUMNS = (
@@ -173,38 +199,34 @@ def csv_text(document: HistoryDocument) -> str:
 def csv_rows(document: HistoryDocument) -> Iterator[dict[str, object]]:
     """Yields the values of each point of a history by column of the CSV file. Times are in UTC."""
     for trend in document.series:
-        for values in _series_rows(trend, document.metric):
+        steps = {step.index: step for step in trend.steps}
+        outliers = {outlier.index: outlier for outlier in trend.outliers}
+        for index, point in enumerate(trend.series.points):
+            step = steps.get(index)
+            values = (
+                trend.series.configuration,
+                trend.series.machine,
+                point.title,
+                point.runs[0].commit,
+                point.started,
+                document.metric.name,
+                document.metric.unit,
+                point.value,
+                min(point.values),
+                max(point.values),
+                item_count(point.values),
+                point.failed,
+                trend.fitted[index],
+                step is not None,
+                *(getattr(step, name, None) for name in ("change", "worse", "stands")),
+                point.origin.side or None,
+                point.origin.repository or None,
+                point.origin.dirty,
+                point.origin.tensorflow or None,
+                index in outliers,
+                getattr(step or outliers.get(index), "kind", None),
+            )
             yield dict(zip(_COLUMNS, values, strict=True))
-
-
-def _series_rows(trend: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
-    steps = {step.index: step for step in trend.steps}
-    outliers = {outlier.index: outlier for outlier in trend.outliers}
-    for index, point in enumerate(trend.series.points):
-        step = steps.get(index)
-        yield (
-            trend.series.configuration,
-            trend.series.machine,
-            point.title,
-            point.runs[0].commit,
-            point.started,
-            metric.name,
-            metric.unit,
-            point.value,
-            min(point.values),
-            max(point.values),
-            item_count(point.values),
-            point.failed,
-            trend.fitted[index],
-            step is not None,
-            *(getattr(step, name, None) for name in ("change", "worse", "stands")),
-            point.origin.side or None,
-            point.origin.repository or None,
-            point.origin.dirty,
-            point.origin.tensorflow or None,
-            index in outliers,
-            getattr(step or outliers.get(index), "kind", None),
-        )
 
 
 def exported_metrics_of_history(document: HistoryDocument) -> list[ExportedMetric]:

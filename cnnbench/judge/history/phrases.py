@@ -87,7 +87,6 @@ ALL_UNDONE = "Every regression was undone"
 NO_REGRESSION = "No regression"
 NO_STEP_FOUND = "No step was found."
 TOO_SHORT = "Too few points for steps: {series}."
-MORE = "and {count} more"
 
 
 def lasting(regressions: int, gains: int) -> str:

@@ -36,7 +36,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import lru_cache
 from hashlib import blake2b
 from importlib import import_module
 from itertools import chain, groupby, islice
@@ -44,11 +44,12 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from cnnbench.base.files import read_file
 from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.slow_steps import SlowSteps
+from cnnbench.base.stats import group_by
 from cnnbench.base.terminal import ProgressLine, print_notice
 from cnnbench.errors import PathError
 from cnnbench.judge.compare.configuration import Configuration
@@ -72,82 +73,45 @@ FILES = "files"
 """
 
 
-class EncodedEntry(NamedTuple):
-    """A serialized `HistoryEntry`, without the fields that all entries of a process share. The
-    configuration is JSON text.
-    """
-
-    configuration: str
-    status: str
-    error: str
-    slow: tuple[Any, ...] | None
-    values: Mapping[str, float]
-
-
-class EncodedProcess(NamedTuple):
-    """The serialized measurements of one process. The fields `facts` and `source` (the measured
-    code) are JSON text.
-    """
-
-    run_id: str
-    started: str
-    pair: tuple[int, int] | None
-    facts: str
-    source: str
-    entries: Sequence[EncodedEntry]
-
-
-Encoded: TypeAlias = EncodedProcess | tuple[str, bool] | None
-"""The serialized content of a file. For a skipped file, it is the reason and whether this is a
-defect. None if the file contains no measurements.
-"""
-
-SAME: Encoded = ("", False)
-"""Marker for a file whose content is equal to the content in the table."""
-
-
-class CachedFile(NamedTuple):
-    """One file of the results directory, as a row of the cache table: path, size and times, digest,
-    and content.
-
-    Attributes:
-      path: path of the file in the folder.
-      stamp: size and times of the file, see `file_stamp`.
-      read_ns: time at which the file was read, in nanoseconds since the epoch.
-      digest: digest of the content.
-      content: content of the file, encoded (`Encoded`) or decoded (`Decoded`).
-    """
-
-    path: str
-    stamp: str
-    read_ns: int
-    digest: str
-    content: Any
-
-    def is_current(self, status: os.stat_result) -> bool:
-        """Whether size and times in `status` show that the file has not changed since cnnbench read
-        it.
-        """
-        latest = max(status.st_mtime_ns, status.st_ctime_ns)
-        return self.stamp == file_stamp(status) and latest < self.read_ns - _RACY_NS
-
-
-def file_stamp(status: os.stat_result) -> str:
-    """Returns text with the size, modification time and change time of a file. The text changes
-    when the file changes.
-    """
-    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
-
-
-class DecodedProcess(NamedTuple):
+class Process(NamedTuple):
     """The measurements of one process, which are all from the same file."""
 
     run_id: str
     entries: list[HistoryEntry]
 
 
-Decoded: TypeAlias = DecodedProcess | SkippedFile | None
-"""The deserialized content of a file; None if the file contains no measurements."""
+Content: TypeAlias = Process | SkippedFile | None
+"""The content of a file; None if the file contains no measurements."""
+
+SAME: Content = SkippedFile("", "")
+"""Marker for a file whose content is equal to the content in the table."""
+
+
+class CachedFile(NamedTuple):
+    """One file of the results directory, as a row of the cache table.
+
+    Attributes:
+      path: path of the file in the folder.
+      stamp: size and times of the file, see `file_stamp`.
+      read_ns: time at which the file was read, in nanoseconds since the epoch.
+      digest: digest of the content.
+    """
+
+    path: str
+    stamp: str
+    read_ns: int
+    digest: str
+    content: Content
+
+    def is_current(self, status: os.stat_result) -> bool:
+        """Whether size and times show that the file has not changed since it was read."""
+        latest = max(status.st_mtime_ns, status.st_ctime_ns)
+        return self.stamp == file_stamp(status) and latest < self.read_ns - _RACY_NS
+
+
+def file_stamp(status: os.stat_result) -> str:
+    """Returns text with the size and times of a file, which changes when the file changes."""
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 def content_digest(data: bytes) -> str:
@@ -155,153 +119,122 @@ def content_digest(data: bytes) -> str:
     return blake2b(data, digest_size=16).hexdigest()
 
 
-def encode_content(path: str, data: bytes) -> Encoded:
-    """Parses the content of a result file and serializes its measurements for the table."""
+def read_content(path: str, data: bytes) -> Content:
+    """Parses the content of a result file."""
     loaded = result_files.read_result(path, data)
-    if isinstance(loaded, SkippedFile):
-        return loaded.reason, loaded.defect
-    if not isinstance(loaded, (RunRecord, AllReduceRecord)):
-        return None
-    entries = HistoryEntry.all_of(loaded)
-    if not entries:
-        return EncodedProcess(loaded.run_id, "", None, "", "", ())
-    first = entries[0]
-    source = [_encoded_origin(first.origin), encode(first.subject), first.labels]
-    return EncodedProcess(
-        loaded.run_id,
-        first.started.isoformat(),
-        first.pair,
-        # Texts are interned, so that equal texts are sent to the parent process only once.
-        sys.intern(json.dumps(first.facts)),
-        sys.intern(json.dumps(source)),
-        [
-            EncodedEntry(
-                _configuration_json(entry.configuration),
-                entry.status,
-                entry.error,
-                None if entry.slow is None else dataclasses.astuple(entry.slow),
-                entry.values,
-            )
-            for entry in entries
-        ],
-    )
+    if isinstance(loaded, (RunRecord, AllReduceRecord)):
+        return Process(loaded.run_id, HistoryEntry.all_of(loaded))
+    return loaded if isinstance(loaded, SkippedFile) else None
 
 
-_encoded_origin = functools.lru_cache(maxsize=1024)(encode)
-"""Like `encode`. Cached, because all processes of a commit have equal origins."""
-
-_CONFIGURATIONS: dict[int, tuple[Configuration, str]] = {}
-"""Caches the JSON text of each configuration by its `id`. Equal configurations are the same object.
-"""
-
-
-def _configuration_json(configuration: Configuration) -> str:
-    if id(configuration) not in _CONFIGURATIONS:
-        text = json.dumps({**vars(configuration), "given": sorted(configuration.given)})
-        _CONFIGURATIONS[id(configuration)] = configuration, text
-    return _CONFIGURATIONS[id(configuration)][1]
-
-
-def encode_block(rows: Iterable[CachedFile]) -> dict[str, bytes]:
-    """Serializes files as a block of the table. Returns the data of each column of the block, by
-    name.
-    """
+def encode_block(rows: Sequence[CachedFile]) -> dict[str, bytes]:
+    """Serializes files as a block of the table: the data of each column, by name."""
     texts: dict[str, int] = {}
+    places: dict[tuple[int, ...], int] = {}
     values = {name: array("d") for name in HISTORY}
 
-    def text_index(text: str) -> int:
-        return texts.setdefault(text, len(texts))
+    def place(*shared: object) -> int:
+        """Returns the place in `texts` of objects that many entries have in common."""
+        key = tuple(map(id, shared))
+        if key not in places:
+            text = json.dumps(shared, default=_json_value)
+            places[key] = texts.setdefault(text, len(texts))
+        return places[key]
 
-    def indexed_entries(content: Encoded) -> Sequence[Any] | None:
-        if not isinstance(content, EncodedProcess):
-            return content
-        entries = []
-        for configuration, *about, measured in content.entries:
-            entries.append((text_index(configuration), *about))
+    def encoded(content: Content) -> Sequence[Any] | None:
+        if isinstance(content, SkippedFile):
+            return content.reason, content.defect
+        if content is None or not content.entries:
+            return content and (content.run_id,)
+        first = content.entries[0]
+        entries: list[Sequence[Any]] = []
+        for entry in content.entries:
+            slow = None if entry.slow is None else dataclasses.astuple(entry.slow)
+            entries.append((place(entry.configuration), entry.status, entry.error, slow))
             for name, column in values.items():
-                column.append(measured.get(name, math.nan))
-        return (*content[:3], text_index(content.facts), text_index(content.source), entries)
+                column.append(entry.values.get(name, math.nan))
+        source = place(first.origin, first.subject, first.labels)
+        started = first.started.isoformat()
+        return content.run_id, started, first.pair, place(first.facts), source, entries
 
-    files = [(*row[:-1], indexed_entries(row.content)) for row in rows]
+    files = [(*row[:-1], encoded(row.content)) for row in rows]
     text = json.dumps([[*texts], files]).encode()
     return {FILES: text, **{name: column.tobytes() for name, column in values.items()}}
 
 
-def decode_block(columns: Mapping[str, bytes]) -> Iterator[CachedFile]:
+_encoded_origin = lru_cache(maxsize=1024)(encode)
+"""Like `encode`. Cached, because all processes of a commit have equal origins."""
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Configuration):
+        return {**vars(value), "given": sorted(value.given)}
+    return _encoded_origin(value) if isinstance(value, Origin) else encode(value)
+
+
+def decode_block(columns: Mapping[str, bytes], top: str) -> Iterator[CachedFile]:
     """Yields the files of a block, deserialized from its columns. Their measurements contain only
-    the metrics whose columns are given.
+    the metrics whose columns are given. `top` precedes the paths of skipped files.
     """
     texts, files = json.loads(columns[FILES])
     names = [name for name in columns if name != FILES]
     values = zip(*(array("d", columns[name]) for name in names), strict=True)
-    for path, stamp, read_ns, name, content in files:
-        if content is not None and len(content) > 2:
-            run_id, started, pair, facts, source, entries = content
-            listed = []
-            for (configuration, status, error, slow), row in zip(entries, values, strict=False):
-                measured = {n: v for n, v in zip(names, row, strict=True) if v == v}
-                listed.append(EncodedEntry(texts[configuration], status, error, slow, measured))
-            content = EncodedProcess(run_id, started, pair, texts[facts], texts[source], listed)
-        yield CachedFile(path, stamp, read_ns, name, content)
 
-
-class ContentDecoder:
-    """Deserializes the contents of files. A long text that occurs repeatedly is parsed only
-    once.
-    """
-
-    def __init__(self) -> None:
-        self._facts = cache(json.loads)
-        self._source = cache(_decode_source)
-        self._configuration = cache(_decode_configuration)
-
-    def __call__(self, path: str, content: Encoded) -> Decoded:
-        """Deserializes the content of the file at `path`; None if the file contains no
-        measurements.
-        """
+    def decoded(path: str, content: Sequence[Any] | None) -> Content:
         if content is None:
             return None
-        if not isinstance(content, EncodedProcess):
-            return SkippedFile(path, *content)
-        if not content.entries:
-            return DecodedProcess(content.run_id, [])
-        origin, subject, labels = self._source(content.source)
-        facts, started = self._facts(content.facts), datetime.fromisoformat(content.started)
-        entries = [
-            HistoryEntry(
-                run_id=content.run_id,
-                started=started,
-                status=entry.status,
-                error=entry.error,
-                configuration=self._configuration(entry.configuration),
-                labels=labels,
-                facts=facts,
-                values=entry.values,
-                origin=origin,
-                subject=subject,
-                pair=content.pair and (content.pair[0], content.pair[1]),
-                slow=_decode_slow_steps(entry.slow),
-            )
-            for entry in content.entries
-        ]
-        return DecodedProcess(content.run_id, entries)
+        if len(content) == 1:
+            return Process(content[0], [])
+        if len(content) == 2:
+            return SkippedFile(f"{top}{path}", *content)
+        run_id, start, pair, facts, source, entries = content
+        origin, subject, labels = _decode_source(texts[source])
+        started, pair = datetime.fromisoformat(start), pair and (pair[0], pair[1])
+        shared = _decode_facts(texts[facts])
+        return Process(
+            run_id,
+            [
+                HistoryEntry(
+                    run_id=run_id,
+                    started=started,
+                    status=status,
+                    error=error,
+                    configuration=_decode_configuration(texts[configuration]),
+                    labels=labels,
+                    facts=shared,
+                    values={n: v for n, v in zip(names, row, strict=True) if v == v},
+                    origin=origin,
+                    subject=subject,
+                    pair=pair,
+                    slow=slow and SlowSteps(slow[0], tuple(slow[1]), *slow[2:]),
+                )
+                for (configuration, status, error, slow), row in zip(entries, values, strict=False)
+            ],
+        )
+
+    for path, stamp, read_ns, digest, content in files:
+        yield CachedFile(path, stamp, read_ns, digest, decoded(path, content))
 
 
-def _decode_source(text: str) -> tuple[Origin, Subject | None, Mapping[str, str]]:
-    origin, subject, labels = json.loads(text)
-    return decode(Origin, origin), subject and decode(Subject, subject), labels
+# A long text that occurs repeatedly is parsed only once.
 
 
+@lru_cache(maxsize=4096)
 def _decode_configuration(text: str) -> Configuration:
-    decoded = json.loads(text)
+    (decoded,) = json.loads(text)
     return Configuration(**{**decoded, "given": frozenset(decoded["given"])})
 
 
-def _decode_slow_steps(encoded_steps: Sequence[Any] | None) -> SlowSteps | None:
-    if encoded_steps is None:
-        return None
-    steps, indices, extra, cost = encoded_steps
-    return SlowSteps(steps, tuple(indices), extra, cost)
+@lru_cache(maxsize=4096)
+def _decode_facts(text: str) -> Mapping[str, str]:
+    (facts,) = json.loads(text)
+    return cast("Mapping[str, str]", facts)
+
+
+@lru_cache(maxsize=4096)
+def _decode_source(text: str) -> tuple[Origin, Subject | None, Mapping[str, str]]:
+    origin, subject, labels = json.loads(text)
+    return decode(Origin, origin), subject and decode(Subject, subject), labels
 
 
 # Reads and writes the table of a results directory, so that each file is parsed only once.
@@ -332,11 +265,11 @@ class MeasurementCache:
     treated as an empty table.
 
     Attributes:
-      known: decoded files by path in the folder, with the values of the selected metrics.
+      known: files by path in the folder, with the values of the selected metrics.
     """
 
-    def __init__(self, folder: Path, metrics: Collection[str], decoder: ContentDecoder) -> None:
-        self._path, top = folder / FILE, os.path.join(folder, "")
+    def __init__(self, folder: Path, metrics: Collection[str]) -> None:
+        self._path, self._top = folder / FILE, os.path.join(folder, "")
         self.known: dict[str, CachedFile] = {}
         self._blocks: dict[str, str] = {}  # Maps the path of a file to the name of its block.
         # The next write rewrites blocks that are damaged or share a file with another block.
@@ -353,12 +286,11 @@ class MeasurementCache:
                     if len(columns) < len(wanted):
                         self._useless.add(block)
                         continue
-                    for row in decode_block(columns):
-                        if self._blocks.setdefault(row.path, block) != block:
+                    for row in decode_block(columns, self._top):
+                        if self._blocks.setdefault(row.path, block) == block:
+                            self.known[row.path] = row
+                        else:
                             self._useless.add(block)
-                            continue
-                        decoded = decoder(f"{top}{row.path}", row.content)
-                        self.known[row.path] = CachedFile(*row[:-1], decoded)
         except _UNUSABLE as error:
             self._is_damaged = _shows_damage(error)
             self._is_locked = "is locked" in str(error)
@@ -433,7 +365,7 @@ class MeasurementCache:
         for block in blocks:
             for _, columns in [*_undamaged_blocks(database, "block = ?", block)]:
                 if len(columns) > len(HISTORY):
-                    rows = decode_block(columns)
+                    rows = decode_block(columns, self._top)
                     yield from (row for row in rows if self._blocks.get(row.path) == block)
             database.execute("DELETE FROM columns WHERE block = ?", (block,))
 
@@ -453,9 +385,7 @@ _UNUSABLE = (sqlite3.Error, OSError, ValueError, TypeError, LookupError, Overflo
 
 
 def _shows_damage(error: Exception) -> bool:
-    """Whether an exception means that the table is damaged. A locked or unreadable table is not
-    damaged.
-    """
+    """Whether an exception means that the table is damaged, and not locked or unreadable."""
     if isinstance(error, OSError):
         return False
     is_operational = isinstance(error, sqlite3.OperationalError)
@@ -481,9 +411,7 @@ def _undamaged_blocks(
 
 
 def _insert_block(database: sqlite3.Connection, rows: Sequence[CachedFile]) -> str:
-    """Writes files as a new block. Returns the name of the block, which is a digest of its
-    content.
-    """
+    """Writes files as a new block. Returns its name, which is a digest of its content."""
     columns = encode_block(rows)
     block = content_digest(columns[FILES])
     database.executemany(
@@ -557,57 +485,34 @@ def contents(
     the given metrics are read. `progress` shows how many of the files that are not in the table
     have been read.
     """
-    content_by_path = _content_by_path(folder, metrics, progress or ProgressLine.silent())
-    paths: dict[str, list[str]] = {}
-    for path, content in content_by_path.items():
-        if isinstance(content, DecodedProcess):
-            paths.setdefault(content.run_id, []).append(path)
+    found = _content_by_path(folder, metrics, progress or ProgressLine.silent())
+    skipped = {path: content for path, content in found.items() if isinstance(content, SkippedFile)}
+    processes = [(path, content) for path, content in found.items() if isinstance(content, Process)]
     entries: list[HistoryEntry] = []
-    skipped = {
-        path: content
-        for path, content in content_by_path.items()
-        if isinstance(content, SkippedFile)
-    }
-    for first, *others in paths.values():
-        process = content_by_path[first]
-        if others:
-            loaded = load_records([first, *others])
-            skipped.update((skipped_file.path, skipped_file) for skipped_file in loaded.skipped)
-            entries += [
-                entry for record in loaded.all_records for entry in HistoryEntry.all_of(record)
-            ]
-        elif isinstance(process, DecodedProcess):
-            entries += process.entries
+    for copies in group_by(processes, lambda pair: pair[1].run_id).values():
+        if len(copies) == 1:
+            entries += copies[0][1].entries
+            continue
+        loaded = load_records([path for path, _ in copies])
+        skipped.update((file.path, file) for file in loaded.skipped)
+        entries += [entry for record in loaded.all_records for entry in HistoryEntry.all_of(record)]
     entries.sort(
         key=lambda entry: (entry.started, entry.pair[1] if entry.pair else 0, entry.run_id)
     )
-    return Contents(
-        tuple(entries), tuple(skipped[path] for path in content_by_path if path in skipped)
-    )
-
-
-class _FileToRead(NamedTuple):
-    """A file that must be read from disk: its path, its size and times, and its row in the table,
-    if any.
-    """
-
-    path: str
-    stamp: str
-    known: CachedFile | None
+    return Contents(tuple(entries), tuple(skipped[path] for path in found if path in skipped))
 
 
 def _content_by_path(
     folder: Path, metrics: Collection[str], progress: ProgressLine
-) -> dict[str, Decoded]:
+) -> dict[str, Content]:
     """Maps the path of each file to its decoded content, and the path of each unreadable folder to
     a `SkippedFile` with the error. Paths are sorted.
     """
     now = time.time_ns()
-    decoder = ContentDecoder()
-    table = MeasurementCache(folder, metrics, decoder)
+    table = MeasurementCache(folder, metrics)
     top = os.path.join(folder, "")
-    content_by_path: dict[str, Decoded] = {}
-    unknown: list[_FileToRead] = []
+    content_by_path: dict[str, Content] = {}
+    unknown: list[tuple[str, str, str]] = []  # Path, size and times, and known digest of a file.
     for path in find_files([folder], hidden=False):
         if isinstance(path, SkippedFile):
             content_by_path[path.path] = path
@@ -619,22 +524,21 @@ def _content_by_path(
             if known is not None and known.is_current(about):
                 continue
             stamp = file_stamp(about)
-        unknown.append(_FileToRead(path, stamp, known))
+        unknown.append((path, stamp, known.digest if known else ""))
     table.write((), deleted=table.known)
     progress.start("reading records", len(unknown))
     fresh: list[CachedFile] = []
-    readings = _read_and_encode_all(
-        [(file.path, file.known.digest if file.known else "") for file in unknown]
-    )
-    for number, (file, reading) in enumerate(zip(unknown, readings, strict=True), start=1):
+    readings = _read_all([(path, digest) for path, _, digest in unknown])
+    pairs = zip(unknown, readings, strict=True)
+    for number, ((path, stamp, _), reading) in enumerate(pairs, start=1):
         progress.update(number)
         if isinstance(reading, SkippedFile):
-            content_by_path[file.path] = reading
+            content_by_path[path] = reading
             continue
         name, content = reading
         if content != SAME:
-            content_by_path[file.path] = decoder(file.path, content)
-        fresh.append(CachedFile(file.path.removeprefix(top), file.stamp, now, name, content))
+            content_by_path[path] = content
+        fresh.append(CachedFile(path.removeprefix(top), stamp, now, name, content))
         if len(fresh) >= AT_ONCE:
             table.write(fresh)
             fresh = []
@@ -643,21 +547,21 @@ def _content_by_path(
     return content_by_path
 
 
-_Reading: TypeAlias = tuple[str, Encoded] | SkippedFile
-"""Digest and serialized content of a file. The content is `SAME` if the digest has not changed."""
+_Reading: TypeAlias = tuple[str, Content] | SkippedFile
+"""Digest and content of a file. The content is `SAME` if the digest has not changed."""
 
 
-def _read_and_encode(path: str, known: str) -> _Reading:
+def _read(path: str, known: str) -> _Reading:
     try:
         data = read_file(path)
     except PathError as error:
         return SkippedFile(path, error.reason)
     name = content_digest(data)
-    return name, SAME if name == known else encode_content(path, data)
+    return name, SAME if name == known else read_content(path, data)
 
 
-def _read_and_encode_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
-    """Yields the result of `_read_and_encode` for each job, which is a path and the digest in the
+def _read_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
+    """Yields the result of `_read` for each job, which is a path and the digest in the
     table.
 
     If there are many files, several processes read them.
@@ -687,7 +591,7 @@ def _read_and_encode_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
                 readings = receivers[place % number].recv() if receivers else None
             except (EOFError, OSError):  # The reader process was killed.
                 readings = None
-            yield from readings or (_read_and_encode(*job) for job in chunk)
+            yield from readings or (_read(*job) for job in chunk)
 
 
 def _run_reader_process(
@@ -699,4 +603,4 @@ def _run_reader_process(
     receiver.close()
     with contextlib.suppress(OSError):
         for chunk in chunks:
-            sender.send([_read_and_encode(*job) for job in chunk])
+            sender.send([_read(*job) for job in chunk])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from cnnbench.base.levels import TWO_MACHINES
-from cnnbench.base.text import count_text, first_few, item_count
+from cnnbench.base.stats import group_by
+from cnnbench.base.text import count_text, first_few, first_lines, item_count
 from cnnbench.judge.compare.configuration import IMPORTED, imported_measurements_note
 from cnnbench.judge.history import phrases
 from cnnbench.judge.history.series import SeriesPoint
@@ -14,7 +16,7 @@ from cnnbench.judge.history.steps import (
     SharedOutlier,
     SharedStep,
     Trend,
-    group_level_changes_by_commit,
+    shared_steps,
 )
 from cnnbench.judge.metrics import readable_fact
 from cnnbench.judge.metrics.rules import Rules
@@ -36,7 +38,7 @@ def levels_text(step: LevelChange, metric: Metric, unit: bool = True) -> str:
     return phrases.LEVELS.format(before=before, after=after)
 
 
-def level_change_text(step: LevelChange, metric: Metric) -> str:
+def step_text(step: LevelChange, metric: Metric) -> str:
     """Returns a sentence about a level change: whether it is a regression or a gain, its size, the
     levels before and after, and the points between which the level changed.
     """
@@ -74,7 +76,7 @@ def _slow_steps_text(step: LevelChange) -> str:
     return template.format(steps=step.slow.text)
 
 
-def level_change_note(step: LevelChange) -> str:
+def step_note(step: LevelChange) -> str:
     """Returns text with what a table of level changes does not show: slow training steps, and
     properties that changed, too; "" if there is nothing to say.
     """
@@ -84,11 +86,10 @@ def level_change_note(step: LevelChange) -> str:
             before=readable_fact(fact.fact, fact.before),
             after=readable_fact(fact.fact, fact.after),
         )
-        for fact in step.facts[:_MOST_FACTS]
+        for fact in step.facts
     ]
-    more = len(step.facts) - _MOST_FACTS
-    facts += [phrases.MORE.format(count=more)] if more > 0 else []
-    changed = phrases.CHANGED_FACTS.format(facts="; ".join(facts)) if facts else ""
+    listed = "; ".join(first_lines(facts, _MOST_FACTS))
+    changed = phrases.CHANGED_FACTS.format(facts=listed) if facts else ""
     return "; ".join(filter(None, (_slow_steps_text(step), changed)))
 
 
@@ -120,15 +121,13 @@ def change_range_text(shared: SharedStep | SharedOutlier, metric: Metric) -> str
     return texts.pop() if len(texts) == 1 else metric.range_text(*ends)
 
 
-def shared_level_change_text(
-    shared: SharedStep, all_trends: Sequence[Trend], metric: Metric
-) -> str:
+def shared_step_text(shared: SharedStep, all_trends: Sequence[Trend], metric: Metric) -> str:
     """Returns a sentence about level changes that one commit caused in one or more time series,
     with the names of the time series.
     """
     (trend, step), *others = shared.steps
     if not others:
-        finding = level_change_text(step, metric)
+        finding = step_text(step, metric)
         return phrases.OF_SERIES.format(series=trend.series.configuration, finding=finding)
     text = (phrases.WORSE_IN_SERIES if step.worse else phrases.BETTER_IN_SERIES).format(
         series=series_names_text([trend for trend, _ in shared.steps], all_trends),
@@ -143,7 +142,7 @@ def shared_level_change_text(
     return "; ".join(filter(None, (text, before, undone_text(step))))
 
 
-def no_change_and_noise_text(trend: Trend, metric: Metric) -> str:
+def no_step_text(trend: Trend, metric: Metric) -> str:
     """Returns text that says why a time series has no level changes, and which noise could hide or
     imitate level changes; "" if there is nothing to say.
     """
@@ -187,7 +186,7 @@ def other_metric_remarks(trends: Sequence[Trend], other: Metric) -> list[str]:
         phrases.ONLY_OTHER_METRIC.format(
             series=trend.series.configuration,
             metric=other.name,
-            change=level_change_text(step, other),
+            change=step_text(step, other),
         )
         for trend in trends
         for step in trend.steps
@@ -210,35 +209,28 @@ def history_remarks(
     """Returns sentences about the machines, imported measurements and commits of all time series.
     `commits` is None without --git.
     """
-    machines: dict[str, set[str]] = {}
-    names: dict[str, None] = {}
-    for trend in trends:
-        for point in trend.series.points:
-            machines.setdefault(trend.series.machine, set()).add(point.name)
-            names |= {point.runs[0].commit: None} if point.runs[0].commit else {}
+    points = [(trend.series.machine, point) for trend in trends for point in trend.series.points]
+    machines = group_by(points, itemgetter(0))
     texts = []
     if len(machines) > 1:
+        distinct = ((name, {point.name for _, point in of}) for name, of in machines.items())
         shares = [
-            phrases.ON_MACHINE.format(points=count_text(len(at), "point", "points"), machine=name)
-            for name, at in machines.items()
+            phrases.ON_MACHINE.format(points=count_text(len(of), "point", "points"), machine=name)
+            for name, of in distinct
         ]
         listed = first_few(shares, phrases.MOST_NAMED)
         texts.append(phrases.MACHINES.format(count=len(machines), machines=listed))
-    flags = [
-        run.configuration.flags
-        for trend in trends
-        for point in trend.series.points
-        for run in point.runs
-    ]
+    flags = [run.configuration.flags for _, point in points for run in point.runs]
     programs = [of.get(IMPORTED) for of in flags]
     unknown = {name for of in flags if IMPORTED in of for name in of if of[name] is None}
     if imported := imported_measurements_note(programs, unknown):
         texts.append(imported)
     if commits is None:
         return texts
-    for shared in group_level_changes_by_commit(trends):
+    for shared in shared_steps(trends):
         texts += _merge_or_branch_sentences(*shared.steps[0], metric, commits)
-    return [*texts, *commits.commit_remarks([*names])]
+    measured = dict.fromkeys(point.commit for _, point in points if point.commit)
+    return [*texts, *commits.commit_remarks([*measured])]
 
 
 def _merge_or_branch_sentences(

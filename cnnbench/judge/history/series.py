@@ -45,13 +45,7 @@ from cnnbench.judge.metrics import (
 )
 from cnnbench.machine.repository import sort_by_optional_place
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.codec import (
-    ABSENT,
-    TIME,
-    JsonKeys,
-    Key,
-    parse_start_time,
-)
+from cnnbench.records.codec import ABSENT, TIME, JsonKeys, Key, parse_start_time
 from cnnbench.records.metric import HISTORY, Metric
 from cnnbench.records.run import ModelInfo, RunRecord, Subject
 
@@ -87,9 +81,7 @@ class HistoryEntry:
     def all_of(
         cls, record: RunRecord | AllReduceRecord, metrics: Collection[str] = HISTORY
     ) -> list[HistoryEntry]:
-        """Returns the measurements in a record: one for a run record, or one for each row of an
-        all-reduce record.
-        """
+        """Returns the measurements in a record: a run, or each row of an all-reduce record."""
         (rows,) = records_to_measurements([record])
         labels = labels_from_config(record.config)
         facts = _facts(json.dumps(record.environment))
@@ -214,9 +206,7 @@ class SeriesPoint:
 
     @property
     def value(self) -> float:
-        """The median of the metric over the processes of the point. The point must have at least
-        one value.
-        """
+        """The median over the processes of the point, which must have a value."""
         return median(self.values)
 
     @property
@@ -257,9 +247,7 @@ class SeriesPoint:
 
     @property
     def common_slow_steps(self) -> SlowSteps | None:
-        """The slow steps that most successful runs of the point have in common, or None if there
-        are none.
-        """
+        """The slow steps that most successful runs of the point share; None if there are none."""
         return median_slow_steps([run.slow for run in self.runs if run.status == "ok"])
 
     @property
@@ -406,9 +394,7 @@ def _without_side(origin: Origin) -> Origin:
 def _selected_entries(
     entries: Sequence[HistoryEntry], networks: Mapping[str, Sequence[str]], wanted: Selection
 ) -> list[tuple[tuple[str, str], HistoryEntry]]:
-    """Returns the measurements that `wanted` selects, each together with the names of its
-    configuration and machine.
-    """
+    """Returns the selected measurements with the names of their configuration and machine."""
     configurations = unique_configuration_names(entry.configuration for entry in entries)
     machines = machine_names(entry.origin for entry in entries)
     chosen = []
@@ -560,9 +546,7 @@ class RevisionOrder:
         self._places = {revision: place for place, revision in enumerate(placed)}
 
     def sort_key(self, entry: HistoryEntry) -> tuple[int, str]:
-        """Returns the sort key of a measurement: the position of its revision, then side A before
-        side B.
-        """
+        """Returns the sort key of a measurement: the place of its revision, then its side."""
         return self._places[revision_of(entry)], entry.origin.side
 
     def newest(self, entries: Iterable[HistoryEntry]) -> Revision | None:

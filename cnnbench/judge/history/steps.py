@@ -379,7 +379,7 @@ class SharedStep:
     steps: tuple[tuple[Trend, LevelChange], ...]
 
 
-def group_level_changes_by_commit(trends: Sequence[Trend]) -> list[SharedStep]:
+def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
     """Groups the level changes of all time series by the commit that caused them, in the order of
     the first time series of each group.
 
@@ -431,12 +431,7 @@ class SharedOutlier:
       smallest, largest: the most negative and the most positive of the changes.
     """
 
-    json_keys: ClassVar[JsonKeys] = (
-        Key("point", "point.title"),
-        "series",
-        "smallest",
-        "largest",
-    )
+    json_keys: ClassVar[JsonKeys] = (Key("point", "point.title"), "series", "smallest", "largest")
 
     point: SeriesPoint
     series: tuple[int, ...]
@@ -444,7 +439,7 @@ class SharedOutlier:
     largest: float
 
 
-def group_outliers_by_point(trends: Sequence[Trend]) -> list[SharedOutlier]:
+def shared_outliers(trends: Sequence[Trend]) -> list[SharedOutlier]:
     """Groups the outliers of all time series by their measured commit.
 
     Groups are in the order in which `trends` contains their first outlier.

@@ -28,8 +28,8 @@ from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResu
 from cnnbench.judge.compare.comparability import differing_values_text
 from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
 from cnnbench.judge.compare.verdicts import USUAL_FAIL_ON
-from cnnbench.judge.metrics import SPEEDS, THROUGHPUT
-from cnnbench.records.metric import ALL, Metric
+from cnnbench.judge.metrics import SPEEDS
+from cnnbench.records.metric import Metric
 
 Rows: TypeAlias = list[tuple[ComparedConfiguration, MetricResult]]
 
@@ -329,18 +329,12 @@ def verdict_counts_text(comparison: Comparison, metric: Metric) -> str:
     """Returns text with the number of configurations for each verdict on a metric, the worst
     verdict first: "1 slower, 2 same".
     """
-    tallies = (
-        verdicts for verdicts in comparison.summary.tallies if verdicts.metric == metric.name
-    )
-    return ", ".join(
-        f"{verdicts.configurations} {verdicts.verdict.word(metric)}" for verdicts in tallies
-    )
+    own = (tally for tally in comparison.summary.tallies if tally.metric == metric.name)
+    return ", ".join(f"{tally.configurations} {tally.verdict.word(metric)}" for tally in own)
 
 
 def all_verdict_counts_text(comparison: Comparison) -> str:
-    """Returns text with the number of configurations for each verdict, for each requested
-    metric.
-    """
+    """Returns text with the number of configurations by verdict, for each requested metric."""
     tallies = {
         metric.name: verdict_counts_text(comparison, metric)
         for metric in comparison.requested_metrics
@@ -356,10 +350,7 @@ def pairing_and_floors_sentence(comparison: Comparison) -> str:
     """
     paired = comparison.paired
     parts = [phrases.PAIRED if paired else phrases.UNPAIRED]
-    leading = comparison.requested_and_deciding_metrics
-    ranges = filter(None, (_floor_range(comparison, metric) for metric in leading))
-    floors = [_floors_text(*ends) for ends in dict.fromkeys(ranges)]
-    parts += [phrases.IGNORED_CHANGES.format(floors=text) for text in floors]
+    parts += [phrases.IGNORED_CHANGES.format(floors=text) for text in _floor_texts(comparison)]
     judged = [entry.main.judgement for entry in comparison.deciding_configurations]
     if any(judgement.noise is not None for judgement in judged):
         parts.append(phrases.SPREAD_OF_PAIRS if paired else phrases.SPREAD)
@@ -370,23 +361,20 @@ def pairing_and_floors_sentence(comparison: Comparison) -> str:
     return f"{'; '.join(parts)}."
 
 
-def _floor_range(comparison: Comparison, metric: Metric) -> tuple[float, float, str] | None:
-    """Returns the range of the smallest relevant changes of a metric over all configurations, and
-    the name that `_floors_text` needs; None if no smallest relevant change is known.
+def _floor_texts(comparison: Comparison) -> list[str]:
+    """Returns the range of the smallest relevant changes of each metric over all configurations,
+    such as "3.0 to 5.0 %". Equal ranges of relative changes have one text.
     """
-    judged = [result.judgement for _, result in comparison.deciding_results(metric)]
-    floors = [judgement.floor for judgement in judged if judgement.floor is not None]
-    return (min(floors), max(floors), "" if metric.relative else metric.name) if floors else None
-
-
-def _floors_text(low: float, high: float, name: str) -> str:
-    """Returns text with a range of smallest relevant changes: "3.0 to 5.0 %". `name` is the metric,
-    or "" for relative changes.
-    """
-    metric = ALL[name] if name else THROUGHPUT
-    if metric.shows_change(high - low):
-        return metric.range_text(low, high, signed=False)
-    return metric.change_text(low, signed=False)
+    texts: dict[tuple[float, float, str], str] = {}
+    for metric in comparison.requested_and_deciding_metrics:
+        judged = (result.judgement.floor for _, result in comparison.deciding_results(metric))
+        if floors := [floor for floor in judged if floor is not None]:
+            low, high = min(floors), max(floors)
+            text = metric.change_text(low, signed=False)
+            if metric.shows_change(high - low):
+                text = metric.range_text(low, high, signed=False)
+            texts.setdefault((low, high, "" if metric.relative else metric.name), text)
+    return [*texts.values()]
 
 
 def mean_sentences(comparison: Comparison) -> Iterator[str]:
@@ -406,9 +394,7 @@ def mean_sentences(comparison: Comparison) -> Iterator[str]:
 
 
 def mentioned_differences(comparison: Comparison) -> list[str]:
-    """Returns texts about recorded properties that differ between BASE and NEW but do not prevent a
-    verdict.
-    """
+    """Returns texts about recorded properties that differ but do not prevent a verdict."""
     values: dict[str, tuple[set[str], set[str]]] = {}
     for entry in comparison.entries:
         for difference in entry.differences:

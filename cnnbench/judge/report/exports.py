@@ -110,19 +110,14 @@ def _configuration_statistics(group: RunGroup) -> dict[str, float | None]:
         values = None if metric is None else group.process_values(metric)
         statistics[name] = None if values is None else values.median
         if values is not None and name in _SPREADING:
-            low, high = values.median_confidence_interval or (None, None)
+            low, high = values.interval or (None, None)
             statistics |= {f"{name}_low": low, f"{name}_high": high}
             statistics[f"{name}_min"] = min(values.values, default=None)
             statistics[f"{name}_max"] = max(values.values, default=None)
     speeds = group.own_speeds
     low, high = mean_interval(speeds, CONFIDENCE) or (None, None)
     mean = fmean(speeds) if speeds else None
-    return {
-        **statistics,
-        _MEAN: mean,
-        f"{_MEAN}_low": low,
-        f"{_MEAN}_high": high,
-    }
+    return {**statistics, _MEAN: mean, f"{_MEAN}_low": low, f"{_MEAN}_high": high}
 
 
 def _configuration_facts(group: RunGroup) -> dict[str, Any]:
@@ -309,7 +304,7 @@ class ExportedMetric:
         """Returns the known statistics of the metric by name: the median (name ""), its interval,
         the number of processes, and the change with its interval.
         """
-        low, high = self.sample.median_confidence_interval or (None, None)
+        low, high = self.sample.interval or (None, None)
         values = {
             "": self.value,
             "lower": low,
@@ -464,11 +459,7 @@ def bencher(figures: Sequence[ExportedMetric]) -> Exported:
     for figure in wanted:
         name = figure.series_name.encode()[:_LONGEST_NAME].decode(errors="ignore")
         measure = f"{figure.metric.name} ({figure.metric.unit})"
-        ends = zip(
-            ("lower_value", "upper_value"),
-            figure.sample.median_confidence_interval or (),
-            strict=False,
-        )
+        ends = zip(("lower_value", "upper_value"), figure.sample.interval or (), strict=False)
         benchmarks.setdefault(name, {})[measure] = {"value": figure.value, **dict(ends)}
     return _to_json(benchmarks), left_out
 
@@ -495,8 +486,8 @@ def github_action_benchmark(figures: Sequence[ExportedMetric]) -> Exported:
             continue
         name = f"{figure.series_name}: {metric.name}"
         entry: dict[str, object] = {"name": name, "unit": metric.unit, "value": figure.value}
-        if figure.sample.median_confidence_interval is not None:
-            low, high = figure.sample.median_confidence_interval
+        if figure.sample.interval is not None:
+            low, high = figure.sample.interval
             ends = format_interval(low, high, partial(metric.value_text, unit=False))
             entry["range"] = f"95 % interval {ends} {metric.unit_text}"
         lines = [

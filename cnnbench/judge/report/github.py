@@ -20,9 +20,7 @@ _MOST_ANNOTATIONS = 10
 
 
 def workflow_commands(comparison: Comparison) -> str:
-    """Returns a comparison as GitHub workflow commands, one in each line: errors, then warnings,
-    then notices.
-    """
+    """Returns a comparison as workflow commands, one a line: errors, warnings, notices."""
     annotations = [
         (
             comparison.annotation_level(entry, result),

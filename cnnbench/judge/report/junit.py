@@ -42,9 +42,8 @@ def junit_xml(comparison: Comparison) -> str:
         suite = xml.SubElement(suites, "testsuite", name=f"{_SUITE}: code")
         _add_test_case(suite, "cnnbench.code", exit_code_meaning(comparison))
     if len(suites):
-        xml.SubElement(suites[0], "system-out").text = "\n".join(
-            map(to_plain_line, summary_lines(comparison))
-        )
+        lines = map(to_plain_line, summary_lines(comparison))
+        xml.SubElement(suites[0], "system-out").text = "\n".join(lines)
     if comparison.skipped:
         suite = xml.SubElement(suites, "testsuite", name=f"{_SUITE}: files")
         for file in comparison.skipped:
@@ -71,20 +70,16 @@ def _add_result(
     name = f"{configuration_name(entry.configuration)} [{entry.configuration.key}]"
     case = _add_test_case(suite, f"cnnbench.{result.metric.name}", name)
     level, failed = comparison.annotation_level(entry, result), result.verdict is Verdict.FAILED
-    tag = (
-        "skipped"
-        if level is AnnotationLevel.WARNING or failed or result.verdict.is_undecided
-        else ""
-    )
+    tag = ""
     if level is AnnotationLevel.ERROR:
         tag = "error" if failed else "failure"
+    elif level is AnnotationLevel.WARNING or failed or result.verdict.is_undecided:
+        tag = "skipped"
     if tag:
-        xml.SubElement(
-            case, tag, message=to_plain_line(verdict_with_reason(result)), type=result.word
-        )
-    xml.SubElement(case, "system-out").text = to_plain_line(
-        _numbers_text(comparison, entry, result)
-    )
+        message = to_plain_line(verdict_with_reason(result))
+        xml.SubElement(case, tag, message=message, type=result.word)
+    numbers = _numbers_text(comparison, entry, result)
+    xml.SubElement(case, "system-out").text = to_plain_line(numbers)
 
 
 def _numbers_text(

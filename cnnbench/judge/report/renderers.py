@@ -16,9 +16,7 @@ from cnnbench.judge.report.junit import junit_xml
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether text for the stream may be coloured: the stream is a terminal, and NO_COLOR is not
-    set.
-    """
+    """Whether the stream is a terminal whose text may be coloured: NO_COLOR is not set."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
@@ -44,7 +42,5 @@ FORMATS: Mapping[str, Callable[[Comparison], str]] = {
 
 
 def render(comparison: Comparison, format: str) -> str:
-    """Returns a comparison in one of the formats in `FORMATS`, without colours. Raises KeyError for
-    other formats.
-    """
+    """Returns a comparison in one of the `FORMATS`, without colours. KeyError for others."""
     return FORMATS[format](comparison)

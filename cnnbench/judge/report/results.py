@@ -27,11 +27,7 @@ from cnnbench.judge.compare.comparability import (
     match_complete_pairs,
     pair_id_of,
 )
-from cnnbench.judge.compare.configuration import (
-    UNKNOWN,
-    Configuration,
-    unique_configuration_names,
-)
+from cnnbench.judge.compare.configuration import UNKNOWN, Configuration, unique_configuration_names
 from cnnbench.judge.metrics import Machine, Measurement, Origin, origin_titles
 from cnnbench.machine.repository import sort_by_optional_place
 from cnnbench.records.all_reduce import AllReduceRecord
@@ -62,13 +58,8 @@ S = TypeVar("S", Roofline, StrategiesDocument)
 
 
 def interval_cells(values: ValuesByProcess) -> dict[str, TableCell]:
-    """Returns the table cells with the confidence interval of the median, and with the range of the
-    values.
-    """
-    return {
-        values.INTERVAL: interval_cell(values.median_confidence_interval),
-        "range": interval_cell(values.range),
-    }
+    """Returns the cells with the interval of the median, and with the range of the values."""
+    return {values.INTERVAL: interval_cell(values.interval), "range": interval_cell(values.range)}
 
 
 def speed_and_certainty(
@@ -209,9 +200,7 @@ class RunGroup:
 
     @property
     def workload(self) -> str:
-        """Text with network, data set and kind of work. A chart contains all groups with the same
-        text.
-        """
+        """Text with network, data set and kind of work, for which there is one chart."""
         further = (str(self.flag("data_name") or "imagenet"), self.work_kind)
         return ", ".join((self.model, *(part for part in further if part not in _USUAL)))
 
@@ -325,9 +314,7 @@ def with_highest_peaks(
     return chosen
 
 
-def split_off_common_parts(
-    names: Sequence[Sequence[str]], separator: str = ", "
-) -> tuple[str, list[str]]:
+def split_common(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[str, list[str]]:
     """Splits names into common and individual parts. Returns the joined parts that all names have
     in common, and the joined other parts of each name.
     """
@@ -338,8 +325,8 @@ def split_off_common_parts(
     return separator.join(shared), [separator.join(parts) for parts in own]
 
 
-def common_and_distinct_names(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
-    """Splits the names of groups with `split_off_common_parts`. If the groups have different
+def split_names(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
+    """Splits the names of groups with `split_common`. If the groups have different
     precisions, the names contain the precisions.
     """
     parts = [group.name.split(", ") for group in members]
@@ -347,7 +334,7 @@ def common_and_distinct_names(members: Sequence[RunGroup]) -> tuple[str, list[st
     for own, format in zip(parts, formats, strict=True):
         # The name of a group does not contain the default precision.
         own += [format] if len(set(formats)) > 1 and format not in own else []
-    return split_off_common_parts(parts)
+    return split_common(parts)
 
 
 def newest_groups(
@@ -413,7 +400,7 @@ class ReportSubject(Loaded, Displayed):
         studies = []
         for study in self.studies:
             if isinstance(study, Roofline):
-                group = self.profiled_group_by_run_id[study.run.run_id]
+                group = self.profiled[study.run.run_id]
                 highest = max(
                     group.process_values(peak_flops_per_sec).values,
                     default=study.machine.flops_per_sec,
@@ -439,10 +426,8 @@ class ReportSubject(Loaded, Displayed):
         return tuple(study for study in self.studies if isinstance(study, TuneDocument))
 
     @cached_property
-    def profiled_group_by_run_id(self) -> Mapping[str, RunGroup]:
-        """Maps the run_id of each profiled process to its group. The groups contain only profiled
-        runs.
-        """
+    def profiled(self) -> Mapping[str, RunGroup]:
+        """The group of each profiled process by its run_id, which has only profiled runs."""
         profiled_groups = group_runs(profiled_runs(self.studies), self.runs)
         return {record.run_id: group for group in profiled_groups for record in group.records}
 
@@ -454,18 +439,13 @@ class ReportSubject(Loaded, Displayed):
 
     @property
     def processes(self) -> list[tuple[str, RunRecord | AllReduceRecord]]:
-        """All records, each together with the name of its configuration: runs, all-reduces, then
-        profiled runs.
-        """
+        """All records with the names of configurations: runs, all-reduces, profiled runs."""
         names = {record.run_id: group.name for group in self.configured for record in group.records}
         profiled = [run for run in profiled_runs(self.studies) if run.run_id not in names]
         return [
             *((names[run.run_id], run) for run in self.runs),
             *(("all-reduce", record) for record in self.allreduces),
-            *(
-                (f"{self.profiled_group_by_run_id[run.run_id].name}, profiled", run)
-                for run in profiled
-            ),
+            *((f"{self.profiled[run.run_id].name}, profiled", run) for run in profiled),
         ]
 
 
@@ -535,7 +515,7 @@ def _use_speeds_of_comparison(configured: Iterable[RunGroup], comparison: Compar
         group.use_speeds(speeds)
 
 
-def distinguish_by_start_time(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
+def with_start_times(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
     """Returns the given pairs of name and document. Names that occur more than once get the start
     time of their document.
     """

@@ -109,9 +109,7 @@ def tf_distribute_reduction(name: str, devices: Sequence[str]) -> Callable[[Towe
 
 
 def check_tf_distribute_reduction(name: str, devices: Sequence[str]) -> None:
-    """Raises an error if a reduction of tf.distribute would fail on the given devices, or would
-    compute wrong sums.
-    """
+    """Raises an error if a reduction of tf.distribute would fail or compute wrong sums."""
     if len({process_of_device(device) for device in devices}) > 1:
         raise ValueError("tf.distribute reduces only between devices of one process")
     if name == "hierarchical_copy_all_reduce" and len(devices) % 2:

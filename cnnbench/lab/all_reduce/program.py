@@ -88,9 +88,7 @@ class ReductionData(NamedTuple):
     magnitude: Array
 
     def make_tensor(self, device: int, begin: int, shape: Sequence[int]) -> Array:
-        """Makes a tensor of the given shape from the values of a device, beginning with the value
-        number `begin`.
-        """
+        """Makes a tensor from the values of a device, beginning with the value number `begin`."""
         count = int(np.prod(shape, dtype=np.int64))
         start = np.roll(self.values[device], -(begin % PERIOD))
         return np.resize(start, count).reshape(shape)
@@ -236,9 +234,7 @@ class DeviceBuffers:
         return tokens
 
     def count_wrong_elements(self, data: ReductionData, sum_dtype: str, cast: bool) -> int:
-        """Counts the wrong elements in the latest sums on all devices; see
-        `ReductionData.count_wrong_elements`.
-        """
+        """Counts the wrong elements in the latest sums; see `ReductionData`."""
         wrong = 0
         sizes = self._wait_and_count(self._sums)
         for device, name, size in zip(self.devices, self._sums, sizes, strict=True):
@@ -319,9 +315,7 @@ class ReductionProgram:
         self.operations = len(self._call.graph.get_operations())
 
     def run(self) -> float:
-        """Calls the traced function, waits until every device has its sums, and returns the elapsed
-        seconds.
-        """
+        """Calls the function, and returns the seconds until every device has its sums."""
         begin = time.perf_counter()
         self._call().numpy()
         seconds = time.perf_counter() - begin
@@ -331,9 +325,7 @@ class ReductionProgram:
 
 
 def copy_all(tensors: DeviceTensors) -> DeviceTensors:
-    """Copies the tensors of all devices concurrently, as a memory copy with which reductions are
-    compared.
-    """
+    """Copies the tensors of all devices at once: the memory copy to compare reductions with."""
     copies = []
     for own in tensors:
         with tf.device(own[0].device):
@@ -386,9 +378,7 @@ def reduction_factory(
 
 
 def _error_text(error: Exception) -> str:
-    """Describes an error by its type and first line. For an error in a plug-in, adds its
-    location.
-    """
+    """Describes an error by its type and first line and, in a plug-in, its location."""
     try:
         with plugins.reporting_plugin_errors(BenchmarkError):
             raise error
@@ -401,9 +391,7 @@ def _error_text(error: Exception) -> str:
 def usable_algorithms(
     place: ReduceContext, in_cluster: bool
 ) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
-    """Finds the all-reduce algorithms that work on these devices, and the reasons why other
-    algorithms do not work.
-    """
+    """Finds the algorithms that work on these devices, and why other algorithms do not."""
     specs, reasons = [], {}
     for name in names():
         try:
@@ -495,9 +483,7 @@ class WorkloadBenchmark:
         self._copy = _CaseTrial(ReductionCase(), row(spec="memory copy", packing=Packing()))
 
     def run(self, progress: ProgressLine) -> None:
-        """Runs all measurements of the workload. If it is interrupted, the results so far are
-        available.
-        """
+        """Runs all measurements of the workload. After an interrupt, results so far are kept."""
         own = self._place.own_devices
         first = self._place.devices.index(own[0])
         buffers = copied = DeviceBuffers(own, self._workload.shapes, self._dtype, first)
@@ -517,9 +503,7 @@ class WorkloadBenchmark:
 
     @property
     def points(self) -> list[Point]:
-        """The rows of the result table: one row for each reduction that was timed or built, or that
-        failed.
-        """
+        """The rows of the table: one for each reduction that was timed or built, or that failed."""
         return [
             replace(trial.point, seconds=tuple(trial.seconds))
             for trial in self._trials
@@ -638,9 +622,7 @@ class WorkloadBenchmark:
 
 
 def warm_up_devices(place: ReduceContext) -> None:
-    """Traces and runs a memory copy, so that the first measured reduction does not include one-time
-    costs.
-    """
+    """Traces and runs a memory copy, so that no measured reduction includes one-time costs."""
     buffers = DeviceBuffers(place.own_devices, [(1,)], _COPIED)
     buffers.load(make_reduction_data("integers", len(place.devices), _COPIED, (), 0))
     ReductionProgram(buffers, lambda: copy_all, 1).run()

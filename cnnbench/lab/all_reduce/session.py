@@ -78,9 +78,7 @@ def write_final_record(
 
 
 class AllReduceBenchmark:
-    """Executes a run of `cnnbench allreduce`: measures all reductions in a plan, and prints and
-    records the results.
-    """
+    """Measures all reductions in a plan of `cnnbench allreduce`, and prints and records them."""
 
     def __init__(
         self,
@@ -251,19 +249,15 @@ class AllReduceBenchmark:
             )
             return dict.fromkeys(places, self.plan.specs)
         in_cluster = self.plan.job.in_cluster
-        usable_specs = {
-            count: usable_algorithms(place, in_cluster) for count, place in places.items()
-        }
+        usable = {count: usable_algorithms(place, in_cluster) for count, place in places.items()}
         left_out: dict[tuple[str, str], list[str]] = {}
-        for count, (_, reasons) in usable_specs.items():
-            for name, reason in reasons.items():
-                devices = str(len(places[count].devices))
-                left_out.setdefault((name, reason), []).append(devices)
+        for count, (_, reasons) in usable.items():
+            for name_and_reason in reasons.items():
+                left_out.setdefault(name_and_reason, []).append(str(len(places[count].devices)))
         for (name, reason), counts in left_out.items():
-            self._writer.write_lines(
-                [f"# left out on {' and '.join(counts)} devices: {name}: {reason}"]
-            )
-        return {count: specs for count, (specs, _) in usable_specs.items()}
+            line = f"# left out on {' and '.join(counts)} devices: {name}: {reason}"
+            self._writer.write_lines([line])
+        return {count: specs for count, (specs, _) in usable.items()}
 
     def _measure_cases(
         self, places: Mapping[int, ReduceContext], specs: Mapping[int, tuple[AllReduceSpec, ...]]

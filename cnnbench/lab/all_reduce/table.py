@@ -111,9 +111,7 @@ def header_lines(record: AllReduceRecord, params: AllReduceParams) -> list[str]:
 
 
 def copy_line(copy: Copying) -> str:
-    """Formats the result of the memory copy, from which the time of reductions of the same size is
-    estimated.
-    """
+    """Formats the result of the memory copy, and the estimate for reductions of its size."""
     seconds = copy.equivalent_copy_seconds(copy.bytes, copy.devices)
     return (
         f"# memory copy: {copy.devices} devices at once write "
@@ -162,9 +160,7 @@ def _case_text(point: Point) -> str:
 
 
 def implausible_time_warning(point: Point, share: float | None) -> str | None:
-    """Returns a warning if the measured time is too short for a reduction, or None if the time is
-    plausible.
-    """
+    """Returns a warning if a time is too short for a reduction; None if it is plausible."""
     if share is None or share <= IMPLAUSIBLE_SHARE:
         return None
     return (

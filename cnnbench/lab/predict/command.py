@@ -42,7 +42,6 @@ from cnnbench.lab.predict.predict import (
     PredictionDocument,
     TrainingStep,
     fastest_by_size,
-    fastest_predictions,
     gradient_tensors,
     packing_text,
     parse_link,
@@ -69,9 +68,7 @@ _TABLE = CsvTable(COLUMNS, PredictionDocument.schema)
 
 @dataclass(frozen=True, kw_only=True)
 class PredictParams:
-    """Values of the flags of ``cnnbench allreduce --predict``: links, devices, and the training
-    step.
-    """
+    """Flags of ``cnnbench allreduce --predict``: links, devices, and the training step."""
 
     predict: bool = flag(
         False,
@@ -301,10 +298,8 @@ def draw_predictions(
     The file `path` is an .svg, .png or .pdf file. A spec has the same colour and mark in both
     charts.
     """
-    charts = (
-        _time_by_size_chart(interconnect, specs, devices),
-        _time_by_devices_chart(step, predictions),
-    )
+    by_size = _time_by_size_chart(interconnect, specs, devices)
+    charts = (by_size, _time_by_devices_chart(step, predictions))
     write_plot(path, charts, f"All-reduce of {step.model}: cost model of cnnbench")
 
 
@@ -343,13 +338,9 @@ def _time_by_size_curve(
 def _time_by_devices_chart(step: TrainingStep, predictions: Sequence[Prediction]) -> LineChart:
     efficiency = step.step_seconds is not None
     series = []
-    for style, spec in enumerate(dict.fromkeys(p.spec for p in predictions)):
-        curve = [
-            (float(p.devices), value)
-            for p in predictions
-            if p.spec == spec and p.devices > 1
-            if (value := p.efficiency if efficiency else p.allreduce_seconds)
-        ]
+    for style, (spec, of) in enumerate(group_by(predictions, lambda p: p.spec).items()):
+        values = ((p.devices, p.efficiency if efficiency else p.allreduce_seconds) for p in of)
+        curve = [(float(devices), value) for devices, value in values if value and devices > 1]
         if curve:
             series.append(ChartSeries(name=spec, points=tuple(curve), style=style))
     title = f"Prediction of {step.model}"
@@ -404,6 +395,9 @@ def _reduction_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Conten
     that fit into a terminal, and the reasons for missing times. The last column names the fastest
     spec.
     """
+    # Measurements of all-reduces do not need this import.
+    from cnnbench.judge.report.sections.scaling import fastest_predictions
+
     best = fastest_predictions(predictions)
     rows: dict[int, dict[str, TableCell | str]] = {}
     for p in predictions:
@@ -433,8 +427,7 @@ def _step_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
     """Yields the table of the predicted step time, efficiency and images per second with the
     fastest all-reduce algorithm.
     """
-    # Measurements of all-reduces do not need this import.
-    from cnnbench.judge.report.sections.scaling import step_cells
+    from cnnbench.judge.report.sections.scaling import fastest_predictions, step_cells
 
     title = "predicted step with the fastest spec: without overlap, and with full overlap"
     yield Paragraph(title, whole=True)
@@ -450,15 +443,11 @@ def _step_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
 
 
 def _fastest_table(by_devices: Sequence[FastestByDevices]) -> Table | None:
-    """Makes a table with, for each number of devices, the fastest all-reduce algorithm by size of a
-    single tensor.
-    """
+    """Makes a table of the fastest algorithm by size of one tensor, by number of devices."""
     title = "fastest by size of a single tensor, 1 KiB to 1 GiB"
     rows: list[Row] = []
     for row in by_devices:
-        parts = [
-            part.spec if part.up_to is None else f"{part.spec} < {format_bytes(part.up_to)} <="
-            for part in row.ranges
-        ]
-        rows.append({"devices": numeric_cell(row.devices, integer), title: " ".join(parts)})
+        ends = ["" if of.up_to is None else f" < {format_bytes(of.up_to)} <=" for of in row.ranges]
+        text = " ".join(f"{of.spec}{end}" for of, end in zip(row.ranges, ends, strict=True))
+        rows.append({"devices": numeric_cell(row.devices, integer), title: text})
     return make_table(rows, whole=True)

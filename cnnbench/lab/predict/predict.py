@@ -134,10 +134,8 @@ def packing_text(packing: Packing) -> str:
     """Describes in words how gradients are packed, for printed and recorded predictions."""
     parts = []
     if packing.agg_small_grads_max_bytes:
-        parts.append(
-            f"up to {packing.agg_small_grads_max_group} of at most "
-            f"{packing.agg_small_grads_max_bytes} bytes joined"
-        )
+        most, largest = packing.agg_small_grads_max_group, packing.agg_small_grads_max_bytes
+        parts.append(f"up to {most} of at most {largest} bytes joined")
     if packing.gradient_bucket_bytes:
         parts.append(f"buckets of {packing.gradient_bucket_bytes} bytes")
     if packing.gradient_repacking:
@@ -280,9 +278,7 @@ def _add_phases(load: Path, path: Path) -> list[ReductionPhase]:
 
 
 def _add_shared_link_load(loads: list[list[ReductionPhase]], per_node: int) -> None:
-    """Adds to the load of each root the bytes that all other roots in its node send, because they
-    share one link.
-    """
+    """Adds to the load of each root the bytes of the others in its node: they share a link."""
     if per_node == 1:
         return
     for start in range(0, len(loads), per_node):
@@ -364,30 +360,19 @@ def parse_link(flag: str, text: str) -> Link:
     a preset followed by parameters that are different, such as ``edr,alpha=5e-6``.
     """
     first, *rest = [part.strip() for part in text.split(",")]
-    link = None if "=" in first else _find_preset(flag, text, first)
-    values = _parse_link_values(flag, text, rest if link is not None else [first, *rest])
+    link, form = PRESETS.get(first), "alpha=SECONDS,bandwidth=BYTES_PER_SECOND"
+    if link is None and "=" not in first:
+        reason = unknown_name_reason(first, PRESETS)
+        raise FlagError(flag, text, f"there is no link {first!r}; {reason}, or {form}")
+    values = _parse_link_values(flag, text, [first, *rest] if link is None else rest)
     if link is None:
         missing = [key for key in _KEYS[:2] if key not in values]
         if missing:
-            raise FlagError(
-                flag, text, f"lacks {missing[0]}; give alpha=SECONDS,bandwidth=BYTES_PER_SECOND"
-            )
+            raise FlagError(flag, text, f"lacks {missing[0]}; give {form}")
         link = Link(text, 0.0, 0.0, 0.0)
-    changes = dict(values)
-    if "bandwidth" in changes:
-        changes["beta"] = 1 / changes.pop("bandwidth")
-    return dataclasses.replace(link, name=text, **changes)
-
-
-def _find_preset(flag: str, text: str, name: str) -> Link:
-    if name not in PRESETS:
-        raise FlagError(
-            flag,
-            text,
-            f"there is no link {name!r}; {unknown_name_reason(name, PRESETS)}, or "
-            "alpha=SECONDS,bandwidth=BYTES_PER_SECOND",
-        )
-    return PRESETS[name]
+    if "bandwidth" in values:
+        values["beta"] = 1 / values.pop("bandwidth")
+    return dataclasses.replace(link, name=text, **values)
 
 
 def _parse_link_values(flag: str, text: str, parts: list[str]) -> dict[str, float]:
@@ -479,19 +464,6 @@ def predict_all(
     """
     pairs = itertools.product(device_counts, specs)
     return [_predict_one(interconnect, step, spec, devices) for devices, spec in pairs]
-
-
-def fastest_predictions(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
-    """Selects the prediction with the shortest reduction time for each number of devices; with
-    ties, the first prediction.
-    """
-    by_devices: dict[int, list[tuple[float, Prediction]]] = {}
-    for prediction in predictions:
-        if prediction.allreduce_seconds is not None:
-            by_devices.setdefault(prediction.devices, []).append(
-                (prediction.allreduce_seconds, prediction)
-            )
-    return {n: min(timed, key=lambda pair: pair[0])[1] for n, timed in by_devices.items()}
 
 
 def fastest_by_size(

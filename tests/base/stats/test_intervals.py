@@ -23,13 +23,13 @@ from cnnbench.base.stats import ValuesByProcess
 )
 def test_interval_of_the_median_by_hand(values, interval):
     # 6 values: 2 / 2^6 = 3.1 % outside. 9: 2 (1 + 9) / 2^9 = 3.9 %.
-    assert ValuesByProcess(values).median_confidence_interval == interval
+    assert ValuesByProcess(values).interval == interval
 
 
 @pytest.mark.parametrize("count", [6, 8, 12, 25, 60, 1023, 1024, 2000])
 def test_interval_is_that_of_the_sign_test(count):
     values = [float(i) for i in range(count)]
-    low, high = ValuesByProcess(tuple(values)).median_confidence_interval
+    low, high = ValuesByProcess(tuple(values)).interval
     # As many values below the interval as the sign test would still take for chance.
     rank = int(low)
     assert high == count - 1 - rank
@@ -43,8 +43,6 @@ def test_intervals_cover_the_median_of_a_skewed_distribution_often_enough():
     true = scipy.stats.lognorm(0.5).median()
     hits = 0
     for _ in range(500):
-        low, high = ValuesByProcess(
-            tuple(draw.lognormvariate(0, 0.5) for _ in range(8))
-        ).median_confidence_interval
+        low, high = ValuesByProcess(tuple(draw.lognormvariate(0, 0.5) for _ in range(8))).interval
         hits += low <= true <= high
     assert hits / 500 >= 0.98  # 99.2 % in truth, less three standard deviations of the draws

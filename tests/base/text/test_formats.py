@@ -272,3 +272,14 @@ def test_lines_are_broken_by_their_columns():
     assert text.wrap_words("日本 日本 a", 9) == ["日本 日本", "a"]
     assert text.wrap_words("日本 日本 a", 8) == ["日本", "日本 a"]
     assert text.wrap_words("日本語", 4) == ["日本", "語"]
+
+
+def test_the_first_of_many_lines_and_how_many_there_are():
+    assert text.first_lines(["a", "b"], 2) == ("a", "b")
+    assert text.first_lines(["a", "b", "c"], 1) == ("a", "and 2 more")
+    assert text.first_lines("abc", 2, "{} other") == ("a", "b", "1 other")
+    assert text.first_lines([], 2) == ()
+
+
+def test_only_the_first_letter_is_capitalized():
+    assert [text.capitalized(shown) for shown in ("", "a MiB", "émile")] == ["", "A MiB", "Émile"]

@@ -168,10 +168,16 @@ def test_table_of_rows(trends):
 
 def test_series_that_are_too_short_are_named(by_commit, series_of):
     found = [trend(one, SPEED) for one in series_of([by_commit(100.0, f"c{i}") for i in range(3)])]
-    written = render(blocks.build_page(HistoryDocument(SPEED, found)), "markdown")
-    answer, *_ = blocks.build_page(HistoryDocument(SPEED, found)).answers
-    assert answer.tone == "unsure"
-    assert ": lenet, batch 8, 1 cpu." in written
+    document = HistoryDocument(SPEED, found)
+    report = blocks.build_page(document)
+    (answer,) = report.answers
+    assert (answer.tone, answer.details) == ("unsure", ("lenet, batch 8, 1 cpu",))
+    (steps,) = blocks.history_section(document).blocks[1:2]
+    assert steps.tone == "unsure"
+    assert steps.text.endswith(": lenet, batch 8, 1 cpu.")
+    # The answer says it, so the section about steps does not say it again.
+    for written in (render(report, "markdown"), terminal_text(document)):
+        assert written.lower().count("too few points") == 1
 
 
 def test_every_chart_has_title_axes_direction_and_the_steps(trends):

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from cnnbench.judge.history import METRICS, trend
-from cnnbench.judge.history.remarks import level_change_text
+from cnnbench.judge.history.remarks import step_text
 
 SPEED = METRICS["throughput"]
 
@@ -63,7 +63,7 @@ def test_slow_steps_that_begin_at_a_step_are_named(by_commit, series_of):
     records += [by_commit(commit=f"d{index:02}", step_seconds=pauses) for index in range(8)]
     (step,) = trend(series_of(records)[0], SPEED).steps
     assert step.change == pytest.approx(-1 / 3)
-    text = level_change_text(step, SPEED)
+    text = step_text(step, SPEED)
     assert text.endswith(f"; then {step.slow.text}")
     assert "120.0 ms" in step.slow.text
 
@@ -80,7 +80,7 @@ def test_slow_steps_that_were_there_before_are_no_cause(seconds, by_commit, seri
     ]
     (step,) = trend(series_of(records)[0], SPEED).steps
     assert (step.worse, step.slow) == (True, None)
-    assert "ms" not in level_change_text(step, SPEED)
+    assert "ms" not in step_text(step, SPEED)
 
 
 def test_slow_steps_of_a_level_are_those_of_most_of_its_points(by_commit, series_of):
@@ -148,7 +148,7 @@ def test_an_undone_change_says_where_it_was_undone(by_commit, series_of):
     first, second = trend(series_of(by_commit.history(values))[0], SPEED).steps
     assert first.undone.name == "c026"
     assert second.undone is None
-    text = level_change_text(first, SPEED)
+    text = step_text(first, SPEED)
     assert [name for name in ("c014", "c015", "c026") if name not in text] == []
 
 
@@ -161,7 +161,7 @@ def test_a_trend_is_told_with_its_first_and_last_commit_and_is_red(by_commit, se
     assert (step.first_bad.name, step.earliest.name) == ("c010", "c010")
     assert (step.last_good.name, step.latest.name) == ("c009", "c029")
     assert step.change == pytest.approx(0.99**20 - 1, abs=0.01)
-    text = level_change_text(step, SPEED)
+    text = step_text(step, SPEED)
     assert "-18" in text
     assert text.endswith("c010 to c029")
     before, within, after = found.levels

@@ -39,13 +39,13 @@ def folder(tmp_path, by_commit, saved, reductions, monkeypatch):
 def parsed(monkeypatch):
     """Names of the files that are parsed; those whose content the table knows are not."""
     found = []
-    real = reading.encode_content
+    real = reading.read_content
 
-    def encode_content(path, data):
+    def read_content(path, data):
         found.append(os.path.basename(path))
         return real(path, data)
 
-    monkeypatch.setattr(reading, "encode_content", encode_content)
+    monkeypatch.setattr(reading, "read_content", read_content)
     return found
 
 

@@ -8,16 +8,16 @@ import pytest
 from studies import roofline, strategies, tuning
 
 from cnnbench.judge.report.results import (
-    common_and_distinct_names,
-    distinguish_by_start_time,
     gather,
     group_runs,
     newest_groups,
     shown_count_text,
     speed_and_certainty,
-    split_off_common_parts,
+    split_common,
+    split_names,
     start_time_text,
     with_highest_peaks,
+    with_start_times,
 )
 from cnnbench.records.result_files import Loaded
 from cnnbench.records.run import Cluster
@@ -63,16 +63,16 @@ def test_one_speed_does_not_show_how_certain_it_is(options, noun, advises):
 
 
 def test_names_are_split_into_what_they_share():
-    assert split_off_common_parts([("a", "b"), ("a", "c")]) == ("a", ["b", "c"])
-    assert split_off_common_parts([("a", "b"), ("a",)]) == ("", ["a, b", "a"])
-    assert split_off_common_parts([("a", "b", "c"), ("a", "d", "c")], "/") == ("a/c", ["b", "d"])
+    assert split_common([("a", "b"), ("a", "c")]) == ("a", ["b", "c"])
+    assert split_common([("a", "b"), ("a",)]) == ("", ["a, b", "a"])
+    assert split_common([("a", "b", "c"), ("a", "d", "c")], "/") == ("a/c", ["b", "d"])
 
 
 def test_number_formats_are_in_names_where_they_differ(full_runs):
     plain, other = group(full_runs(100)), group(full_runs(100, flags={"batch_size": 16}))
     half = group(full_runs(100, flags={"precision": "bf16"}))
-    assert common_and_distinct_names([plain, other]) == ("lenet, 1 cpu", ["batch 8", "batch 16"])
-    shared, names = common_and_distinct_names([plain, half])
+    assert split_names([plain, other]) == ("lenet, 1 cpu", ["batch 8", "batch 16"])
+    shared, names = split_names([plain, half])
     assert (shared, names) == ("lenet, batch 8, 1 cpu", ["fp32", "bf16"])
 
 
@@ -167,7 +167,7 @@ def test_documents_of_one_name_have_their_times(full_runs):
     second = dataclasses.replace(
         second, run=dataclasses.replace(second.run, started_at="2026-11-20T02:00:00+02:00")
     )
-    named = distinguish_by_start_time([("a", first), ("b", first), ("a", second)])
+    named = with_start_times([("a", first), ("b", first), ("a", second)])
     assert [name for name, _ in named] == [
         "a, 2026-11-20 00:00:00",
         "b",

@@ -2,12 +2,12 @@
 
 import pytest
 
+from cnnbench.judge.report.sections.scaling import fastest_predictions
 from cnnbench.lab.predict.predict import (
     FastestRange,
     Interconnect,
     TrainingStep,
     fastest_by_size,
-    fastest_predictions,
     predict_all,
 )
 from cnnbench.variable_mgr.all_reduce.spec import Link, Tensor, parse_all_reduce_spec

@@ -135,10 +135,7 @@ def build(
 
 def _report_title(results: ReportSubject) -> str:
     named = (
-        *(
-            group.model
-            for group in (*results.configured, *results.profiled_group_by_run_id.values())
-        ),
+        *(group.model for group in (*results.configured, *results.profiled.values())),
         *(str(document.config.get("model")) for document in results.strategies),
         *map(tune.searched_network, results.tunings),
     )
@@ -192,12 +189,9 @@ def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
     origins = [group.origin for group in results.configured]
     commits = {origin.code_state for origin in origins if origin.revision}
     machines = {origin.machine for origin in origins}
-    counted_things: tuple[tuple[Collection[object], str, str], ...] = (
-        (
-            {group.configuration.key for group in results.configured},
-            "configuration",
-            "configurations",
-        ),
+    keys = {group.configuration.key for group in results.configured}
+    counted: tuple[tuple[Collection[object], str, str], ...] = (
+        (keys, "configuration", "configurations"),
         (commits if len(commits) > 1 else (), "commit", "commits"),
         (machines if len(machines) > 1 else (), "machine", "machines"),
         (results.runs, "process", "processes"),
@@ -206,11 +200,7 @@ def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
         (results.tunings, "search of flags", "searches of flags"),
         (results.rooflines, "roofline", "rooflines"),
     )
-    measured = [
-        count_text(len(things), singular, many)
-        for things, singular, many in counted_things
-        if things
-    ]
+    measured = [count_text(len(things), one, many) for things, one, many in counted if things]
     if measured:
         yield "measured", ", ".join(measured)
     if imported := imported_records_note(record for _, record in results.processes):
@@ -223,10 +213,8 @@ def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
             yield title, ", ".join(filter(None, texts))
     if results.skipped:
         defects = sum(file.defect for file in results.skipped)
-        yield (
-            "skipped",
-            f"{count_text(len(results.skipped), 'file', 'files')}, {defects} of them faulty",
-        )
+        files = count_text(len(results.skipped), "file", "files")
+        yield "skipped", f"{files}, {defects} of them faulty"
 
 
 def _values_text(environments: list[Mapping[str, Any]], name: str) -> str:

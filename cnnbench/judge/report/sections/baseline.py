@@ -7,24 +7,15 @@ from dataclasses import replace
 from statistics import fmean
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart, draw, legend_text
-from cnnbench.base.document import (
-    Answer,
-    Content,
-    Detail,
-    Section,
-)
+from cnnbench.base.document import Answer, Content, Detail, Section
 from cnnbench.base.stats import ValuesByProcess
-from cnnbench.base.text import count_text, number
+from cnnbench.base.text import capitalized, count_text, first_lines, number
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, phrases
 from cnnbench.judge.compare.estimate import Verdict
 from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.report import comparison as verdicts
-from cnnbench.judge.report.results import (
-    ReportSubject,
-    speed_and_certainty,
-    split_off_common_parts,
-)
+from cnnbench.judge.report.results import ReportSubject, speed_and_certainty, split_common
 from cnnbench.judge.report.sections.quantities import process_chart
 from cnnbench.records.metric import HISTORY, Metric
 from cnnbench.records.profiles import Explanation
@@ -79,14 +70,12 @@ def speed_answer(results: ReportSubject) -> Answer | None:
         return _benchmarks_answer(results, hint)
     if len(measured) == 1:
         ((name, speed, certainty, _),) = measured
-        certainty = f"{certainty[0].upper()}{certainty[1:]}"
-        return Answer(f"Speed of {name}", speed, "", (certainty, hint))
+        return Answer(f"Speed of {name}", speed, "", (capitalized(certainty), hint))
     means = [mean for *_, mean in measured]
     ends = f"{number(min(means))} to {number(max(means))} images/sec"
     lines = [f"{name}: {speed}, {certainty}" for name, speed, certainty, _ in measured]
-    more = f"and {len(lines) - _MOST_NAMED} more, under Throughput"
-    lines = [*lines[:_MOST_NAMED], *([more] if len(lines) > _MOST_NAMED else [])]
-    return Answer(f"Speed of {len(measured)} configurations", ends, "", (*lines, hint))
+    shown = first_lines(lines, _MOST_NAMED, "and {} more, under Throughput")
+    return Answer(f"Speed of {len(measured)} configurations", ends, "", (*shown, hint))
 
 
 def _benchmarks_answer(results: ReportSubject, hint: str) -> Answer:
@@ -107,9 +96,8 @@ def _benchmarks_answer(results: ReportSubject, hint: str) -> Answer:
         return Answer(f"Median of {name}", value, "", (processes, hint))
     lines = [f"{name}: median {value}, {processes}" for name, value, processes in medians]
     title = "Benchmarks of other programs"
-    further = len(lines) - _MOST_NAMED
-    more = [f"and {further} more, under {title}"] if further > 0 else []
-    return Answer(title, f"{len(lines)} benchmarks", "", (*lines[:_MOST_NAMED], *more, hint))
+    shown = first_lines(lines, _MOST_NAMED, f"and {{}} more, under {title}")
+    return Answer(title, f"{len(lines)} benchmarks", "", (*shown, hint))
 
 
 def baseline_answer(results: ReportSubject) -> Answer | None:
@@ -125,23 +113,15 @@ def baseline_answer(results: ReportSubject) -> Answer | None:
     if ending == Verdict.CHANGED_WORK.value:
         tone = ""
     name = f"{comparison.new_label} against {comparison.base_label}"
-    outcome = f"{ending[0].upper()}{ending[1:]}"
+    outcome = capitalized(ending)
     if comparison.same_code is not None or comparison.exit_code is ExitCode.INCONCLUSIVE:
         outcome = ""  # The headline says so.
     if len(comparison.entries) > 1:
         counts = verdicts.all_verdict_counts_text(comparison)
         outcome = f"{outcome}: {counts}" if outcome else counts
-    details = (
-        *comparison.lines_below_headline,
-        *lines,
-        outcome,
-        *_mean_texts(comparison),
-    )
+    means = map(capitalized, verdicts.mean_sentences(comparison))
+    details = (*comparison.lines_below_headline, *lines, outcome, *means)
     return Answer(name, comparison.headline, tone, tuple(filter(None, details)))
-
-
-def _mean_texts(comparison: Comparison) -> list[str]:
-    return [f"{mean[0].upper()}{mean[1:]}" for mean in verdicts.mean_sentences(comparison)]
 
 
 def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[RowChart]:
@@ -149,17 +129,18 @@ def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[RowChart]
     judged = _results_with_change(comparison, metric)
     if not judged:
         return
-    shared, labels = split_off_common_parts([entry.name.split(", ") for entry, _ in judged])
+    shared, labels = split_common([entry.name.split(", ") for entry, _ in judged])
     rows = [
         DistributionRow(
             label=label,
-            values=((result.judgement.change or 0.0, _hint(label, result)),),
+            values=((result.judgement.change or 0.0, hint),),
             low=result.judgement.low,
             high=result.judgement.high,
             text=metric.change_text(result.judgement.change or 0.0),
             tone=verdicts.verdict_tone(comparison, entry, result),
         )
         for (entry, result), label in zip(judged, labels, strict=True)
+        for hint in [f"{label}: {result.word} {phrases.change_text(metric, result.judgement)}"]
     ]
     of = f" of {shared}" if shared else ""
     interval = f"its {verdicts.confidence_text(comparison)} interval"
@@ -174,10 +155,6 @@ def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[RowChart]
         limit=(0.0, "no change"),
         note=legend_text(rows, dot="the estimated change", band=interval),
     )
-
-
-def _hint(label: str, result: MetricResult) -> str:
-    return f"{label}: {result.word} {phrases.change_text(result.metric, result.judgement)}"
 
 
 _MOST_STRIPS = 3

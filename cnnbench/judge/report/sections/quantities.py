@@ -33,14 +33,13 @@ from cnnbench.judge.report.results import (
     MOST_DRAWN,
     ReportSubject,
     RunGroup,
-    common_and_distinct_names,
     interval_cells,
     newest_groups,
     peak_flops_per_sec,
     shown_count_text,
+    split_names,
 )
 from cnnbench.records.metric import BOUNDS
-from cnnbench.records.profiles import Roofline
 from cnnbench.records.run import RunRecord
 
 _MOST_DOTS = 40
@@ -112,7 +111,7 @@ class QuantitySection:
         names of the configurations have in common.
         """
         shown = newest_groups(members, MOST_DRAWN)
-        shared, labels = common_and_distinct_names(shown)
+        shared, labels = split_names(shown)
         return process_chart(
             f"{shared or workload}: {self.chart}{shown_count_text(len(shown), len(members))}",
             self.axis,
@@ -147,7 +146,7 @@ def process_chart(
 def _distribution_row(
     label: str, of_processes: ValuesByProcess, axis: Axis, unit: str
 ) -> DistributionRow:
-    low, high = of_processes.median_confidence_interval or (None, None)
+    low, high = of_processes.interval or (None, None)
     processes = [*enumerate(of_processes.values, start=1)]
     # If there are too many values, dots show the smallest, the largest, and some between them.
     if len(processes) > _MOST_DOTS:
@@ -227,16 +226,13 @@ def throughput(group: RunGroup) -> Row:
 
 def _doubtful_peak_remarks(known: Sequence[RunGroup]) -> Iterable[Paragraph]:
     if not any(group.process_values(peak_flops_per_sec).values for group in known):
-        yield Paragraph(
-            "The peak FLOP/s of the devices is unknown; set it with --peak_flops.", "unsure"
-        )
-    runs = [run for group in known for run in group.successful if peak_flops_per_sec(run)]
-    if any(
-        (run.summary().achieved_flops_per_sec or 0.0) > (peak_flops_per_sec(run) or 0.0)
-        for run in runs
-    ):
-        message = "Shares above 100 % are left out: all peaks of a machine were measured while it "
-        yield Paragraph(f"{message}was busy, or --peak_flops is too low.", "unsure")
+        text = "The peak FLOP/s of the devices is unknown; set it with --peak_flops."
+        yield Paragraph(text, "unsure")
+    runs = (run for group in known for run in group.successful)
+    rates = ((run.summary().achieved_flops_per_sec or 0.0, peak_flops_per_sec(run)) for run in runs)
+    if any(peak and rate > peak for rate, peak in rates):
+        text = "Shares above 100 % are left out: all peaks of a machine were measured while it "
+        yield Paragraph(f"{text}was busy, or --peak_flops is too low.", "unsure")
 
 
 @QuantitySection(
@@ -366,11 +362,10 @@ def warmup(group: RunGroup) -> Row:
     }
 
 
-_Reached: TypeAlias = tuple[RunGroup, Roofline | None, tuple[RunGroup, ...]]
-"""The fastest configuration of a network in one number format, its roofline, and other
-configurations that may be as fast.
+_Reached: TypeAlias = tuple[RunGroup, float | None, tuple[RunGroup, ...]]
+"""The fastest configuration of a network in one number format, the images/sec of its roofline
+estimate, and other configurations that may be as fast.
 """
-
 
 _CHARTS = (
     ("Images/sec", "median images/sec", ""),
@@ -381,58 +376,35 @@ _CHARTS = (
 
 
 def best_configurations(results: ReportSubject) -> list[_Reached]:
-    """Returns the fastest configuration for each network, kind of work, number format, kind of
-    device and origin.
-    """
-    # Runs of an experiment are left out, because its verdict already compares A and B.
-    whole = (
-        group for group in results.configured if not (group.origin.side or group.flag("input_only"))
+    """Returns the fastest configuration by network, work, format, kind of device and origin."""
+    measured = (
+        group
+        for group in results.configured
+        # The verdict of an experiment already compares the runs of A and of B.
+        if group.throughput.values and not (group.origin.side or group.flag("input_only"))
     )
     alike = group_by(
-        (group for group in whole if group.throughput.values),
-        lambda group: (
-            group.workload,
-            group.precision,
-            group.device_kind,
-            group.origin,
-        ),
+        measured, lambda group: (group.workload, group.precision, group.device_kind, group.origin)
     )
-    rooflines = {
-        _roofline_estimate_key(results.profiled_group_by_run_id[roofline.run.run_id]): roofline
-        for roofline in results.rooflines
-    }
-    reached_rows: list[_Reached] = []
+    profiled = ((results.profiled[one.run.run_id], one) for one in results.rooflines)
+    estimates = {_estimate_key(group): (group, one.bound_images_per_sec) for group, one in profiled}
+    reached: list[_Reached] = []
     for members in alike.values():
         best, *others = sorted(members, key=lambda member: -(member.throughput.median or 0.0))
-        low, _ = best.throughput.median_confidence_interval or (0.0, 0.0)
-        near = [other for other in others if low and other.throughput.median_confidence_interval]
-        as_fast = tuple(
-            other
-            for other in near
-            if (other.throughput.median_confidence_interval or (0.0, 0.0))[1] >= low
-        )
-        reached_rows.append((best, rooflines.pop(_roofline_estimate_key(best), None), as_fast))
-    reached_rows += [
-        (results.profiled_group_by_run_id[roofline.run.run_id], roofline, ())
-        for roofline in rooflines.values()
-    ]
-    return sorted(reached_rows, key=lambda row: row[0].order)
+        low, _ = best.throughput.interval or (math.inf, math.inf)
+        ends = ((other, other.throughput.interval or (0.0, 0.0)) for other in others)
+        as_fast = tuple(other for other, (_, high) in ends if high >= low)
+        _, estimate = estimates.pop(_estimate_key(best), (best, None))
+        reached.append((best, estimate, as_fast))
+    reached += [(group, estimate, ()) for group, estimate in estimates.values()]
+    return sorted(reached, key=lambda row: row[0].order)
 
 
-def _roofline_estimate_key(group: RunGroup) -> object:
-    """Returns a key that is equal for two configurations if they have the same roofline
-    estimate.
-    """
+def _estimate_key(group: RunGroup) -> object:
+    """Returns a key that is equal if two configurations have the same roofline estimate."""
     images = next((run.batch.global_ for run in group.successful if run.batch is not None), None)
-    precision = group.precision
-    return (
-        group.workload,
-        precision,
-        group.device_kind,
-        group.device_count,
-        images,
-        group.origin.machine,
-    )
+    devices = (group.device_kind, group.device_count)
+    return (group.workload, group.precision, *devices, images, group.origin.machine)
 
 
 @prepend_docstring
@@ -445,19 +417,17 @@ def best_configurations_section(results: ReportSubject) -> Iterable[Content]:
     rows = best_configurations(results)
     if not rows:
         return
-    if any(group.throughput.median_confidence_interval is None for group, _, _ in rows):
-        message = (
-            f"A row without an interval has fewer than {ValuesByProcess.FEWEST} processes, so "
-        )
-        yield Paragraph(f"{message}another configuration may be faster.", "unsure")
+    if any(group.throughput.interval is None for group, _, _ in rows):
+        text = f"A row without an interval has fewer than {ValuesByProcess.FEWEST} processes, so "
+        yield Paragraph(f"{text}another configuration may be faster.", "unsure")
     yield make_table(_best_configuration_row(*row) for row in rows)
     shown = newest_groups([group for group, _, _ in rows], MOST_DRAWN)
     which = shown_count_text(len(shown), len(rows))
     rows = [row for row in rows if row[0] in shown]
-    _, labels = common_and_distinct_names(shown)
+    _, labels = split_names(shown)
     values = (
-        (group.throughput, group.process_values("mfu"), _shares_of_estimate(group, of))
-        for group, of, _ in rows
+        (group.throughput, group.process_values("mfu"), _shares_of_estimate(group, estimate))
+        for group, estimate, _ in rows
     )
     charts = (
         process_chart(
@@ -472,20 +442,16 @@ def best_configurations_section(results: ReportSubject) -> Iterable[Content]:
     yield [chart for chart in charts if len(chart.rows) > 1]
 
 
-def _shares_of_estimate(group: RunGroup, roofline: Roofline | None) -> ValuesByProcess:
-    """Returns the images/sec of each process, divided by the images/sec of the roofline estimate;
-    empty if there is no estimate.
-    """
-    estimate = None if roofline is None else roofline.bound_images_per_sec
+def _shares_of_estimate(group: RunGroup, estimate: float | None) -> ValuesByProcess:
+    """Returns the images/sec of each process over the estimate; empty if there is none."""
     values = (speed / estimate for speed in group.throughput.values) if estimate else ()
     return ValuesByProcess(tuple(values))
 
 
 def _best_configuration_row(
-    group: RunGroup, roofline: Roofline | None, others: tuple[RunGroup, ...]
+    group: RunGroup, estimate: float | None, others: tuple[RunGroup, ...]
 ) -> Row:
-    _, (_, *as_fast) = common_and_distinct_names([group, *others])
-    estimate = None if roofline is None else roofline.bound_images_per_sec
+    _, (_, *as_fast) = split_names([group, *others])
     return {
         "configuration": group.name,
         "format": group.precision,
@@ -495,6 +461,6 @@ def _best_configuration_row(
         "MFU": numeric_cell(group.process_values("mfu").median, percent),
         "peak, GFLOP/s": numeric_cell(group.process_values(peak_flops_per_sec).median, scale=1e-9),
         "roofline estimate, images/sec": numeric_cell(estimate),
-        "of the estimate": numeric_cell(_shares_of_estimate(group, roofline).median, percent),
+        "of the estimate": numeric_cell(_shares_of_estimate(group, estimate).median, percent),
         "processes": numeric_cell(len(group.successful), integer),
     }

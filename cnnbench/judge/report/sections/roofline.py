@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from operator import attrgetter
 
 from cnnbench.base.charts import (
@@ -28,6 +27,7 @@ from cnnbench.base.document import (
     numeric_cell,
     prepend_docstring,
 )
+from cnnbench.base.stats import group_by
 from cnnbench.base.text import (
     billions,
     count_text,
@@ -37,7 +37,7 @@ from cnnbench.base.text import (
     percent,
     selection_text,
 )
-from cnnbench.judge.report.results import ReportSubject, distinguish_by_start_time
+from cnnbench.judge.report.results import ReportSubject, with_start_times
 from cnnbench.machine.cpu import describe_kernels
 from cnnbench.records.profiles import Machine, Roofline, RooflineRow
 
@@ -107,9 +107,8 @@ def roofline_answers(results: ReportSubject) -> Iterator[Answer]:
     """
     most = 1 if results.rooflines[1:] else _MOST_TO_WIN
     for name, study in _named_rooflines(results):
-        estimate = milliseconds(study.total.bound_seconds)
-        text = f"A profiled step takes {milliseconds(study.step_seconds)} ms, "
-        text += f"the estimate is {estimate} ms"
+        step, estimate = map(milliseconds, (study.step_seconds, study.total.bound_seconds))
+        text = f"A profiled step takes {step} ms, the estimate is {estimate} ms"
         largest = [row for row in study.rows if row.winnable_seconds > 0][:most]
         steps = [_step_time_text(study)] if most > 1 else []
         details = (*steps, *map(_to_win_text, largest))
@@ -117,9 +116,8 @@ def roofline_answers(results: ReportSubject) -> Iterator[Answer]:
 
 
 def _named_rooflines(results: ReportSubject) -> list[tuple[str, Roofline]]:
-    return distinguish_by_start_time(
-        (results.profiled_group_by_run_id[study.run.run_id].name, study)
-        for study in results.rooflines
+    return with_start_times(
+        (results.profiled[study.run.run_id].name, study) for study in results.rooflines
     )
 
 
@@ -178,9 +176,7 @@ def _row_cells(row: RooflineRow) -> Row:
 
 
 def roofline_chart(roofline: Roofline, title: str) -> LineChart:
-    """Returns a chart of the roofline, with a point for each row that has FLOPs. The longest rows
-    are labelled.
-    """
+    """Returns a chart with a point for each row that has FLOPs. The longest rows are named."""
     rows = [row for row in roofline.rows if row.flops_per_byte is not None and row.seconds]
     rows.sort(key=_group)
     kinds = [*dict.fromkeys(row.kind for row in rows)]
@@ -199,7 +195,7 @@ def roofline_chart(roofline: Roofline, title: str) -> LineChart:
             mark=directions.index(direction),
             line=False,
         )
-        for (kind, direction), of in ((key, [*of]) for key, of in groupby(rows, _group))
+        for (kind, direction), of in group_by(rows, _group).items()
     ]
     return LineChart(
         title=title,

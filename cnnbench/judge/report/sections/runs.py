@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.base import text as numbers
-from cnnbench.base.charts import LOWER, Axis, ChartSeries, DistributionRow, LineChart, RowChart
+from cnnbench.base.charts import (
+    LOWER,
+    Axis,
+    Chart,
+    ChartSeries,
+    DistributionRow,
+    LineChart,
+    RowChart,
+)
 from cnnbench.base.document import (
     Answer,
     ChartGroup,
@@ -25,7 +32,7 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.stats import FEWEST_FOR_P99, group_by, median
 from cnnbench.base.terminal import natural_key
-from cnnbench.base.text import count_text, integer, number, percent
+from cnnbench.base.text import count_text, format_bytes, integer, number, percent
 from cnnbench.judge.compare.configuration import DifferenceEffect, fact_rule
 from cnnbench.judge.metrics import fact_text, machine_name, readable_fact
 from cnnbench.judge.report.results import (
@@ -79,35 +86,40 @@ def steps_section(results: ReportSubject) -> Iterable[Content]:
     dots are steps outside of the whiskers. Arrows at an edge are steps beyond the axis.
     """
     timed = [group for group in results.configured if any(r.step_seconds for r in group.successful)]
-    drawn = newest_groups(timed, _DRAWN)
-    if len(drawn) < len(timed):
-        yield Paragraph(f"The charts are of the newest {_DRAWN} of {integer(len(timed))} rows.")
-    charts = (chart for group in drawn for chart in _step_charts(group))
-    yield ChartGroup(tuple(charts), pairs=True) if timed else None
-    yield make_table(map(_step_statistics_row, timed), hints=_HINTS)
+    yield from _pairs_of_charts(timed, _step_charts)
+    yield make_table(map(_step_row, timed), hints=_HINTS)
+
+
+def _pairs_of_charts(
+    groups: Sequence[RunGroup], charts: Callable[[RunGroup], Iterable[Chart]]
+) -> Iterator[Content]:
+    """Yields the charts of the newest configurations, and which ones these are."""
+    drawn = newest_groups(groups, _DRAWN)
+    if len(drawn) < len(groups):
+        yield Paragraph(f"The charts are of the newest {_DRAWN} of {integer(len(groups))} rows.")
+    found = tuple(chart for group in drawn for chart in charts(group))
+    yield ChartGroup(found, pairs=True) if found else None
 
 
 def _step_charts(group: RunGroup) -> tuple[LineChart, RowChart]:
     """Returns two charts for a configuration: step times in order, and the distribution of step
     times. If there are many processes, the charts show some of the processes.
     """
-    timed = [
-        (f"process {n}", run) for n, run in enumerate(group.successful, start=1) if run.step_seconds
-    ]
-    chosen = timed
+    timed = [(f"process {n}", run) for n, run in enumerate(group.successful, 1) if run.step_seconds]
+    chosen, note = timed, ""
     if len(timed) > _SHOWN:
         chosen = [timed[round(i * (len(timed) - 1) / (_SHOWN - 1))] for i in range(_SHOWN)]
+        note = f"{_SHOWN} of {len(timed)} processes are shown."
     warmup = max(len(record.warmup_step_seconds) for _, record in chosen)
     most = max(float(np.quantile(record.step_seconds, 0.95)) for _, record in chosen)
     axis = Axis(label="step time, ms", zero=True, better=LOWER, limit=_HEADROOM * 1000 * most)
-    some = len(chosen) < len(timed)
     series = LineChart(
         title=f"{group.name}: steps in order",
         x=Axis(label="step; up to 0 warm-up"),
         y=axis,
         series=tuple(starmap(_step_series, chosen)),
         shaded=(-warmup + 0.5, 0.5, "warm-up") if warmup else None,
-        note=f"{len(chosen)} of {len(timed)} processes are shown." if some else "",
+        note=note,
     )
     distribution = RowChart(
         title=f"{group.name}: distribution",
@@ -120,13 +132,9 @@ def _step_charts(group: RunGroup) -> tuple[LineChart, RowChart]:
 def _step_series(name: str, record: RunRecord) -> ChartSeries:
     seconds = (*record.warmup_step_seconds, *record.step_seconds)
     first, together = 1 - len(record.warmup_step_seconds), record.steps_per_execution
-    return ChartSeries(
-        name=f"{name}, {start_time_text(record.started_at)} UTC",
-        points=_thin_out_points(
-            [(float(n * together), 1000 * s) for n, s in enumerate(seconds, first)]
-        ),
-        marks=False,
-    )
+    points = [(float(n * together), 1000 * s) for n, s in enumerate(seconds, first)]
+    name = f"{name}, {start_time_text(record.started_at)} UTC"
+    return ChartSeries(name=name, points=_thin_out_points(points), marks=False)
 
 
 def _thin_out_points(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
@@ -170,10 +178,8 @@ _HINTS = {
 }
 
 
-def _step_statistics_row(group: RunGroup) -> Row:
-    """Returns the table row with statistics of the timed steps of all processes of a
-    configuration.
-    """
+def _step_row(group: RunGroup) -> Row:
+    """Returns the row with statistics of the timed steps of all processes of a configuration."""
     steps = [1000 * seconds for record in group.successful for seconds in record.step_seconds]
     middle, high, highest, slowest = np.quantile(steps, (0.5, 0.9, 0.99, 1.0)).tolist()
     return {
@@ -184,16 +190,15 @@ def _step_statistics_row(group: RunGroup) -> Row:
         # The cell is empty for few steps, whose 99th percentile would be the slowest step.
         "99 %, ms": numeric_cell(highest if len(steps) >= FEWEST_FOR_P99 else None),
         "slowest, ms": numeric_cell(slowest),
-        "within a process": numeric_cell(
-            group.process_values(_relative_quartile_range).median, percent
-        ),
+        "within a process": numeric_cell(group.process_values(_quartiles).median, percent),
         "between processes": numeric_cell(
             group.process_values("step_seconds").relative_range, percent
         ),
     }
 
 
-def _relative_quartile_range(record: RunRecord) -> float | None:
+def _quartiles(record: RunRecord) -> float | None:
+    """Returns the interquartile range of the timed steps over their median."""
     if not record.step_seconds:
         return None
     first, middle, third = np.quantile(record.step_seconds, (0.25, 0.5, 0.75))
@@ -210,14 +215,8 @@ def resource_use_section(results: ReportSubject) -> Iterable[Content]:
     timed loop of the first process. Growth is the memory at the end of the timed loop minus the
     memory at its start.
     """
-    sampled = [
-        group for group in results.configured if any(run.resources for run in group.successful)
-    ]
-    drawn = newest_groups(sampled, _DRAWN)
-    if len(drawn) < len(sampled):
-        yield Paragraph(f"The charts are of the newest {_DRAWN} of {integer(len(sampled))} rows.")
-    charts = (chart for group in drawn for chart in _resource_use_charts(group))
-    yield ChartGroup(tuple(charts), pairs=True) if sampled else None
+    sampled = [group for group in results.configured if any(r.resources for r in group.successful)]
+    yield from _pairs_of_charts(sampled, _resource_use_charts)
     yield make_table(map(_resource_use_row, sampled))
 
 
@@ -267,36 +266,23 @@ _USES: tuple[tuple[str, Axis, Callable[[ResourceUse], Sequence[float]]], ...] = 
 
 
 def _resource_use_row(group: RunGroup) -> Row:
-    """Returns the table row with the memory and CPUs of a configuration. Values are medians over
-    its processes.
-    """
+    """Returns the row with the memory and CPUs of a configuration: medians over processes."""
     known = [run.resources for run in group.successful if run.resources is not None]
-
-    def median_of_known(values: Iterable[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return median(known) if known else None
-
+    growths = [growth for of in known if (growth := _memory_growth(of)) is not None]
+    growth = median(growths) if growths else None
     shares = [of.sampler_cpu_seconds / of.seconds[-1] for of in known if of.seconds[-1]]
     return {
         "configuration": group.name,
-        "most memory": numeric_cell(
-            median_of_known(max(of.memory_bytes) for of in known), numbers.format_bytes
-        ),
-        "growth in the timed loop": numeric_cell(
-            median_of_known(map(_memory_growth, known)), _signed_bytes
-        ),
-        "median of CPUs in use": numeric_cell(
-            median_of_known(median(of.busy_cpus) for of in known)
-        ),
+        "most memory": numeric_cell(median(max(of.memory_bytes) for of in known), format_bytes),
+        "growth in the timed loop": numeric_cell(growth, _signed_bytes),
+        "median of CPUs in use": numeric_cell(median(median(of.busy_cpus) for of in known)),
         "CPU time of the sampler": numeric_cell(max(shares, default=None), percent),
         "processes": numeric_cell(len(known), integer),
     }
 
 
 def _memory_growth(of: ResourceUse) -> float | None:
-    """Returns the bytes by which the memory of a process grew during the timed loop; None if
-    unknown.
-    """
+    """Returns the bytes by which a process grew during the timed loop; None if unknown."""
     if of.loop_start is None or of.loop_end is None:
         return None
     inside = [
@@ -308,7 +294,7 @@ def _memory_growth(of: ResourceUse) -> float | None:
 
 
 def _signed_bytes(value: float) -> str:
-    return f"{'-' if value < 0 else '+'}{numbers.format_bytes(abs(value))}"
+    return f"{'-' if value < 0 else '+'}{format_bytes(abs(value))}"
 
 
 # Shows failures, skipped files, the commands of processes, and how to reproduce the results.
@@ -321,9 +307,7 @@ _COMMANDS = (
 
 
 def failures_section(results: ReportSubject) -> Iterable[Content]:
-    """Yields the section about failed and interrupted runs with their errors, and about skipped
-    files with the reason.
-    """
+    """Yields failed and interrupted runs with their errors, and skipped files with the reason."""
     if failed := [process for process in results.processes if process[1].status != "ok"]:
         yield "These runs have no values in this report, except valid points of all-reduces."
         yield _process_table(failed, _FAILURES)
@@ -341,9 +325,7 @@ def failures_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def omitted_section(results: ReportSubject) -> Iterable[Content]:
-    """Yields a table with the configurations that the other sections leave out, the
-    newest first.
-    """
+    """Yields a table of the configurations that other sections leave out, the newest first."""
     groups_before = sorted(results.earlier, key=lambda group: group.latest, reverse=True)
     listed = groups_before[:_MOST_EARLIER]
     which = shown_count_text(len(listed), len(groups_before))
@@ -361,9 +343,7 @@ def omitted_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def imported_benchmarks_section(results: ReportSubject) -> Iterable[Content]:
-    """Yields a table with the imported results of other benchmark programs: the median and the
-    range over processes.
-    """
+    """Yields a table of imported benchmarks of other programs: medians and ranges."""
     benchmark_groups = [
         group for group in results.configured if group.configuration.kind in BENCHMARKS
     ]
@@ -576,8 +556,8 @@ def disturbance_answer(results: ReportSubject) -> Answer | None:
         f"{name} {phase}: {len(notes)} of {checked}; for example, {notes[0].text}"
         for name, phase, notes in kinds[:_MOST_NAMED]
     )
-    verb = "was" if marked == 1 else "were"
-    text = f"{marked} of {count_text(checked, 'process', 'processes')} {verb} disturbed"
+    verb, of = "was" if marked == 1 else "were", count_text(checked, "process", "processes")
+    text = f"{marked} of {of} {verb} disturbed"
     return Answer("Conditions", text, "unsure", tuple(details))
 
 
@@ -636,7 +616,7 @@ def _count_disturbances(
 
 
 def _disturbance_row(group: RunGroup) -> Row:
-    def highest_value_cell(name: str, text: Callable[[float], str]) -> TableCell:
+    def most(name: str, text: Callable[[float], str]) -> TableCell:
         loads = group.process_values(lambda run: run.condition(name))
         return numeric_cell(max(loads.values, default=None), text)
 
@@ -644,11 +624,11 @@ def _disturbance_row(group: RunGroup) -> Row:
     return {
         "configuration": group.name,
         "CPUs used by others, median": numeric_cell(busy.median),
-        "CPUs used by others, at most": highest_value_cell("other_cpus", numbers.number),
-        "stolen by the hypervisor, at most": highest_value_cell("steal_fraction", numbers.percent),
-        "throttled, s, at most": highest_value_cell("quota_seconds", numbers.number),
-        "pages swapped, at most": highest_value_cell("swapped_pages", numbers.integer),
-        "slowed for heat, times": highest_value_cell("thermal_events", numbers.integer),
+        "CPUs used by others, at most": most("other_cpus", number),
+        "stolen by the hypervisor, at most": most("steal_fraction", percent),
+        "throttled, s, at most": most("quota_seconds", number),
+        "pages swapped, at most": most("swapped_pages", integer),
+        "slowed for heat, times": most("thermal_events", integer),
     }
 
 
@@ -659,13 +639,13 @@ def environment_section(results: ReportSubject) -> Iterable[Content]:
     described = [(name, record) for name, record in results.processes if record.environment]
     environments = [record.environment for _, record in described]
     names = sorted({name for facts in environments for name in facts}, key=natural_key)
-    alike = [name for name in names if _is_same_everywhere(name, environments)]
+    alike = [name for name in names if _is_same(name, environments)]
     # Properties that affect speed are shown before other properties.
     unlike = [name for name in names if name not in alike]
     unlike.sort(key=lambda name: [*DifferenceEffect].index(fact_rule(name).effect))
+    values = ((name, readable_fact(name, environments[0][name])) for name in alike)
     shared: Iterable[Row] = (
-        {"fact": name, "value": TableCell(readable_fact(name, environments[0][name]), kinds="code")}
-        for name in alike
+        {"fact": name, "value": TableCell(value, kinds="code")} for name, value in values
     )
     yield make_table(shared, title="Alike in all runs" if len(described) > 1 else "")
     yield _mixed_facts_remark(results, unlike)
@@ -693,15 +673,13 @@ def _mixed_facts_remark(results: ReportSubject, unlike: Sequence[str]) -> Paragr
         for group in results.configured
     ]
     deciding = (name for name in unlike if fact_rule(name).effect is DifferenceEffect.BLOCKS)
-    differing = [
-        name for name in deciding if not all(_is_same_everywhere(name, group) for group in groups)
-    ]
+    differing = [name for name in deciding if not all(_is_same(name, group) for group in groups)]
     message = (
         "Runs of the same configuration differ in properties that affect speed, so their medians "
+        f"mix different conditions: {', '.join(differing)}."
     )
-    message += f"mix different conditions: {', '.join(differing)}."
     return Paragraph(message, "unsure") if differing else None
 
 
-def _is_same_everywhere(name: str, environments: Sequence[Mapping[str, Any]]) -> bool:
+def _is_same(name: str, environments: Sequence[Mapping[str, Any]]) -> bool:
     return len({fact_text(facts.get(name, _UNKNOWN), name) for facts in environments}) <= 1

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cnnbench.base import text
 from cnnbench.base.charts import (
     HIGHER,
     Axis,
@@ -32,6 +31,8 @@ from cnnbench.base.document import (
 from cnnbench.base.stats import ValuesByProcess, group_by
 from cnnbench.base.text import (
     alternatives,
+    count_text,
+    first_lines,
     format_bytes,
     integer,
     milliseconds,
@@ -42,12 +43,7 @@ from cnnbench.flags.declare import ComparedBy, names_of_flags, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import FLAGS
 from cnnbench.judge.compare.configuration import GROUPS, unique_configuration_names
-from cnnbench.judge.report.results import (
-    ReportSubject,
-    RunGroup,
-    split_off_common_parts,
-    start_time_text,
-)
+from cnnbench.judge.report.results import ReportSubject, RunGroup, split_common, start_time_text
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Prediction, Predictions
 
 if TYPE_CHECKING:
@@ -79,7 +75,7 @@ def all_reduce_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def _failures_text(failed: int) -> str:
-    return f"{text.count_text(failed, 'reduction', 'reductions')} failed or summed wrongly"
+    return f"{count_text(failed, 'reduction', 'reductions')} failed or summed wrongly"
 
 
 _MOST_NAMED = 3
@@ -98,13 +94,11 @@ def all_reduce_answers(results: ReportSubject) -> Iterator[Answer]:
         lines = [_fastest_text(point) for point in fastest]
         answer = f"The fastest of {_sizes_text(fastest)}"
         if len(lines) < 2:
-            answer = "".join(lines)
-            lines = []
+            answer, lines = "".join(lines), []
         if wrong:
             lines = [answer, *lines] if answer else lines
             answer = _failures_text(wrong)
-        more = f"and {len(lines) - _MOST_NAMED} more, under All-reduce"
-        details = (*lines[:_MOST_NAMED], *([more] if len(lines) > _MOST_NAMED else []))
+        details = first_lines(lines, _MOST_NAMED, "and {} more, under All-reduce")
         when = f", {start_time_text(record.started_at)}" if results.allreduces[1:] else ""
         yield Answer(f"All-reduce{when}", answer, "bad" if wrong else "", details)
 
@@ -117,7 +111,7 @@ def prediction_answers(results: ReportSubject) -> Iterator[Answer]:
         lines = [
             f"{row.spec} is the fastest on {row.devices} devices: "
             f"{milliseconds(row.allreduce_seconds or 0.0)} ms"
-            for row in _fastest_predictions(document)
+            for row in fastest_predictions(document.rows).values()
         ]
         if lines:
             links = ", ".join(dict.fromkeys(row.parameters for row in document.rows))
@@ -126,14 +120,16 @@ def prediction_answers(results: ReportSubject) -> Iterator[Answer]:
             yield Answer(f"Predicted all-reduce of {document.model}, {links}", last, "", shown)
 
 
-def _fastest_predictions(document: Predictions) -> list[Prediction]:
-    """Returns the fastest predicted algorithm for each number of devices, in ascending order."""
-    known = [row for row in document.rows if row.allreduce_seconds is not None]
-    by_devices = group_by(known, lambda row: row.devices)
-    return [
-        min(by_devices[devices], key=lambda row: row.allreduce_seconds or 0.0)
-        for devices in sorted(by_devices)
-    ]
+def fastest_predictions(rows: Iterable[Prediction]) -> dict[int, Prediction]:
+    """Returns the prediction with the shortest reduction time for each number of devices, in
+    ascending order; with ties, the first prediction.
+    """
+    known = [row for row in rows if row.allreduce_seconds is not None]
+    known.sort(key=lambda row: (row.devices, row.allreduce_seconds or 0.0))
+    best: dict[int, Prediction] = {}
+    for row in known:
+        best.setdefault(row.devices, row)
+    return best
 
 
 @prepend_docstring
@@ -142,7 +138,7 @@ def predictions_section(results: ReportSubject) -> Iterable[Content]:
     and its efficiency are given without overlap of computing and reducing, and with full overlap.
     """
     for document in results.predictions:
-        fastest = _fastest_predictions(document)
+        fastest = fastest_predictions(document.rows).values()
         yield make_table(
             (_prediction_row(row, row in fastest) for row in document.rows), title=document.model
         )
@@ -164,7 +160,7 @@ def step_cells(row: Prediction) -> Row:
 def _prediction_row(row: Prediction, is_fastest: bool) -> Row:
     return {
         "links": row.parameters,
-        "devices": numeric_cell(row.devices, text.integer),
+        "devices": numeric_cell(row.devices, integer),
         "algorithm": row.spec,
         "fastest": TableCell("yes" if is_fastest else "", tone="good" if is_fastest else ""),
         **step_cells(row),
@@ -173,13 +169,13 @@ def _prediction_row(row: Prediction, is_fastest: bool) -> Row:
 
 
 def _sizes_text(fastest: Sequence[Point]) -> str:
-    sizes = text.count_text({point.bytes for point in fastest}, "size", "sizes")
+    sizes = count_text({point.bytes for point in fastest}, "size", "sizes")
     devices = sorted({point.devices for point in fastest})
     return f"{sizes} on {alternatives(list(map(str, devices)))} devices"
 
 
 def _fastest_text(point: Point) -> str:
-    speed = number(_gigabytes_per_sec(point, "busbw"))
+    speed = number(_gigabytes(point, "busbw"))
     packing = str(point.packing).removeprefix("-")
     name = f"{point.spec} {packing}".strip()
     size = format_bytes(point.bytes)
@@ -214,8 +210,8 @@ def _bandwidth_charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]
 
 def _bandwidth_bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> RowChart:
     rows = []
-    for point in sorted(points, key=lambda point: -_gigabytes_per_sec(point, "busbw")):
-        speed, median = _gigabytes_per_sec(point, "busbw"), point.median_seconds or 0.0
+    for point in sorted(points, key=lambda point: -_gigabytes(point, "busbw")):
+        speed, median = _gigabytes(point, "busbw"), point.median_seconds or 0.0
         slower, faster = np.quantile(point.seconds, (0.75, 0.25)).tolist()
         label = point.spec if point.tensors == 1 else f"{point.spec}, {point.tensors} tensors"
         rows.append(
@@ -245,9 +241,9 @@ def _bandwidth_curves(
     record: AllReduceRecord, points: Sequence[Point], name: str
 ) -> Iterator[ChartSeries]:
     specs: dict[str, dict[int, float]] = {point.spec: {} for point in points}
-    for point in sorted(points, key=lambda point: (point.bytes, _gigabytes_per_sec(point, name))):
+    for point in sorted(points, key=lambda point: (point.bytes, _gigabytes(point, name))):
         # Points are sorted by speed, so the fastest measurement of each size is kept.
-        specs[point.spec][point.bytes] = _gigabytes_per_sec(point, name)
+        specs[point.spec][point.bytes] = _gigabytes(point, name)
     for spec, best in specs.items():
         hints = (
             f"{spec}, {format_bytes(size)}: {number(speed)} GB/s" for size, speed in best.items()
@@ -265,12 +261,10 @@ def _copy_bandwidths(
     without a copy estimate are left out.
     """
     shares = ((point, record.copy_time_ratio(point)) for point in points)
-    return {
-        point.bytes: _gigabytes_per_sec(point, name) / share for point, share in shares if share
-    }
+    return {point.bytes: _gigabytes(point, name) / share for point, share in shares if share}
 
 
-def _gigabytes_per_sec(point: Point, name: str) -> float:
+def _gigabytes(point: Point, name: str) -> float:
     """Returns the bus bandwidth (`name` is "busbw") or algorithm bandwidth ("algbw") of a
     measurement in GB/s; 0 if unknown.
     """
@@ -286,16 +280,16 @@ def _bandwidth_row(record: AllReduceRecord, point: Point, several: bool) -> Row:
         "packing": str(point.packing).removeprefix("-"),
         "of": "" if point.workload == str(point.bytes) else point.workload,
         "size": numeric_cell(point.bytes, format_bytes),
-        "tensors": numeric_cell(point.tensors, text.integer),
+        "tensors": numeric_cell(point.tensors, integer),
         "format": point.dtype,
-        "devices": numeric_cell(point.devices, text.integer),
+        "devices": numeric_cell(point.devices, integer),
         "median time, µs": numeric_cell(point.median_seconds, scale=1e6),
         "99 %, µs": numeric_cell(point.p99_seconds, scale=1e6),
         "longest, µs": numeric_cell(point.longest_seconds, scale=1e6),
         "algbw, GB/s": numeric_cell(point.algorithm_bandwidth, scale=1 / _GIGA),
         "busbw, GB/s": numeric_cell(point.bus_bandwidth, scale=1 / _GIGA),
         "of the copy estimate": numeric_cell(
-            record.copy_time_ratio(point), lambda share: text.percent(share, digits=0)
+            record.copy_time_ratio(point), lambda share: percent(share, digits=0)
         ),
         "#wrong": numeric_cell(point.wrong, wrong, tone="bad" if point.wrong else ""),
         "error": TableCell(point.error, tone="bad") if point.error else "",
@@ -379,18 +373,11 @@ def _predicted_speeds(
     on one device plus the time of the fastest predicted reduction.
     """
     speed = base.throughput.median
-    images = next(
-        (record.batch.global_ for record in base.successful if record.batch is not None), None
-    )
+    images = next((run.batch.global_ for run in base.successful if run.batch is not None), None)
     if not speed or not images or base.device_count != 1 or base.work_kind != "training":
         return {}
     speeds: defaultdict[str, dict[int, float]] = defaultdict(dict)
-    for row in (
-        row
-        for prediction in predictions
-        if prediction.model == base.model
-        for row in prediction.rows
-    ):
+    for row in (row for one in predictions if one.model == base.model for row in one.rows):
         if row.allreduce_seconds is not None:
             new = images * row.devices / (images / speed + row.allreduce_seconds)
             of_links = speeds[row.parameters]
@@ -430,24 +417,20 @@ def _curve_key(group: RunGroup, without: frozenset[str] = frozenset()) -> str:
 def _curve_name(members: Sequence[RunGroup]) -> str:
     last = members[-1]
     devices = f"{last.flag('num_gpus')} {last.device_kind}"
-    named = unique_configuration_names(group.configuration for group in members)[
-        last.configuration.key
-    ]
+    names = unique_configuration_names(group.configuration for group in members)
     parts = [part for part in last.name.split(", ") if part != devices]
-    return ", ".join(parts) or named
+    return ", ".join(parts) or names[last.configuration.key]
 
 
 def _scaling_charts(workload: str, drawn: Sequence[ScalingCurve]) -> list[LineChart]:
-    shared, names = split_off_common_parts([curve.name.split(", ") for curve in drawn])
+    shared, names = split_common([curve.name.split(", ") for curve in drawn])
     named = [*zip(names, drawn, strict=True)]
     speeds = [
         ChartSeries(
             name=name,
             points=tuple((devices, speed) for devices, speed, _ in curve.points),
             hints=tuple(f"{of.name}: {number(speed)} images/sec" for _, speed, of in curve.points),
-            spans=tuple(
-                group.throughput.median_confidence_interval for _, _, group in curve.points
-            ),
+            spans=tuple(group.throughput.interval for _, _, group in curve.points),
         )
         for name, curve in named
     ]

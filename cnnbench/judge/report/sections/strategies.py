@@ -20,6 +20,7 @@ from cnnbench.base.document import (
 from cnnbench.base.stats import ValuesByProcess
 from cnnbench.base.text import (
     NONE,
+    capitalized,
     count_text,
     format_bytes,
     format_interval,
@@ -28,7 +29,7 @@ from cnnbench.base.text import (
     percent,
 )
 from cnnbench.judge.compare.configuration import work_name_parts
-from cnnbench.judge.report.results import ReportSubject, distinguish_by_start_time, interval_cells
+from cnnbench.judge.report.results import ReportSubject, interval_cells, with_start_times
 from cnnbench.judge.report.sections.quantities import process_chart
 from cnnbench.records.campaigns import (
     DIFFERENT,
@@ -79,7 +80,7 @@ def _mode_blocks(
     if document.incomplete is not None:
         yield Paragraph(f"Incomplete: {document.incomplete}", "bad")
     for text, right in weight_comparison_lines(document.rows, document.weights_tolerance):
-        yield Paragraph(f"{text[:1].upper()}{text[1:]}.", "" if right else "bad")
+        yield Paragraph(f"{capitalized(text)}.", "" if right else "bad")
     yield from (f"Weights of {mode} were not compared: {why}." for mode, why in apart.items())
     for row in document.rows:
         if row.problem:
@@ -121,9 +122,7 @@ def _cost_cells(row: StrategyRow) -> Row:
 
 
 def modes_chart(document: StrategiesDocument, work: str = "") -> RowChart:
-    """Returns a chart of the images per second of each mode of --variable_update, with a dot for
-    each process.
-    """
+    """Returns a chart of the images/sec of each mode, with a dot for each process."""
     return process_chart(
         work or work_text(document),
         Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
@@ -133,13 +132,9 @@ def modes_chart(document: StrategiesDocument, work: str = "") -> RowChart:
 
 
 def fastest_mode_answers(results: ReportSubject) -> Iterator[Answer]:
-    """Yields an answer for each `cnnbench strategies` result: the fastest of the modes that train
-    equal weights.
-    """
-    for work, document in titled_strategies(results):
-        answer = _fastest_mode_answer(document, work)
-        if answer is not None:
-            yield answer
+    """Yields an answer for each result: the fastest of the modes that train equal weights."""
+    named = titled_strategies(results)
+    yield from filter(None, (_fastest_mode_answer(document, work) for work, document in named))
 
 
 def _fastest_mode_answer(document: StrategiesDocument, work: str) -> Answer | None:
@@ -161,9 +156,9 @@ def _fastest_text_and_tone(measured: Sequence[StrategyRow]) -> tuple[str, str]:
     """
     fewest = min((row.processes for row in measured), default=ValuesByProcess.FEWEST)
     if fewest < ValuesByProcess.FEWEST:
-        processes = count_text(fewest, "process", "processes")
-        text = f"{processes} of a mode cannot show which one is fastest"
-        return f"{text}; --rounds={ValuesByProcess.FEWEST} can", "unsure"
+        few, rounds = count_text(fewest, "process", "processes"), ValuesByProcess.FEWEST
+        text = f"{few} of a mode cannot show which one is fastest; --rounds={rounds} can"
+        return text, "unsure"
     if not measured:
         return "", ""
     best, *others = sorted(measured, key=lambda row: -(row.images_per_sec or 0.0))
@@ -181,9 +176,7 @@ def titled_strategies(results: ReportSubject) -> list[tuple[str, StrategiesDocum
     """Returns the `cnnbench strategies` results with their titles: network, batch and devices.
     Equal titles also contain the start time.
     """
-    return distinguish_by_start_time(
-        (work_text(document), document) for document in results.strategies
-    )
+    return with_start_times((work_text(document), document) for document in results.strategies)
 
 
 def work_text(document: StrategiesDocument) -> str:

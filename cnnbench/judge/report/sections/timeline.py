@@ -36,7 +36,7 @@ def timeline_section(results: ReportSubject) -> Iterable[Content]:
     by_name: dict[str, StepProfile] = {}
     for study in results.studies:
         if isinstance(study, StepProfile) and study.timeline:
-            by_name.setdefault(results.profiled_group_by_run_id[study.record.run_id].name, study)
+            by_name.setdefault(results.profiled[study.record.run_id].name, study)
     for name, profile in list(by_name.items())[:_MOST_PROFILES]:
         yield [_timeline_lanes(profile, name)]
         yield make_table(_kind_time_rows(profile), title=f"{name}: a step by kind")

@@ -22,6 +22,7 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.stats import ValuesByProcess, group_by
 from cnnbench.base.text import (
+    capitalized,
     count_text,
     first_few,
     format_duration,
@@ -29,7 +30,7 @@ from cnnbench.base.text import (
     percent,
     percent_range,
 )
-from cnnbench.judge.report.results import ReportSubject, split_off_common_parts
+from cnnbench.judge.report.results import ReportSubject, split_common
 from cnnbench.records.campaigns import (
     AS_GIVEN,
     FASTER,
@@ -68,7 +69,8 @@ def search_sections(document: TuneDocument, detail: Detail = Detail.SUMMARY) -> 
     command, name = shlex.join(document.command), _command_candidate(document)
     cell = TableCell(command, kinds="command")
     reason = document.reason if full and document.verdict != OPEN else ""
-    sentences = map(_as_sentence, filter(None, (reason, document.weights)))
+    said = filter(None, (reason, document.weights))
+    sentences = (f"{capitalized(text).rstrip('.')}." for text in said)
     shown = [*document.rows] if full else _fastest_rows(document)
     more = len([row for row in document.rows if row.processes]) - len(shown)
     title = f"{network}: candidates" if full else ""
@@ -158,10 +160,6 @@ def _spent_sentence(document: TuneDocument) -> str:
     if document.scatter is None:
         return f"{text}."
     return f"{text}; processes with equal flags varied by {percent(document.scatter)} in the races."
-
-
-def _as_sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def _fastest_rows(document: TuneDocument) -> list[TuneRow]:
@@ -255,7 +253,7 @@ def _gains_chart(document: TuneDocument, name: str) -> Iterator[RowChart]:
     if not measured:
         return
     drawn = measured[:_MOST_DRAWN]
-    shared, labels = split_off_common_parts([row.candidate.split(" ") for row in drawn], " ")
+    shared, labels = split_common([row.candidate.split(" ") for row in drawn], " ")
     rows = tuple(
         DistributionRow(
             label=label,
