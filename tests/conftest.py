@@ -32,7 +32,7 @@ from registries import forget_packages, kept
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import run_code
-from cnnbench.campaigns.processes import campaign, digests, identity
+from cnnbench.campaigns.processes import campaign, identity
 from cnnbench.cli import main
 from cnnbench.flags import Params
 from cnnbench.flags.groups.all_reduce import AllReduceParams
@@ -311,7 +311,7 @@ _collect = environment.collect
 _machine = functools.cache(_collect)
 _machine_with = functools.cache(lambda *variables: _collect())
 _own_subject = functools.cache(repository.cnnbench_checkout)
-_own_sources = functools.cache(digests.source_digest)
+_own_sources = functools.cache(identity.source_digest)
 
 
 @functools.cache

@@ -91,7 +91,7 @@ RECIPES = (
         "assert parse_run(['--stop_at_loss=2']).params.stop_at_loss == 2\n"
         "assert 'stop_at_loss' in ENDED_BY\n"
         "assert ENDINGS['stop_at_loss'].is_reached(2.0, LoopProgress(1.0, 1.9))\n"
-        "from cnnbench.campaigns.ab.step_count import LENGTHS\n"
+        "from cnnbench.campaigns.ab.lengths import LENGTHS\n"
         "assert 'stop_at_loss' in LENGTHS\n",
         f"{RUN} --stop_at_loss=1e9",
         "--stop_at_loss ended the timed loop after 1 of 2 steps",

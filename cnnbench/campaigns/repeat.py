@@ -24,7 +24,7 @@ from cnnbench.campaigns.ab.side import (
     refuse_flags,
     resolve_flags,
 )
-from cnnbench.campaigns.ab.step_count import LENGTHS, StepCountEstimate
+from cnnbench.campaigns.ab.lengths import LENGTHS, StepCountEstimate
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity
 from cnnbench.campaigns.processes.requests import ProcessRequests, measure_process

@@ -19,7 +19,7 @@ from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.side import print_answer
 from cnnbench.campaigns.processes.identity import Identity
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal
-from cnnbench.campaigns.processes.settings import settings_path
+from cnnbench.campaigns.processes.results_dir import settings_path
 from cnnbench.cli import main
 from cnnbench.cli.commands import launch, sides, strategies
 from cnnbench.errors import UsageError

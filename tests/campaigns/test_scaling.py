@@ -1,6 +1,6 @@
 """How a job scales: arithmetic, files, and what is measured.
 
-Tests cnnbench/campaigns/scaling/*.py.
+Tests cnnbench/campaigns/scaling.py.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def test_spaces_in_the_way_to_what_is_started(gate, tmp_path):
 
 
 def test_flags_in_the_documents_exist():
-    from cnnbench.cli.commands.ab_flags import AbFlags
+    from cnnbench.cli.commands.ab import AbFlags
     from cnnbench.flags import FLAGS
     from cnnbench.flags.declare import specs_of
 

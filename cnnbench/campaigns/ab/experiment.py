@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cnnbench.campaigns.ab.side import AbSide
-from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind
-from cnnbench.campaigns.processes.settings import Settings
+from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, Settings
 from cnnbench.judge.compare import DEFAULT_METRICS, Criteria
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Policy
 from cnnbench.judge.metrics.rules import Rules

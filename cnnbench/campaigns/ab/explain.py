@@ -44,17 +44,29 @@ class NotExplainedError(BenchmarkError):
 
 
 def explain_or_notice(
-    make_explanation: Callable[[], Explanation | None],
+    results: ResultsFolder,
+    make_explanation: Callable[[], Explanation],
     unchanged_result: str,
     print_notice: Callable[[str], None],
+    **about: str,
 ) -> Explanation | None:
-    """Calls `make_explanation` to explain a difference. Returns None, and prints why, if this is
-    impossible.
+    """Explains a difference: reads the explanation that an earlier session has written to the
+    journal of a campaign or, if there is none, calls `make_explanation` and writes it there.
 
-    `unchanged_result` names the result that does not change if the user interrupts the explanation.
+    Returns None, and prints why, if an explanation is impossible.
+
+    Args:
+      unchanged_result: the result that does not change if the user interrupts the explanation.
+      about: further values of the journal's note, such as the explained commit.
     """
     try:
-        return make_explanation()
+        for note in results.earlier_journal_notes(EXPLANATION):
+            if about.items() <= note.items():
+                with contextlib.suppress(LookupError, ValueError):
+                    return Explanation.from_dict(note["document"])
+        explanation = make_explanation()
+        results.add_journal_note(EXPLANATION, document=encode(explanation), **about)
+        return explanation
     except NotExplainedError as error:
         print_notice(f"not explained: {error}")
     except KeyboardInterrupt:
@@ -62,23 +74,6 @@ def explain_or_notice(
             f"not explained, because it was interrupted; the {unchanged_result} does not change"
         )
     return None
-
-
-def explain_once(
-    results: ResultsFolder, make_explanation: Callable[[], Explanation], **about: str
-) -> Explanation:
-    """Reads the explanation that an earlier session has written to the journal of a campaign. If
-    there is none, calls `make_explanation` and writes the explanation to the journal.
-
-    `about` are further values of the journal's note, such as the explained commit.
-    """
-    for note in results.earlier_journal_notes(EXPLANATION):
-        if about.items() <= note.items():
-            with contextlib.suppress(LookupError, ValueError):
-                return Explanation.from_dict(note["document"])
-    explanation = make_explanation()
-    results.add_journal_note(EXPLANATION, document=encode(explanation), **about)
-    return explanation
 
 
 PROFILES_OF_SIDES = replace(AB, command="explain", noun="")

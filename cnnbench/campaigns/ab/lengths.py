@@ -27,14 +27,16 @@ from cnnbench.base.inference import (
     levels_of_analyses,
     paired_shift_intervals,
 )
+from cnnbench.base.text import format_duration
 from cnnbench.campaigns.ab.noise import (
     NoiseEstimate,
     PairSample,
     are_mostly_disturbed,
     estimate_noise,
 )
-from cnnbench.campaigns.ab.step_count import StepCountEstimate
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.flags.declare import RunPart, names_of_flags
+from cnnbench.flags.params import ACCEPTED
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +45,9 @@ else:
     from cnnbench.base import lazy_numpy as np
 
 _Floats: TypeAlias = "NDArray[np.float64]"
+
+LENGTHS = frozenset(names_of_flags(ACCEPTED.values(), RunPart.LENGTH))
+"""Flags that decide how many timed steps a run has."""
 
 SHORTEST, LONGEST = 3.0, 20.0
 """Limits of the chosen seconds of timed steps in a process."""
@@ -153,6 +158,31 @@ def choose_seconds(noise: NoiseEstimate, plan: VerdictPlan, shortest: float = SH
         return pairs * (noise.startup + seconds)
 
     return min(lengths, key=expected_time)
+
+
+class StepCountEstimate:
+    """Estimates the number of timed steps that take `seconds`.
+
+    Attributes:
+      step_seconds: typical seconds of a step.
+      wanted: number of steps that take `seconds`, without the limits `fewest` and `most`.
+    """
+
+    def __init__(self, seconds: float, step_seconds: float, fewest: int, most: int) -> None:
+        self.step_seconds = step_seconds
+        self.wanted = math.ceil(seconds / self.step_seconds)
+        self._fewest, self._most = fewest, most
+
+    def number_of_steps(self, factor: float = 1.0) -> int:
+        """Number of timed steps that take `factor` times the requested seconds, within limits."""
+        return min(max(self._fewest, math.ceil(factor * self.wanted)), self._most)
+
+    def __str__(self) -> str:
+        steps = self.number_of_steps()
+        time = format_duration(steps * self.step_seconds)
+        return (
+            f"{steps} timed steps in each process, about {time}; --num_batches sets another number"
+        )
 
 
 class ChosenLength:

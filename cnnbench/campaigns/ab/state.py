@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis, interim_analyses
 from cnnbench.base.text import count_text
-from cnnbench.campaigns.ab.analyses import Analyses, further_schedule
 from cnnbench.campaigns.ab.experiment import (
     AB,
     EXPLANATION,
@@ -30,7 +29,7 @@ from cnnbench.campaigns.processes.journal import (
     check_records,
 )
 from cnnbench.campaigns.processes.outcome import read_record
-from cnnbench.campaigns.processes.settings import load_settings, settings_path
+from cnnbench.campaigns.processes.results_dir import load_settings, settings_path
 from cnnbench.errors import ExitCode, PathError
 from cnnbench.judge.compare import Comparison, compare_records, load_records
 from cnnbench.judge.compare.result import with_second_experiment, without_tests
@@ -143,7 +142,7 @@ class ExperimentState:
         If the whole significance level is used, further pairs belong to a new experiment.
         """
         experiment, planned = self.experiment, self.most_pairs_of_first_session
-        return further_schedule(experiment.smallest_alpha, planned, self.past_analyses)
+        return _further_schedule(experiment.smallest_alpha, planned, self.past_analyses)
 
     @cached_property
     def confirmation(self) -> ExperimentState | None:
@@ -240,6 +239,63 @@ def find_only_experiment_in_tree(folder: Path) -> ExperimentState | None:
     except OSError:
         return None
     return experiments[0] if len(experiments) == 1 else None
+
+
+class Analyses(NamedTuple):
+    """The interim analyses of an experiment, over all of its sessions. All of them together spend
+    at most `alpha`.
+
+    Attributes:
+      alpha: significance level of the test with the smallest share.
+      planned: number of pairs that was planned in the first session.
+      made: the analyses of earlier sessions.
+      left: the analyses that remain, by increasing number of pairs; at least one. The experiment
+        ends with the last one.
+    """
+
+    alpha: float
+    planned: int
+    made: tuple[InterimAnalysis, ...]
+    left: tuple[InterimAnalysis, ...]
+
+    @property
+    def most_pairs(self) -> int:
+        """Maximum number of pairs: the number at the last analysis."""
+        return self.left[-1].pairs
+
+    def is_due(self, pairs: int) -> bool:
+        """Whether the first `pairs` pairs are analysed in this session."""
+        return any(analysis.pairs == pairs for analysis in self.left)
+
+    def up_to(self, pairs: int) -> tuple[InterimAnalysis, ...]:
+        """The analyses at up to `pairs` pairs; the first one if there is none."""
+        known = (*self.made, *self.left)
+        by_pairs = {analysis.pairs: analysis for analysis in known if analysis.pairs <= pairs}
+        return tuple(by_pairs.values()) or self.left[:1]
+
+    def after(self, pairs: int) -> tuple[InterimAnalysis, ...]:
+        """The analyses that remain after `pairs` pairs."""
+        return tuple(analysis for analysis in self.left if analysis.pairs > pairs)
+
+    def spent(self, pairs: int) -> float:
+        """The share of alpha that the analyses of up to `pairs` pairs may spend together."""
+        return self.up_to(pairs)[-1].spent
+
+    def schedule_after(self, pairs: int) -> AnalysisSchedule:
+        """The analyses of pairs that are measured after the first `pairs` pairs."""
+        return _further_schedule(self.alpha, self.planned, self.up_to(pairs))
+
+
+def _further_schedule(
+    alpha: float, planned: int, made: tuple[InterimAnalysis, ...]
+) -> AnalysisSchedule:
+    """The analyses of pairs that are measured after the analyses `made`.
+
+    If these use the whole significance level, later pairs belong to a new experiment.
+    """
+    if any(analysis.spent >= 1 for analysis in made):
+        return AnalysisSchedule(alpha)
+    return AnalysisSchedule(alpha, planned, made)
 
 
 def plan_analyses(experiment: Experiment, state: ExperimentState | None) -> Analyses:

@@ -17,7 +17,7 @@ from cnnbench.campaigns.ab.explain import (
     PROFILES_OF_SIDES,
     AbProfiler,
     NotExplainedError,
-    explain_once,
+    explain_or_notice,
 )
 from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
@@ -201,13 +201,12 @@ class CommitBenchmark:
             raise BenchmarkError(f"GOOD ({setting.good[:12]}) fails: {step.judgement.reason}")
         return step
 
-    def explain(self, parent: str, commit: str) -> Explanation:
+    def explain(self, parent: str, commit: str) -> Explanation | None:
         """Explains why the steps of a commit and of its parent take different times, by profiles of
-        this session or an earlier one.
-
-        Raises NotExplainedError if this is impossible.
+        this session or an earlier one. Returns None, and prints why, if this is impossible.
         """
-        return explain_once(self._results, partial(self._profile, parent, commit), commit=commit)
+        make, notice = partial(self._profile, parent, commit), self.campaign.reporter.notice
+        return explain_or_notice(self._results, make, "answer", notice, commit=commit)
 
     def _profile(self, parent: str, commit: str) -> Explanation:
         text = f"profiling {commit[:12]} and {parent[:12]}, the commit before it"

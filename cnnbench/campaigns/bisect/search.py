@@ -133,9 +133,8 @@ class Bisection:
             self.suspects = setting.history.order_by_ancestry(suspects, setting.good, setting.bad)
 
     def explain(self) -> Explanation | None:
-        """Explains why the first bad commit is slower; None if this commit was not found.
-
-        Raises NotExplainedError if the commit cannot be profiled.
+        """Explains why the first bad commit is slower; None if this commit was not found, or
+        if this is impossible.
         """
         if len(self.suspects) != 1:
             return None

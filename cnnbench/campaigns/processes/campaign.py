@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any, TypeVar
@@ -21,18 +21,20 @@ from cnnbench.base.terminal import ChildProcessReporter, silence_warnings
 from cnnbench.campaigns.processes.child import ProcessResult, execute
 from cnnbench.campaigns.processes.identity import CampaignIdentity, CodeChangedError
 from cnnbench.campaigns.processes.interleaved import execute_interleaved
-from cnnbench.campaigns.processes.journal import PROCESS, STARTED
+from cnnbench.campaigns.processes.journal import LOST, PROCESS, STARTED, digest, is_record_of
 from cnnbench.campaigns.processes.outcome import (
     BenchmarkCommand,
     add_record_and_status,
     main_result_text,
+    read_record,
 )
-from cnnbench.campaigns.processes.repeats import prepare_repeat
 from cnnbench.campaigns.processes.requests import ProcessRequest, ProcessRequests, RequestBatch
-from cnnbench.campaigns.processes.stored import store_result, stored_result
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.machine.checks import parse_silenced
+from cnnbench.records.codec import encode, json_text
+from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.result_files import record_from_json
-from cnnbench.records.run import Subject
+from cnnbench.records.run import KilledProcess, RunRecord, Subject
 
 _Result = TypeVar("_Result")
 
@@ -88,7 +90,7 @@ class Campaign:
         """
         raise_if_interrupted()
         folder = batch.folder
-        earlier = {one.name: stored_result(folder, one) for one in batch.requests}
+        earlier = {one.name: _stored_result(folder, one) for one in batch.requests}
         done = {name: ended for name, ended in earlier.items() if ended is not None}
         if batch.sides and len(done) < len(earlier):
             # An incomplete batch continues at its first missing process, which keeps the order.
@@ -107,7 +109,7 @@ class Campaign:
             for place, group in enumerate(groups, start=1):
                 later = [request.key for others in groups[place:] for request in others]
                 done |= self._run_group(batch, group, [*later, *batch.later_keys])
-            again = prepare_repeat(batch, done, self.reporter.notice)
+            again = _prepare_repeat(batch, done, self.reporter.notice)
             todo = batch.requests if again else ()
         if batch.sides:
             failed = any(ended.message for ended in done.values())
@@ -144,7 +146,7 @@ class Campaign:
         number = folder.next_group_number()
         # All records are stored before the first event, so that a kill loses no record.
         stored = [
-            store_result(batch, request, replace(end, group=number))
+            _store_result(batch, request, replace(end, group=number))
             for request, end in zip(group, ended, strict=True)
         ]
         for place, (request, (end, event)) in enumerate(zip(group, stored, strict=True), start=1):
@@ -235,3 +237,108 @@ class Campaign:
                 return None
             total += fmean(known) + self.cool_down
         return total
+
+
+def _stored_result(folder: ResultsFolder, request: ProcessRequest) -> ProcessResult | None:
+    """The result of a process that an earlier session completed; None if there is no such result,
+    or if this session does not resume.
+    """
+    if not (folder.resume and request.answers and request.name in folder.started_processes):
+        return None
+    if request.leaves is not None and not request.leaves.exists():
+        return None
+    event = folder.last_process_events.get(request.name, {})
+    status, text = str(event.get("status", "")), str(event.get("problem", ""))
+    seconds, group = float(event.get("seconds", 0.0)), int(event.get("group", 0))
+    if request.target is None and status in request.answers:
+        return ProcessResult(0, seconds, status=status, group=group)
+    for path in (request.target, folder.pending_record_path(request.name)):
+        # If a process was killed before the event, nothing names its record.
+        if path is None or ("sha256" in event and not is_record_of(event, path)):
+            continue
+        record = read_record(path)
+        if record is None:
+            continue
+        if record.status == "ok":
+            status, text = "ok", ""
+        if status in request.answers:
+            document = record.to_dict()
+            return ProcessResult(
+                0, seconds, status=status, message=text, document=document, group=group
+            )
+    return None
+
+
+def _store_result(
+    batch: RequestBatch, request: ProcessRequest, ended: ProcessResult
+) -> tuple[ProcessResult, dict[str, Any]]:
+    """Stores the record of an ended process in the results folder.
+
+    If the batch is only valid as a whole, the record is pending until all processes have ended.
+    Returns the result with the record as it was stored, and the process's event for the journal,
+    with the path and the digest of a record that later sessions read.
+    """
+    folder = batch.folder
+    attempts = folder.killed_processes.get(batch.name, ())
+    lost = [process for attempt in attempts for process in attempt]
+    ended = replace(ended, document=request.place(ended.document, lost))
+    target = request.target
+    if batch.sides:
+        target = folder.pending_record_path(request.name)
+    elif ended.status not in request.answers:
+        target = request.failed or target
+    # A pending record remains until the journal contains the end of its process.
+    target = target or folder.pending_record_path(request.name)
+    if request.failed is not None and not ended.message and not batch.sides:
+        folder.remove(request.failed)  # An earlier attempt that failed may have left a record.
+    if request.leaves is not None:
+        folder.move_finished(request.leaves)
+    if ended.unusable is not None:
+        folder.write(target.with_suffix(".unusable"), ended.unusable)
+    data = json_text(ended.document).encode("ascii")
+    folder.write(target, data)
+    record = record_from_json(ended.document)
+    event: dict[str, Any] = {
+        "name": request.name,
+        "status": ended.status,
+        "seconds": round(ended.seconds, 3),
+        "images_per_sec": throughput(record) if isinstance(record, RunRecord) else None,
+        "problem": ended.message,
+        "group": ended.group,
+    }
+    if request.target is not None:
+        # The pending record of a batch will be at its target.
+        path = request.target if batch.sides else target
+        event |= {"record": str(path.relative_to(folder.folder)), "sha256": digest(data)}
+    return ended, {**event, **request.facts}
+
+
+def _prepare_repeat(
+    batch: RequestBatch, results: Mapping[str, ProcessResult], notice: Callable[[str], None]
+) -> bool:
+    """Whether a batch must run again, because processes were killed from outside and the limits of
+    the batch allow a further attempt.
+
+    If so, the records and logs of the failed attempt are renamed, and `notice` prints why.
+    `results` contains the results of all processes of the batch by name.
+    """
+    failed = [request for request in batch.requests if results[request.name].status != "ok"]
+    if not batch.repeats or not failed or not all(results[one.name].lost for one in failed):
+        return False
+    names = [request.name for request in batch.requests]
+    sides = dict(zip(names, batch.sides, strict=True))
+    lost = [KilledProcess(side=sides[one.name], how=results[one.name].lost) for one in failed]
+    lost.sort(key=lambda process: process.side)
+    folder = batch.folder
+    attempts = folder.killed_processes.setdefault(batch.name, [])
+    is_left = folder.number_of_repeated_attempts < batch.most_repeats
+    again = len(attempts) < batch.repeats and is_left
+    folder.journal.add(LOST, pair=batch.name, names=names, lost=encode(lost), again=again)
+    if again:
+        attempts.append(lost)
+        for request in batch.requests:
+            for path in (folder.pending_record_path(request.name), request.command.log):
+                folder.move(path, path.with_stem(f"{request.name}-lost-{len(attempts)}"))
+        hows = " and ".join(f"{process.side.upper()} was {process.how}" for process in lost)
+        notice(f"{batch.label} is measured again: {hows}")
+    return again

@@ -6,23 +6,50 @@ machine, the decision thresholds and the seed. The code is checked again before 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cnnbench.base import plugins
 from cnnbench.base.text import first_few, labels_from_config
-from cnnbench.campaigns.processes.digests import environment_identity, source_digest
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.params import FLAGS, OBSOLETE
 from cnnbench.machine import repository
+from cnnbench.machine.facts import comparable_fact
+from cnnbench.plan.run_plan import KEY_LENGTH
 from cnnbench.records.codec import encode
 from cnnbench.records.run import Subject
+
+# Names of the recorded properties of machine and software that affect measurements.
+# Load and free memory are not included, because they vary all the time.
+# The commit is not included, because a digest of the source files identifies the code.
+_FACTS = (
+    "hostname",
+    "architecture",
+    "cpu_model",
+    "logical_cpus",
+    "usable_cpus",
+    "cpu_affinity",
+    "cgroup_cpu_limit",
+    "cgroup_memory_limit_bytes",
+    "gpu_names",
+    "gpu_driver",
+    "python_version",
+    "tensorflow_package",
+    "tensorflow_version",
+    "numpy_version",
+    "cnnbench_version",
+)
+
+OTHER_COMMANDS = ("campaigns/", "judge/", "lab/predict/")
+"""Folders of cnnbench that measuring processes do not import."""
 
 _NAMED = 8  # Maximum number of differences in an error message.
 _LENGTH = 40  # Maximum number of characters of a value in an error message.
@@ -177,3 +204,36 @@ def identity_values(flags: Mapping[str, Any], /, **more: object) -> dict[str, An
     usual = {spec.name: encode(spec.default) for spec in (*FLAGS, *OBSOLETE)}
     chosen = {n: v for n, v in flags.items() if n not in usual or usual[n] != encode(v)}
     return {**chosen, **more}
+
+
+def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Selects recorded properties of machine and software that may affect the speed of a run."""
+    return {
+        **{name: facts[name] for name in _FACTS if name in facts},
+        **{name: comparable_fact(name, facts[name]) for name in facts if name.startswith("env_")},
+    }
+
+
+def json_digest(parts: Mapping[str, Any]) -> str:
+    """SHA-256 digest of a JSON object, shortened. It does not depend on the order of the keys."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+
+
+def source_digest() -> str:
+    """SHA-256 digest of all Python files of cnnbench that a run may execute, shortened.
+
+    Unlike a commit, it includes uncommitted changes, and it does not depend on documentation.
+    """
+    digest = hashlib.sha256()
+    for package in ("cnnbench", "cnnbench.models", "cnnbench.variable_mgr"):
+        spec = find_spec(package)
+        folders = [] if spec is None else list(spec.submodule_search_locations or [])
+        for folder in map(Path, folders):
+            for file in sorted(folder.rglob("*.py")):
+                inner = file.relative_to(folder).as_posix()
+                if package == "cnnbench" and inner.startswith(OTHER_COMMANDS):
+                    continue
+                digest.update(f"{package}/{inner}\0".encode())
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:KEY_LENGTH]

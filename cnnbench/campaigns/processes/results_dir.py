@@ -1,7 +1,7 @@
-"""The results directory of a campaign: its layout, its lock, and its files.
+"""The results directory of a campaign: its layout, its lock, its settings, and its files.
 
-The first session stores its settings in the folder (`cnnbench.campaigns.processes.settings`), and
-every session appends events to its journal (`cnnbench.campaigns.processes.journal`).
+The first session stores its settings in the folder (``settings.json``), and every session appends
+events to its journal (`cnnbench.campaigns.processes.journal`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
-from cnnbench.base.files import FILE, TemporaryFolder, lock_folder
+from cnnbench.base.files import (
+    FILE,
+    TemporaryFolder,
+    converting_parse_errors,
+    lock_folder,
+    read_json,
+)
 from cnnbench.base.terminal import print_warning
-from cnnbench.campaigns.processes.identity import CampaignIdentity
+from cnnbench.campaigns.processes.identity import CampaignIdentity, Identity
 from cnnbench.campaigns.processes.journal import (
     JOURNAL,
     LOST,
@@ -31,18 +37,72 @@ from cnnbench.campaigns.processes.journal import (
     last_process_events,
     raising_write_errors,
 )
-from cnnbench.campaigns.processes.settings import (
-    Settings,
-    is_settings,
-    is_settings_without_events,
-    load_settings,
-    settings_path,
-)
 from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.records.codec import ABSENT, Document
+from cnnbench.records.documents import json_document
 from cnnbench.records.files import remove_abandoned_files, write_atomically
+from cnnbench.records.result_files import SETTINGS
 from cnnbench.records.run import KilledProcess
 
 LOGS = "logs"
+
+S = TypeVar("S", bound="Settings")
+
+
+@json_document("settings.json, which campaigns such as cnnbench ab write", name="settings")
+@dataclass(frozen=True, kw_only=True)
+class Settings(Document):
+    """What a campaign measures. Additional keys depend on the command.
+
+    Attributes:
+      campaign: name of the command.
+      identity: what must be equal when the campaign is resumed; None for a part of another
+        campaign.
+    """
+
+    kind: ClassVar[str] = "settings"
+    schema: ClassVar[int] = 1
+    indented: ClassVar[bool] = True
+    more_keys: ClassVar[bool] = True
+
+    campaign: str
+    identity: Identity | None = field(default=None, metadata=ABSENT)
+
+    def with_plans_of(self: S, later: Settings | None) -> S:
+        """Returns a copy with the plans that a later session of the campaign has added."""
+        if self.identity is None or later is None or later.identity is None:
+            return self
+        plans = {**self.identity.plans, **later.identity.plans}
+        return replace(self, identity=replace(self.identity, plans=plans))
+
+
+def settings_path(folder: Path, suite: object = None) -> Path:
+    """Path of the settings in a results folder. `suite` is the name of the suite of a sweep."""
+    return folder / (f"settings-{suite}.json" if suite else "settings.json")
+
+
+def load_settings(path: Path, form: type[S]) -> S | None:
+    """Reads the settings in a file. None if there is no such file; PathError if it is damaged."""
+    if not path.exists():
+        return None
+    with converting_parse_errors(path, "the settings of a campaign"):
+        return form.from_dict(read_json(path))
+
+
+def is_settings(path: Path) -> bool:
+    """Whether a file begins like the settings of a campaign."""
+    if not SETTINGS.fullmatch(path.name) or path.is_symlink() or not path.is_file():
+        return False
+    return b'"kind": "settings"' in path.read_bytes()[:100]
+
+
+def is_settings_without_events(path: Path) -> bool:
+    """Whether a file contains settings of a campaign whose journal has no events, because its first
+    session was killed before it started a process.
+    """
+    journal = path.with_name(JOURNAL)
+    begun = journal.exists() and not is_journal_without_events(journal)
+    return not begun and is_settings(path)
 
 
 @dataclass(frozen=True, kw_only=True)

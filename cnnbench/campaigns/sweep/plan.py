@@ -17,7 +17,7 @@ from cnnbench.base.text import (
     unknown_key_message,
 )
 from cnnbench.campaigns.launch import resolve_run
-from cnnbench.campaigns.processes.digests import environment_identity, json_digest, source_digest
+from cnnbench.campaigns.processes.identity import environment_identity, json_digest, source_digest
 from cnnbench.campaigns.processes.requests import make_rounds
 from cnnbench.campaigns.processes.resolved import ResolvedRun, flag_specs_of, resolve_all_reduce
 from cnnbench.campaigns.suite import (

@@ -25,7 +25,7 @@ from cnnbench.campaigns.ab.side import (
     AbSide,
     make_process_request,
 )
-from cnnbench.campaigns.ab.step_count import LENGTHS, StepCountEstimate
+from cnnbench.campaigns.ab.lengths import LENGTHS, StepCountEstimate
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import JOURNAL, PROCESS, Journal

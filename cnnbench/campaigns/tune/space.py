@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.text import format_bytes
 from cnnbench.campaigns.launch import JobLayout, plan_chief
-from cnnbench.campaigns.processes.digests import json_digest
+from cnnbench.campaigns.processes.identity import json_digest
 from cnnbench.campaigns.processes.resolved import (
     STORED,
     ResolvedRun,

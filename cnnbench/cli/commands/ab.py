@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cnnbench.base.inference import ANALYSIS_STEP
 from cnnbench.base.interrupts import was_interrupted
-from cnnbench.base.terminal import ChildProcessReporter, print_warning
-from cnnbench.base.text import count_text
-from cnnbench.campaigns.ab.experiment import AB, PROFILES, Experiment
-from cnnbench.campaigns.ab.explain import (
-    PROFILES_OF_SIDES,
-    AbProfiler,
-    explain_once,
-    explain_or_notice,
+from cnnbench.base.terminal import (
+    ChildProcessReporter,
+    print_notice,
+    print_result,
+    print_warning,
 )
+from cnnbench.base.text import count_text, format_duration
+from cnnbench.campaigns.ab.experiment import AB, PROFILES, Experiment
+from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, AbProfiler, explain_or_notice
+from cnnbench.campaigns.ab.lengths import LENGTHS, LONGEST, SHORTEST
 from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.side import AbSide
@@ -30,26 +32,24 @@ from cnnbench.campaigns.ab.state import (
     find_experiment,
     load_complete_pairs,
 )
-from cnnbench.campaigns.ab.step_count import LENGTHS
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, CodeChangedError
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import choose_format, results_folder_or_default, sides
-from cnnbench.cli.commands.ab_flags import SECTIONS, AbFlags
-from cnnbench.cli.commands.ab_report import (
-    command_to_judge_again,
-    pairs_for_clear_verdict,
-    report_comparison,
-)
-from cnnbench.cli.commands.judging import parse_fail_on
+from cnnbench.cli.commands.judging import JudgingFlags, parse_fail_on
+from cnnbench.cli.commands.launch import JobLayoutFlags
+from cnnbench.cli.commands.next_steps import estimate_pairs_for_verdict, resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags.declare import flag_sections, flag_texts, specs_of
-from cnnbench.judge.compare import Comparison, Criteria, Verdict, processes_needed
-from cnnbench.judge.compare.comparability import check_fact_names
+from cnnbench.flags.declare import flag, flag_sections, flag_texts, specs_of
+from cnnbench.judge.compare import Comparison, Criteria, Policy, Verdict, processes_needed
+from cnnbench.judge.compare.comparability import check_fact_names, unknown_fact_names
+from cnnbench.judge.compare.estimate import aa_spread_of_runs, usable_values
 from cnnbench.judge.compare.result import with_second_experiment
+from cnnbench.judge.report.renderers import render
 from cnnbench.machine import facts
 from cnnbench.records.codec import encode
+from cnnbench.records.files import write_text
 from cnnbench.records.profiles import Explanation
 from cnnbench.records.run import RunRecord
 
@@ -76,8 +76,81 @@ often; 2 wrong use; 130 interrupted: the change so far is printed without a verd
 --resume).
 """
 
+
+@dataclass(frozen=True, kw_only=True)
+class AbFlags(JobLayoutFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
+    """Flags of `cnnbench ab`."""
+
+    pairs: int = flag(
+        16,
+        "Maximum number of pairs; a verdict needs 6. With --resume, if not given: the number that "
+        "probably gives a verdict. The error rate stays below alpha, however often you resume.",
+        minimum=1,
+        maximum=sides.MOST_PAIRS,
+    )
+    sequential: bool = flag(
+        True,
+        "Stop at an interim analysis with a clear result, or if the remaining pairs would "
+        "probably give no verdict. If false, all pairs are run.",
+    )
+    burn_in: int = flag(
+        1,
+        "Number of burn-in processes of A and of B before the first pair. Their results are not "
+        "used.",
+        minimum=0,
+        maximum=100,
+    )
+    seconds: float | None = flag(
+        None,
+        "Seconds of timed steps in each process. The number of steps is chosen after the "
+        f"burn-in. If not given: {SHORTEST:g} to {LONGEST:g}, chosen from the noise, again after "
+        "each interim analysis. With 0, or if A or B has one of the following flags, the flags of "
+        "A and B determine the number of steps: "
+        f"{', '.join(f'--{name}' for name in sorted(LENGTHS))}.",
+        minimum=0,
+        maximum=86400,
+    )
+    cool_down: float = flag(0.0, "Seconds between processes.", minimum=0, maximum=86400)
+    pairing: str = flag(
+        "auto",
+        "How the two processes of a pair share the time. turns: both processes are started, and "
+        "one runs steps for 0.3 s while the other waits. alternate: one process runs after the "
+        "other. auto: turns if possible.",
+        choices=("alternate", "turns", "auto"),
+    )
+    aa: bool = flag(
+        False,
+        "Measure side A twice, to see how much runs of the same configuration differ. All pairs "
+        "are run. cnnbench compare and ab can use the results: --baseline_aa=DIR.",
+    )
+    confirm: bool = flag(
+        False,
+        "If a difference of speed would set exit code 1, measure it again, with at most the same "
+        "number of pairs. The exit code is 1 only if both results agree, otherwise 3.",
+    )
+    explain: str = flag(
+        "auto",
+        "Profile a few more processes of A and of B, and name the layers and causes of the "
+        "difference. auto (or no value): only after the verdicts slower and faster.",
+        choices=("auto", "always", "never"),
+        alone="auto",
+    )
+
+
+SECTIONS = {
+    "a": "What A and B are",
+    "pairs": "How it is measured",
+    "timeout": "Processes and records",
+    "threshold": "How it is judged and printed",
+    "explain": "How it is judged and printed",
+}
+"""Titles of the sections of --help, by the flags with which they begin."""
+
 _SPECS = specs_of(AbFlags)
 HELP = (_ABOUT, tuple(flag_sections(AbFlags, SECTIONS).items()), _EXIT_CODES)
+
+_REPORTS = {"comment.md": "markdown", "junit.xml": "junit"}
+"""Files that a gate writes next to the folder of its experiment, with their formats."""
 
 _OF_ONE_EXPERIMENT = ("results", "seed", "format", "output")
 _OF_ONE_SESSION = (
@@ -217,7 +290,7 @@ def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
     if earlier.has_clear_verdict or there < earlier.most_pairs_of_last_session:
         return earlier.most_pairs_of_last_session
     comparison = earlier.final_comparison()
-    enough = pairs_for_clear_verdict(comparison) if comparison is not None else 0
+    enough = _pairs_for_clear_verdict(comparison) if comparison is not None else 0
     return min(max(enough, there + ANALYSIS_STEP), sides.MOST_PAIRS)
 
 
@@ -268,8 +341,7 @@ def _run_experiment(
         is_complete = runner.is_judged and not (runner.failure or runner.interrupted)
         if is_complete and _should_explain(judged, options):
             profiled = partial(_explain_by_profiles, runner)
-            explained = partial(explain_once, results, profiled)
-            explanation = explain_or_notice(explained, "verdict", reporter.notice)
+            explanation = explain_or_notice(results, profiled, "verdict", reporter.notice)
             runner.interrupted = was_interrupted()
     code = _exit_code(runner, options.aa, judged)
     name, words = "gate", experiment.gate_command
@@ -280,7 +352,7 @@ def _run_experiment(
             words = (*flags_to_arguments(texts), "--", *experiment.common)
     others = sides.replace_flags(words, _SPECS, _OF_ONE_EXPERIMENT)
     make_command_line = partial(sides.command_line_with_flags, name, others, _SPECS)
-    report_comparison(
+    _report_comparison(
         replace(judged, ends_with=code, explanation=explanation), runner, options, make_command_line
     )
     if runner.interrupted:
@@ -333,7 +405,7 @@ def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFl
             runner.failure = confirming.failure
     if runner.failure or runner.interrupted:
         return judged
-    line = shlex.join(command_to_judge_again(confirming, options))
+    line = shlex.join(_command_to_judge_again(confirming, options))
     campaign.reporter.notice(f"to judge the records of the second experiment again: {line}")
     return with_second_experiment(judged, confirming.comparison)
 
@@ -368,3 +440,117 @@ def _exit_code(runner: ExperimentRunner, is_aa: bool, judged: Comparison) -> Exi
     if runner.failure:
         return ExitCode.FAILED
     return ExitCode.OK if is_aa else judged.exit_code
+
+
+def _report_comparison(
+    comparison: Comparison,
+    runner: ExperimentRunner,
+    options: AbFlags,
+    make_command_line: Callable[..., str],
+) -> None:
+    """Writes the comparison of an experiment, and prints command lines for possible next steps."""
+    results, reporter = runner.results, runner.campaign.reporter
+    next_step, more = _next_command_for_verdict(runner, options, make_command_line)
+    enough = _pairs_for_clear_verdict(runner.comparison)
+    repeat = make_command_line(**({"pairs": enough} if enough else {}))
+    comparison = replace(comparison, next_step=next_step, repeat=repeat)
+    options.write_comparison(comparison)
+    if runner.experiment.gate_command:
+        write_gate_reports(results.folder.parent, comparison, results.folder.name)
+    if runner.failure:
+        reporter.error(f"{runner.failure}; see {results.log_path('*')}")
+    if options.aa and not runner.failure:
+        for line in _aa_spread_lines(runner.comparison, runner.experiment.policy):
+            reporter.notice(line)
+        reporter.notice(
+            "to use this A/A experiment in a comparison: cnnbench compare BASE NEW "
+            f"--baseline_aa={shlex.quote(str(results.folder))}"
+        )
+    if runner.comparison.entries and runner.is_judged:
+        reporter.notice(
+            f"to judge the records again: {shlex.join(_command_to_judge_again(runner, options))}"
+        )
+    if next_step:
+        seconds = runner.seconds_per_pair if more else None
+        time = "" if seconds is None else f" (about {format_duration(more * seconds)} at most)"
+        purpose = "to go on" if runner.interrupted else "for a verdict"
+        reporter.notice(f"{purpose}{time}: {next_step}")
+
+
+def _next_command_for_verdict(
+    runner: ExperimentRunner, options: AbFlags, make_command_line: Callable[..., str]
+) -> tuple[str, int]:
+    """Returns the command line that may decide an experiment, or "", and the number of pairs that
+    it measures.
+    """
+    if options.aa or runner.failure:
+        return "", 0
+    folder, variables, there = (
+        runner.results.folder,
+        options.environment_variables,
+        len(runner.records["a"]),
+    )
+    state, enough = find_experiment(folder), _pairs_for_clear_verdict(runner.comparison)
+    if runner.interrupted:
+        if state is not None and state.has_clear_verdict:
+            return resume_command(state, None, variables), 0
+        enough = max(runner.analyses.most_pairs, enough)
+        if state is None or not state.is_resumable:
+            return "", 0
+    if not enough:
+        return "", 0
+    if state is not None and state.is_resumable:
+        return resume_command(state, enough, variables), enough - there
+    return make_command_line(pairs=enough), enough
+
+
+def write_gate_reports(folder: Path, comparison: Comparison, *others: str) -> None:
+    """Writes the report files of a gate to its folder, which contains `others`. On GitHub, also
+    prints annotations.
+    """
+    for name, format in _REPORTS.items():
+        write_text("results", str(folder / name), render(comparison, format))
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        print_result(render(comparison, "github"))
+    print_notice(f"results in {folder}: {', '.join([*_REPORTS, *others])}")
+
+
+def _pairs_for_clear_verdict(comparison: Comparison) -> int:
+    """Number of pairs that should give a clear verdict; 0 if more pairs would not help."""
+    return next((estimate_pairs_for_verdict(*counts) for counts in comparison.undecided_results), 0)
+
+
+def _command_to_judge_again(runner: ExperimentRunner, options: AbFlags) -> list[str]:
+    """The `cnnbench compare` command that gives the same verdict from the saved records."""
+    experiment, folder = runner.experiment, runner.results.folder
+    records = [run for entry in runner.comparison.entries for run in (*entry.base, *entry.new)]
+    allowed = dict.fromkeys(experiment.allow_different)
+    names = [name for name in allowed if name not in unknown_fact_names(allowed, records)]
+    usual, policy = Policy(), experiment.policy
+    flags: dict[str, object] = {
+        "alpha": None if policy.alpha == usual.alpha else repr(policy.alpha),
+        "threshold": repr(options.threshold) if policy.threshold != usual.threshold else "",
+        "allow_different": ",".join(names),
+        "baseline_aa": options.baseline_aa,
+        "metrics": ",".join(experiment.metrics or ()),
+        "fail_on": ",".join(options.fail_on or ()),
+        "rules": options.rules,
+        "accept": options.accept,
+    }
+    flags["allow_changed_work"] = options.allow_changed_work
+    words = flags_to_arguments({name: value for name, value in flags.items() if value})
+    return ["cnnbench", "compare", f"{folder}/a", f"{folder}/b", "--paired", *words]
+
+
+def _aa_spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
+    """Lines with the A/A spread of each metric: how much equal runs differ."""
+    records = [run for entry in comparison.entries for run in entry.runs]
+    lines = []
+    for metric in comparison.metrics:
+        spread = aa_spread_of_runs(records, metric, policy)
+        if spread is not None:
+            noise = metric.change_text(spread, signed=False)
+            processes = count_text(len(usable_values(records, metric)), "process", "processes")
+            deviations = f"{policy.noise_factor:g} standard deviations of {processes}"
+            lines.append(f"A/A spread of {metric.name}: {noise} ({deviations})")
+    return lines or [f"no A/A spread: it needs at least {policy.min_processes} processes"]

@@ -13,15 +13,13 @@ from cnnbench.base import plugins
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.experiment import Experiment
-from cnnbench.campaigns.ab.explain import explain_or_notice
-from cnnbench.campaigns.ab.lengths import LONGEST, SHORTEST
+from cnnbench.campaigns.ab.lengths import LENGTHS, LONGEST, SHORTEST
 from cnnbench.campaigns.ab.side import (
     RESERVED,
     AbSide,
     check_flags_of_commit,
     refuse_flags,
 )
-from cnnbench.campaigns.ab.step_count import LENGTHS
 from cnnbench.campaigns.bisect.answers import follow_up_pairs
 from cnnbench.campaigns.bisect.commits import BISECT, BisectionSettings, CommitBenchmark
 from cnnbench.campaigns.bisect.history import (
@@ -36,7 +34,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, ConfigurationIdentity
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import sides, write_or_print_output
-from cnnbench.cli.commands.ab_flags import AbFlags
+from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
@@ -215,9 +213,7 @@ def _run_bisection(
             bisection = Bisection(CommitBenchmark(setting, folder, campaign, stack))
             campaign.run_requests(bisection.requests())
             store_result(folder, bisection)
-            if not options.explain:
-                return bisection, None
-            return bisection, explain_or_notice(bisection.explain, "answer", reporter.notice)
+            return bisection, bisection.explain() if options.explain else None
 
 
 def _print_result(bisection: Bisection, reporter: ChildProcessReporter, argv: Sequence[str]) -> int:

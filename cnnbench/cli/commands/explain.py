@@ -23,7 +23,7 @@ from cnnbench.cli.commands import (
     sides,
     write_or_print_output,
 )
-from cnnbench.cli.commands.ab_flags import AbFlags
+from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of

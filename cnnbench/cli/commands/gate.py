@@ -20,8 +20,7 @@ from cnnbench.campaigns.ab.same_code import find_same_code
 from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit
 from cnnbench.campaigns.processes.results_dir import is_lock_or_empty_folder
 from cnnbench.cli.commands import ab, choose_format, sides, write_init_files
-from cnnbench.cli.commands.ab_flags import SECTIONS, AbFlags
-from cnnbench.cli.commands.ab_report import write_gate_reports
+from cnnbench.cli.commands.ab import SECTIONS, AbFlags, write_gate_reports
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.flags.parse import split_at_double_dash

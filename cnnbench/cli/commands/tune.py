@@ -29,7 +29,7 @@ from cnnbench.cli.commands import (
     sides,
     write_or_print_output,
 )
-from cnnbench.cli.commands.ab_flags import AbFlags
+from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import args_from_values, parse_flags

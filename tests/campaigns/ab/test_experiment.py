@@ -16,7 +16,7 @@ from cnnbench.campaigns.ab.state import ExperimentState, find_experiment
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.identity import Identity
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal
-from cnnbench.campaigns.processes.settings import settings_path
+from cnnbench.campaigns.processes.results_dir import settings_path
 from cnnbench.errors import PathError
 from cnnbench.judge.compare import Criteria, Policy
 from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, Rules

@@ -1,6 +1,6 @@
 """How long the processes of an experiment run timed steps.
 
-Tests cnnbench/campaigns/ab/noise.py and cnnbench/campaigns/ab/step_count.py.
+Tests cnnbench/campaigns/ab/noise.py.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.campaigns.ab.live import standing_text
+from cnnbench.campaigns.ab.pairs import standing_text
 from cnnbench.judge.compare import METRICS
 from cnnbench.records.run import RunRecord
 

@@ -1,8 +1,4 @@
-"""Campaigns whose processes have given results: what is stored, resumed and run again.
-
-Tests cnnbench/campaigns/processes/repeats.py and
-cnnbench/campaigns/processes/stored.py.
-"""
+"""Campaigns whose processes have given results: what is stored, resumed and run again."""
 
 from __future__ import annotations
 

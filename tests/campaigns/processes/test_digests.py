@@ -1,4 +1,4 @@
-"""What makes two runs the same (digests.py)."""
+"""What makes two runs the same: digests (identity.py)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.campaigns.processes import digests
+from cnnbench.campaigns.processes import identity
 
 
 def test_keys_do_not_depend_on_the_order():
-    key = digests.json_digest({"a": 1, "b": {"c": 2, "d": None}})
-    assert key == digests.json_digest({"b": {"d": None, "c": 2}, "a": 1})
-    assert key != digests.json_digest({"a": 1, "b": {"c": 2}})
-    assert len(key) == digests.KEY_LENGTH
+    key = identity.json_digest({"a": 1, "b": {"c": 2, "d": None}})
+    assert key == identity.json_digest({"b": {"d": None, "c": 2}, "a": 1})
+    assert key != identity.json_digest({"a": 1, "b": {"c": 2}})
+    assert len(key) == identity.KEY_LENGTH
     assert int(key, 16) >= 0
 
 
@@ -35,7 +35,7 @@ def package(tmp_path, monkeypatch):
         folder = tmp_path.joinpath(*name.split("."))
         return Found(folder) if folder.is_dir() else None
 
-    monkeypatch.setattr(digests, "find_spec", find)
+    monkeypatch.setattr(identity, "find_spec", find)
     return tmp_path / "cnnbench"
 
 
@@ -44,9 +44,9 @@ def package(tmp_path, monkeypatch):
     [("run.py", True), ("models/net.py", True), ("new.py", True), ("judge/x.py", False)],
 )
 def test_the_sources_of_runs_count(package, change, matters):
-    before = digests.source_digest()
+    before = identity.source_digest()
     (package / change).write_text("2")
-    assert (digests.source_digest() != before) is matters
+    assert (identity.source_digest() != before) is matters
 
 
 def _imports(body):
@@ -78,7 +78,7 @@ def test_a_run_imports_nothing_of_what_does_not_count():
                 waiting += _imports(ast.parse(Path(found.origin).read_text()).body)
     paths = {name.removeprefix("cnnbench.").replace(".", "/") + "/" for name in loaded}
     assert {"run/driver/build/", "models/model/", "records/run/"} <= paths
-    assert not {path for path in paths if path.startswith(digests.OTHER_COMMANDS)}
+    assert not {path for path in paths if path.startswith(identity.OTHER_COMMANDS)}
 
 
 def test_the_digest_covers_the_mapped_packages():

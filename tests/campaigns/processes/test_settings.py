@@ -8,8 +8,9 @@ import pytest
 
 from cnnbench.campaigns.processes.identity import Identity
 from cnnbench.campaigns.processes.journal import JOURNAL
-from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
-from cnnbench.campaigns.processes.settings import (
+from cnnbench.campaigns.processes.results_dir import (
+    CampaignKind,
+    ResultsFolder,
     Settings,
     is_settings_without_events,
     load_settings,

@@ -1,8 +1,7 @@
 """cnnbench ab: from the command line to a verdict.
 
-Tests cnnbench/cli/commands/sides.py, cnnbench/cli/commands/ab_flags.py,
-cnnbench/cli/commands/ab_report.py and cnnbench/cli/commands/next_steps.py; test_going_on.py tests
-the commands that go on.
+Tests cnnbench/cli/commands/sides.py and cnnbench/cli/commands/next_steps.py; test_going_on.py
+tests the commands that go on.
 """
 
 from __future__ import annotations

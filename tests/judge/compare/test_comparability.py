@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cnnbench.base.files import CHECKOUT
-from cnnbench.campaigns.processes.digests import environment_identity
+from cnnbench.campaigns.processes.identity import environment_identity
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare import Criteria, compare_records
 from cnnbench.judge.compare.comparability import check_fact_names
