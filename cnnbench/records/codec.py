@@ -46,7 +46,7 @@ IMPLIED_KIND = "run"
 # OPTIONAL is the metadata of a field that a document may lack.
 # ABSENT is the metadata of a field that is not written to the document if its value is None.
 # NOT_EMPTY is the metadata of a field that is not written if its value is None, false, 0 or empty.
-# HIDDEN is the metadata of a field that is never written.
+# HIDDEN is the metadata of a field that is neither written nor read.
 OPTIONAL: Mapping[str, bool] = {"optional": True}
 ABSENT: Mapping[str, bool] = {**OPTIONAL, "absent": True}
 NOT_EMPTY: Mapping[str, bool] = {**OPTIONAL, "not_empty": True}
@@ -309,7 +309,7 @@ def _field_readers(cls: Any) -> tuple[tuple[str, str, _Reader, bool], ...]:
             bool(field.metadata.get("optional")),
         )
         for field in dataclasses.fields(cls)
-        if field.init
+        if field.init and "hidden" not in field.metadata
     )
 
 

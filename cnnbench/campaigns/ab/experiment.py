@@ -17,8 +17,7 @@ from typing import Any
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, Settings
 from cnnbench.judge.compare import DEFAULT_METRICS, Criteria
-from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Policy
-from cnnbench.judge.metrics.rules import Rules
+from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
 
 SIDES = ("a", "b")
 DISCARDED = "discarded"
@@ -34,9 +33,6 @@ PROFILES = "explain"
 
 # Recorded properties that may differ if A and B use different Python interpreters.
 _OF_PYTHON = ("tensorflow",)
-
-_JUDGED = ("metrics", "allow_different", "allow_changed_work", "fail_on", "rules")
-"""Fields that are equal in `Experiment` and in `Criteria`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +95,8 @@ class Experiment(Settings):
         computed after the burn-in; None to choose the seconds from the noise, 0 if the flags of A
         and B determine the number of steps.
       is_aa: whether the experiment is an A/A measurement, which passes whatever the verdict.
-      policy, by_interval, metrics, allow_different, allow_changed_work, fail_on, rules: by what the
-        pairs are judged, see `Criteria`. The alpha of the policy is the level of all interim
-        analyses together.
+      criteria: by what the pairs are judged, without the interim analyses. The alpha of the policy
+        is the level of all interim analyses together.
     """
 
     campaign: str = "ab"
@@ -119,32 +114,14 @@ class Experiment(Settings):
     turn_seconds: float = 0.0
     timed_seconds: float | None = 0.0
     is_aa: bool = False
-    policy: Policy = field(default_factory=Policy)
-    by_interval: bool = False
-    metrics: tuple[str, ...] | None = None
-    allow_different: tuple[str, ...] = ()
-    allow_changed_work: bool = False
-    fail_on: tuple[str, ...] | None = None
-    rules: Rules = field(default_factory=Rules)
+    criteria: Criteria = field(default_factory=Criteria)
 
     def with_sides(self, sides: Mapping[str, AbSide]) -> Experiment:
         """Returns a copy that compares A and B. What they define differently may differ."""
         a, b = (sides[name] for name in SIDES)
-        names = (*names_that_may_differ(a, b), *self.allow_different)
-        return replace(self, a=ExperimentSide.of(a), b=ExperimentSide.of(b), allow_different=names)
-
-    def with_criteria(self, criteria: Criteria) -> Experiment:
-        """Returns a copy whose pairs are judged by these criteria."""
-        by_interval, same = criteria.policy.by_interval, {n: getattr(criteria, n) for n in _JUDGED}
-        policy = criteria.policy.replace(by_interval=False)
-        return replace(self, policy=policy, by_interval=by_interval, **same)
-
-    @property
-    def criteria(self) -> Criteria:
-        """By what the pairs are judged, without the interim analyses."""
-        policy = self.policy.replace(by_interval=self.by_interval)
-        same = {name: getattr(self, name) for name in _JUDGED}
-        return Criteria(policy=policy, paired=True, **same)
+        names = (*names_that_may_differ(a, b), *self.criteria.allow_different)
+        criteria = replace(self.criteria, allow_different=names)
+        return replace(self, a=ExperimentSide.of(a), b=ExperimentSide.of(b), criteria=criteria)
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -156,18 +133,19 @@ class Experiment(Settings):
         """If several metrics are judged, they divide the significance level. This is the smallest
         share.
         """
-        return self.rules.smallest_share if self.metrics is None else 1 / len(self.metrics)
+        metrics = self.criteria.metrics
+        return self.criteria.rules.smallest_share if metrics is None else 1 / len(metrics)
 
     @property
     def smallest_alpha(self) -> float:
         """The significance level of the test with the smallest share, over all analyses."""
-        return self.policy.alpha * self.smallest_alpha_share
+        return self.criteria.policy.alpha * self.smallest_alpha_share
 
     @property
     def judges_step_statistics(self) -> bool:
         """Whether metrics are requested that may need many steps, such as percentiles."""
         usual = (*DEFAULT_METRICS, THROUGHPUT.name, CPU_TIME.name)
-        return not {*(self.metrics or ())} <= {*usual}
+        return not {*(self.criteria.metrics or ())} <= {*usual}
 
 
 def names_that_may_differ(a: AbSide, b: AbSide) -> tuple[str, ...]:

@@ -59,8 +59,6 @@ _HOPELESS = (
 
 _PAIRS_PER_REPEAT = 4
 _LEAST_PEAK = 1e9  # --peak_flops refuses smaller values.
-_OF_SESSION = ("fail_on", "rules")
-"""Settings that a resumed session may change, so its event contains them."""
 
 
 def _is_hopeless(comparison: Comparison) -> bool:
@@ -148,10 +146,9 @@ class ExperimentRunner:
         changes of the code instead.
         """
         then, now = self.results.earlier_settings, self.experiment
-        names = () if then is None else _OF_SESSION
-        changed = [name for name in names if getattr(now, name) != getattr(then, name)]
-        facts = {name: encode(getattr(now, name)) for name in changed}
-        self.results.add_session_start(pairs=now.most_pairs, **facts)
+        is_changed = isinstance(then, Experiment) and then.criteria != now.criteria
+        changed = {"criteria": encode(now.criteria)} if is_changed else {}
+        self.results.add_session_start(pairs=now.most_pairs, **changed)
         closing: Comparison | None = None
         try:
             closing = yield from self._run_until_end()
@@ -250,7 +247,7 @@ class ExperimentRunner:
     def _compare_measured_pairs(self) -> Comparison:
         records, pairs = self.records, len(self.records["a"])
         looks, plan = self.analyses.up_to(pairs), self.analyses.schedule_after(pairs)
-        criteria = replace(self.experiment.criteria, looks=looks, plan=plan)
+        criteria = replace(self.experiment.criteria, paired=True, looks=looks, plan=plan)
         labels = self.experiment.labels
         return compare_records(records["a"], records["b"], criteria, aa=self.aa, labels=labels)
 
@@ -278,7 +275,8 @@ class ExperimentRunner:
         places = [AbPlace(side=side, seed=experiment.seed) for side in order]
         most, standing = self.analyses.most_pairs, ""
         if not burn_in:
-            metric = METRICS[experiment.metrics[0]] if experiment.metrics else THROUGHPUT
+            asked = experiment.criteria.metrics
+            metric = METRICS[asked[0]] if asked else THROUGHPUT
             standing = standing_text(number, most, self.records, metric)
             places = [replace(one, pair=number, position=at) for at, one in enumerate(places, 1)]
         later = later_burn_ins + most - (self.earlier if burn_in else number)
@@ -335,8 +333,8 @@ class ExperimentRunner:
                 left=self.analyses.after(pairs),
                 # Under load, throughput and CPU time share alpha.
                 alpha=experiment.smallest_alpha * (0.5 if disturbed else 1.0),
-                margin=math.log1p(experiment.policy.threshold_of(THROUGHPUT)),
-                two_sided=len(questions_of(experiment.fail_on)) > 1,
+                margin=math.log1p(experiment.criteria.policy.threshold_of(THROUGHPUT)),
+                two_sided=len(questions_of(experiment.criteria.fail_on)) > 1,
             ),
         )
 
@@ -357,7 +355,7 @@ class ExperimentRunner:
         tested, and each has half of alpha.
         """
         experiment = self.experiment
-        planned, alpha = self.analyses.most_pairs, experiment.policy.alpha
+        planned, alpha = self.analyses.most_pairs, experiment.criteria.policy.alpha
         could_prove = smallest_p(planned, planned, paired=True) <= alpha
         if planned < FIRST_ANALYSIS and could_prove and experiment.sequential:
             self.experiment = replace(experiment, most_pairs=FIRST_ANALYSIS)

@@ -31,9 +31,8 @@ from cnnbench.campaigns.processes.journal import (
 from cnnbench.campaigns.processes.outcome import read_record
 from cnnbench.campaigns.processes.results_dir import load_settings, settings_path
 from cnnbench.errors import ExitCode, PathError
-from cnnbench.judge.compare import Comparison, compare_records, load_records
+from cnnbench.judge.compare import Comparison, Criteria, compare_records, load_records
 from cnnbench.judge.compare.result import with_second_experiment, without_tests
-from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import decode
 from cnnbench.records.profiles import Explanation
 from cnnbench.records.run import RunRecord
@@ -154,7 +153,7 @@ class ExperimentState:
         return find_experiment(confirmation_folder(self.folder, self.last_end_event["pairs"]))
 
     def final_comparison(
-        self, judge_together: bool = False, fail_on: Sequence[str] | None = None
+        self, judge_together: bool = False, fail_on: tuple[str, ...] | None = None
     ) -> Comparison | None:
         """The comparison that ended the experiment, at the last interim analysis.
 
@@ -176,6 +175,7 @@ class ExperimentState:
         criteria = replace(
             criteria,
             fail_on=criteria.fail_on if fail_on is None else fail_on,
+            paired=True,
             looks=self.past_analyses,
             plan=None if judge_together else self.further_analysis_schedule,
         )
@@ -219,11 +219,8 @@ def find_experiment(folder: Path) -> ExperimentState | None:
         raise PathError(str(path), f"is missing; {RESTORE}")
     check_records(folder, events, AB.pending)
     session = [event for event in events if event["event"] == SESSION][-1]
-    if "fail_on" in session:
-        words = session["fail_on"]
-        experiment = replace(experiment, fail_on=None if words is None else tuple(words))
-    if "rules" in session:
-        experiment = replace(experiment, rules=decode(Rules, session["rules"]))
+    if "criteria" in session:
+        experiment = replace(experiment, criteria=decode(Criteria, session["criteria"]))
     return ExperimentState(folder, experiment, events)
 
 

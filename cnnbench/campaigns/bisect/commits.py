@@ -9,9 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from cnnbench.base.child import exit_sentence
-from cnnbench.base.text import (
-    format_duration,
-)
+from cnnbench.base.text import format_duration
 from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment
 from cnnbench.campaigns.ab.explain import (
     PROFILES_OF_SIDES,
@@ -42,13 +40,7 @@ from cnnbench.campaigns.processes.outcome import last_output_text
 from cnnbench.campaigns.processes.requests import ProcessRequests
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
-from cnnbench.judge.compare import (
-    Criteria,
-    processes_needed,
-)
-from cnnbench.judge.compare.estimate import (
-    Verdict,
-)
+from cnnbench.judge.compare import Criteria, Verdict, processes_needed
 from cnnbench.machine import repository
 from cnnbench.records.profiles import Explanation
 
@@ -185,16 +177,14 @@ class CommitBenchmark:
                     seed=first if then is None else then.seed,
                     burn_in=burn_in,
                     turn_seconds=in_turn if then is None else then.turn_seconds,
-                )
-                experiment = experiment.with_criteria(self._criteria_for_next_commit())
-                experiment = experiment.with_sides(sides)
-                place = self._pairs_folder(commit)
-                outer = self._results
+                    criteria=self._criteria_for_next_commit(),
+                ).with_sides(sides)
+                place, outer = self._pairs_folder(commit), self._results
                 with ResultsFolder(AB, place, experiment, resume=True, within=outer) as results:
                     runner = ExperimentRunner(experiment, sides, results, self.campaign)
                     yield from runner.requests()
                 burn_in = 0
-                state = find_experiment(self._pairs_folder(commit))
+                state = find_experiment(place)
                 step = self._answer_from_journal(commit, state)
         assert step is not None
         if step.good_fails:

@@ -44,7 +44,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("group", "repeat", "pairs"), int),
     **dict.fromkeys(("seconds", "spent"), (int, float)),
     "names": list,
-    "rules": dict,
+    "criteria": dict,
 }
 """Types of the values that commands read, by key."""
 

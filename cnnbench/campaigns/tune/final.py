@@ -55,7 +55,7 @@ from cnnbench.campaigns.tune.space import (
 )
 from cnnbench.campaigns.tune.texts import assignments
 from cnnbench.errors import UsageError
-from cnnbench.judge.compare import DEFAULT_METRICS
+from cnnbench.judge.compare import DEFAULT_METRICS, Criteria
 from cnnbench.judge.compare.configuration import MODEL_SIZE, WORK
 from cnnbench.machine import repository
 from cnnbench.records.campaigns import (
@@ -182,7 +182,7 @@ class FinalComparison:
             gain=judged.change,
             low=judged.low,
             high=judged.high,
-            confidence=pairs.experiment.policy.confidence,
+            confidence=pairs.experiment.criteria.policy.confidence,
             p=judged.p_adjusted,
             pairs=measured,
             threshold=judged.floor,
@@ -319,10 +319,12 @@ class FinalComparison:
             burn_in=0,
             timeout=self.settings.timeout,
             turn_seconds=self.settings.turn_seconds,
-            policy=self.settings.policy.replace(alpha=alpha),
-            metrics=DEFAULT_METRICS[:1],
-            fail_on=(FASTER,),  # The verdict must say whether the leader is faster.
-            allow_different=tuple(work),
+            criteria=Criteria(
+                policy=self.settings.policy.replace(alpha=alpha),
+                metrics=DEFAULT_METRICS[:1],
+                fail_on=(FASTER,),  # The verdict must say whether the leader is faster.
+                allow_different=tuple(work),
+            ),
         )
         return experiment.with_sides(sides)
 

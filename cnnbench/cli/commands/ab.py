@@ -37,12 +37,12 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, CodeChangedError
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import choose_format, results_folder_or_default, sides
-from cnnbench.cli.commands.judging import JudgingFlags, parse_fail_on
+from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.cli.commands.next_steps import estimate_pairs_for_verdict, resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, flag_texts, specs_of
-from cnnbench.judge.compare import Comparison, Criteria, Policy, Verdict, processes_needed
+from cnnbench.judge.compare import Comparison, Policy, Verdict, processes_needed
 from cnnbench.judge.compare.comparability import check_fact_names, unknown_fact_names
 from cnnbench.judge.compare.estimate import aa_spread_of_runs, usable_values
 from cnnbench.judge.compare.result import with_second_experiment
@@ -194,9 +194,8 @@ def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
     if options.aa and options.confirm:
         raise FlagError("confirm", "true", "with --aa, there is no verdict to confirm")
     # An experiment uses the rules that were valid when it began.
-    rules = options.load_rules() if earlier is None else earlier.experiment.rules
-    rules = options.with_accept(rules)
-    criteria = options.criteria(rules)
+    rules = options.load_rules() if earlier is None else earlier.experiment.criteria.rules
+    criteria = options.criteria(options.with_accept(rules))
     loaded = options.load_aa_records(include_reductions=False)
     aa = None if loaded is None else loaded.records
     check_fact_names(options.allowed_differences, aa or ())
@@ -206,23 +205,19 @@ def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
     with sides.open_sides(options, layout, common, reporter, names, advice) as both:
         if earlier is None:
             given = {name: encode(values[name]) for name in values if name not in sides.VARIABLES}
-            experiment = _make_experiment(options, both, criteria, reporter)
+            experiment = _make_experiment(options, both, reporter)
             gate = tuple(gate_command)
             experiment = replace(experiment, given=given, common=common, gate_command=gate)
         else:  # Only what belongs to one session may differ.
-            experiment = replace(
-                earlier.experiment,
-                most_pairs=options.pairs,
-                rules=rules,
-                fail_on=parse_fail_on(options.fail_on),
-            )
+            experiment = replace(earlier.experiment, most_pairs=options.pairs)
         identity = CampaignIdentity(
             plans={name: side.identity() for name, side in both.items()},
             facts=facts.collect(),
             policy={},
             own=any(side.is_this_cnnbench for side in both.values()),
         )
-        experiment = replace(experiment, identity=identity.values())
+        experiment = replace(experiment, identity=identity.values(), criteria=criteria)
+        experiment = experiment.with_sides(both)
         campaign = Campaign(reporter, cool_down=options.cool_down, identity=identity)
         return _run_experiment(experiment, both, aa, options, campaign, argv)
 
@@ -295,12 +290,12 @@ def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
 
 
 def _make_experiment(
-    options: AbFlags, both: Mapping[str, AbSide], criteria: Criteria, reporter: ChildProcessReporter
+    options: AbFlags, both: Mapping[str, AbSide], reporter: ChildProcessReporter
 ) -> Experiment:
-    """Creates the experiment that the flags describe."""
+    """Creates the experiment that the flags describe, without sides and criteria."""
     has_length = any(LENGTHS & side.given_flags.keys() for side in both.values())
     why_not = partial(why_not_interleavable, both)
-    experiment = Experiment(
+    return Experiment(
         seed=options.resolve_seed(AB, ""),
         most_pairs=options.pairs,
         sequential=options.sequential and not options.aa,
@@ -311,7 +306,6 @@ def _make_experiment(
         timed_seconds=0.0 if has_length else options.seconds,
         is_aa=options.aa,
     )
-    return experiment.with_criteria(criteria).with_sides(both)
 
 
 def _run_experiment(
@@ -364,7 +358,7 @@ def _warn_of_few_pairs(runner: ExperimentRunner) -> None:
     """Prints a warning if the number of pairs in an experiment is too small for a verdict."""
     experiment, most = runner.experiment, runner.analyses.most_pairs
     share = experiment.smallest_alpha_share
-    needed = processes_needed(experiment.policy, paired=True, share=share)
+    needed = processes_needed(experiment.criteria.policy, paired=True, share=share)
     if most < needed and not experiment.is_aa:
         print_warning(f"a verdict needs at least {needed} pairs, not {most}", "pairs")
 
@@ -386,7 +380,7 @@ def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFl
         identity=None,
         given={},
         common=(),
-        metrics=tuple(metrics),
+        criteria=replace(first.criteria, metrics=tuple(metrics)),
         most_pairs=number,
         # The orders of A and B must differ from the orders in the first experiment.
         seed=first.seed + number,
@@ -460,7 +454,7 @@ def _report_comparison(
     if runner.failure:
         reporter.error(f"{runner.failure}; see {results.log_path('*')}")
     if options.aa and not runner.failure:
-        for line in _aa_spread_lines(runner.comparison, runner.experiment.policy):
+        for line in _aa_spread_lines(runner.comparison, runner.experiment.criteria.policy):
             reporter.notice(line)
         reporter.notice(
             "to use this A/A experiment in a comparison: cnnbench compare BASE NEW "
@@ -522,17 +516,17 @@ def _pairs_for_clear_verdict(comparison: Comparison) -> int:
 
 def _command_to_judge_again(runner: ExperimentRunner, options: AbFlags) -> list[str]:
     """The `cnnbench compare` command that gives the same verdict from the saved records."""
-    experiment, folder = runner.experiment, runner.results.folder
+    criteria, folder = runner.experiment.criteria, runner.results.folder
     records = [run for entry in runner.comparison.entries for run in (*entry.base, *entry.new)]
-    allowed = dict.fromkeys(experiment.allow_different)
+    allowed = dict.fromkeys(criteria.allow_different)
     names = [name for name in allowed if name not in unknown_fact_names(allowed, records)]
-    usual, policy = Policy(), experiment.policy
+    usual, policy = Policy(), criteria.policy
     flags: dict[str, object] = {
         "alpha": None if policy.alpha == usual.alpha else repr(policy.alpha),
         "threshold": repr(options.threshold) if policy.threshold != usual.threshold else "",
         "allow_different": ",".join(names),
         "baseline_aa": options.baseline_aa,
-        "metrics": ",".join(experiment.metrics or ()),
+        "metrics": ",".join(criteria.metrics or ()),
         "fail_on": ",".join(options.fail_on or ()),
         "rules": options.rules,
         "accept": options.accept,

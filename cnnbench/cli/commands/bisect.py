@@ -38,7 +38,7 @@ from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
-from cnnbench.judge.compare.estimate import Verdict
+from cnnbench.judge.compare import Criteria, Verdict
 from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.metrics import THROUGHPUT
 from cnnbench.machine import facts
@@ -172,8 +172,10 @@ def _make_bisection_settings(
             burn_in=options.burn_in,
             timed_seconds=seconds,
             timeout=options.timeout,
-            policy=JudgingFlags(threshold=options.threshold, alpha=options.alpha).policy,
-            metrics=(THROUGHPUT.name,),
+            criteria=Criteria(
+                policy=JudgingFlags(threshold=options.threshold, alpha=options.alpha).policy,
+                metrics=(THROUGHPUT.name,),
+            ),
         ),
         most_pairs=max(options.pairs, options.most_pairs),
         pairing=options.pairing,
@@ -191,7 +193,7 @@ def _run_bisection(
         "first_parent": options.first_parent,
         "seed": setting.experiment.seed,
         "seconds": setting.experiment.timed_seconds,
-        **setting.experiment.policy.constants,
+        **setting.experiment.criteria.policy.constants,
     }
     plans = {"": setting.side.identity()._replace(config=None)}
     # Plug-ins with absolute paths do not belong to the commits, so their code must not change.

@@ -99,7 +99,7 @@ def _compare_confirmation(
 
     The flags for the first experiment apply, except the metrics.
     """
-    metrics = second.experiment.metrics or DEFAULT_METRICS
+    metrics = second.experiment.criteria.metrics or DEFAULT_METRICS
     own = replace(options, metrics=",".join(metrics))
     paths = [str(second.folder / side) for side in SIDES]
     return _compare_sides([*map(load_records_of_side, paths)], paths, own, second, rules)

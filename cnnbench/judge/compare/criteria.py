@@ -4,7 +4,7 @@ Shares the significance level alpha among the metrics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
@@ -14,6 +14,7 @@ from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import expand_fact_names
 from cnnbench.judge.metrics import CONTEXT, DEFAULT_METRICS, Policy, metrics_to_judge, questions_of
 from cnnbench.judge.metrics.rules import Rules
+from cnnbench.records.codec import HIDDEN
 from cnnbench.records.metric import METRICS, Metric
 
 PlanOf: TypeAlias = Callable[[MeasurementGroup, MeasurementGroup], AnalysisSchedule | None]
@@ -23,6 +24,8 @@ PlanOf: TypeAlias = Callable[[MeasurementGroup, MeasurementGroup], AnalysisSched
 @dataclass(frozen=True, kw_only=True)
 class Criteria:
     """By what the records of BASE and NEW are judged. Raises KeyError for an unknown metric.
+
+    Experiments of `cnnbench ab` store all fields but the last three, which depend on the pairs.
 
     Attributes:
       policy: constants of the tests.
@@ -44,14 +47,14 @@ class Criteria:
     """
 
     policy: Policy = field(default_factory=Policy)
-    metrics: Collection[str] | None = None
-    allow_different: Sequence[str] = ()
+    metrics: tuple[str, ...] | None = None
+    allow_different: tuple[str, ...] = ()
     allow_changed_work: bool = False
-    fail_on: Sequence[str] | None = None
+    fail_on: tuple[str, ...] | None = None
     rules: Rules = field(default_factory=Rules)
-    paired: bool | None = None
-    looks: Sequence[InterimAnalysis] = ()
-    plan: AnalysisSchedule | PlanOf | None = None
+    paired: bool | None = field(default=None, metadata=HIDDEN)
+    looks: Sequence[InterimAnalysis] = field(default=(), metadata=HIDDEN)
+    plan: AnalysisSchedule | PlanOf | None = field(default=None, metadata=HIDDEN)
 
     def __post_init__(self) -> None:
         if unknown := set(self.metrics or ()).difference(METRICS):
@@ -72,7 +75,7 @@ class Criteria:
     @cached_property
     def patterns(self) -> tuple[str, ...]:
         """Patterns that match the flags and recorded properties that may differ."""
-        return expand_fact_names(tuple(self.allow_different))
+        return expand_fact_names(self.allow_different)
 
 
 def share_alpha(

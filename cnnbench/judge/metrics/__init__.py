@@ -19,7 +19,7 @@ from cnnbench.base.stats import median
 from cnnbench.base.text import counted_names, format_bytes, integer, number
 from cnnbench.machine.facts import comparable_fact
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.codec import HIDDEN, document_keys
+from cnnbench.records.codec import HIDDEN, NOT_EMPTY, document_keys
 from cnnbench.records.metric import ALL, FASTER, LESS, METRICS, QUICKER, Metric, register_metric
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import (
@@ -521,7 +521,7 @@ class Policy:
     questions: tuple[str, ...] = field(default=_QUESTIONS[:1], metadata=HIDDEN)
     fail_on: tuple[str, ...] | None = field(default=None, metadata=HIDDEN)
     gates: bool = field(default=False, metadata=HIDDEN)
-    by_interval: bool = field(default=False, metadata=HIDDEN)
+    by_interval: bool = field(default=False, metadata=NOT_EMPTY)
 
     def __post_init__(self) -> None:
         for name, level in (("alpha", self.alpha), ("further_alpha", self.further_alpha)):

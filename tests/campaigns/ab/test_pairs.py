@@ -282,12 +282,12 @@ def test_the_number_of_steps_is_chosen_where_seconds_are_asked_for(
 
 
 def test_metrics_divide_alpha(ran: Ran) -> None:
-    runner, _ = ran(50.0, metrics=("throughput", "memory"))
+    runner, _ = ran(50.0, criteria=Criteria(metrics=("throughput", "memory")))
     experiment = runner.experiment
     assert experiment.smallest_alpha_share == 0.5
-    assert experiment.smallest_alpha == 0.5 * experiment.policy.alpha
+    assert experiment.smallest_alpha == 0.5 * experiment.criteria.policy.alpha
     assert not experiment.judges_step_statistics
-    other = experiment.with_criteria(Criteria(metrics=("step_p99_seconds",)))
+    other = replace(experiment, criteria=Criteria(metrics=("step_p99_seconds",)))
     assert other.judges_step_statistics
     assert other.smallest_alpha_share == 1.0
 

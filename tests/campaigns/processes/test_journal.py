@@ -72,7 +72,7 @@ def test_a_journal_whose_only_line_is_torn_begins_again(tmp_path: Path) -> None:
         b'{"event": "end", "note": 3}',
         b'{"event": "process", "seconds": "x"}',
         b'{"event": "process", "record": 1}',
-        b'{"event": "session", "rules": []}',
+        b'{"event": "session", "criteria": []}',
     ],
 )
 def test_a_line_that_cannot_be_read_is_named(journal: Journal, line: bytes) -> None:
