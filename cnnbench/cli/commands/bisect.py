@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cnnbench.base import plugins
@@ -14,12 +14,7 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.lengths import LENGTHS, LONGEST, SHORTEST
-from cnnbench.campaigns.ab.side import (
-    RESERVED,
-    AbSide,
-    check_flags_of_commit,
-    refuse_flags,
-)
+from cnnbench.campaigns.ab.side import RESERVED, AbSide, check_flags_of_commit, refuse_flags
 from cnnbench.campaigns.bisect.answers import follow_up_pairs
 from cnnbench.campaigns.bisect.commits import BISECT, BisectionSettings, CommitBenchmark
 from cnnbench.campaigns.bisect.history import (
@@ -30,9 +25,7 @@ from cnnbench.campaigns.bisect.history import (
 from cnnbench.campaigns.bisect.phrases import no_difference
 from cnnbench.campaigns.bisect.search import Bisection
 from cnnbench.campaigns.bisect.texts import bisection_text, store_result
-from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.identity import CampaignIdentity, ConfigurationIdentity
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes.identity import ConfigurationIdentity
 from cnnbench.cli.commands import sides, write_or_print_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
@@ -41,7 +34,6 @@ from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.compare import Criteria, Verdict
 from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.metrics import THROUGHPUT
-from cnnbench.machine import facts
 from cnnbench.machine.repository import uncommitted_changes_text
 from cnnbench.records.profiles import Explanation
 
@@ -139,8 +131,7 @@ def main(argv: Sequence[str]) -> int:
     for name, commit in (("GOOD", setting.good), ("BAD", setting.bad)):
         if text := uncommitted_changes_text(name, commit, setting.history.repository):
             reporter.notice(text)
-    line = sides.command_line_with_flags("bisect", argv, _SPECS, resume=True)
-    with sides.printing_resume_command(reporter, line):
+    with sides.printing_resume_command(reporter, "bisect", argv, _SPECS):
         bisection, explanation = _run_bisection(setting, options, reporter)
     code = _print_result(bisection, reporter, argv)
     if explanation is not None:
@@ -191,7 +182,6 @@ def _run_bisection(
         "BAD": setting.bad,
         "build": setting.build,
         "first_parent": options.first_parent,
-        "seed": setting.experiment.seed,
         "seconds": setting.experiment.timed_seconds,
         **setting.experiment.criteria.policy.constants,
     }
@@ -203,19 +193,16 @@ def _run_bisection(
                 plugins.load_plugin_file(path)
             parts = plugins.files_used_by_plugins({plugins.FLAG: path})
             plans[path] = ConfigurationIdentity({}, {plugins.FLAG: path}, Path(path).parent, parts)
-    identity = CampaignIdentity(
-        plans=plans,
-        facts=facts.collect(),
-        policy=policy,
-    )
-    with ResultsFolder(BISECT, options.results, identity, resume=options.resume) as folder:
-        with contextlib.ExitStack() as stack:
-            folder.add_session_start()
-            campaign = Campaign(reporter, identity.facts, identity=identity)
-            bisection = Bisection(CommitBenchmark(setting, folder, campaign, stack))
-            campaign.run_requests(bisection.requests())
-            store_result(folder, bisection)
-            return bisection, bisection.explain() if options.explain else None
+    seeded = replace(options, seed=setting.experiment.seed)
+    with (
+        seeded.open_campaign(BISECT, plans, policy, reporter) as (folder, campaign, _),
+        contextlib.ExitStack() as stack,
+    ):
+        folder.add_session_start()
+        bisection = Bisection(CommitBenchmark(setting, folder, campaign, stack))
+        campaign.run_requests(bisection.requests())
+        store_result(folder, bisection)
+        return bisection, bisection.explain() if options.explain else None
 
 
 def _print_result(bisection: Bisection, reporter: ChildProcessReporter, argv: Sequence[str]) -> int:

@@ -37,11 +37,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.scaling import SCALING, STRONG, WEAK, ScalingJobs, ScalingPoint
 from cnnbench.cli.commands import PlotFlags, declare_output_flag, write_init_files
-from cnnbench.cli.commands.sides import (
-    CampaignFlags,
-    command_line_with_flags,
-    printing_resume_command,
-)
+from cnnbench.cli.commands.sides import CampaignFlags, printing_resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
@@ -337,8 +333,7 @@ def _measure_points(
     reporter = ChildProcessReporter(sys.stderr)
     with ResultsFolder(SCALING, options.results, identity, resume=options.resume) as folder:
         folder.add_session_start()
-        line = command_line_with_flags("launch", argv, specs_of(LaunchFlags), resume=True)
-        with printing_resume_command(reporter, line):
+        with printing_resume_command(reporter, "launch", argv, specs_of(LaunchFlags)):
             campaign = Campaign(reporter, identity.facts, identity=identity)
             records = campaign.run_requests(jobs.requests(folder, options.repeats))
         points = scaling.scaling_points(

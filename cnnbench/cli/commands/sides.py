@@ -221,11 +221,20 @@ def command_line_with_flags(
 
 
 @contextlib.contextmanager
-def printing_resume_command(reporter: ChildProcessReporter, line: str) -> Iterator[None]:
-    """Context manager: if its block is interrupted, prints `line`, which continues the campaign."""
+def printing_resume_command(
+    reporter: ChildProcessReporter,
+    command: str,
+    argv: Sequence[str],
+    specs: Sequence[FlagSpec],
+    **flags: object,
+) -> Iterator[None]:
+    """Context manager: if its block is interrupted, prints the command line that continues the
+    campaign; see `command_line_with_flags`.
+    """
     try:
         yield
     except KeyboardInterrupt:
+        line = command_line_with_flags(command, argv, specs, **flags, resume=True)
         reporter.notice(f"to go on: {line}")
         raise
 

@@ -10,23 +10,16 @@ from typing import Any
 
 from cnnbench.base.interrupts import converting_errors_to_interrupts
 from cnnbench.base.terminal import ChildProcessReporter, dataclasses_to_csv
-from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes.identity import configuration_identity
 from cnnbench.campaigns.strategies import table, weights
-from cnnbench.campaigns.strategies.plan import StrategyCase, select_strategy_cases
-from cnnbench.campaigns.strategies.session import (
+from cnnbench.campaigns.strategies.plan import (
     STRATEGIES,
     StrategiesSession,
-    campaign_identity,
+    StrategyCase,
+    select_strategy_cases,
 )
 from cnnbench.campaigns.strategies.weights import weights_tolerance
-from cnnbench.cli.commands import (
-    OutputKinds,
-    PlotFlags,
-    choose_format,
-    results_folder_or_default,
-    sides,
-)
+from cnnbench.cli.commands import OutputKinds, PlotFlags, choose_format, sides
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import flag, flag_sections, specs_of, split_options
@@ -122,25 +115,29 @@ def _measure_modes(
     facts: Mapping[str, Any],
 ) -> int:
     reporter = ChildProcessReporter(sys.stderr)
-    name = results_folder_or_default(options.results, "strategies", options.resume)
-    seed = options.resolve_seed(STRATEGIES, name)
-    identity = campaign_identity(cases, facts, options.weights_steps, seed)
+    plans = {case.name: configuration_identity(case.resolved) for case in cases}
+    # Rounds may be added.
+    policy = {"name": "modes", "modes": [*plans], "weights_steps": options.weights_steps}
     tolerance = options.weights_tolerance
     if tolerance is None:
         tolerance = weights_tolerance(cases[1].resolved.config["precision"])
     started_at = datetime.now(timezone.utc)
-    with ResultsFolder(STRATEGIES, name, identity, resume=options.resume) as folder:
+    with options.open_campaign(STRATEGIES, plans, policy, reporter, facts) as opened:
+        folder, campaign, seed = opened
         folder.add_session_start()
         for notice in notices:
             reporter.notice(notice)
         reporter.notice(f"{len(cases) - 1} modes, seed {seed}, in {folder.folder}")
         session = StrategiesSession(cases, folder)
-        campaign = Campaign(reporter, facts, identity=identity)
-        again = sides.command_line_with_flags("strategies", argv, _ALL, results=name, resume=True)
         ended_early: KeyboardInterrupt | BenchmarkError | None = None
         distances: Mapping[str, tuple[float, str]] = {}
         try:
-            with sides.printing_resume_command(reporter, again), converting_errors_to_interrupts():
+            with (
+                sides.printing_resume_command(
+                    reporter, "strategies", argv, _ALL, results=folder.folder
+                ),
+                converting_errors_to_interrupts(),
+            ):
                 campaign.run_requests(session.requests(options.rounds, seed, options.timeout))
                 known = weights.stored_weight_distances(folder)
                 if known is None and len(session.checkpoints) > 1:

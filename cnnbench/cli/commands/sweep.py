@@ -201,15 +201,17 @@ def _open_sweep(
 
 def _run_sweep(sweep: Sweep, options: SweepFlags, argv: Sequence[str]) -> int:
     plan, reporter = sweep.plan, sweep.campaign.reporter
-    known = {"results": options.results, "resume": True}
-    with printing_resume_command(reporter, command_line_with_flags("sweep", argv, _SPECS, **known)):
+    known = {"results": options.results}
+    with printing_resume_command(reporter, "sweep", argv, _SPECS, **known):
         rows = summary_rows(plan.cases, sweep.run())
     store_summary(sweep.store, plan.suite, rows)
     write_or_print_output(None, table_text(rows))
     advised = detection_advice(
         rows,
         plan.cases,
-        lambda repeats: command_line_with_flags("sweep", argv, _SPECS, **known, repeats=repeats),
+        lambda repeats: command_line_with_flags(
+            "sweep", argv, _SPECS, **known, resume=True, repeats=repeats
+        ),
     )
     if advised:
         reporter.notice(advised)

@@ -14,9 +14,7 @@ from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import count_text, format_duration, unknown_name_reason
 from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds
 from cnnbench.campaigns.ab.side import RESERVED
-from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.identity import CampaignIdentity, configuration_identity
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes.identity import configuration_identity
 from cnnbench.campaigns.tune import texts
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, SearchSettings
 from cnnbench.campaigns.tune.search import search_requests
@@ -25,7 +23,6 @@ from cnnbench.cli.commands import (
     OutputKinds,
     PlotFlags,
     choose_format,
-    results_folder_or_default,
     sides,
     write_or_print_output,
 )
@@ -242,52 +239,44 @@ def _run_search(
     reporter: ChildProcessReporter,
     argv: Sequence[str],
 ) -> int:
-    again = ("tune", argv, (*_OWN, *ACCEPTED.values()))
-    name = results_folder_or_default(options.results, "tune", options.resume)
-    seed = options.resolve_seed(TUNE, name)
+    again, space = ("tune", argv, (*_OWN, *ACCEPTED.values())), settings.space
     resolved = settings.first.resolved
     otherwise = "processes run one after the other"
     in_turn = bool(
         choose_time_slice_seconds(options.pairing, lambda: resolved.no_turns, reporter, otherwise)
     )
-    settings = replace(settings, seed=seed, lanes=_LANES if in_turn else 1)
-    identity = CampaignIdentity(
-        plans={"": configuration_identity(resolved, flags=dict(settings.space.given_texts))},
-        facts=facts,
-        policy={
-            "name": "races",
-            "space": settings.space.groups,
-            "allow": sorted(settings.space.allowed),
-            "threshold": options.threshold,
-            "job": () if options.multi_process_layout is None else options.layout.flags,
-            "turns": in_turn,
-            "seed": seed,
-        },
-    )
-    with ResultsFolder(TUNE, name, identity, resume=options.resume) as folder:
-        for notice in settings.first.resolved.notices:
+    plans = {"": configuration_identity(resolved, flags=dict(space.given_texts))}
+    policy = {
+        "name": "races",
+        "space": space.groups,
+        "allow": sorted(space.allowed),
+        "threshold": options.threshold,
+        "job": () if options.multi_process_layout is None else options.layout.flags,
+        "turns": in_turn,
+    }
+    with options.open_campaign(TUNE, plans, policy, reporter, facts) as (folder, campaign, seed):
+        settings = replace(settings, seed=seed, lanes=_LANES if in_turn else 1)
+        for notice in resolved.notices:
             reporter.notice(notice)
-        if settings.space.assumed_mode_flags:
+        if space.assumed_mode_flags:
             reporter.notice(
-                f"the search starts with --variable_update={settings.space.initial_mode}, because "
+                f"the search starts with --variable_update={space.initial_mode}, because "
                 "the usual default, parameter_server, needs --ps"
             )
-        choices = sum(map(len, settings.space.groups.values()))
+        choices = sum(map(len, space.groups.values()))
         reporter.notice(
             f"{count_text(choices, 'combination', 'combinations')} of settings in "
-            f"{count_text(len(settings.space.groups), 'group', 'groups')}, about "
+            f"{count_text(len(space.groups), 'group', 'groups')}, about "
             f"{format_duration(settings.seconds)}, seed {seed}, in {folder.folder}"
         )
-        line = sides.command_line_with_flags(*again, results=name, resume=True)
-        with sides.printing_resume_command(reporter, line):
-            campaign = Campaign(reporter, facts, identity=identity)
+        with sides.printing_resume_command(reporter, *again, results=folder.folder):
             outcome, search = campaign.run_requests(search_requests(settings, folder, campaign))
     if outcome.enough_minutes is not None:
         line = sides.command_line_with_flags(
-            *again, results=name, minutes=outcome.enough_minutes, resume=True
+            *again, results=folder.folder, minutes=outcome.enough_minutes, resume=True
         )
         reporter.notice(f"to continue with more time: {line}")
-    config = settings.first.resolved.config
+    config = resolved.config
     towers = options.workers * int(config["num_gpus"])
     title = f"{config['model']} on {count_text(towers, 'device', 'devices')}"
     draw = partial(texts.gains_chart, search, settings.first, title)

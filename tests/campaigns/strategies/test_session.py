@@ -1,4 +1,7 @@
-"""The order of a comparison of modes, and what it keeps, with processes that never start."""
+"""The order of a comparison of modes, and what it keeps, with processes that never start.
+
+Tests cnnbench/campaigns/strategies/plan.py, as does test_plan.py.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,11 @@ from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.strategies.plan import select_strategy_cases
-from cnnbench.campaigns.strategies.session import STRATEGIES, StrategiesSession, campaign_identity
+from cnnbench.campaigns.strategies.plan import (
+    STRATEGIES,
+    StrategiesSession,
+    select_strategy_cases,
+)
 from cnnbench.campaigns.strategies.table import strategies_document
 from cnnbench.campaigns.strategies.weights import (
     compare_and_remove_checkpoints,
@@ -173,19 +179,6 @@ def test_the_case_of_one_tower_has_no_global_batch() -> None:
     (alone, _), _ = select_strategy_cases(parse_flags(words, FLAGS), MODES[:1], on_gpu=False)
     assert alone.flags["global_batch_size"] == "0"
     assert (alone.flags["batch_size"], alone.resolved.batch_size) == ("8", 8)
-
-
-@pytest.mark.parametrize(
-    ("change", "same"), [({}, True), ({"weights_steps": 4}, False), ({"seed": 2}, False)]
-)
-def test_the_identity_of_a_comparison(change: dict[str, int], same: bool) -> None:
-    cases, _ = select_strategy_cases(parse_flags(SMALL, FLAGS), MODES, on_gpu=False)
-    first = campaign_identity(cases, {}, 3, 1)
-    assert (campaign_identity(cases, {}, **{"weights_steps": 3, "seed": 1, **change}) == first) is (
-        same
-    )
-    assert [*first.plans] == [ONE_TOWER, *MODES]
-    assert campaign_identity(cases[:2], {}, 3, 1) != first
 
 
 def test_weights_of_sixteen_bits_may_be_further_apart() -> None:
