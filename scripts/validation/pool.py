@@ -20,8 +20,7 @@ from measuring import measure
 
 from cnnbench.base.slow_steps import largest_disturbance
 from cnnbench.base.stats import median
-from cnnbench.campaigns.ab.pairing import TURN_SECONDS
-from cnnbench.campaigns.ab.side import AbSide
+from cnnbench.campaigns.ab.side import TURN_SECONDS, AbSide
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import Journal
 from cnnbench.judge.compare.cpu_time import cpu_seconds_by_time_slice

@@ -28,6 +28,7 @@ from cnnbench.base.inference import (
     paired_shift_intervals,
 )
 from cnnbench.base.text import format_duration
+from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.noise import (
     NoiseEstimate,
     PairSample,
@@ -191,34 +192,28 @@ class ChosenLength:
     A length that an earlier session has chosen is read from the journal.
 
     Args:
-      timed_seconds: seconds of timed steps; None to choose them from the noise, 0 if the flags of A
-        and B determine the number of steps.
-      has_pairs: whether earlier sessions have measured pairs.
-      turn_seconds: length of a time slice if processes are interleaved, else 0.
-      needs_many_steps: whether metrics are judged that need many steps.
       results: folder of the experiment, whose journal gets the choices.
       notice: prints a line.
+      has_pairs: whether earlier sessions have measured pairs.
     """
 
     def __init__(
         self,
-        timed_seconds: float | None,
-        *,
-        has_pairs: bool,
-        turn_seconds: float,
-        needs_many_steps: bool,
+        experiment: Experiment,
         results: ResultsFolder,
         notice: Callable[[str], None],
+        *,
+        has_pairs: bool,
     ) -> None:
-        self._fixed = timed_seconds
-        self._shortest = _SHORTEST_FOR_STATISTICS if needs_many_steps else SHORTEST
-        self._shortest = max(self._shortest, FEWEST_SLICES * turn_seconds)
         self._results, self._notice = results, notice
+        self._fixed = experiment.timed_seconds if experiment.burn_in or has_pairs else 0.0
+        shortest = _SHORTEST_FOR_STATISTICS if experiment.judges_step_statistics else SHORTEST
+        self._shortest = max(shortest, FEWEST_SLICES * experiment.turn_seconds)
         notes = results.earlier_journal_notes(LENGTH)
         self._chosen_after = {int(note["pairs"]) for note in notes}
         self.steps: int | None = int(notes[-1]["steps"]) if notes else None
         # If flags determined the length of earlier pairs, they also determine that of later pairs.
-        self._by_flags = timed_seconds == 0.0 or (has_pairs and not notes)
+        self._by_flags = self._fixed == 0.0 or (has_pairs and not notes)
 
     @property
     def is_from_noise(self) -> bool:

@@ -126,14 +126,8 @@ class ExperimentRunner:
         self.failure = ""
         self.lost = self.interrupted = self.is_judged = False
         self._most_repeats = math.ceil(self.analyses.most_pairs / _PAIRS_PER_REPEAT)
-        self._length = ChosenLength(
-            experiment.timed_seconds if experiment.burn_in or earlier else 0.0,
-            has_pairs=bool(earlier),
-            turn_seconds=experiment.turn_seconds,
-            needs_many_steps=experiment.judges_step_statistics,
-            results=results,
-            notice=campaign.reporter.notice,
-        )
+        notice = campaign.reporter.notice
+        self._length = ChosenLength(experiment, results, notice, has_pairs=bool(earlier))
         # Records of the burn-in, by "a" and "b", and the mean seconds of the processes of a pair.
         self._burn_ins: dict[str, list[RunRecord]] = {name: [] for name in SIDES}
         self._pair_seconds: dict[str, float] = {}

@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,13 +23,14 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.files import is_url
+from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments, resolve_run, run_command_words
 from cnnbench.campaigns.processes.child import Child, Command
 from cnnbench.campaigns.processes.identity import ConfigurationIdentity, identity_values
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand, blank_record
 from cnnbench.campaigns.processes.program import COMMAND_LINE, launcher_code, own_checkout
 from cnnbench.campaigns.processes.requests import ProcessRequest
-from cnnbench.campaigns.processes.resolved import ResolvedRun
+from cnnbench.campaigns.processes.resolved import NO_TURNS_OF_JOBS, ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags
@@ -42,6 +43,12 @@ from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import GitError, abbreviate_hash, git
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.run import RunRecord, Subject
+
+TURN_SECONDS = 0.3
+"""Seconds that one process runs before the next process continues (docs/evidence.md: effect)."""
+
+# A version of cnnbench supports --pairing=turns if it contains at least one of two files.
+_WAITS = ("run/runtime/turns.py", "runtime/turns.py")
 
 _HAS_FILE = (
     "import os, cnnbench; home = os.path.dirname(cnnbench.__file__); "
@@ -164,6 +171,15 @@ class AbSide:
         if self._contains_cnnbench():
             return str(self.checkout)
         return "" if self.python is not None else own_checkout()
+
+    @property
+    def code_name(self) -> str:
+        """Names the code of A or B by its folder, or by the commit of a temporary worktree; "" if it
+        has no code of its own.
+        """
+        if self.commit is None:
+            return str(self.checkout or "")
+        return f"commit {abbreviate_hash(self.commit)}"
 
     def measured_code(self) -> Subject:
         """Repository, commit and uncommitted changes of the code that processes of A or B run."""
@@ -309,11 +325,12 @@ def refuse_flags(side: AbSide, names: Sequence[str], reason: str) -> None:
             raise FlagError(name, value, reason)
 
 
-def resolve_flags(side: AbSide) -> AbSide:
+def resolve_flags(side: AbSide, name: str = "") -> AbSide:
     """Returns a copy of A or B whose flags are resolved in a child process, as far as this cnnbench
     knows the flags.
 
-    Raises UsageError if a flag is invalid.
+    Raises UsageError if a flag is invalid. The message begins with `name`, if given, and with the
+    code of a side that has its own code.
     """
     try:
         layout = json.dumps(None if side.layout is None else side.layout._asdict())
@@ -326,7 +343,10 @@ def resolve_flags(side: AbSide) -> AbSide:
     if not side.is_this_cnnbench:
         return replace(side, resolved=replace(resolved, notices=()))
     if error is not None:
-        raise UsageError(str(error))
+        code = side.code_name
+        if side.revision and side.commit and not side.commit.startswith(side.revision):
+            code = f"{side.revision}, {code}"
+        raise UsageError(f"side {name} ({code}): {error}" if name and code else str(error))
     return replace(side, resolved=resolved)
 
 
@@ -364,3 +384,49 @@ def print_answer(job: str, *flags: str) -> None:
     except (UsageError, DataError) as refusal:
         error = str(refusal)
     print("\n" + json.dumps({"error": error, "resolved": encode(resolved)}))
+
+
+def why_not_interleavable(sides: Mapping[str, AbSide]) -> str | None:
+    """Returns why the processes of A and B cannot run interleaved (docs/ab.md), or None if they
+    can.
+    """
+    for name, side in sides.items():
+        obstacle = NO_TURNS_OF_JOBS if side.layout else side.resolved.no_turns
+        if obstacle is None and not side.is_this_cnnbench and not has_module(side, *_WAITS):
+            obstacle = "its version of cnnbench does not support this"
+        if obstacle is not None:
+            return f"side {name.upper()}: {obstacle}"
+    return None
+
+
+def choose_time_slice_seconds(
+    pairing: str,
+    why_not: Callable[[], str | None],
+    reporter: ChildProcessReporter,
+    otherwise: str = "one process runs after the other",
+) -> float:
+    """Returns for how many seconds processes alternately run steps, or 0 if they do not run
+    interleaved.
+
+    Raises FlagError if --pairing=turns is impossible.
+
+    Args:
+      pairing: value of the flag.
+      why_not: returns why the processes cannot run interleaved, or None. It is not called for
+        --pairing=alternate.
+      otherwise: what happens if the processes cannot run interleaved, for a notice.
+    """
+    if pairing == "alternate":
+        return 0.0
+    obstacle = why_not()
+    if obstacle is None:
+        return TURN_SECONDS
+    if pairing == "turns":
+        raise FlagError(
+            "pairing", "turns", f"is impossible: {obstacle}; use auto or alternate instead"
+        )
+    reporter.notice(
+        f"{otherwise}, because the processes cannot run interleaved in slices of "
+        f"{TURN_SECONDS:g} s: {obstacle}"
+    )
+    return 0.0

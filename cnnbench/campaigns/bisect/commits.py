@@ -17,10 +17,14 @@ from cnnbench.campaigns.ab.explain import (
     NotExplainedError,
     explain_or_notice,
 )
-from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
-from cnnbench.campaigns.ab.side import AbSide, resolve_flags
+from cnnbench.campaigns.ab.side import (
+    AbSide,
+    choose_time_slice_seconds,
+    resolve_flags,
+    why_not_interleavable,
+)
 from cnnbench.campaigns.ab.state import ExperimentState, find_experiment
 from cnnbench.campaigns.ab.worktree import worktree
 from cnnbench.campaigns.bisect.answers import (
@@ -148,9 +152,9 @@ class CommitBenchmark:
             try:
                 new = stack.enter_context(self._built_worktree_side(commit, "b"))
                 sides = {"a": self._good, "b": new}
-                why_not = partial(why_not_interleavable, sides)
-                reporter = self.campaign.reporter
-                in_turn = choose_time_slice_seconds(setting.pairing, why_not, reporter)
+                in_turn = choose_time_slice_seconds(
+                    setting.pairing, lambda: why_not_interleavable(sides), self.campaign.reporter
+                )
             except (_BuildFailedError, UsageError) as error:
                 if (
                     self.bad_step is None

@@ -20,12 +20,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from cnnbench.base.stats import median
-from cnnbench.campaigns.ab.pairing import TURN_SECONDS
-from cnnbench.campaigns.ab.side import (
-    AbSide,
-    make_process_request,
-)
 from cnnbench.campaigns.ab.lengths import LENGTHS, StepCountEstimate
+from cnnbench.campaigns.ab.side import TURN_SECONDS, AbSide, make_process_request
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import JOURNAL, PROCESS, Journal

@@ -23,9 +23,8 @@ from cnnbench.base.text import count_text, format_duration
 from cnnbench.campaigns.ab.experiment import AB, PROFILES, Experiment
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, AbProfiler, explain_or_notice
 from cnnbench.campaigns.ab.lengths import LENGTHS, LONGEST, SHORTEST
-from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
-from cnnbench.campaigns.ab.side import AbSide
+from cnnbench.campaigns.ab.side import AbSide, choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.state import (
     ExperimentState,
     confirmation_folder,
@@ -294,7 +293,6 @@ def _make_experiment(
 ) -> Experiment:
     """Creates the experiment that the flags describe, without sides and criteria."""
     has_length = any(LENGTHS & side.given_flags.keys() for side in both.values())
-    why_not = partial(why_not_interleavable, both)
     return Experiment(
         seed=options.resolve_seed(AB, ""),
         most_pairs=options.pairs,
@@ -302,7 +300,9 @@ def _make_experiment(
         burn_in=options.burn_in,
         cool_down=options.cool_down,
         timeout=options.timeout,
-        turn_seconds=choose_time_slice_seconds(options.pairing, why_not, reporter),
+        turn_seconds=choose_time_slice_seconds(
+            options.pairing, lambda: why_not_interleavable(both), reporter
+        ),
         timed_seconds=0.0 if has_length else options.seconds,
         is_aa=options.aa,
     )

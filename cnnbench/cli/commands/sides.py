@@ -37,7 +37,7 @@ from cnnbench.flags.params import FLAGS, RENAMED
 from cnnbench.flags.parse import split_at_double_dash, split_command_line
 from cnnbench.machine import facts
 from cnnbench.machine.facts import may_record_variable
-from cnnbench.machine.repository import abbreviate_hash, uncommitted_changes_text
+from cnnbench.machine.repository import uncommitted_changes_text
 
 # Command lines of commands that measure A and B, each with its own flags.
 
@@ -276,16 +276,19 @@ def open_sides(
         made = _side_of_flags(options, common, name)
         both[side] = replace(made, layout=layout, variables=variables[name])
     with contextlib.ExitStack() as stack:
-        for side, planned in both.items():
-            if planned.commit is not None:
-                if text := uncommitted_changes_text(side.upper(), planned.commit):
-                    print_notice(text)
-                folder = stack.enter_context(worktree(planned.commit))
-                both[side] = replace(planned, checkout=folder)
         for side, made in both.items():
-            _refuse_unusable_flags(side, made)
-        a = _resolve_side("a", both["a"])
-        both = {"a": a, "b": a if both["b"] == both["a"] else _resolve_side("b", both["b"])}
+            if made.commit is not None:
+                if text := uncommitted_changes_text(side.upper(), made.commit):
+                    print_notice(text)
+                made = replace(made, checkout=stack.enter_context(worktree(made.commit)))
+                both[side] = made
+            reason = "cannot be used here, because a record of each process is kept"
+            refuse_flags(made, RESERVED, reason)
+            if layout and not made.is_this_cnnbench and not has_module(made, *_LAUNCHES):
+                reason = f"the cnnbench of side {side.upper()} has no launch, or cannot be started"
+                raise FlagError("workers", layout.workers, reason)
+        a = resolve_flags(both["a"], "A")
+        both = {"a": a, "b": a if both["b"] == both["a"] else resolve_flags(both["b"], "B")}
         for notice in dict.fromkeys(n for one in both.values() for n in one.resolved.notices):
             reporter.notice(notice)
         refuse_shared_code(both)
@@ -322,34 +325,13 @@ def _side_of_flags(options: SideFlags, common: Sequence[str], name: str) -> AbSi
     return side
 
 
-def _refuse_unusable_flags(name: str, side: AbSide) -> None:
-    """Raises FlagError if A or B has flags that its processes cannot have."""
-    refuse_flags(side, RESERVED, "cannot be used here, because a record of each process is kept")
-    if side.layout and not side.is_this_cnnbench and not has_module(side, *_LAUNCHES):
-        reason = f"the cnnbench of side {name.upper()} has no launch, or cannot be started"
-        raise FlagError("workers", side.layout.workers, reason)
-
-
-def _resolve_side(name: str, side: AbSide) -> AbSide:
-    """Resolves the flags of A or B. Errors name the side and its code if it has its own code."""
-    try:
-        return resolve_flags(side)
-    except UsageError as error:
-        if side.checkout is None:
-            raise
-        code = _code_identity(side)
-        if side.revision and side.commit and not side.commit.startswith(side.revision):
-            code = f"{side.revision}, {code}"
-        raise UsageError(f"side {name.upper()} ({code}): {error}") from None
-
-
 def _refuse_equal_sides(both: Mapping[str, AbSide], advice: str) -> None:
     """Raises UsageError if A and B are equal. `advice` ends the message."""
     a, b = both.values()
     configs = [side.resolved.identity for side in (a, b)]
-    code = _code_identity(a)
+    code = a.code_name
     same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])
-    same_code = (a.python, a.variables, code) == (b.python, b.variables, _code_identity(b))
+    same_code = (a.python, a.variables, code) == (b.python, b.variables, b.code_name)
     if not (same_flags and same_code):
         return
     what = "" if a.checkout is None else f": {a.revision} and {b.revision} are both {code}"
@@ -357,10 +339,3 @@ def _refuse_equal_sides(both: Mapping[str, AbSide], advice: str) -> None:
         f"A and B are the same{what}; use --a and --b, --a_python, --a_checkout or "
         f"--a_env to make them differ{advice}"
     )
-
-
-def _code_identity(side: AbSide) -> str:
-    """Identifies the code of A or B by its folder, or by the commit of a temporary worktree."""
-    if side.commit is None:
-        return str(side.checkout or "")
-    return f"commit {abbreviate_hash(side.commit)}"

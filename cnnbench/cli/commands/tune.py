@@ -12,8 +12,7 @@ from cnnbench.base import plugins
 from cnnbench.base.charts import Chart
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import count_text, format_duration, unknown_name_reason
-from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds
-from cnnbench.campaigns.ab.side import RESERVED
+from cnnbench.campaigns.ab.side import RESERVED, choose_time_slice_seconds
 from cnnbench.campaigns.processes.identity import configuration_identity
 from cnnbench.campaigns.tune import texts
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, SearchSettings

@@ -1,7 +1,4 @@
-"""Which sides can step in turn.
-
-Tests cnnbench/campaigns/ab/pairing.py.
-"""
+"""Which sides can step in turn (side.py)."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from cnnbench.campaigns.ab import pairing as turns
-from cnnbench.campaigns.ab.side import AbSide
+from cnnbench.campaigns.ab.side import AbSide, why_not_interleavable
 from cnnbench.campaigns.processes.resolved import _why_not_interleavable
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import MemoryCapacity
@@ -62,5 +58,5 @@ def test_another_cnnbench_is_asked(tmp_path, place):
     if place is not None:
         (package / place).mkdir(parents=True)
         (package / place / "turns.py").touch()
-    found = turns.why_not_interleavable({"a": AbSide(), "b": AbSide(checkout=tmp_path)})
+    found = why_not_interleavable({"a": AbSide(), "b": AbSide(checkout=tmp_path)})
     assert found == (None if place else "side B: its version of cnnbench does not support this")
