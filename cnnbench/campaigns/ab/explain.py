@@ -93,20 +93,25 @@ class AbProfiler:
     steps: int = STEPS
     timeout: float = 1800.0
 
-    def explain(self) -> Explanation:
-        """Profiles A and B, and explains why their steps take different times.
+    def explain(self, *, store: bool = False) -> Explanation:
+        """Profiles A and B, and explains why their steps take different times. If `store`, writes
+        the explanation to the results folder, for `report`.
 
         Raises NotExplainedError if A or B cannot be profiled or a process failed.
         """
-        self._refuse_unprofilable()
+        for name, side in self.sides.items():
+            config = side.resolved.config
+            if config.get("eval") or config.get("input_only"):
+                reason = f"side {name.upper()} has no steps to profile (--eval, --input_only)"
+                raise NotExplainedError(reason)
+            if not side.is_this_cnnbench and not has_module(side, *_PROFILES):
+                reason = f"the cnnbench of side {name.upper()} is of a version without"
+                raise NotExplainedError(f"{reason} --profile_json")
         self.results.add_session_start()
-        return self.campaign.run_requests(self._profiling_requests())
-
-    def explain_and_store(self) -> Explanation:
-        """Like `explain`, and stores the explanation in the results folder, for `report`."""
-        explanation = self.explain()
-        path = self.results.folder / "explanation.json"
-        self.results.write(path, explanation.to_json().encode("ascii"))
+        explanation = self.campaign.run_requests(self._profiling_requests())
+        if store:
+            path = self.results.folder / "explanation.json"
+            self.results.write(path, explanation.to_json().encode("ascii"))
         return explanation
 
     def _profiling_requests(self) -> ProcessRequests[Explanation]:
@@ -125,17 +130,6 @@ class AbProfiler:
                 profiles[name][0] = profile
         labels = [f"{name.upper()}: {side.description()}" for name, side in self.sides.items()]
         return explain(profiles["a"], profiles["b"], (labels[0], labels[1]))
-
-    def _refuse_unprofilable(self) -> None:
-        """Raises NotExplainedError if A or B cannot be profiled."""
-        for name, side in self.sides.items():
-            config = side.resolved.config
-            if config.get("eval") or config.get("input_only"):
-                reason = f"side {name.upper()} has no steps to profile (--eval, --input_only)"
-                raise NotExplainedError(reason)
-            if not side.is_this_cnnbench and not has_module(side, *_PROFILES):
-                reason = f"the cnnbench of side {name.upper()} is of a version without"
-                raise NotExplainedError(f"{reason} --profile_json")
 
     def _profile_process(
         self, name: str, number: int, later_processes: int

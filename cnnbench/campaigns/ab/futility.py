@@ -14,11 +14,7 @@ from cnnbench.base.inference import (
     levels_of_analyses,
     paired_shift_intervals_of_counts,
 )
-from cnnbench.judge.compare.estimate import (
-    Samples,
-    log_or_value,
-    relevance_floor_and_same_margin,
-)
+from cnnbench.judge.compare.estimate import Samples, log_or_value, relevance_floor_and_same_margin
 from cnnbench.judge.metrics import Policy
 
 if TYPE_CHECKING:

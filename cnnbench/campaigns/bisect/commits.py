@@ -219,7 +219,7 @@ class CommitBenchmark:
                     results=results,
                     campaign=self.campaign,
                     timeout=self.setting.experiment.timeout,
-                ).explain_and_store()
+                ).explain(store=True)
 
     def _pairs_folder(self, commit: str) -> Path:
         """The results folder with the pairs of a commit and GOOD."""

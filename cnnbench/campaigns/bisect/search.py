@@ -5,16 +5,8 @@ from __future__ import annotations
 import math
 
 from cnnbench.base.inference import FIRST_ANALYSIS
-from cnnbench.base.text import (
-    count_text,
-    format_duration,
-)
-from cnnbench.campaigns.bisect.answers import (
-    BAD,
-    SKIP,
-    BisectionStep,
-    is_search_for_changed_work,
-)
+from cnnbench.base.text import count_text, format_duration
+from cnnbench.campaigns.bisect.answers import BAD, SKIP, BisectionStep, is_search_for_changed_work
 from cnnbench.campaigns.bisect.commits import CommitBenchmark
 from cnnbench.campaigns.bisect.history import GitHistory
 from cnnbench.campaigns.bisect.phrases import step_answer

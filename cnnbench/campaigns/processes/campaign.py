@@ -209,7 +209,7 @@ class Campaign:
         )
         state = (subject.revision, subject.dirty, subject.changes)
         if self._first.setdefault(place, state) != state:
-            raise CodeChangedError.for_changed_code(f"repository {subject.repository}")
+            raise CodeChangedError(f"repository {subject.repository}")
         if subject.unknown_commit_warning not in self._warned:
             self._warned.add(subject.unknown_commit_warning)
             silence_warnings(parse_silenced(record.config.get("quiet_conditions", "")))

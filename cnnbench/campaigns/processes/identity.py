@@ -59,13 +59,13 @@ _NOT_SET = "not set"
 class CodeChangedError(BenchmarkError):
     """The measured code was changed during a campaign.
 
-    The campaign ends before its next process.
+    The campaign ends before its next process. `code_name` names the code, such as a repository.
     """
 
-    @classmethod
-    def for_changed_code(cls, code_name: str) -> CodeChangedError:
-        """Creates the error. `code_name` names the changed code, such as a repository."""
-        return cls(f"the measured code was changed ({code_name}); earlier measurements are kept")
+    def __init__(self, code_name: str) -> None:
+        super().__init__(
+            f"the measured code was changed ({code_name}); earlier measurements are kept"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ class CampaignIdentity:
         then, now = self.initial_code_state, self._read_code_state()
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
         if changed:
-            raise CodeChangedError.for_changed_code(", ".join(changed))
+            raise CodeChangedError(", ".join(changed))
 
     def _read_code_state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}

@@ -137,20 +137,17 @@ class Rounds(Generic[_Case]):
 
     Attributes:
       order: pairs of a case and a round number.
+      left_out: cases that are left out from now on, for example because they have failed.
     """
 
     def __init__(self, order: Sequence[tuple[_Case, int]]) -> None:
         self.order = order
-        self._left_out: set[_Case] = set()
-
-    def leave_out(self, case: _Case) -> None:
-        """Leaves out a case in all later rounds, for example because it has failed."""
-        self._left_out.add(case)
+        self.left_out: set[_Case] = set()
 
     def __iter__(self) -> Iterator[tuple[_Case, int, list[Hashable]]]:
         for place, (case, at) in enumerate(self.order, start=1):
-            if case not in self._left_out:
-                later = [turn for turn in self.order[place:] if turn[0] not in self._left_out]
+            if case not in self.left_out:
+                later = [turn for turn in self.order[place:] if turn[0] not in self.left_out]
                 yield case, at, [(other, not number) for other, number in later]
 
 

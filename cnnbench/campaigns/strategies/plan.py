@@ -186,7 +186,7 @@ class StrategiesSession:
             ended = yield from run_process(self._results, request, timeout, later_keys)
             if ended.message:
                 self.problems[name] = ended.message
-                rounds.leave_out(name)
+                rounds.left_out.add(name)
             elif number:
                 self.records[name][number] = ended.record
             else:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from cnnbench.campaigns.suite.expand import SweepCase, expand_entry
-from cnnbench.campaigns.suite.files import (
-    YamlNode,
-    find_suite,
-    load_yaml_file,
-    shipped_suites,
-)
+from cnnbench.campaigns.suite.files import YamlNode, find_suite, load_yaml_file, shipped_suites
 from cnnbench.campaigns.suite.keys import (
     AUTO,
     BatchSizeSearch,

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import (
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cnnbench.base.text import (
-    first_few,
-    labels_from_config,
-    unknown_key_message,
-)
+from cnnbench.base.text import first_few, labels_from_config, unknown_key_message
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes.identity import environment_identity, json_digest, source_digest
 from cnnbench.campaigns.processes.requests import make_rounds
 from cnnbench.campaigns.processes.resolved import ResolvedRun, flag_specs_of, resolve_all_reduce
-from cnnbench.campaigns.suite import (
-    Suite,
-    SweepCase,
-    expand_entry,
-)
+from cnnbench.campaigns.suite import Suite, SweepCase, expand_entry
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import args_from_values, parse_flag_texts
 from cnnbench.flags.params import REMOVED

@@ -109,7 +109,7 @@ def command_of_item(item: SweepItem, batch_size: int | None = None) -> tuple[str
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Sweep:
     """Runs the processes of a sweep. A resumed sweep does not repeat successful runs.
 
@@ -194,7 +194,7 @@ class Sweep:
                 batch = yield from self._search_batch_size(item, later_keys)
             if isinstance(batch, SweepResult):
                 runs.append(batch)
-                rounds.leave_out(key)
+                rounds.left_out.add(key)
             else:
                 batches[key] = batch
         return runs

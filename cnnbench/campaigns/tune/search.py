@@ -6,26 +6,12 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.journal import END
 from cnnbench.campaigns.processes.requests import ProcessRequests
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.tune.bench import (
-    RaceBenchmark,
-    SearchSettings,
-)
+from cnnbench.campaigns.tune.bench import RaceBenchmark, SearchSettings
 from cnnbench.campaigns.tune.final import FinalComparison
-from cnnbench.campaigns.tune.race import (
-    FINALISTS,
-    CandidateRace,
-    SearchOutcome,
-)
-from cnnbench.campaigns.tune.space import (
-    Candidate,
-    SearchSpace,
-    candidates_of_group,
-)
+from cnnbench.campaigns.tune.race import FINALISTS, CandidateRace, SearchOutcome
+from cnnbench.campaigns.tune.space import Candidate, SearchSpace, candidates_of_group
 from cnnbench.campaigns.tune.texts import processes_csv
-from cnnbench.records.campaigns import (
-    FASTER,
-    TuneDocument,
-)
+from cnnbench.records.campaigns import FASTER, TuneDocument
 
 _ROUNDS = 2
 """A race should have time for this number of rounds. The second round should have time for

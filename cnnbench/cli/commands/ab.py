@@ -13,12 +13,7 @@ from typing import Any
 
 from cnnbench.base.inference import ANALYSIS_STEP
 from cnnbench.base.interrupts import was_interrupted
-from cnnbench.base.terminal import (
-    ChildProcessReporter,
-    print_notice,
-    print_result,
-    print_warning,
-)
+from cnnbench.base.terminal import ChildProcessReporter, print_notice, print_result, print_warning
 from cnnbench.base.text import count_text, format_duration
 from cnnbench.campaigns.ab.experiment import AB, PROFILES, Experiment
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, AbProfiler, explain_or_notice
@@ -180,8 +175,7 @@ def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
         )
     earlier = None
     if values.get("resume"):
-        earlier = _experiment_to_resume(values)
-        _refuse_other_flags(earlier, values, common)
+        earlier = _experiment_to_resume(values, common)
         values = _values_to_resume(earlier, values)
         common = earlier.experiment.common
     options = AbFlags(**choose_format(values, _SPECS))
@@ -221,24 +215,19 @@ def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
         return _run_experiment(experiment, both, aa, options, campaign, argv)
 
 
-def _experiment_to_resume(values: Mapping[str, Any]) -> ExperimentState:
-    """Reads the state of the experiment that --resume continues. FlagError if there is none."""
-    folder = results_folder_or_default(values.get("results"), "ab", resume=True)
-    state = find_experiment(Path(folder))
-    if state is None or state.experiment.identity is None:
-        raise FlagError("results", folder, AB.no_campaign_text)
-    return state
+def _experiment_to_resume(values: Mapping[str, Any], common: Sequence[str]) -> ExperimentState:
+    """Reads the state of the experiment that --resume continues.
 
-
-def _refuse_other_flags(
-    earlier: ExperimentState, values: Mapping[str, Any], common: Sequence[str]
-) -> None:
-    """Raises FlagError if an experiment cannot be continued, or has other flags than `values` and,
-    after --, `common`.
+    Raises FlagError if there is none, if it cannot be continued, or if it has other flags than
+    `values` and, after --, `common`.
     """
-    experiment, folder = earlier.experiment, earlier.folder
+    folder = results_folder_or_default(values.get("results"), "ab", resume=True)
+    earlier = find_experiment(Path(folder))
+    if earlier is None or earlier.experiment.identity is None:
+        raise FlagError("results", folder, AB.no_campaign_text)
+    experiment, place = earlier.experiment, earlier.folder
     given, usual = experiment.given, vars(AbFlags())
-    other = f"differs from the experiment in {folder}; leave it out, or name another folder"
+    other = f"differs from the experiment in {place}; leave it out, or name another folder"
     for name, value in values.items():
         then = given.get(name, encode(usual[name]))
         if name not in _OF_ONE_SESSION and encode(value) != then:
@@ -248,15 +237,16 @@ def _refuse_other_flags(
     confirms = earlier.has_clear_verdict and values.get("confirm", given.get("confirm"))
     if earlier.past_analyses and not (experiment.sequential or confirms):
         reason = (
-            f"the experiment in {folder} is judged once (--nosequential, --aa): begin a new one"
+            f"the experiment in {place} is judged once (--nosequential, --aa): begin a new one"
         )
         raise FlagError("resume", "true", reason)
     for side, own in AbFlags(**values).environment_variables.items():
         had = getattr(experiment, side).variables
         if set(had) != set(own):
             wanted = " ".join(f"--{side}_env={name}=..." for name in had) or "none"
-            reason = f"must name the variables of the experiment in {folder}, whose values are not "
+            reason = f"must name the variables of the experiment in {place}, whose values are not "
             raise FlagError(f"{side}_env", " ".join(own) or "none", f"{reason}stored: {wanted}")
+    return earlier
 
 
 def _stored_values(experiment: Experiment) -> dict[str, Any]:
@@ -266,26 +256,22 @@ def _stored_values(experiment: Experiment) -> dict[str, Any]:
 
 
 def _values_to_resume(earlier: ExperimentState, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of flags of a session that continues an experiment: as stored, or as now given."""
-    pairs = _maximum_pairs_to_resume(earlier)
+    """The values of flags of a session that continues an experiment: as stored, or as now given.
+
+    Without --pairs, there are as many pairs as were planned, or as are enough for a verdict.
+    """
+    pairs, there = earlier.most_pairs_of_last_session, len(load_complete_pairs(earlier.folder))
+    analysed = earlier.past_analyses[-1].pairs if earlier.past_analyses else 0
+    if analysed >= pairs and not earlier.has_clear_verdict:
+        comparison = earlier.final_comparison()
+        enough = _pairs_for_clear_verdict(comparison) if comparison is not None else 0
+        pairs = min(max(enough, analysed + ANALYSIS_STEP), sides.MOST_PAIRS)
     merged = {**_stored_values(earlier.experiment), "pairs": pairs, **values}
-    there = len(load_complete_pairs(earlier.folder))
     if merged["pairs"] < there:
         reason = f"{earlier.folder} has {count_text(there, 'pair', 'pairs')} already"
         raise FlagError("pairs", merged["pairs"], reason)
-    if earlier.has_clear_verdict:
-        merged["pairs"] = earlier.most_pairs_of_last_session
-    return merged
-
-
-def _maximum_pairs_to_resume(earlier: ExperimentState) -> int:
-    """The value of --pairs if --resume is given without it: as planned, or enough for a verdict."""
-    there = earlier.past_analyses[-1].pairs if earlier.past_analyses else 0
-    if earlier.has_clear_verdict or there < earlier.most_pairs_of_last_session:
-        return earlier.most_pairs_of_last_session
-    comparison = earlier.final_comparison()
-    enough = _pairs_for_clear_verdict(comparison) if comparison is not None else 0
-    return min(max(enough, there + ANALYSIS_STEP), sides.MOST_PAIRS)
+    # No further pairs are measured after a clear verdict.
+    return {**merged, "pairs": pairs} if earlier.has_clear_verdict else merged
 
 
 def _make_experiment(

@@ -17,11 +17,7 @@ from cnnbench.campaigns.ab.lengths import LENGTHS, LONGEST, SHORTEST
 from cnnbench.campaigns.ab.side import RESERVED, AbSide, check_flags_of_commit, refuse_flags
 from cnnbench.campaigns.bisect.answers import follow_up_pairs
 from cnnbench.campaigns.bisect.commits import BISECT, BisectionSettings, CommitBenchmark
-from cnnbench.campaigns.bisect.history import (
-    GitHistory,
-    find_repository_root,
-    good_and_bad_hashes,
-)
+from cnnbench.campaigns.bisect.history import GitHistory, find_repository_root, good_and_bad_hashes
 from cnnbench.campaigns.bisect.phrases import no_difference
 from cnnbench.campaigns.bisect.search import Bisection
 from cnnbench.campaigns.bisect.texts import bisection_text, store_result

@@ -167,7 +167,7 @@ def _profile_and_explain(options: ExplainFlags, common: Sequence[str]) -> Explan
                 rounds=options.rounds,
                 steps=options.steps,
                 timeout=options.timeout,
-            ).explain_and_store()
+            ).explain(store=True)
         words = (f"{name}/a", f"{name}/b")
         reporter.notice(
             f"to judge the records again: {sides.command_line_with_flags('explain', words, ())}"

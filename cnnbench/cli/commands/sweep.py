@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cnnbench.base.document import Content, Paragraph
 from cnnbench.base.document.console import sections_to_text
@@ -28,7 +26,7 @@ from cnnbench.campaigns.suite import (
     parse_suite,
     shipped_suites,
 )
-from cnnbench.campaigns.sweep.plan import SweepItem, SweepPlan, ordered_items, plan_sweep
+from cnnbench.campaigns.sweep.plan import SweepItem, ordered_items, plan_sweep
 from cnnbench.campaigns.sweep.run import SWEEP, Sweep, command_of_item, duration_text
 from cnnbench.campaigns.sweep.summary import (
     configurations_table,
@@ -137,7 +135,14 @@ def main(argv: Sequence[str]) -> int:
         )
     is_resumed = options.resume and not options.list and Path(options.results).is_dir()
     if is_resumed or not (options.list or options.dry_run):
-        with _open_sweep(plan, options, argv, facts, reporter) as sweep:
+        plans = {}  # A resumed sweep may have more configurations and repeats.
+        for case in plan.cases:
+            trials = case.entry.search and vars(case.entry.search)
+            plans[case.name] = configuration_identity(case.resolved, search=trials)
+        policy = {"name": "rounds", "suite": plan.suite}
+        with options.open_campaign(SWEEP, plans, policy, reporter, facts) as opened:
+            program, command = own_command_prefix(), ("cnnbench", "sweep", *argv)
+            sweep = Sweep(plan, *opened, program, command)
             if not options.dry_run:
                 return _run_sweep(sweep, options, argv)
             blocks = list(_command_blocks(sweep.items_to_run(), sweep.earlier_batch_size))
@@ -172,31 +177,6 @@ def _command_blocks(
         # The command cannot contain a batch size that a search has not found yet.
         words = (*own_command_prefix(), *command_of_item(item, known_batch(item.case)))
         yield Paragraph(shlex.join(words), whole=True)
-
-
-@contextlib.contextmanager
-def _open_sweep(
-    plan: SweepPlan,
-    options: SweepFlags,
-    argv: Sequence[str],
-    facts: Mapping[str, Any],
-    reporter: ChildProcessReporter,
-) -> Iterator[Sweep]:
-    """Context manager: opens the results directory of a sweep, and yields the sweep."""
-    plans = {}  # A resumed sweep may have more configurations and repeats.
-    for case in plan.cases:
-        search = case.entry.search and vars(case.entry.search)
-        plans[case.name] = configuration_identity(case.resolved, search=search)
-    policy = {"name": "rounds", "suite": plan.suite}
-    with options.open_campaign(SWEEP, plans, policy, reporter, facts) as (store, campaign, seed):
-        yield Sweep(
-            plan=plan,
-            store=store,
-            campaign=campaign,
-            seed=seed,
-            program=own_command_prefix(),
-            command=("cnnbench", "sweep", *argv),
-        )
 
 
 def _run_sweep(sweep: Sweep, options: SweepFlags, argv: Sequence[str]) -> int:

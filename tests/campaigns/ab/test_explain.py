@@ -94,7 +94,7 @@ def test_processes_alternate_and_their_profiles_are_explained(
     profiler: Callable[..., Any], profile: StepProfile, tmp_path: Path
 ) -> None:
     made, campaign = profiler([profile] * 4)
-    explanation = made.explain_and_store()
+    explanation = made.explain(store=True)
     order = [
         next(word for word in words if word.startswith("--batch_size="))
         for words in campaign.started[:4]
