@@ -1,6 +1,6 @@
 """``cnnbench ab``: compares A and B in pairs of new processes. TensorFlow is not loaded.
 
-`experiment` describes an experiment, and `state` reads from its folder what its sessions have done.
+`experiment` describes an experiment, and reads from its folder what its sessions have done.
 `pairs` runs the pairs of processes. At each interim analysis, it judges the pairs by
 `cnnbench.judge.compare` and decides whether the experiment ends.
 """

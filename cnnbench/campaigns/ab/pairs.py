@@ -18,17 +18,20 @@ from typing import Any
 from cnnbench.base.inference import FIRST_ANALYSIS, smallest_p
 from cnnbench.base.stats import median
 from cnnbench.base.text import percent
-from cnnbench.campaigns.ab.experiment import PLAN, SIDES, Experiment, pair_file_prefix
+from cnnbench.campaigns.ab.experiment import (
+    PLAN,
+    SIDES,
+    Experiment,
+    find_experiment,
+    load_complete_pairs,
+    pair_file_prefix,
+    plan_analyses,
+    stop_reason,
+)
 from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, clear_verdict_probability
 from cnnbench.campaigns.ab.lengths import ChosenLength, VerdictPlan
 from cnnbench.campaigns.ab.noise import sample_pairs
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
-from cnnbench.campaigns.ab.state import (
-    find_experiment,
-    load_complete_pairs,
-    plan_analyses,
-    stop_reason,
-)
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.identity import CodeChangedError

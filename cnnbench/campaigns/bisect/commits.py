@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cnnbench.base.child import exit_sentence
 from cnnbench.base.text import format_duration
-from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment
+from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment, ExperimentState, find_experiment
 from cnnbench.campaigns.ab.explain import (
     PROFILES_OF_SIDES,
     AbProfiler,
@@ -25,7 +25,6 @@ from cnnbench.campaigns.ab.side import (
     resolve_flags,
     why_not_interleavable,
 )
-from cnnbench.campaigns.ab.state import ExperimentState, find_experiment
 from cnnbench.campaigns.ab.worktree import worktree
 from cnnbench.campaigns.bisect.answers import (
     BAD,

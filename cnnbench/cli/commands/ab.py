@@ -15,17 +15,19 @@ from cnnbench.base.inference import ANALYSIS_STEP
 from cnnbench.base.interrupts import was_interrupted
 from cnnbench.base.terminal import ChildProcessReporter, print_notice, print_result, print_warning
 from cnnbench.base.text import count_text, format_duration
-from cnnbench.campaigns.ab.experiment import AB, PROFILES, Experiment
-from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, AbProfiler, explain_or_notice
-from cnnbench.campaigns.ab.lengths import LENGTHS, LONGEST, SHORTEST
-from cnnbench.campaigns.ab.pairs import ExperimentRunner
-from cnnbench.campaigns.ab.side import AbSide, choose_time_slice_seconds, why_not_interleavable
-from cnnbench.campaigns.ab.state import (
+from cnnbench.campaigns.ab.experiment import (
+    AB,
+    PROFILES,
+    Experiment,
     ExperimentState,
     confirmation_folder,
     find_experiment,
     load_complete_pairs,
 )
+from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, AbProfiler, explain_or_notice
+from cnnbench.campaigns.ab.lengths import LENGTHS, LONGEST, SHORTEST
+from cnnbench.campaigns.ab.pairs import ExperimentRunner
+from cnnbench.campaigns.ab.side import AbSide, choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, CodeChangedError

@@ -12,9 +12,8 @@ from pathlib import Path
 from cnnbench.base import text as labels
 from cnnbench.base.inference import AnalysisSchedule
 from cnnbench.base.job import split_hosts
-from cnnbench.campaigns.ab.experiment import SIDES
+from cnnbench.campaigns.ab.experiment import SIDES, ExperimentState, find_experiment
 from cnnbench.campaigns.ab.side import RESERVED
-from cnnbench.campaigns.ab.state import ExperimentState, find_experiment
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
 from cnnbench.cli.commands.sides import MOST_PAIRS, mask_variable_value
 from cnnbench.flags.declare import Affects

@@ -10,7 +10,7 @@ from pathlib import Path
 from cnnbench.base.document import Answer, Section
 from cnnbench.base.terminal import LineWriter, ProgressLine
 from cnnbench.base.text import integer
-from cnnbench.campaigns.ab.state import find_only_experiment_in_tree
+from cnnbench.campaigns.ab.experiment import find_only_experiment_in_tree
 from cnnbench.campaigns.bisect.texts import stored_result
 from cnnbench.campaigns.processes.answers import stored_answers
 from cnnbench.campaigns.scaling import SCALING

@@ -1,7 +1,4 @@
-"""Experiments as they are stored: settings that are loaded whole, and what was analysed.
-
-Tests cnnbench/campaigns/ab/state.py.
-"""
+"""Experiments as they are stored: settings that are loaded whole, and what was analysed."""
 
 from __future__ import annotations
 
@@ -10,9 +7,13 @@ from typing import Any
 
 import pytest
 
-from cnnbench.campaigns.ab.experiment import Experiment, ExperimentSide
+from cnnbench.campaigns.ab.experiment import (
+    Experiment,
+    ExperimentSide,
+    ExperimentState,
+    find_experiment,
+)
 from cnnbench.campaigns.ab.side import AbSide
-from cnnbench.campaigns.ab.state import ExperimentState, find_experiment
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.identity import Identity
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal

@@ -14,15 +14,17 @@ import pytest
 from cnnbench.base import terminal
 from cnnbench.base.inference import FIRST_ANALYSIS
 from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.campaigns.ab.experiment import AB, Experiment, pair_file_prefix
-from cnnbench.campaigns.ab.pairs import ExperimentRunner
-from cnnbench.campaigns.ab.side import AbSide
-from cnnbench.campaigns.ab.state import (
+from cnnbench.campaigns.ab.experiment import (
+    AB,
+    Experiment,
     confirmation_folder,
     find_experiment,
     find_only_experiment_in_tree,
     load_complete_pairs,
+    pair_file_prefix,
 )
+from cnnbench.campaigns.ab.pairs import ExperimentRunner
+from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.identity import Identity

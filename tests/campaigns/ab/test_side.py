@@ -11,11 +11,7 @@ import pytest
 from forked import finished, gone, wait_for
 
 from cnnbench.campaigns.ab.experiment import names_that_may_differ
-from cnnbench.campaigns.ab.side import (
-    AbSide,
-    benchmark_command,
-    run_code,
-)
+from cnnbench.campaigns.ab.side import AbSide, benchmark_command, run_code
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.program import COMMAND_LINE, own_checkout
 

@@ -16,7 +16,7 @@ from forked import until
 from step_profiles import Profiles, changed
 
 from cnnbench.campaigns.ab import lengths
-from cnnbench.campaigns.ab.state import find_experiment
+from cnnbench.campaigns.ab.experiment import find_experiment
 from cnnbench.records.result_files import load_records
 
 pytestmark = [
