@@ -1,6 +1,6 @@
 """Suite files (suite.py): what they mean; mistakes in them are in test_plans.py.
 
-Tests cnnbench/campaigns/suite/*.py.
+Tests cnnbench/campaigns/suite.py.
 """
 
 from __future__ import annotations

@@ -1,21 +1,174 @@
-"""The keys of suite files. Each key is a field of a dataclass, which declares how the key is read.
+"""Reads the YAML files of suites, and expands their entries to the configurations to measure.
 
-This module checks the schema, and merges the defaults into the entries.
-`cnnbench.campaigns.sweep.plan` checks the values of flags.
+Suite files are trees of nodes, each with a line number for error messages. Flag values are taken
+literally from the file. YAML 1.1 would interpret them: ``1e-3`` as a string, ``012`` as ten,
+``1:30`` as ninety, ``on`` as true.
+
+Each key of a suite file is a field of a dataclass, which declares how the key is read. This module
+checks the schema, and merges the defaults into the entries. `cnnbench.campaigns.sweep.plan` checks
+the values of flags.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import math
+import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.text import exact_number, parse_integer, parse_number, unknown_key_message
+import yaml
+
+from cnnbench.base.files import read_file
+from cnnbench.base.text import (
+    exact_number,
+    parse_integer,
+    parse_number,
+    unknown_key_message,
+    unknown_name_reason,
+)
 from cnnbench.campaigns.launch import JobLayout
-from cnnbench.campaigns.suite.files import YamlNode
+from cnnbench.campaigns.processes.resolved import ResolvedRun, flag_specs_of
+from cnnbench.errors import UsageError
 from cnnbench.records.metric import BOUNDS, load_metrics
+
+_MOST_MIB = 1  # PyYAML would need seconds to parse a larger file.
+# A YAML list can contain itself, so the depth of a suite file is limited.
+_MAX_DEPTH = 12
+_MAX_SCANNED_DEPTH = 50  # The time that PyYAML needs is at least quadratic in the depth.
+
+_TAGS = {
+    "tag:yaml.org,2002:bool": "boolean",
+    "tag:yaml.org,2002:null": "null",
+    "tag:yaml.org,2002:int": "integer",
+    "tag:yaml.org,2002:float": "number",
+    "tag:yaml.org,2002:str": "string",
+    "tag:yaml.org,2002:timestamp": "string",
+    "tag:yaml.org,2002:merge": "string",
+    "tag:yaml.org,2002:value": "string",
+}
+_TRUE = ("y", "yes", "true", "on")
+
+
+@dataclass(frozen=True)
+class YamlNode:
+    """A value in a YAML file, with the file's name and the line number.
+
+    `kind` is mapping, list, boolean, integer, number, string or null. `text` is a scalar as written
+    in the file. `items` contains the values of a list. `fields` contains the fields of a mapping:
+    key, line of the key, and value.
+    """
+
+    file: str
+    line: int
+    kind: str
+    text: str = ""
+    items: tuple[YamlNode, ...] = ()
+    fields: tuple[tuple[str, int, YamlNode], ...] = field(default=(), repr=False)
+
+    @property
+    def is_true(self) -> bool:
+        """Whether the text of this value is a spelling of true in YAML 1.1, such as "on"."""
+        return self.text.lower() in _TRUE
+
+    def error(self, message: str, line: int | None = None) -> UsageError:
+        """Creates a UsageError about this node or the given line: ``file:line: message``."""
+        return UsageError(f"{self.file}:{self.line if line is None else line}: {message}")
+
+
+def shipped_suites() -> tuple[str, ...]:
+    """Sorted names of the suites that are shipped with cnnbench."""
+    files = resources.files("cnnbench.configs").iterdir()
+    return tuple(sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml")))
+
+
+def find_suite(text: str) -> str:
+    """The path of a suite file. `text` is this path or the name of a shipped suite."""
+    if os.path.isfile(text):
+        return text
+    if text in shipped_suites():
+        path = str(resources.files("cnnbench.configs").joinpath(f"{text}.yaml"))
+        with contextlib.suppress(OSError):  # The working directory may have been deleted.
+            relative = os.path.relpath(path)
+            return path if relative.startswith("..") else relative
+        return path
+    shipped = shipped_suites()
+    if text.endswith((".yaml", ".yml")) or os.sep in text:
+        raise UsageError(f"{text}: no such file; shipped suites are {', '.join(shipped)}")
+    known = unknown_name_reason(text, shipped, "choose one of")
+    raise UsageError(f"there is no suite {text!r}; {known}, or name a YAML file")
+
+
+class _Loader(yaml.SafeLoader):
+    """A YAML loader that raises RecursionError while it scans a deeply nested document."""
+
+    def fetch_more_tokens(self) -> None:
+        """Scans more tokens. Raises RecursionError if they are too deeply nested."""
+        if self.flow_level + len(self.indents) > _MAX_SCANNED_DEPTH:
+            raise RecursionError
+        super().fetch_more_tokens()
+
+
+def load_yaml_file(path: str, flag: str = "") -> YamlNode:
+    """Reads the only YAML document in a file, and returns its root. Messages contain `path`.
+
+    Raises UsageError, with file and line, for invalid YAML, duplicate keys and unknown tags.
+    """
+    data = read_file(path, _MOST_MIB, flag)  # PyYAML detects the encoding of the bytes.
+    try:
+        root = yaml.compose(data, Loader=_Loader)
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = 1 if mark is None else mark.line + 1
+        raise UsageError(f"{path}:{line}: not YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if root is None:
+        raise UsageError(f"{path}: is empty")
+    return _convert_node(path, root, {})
+
+
+def _convert_node(
+    file: str, node: yaml.Node, done: dict[int, YamlNode], depth: int = 0
+) -> YamlNode:
+    """Converts a PyYAML node, with its children, to a `YamlNode`. An alias becomes the same
+    object.
+    """
+    line = int(node.start_mark.line) + 1
+    if depth > _MAX_DEPTH:
+        raise UsageError(f"{file}:{line}: nested too deeply")
+    if id(node) in done:
+        return done[id(node)]
+    if isinstance(node, yaml.ScalarNode):
+        kind = _TAGS.get(node.tag)
+        if kind is None:
+            raise UsageError(f"{file}:{line}: the tag {node.tag} is not known")
+        parsed = YamlNode(file, line, kind, text=str(node.value))
+    elif isinstance(node, yaml.SequenceNode):
+        items = tuple(_convert_node(file, item, done, depth + 1) for item in node.value)
+        parsed = YamlNode(file, line, "list", items=items)
+    else:
+        fields: list[tuple[str, int, YamlNode]] = []
+        for key, value in node.value:
+            at = int(key.start_mark.line) + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise UsageError(f"{file}:{at}: a key must be a word")
+            if any(key.value == name for name, _, _ in fields):
+                raise UsageError(f'{file}:{at}: duplicate key "{key.value}"')
+            fields.append((key.value, at, _convert_node(file, value, done, depth + 1)))
+        parsed = YamlNode(file, line, "mapping", fields=tuple(fields))
+    done[id(node)] = parsed
+    return parsed
+
+
+# The keys of suite files.
 
 COMMANDS = ("run", "allreduce")
 DEFAULT_TIMEOUT = 3600.0
@@ -368,3 +521,151 @@ def _node_text(node: YamlNode) -> str:
         "boolean": "true" if node.is_true else "false",
         "null": "nothing",
     }.get(node.kind, repr(node.text))
+
+
+# The configurations of an entry: all combinations of the values of its axes.
+
+MAX_CONFIGURATIONS = 10_000
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepCase:
+    """One configuration of an entry of a suite: the flags with which a process runs.
+
+    Attributes:
+      name: name of the entry and the flags that vary, such as "resnet50 num_gpus=2".
+      flags: texts of flags by name; the values of a list flag are separated by commas.
+      nodes: positions of the flags in the suite file.
+      varied: names of the flags that vary.
+      resolved, key: set for cases in a plan. Equal configurations in equal environments have equal
+        keys.
+      repeats: number of processes. If the entry sets none, it depends on the number of cases.
+    """
+
+    entry: SuiteEntry
+    name: str
+    flags: Mapping[str, str]
+    nodes: FlagNodes
+    varied: tuple[str, ...]
+    resolved: ResolvedRun = field(default_factory=ResolvedRun)
+    key: str = ""
+    repeats: int = 1
+
+
+class _MissingVariable(UsageError):
+    """A flag in a suite file contains an environment variable that is not set.
+
+    `lack` is the message without file and line.
+    """
+
+    def __init__(self, node: YamlNode, name: str, state: str) -> None:
+        self.lack = f"{name} is {state}"
+        super().__init__(str(node.error(f"${{{name}}}: the environment variable {self.lack}")))
+
+
+def expand_entry(entry: SuiteEntry) -> tuple[tuple[SweepCase, ...], str | None]:
+    """Expands a suite's entry to configurations: all combinations of the matrix except the excluded
+    ones, then the included ones.
+
+    Also returns why an optional entry is skipped, such as "DATA is not set", or None. Raises
+    UsageError for an exclusion without effect, equal configurations, far too many configurations,
+    or a missing variable.
+    """
+    try:
+        return _expand_matrix(entry), None
+    except _MissingVariable as missing:
+        if entry.optional:
+            return (), missing.lack
+        raise
+
+
+def _expand_matrix(entry: SuiteEntry) -> tuple[SweepCase, ...]:
+    count = math.prod(len(axis) for axis in entry.axes) + len(entry.include)
+    if count > MAX_CONFIGURATIONS:
+        raise entry.node.error(
+            f"{entry.name}: its matrix has {count} configurations, more than {MAX_CONFIGURATIONS}"
+        )
+    only_included = bool(entry.include) and not entry.axes
+    products = [] if only_included else list(itertools.product(*entry.axes))
+    made = _remove_excluded(entry, [_make_sweep_case(entry, sets) for sets in products])
+    made += [_make_sweep_case(entry, (flags,)) for flags in entry.include]
+    seen: dict[str, SweepCase] = {}
+    for configuration in made:
+        if configuration.name in seen:
+            line = max(node.line for node in (entry.node, *configuration.nodes.values()))
+            raise entry.node.error(f"{configuration.name}: is a duplicate", line)
+        seen[configuration.name] = configuration
+    if not made:
+        raise entry.node.error(f"{entry.name}: everything is excluded")
+    return tuple(made)
+
+
+def _make_sweep_case(entry: SuiteEntry, flag_groups: tuple[FlagNodes, ...]) -> SweepCase:
+    own = {name: node for flags in flag_groups for name, node in flags.items()}
+    nodes = {**entry.flags, **own}
+    values = {name: _flag_text(entry, name, node) for name, node in nodes.items()}
+    texts = {name: text for name, text in values.items() if text is not None}
+    label = " ".join(
+        [entry.name, *(f"{name}={_shorten_value(texts.get(name, ''))}" for name in own)]
+    )
+    return SweepCase(entry=entry, name=label, flags=texts, nodes=nodes, varied=tuple(own))
+
+
+def _remove_excluded(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase]:
+    remaining = made
+    named = {name for configuration in made for name in configuration.nodes}
+    for rule in entry.exclude:
+        values = {
+            name: [_flag_text(entry, name, item) for item in node.items or (node,)]
+            for name, _, node in rule.fields
+        }
+        # If no configuration contains a flag, the flag is probably misspelled and excludes nothing.
+        rest = [
+            configuration
+            for configuration in remaining
+            if not values.keys() <= named
+            or any(configuration.flags.get(name) not in texts for name, texts in values.items())
+        ]
+        if len(rest) == len(remaining):
+            raise rule.error("excludes nothing: no configuration has these flags together")
+        remaining = rest
+    return remaining
+
+
+def _flag_text(entry: SuiteEntry, name: str, node: YamlNode) -> str | None:
+    """A flag's value in a suite file as text of a command line; None if the flag is not given."""
+    if node.kind == "null":
+        return None
+    if node.kind == "list":
+        return ",".join("".join(_text_parts_with_env_values(item)) for item in node.items)
+    # Only a switch is read as a YAML boolean. For other flags, "on" and "no" are ordinary texts.
+    spec = flag_specs_of(entry.command).get(name)
+    if node.kind == "boolean" and spec is not None and spec.kind.name == "boolean":
+        return "true" if node.is_true else "false"
+    return "".join(_text_parts_with_env_values(node))
+
+
+def _text_parts_with_env_values(node: YamlNode) -> Iterator[str]:
+    end = 0
+    for match in _VARIABLE.finditer(node.text):
+        yield node.text[end : match.start()]
+        end = match.end()
+        name, otherwise = match.groups()
+        value = os.environ.get(name) or otherwise
+        if value is None:
+            raise _MissingVariable(node, name, "empty" if name in os.environ else "not set")
+        yield value
+    yield node.text[end:]
+
+
+def _shorten_value(text: str) -> str:
+    """Shortens a flag's value for the name of a configuration. Of a path, only the last component
+    remains.
+
+    (nccl/xring is not a path.)
+    """
+    if text.startswith(("/", "./", "../", "~")):
+        text = os.path.basename(text.rstrip("/"))
+    return " ".join(text.split())
