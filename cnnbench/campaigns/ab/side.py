@@ -174,8 +174,8 @@ class AbSide:
 
     @property
     def code_name(self) -> str:
-        """Names the code of A or B by its folder, or by the commit of a temporary worktree; "" if it
-        has no code of its own.
+        """Name of the code of A or B: its folder, or the commit of a temporary worktree. "" if A or
+        B has no checkout.
         """
         if self.commit is None:
             return str(self.checkout or "")

@@ -24,6 +24,7 @@ from cnnbench.campaigns.processes.interleaved import execute_interleaved
 from cnnbench.campaigns.processes.journal import LOST, PROCESS, STARTED, digest, is_record_of
 from cnnbench.campaigns.processes.outcome import (
     BenchmarkCommand,
+    Record,
     add_record_and_status,
     main_result_text,
     read_record,
@@ -164,7 +165,8 @@ class Campaign:
     def run(
         self, commands: Sequence[BenchmarkCommand], timeout: float, turn_seconds: float = 0.0
     ) -> list[ProcessResult]:
-        """Runs processes until they end, and returns their results. Failures raise no exception.
+        """Runs processes until they end, and returns their results, with the records. Failures
+        raise no exception. Prints a warning if the measured commit is unknown.
 
         A process may run for `timeout` seconds, not including its waits. Simultaneous processes
         run in time slices of `turn_seconds`; 0 runs one after the other. On KeyboardInterrupt, all
@@ -173,40 +175,28 @@ class Campaign:
         """
         if self.identity is not None:
             self.identity.raise_if_code_changed()
-        if not turn_seconds:
-            return [
-                self._add_record_and_check_code(command, execute(command, timeout))
-                for command in commands
-            ]
         start = time.monotonic()
-        ended = execute_interleaved(commands, timeout, turn_seconds)
+        together = execute_interleaved(commands, timeout, turn_seconds) if turn_seconds else []
         share = (time.monotonic() - start) / len(commands)
-        return [
-            replace(self._add_record_and_check_code(command, result), seconds=share)
-            for command, result in zip(commands, ended, strict=True)
-        ]
+        results = []
+        for at, command in enumerate(commands):
+            ended = together[at] if together else execute(command, timeout)
+            result = add_record_and_status(command, ended, self.facts)
+            self._check_code(command, record_from_json(result.document))
+            results.append(replace(result, seconds=share) if together else result)
+        return results
 
-    def _add_record_and_check_code(
-        self, command: BenchmarkCommand, ended: ProcessResult
-    ) -> ProcessResult:
-        """Adds the record of a process to its result. Prints a warning if its commit is unknown.
+    def _check_code(self, command: BenchmarkCommand, record: Record) -> None:
+        """Prints a warning if the commit of a process is unknown.
 
         Raises CodeChangedError if the state of the code differs from the state in an earlier
         process.
         """
-        result = add_record_and_status(command, ended, self.facts)
-        record = record_from_json(result.document)
         subject = record.subject or Subject()
         # The key contains the version, because versions of cnnbench record the code differently.
         version = record.environment.get("cnnbench_version")
-        place = repr(
-            (
-                command.folder,
-                version,
-                subject.repository,
-                *plugins.plugin_files_of_flags(record.config),
-            )
-        )
+        files = plugins.plugin_files_of_flags(record.config)
+        place = repr((command.folder, version, subject.repository, *files))
         state = (subject.revision, subject.dirty, subject.changes)
         if self._first.setdefault(place, state) != state:
             raise CodeChangedError(f"repository {subject.repository}")
@@ -214,7 +204,6 @@ class Campaign:
             self._warned.add(subject.unknown_commit_warning)
             silence_warnings(parse_silenced(record.config.get("quiet_conditions", "")))
             self.reporter.warning(subject.unknown_commit_warning, "commit")
-        return result
 
     def add_process_seconds(self, key: Hashable, seconds: float) -> None:
         """Stores the wall time of a process, to estimate the time of processes with this key."""
