@@ -389,9 +389,8 @@ def find_experiment(folder: Path) -> ExperimentState | None:
     if experiment is None:
         raise PathError(str(path), f"is missing; {RESTORE}")
     check_records(folder, events, AB.pending)
-    session = [event for event in events if event["event"] == SESSION][-1]
-    if "criteria" in session:
-        experiment = replace(experiment, criteria=decode(Criteria, session["criteria"]))
+    for changed in (event["criteria"] for event in events if "criteria" in event):
+        experiment = replace(experiment, criteria=decode(Criteria, changed))
     return ExperimentState(folder, experiment, events)
 
 

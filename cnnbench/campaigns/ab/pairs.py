@@ -142,10 +142,10 @@ class ExperimentRunner:
         tests. As a part of another campaign, the experiment raises the exceptions of interrupts and
         changes of the code instead.
         """
-        then, now = self.results.earlier_settings, self.experiment
-        is_changed = isinstance(then, Experiment) and then.criteria != now.criteria
-        changed = {"criteria": encode(now.criteria)} if is_changed else {}
-        self.results.add_session_start(pairs=now.most_pairs, **changed)
+        criteria, then = self.experiment.criteria, self._state
+        is_changed = then is not None and then.experiment.criteria != criteria
+        changed = {"criteria": encode(criteria)} if is_changed else {}
+        self.results.add_session_start(pairs=self.experiment.most_pairs, **changed)
         closing: Comparison | None = None
         try:
             closing = yield from self._run_until_end()
