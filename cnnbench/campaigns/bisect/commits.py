@@ -155,11 +155,8 @@ class CommitBenchmark:
                     setting.pairing, lambda: why_not_interleavable(sides), self.campaign.reporter
                 )
             except (_BuildFailedError, UsageError) as error:
-                if (
-                    self.bad_step is None
-                    and isinstance(error, FlagError)
-                    and error.flag == "pairing"
-                ):
+                is_of_pairing = isinstance(error, FlagError) and error.flag == "pairing"
+                if is_of_pairing and self.bad_step is None:
                     raise
                 problem = str(error)
                 self._results.journal.add(PROCESS, name=commit, status="failed", problem=problem)
@@ -282,11 +279,8 @@ class CommitBenchmark:
     ) -> int:
         """The number of pairs up to which a commit is measured; 0 if its answer is final."""
         if state is None:
-            return (
-                1
-                if is_search_for_changed_work(self.bad_step)
-                else self.setting.experiment.most_pairs
-            )
+            one_is_enough = is_search_for_changed_work(self.bad_step)
+            return 1 if one_is_enough else self.setting.experiment.most_pairs
         if step is None:
             return state.most_pairs_of_last_session
         most = self.setting.most_pairs

@@ -467,12 +467,9 @@ def _next_command_for_verdict(
     """
     if options.aa or runner.failure:
         return "", 0
-    folder, variables, there = (
-        runner.results.folder,
-        options.environment_variables,
-        len(runner.records["a"]),
-    )
-    state, enough = find_experiment(folder), _pairs_for_clear_verdict(runner.comparison)
+    variables, there = options.environment_variables, len(runner.records["a"])
+    state = find_experiment(runner.results.folder)
+    enough = _pairs_for_clear_verdict(runner.comparison)
     if runner.interrupted:
         if state is not None and state.has_clear_verdict:
             return resume_command(state, None, variables), 0
@@ -518,8 +515,8 @@ def _command_to_judge_again(runner: ExperimentRunner, options: AbFlags) -> list[
         "fail_on": ",".join(options.fail_on or ()),
         "rules": options.rules,
         "accept": options.accept,
+        "allow_changed_work": options.allow_changed_work,
     }
-    flags["allow_changed_work"] = options.allow_changed_work
     words = flags_to_arguments({name: value for name, value in flags.items() if value})
     return ["cnnbench", "compare", f"{folder}/a", f"{folder}/b", "--paired", *words]
 
