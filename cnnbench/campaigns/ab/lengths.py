@@ -31,13 +31,14 @@ from cnnbench.base.text import format_duration
 from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.noise import (
     NoiseEstimate,
-    PairSample,
     are_mostly_disturbed,
     estimate_noise,
+    sample_pairs,
 )
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.params import ACCEPTED
+from cnnbench.records.run import RunRecord
 
 if TYPE_CHECKING:
     import numpy as np
@@ -241,10 +242,18 @@ class ChosenLength:
         steps = FEWEST_STEPS if in_burn_in else self.steps
         return {} if steps is None else {"num_batches": steps}
 
-    def choose(self, pairs: int, samples: Sequence[PairSample], plan: VerdictPlan) -> None:
+    def choose(
+        self,
+        pairs: int,
+        base: Sequence[RunRecord],
+        new: Sequence[RunRecord],
+        process_seconds: Sequence[float],
+        plan: VerdictPlan,
+    ) -> None:
         """Chooses the length of the processes after `pairs` pairs, and says it in the journal and
-        in a line.
+        in a line. See `sample_pairs` for the other arguments.
         """
+        samples = sample_pairs(base, new, process_seconds, burn_in=not pairs)
         noise = estimate_noise(samples)
         seconds = self._fixed or choose_seconds(noise, plan, self._shortest)
         count = StepCountEstimate(seconds, noise.step_seconds, FEWEST_STEPS, MOST_STEPS)

@@ -30,7 +30,6 @@ from cnnbench.campaigns.ab.experiment import (
 )
 from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, clear_verdict_probability
 from cnnbench.campaigns.ab.lengths import ChosenLength, VerdictPlan
-from cnnbench.campaigns.ab.noise import sample_pairs
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
@@ -322,18 +321,15 @@ class ExperimentRunner:
             [pair_file_prefix(n) if pairs else f"burn-in-{n}" for n in numbers]
         )
         experiment = self.experiment
-        self._length.choose(
-            pairs,
-            sample_pairs(base, new, seconds, burn_in=not pairs),
-            VerdictPlan(
-                made=self.analyses.up_to(pairs) if pairs else (),
-                left=self.analyses.after(pairs),
-                # Under load, throughput and CPU time share alpha.
-                alpha=experiment.smallest_alpha * (0.5 if disturbed else 1.0),
-                margin=math.log1p(experiment.criteria.policy.threshold_of(THROUGHPUT)),
-                two_sided=len(questions_of(experiment.criteria.fail_on)) > 1,
-            ),
+        plan = VerdictPlan(
+            made=self.analyses.up_to(pairs) if pairs else (),
+            left=self.analyses.after(pairs),
+            # Under load, throughput and CPU time share alpha.
+            alpha=experiment.smallest_alpha * (0.5 if disturbed else 1.0),
+            margin=math.log1p(experiment.criteria.policy.threshold_of(THROUGHPUT)),
+            two_sided=len(questions_of(experiment.criteria.fail_on)) > 1,
         )
+        self._length.choose(pairs, base, new, seconds, plan)
 
     def _seconds_of_pairs(self, prefixes: Sequence[str]) -> list[float]:
         """Mean wall time in seconds of the two processes of each pair, of this session or earlier

@@ -310,11 +310,11 @@ def _run_experiment(
         for side, side_plan in both.items():
             reporter.notice(f"{side.upper()} {side_plan.description()}")
         runner = ExperimentRunner(experiment, both, results, campaign, aa)
-        _warn_of_few_pairs(runner)
-        reporter.notice(
-            f"at most {runner.analyses.most_pairs} pairs, seed {experiment.seed}, in "
-            f"{results.folder}"
-        )
+        most, share = runner.analyses.most_pairs, experiment.smallest_alpha_share
+        needed = processes_needed(experiment.criteria.policy, paired=True, share=share)
+        if most < needed and not experiment.is_aa:
+            print_warning(f"a verdict needs at least {needed} pairs, not {most}", "pairs")
+        reporter.notice(f"at most {most} pairs, seed {experiment.seed}, in {results.folder}")
         campaign.run_requests(runner.requests())
         judged = runner.comparison
         if options.confirm and runner.is_judged:
@@ -340,15 +340,6 @@ def _run_experiment(
     if runner.interrupted:
         raise KeyboardInterrupt
     return code
-
-
-def _warn_of_few_pairs(runner: ExperimentRunner) -> None:
-    """Prints a warning if the number of pairs in an experiment is too small for a verdict."""
-    experiment, most = runner.experiment, runner.analyses.most_pairs
-    share = experiment.smallest_alpha_share
-    needed = processes_needed(experiment.criteria.policy, paired=True, share=share)
-    if most < needed and not experiment.is_aa:
-        print_warning(f"a verdict needs at least {needed} pairs, not {most}", "pairs")
 
 
 def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFlags) -> Comparison:

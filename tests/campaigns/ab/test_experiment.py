@@ -96,7 +96,8 @@ def test_a_later_session_may_change_what_belongs_to_it(tmp_path: Path) -> None:
         tmp_path,
         experiment(criteria=Criteria(fail_on=("faster",))),
         {},
-        {"criteria": encode(Criteria(rules=RULES)), "pairs": 24},
+        {"criteria": encode(Criteria(rules=RULES))},
+        {"pairs": 24},
     )
     assert state.experiment.criteria == Criteria(rules=RULES)
     assert (state.most_pairs_of_first_session, state.most_pairs_of_last_session) == (16, 24)
