@@ -161,8 +161,20 @@ class FinalComparison:
     ) -> ProcessRequests[TuneDocument]:
         place = self.folder.folder / (FINALS if final_number == 1 else f"{FINALS}-{final_number}")
         sides = self._sides(outcome.leader)
-        alpha = self._alpha_of_final(final_number)
-        experiment = self._make_experiment(outcome.leader, sides, most_pairs, alpha)
+        work = [name for name in WORK if name not in MODEL_SIZE] if outcome.leader.changes else []
+        experiment = Experiment(
+            most_pairs=most_pairs,
+            seed=self.settings.seed,
+            burn_in=0,
+            timeout=self.settings.timeout,
+            turn_seconds=self.settings.turn_seconds,
+            criteria=Criteria(
+                policy=self.settings.policy.replace(alpha=self._alpha_of_final(final_number)),
+                metrics=DEFAULT_METRICS[:1],
+                fail_on=(FASTER,),  # The verdict must say whether the leader is faster.
+                allow_different=tuple(work),
+            ),
+        ).with_sides(sides)
         with ResultsFolder(AB, place, experiment, resume=True, within=self.folder) as results:
             pairs = _TimeLimitedExperiment(experiment, sides, results, self.bench)
             yield from pairs.requests()
@@ -308,25 +320,6 @@ class FinalComparison:
                 subject=replace(repository.measured_code(candidate.resolved.config), side=name),
             )
         return sides
-
-    def _make_experiment(
-        self, leader: Candidate, sides: Mapping[str, AbSide], most_pairs: int, alpha: float
-    ) -> Experiment:
-        work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
-        experiment = Experiment(
-            most_pairs=most_pairs,
-            seed=self.settings.seed,
-            burn_in=0,
-            timeout=self.settings.timeout,
-            turn_seconds=self.settings.turn_seconds,
-            criteria=Criteria(
-                policy=self.settings.policy.replace(alpha=alpha),
-                metrics=DEFAULT_METRICS[:1],
-                fail_on=(FASTER,),  # The verdict must say whether the leader is faster.
-                allow_different=tuple(work),
-            ),
-        )
-        return experiment.with_sides(sides)
 
     def compare_weights(
         self, document: TuneDocument, leader: Candidate
