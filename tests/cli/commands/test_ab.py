@@ -24,8 +24,8 @@ from step_profiles import CONV, Profiles, changed
 
 from cnnbench.campaigns.ab import lengths
 from cnnbench.campaigns.ab import pairs as experiments
-from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.experiment import find_experiment
+from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.cli.commands import ab as ab_command
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.compare import load_records
