@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cnnbench.base.files import read_json
 from cnnbench.campaigns.ab.experiment import AB, EXPLANATION, SIDES
-from cnnbench.campaigns.ab.side import AbSide, has_module, make_process_request
+from cnnbench.campaigns.ab.side import AbSide, make_process_request, supports
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.requests import ProcessRequests, run_process
@@ -33,8 +33,6 @@ SUFFIX = ".profile"
 
 _WARM_UP = 5
 _OF_ONEDNN = "Mkl"  # TensorFlow operations that call oneDNN have "Mkl" in their names.
-# A version of cnnbench supports --profile_json if it contains at least one of two files.
-_PROFILES = ("records/profiles.py", "records/step_profile.py")
 
 
 class NotExplainedError(BenchmarkError):
@@ -104,7 +102,7 @@ class AbProfiler:
             if config.get("eval") or config.get("input_only"):
                 reason = f"side {name.upper()} has no steps to profile (--eval, --input_only)"
                 raise NotExplainedError(reason)
-            if not side.is_this_cnnbench and not has_module(side, *_PROFILES):
+            if not supports(side, "profile_json"):
                 reason = f"the cnnbench of side {name.upper()} is of a version without"
                 raise NotExplainedError(f"{reason} --profile_json")
         self.results.add_session_start()

@@ -47,8 +47,12 @@ from cnnbench.records.run import RunRecord, Subject
 TURN_SECONDS = 0.3
 """Seconds that one process runs before the next process continues (docs/evidence.md: effect)."""
 
-# A version of cnnbench supports --pairing=turns if it contains at least one of two files.
-_WAITS = ("run/runtime/turns.py", "runtime/turns.py")
+_MODULES = {
+    "launch": ("campaigns/launch.py", "campaigns/launch/tasks.py", "launch/tasks.py"),
+    "profile_json": ("records/profiles.py", "records/step_profile.py"),
+    "turns": ("run/runtime/turns.py", "runtime/turns.py"),
+}
+"""Module files by feature. A version of cnnbench has the feature if it contains one of them."""
 
 _HAS_FILE = (
     "import os, cnnbench; home = os.path.dirname(cnnbench.__file__); "
@@ -253,22 +257,21 @@ def run_code(
         return subprocess.CompletedProcess(command.words, ended.code, output.read())
 
 
-def has_module(side: AbSide, *paths: str) -> bool:
-    """Whether the cnnbench that A or B runs contains at least one of the module files `paths`.
-    False if unknown.
+def supports(side: AbSide, feature: str) -> bool:
+    """Whether the cnnbench that A or B runs has a feature, by its name in `_MODULES`. False if
+    unknown.
 
-    The paths are relative to the package. Files are checked instead of imports, because an editable
-    installation would provide modules that a checkout lacks.
+    Files are checked instead of imports, because an editable installation would provide modules
+    that a checkout lacks.
     """
+    if side.is_this_cnnbench:
+        return True
+    paths = _MODULES[feature]
     try:
-        return (
-            run_code(
-                side, _HAS_FILE, *paths, use_own_cnnbench=False, timeout=_ANSWER_SECONDS
-            ).returncode
-            == 0
-        )
+        done = run_code(side, _HAS_FILE, *paths, use_own_cnnbench=False, timeout=_ANSWER_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return False
+    return done.returncode == 0
 
 
 def _library_versions(side: AbSide) -> dict[str, object]:
@@ -392,7 +395,7 @@ def why_not_interleavable(sides: Mapping[str, AbSide]) -> str | None:
     """
     for name, side in sides.items():
         obstacle = NO_TURNS_OF_JOBS if side.layout else side.resolved.no_turns
-        if obstacle is None and not side.is_this_cnnbench and not has_module(side, *_WAITS):
+        if obstacle is None and not supports(side, "turns"):
             obstacle = "its version of cnnbench does not support this"
         if obstacle is not None:
             return f"side {name.upper()}: {obstacle}"

@@ -20,9 +20,9 @@ from cnnbench.campaigns.ab.side import (
     RESERVED,
     AbSide,
     check_flags_of_commit,
-    has_module,
     refuse_flags,
     resolve_flags,
+    supports,
 )
 from cnnbench.campaigns.ab.worktree import resolve_commit, worktree
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
@@ -46,9 +46,6 @@ MOST_PAIRS = 1000
 
 VARIABLES = ("a_env", "b_env")
 """Flags whose values may be secrets."""
-
-# A version of cnnbench can run jobs of several processes if it contains one of three modules.
-_LAUNCHES = ("campaigns/launch.py", "campaigns/launch/tasks.py", "launch/tasks.py")
 
 _CHECKOUT = (
     "Run the processes of side A in this folder, or in a temporary worktree of this git "
@@ -284,7 +281,7 @@ def open_sides(
                 both[side] = made
             reason = "cannot be used here, because a record of each process is kept"
             refuse_flags(made, RESERVED, reason)
-            if layout and not made.is_this_cnnbench and not has_module(made, *_LAUNCHES):
+            if layout and not supports(made, "launch"):
                 reason = f"the cnnbench of side {side.upper()} has no launch, or cannot be started"
                 raise FlagError("workers", layout.workers, reason)
         a = resolve_flags(both["a"], "A")
