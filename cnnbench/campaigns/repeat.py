@@ -17,6 +17,7 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import ChildProcessReporter, print_result
 from cnnbench.base.text import integer
+from cnnbench.campaigns.ab.lengths import LENGTHS, StepCountEstimate
 from cnnbench.campaigns.ab.side import (
     RESERVED,
     AbSide,
@@ -24,7 +25,6 @@ from cnnbench.campaigns.ab.side import (
     refuse_flags,
     resolve_flags,
 )
-from cnnbench.campaigns.ab.lengths import LENGTHS, StepCountEstimate
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity
 from cnnbench.campaigns.processes.requests import ProcessRequests, measure_process

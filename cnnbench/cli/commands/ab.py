@@ -238,9 +238,7 @@ def _experiment_to_resume(values: Mapping[str, Any], common: Sequence[str]) -> E
         raise UsageError(f"{shlex.join(common)!r} after -- {other}")
     confirms = earlier.has_clear_verdict and values.get("confirm", given.get("confirm"))
     if earlier.past_analyses and not (experiment.sequential or confirms):
-        reason = (
-            f"the experiment in {place} is judged once (--nosequential, --aa): begin a new one"
-        )
+        reason = f"the experiment in {place} is judged once (--nosequential, --aa): begin a new one"
         raise FlagError("resume", "true", reason)
     for side, own in AbFlags(**values).environment_variables.items():
         had = getattr(experiment, side).variables
