@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench.campaigns.processes import identity
+from cnnbench.campaigns.processes.identity import source_digest
 
 
 def test_keys_do_not_depend_on_the_order():
@@ -44,9 +45,9 @@ def package(tmp_path, monkeypatch):
     [("run.py", True), ("models/net.py", True), ("new.py", True), ("judge/x.py", False)],
 )
 def test_the_sources_of_runs_count(package, change, matters):
-    before = identity.source_digest()
+    before = source_digest()
     (package / change).write_text("2")
-    assert (identity.source_digest() != before) is matters
+    assert (source_digest() != before) is matters
 
 
 def _imports(body):
