@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cnnbench.run.runtime.tensorflow import sum_published_peak_flops
+from cnnbench.run.runtime.peak_flops import sum_published_peak_flops
 
 FOLDER = Path(__file__).parent / "data" / "gpu"
 RULES = yaml.safe_load((FOLDER / "lines.yaml").read_text(encoding="utf-8"))

@@ -32,7 +32,7 @@ from cnnbench.records.profiles import (
 )
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.observe.work import OperationWork, flops_by_part
-from cnnbench.run.runtime import tensorflow
+from cnnbench.run.runtime.peak_flops import peak_flops
 
 if TYPE_CHECKING:
     from cnnbench.records.run import RunRecord
@@ -112,7 +112,7 @@ def _measure_machine_limits(plan: RunPlan, record: RunRecord) -> Machine:
     assert placement is not None
     dtype = plan.numerics.dtype
     devices = placement.devices
-    peak = tensorflow.peak_flops(placement.kind, devices, dtype, plan.params.peak_flops)
+    peak = peak_flops(placement.kind, devices, dtype, plan.params.peak_flops)
     if peak is None:
         raise BenchmarkError(
             f"the peak rate of the device in {dtype} is unknown; set it with --peak_flops"

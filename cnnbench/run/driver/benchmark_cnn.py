@@ -39,7 +39,7 @@ from cnnbench.run.driver.describe import machine_check_flags
 from cnnbench.run.driver.devices import start_devices
 from cnnbench.run.driver.failures import to_benchmark_error
 from cnnbench.run.driver.membership import JobMembership
-from cnnbench.run.runtime import supervisor
+from cnnbench.run.runtime import memory, supervisor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.progress import ProcessActivity, ProcessProgress
 from cnnbench.run.runtime.turns import TimeSlices
@@ -231,7 +231,7 @@ class BenchmarkCNN:
             preflight.check_steps_left(plan, plan.checkpoint_save_folder)
         devices = start_devices(plan, self.output, measurements, self.membership)
         if devices.kind == "gpu":
-            self._use.device_memory = lambda: max(runtime.tensor_bytes_by_gpu("current"), default=0)
+            self._use.device_memory = lambda: max(memory.tensor_bytes_by_gpu("current"), default=0)
         return devices
 
     def _run_work(self, work: Work) -> float | None:
@@ -314,7 +314,7 @@ class BenchmarkCNN:
         parts = self.measurements.parts
         # Without a placement, the run ended before TensorFlow was loaded.
         if parts.placement is not None and parts.measured.peak_memory_bytes is None:
-            peak = runtime.read_peak_memory(parts.placement.kind)
+            peak = memory.read_peak_memory(parts.placement.kind)
             self.measurements.update_record("measured", peak_memory_bytes=peak)
 
     def _write_record_once(self, status: str, error: BaseException | None = None) -> RunRecord:

@@ -22,7 +22,7 @@ from cnnbench.records.run import (
     device_kind_for_record,
 )
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.convolutions import resolve_conv_gradients
+from cnnbench.run.runtime.convolutions import resolve_conv_gradients, resolve_data_format
 from cnnbench.variable_mgr.all_reduce.spec import readers_of
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
@@ -69,7 +69,7 @@ def record_model_and_placement(
         )
     measurements.update_config(
         device=devices.kind,
-        data_format=runtime.resolve_data_format(plan.params.data_format, devices.kind),
+        data_format=resolve_data_format(plan.params.data_format, devices.kind),
         conv_gradients=(
             LIBRARY if resolve_conv_gradients(plan, devices.kind) == LIBRARY else "fastest"
         ),
@@ -111,7 +111,7 @@ def header_lines(
         *network_and_data_header_lines(plan),
         f"Devices:     {_tower_device_names(devices, device)}",
         "NUMA bind:   False",
-        f"Data format: {runtime.resolve_data_format(plan.params.data_format, devices.kind)}",
+        f"Data format: {resolve_data_format(plan.params.data_format, devices.kind)}",
         *update_header_lines(plan),
     ]
     all_reduce = _all_reduce_text(plan, devices)

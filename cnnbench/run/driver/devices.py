@@ -16,7 +16,9 @@ from cnnbench.run.driver.console import RunOutput
 from cnnbench.run.driver.describe import header_lines, record_model_and_placement
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.convolutions import check_nchw_support
 from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow, without_info_lines
+from cnnbench.run.runtime.memory import reset_peak_memory
 
 
 def start_devices(
@@ -51,7 +53,7 @@ def start_devices(
         output.messages.notice(EMULATED_NOTICE)
     config = measurements.parts.config
     output.console.lines(*header_lines(plan, devices, tf.__version__, device, config))
-    runtime.reset_peak_memory(devices.kind)
+    reset_peak_memory(devices.kind)
     return devices
 
 
@@ -65,7 +67,7 @@ def _check_devices(
     if plan.params.device != "cpu":
         preflight.check_memory(plan, measurements, messages, devices.kind)
     if devices.kind == "cpu" and plan.params.data_format == "NCHW":
-        runtime.check_nchw_support(plan.numerics.dtype)
+        check_nchw_support(plan.numerics.dtype)
     if plan.params.data_dir is not None:
         for subset in plan.work.subsets:
             for gap in plan.network.dataset.file_notices(subset, plan.params.data_dir):

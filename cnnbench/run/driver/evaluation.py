@@ -20,8 +20,11 @@ from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console, DisplayInterval
 from cnnbench.run.driver.host_metrics import HostMetricsExecutor, PendingEvaluation, Rows
 from cnnbench.run.driver.membership import SharedInterrupts
-from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.convolutions import doubtful_layer_notice, uses_onednn_convolutions
+from cnnbench.run.runtime.convolutions import (
+    doubtful_layer_notice,
+    resolve_data_format,
+    uses_onednn_convolutions,
+)
 from cnnbench.run.step.tower import share_moving_averages
 from cnnbench.run.step.tracing import TowerCopier, TracedFunction
 from cnnbench.variable_mgr import towers
@@ -61,7 +64,7 @@ class Evaluator:
         self.host = host
         self._devices = manager.get_devices()
         kind = "cpu" if is_cpu(self._devices[0]) else "gpu"
-        self._data_format = runtime.resolve_data_format(plan.params.data_format, kind)
+        self._data_format = resolve_data_format(plan.params.data_format, kind)
         self._avoids_doubtful = kind == "cpu" and uses_onednn_convolutions(plan)
         self._warm = False
         self.notices: list[str] = []

@@ -38,7 +38,7 @@ from cnnbench.records.files import (
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.profiles import StepProfile
 from cnnbench.records.result_files import ResultFiles
-from cnnbench.run.runtime.tensorflow import sum_published_peak_flops
+from cnnbench.run.runtime.peak_flops import sum_published_peak_flops
 from cnnbench.variable_mgr.modes import Copies
 
 # Checks of output files and folders, before TensorFlow is loaded.

@@ -15,6 +15,7 @@ from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.input_speed import combine_pipelines, time_input
 from cnnbench.run.driver.work import ForwardWork, Work
 from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.peak_flops import peak_flops
 
 
 def measure_speed_limits(run: RunContext, work: Work) -> None:
@@ -58,7 +59,7 @@ def _measure_peak_flops(run: RunContext, devices: runtime.Devices) -> None:
     plan, job = run.plan, devices.job
     if plan.numerics.in_8_bits and plan.params.peak_flops is None:
         return  # TensorFlow has no 8-bit matrix product with which to measure the peak.
-    peak = runtime.peak_flops(
+    peak = peak_flops(
         devices.kind, job.own_tower_devices, plan.numerics.dtype, plan.params.peak_flops
     )
     if peak is None:
@@ -70,5 +71,6 @@ def _measure_peak_flops(run: RunContext, devices: runtime.Devices) -> None:
         parts = job.num_workers if job.client_per_worker else 1
         # Logical GPUs of the same card share the FLOP rate of the card.
         rate *= len(card_numbers(plan.params)) / plan.params.num_gpus
-    peak_flops = {"peak_flops_per_sec": rate * parts, "peak_flops_source": source}
-    run.measurements.update_record("measured", **peak_flops)
+    run.measurements.update_record(
+        "measured", peak_flops_per_sec=rate * parts, peak_flops_source=source
+    )

@@ -1,14 +1,41 @@
-"""How a run computes convolutions and their gradients on a CPU, and where TensorFlow may err."""
+"""How a run computes convolutions on its devices, and where TensorFlow may err.
+
+This is the memory layout of images and, on a CPU, the algorithms of convolutions and their
+gradients.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from cnnbench.base.job import is_cpu
 from cnnbench.errors import FlagError
 from cnnbench.machine.cpu import LIBRARY, MEASURED_KERNELS, Host, convolution_kernels
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.run.runtime.tensorflow import resolve_data_format
+
+
+def resolve_data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
+    """Resolves --data_format: "auto" is NCHW on GPUs and NHWC on CPUs."""
+    return "NCHW" if layout == "NCHW" or (layout == "auto" and kind == "gpu") else "NHWC"
+
+
+def check_nchw_support(dtype: str) -> None:
+    """Raises FlagError if convolutions of this dtype do not support NCHW on this CPU.
+
+    Without oneDNN, convolutions of all dtypes need NHWC.
+    """
+    import tensorflow as tf
+
+    image, kernel = tf.zeros([1, 1, 4, 4], dtype), tf.zeros([3, 3, 1, 1], dtype)
+    try:
+        with tf.device("cpu:0"):
+            tf.nn.conv2d(image, kernel, 1, "SAME", data_format="NCHW")
+    except tf.errors.UnimplementedError:
+        raise FlagError(
+            "data_format",
+            "NCHW",
+            f"Conv2D of {dtype} supports only NHWC on this CPU; use NHWC or auto, or --device=gpu",
+        ) from None
 
 
 def resolve_conv_gradients(plan: RunPlan, kind: str) -> str:

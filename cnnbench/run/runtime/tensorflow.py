@@ -1,45 +1,34 @@
-"""Configures TensorFlow's devices and threads, and determines the machine's peak FLOP rate.
+"""Configures TensorFlow: environment, threads, devices, and the server of a task.
 
 TensorFlow fixes most settings when it first uses a device, so a process has one configuration. A
 second run in the same process can only use the same configuration.
-
-The peak FLOP rate of a GPU is the maker's number for dense (not sparse) arithmetic with float32
-accumulation. The peak FLOP rate of a CPU is measured here, by matrix products with the threads of
-the run, because published numbers do not account for clock rates and thread limits.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
-import resource
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from cnnbench.base.job import Job
 from cnnbench.base.text import count_text
 from cnnbench.errors import BenchmarkError, FlagError, first_line
-from cnnbench.machine.cpu import Host, available_cpu_count
+from cnnbench.machine.cpu import available_cpu_count
 from cnnbench.machine.facts import XLA_CACHE
-from cnnbench.machine.gpu import least_free_gpu_memory, uses_tensor_float_32
+from cnnbench.machine.gpu import least_free_gpu_memory
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import MachineFlags, card_numbers, gpu_numbers
 from cnnbench.run.runtime import loading, supervisor
 from cnnbench.run.runtime.loading import load_tensorflow, untested_version_notices
 
-# TensorFlow's process-wide settings and state: environment, threads, devices, peak memory.
-
 _SILENT_SECONDS = 6.0
 """Time limit for a GPU, on a busy machine, to add two numbers and copy the result."""
 _DIVIDED = 0.9
 """Share of a card's memory that its logical GPUs get. CUDA and its libraries need the rest."""
-_RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class Devices(NamedTuple):
@@ -227,30 +216,6 @@ def start_server(flags: MachineFlags, job: Job) -> Any:
         ) from error
 
 
-def resolve_data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
-    """Resolves --data_format: "auto" is NCHW on GPUs and NHWC on CPUs."""
-    return "NCHW" if layout == "NCHW" or (layout == "auto" and kind == "gpu") else "NHWC"
-
-
-def check_nchw_support(dtype: str) -> None:
-    """Raises FlagError if convolutions of this dtype do not support NCHW on this CPU.
-
-    Without oneDNN, convolutions of all dtypes need NHWC.
-    """
-    import tensorflow as tf
-
-    image, kernel = tf.zeros([1, 1, 4, 4], dtype), tf.zeros([3, 3, 1, 1], dtype)
-    try:
-        with tf.device("cpu:0"):
-            tf.nn.conv2d(image, kernel, 1, "SAME", data_format="NCHW")
-    except tf.errors.UnimplementedError:
-        raise FlagError(
-            "data_format",
-            "NCHW",
-            f"Conv2D of {dtype} supports only NHWC on this CPU; use NHWC or auto, or --device=gpu",
-        ) from None
-
-
 def _resolve_device_kind(flags: MachineFlags, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
     """Resolves --device to "cpu" or "gpu". Also returns notices for the user."""
     if flags.device == "cpu":
@@ -381,35 +346,6 @@ def _make_logical_cpus(tf: Any, count: int) -> None:
             ) from None
 
 
-def reset_peak_memory(device_kind: str) -> None:
-    """Resets the peak memory of GPUs. The peak memory of a process cannot be reset."""
-    if device_kind == "gpu":
-        import tensorflow as tf
-
-        for number in range(len(physical_devices_of_gpus())):
-            tf.config.experimental.reset_memory_stats(f"GPU:{number}")
-
-
-def read_peak_memory(device_kind: str) -> int | None:
-    """Peak memory of a run in bytes.
-
-    If `device_kind` is "gpu", this is the peak memory of tensors on the GPU with the highest peak,
-    without memory that TensorFlow's allocator only reserves; None if this process has no GPUs.
-    Otherwise, it is the peak resident set size of this process since its start.
-    """
-    if device_kind != "gpu":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT
-    return max(tensor_bytes_by_gpu("peak"), default=None)
-
-
-def tensor_bytes_by_gpu(key: str) -> list[int]:
-    """Bytes of tensors on each GPU of this process. `key` is "current" or "peak"."""
-    import tensorflow as tf
-
-    gpus = (f"GPU:{number}" for number in range(len(physical_devices_of_gpus())))
-    return [int(tf.config.experimental.get_memory_info(gpu)[key]) for gpu in gpus]
-
-
 def physical_devices_of_gpus() -> list[Any]:
     """The physical device of each logical GPU of this process, by its number in TensorFlow."""
     import tensorflow as tf
@@ -445,183 +381,3 @@ def find_unresponsive_gpus() -> list[str]:
     for thread in threads.values():
         thread.join(max(0.0, end - time.monotonic()))
     return [gpu.rpartition("/device:")[2] for gpu, thread in threads.items() if thread.is_alive()]
-
-
-# The peak FLOP/s of the devices of a run, and the source of this number.
-
-_TERA = 1e12
-
-
-_TYPES = ("float32", "tf32", "float16", "bfloat16")
-"""Number formats of the TFLOP/s in `_GPUS`."""
-_Row = tuple[str, str, float, float | None, float | None, float | None]
-# Each row contains a GPU's name, a pattern for names of devices, and dense TFLOP/s by `_TYPES`.
-# The pattern matches the device name without maker and product line.
-# A rate is None if the hardware does not support the number format.
-# Rates for half precision are rates of the tensor cores (for the P100, of packed arithmetic).
-# If a data sheet only contains the rate with sparsity, half of this rate is used.
-_GPUS: tuple[_Row, ...] = (
-    # Source: Tesla P100 data sheet (2016), with FP32/FP16 TFLOP/s 9.3/18.7 and 10.6/21.2.
-    ("P100 PCIe", r"P100-PCIE-1[26]GB", 9.3, None, 18.7, None),
-    ("P100 SXM2", r"P100-SXM2-16GB", 10.6, None, 21.2, None),
-    # Source: Tesla V100 data sheet (2020), with FP16 TFLOP/s of the tensor cores.
-    ("V100 PCIe", r"V100-PCIE-(16|32)GB", 14.0, None, 112.0, None),
-    ("V100 SXM", r"V100-SXM[23]-(16|32)GB(-LS)?", 15.7, None, 125.0, None),
-    ("V100S PCIe", r"V100S-PCIE-32GB", 16.4, None, 130.0, None),
-    # Source: T4 data sheet (2019).
-    ("T4", r"T4", 8.1, None, 65.0, None),
-    # Source: A100 data sheet (2021), for both memory sizes and both form factors.
-    ("A100", r"A100(-SXM4?-(40|64|80)GB|-PCIE-40GB| 80GB PCIe)", 19.5, 156.0, 312.0, 312.0),
-    # Source: A10 data sheet (2021).
-    ("A10", r"A10", 31.2, 62.5, 125.0, 125.0),
-    # Source: A30 data sheet (2022).
-    ("A30", r"A30", 10.3, 82.0, 165.0, 165.0),
-    # Source: L4 data sheet (2023), which lists TF32 120 and FP16 242 TFLOP/s with sparsity.
-    ("L4", r"L4", 30.3, 60.0, 121.0, 121.0),
-    # Source: L40 data sheet (2023).
-    ("L40", r"L40", 90.5, 90.5, 181.0, 181.0),
-    # Source: L40S data sheet (2023).
-    ("L40S", r"L40S", 91.6, 183.0, 362.0, 362.0),
-    # Source: H100 data sheet (2023), with sparsity: TF32 989, 756, 835; FP16 1979, 1513, 1671.
-    ("H100 SXM", r"H100 80GB HBM3", 67.0, 494.5, 989.5, 989.5),
-    ("H100 PCIe", r"H100 PCIe", 51.0, 378.0, 756.5, 756.5),
-    ("H100 NVL", r"H100 NVL", 60.0, 417.5, 835.5, 835.5),
-    # Source: GH200 (2023) and H200 (2024) data sheets, which list the same rates as the H100.
-    ("GH200", r"GH200 \d+GB", 67.0, 494.5, 989.5, 989.5),
-    ("H200 SXM", r"H200", 67.0, 494.5, 989.5, 989.5),
-    ("H200 NVL", r"H200 NVL", 60.0, 417.5, 835.5, 835.5),
-    # Source: Blackwell data sheet (2024), per GPU of HGX B200 and GB200.
-    # With sparsity, the Blackwell data sheet lists TF32 2200 and 2500, FP16 4500 and 5000.
-    ("B200", r"B200", 75.0, 1100.0, 2250.0, 2250.0),
-    ("GB200", r"GB200", 80.0, 1250.0, 2500.0, 2500.0),
-    # Source: GA102 white paper (2021), appendix, with float32 accumulation in tensor cores.
-    ("RTX 3090", r"RTX 3090", 35.6, 35.6, 71.0, 71.0),
-    # Source: Ada white paper (2022), appendix, with float32 accumulation in tensor cores.
-    ("RTX 4090", r"RTX 4090", 82.6, 82.6, 165.2, 165.2),
-)
-
-_SIZES = (2048, 1024, 512, 256)
-_BUDGET_SECONDS = 1.2
-_MAX_REPETITIONS = 8
-
-
-def peak_flops(
-    device_kind: str, devices: Sequence[str], dtype: str, user_value: float | None = None
-) -> tuple[float, str] | None:
-    """Determines the peak FLOP/s of all devices of a run together, and the source of this number.
-
-    Returns None for unknown GPUs or dtypes.
-
-    Args:
-      device_kind: "cpu" or "gpu".
-      devices: TensorFlow name of each tower's device. The number of CPU towers has no effect,
-        because they share one machine.
-      dtype: dtype of the arithmetic: "float32", "float16" or "bfloat16".
-      user_value: value of --peak_flops for one device, which takes precedence; 0 means no peak.
-    """
-    if user_value == 0:
-        return None
-    count = len(devices) if device_kind == "gpu" else 1
-    if user_value is not None:
-        return user_value * count, "given: --peak_flops"
-    if device_kind == "cpu":
-        return measure_peak_flops(dtype)
-    names = [gpu_name(device) for device in devices]
-    return (
-        sum_published_peak_flops([name for name in names if name is not None], dtype)
-        if all(names)
-        else None
-    )
-
-
-def sum_published_peak_flops(
-    gpu_names: Sequence[str], dtype: str, tf32: bool | None = None
-) -> tuple[float, str] | None:
-    """Adds up the manufacturers' peak FLOP/s of GPUs. Also returns the source of the sum.
-
-    `tf32` is whether float32 products use TF32 if the hardware supports it; None reads the setting
-    of TensorFlow and the environment. The result is None if a GPU is not in the table or does not
-    support the dtype.
-    """
-    if tf32 is None:
-        tf32 = uses_tensor_float_32(Host())
-    total, sources = 0.0, []
-    for name in gpu_names:
-        short = re.sub(r"^(NVIDIA |Tesla |GeForce )+", "", name.strip())
-        matching = ((gpu, rates) for gpu, pattern, *rates in _GPUS if re.fullmatch(pattern, short))
-        published_rates = next(matching, None)
-        if published_rates is None:
-            return None
-        gpu, rates = published_rates
-        by_type = dict(zip(_TYPES, rates, strict=True))
-        kind = "tf32" if dtype == "float32" and tf32 and by_type["tf32"] is not None else dtype
-        tflops = by_type[kind]
-        if tflops is None:
-            return None
-        total += tflops * _TERA
-        sources.append(f"{gpu} {kind} {tflops:g} TFLOP/s")
-    if not sources:
-        return None
-    counts = [f"{sources.count(s)} x {s}" for s in dict.fromkeys(sources)]
-    return total, f"published: {', '.join(counts)}"
-
-
-def measure_peak_flops(dtype: str) -> tuple[float, str]:
-    """Measures the highest FLOP/s of square matrix products on the CPU, in less than two seconds.
-
-    Also returns the source of the number, as text. The products use TensorFlow's threads in this
-    process: one product at a time in the intra-op pool or, if that pool has fewer threads than
-    cores, so many products at once that all cores are used. Matrices have 2048 columns, or fewer if
-    that would take too long. Allocates up to 50 MB per product.
-    """
-    import tensorflow as tf
-
-    cores = available_cpu_count()
-    pool = tf.config.threading.get_intra_op_parallelism_threads() or cores
-    streams = max(1, cores // pool)
-    cube = _measure_matmul_seconds(_SIZES[-1], dtype, 2, streams) / _SIZES[-1] ** 3
-    fitting = (size for size in _SIZES if 3 * cube * size**3 <= _BUDGET_SECONDS)
-    size = next(fitting, _SIZES[-1])
-    seconds = _measure_matmul_seconds(size, dtype, _MAX_REPETITIONS, streams)
-    at_once = f"{streams} x " if streams > 1 else ""
-    source = f"measured: {at_once}matmul {size}x{size}x{size} {dtype}"
-    return streams * 2 * size**3 / seconds, source
-
-
-def gpu_name(device: str) -> str | None:
-    """The driver's name of a TensorFlow GPU device, such as "NVIDIA H200"; None if unknown."""
-    import tensorflow as tf
-
-    match = re.search(r"GPU:(\d+)$", device, re.IGNORECASE)
-    cards = physical_devices_of_gpus()
-    if match is None or int(match.group(1)) >= len(cards):
-        return None
-    details = tf.config.experimental.get_device_details(cards[int(match.group(1))])
-    name = details.get("device_name")
-    return None if name is None else str(name)
-
-
-def _measure_matmul_seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:
-    """Times up to `repetitions` matrix products (`streams` at once). Returns the least seconds."""
-    import tensorflow as tf
-
-    with tf.device("/CPU:0"):
-        shape = (size, size)
-        left = tf.cast(tf.random.stateless_uniform(shape, (1, 2)), dtype)
-        right = tf.cast(tf.random.stateless_uniform(shape, (3, 4)), dtype)
-
-    def product(_: int) -> None:
-        with tf.device("/CPU:0"):
-            tf.linalg.matmul(left, right)
-
-    best = float("inf")
-    start = time.perf_counter()
-    with ThreadPoolExecutor(streams) as threads:
-        for _ in range(repetitions):
-            begin = time.perf_counter()
-            list(threads.map(product, range(streams)))
-            end = time.perf_counter()
-            best = min(best, end - begin)
-            if end - start > _BUDGET_SECONDS:
-                break
-    return best

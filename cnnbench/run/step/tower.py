@@ -31,7 +31,6 @@ from cnnbench.models.spec import VariableSpec, elements_of_role
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.runtime import convolutions
-from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import MADE_AT
 from cnnbench.variable_mgr import gradients, towers
 from cnnbench.variable_mgr import towers as tower_variable
@@ -428,7 +427,7 @@ class Tower:
         self._synchronises = synchronises
         self._examples = examples
         kind = "cpu" if is_cpu(device) else "gpu"
-        self._data_format = runtime.resolve_data_format(plan.params.data_format, kind)
+        self._data_format = convolutions.resolve_data_format(plan.params.data_format, kind)
         self._conv_gradients = convolutions.resolve_conv_gradients(plan, kind)
         self.calibration: Calibration | None = None
         self.undeclared_variable_locations: tuple[str, ...] = ()

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.run.runtime import tensorflow
-from cnnbench.run.runtime.tensorflow import measure_peak_flops, peak_flops, sum_published_peak_flops
+from cnnbench.run.runtime import peak_flops as module
+from cnnbench.run.runtime.peak_flops import measure_peak_flops, peak_flops, sum_published_peak_flops
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_user_value_is_per_device():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_cpu_is_measured_in_the_dtype_of_the_run(dtype, limits):
-    limits(tensorflow, _BUDGET_SECONDS=0.2)
+    limits(module, _BUDGET_SECONDS=0.2)
     rate, source = peak_flops("cpu", ["/CPU:0", "/CPU:1"], dtype)
     # Slower than any pocket calculator or faster than any CPU would be a wrong formula.
     assert 1e6 < rate < 1e15
@@ -130,7 +130,7 @@ def test_the_rate_of_products_as_large_and_as_many_as_fit(
         assert streams == at_once
         return probe_seconds if repetitions == 2 else 1e-3
 
-    monkeypatch.setattr(tensorflow, "_measure_matmul_seconds", seconds)
+    monkeypatch.setattr(module, "_measure_matmul_seconds", seconds)
     cpus(range(cores))
     threading = SimpleNamespace(get_intra_op_parallelism_threads=lambda: pool)
     config = SimpleNamespace(threading=threading)

@@ -1,4 +1,7 @@
-"""Thread rules, the environment, and peak memory of the process and of the fullest GPU."""
+"""Thread rules, the environment, and peak memory of the process and of the fullest GPU.
+
+Tests cnnbench/run/runtime/memory.py.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,11 @@ from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.run.runtime.loading import load_tensorflow
+from cnnbench.run.runtime.memory import read_peak_memory, reset_peak_memory
 from cnnbench.run.runtime.tensorflow import (
     choose_input_threads,
     choose_thread_counts,
     configure_devices,
-    read_peak_memory,
-    reset_peak_memory,
     set_tensorflow_environment,
 )
 
