@@ -149,7 +149,7 @@ _T = TypeVar("_T")
 
 
 class OptimizerLike(Protocol):
-    """Interface of optimizers. `cnnbench.run.step.update.Optimizer` implements it."""
+    """Interface of optimizers. `cnnbench.run.step.optimizer.Optimizer` implements it."""
 
     def apply_gradients(
         self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor

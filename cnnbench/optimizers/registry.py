@@ -23,7 +23,7 @@ from cnnbench.optimizers import builtin
 #
 # The declaration of an optimizer determines the choices and the help text of --optimizer,
 # the flags for constants, error messages, notices, MLPerf keys, the memory estimate,
-# checkpoints, and the update itself (cnnbench/run/step/update.py).
+# checkpoints, and the update itself (cnnbench/run/step/optimizer.py).
 
 
 class Constant:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from cnnbench.flags import Params
 from cnnbench.optimizers import OPTIMIZERS
-from cnnbench.run.step.update import Optimizer
+from cnnbench.run.step.optimizer import Optimizer
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.gradients import VariableGradients
 

@@ -21,7 +21,7 @@ from cnnbench.run.driver.work import (
     Work,
 )
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.step.update import make_optimizer
+from cnnbench.run.step.optimizer import make_optimizer
 
 
 def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> Work:

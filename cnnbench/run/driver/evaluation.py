@@ -25,7 +25,7 @@ from cnnbench.run.runtime.convolutions import (
     resolve_data_format,
     uses_onednn_convolutions,
 )
-from cnnbench.run.step.tower import share_moving_averages
+from cnnbench.run.step.batch_norm import share_moving_averages
 from cnnbench.run.step.tracing import TowerCopier, TracedFunction
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr

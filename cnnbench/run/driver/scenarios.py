@@ -30,7 +30,7 @@ from cnnbench.run.driver.work import (
 )
 from cnnbench.run.observe.graphs import write_graph
 from cnnbench.run.runtime.turns import TimeSlices
-from cnnbench.run.step.tower import LossScale
+from cnnbench.run.step.loss_scale import LossScale
 
 
 def run_work(run: RunContext, work: Work) -> float | None:

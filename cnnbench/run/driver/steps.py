@@ -12,8 +12,9 @@ from cnnbench.data.dataset import InputSource
 from cnnbench.data.prefetch import WORKER_HOST, CoordinatedInput
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.step.optimizer import Optimizer
+from cnnbench.run.step.staleness import UpdateCounter
 from cnnbench.run.step.train_step import CoordinatedStep, TrainStep
-from cnnbench.run.step.update import Optimizer, UpdateCounter
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.strategies import ParameterServerStrategyVariableMgr

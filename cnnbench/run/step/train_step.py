@@ -28,19 +28,20 @@ from cnnbench.data.prefetch import CoordinatedInput
 from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.runtime.convolutions import doubtful_layer_notice
-from cnnbench.run.step.tower import (
+from cnnbench.run.step.accumulation import PassAccumulator
+from cnnbench.run.step.loss_scale import (
     AutoLossScale,
     Factor,
     LossScale,
-    PassAccumulator,
-    Tower,
-    TowerResult,
-    calibration_examples,
     divide_by_scale,
     inverse_scale,
 )
+from cnnbench.run.step.optimizer import Optimizer
+from cnnbench.run.step.readers import group_control_dependencies
+from cnnbench.run.step.staleness import UpdateCounter
+from cnnbench.run.step.tower import Tower, TowerResult, calibration_examples
 from cnnbench.run.step.tracing import TowerCopier, TracedFunction, build_loop, select_nest
-from cnnbench.run.step.update import Optimizer, UpdateCounter, Updater, group_control_dependencies
+from cnnbench.run.step.update import Updater
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import VariableMgr

@@ -7,7 +7,7 @@ import short_runs
 from covering import slow_if
 
 from cnnbench import RunRecord
-from cnnbench.run.step.tower import CAP
+from cnnbench.run.step.loss_scale import CAP
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

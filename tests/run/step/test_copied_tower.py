@@ -1,6 +1,6 @@
 """A copy of the first tower is what a trace of the tower would be.
 
-Tests cnnbench/run/step/tracing.py.
+Tests cnnbench/run/step/tower.py and cnnbench/run/step/tracing.py.
 """
 
 import re

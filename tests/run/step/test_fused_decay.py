@@ -10,7 +10,7 @@ import pytest
 import short_runs
 import tensorflow as tf
 
-from cnnbench.run.step.update import PIECE, FusedSgdDecay
+from cnnbench.run.step.fused_decay import PIECE, FusedSgdDecay
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

@@ -1,4 +1,7 @@
-"""Steps of several passes; test_variable_update_oracle.py has their losses in every mode."""
+"""Steps of several passes; test_variable_update_oracle.py has their losses in every mode.
+
+Tests cnnbench/run/step/accumulation.py.
+"""
 
 import numpy as np
 import pytest

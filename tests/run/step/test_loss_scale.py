@@ -1,15 +1,13 @@
 """Bounds of automatic loss scales, and the arithmetic around them.
 
 test_skipped_steps.py has the rule and its steps.
-
-Tests cnnbench/run/step/tower.py.
 """
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.run.step.tower import (
+from cnnbench.run.step.loss_scale import (
     CAP,
     FLOOR,
     AutoLossScale,

@@ -1,6 +1,6 @@
 """Every optimizer against formulas written down again in NumPy, in helpers/oracle.py.
 
-Tests cnnbench/optimizers/builtin/*.py and cnnbench/run/step/update.py.
+Tests cnnbench/optimizers/builtin/*.py and cnnbench/run/step/optimizer.py.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from cnnbench.optimizers import OPTIMIZERS, OptimizerSpec, Slot
 from cnnbench.plan import check_flags, make_plan
 from cnnbench.plan.rules import unused_flag_notices
 from cnnbench.run.driver.preflight import estimate_memory
-from cnnbench.run.step.update import Optimizer
+from cnnbench.run.step.optimizer import Optimizer
 
 STEPS = 6
 SHAPES = ((3, 4), (5,), ())

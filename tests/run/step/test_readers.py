@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from cnnbench.run.step.update import BufferReaderFinder
+from cnnbench.run.step.readers import BufferReaderFinder
 from cnnbench.variable_mgr.towers import read
 
 CALLER = "of_the_caller"  # a place without a device

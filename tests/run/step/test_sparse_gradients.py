@@ -1,4 +1,7 @@
-"""The gradient of an embedding: slices up to the reduction, then what a dense one would be."""
+"""The gradient of an embedding: slices up to the reduction, then what a dense one would be.
+
+Tests cnnbench/run/step/update.py.
+"""
 
 from __future__ import annotations
 

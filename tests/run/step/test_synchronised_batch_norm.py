@@ -1,4 +1,7 @@
-"""--bn_stats=sync: several towers normalise, and learn, as one tower with all the batches does."""
+"""--bn_stats=sync: several towers normalise, and learn, as one tower with all the batches does.
+
+Tests cnnbench/run/step/batch_norm.py.
+"""
 
 from functools import partial
 
@@ -9,7 +12,7 @@ from covering import slow_if
 from short_runs import build
 
 from cnnbench.models.graph import synchronised_batch_norm
-from cnnbench.run.step.tower import moments_over_towers
+from cnnbench.run.step.batch_norm import moments_over_towers
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from cnnbench.models.graph import StateUpdate
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.run.step.tower import share_moving_averages, update_moving_averages
+from cnnbench.run.step.batch_norm import share_moving_averages, update_moving_averages
 from cnnbench.variable_mgr.gradients import VariableGradients
 
 STRATEGIES = ("mirrored_strategy", "central_storage_strategy")

@@ -32,7 +32,7 @@ class ReplicaCheck(PausingObserver):
 
     It compares variables in the order of their creation, then optimizer slots. Moving averages of
     batch norm are not compared: a step only updates copy 0, and the other copies are replaced
-    before they are read, see `cnnbench.run.step.tower`.
+    before they are read, see `cnnbench.run.step.batch_norm`.
 
     Each copy is compared on its own device with the copy of tower 0. One bit per copy is sent to
     the host, which reads a variable only if its copies differ. If every worker of a job has its own
