@@ -141,7 +141,7 @@ class VariableUpdatePlan:
       clip: bounds, by the name of the flag that requests the clipping.
       deferred: whether updates use the gradients of the previous step. If so, each tower removes
         the loss scale and adds decay before the reduction.
-      fused: whether decay is a part of the updates (`cnnbench.run.step.update`) if all devices
+      fused: whether decay is a part of the updates (`cnnbench.run.step.fused_decay`) if all devices
         are CPUs.
     """
 

@@ -85,6 +85,10 @@ class BenchmarkCNN:
       FlagError: a parameter is invalid.
     """
 
+    profiler: StepProfiler | None = None
+    record: RunRecord | None = None
+    _skipped_in_job: SkippedRecords | None = None
+
     def __init__(
         self,
         run: Runnable,
@@ -97,11 +101,10 @@ class BenchmarkCNN:
         measurements: Measurements | None = None,
     ) -> None:
         messages = messages or MessageWriter.silent()
-        if isinstance(run, RunPlan):
-            plan = run
-        else:
-            plan = make_plan(run, os.environ, messages.notice)
-            plan = plan.with_changes(explicit_flags=tuple(explicit_flags))
+        if not isinstance(run, RunPlan):
+            run = make_plan(run, os.environ, messages.notice)
+            run = run.with_changes(explicit_flags=tuple(explicit_flags))
+        plan = run
         job = plan.place.job
         if job.is_server_only:
             reason = f"{job.task} is a server; start it with cnnbench run"
@@ -138,9 +141,6 @@ class BenchmarkCNN:
         self._use = ProcessUseSampler()
         self.watch = ConditionMonitor(use=self._use)
         self.sources: list[InputSource] = []
-        self._skipped_in_job: SkippedRecords | None = None
-        self.profiler: StepProfiler | None = None
-        self.record: RunRecord | None = None
         if plan.params.profile_json is not None:
             self.profile_warm_up_steps(plan.params.profile_steps)
         if plan.params.device == "cpu":
@@ -237,7 +237,6 @@ class BenchmarkCNN:
     def _run_work(self, work: Work) -> float | None:
         """Runs the work and measures its limits. Returns the speed that the run prints last."""
         from cnnbench.run.driver import scenarios
-        from cnnbench.run.driver.speed_limits import measure_speed_limits
 
         measurements, group = self.measurements, work.worker_group
         flags = machine_check_flags(self.plan, work.devices, self.plan.length.batch_per_device)
@@ -259,7 +258,7 @@ class BenchmarkCNN:
         if group is not None:
             recorded = group.broadcast_chief_bool(recorded)
         if recorded and self.plan.work is not WorkKind.INPUT:
-            measure_speed_limits(run, work)
+            scenarios.measure_speed_limits(run, work)
         work.close()
         if group is not None:
             # Also waits until the measurements of the chief have ended.

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cnnbench.data.dataset import InputSource
+from cnnbench.data.prefetch import WORKER_HOST, CoordinatedInput
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.driver.checkpoints import make_checkpoints, select_moving_averages
@@ -10,8 +15,6 @@ from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.host_metrics import make_host_metrics
 from cnnbench.run.driver.inputs import InputOnlyStep, make_inputs
 from cnnbench.run.driver.saved_model import make_exporters
-from cnnbench.run.driver.steps import make_steps
-from cnnbench.run.driver.variables import create_variables
 from cnnbench.run.driver.work import (
     EvaluatedTrainingWork,
     EvaluationWork,
@@ -21,7 +24,17 @@ from cnnbench.run.driver.work import (
     Work,
 )
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.step.optimizer import make_optimizer
+from cnnbench.run.step.optimizer import Optimizer, make_optimizer
+from cnnbench.run.step.staleness import UpdateCounter
+from cnnbench.run.step.train_step import CoordinatedStep, TrainStep
+from cnnbench.variable_mgr import create
+from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.modes import VariableMgrSpec
+from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
+from cnnbench.variable_mgr.strategies import ParameterServerStrategyVariableMgr
+
+# Number of updates in flight per worker: one runs and one waits, so that no worker is idle.
+_UPDATES_PER_WORKER = 2
 
 
 def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> Work:
@@ -40,7 +53,7 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> Work:
 
 def _build_evaluation(plan: RunPlan, devices: runtime.Devices, console: Console) -> EvaluationWork:
     console.lines("Generating evaluation model")
-    manager = create_variables(plan, devices)
+    manager = _create_variables(plan, devices)
     inputs = make_inputs(plan, devices)["validation"]
     evaluator = Evaluator(plan, manager, inputs, make_host_metrics(plan), {})
     return EvaluationWork(
@@ -57,10 +70,10 @@ def _build_evaluation(plan: RunPlan, devices: runtime.Devices, console: Console)
 def _build_steps(plan: RunPlan, devices: runtime.Devices, console: Console) -> ForwardWork:
     """Builds a training or forward passes: both run the same steps, with or without updates."""
     console.lines("Generating training model")
-    manager = create_variables(plan, devices)
+    manager = _create_variables(plan, devices)
     optimizer = make_optimizer(plan, manager) if plan.work.trains else None
     inputs = make_inputs(plan, devices, manager)
-    made = make_steps(plan, devices, manager, optimizer, inputs["train"])
+    made = _make_steps(plan, devices, manager, optimizer, inputs["train"])
     slots = {} if optimizer is None else manager.savable_slots(optimizer)
     averages, scale = select_moving_averages(slots), made.step.loss_scale.variables()
     work = (TrainingWork if plan.work.trains else ForwardWork)(
@@ -83,3 +96,81 @@ def _build_steps(plan: RunPlan, devices: runtime.Devices, console: Console) -> F
     evaluator = Evaluator(plan, made.evaluated, inputs["validation"], host, averages)
     parts = {**vars(work), "notices": (*work.notices, *evaluator.notices)}
     return EvaluatedTrainingWork(**parts, evaluator=evaluator)
+
+
+def _create_variables(plan: RunPlan, devices: runtime.Devices) -> VariableMgr:
+    """Creates the variable manager of the run's mode, and the variables of the network."""
+    spec = VariableMgrSpec(
+        mode=plan.place.mode,
+        devices=devices.job.own_tower_devices,
+        parameter_device="cpu" if plan.params.local_parameter_device == "cpu" else "towers",
+        cpu_device=devices.job.cpu_device,
+        ps_devices=devices.job.ps_devices,
+        ps_strategy=plan.params.ps_strategy,
+        variable_caching=plan.params.variable_caching,
+        variable_dtype="float16" if plan.params.fp16_vars else "float32",
+        reduction=plan.exchange.update.reduction,
+        staged=plan.params.staged_vars and plan.work.trains,
+        aggregation=plan.exchange.aggregation,
+        cross_device=plan.exchange.cross_device,
+        seed=plan.params.tf_random_seed,
+        job=devices.job,
+    )
+    manager = create(spec, plan.network.spec.variables)
+    manager.create_variables()
+    return manager
+
+
+class _Steps(NamedTuple):
+    """The step of a run.
+
+    Attributes:
+      workers: see `LoopWork`.
+      evaluated: variable manager whose variables an evaluation reads.
+    """
+
+    step: TrainStep
+    workers: Mapping[str, TrainStep]
+    evaluated: VariableMgr
+
+
+def _make_steps(
+    plan: RunPlan,
+    devices: runtime.Devices,
+    manager: VariableMgr,
+    optimizer: Optimizer | None,
+    inputs: InputSource,
+) -> _Steps:
+    """Creates the step of a run: one for all towers, or one for each asynchronous worker.
+
+    Without an optimizer, a step only computes outputs.
+    """
+    job = devices.job
+    host = job.cpu_device
+    if isinstance(inputs, CoordinatedInput):  # Idle workers run the step of a coordinator.
+        assert isinstance(manager, ParameterServerStrategyVariableMgr)
+        counter = UpdateCounter(job.ps_devices[0])
+        step = CoordinatedStep(plan, manager, optimizer, inputs, host=WORKER_HOST, counter=counter)
+        slots = {f"slot {n}": step for n in range(_UPDATES_PER_WORKER * job.num_workers)}
+        return _Steps(step, slots, manager.make_worker_manager(job.devices_of(job.workers[0])))
+    if plan.place.asynchronous:
+        # Asynchronous updates are refused in modes with another variable manager.
+        assert isinstance(manager, ParameterServerVariableMgr)
+        counter = UpdateCounter(job.ps_devices[0])
+        workers = {}
+        # Steps are traced one after another, because tracing is not thread-safe.
+        for worker, source in zip(job.workers, inputs.of_workers, strict=True):
+            own = manager.make_worker_manager(job.devices_of(worker))
+            first = worker.index * job.towers_per_worker
+            workers[str(worker)] = TrainStep(
+                plan, own, optimizer, source, host=host, first_tower=first, counter=counter
+            )
+        evaluated = manager.make_worker_manager(job.devices_of(job.workers[0]))
+        return _Steps(next(iter(workers.values())), workers, evaluated)
+    if plan.numerics.frozen:
+        # Tracing turns variables into constants, so all copies get their initial values now.
+        manager.after_initialization()
+    first = job.own_towers.start
+    return _Steps(
+        TrainStep(plan, manager, optimizer, inputs, host=host, first_tower=first), {}, manager
+    )

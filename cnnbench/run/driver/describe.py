@@ -1,4 +1,4 @@
-"""Describes a run: in its record, in the header of its output, and for checks of the machine."""
+"""Describes a run: in the header of its output, in the benchmark log, and for machine checks."""
 
 from __future__ import annotations
 
@@ -8,75 +8,12 @@ from typing import Any
 
 from cnnbench.base.text import count_text
 from cnnbench.machine.checks import ConditionCheckFlags
-from cnnbench.machine.cpu import LIBRARY
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import card_numbers
-from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import (
-    Batch,
-    Cluster,
-    ModelInfo,
-    Placement,
-    TaskAddress,
-    WorkerShare,
-    device_kind_for_record,
-)
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.convolutions import resolve_conv_gradients, resolve_data_format
+from cnnbench.run.runtime.convolutions import resolve_data_format
 from cnnbench.variable_mgr.all_reduce.spec import readers_of
 from cnnbench.variable_mgr.modes import Processes, Reduction
-
-
-def record_model_and_placement(
-    measurements: Measurements, *, plan: RunPlan, devices: runtime.Devices
-) -> None:
-    """Records what is known before the first step: model, placement, batch size and flags."""
-    job = plan.place.job
-    measurements.update_record(
-        model=ModelInfo(
-            name=plan.network.model.name,
-            parameters=plan.network.spec.parameters,
-            trainable_parameters=plan.network.spec.trainable_parameters,
-            forward_flops_per_image=plan.network.spec.forward_flops_per_image,
-            training_flops_per_image=plan.network.spec.training_flops_per_image,
-            recomputed_flops_per_image=plan.recomputed_flops,
-        ),
-        placement=Placement(
-            device=device_kind_for_record(devices.kind, measurements.parts.environment),
-            devices=devices.job.own_tower_devices,
-            num_towers=job.num_towers,
-            num_workers=job.num_workers,
-            variable_update=plan.place.mode.name,
-            # The record contains the actual all-reduce, the header the requested all-reduce.
-            all_reduce=plan.reduction_names(on_gpu=devices.kind == "gpu"),
-        ),
-        batch=Batch(
-            per_device=plan.length.batch_per_device,
-            global_=plan.length.global_batch,
-            requested_per_device=measurements.requested_batch,
-        ),
-    )
-    if job.in_cluster:
-        measurements.update_record(
-            cluster=Cluster(
-                tasks=tuple(
-                    TaskAddress(task=str(task), address=job.address(task)) for task in job.tasks
-                ),
-                workers=tuple(
-                    WorkerShare(task=str(worker), steps=0, images=0) for worker in job.workers
-                ),
-            )
-        )
-    measurements.update_config(
-        device=devices.kind,
-        data_format=resolve_data_format(plan.params.data_format, devices.kind),
-        conv_gradients=(
-            LIBRARY if resolve_conv_gradients(plan, devices.kind) == LIBRARY else "fastest"
-        ),
-        num_intra_threads=devices.intra_threads,
-        num_inter_threads=devices.inter_threads,
-        datasets_num_private_threads=devices.input_threads,
-    )
 
 
 def machine_check_flags(

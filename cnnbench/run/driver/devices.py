@@ -6,17 +6,31 @@ import time
 
 from cnnbench.errors import FlagError
 from cnnbench.machine import facts as environment
+from cnnbench.machine.cpu import LIBRARY
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import EMULATED_GPU, device_kind_for_record
+from cnnbench.records.run import (
+    EMULATED_GPU,
+    Batch,
+    Cluster,
+    ModelInfo,
+    Placement,
+    TaskAddress,
+    WorkerShare,
+    device_kind_for_record,
+)
 from cnnbench.run.driver import preflight
 from cnnbench.run.driver.console import RunOutput
-from cnnbench.run.driver.describe import header_lines, record_model_and_placement
+from cnnbench.run.driver.describe import header_lines
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.convolutions import check_nchw_support
+from cnnbench.run.runtime.convolutions import (
+    check_nchw_support,
+    resolve_conv_gradients,
+    resolve_data_format,
+)
 from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow, without_info_lines
 from cnnbench.run.runtime.memory import reset_peak_memory
 
@@ -47,7 +61,7 @@ def start_devices(
     measurements.update_record(environment=environment.collect())
     _warn_of_code_and_devices(plan, output, measurements, devices)
     tf.random.set_seed(plan.params.tf_random_seed)
-    record_model_and_placement(measurements, plan=plan, devices=devices)
+    _record_setup(plan, measurements, devices)
     device = device_kind_for_record(devices.kind, measurements.parts.environment)
     if device == EMULATED_GPU:
         output.messages.notice(EMULATED_NOTICE)
@@ -68,10 +82,11 @@ def _check_devices(
         preflight.check_memory(plan, measurements, messages, devices.kind)
     if devices.kind == "cpu" and plan.params.data_format == "NCHW":
         check_nchw_support(plan.numerics.dtype)
-    if plan.params.data_dir is not None:
+    dataset, data = plan.network.dataset, plan.params.data_dir
+    if data is not None:
         for subset in plan.work.subsets:
-            for gap in plan.network.dataset.file_notices(subset, plan.params.data_dir):
-                messages.warning(f"--data_dir={plan.params.data_dir}: {gap}", "files")
+            for gap in dataset.file_notices(subset, data):
+                messages.warning(f"--data_dir={data}: {gap}", "files")
     target = plan.length.target
     older = plan.params.stop_at_top_1_accuracy
     if older is not None and target and target.metric != "top_1":
@@ -110,3 +125,45 @@ def _warn_of_code_and_devices(
         output.messages.notice(
             "on CPUs, MultiWorkerMirroredStrategy supports only one device per process"
         )
+
+
+def _record_setup(plan: RunPlan, measurements: Measurements, devices: runtime.Devices) -> None:
+    """Records what is known before the first step: model, placement, batch size and flags."""
+    job = plan.place.job
+    measurements.update_record(
+        model=ModelInfo(
+            name=plan.network.model.name,
+            parameters=plan.network.spec.parameters,
+            trainable_parameters=plan.network.spec.trainable_parameters,
+            forward_flops_per_image=plan.network.spec.forward_flops_per_image,
+            training_flops_per_image=plan.network.spec.training_flops_per_image,
+            recomputed_flops_per_image=plan.recomputed_flops,
+        ),
+        placement=Placement(
+            device=device_kind_for_record(devices.kind, measurements.parts.environment),
+            devices=devices.job.own_tower_devices,
+            num_towers=job.num_towers,
+            num_workers=job.num_workers,
+            variable_update=plan.place.mode.name,
+            # The record contains the actual all-reduce, the header the requested all-reduce.
+            all_reduce=plan.reduction_names(on_gpu=devices.kind == "gpu"),
+        ),
+        batch=Batch(
+            per_device=plan.length.batch_per_device,
+            global_=plan.length.global_batch,
+            requested_per_device=measurements.requested_batch,
+        ),
+    )
+    if job.in_cluster:
+        tasks = tuple(TaskAddress(task=str(t), address=job.address(t)) for t in job.tasks)
+        workers = tuple(WorkerShare(task=str(w), steps=0, images=0) for w in job.workers)
+        measurements.update_record(cluster=Cluster(tasks=tasks, workers=workers))
+    by_library = resolve_conv_gradients(plan, devices.kind) == LIBRARY
+    measurements.update_config(
+        device=devices.kind,
+        data_format=resolve_data_format(plan.params.data_format, devices.kind),
+        conv_gradients=LIBRARY if by_library else "fastest",
+        num_intra_threads=devices.intra_threads,
+        num_inter_threads=devices.inter_threads,
+        datasets_num_private_threads=devices.input_threads,
+    )

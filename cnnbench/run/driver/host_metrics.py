@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,12 +28,11 @@ from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.machine import repository
 from cnnbench.models import model as registry
 from cnnbench.models.model import Model
-from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation
-from cnnbench.run.driver.console import Console
 
 if TYPE_CHECKING:
     from cnnbench.plan.run_plan import RunPlan
+    from cnnbench.run.driver.context import RunContext
     from cnnbench.run.driver.observers.observer import Observer
 
 Rows = Mapping[str, Any]
@@ -183,22 +182,14 @@ class EvaluationPublisher:
 
     Args:
       host: computes metrics; closed together with this object.
-      warn: prints a warning about metrics that are missing at the end.
     """
 
     def __init__(
-        self,
-        host: HostMetricsExecutor,
-        console: Console,
-        measurements: Measurements,
-        observers: Sequence[Observer],
-        warn: Callable[[str, str], None],
+        self, run: RunContext, host: HostMetricsExecutor, observers: Sequence[Observer]
     ) -> None:
+        self._run = run
         self._host = host
-        self._console = console
-        self._measurements = measurements
         self._observers = observers
-        self._warn = warn
         self._waiting: deque[PendingEvaluation] = deque()
 
     def add(
@@ -229,7 +220,7 @@ class EvaluationPublisher:
             # If the metrics could not be computed, the evaluation stays in the queue until `close`.
             metrics = self._waiting[0].metrics
             evaluated = self._waiting.popleft()
-            self._console.evaluation_result(metrics, evaluated.evaluation.examples)
+            self._run.output.console.evaluation_result(metrics, evaluated.evaluation.examples)
             self._record_evaluation(evaluated.evaluation, metrics)
 
     def publish_all(self, timeout: float | None = None) -> None:
@@ -258,7 +249,7 @@ class EvaluationPublisher:
         if missing:
             steps = ", ".join(missing)
             text = f"metrics that need all examples are missing: evaluations at global_step {steps}"
-            self._warn(text, "eval_metrics")
+            self._run.output.messages.warning(text, "eval_metrics")
         self._host.close()
 
     def _record_evaluation(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
@@ -269,6 +260,6 @@ class EvaluationPublisher:
         evaluation = dataclasses.replace(
             evaluation, top_1=top_1, top_5=top_5, metrics=other_metrics
         )
-        self._measurements.add_evaluation(evaluation)
+        self._run.measurements.add_evaluation(evaluation)
         for observer in self._observers:
             observer.evaluation_completed(evaluation)

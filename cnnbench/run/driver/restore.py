@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,21 +17,12 @@ from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.work import ForwardWork, NetworkWork
 
 
-class Start(NamedTuple):
-    """Where a training or forward-only run begins.
+def begin(run: RunContext, work: ForwardWork) -> tuple[int, int]:
+    """Initializes or restores the variables of all workers, and continues the input.
 
-    Attributes:
-      global_step: number of training steps before this run; above 0 after a restore. Warm-up steps
-        are included, because they train.
-      steps: number of timed steps of this run.
+    Returns the number of training steps before this run (warm-up steps are included, because they
+    train), and the number of timed steps of this run.
     """
-
-    global_step: int
-    steps: int
-
-
-def begin(run: RunContext, work: ForwardWork) -> Start:
-    """Initializes or restores the variables of all workers, and continues the input."""
     restored, steps = restore_or_initialize(run, work)
     # Only the chief reads the checkpoint, so it sends the step and example counts.
     global_step, examples, steps, *passed_over = broadcast_from_chief(
@@ -43,7 +33,7 @@ def begin(run: RunContext, work: ForwardWork) -> Start:
     if run.plan.work.trains and examples and not work.inputs.synthetic:
         resume_input(run, work.inputs, examples, passed_over)
     work.manager.wait_for_assignments(work.inputs.devices)
-    return Start(global_step, steps)
+    return global_step, steps
 
 
 def restore_or_initialize(run: RunContext, work: ForwardWork) -> tuple[RestoredState, int]:

@@ -1,23 +1,41 @@
-"""Runs the work of a run from its first to its last step."""
+"""Runs the work of a run from its first to its last step, and measures what limits its speed.
+
+The limits are the input alone, and the peak FLOP rate. A record compares the speed of the run with
+them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
+from cnnbench.errors import DataError
+from cnnbench.plan.setup import card_numbers
+from cnnbench.records import files
 from cnnbench.records.run import InputStage, LossScaling
 from cnnbench.run.driver.checkpoint_evaluations import (
     evaluate_checkpoints,
     evaluate_with_the_chief,
 )
 from cnnbench.run.driver.context import RunContext
-from cnnbench.run.driver.evaluation import Evaluator
+from cnnbench.run.driver.describe import benchmark_log_parameters
 from cnnbench.run.driver.host_metrics import EvaluationPublisher
-from cnnbench.run.driver.input_speed import DEVICE_STAGE, time_stages
+from cnnbench.run.driver.input_speed import (
+    DEVICE_STAGE,
+    combine_pipelines,
+    time_input,
+    time_stages,
+)
 from cnnbench.run.driver.membership import SharedInterrupts
+from cnnbench.run.driver.observers.benchmark_log import BenchmarkLog
+from cnnbench.run.driver.observers.checkpoint_saver import CheckpointSaver
 from cnnbench.run.driver.observers.evaluations import TrainingEvaluations
-from cnnbench.run.driver.observers.observer import Observer
-from cnnbench.run.driver.observers.open import opened_observers
+from cnnbench.run.driver.observers.mlperf_log import MLPerfLog
+from cnnbench.run.driver.observers.observer import OBSERVERS, Observer
+from cnnbench.run.driver.observers.replica_check import ReplicaCheck
+from cnnbench.run.driver.observers.summaries import EvaluationSummaries, TrainingSummaries
 from cnnbench.run.driver.restore import begin
 from cnnbench.run.driver.saved_model import export_weights
 from cnnbench.run.driver.training import Training
@@ -26,9 +44,13 @@ from cnnbench.run.driver.work import (
     EvaluationWork,
     ForwardWork,
     InputWork,
+    NetworkWork,
+    TrainingWork,
     Work,
 )
 from cnnbench.run.observe.graphs import write_graph
+from cnnbench.run.runtime.peak_flops import peak_flops
+from cnnbench.run.runtime.tensorflow import Devices
 from cnnbench.run.runtime.turns import TimeSlices
 from cnnbench.run.step.loss_scale import LossScale
 
@@ -82,13 +104,16 @@ def train(run: RunContext, work: ForwardWork) -> float | None:
       Images/sec in the total; None for runs without a total.
     """
     flags, interrupts = run.plan.params, SharedInterrupts(work.worker_group)
-    with (
-        opened_observers(run, work) as others,
-        _with_evaluations(run, work, interrupts, others) as observers,
-    ):
+    with ExitStack() as stack:
+        observers = stack.enter_context(_opened_observers(run, work))
+        if isinstance(work, EvaluatedTrainingWork):
+            publisher = EvaluationPublisher(run, work.evaluator.host, observers)
+            results = stack.enter_context(closing(publisher))
+            evaluations = TrainingEvaluations(run, work, results, interrupts, observers)
+            observers = [*observers, evaluations]
         if flags.graph_file:
             write_graph("graph_file", flags.graph_file, work.step.graph.as_graph_def())
-        start = begin(run, work)
+        global_step, steps = begin(run, work)
         probes = [] if run.profiler is None else [*run.profiler.probes(work.step.graph)]
         files_of_probes = flags.trace_file, flags.tfprof_file, flags.profile_layers
         if any((*files_of_probes, flags.partitioned_graph_file_prefix)):
@@ -97,29 +122,12 @@ def train(run: RunContext, work: ForwardWork) -> float | None:
 
             probes += make_warm_up_profilers(run.plan, work.step.graph, run.output.messages)
         training = Training(
-            run,
-            work,
-            interrupts,
-            global_step=start.global_step,
-            probes=probes,
-            observers=observers,
+            run, work, interrupts, global_step=global_step, probes=probes, observers=observers
         )
         with _recording_changes(run, work.step.loss_scale):
-            total = training.run(start.steps)
+            total = training.run(steps)
         export_weights(work.exporters, run.output.messages)
         return total
-
-
-@contextmanager
-def _with_evaluations(
-    run: RunContext, work: ForwardWork, interrupts: SharedInterrupts, others: Sequence[Observer]
-) -> Iterator[Sequence[Observer]]:
-    """A context with the other observers and, after them, the evaluations of a training."""
-    if not isinstance(work, EvaluatedTrainingWork):
-        yield others
-        return
-    with _opened_results(run, work.evaluator, others) as results:
-        yield [*others, TrainingEvaluations(run, work, results, interrupts, others)]
 
 
 @contextmanager
@@ -142,19 +150,113 @@ def run_evaluation(run: RunContext, work: EvaluationWork) -> float | None:
     """
     evaluate = evaluate_checkpoints if run.plan.place.job.is_chief else evaluate_with_the_chief
     with (
-        opened_observers(run, work) as observers,
-        _opened_results(run, work.evaluator, observers) as results,
+        _opened_observers(run, work) as observers,
+        closing(EvaluationPublisher(run, work.evaluator.host, observers)) as results,
     ):
         return evaluate(run, work, results)
 
 
-def _opened_results(
-    run: RunContext, evaluator: Evaluator, observers: Sequence[Observer]
-) -> closing[EvaluationPublisher]:
-    """A context with the results of the evaluations, which are published at its end at last."""
-    output = run.output
-    return closing(
-        EvaluationPublisher(
-            evaluator.host, output.console, run.measurements, observers, output.messages.warning
-        )
+@contextmanager
+def _opened_observers(run: RunContext, work: NetworkWork) -> Iterator[Sequence[Observer]]:
+    """A context with the observers that the flags request, in the order of their calls."""
+    with ExitStack() as stack:
+        observers = []
+        for observer in _requested_observers(run, work):
+            observers.append(observer)
+            stack.callback(observer.close)
+        yield observers
+
+
+def _requested_observers(run: RunContext, work: NetworkWork) -> Iterator[Observer]:
+    """Creates the observers that the flags request, except evaluations during a training."""
+    plan, flags, measured = run.plan, run.plan.params, run.measurements
+    if isinstance(work, TrainingWork):
+        yield from _observers_of_training(run, work)
+    if plan.summarizes_evaluations:
+        evaluates_one = not plan.work.trains and files.is_checkpoint_prefix(flags.train_dir or "")
+        yield EvaluationSummaries(flags.eval_dir, newest=not evaluates_one)
+    config, facts = measured.parts.config, measured.parts.environment
+    if flags.benchmark_log_dir:
+        parameters = benchmark_log_parameters(plan, work.devices)
+        folder, test_id = flags.benchmark_log_dir, flags.benchmark_test_id
+        record = measured.make_record("interrupted").to_dict()
+        yield BenchmarkLog(folder, config, parameters, facts, test_id, record)
+    if flags.ml_perf_compliance_logging and plan.work.trains:
+        yield MLPerfLog(plan, run.output.messages.write_unprefixed, config)
+    for make in OBSERVERS.values():
+        if (made := make(flags)) is not None:
+            yield made
+
+
+def _observers_of_training(run: RunContext, work: TrainingWork) -> Iterator[Observer]:
+    """Creates the observers that read the variables of a training."""
+    plan, flags, manager = run.plan, run.plan.params, work.manager
+    if plan.checkpoint_save_folder is not None:
+        yield CheckpointSaver(plan.checkpoint_save_folder, run, work.checkpoints)
+    every = flags.check_replica_consistency
+    if every and manager.replicas_in_sync:
+        fewest = 1 if manager.workers is not None else 2
+        trained = [v for v in manager.savable_variables().values() if v.primary.trainable]
+        compared = tuple(v for v in (*trained, *work.slots.values()) if len(v.copies) >= fewest)
+        if compared:
+            yield ReplicaCheck(compared, every, run.measurements, manager.workers)
+    if flags.summary_verbosity and flags.save_summaries_steps and flags.train_dir:
+        yield TrainingSummaries(flags.train_dir, plan, work.step, manager)
+
+
+def measure_speed_limits(run: RunContext, work: Work) -> None:
+    """Measures the speed of the input pipeline without training, and the peak FLOP rate.
+
+    The measurement follows the run, and takes some seconds on a CPU. If every worker runs its own
+    step, all workers call this function, because they read their input at the same time; only the
+    chief measures the peak FLOP rate.
+    """
+    lost = bool(run.measurements.lost_workers)
+    if run.plan.params.data_dir is not None and isinstance(work, ForwardWork) and not lost:
+        _measure_input_speed(run, work)
+    work.close()
+    # TensorFlow cannot run new functions after a process is lost.
+    if work.devices.job.is_chief and not lost:
+        _measure_peak_flops(run, work.devices)
+
+
+def _measure_input_speed(run: RunContext, work: ForwardWork) -> None:
+    """Measures how fast the input pipelines of all workers deliver batches without training."""
+    in_step, group = not run.plan.place.asynchronous, work.worker_group
+    try:
+        own = dataclasses.asdict(time_input(work.inputs, in_step=in_step))
+    except DataError as error:
+        # The timing reads further records, which the run itself has not read.
+        own = {"error": str(error)}
+    of_workers = [own]
+    if group is not None:
+        of_workers = [json.loads(text) for text in group.gather_bytes(json.dumps(own).encode())]
+    errors = [worker["error"] for worker in of_workers if "error" in worker]
+    if errors:
+        text = f"the input pipeline alone was not measured: {errors[0]}"
+        run.output.messages.warning(text, "pipeline")
+        return
+    whole = combine_pipelines([InputStage(**worker) for worker in of_workers], in_step=True)
+    run.measurements.update_record(input_stages=(whole,))
+
+
+def _measure_peak_flops(run: RunContext, devices: Devices) -> None:
+    """Measures the peak FLOP rate of the whole job, unless --peak_flops or a table contains it."""
+    plan, job = run.plan, devices.job
+    if plan.numerics.in_8_bits and plan.params.peak_flops is None:
+        return  # TensorFlow has no 8-bit matrix product with which to measure the peak.
+    peak = peak_flops(
+        devices.kind, job.own_tower_devices, plan.numerics.dtype, plan.params.peak_flops
+    )
+    if peak is None:
+        return
+    rate, source = peak
+    if devices.kind == "cpu":
+        parts = job.num_machines
+    else:
+        parts = job.num_workers if job.client_per_worker else 1
+        # Logical GPUs of the same card share the FLOP rate of the card.
+        rate *= len(card_numbers(plan.params)) / plan.params.num_gpus
+    run.measurements.update_record(
+        "measured", peak_flops_per_sec=rate * parts, peak_flops_source=source
     )

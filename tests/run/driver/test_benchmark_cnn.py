@@ -1,6 +1,6 @@
 """The driver: what a run prints, records, saves and refuses.
 
-Tests cnnbench/run/driver/scenarios.py and cnnbench/run/driver/speed_limits.py.
+Tests cnnbench/run/driver/scenarios.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cnnbench.records import measurements
 from cnnbench.records.codec import encode
 from cnnbench.records.result_files import RUNS, ResultFiles, load_run
 from cnnbench.records.run import Subject
-from cnnbench.run.driver import benchmark_cnn, checkpoints, preflight, speed_limits
+from cnnbench.run.driver import benchmark_cnn, checkpoints, preflight, scenarios
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.membership import JobMembership
@@ -242,7 +242,7 @@ def test_a_loss_after_the_record_is_no_failed_run(tmp_path, monkeypatch):
 def test_the_peak_of_memory_is_that_of_the_run_alone(tmp_path, monkeypatch):
     measured: list[str] = []
     monkeypatch.setattr(memory, "read_peak_memory", lambda kind: measured.append("memory") or 7)
-    monkeypatch.setattr(speed_limits, "peak_flops", lambda *of: measured.append("matrix product"))
+    monkeypatch.setattr(scenarios, "peak_flops", lambda *of: measured.append("matrix product"))
     record = run(result_json=str(tmp_path / "r.json")).record
     assert measured == ["memory", "matrix product"]
     assert record.measured.peak_memory_bytes == 7

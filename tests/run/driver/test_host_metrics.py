@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -103,9 +104,11 @@ def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
     out, said = io.StringIO(), {}
     measurements = Measurements(command=[], config={})
     model = get_model("lenet", "imagenet")
-    results = EvaluationPublisher(
-        HostMetricsExecutor(model), Console(out), measurements, (), said.__setitem__
+    output = SimpleNamespace(
+        console=Console(out), messages=SimpleNamespace(warning=said.__setitem__)
     )
+    run = SimpleNamespace(output=output, measurements=measurements)
+    results = EvaluationPublisher(run, HostMetricsExecutor(model), ())
     first, second, third = Future(), Future(), Future()
     for step, host in ((10, first), (20, second), (30, third)):
         results.add(evaluated(step, host))

@@ -1,7 +1,6 @@
 """Observers of plug-ins: functions that make them, and what they must return.
 
-Tests cnnbench/run/driver/observers/observer.py and
-cnnbench/run/driver/observers/open.py.
+Tests cnnbench/run/driver/observers/observer.py.
 """
 
 from __future__ import annotations

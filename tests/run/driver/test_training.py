@@ -143,7 +143,7 @@ def trained(script, global_step=0, lag=0, steps=40, turns=None, observers=(), **
     if plan.work.evaluates:
         work = EvaluatedTrainingWork(**parts, evaluator=script)
         host = HostMetricsExecutor(plan.network.model)
-        results = EvaluationPublisher(host, console, measurements, (), print)
+        results = EvaluationPublisher(context, host, ())
         observers.append(TrainingEvaluations(context, work, results, interrupts, (*observers,)))
     training = Training(context, work, interrupts, global_step=global_step, observers=observers)
     with suppress(KeyboardInterrupt):

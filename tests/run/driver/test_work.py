@@ -1,7 +1,6 @@
 """The kinds of work of a run, and what each kind contains.
 
-Tests cnnbench/run/driver/build.py, cnnbench/run/driver/steps.py and
-cnnbench/run/driver/variables.py.
+Tests cnnbench/run/driver/build.py.
 """
 
 import pytest
