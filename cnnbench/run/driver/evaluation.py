@@ -26,7 +26,8 @@ from cnnbench.run.runtime.convolutions import (
     uses_onednn_convolutions,
 )
 from cnnbench.run.step.batch_norm import share_moving_averages
-from cnnbench.run.step.tracing import TowerCopier, TracedFunction
+from cnnbench.run.step.tower_copier import TowerCopier
+from cnnbench.run.step.tracing import TracedFunction
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable

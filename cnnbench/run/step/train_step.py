@@ -40,7 +40,8 @@ from cnnbench.run.step.optimizer import Optimizer
 from cnnbench.run.step.readers import group_control_dependencies
 from cnnbench.run.step.staleness import UpdateCounter
 from cnnbench.run.step.tower import Tower, TowerResult, calibration_examples
-from cnnbench.run.step.tracing import TowerCopier, TracedFunction, build_loop, select_nest
+from cnnbench.run.step.tower_copier import TowerCopier
+from cnnbench.run.step.tracing import TracedFunction, build_loop, select_nest
 from cnnbench.run.step.update import Updater
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr import towers as tower_variable

@@ -1,6 +1,6 @@
 """A copy of the first tower is what a trace of the tower would be.
 
-Tests cnnbench/run/step/tower.py and cnnbench/run/step/tracing.py.
+Tests cnnbench/run/step/tower.py and cnnbench/run/step/tower_copier.py.
 """
 
 import re
@@ -17,7 +17,7 @@ from data_sets import WEATHER
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.run.step import train_step
 from cnnbench.run.step.tower import Tower
-from cnnbench.run.step.tracing import TowerCopier
+from cnnbench.run.step.tower_copier import TowerCopier
 
 ROOT = Path(__file__).parents[3]
 POISON = {"model": "poison"}

@@ -1,6 +1,8 @@
 """Functions of the timed loop are traced once; a call with another signature is named.
 
 That a step is traced once in every mode is shown in test_skipped_steps.py.
+
+Tests cnnbench/run/step/tracing.py.
 """
 
 import pytest
