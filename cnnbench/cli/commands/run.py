@@ -41,7 +41,8 @@ from cnnbench.records.files import (
 from cnnbench.records.measurements import Measurements, SharedValue
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.run.driver import describe
-from cnnbench.run.driver.console import Console, print_notices
+from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.notices import print_notices
 from cnnbench.run.runtime.supervisor import RETRY, exit_without_cleanup, fork_supervised, state
 from cnnbench.run.runtime.tensorflow import register_plugin_import_hooks
 

@@ -33,12 +33,13 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.records.run import ConditionNote, RunRecord, SkippedRecords
 from cnnbench.run.driver import preflight
-from cnnbench.run.driver.console import Console, RunOutput, print_notices
+from cnnbench.run.driver.console import Console, RunOutput
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import machine_check_flags
 from cnnbench.run.driver.devices import start_devices
 from cnnbench.run.driver.failures import to_benchmark_error
 from cnnbench.run.driver.membership import JobMembership
+from cnnbench.run.driver.notices import print_notices
 from cnnbench.run.runtime import memory, supervisor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.progress import ProcessActivity, ProcessProgress

@@ -15,7 +15,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY, Summary
 from cnnbench.records.run import Batch, Cluster, LossScaling, ModelInfo
 from cnnbench.run.driver import training
-from cnnbench.run.driver.console import ended_run_notices, print_notices
+from cnnbench.run.driver.notices import ended_run_notices, print_notices
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
