@@ -24,7 +24,7 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.judge.explain import explain
 from cnnbench.records.codec import encode
 from cnnbench.records.profiles import Explanation, Primitive, StepProfile
-from cnnbench.run.observe import work
+from cnnbench.run.observe import onednn
 
 ROUNDS, STEPS = 3, 20
 """Number of processes of A and of B, and number of profiled steps in each process."""
@@ -163,15 +163,15 @@ class AbProfiler:
         contains no kernels.
         """
         label, stem, side = f"oneDNN {name.upper()}", f"onednn-{name}", self.sides[name]
-        side = replace(side, variables={**side.variables, **work.VARIABLES})
+        side = replace(side, variables={**side.variables, **onednn.VARIABLES})
         later_processes = len(SIDES) - SIDES.index(name) - 1
         ended = yield from self._run_process(
-            label, side.with_added_flags(work.FLAGS), stem, "oneDNN", later_processes
+            label, side.with_added_flags(onednn.FLAGS), stem, "oneDNN", later_processes
         )
         primitives: tuple[Primitive, ...] = ()
         if not ended.message:
             with contextlib.suppress(OSError), open(self.results.log_path(stem), "rb") as log:
-                primitives = work.primitives_of_step(log)
+                primitives = onednn.primitives_of_step(log)
         return primitives or None
 
     def _run_process(

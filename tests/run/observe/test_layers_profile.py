@@ -1,4 +1,7 @@
-"""--profile_layers: time, memory and FLOPs by layer."""
+"""--profile_layers: time, memory and FLOPs by layer.
+
+Tests cnnbench/run/observe/work.py.
+"""
 
 import csv
 import re

@@ -1,7 +1,4 @@
-"""The log of oneDNN: lines of its versions, whole steps, and what a real process prints.
-
-Tests cnnbench/run/observe/work.py.
-"""
+"""The log of oneDNN: lines of its versions, whole steps, and what a real process prints."""
 
 import io
 import os
@@ -12,8 +9,8 @@ import pytest
 
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.records.profiles import StepProfile
-from cnnbench.run.observe import work
-from cnnbench.run.observe.work import primitives_of_step
+from cnnbench.run.observe import onednn
+from cnnbench.run.observe.onednn import primitives_of_step
 
 STEP = "{}\timages/sec: 389.8 +/- 0.0 (jitter = 0.0)\t6.931"
 CONVOLUTION = (
@@ -138,8 +135,8 @@ def test_a_real_process(tmp_path):
     flags.append(f"--profile_json={profile}")
     with log.open("wb") as file:
         subprocess.run(
-            [sys.executable, "-m", "cnnbench", *flags, *flags_to_arguments(work.FLAGS)],
-            env={**os.environ, **work.VARIABLES, "TF_ENABLE_ONEDNN_OPTS": "1"},
+            [sys.executable, "-m", "cnnbench", *flags, *flags_to_arguments(onednn.FLAGS)],
+            env={**os.environ, **onednn.VARIABLES, "TF_ENABLE_ONEDNN_OPTS": "1"},
             stdout=file,
             stderr=file,
             check=True,
