@@ -348,7 +348,7 @@ def counts_of(cases):
       cases: flags, with the number of "workers" and of "ps" beside them.
 
     Returns:
-      For each case "graph", messages and bytes as `cnnbench.run.observe.graphs` counts them,
+      For each case "graph", messages and bytes as `cnnbench.run.observe.traffic` counts them,
       "sends", the messages in TensorFlow's graphs of the devices, "signals", those that only
       order operations, and "gradients", elements.
     """
@@ -378,7 +378,8 @@ def _counted(flags, workers, ps):
     from cnnbench.plan import make_plan
     from cnnbench.run.driver.build import build
     from cnnbench.run.driver.console import Console
-    from cnnbench.run.observe.graphs import collecting_partitions, count_messages_and_bytes
+    from cnnbench.run.observe.graphs import collecting_partitions
+    from cnnbench.run.observe.traffic import count_messages_and_bytes
 
     params = Params.from_dict(
         {

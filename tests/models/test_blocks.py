@@ -19,7 +19,7 @@ from cnnbench.models.networks.efficientnet import B0
 from cnnbench.models.networks.nasnet import NasNetCifar10, NasNetSize
 from cnnbench.models.networks.regnet import WidthParameters
 from cnnbench.models.networks.resnet import ResNetCifar10
-from cnnbench.run.observe.graphs import _needed_operations
+from cnnbench.run.observe.traffic import _needed_operations
 
 BATCH, CLASSES = 2, 7
 LINE = WidthParameters(depth=2, initial=16, slope=16.0, factor=2.0, group=8, batch=2)

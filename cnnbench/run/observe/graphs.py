@@ -1,18 +1,14 @@
-"""Writes the graphs of a run, and computes the network traffic of a graph.
+"""Writes the graph of a step as it was traced, and as it is partitioned among devices.
 
 TensorFlow 2 has only one public interface to the graphs after optimization and partitioning:
 `tf.summary.trace_on` collects them in the first call of a function, and `tf.summary.trace_export`
 writes them to an event file.
-
-TensorFlow sends a tensor once to every other device that uses it. The traced graph contains device,
-dtype and static shape of every tensor, so the traffic is computed without running the graph.
 """
 
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,9 +18,6 @@ from cnnbench.base.files import TemporaryFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.files import write_bytes
 from cnnbench.run.observe.operations import protobuf_message_class
-from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of_device
-
-# The graph of a step in files: as it was traced, and as it is partitioned among devices.
 
 
 def write_graph(flag: str, path: str, graph_def: Any) -> None:
@@ -84,122 +77,3 @@ def _exported_metadata() -> bytes:
                 for metadata in value.tensor.strings:
                     return bytes(metadata)
     raise BenchmarkError("TensorFlow has collected no graphs of the step")
-
-
-# Messages between the processes of a job in one call of a traced function.
-
-# Conditional operations send no data: operations in their branches read the inputs themselves.
-_BRANCHES = ("If", "StatelessIf")
-
-_REDUCE = ("CollectiveReduce", "CollectiveReduceV2")
-_GATHER = ("CollectiveGather", "CollectiveGatherV2")
-
-
-def count_traffic_of_calls(
-    calls: Iterable[tuple[Any, int]], processes: int
-) -> tuple[int, int | None]:
-    """Counts the messages and bytes between processes in the calls of several traced functions.
-
-    Args:
-      calls: graphs of the functions, with the number of calls of each.
-      processes: see `count_messages_and_bytes`, also for the result.
-    """
-    counted = [(*count_messages_and_bytes(graph, processes), times) for graph, times in calls]
-    sizes = [size * times for _, size, times in counted if size is not None]
-    messages = sum(number * times for number, _, times in counted)
-    return messages, sum(sizes) if len(sizes) == len(counted) else None
-
-
-def count_messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | None]:
-    """Counts the messages and bytes between processes in one call of a traced function.
-
-    A message is a tensor or a part of a tensor. The bytes are None if a shape is unknown.
-
-    Control dependencies between processes are not counted. Collectives are assumed to use
-    TensorFlow's ring, with the same number of devices in each process and with the devices of a
-    process as neighbours. For n devices and s bytes, each link between processes transfers 2(n-1)
-    messages with 2(n-1)/n s bytes in total.
-
-    Args:
-      graph: graph of the function. If each process traces its own function, any of these graphs.
-      processes: number of processes of the job.
-    """
-    sent: dict[tuple[str, str], tuple[int, int | None]] = {}
-    rings: dict[tuple[int, int], tuple[int, int | None]] = {}
-    unnumbered: defaultdict[str, list[tuple[int, int | None]]] = defaultdict(list)
-    for op in _needed_operations(graph):
-        if op.type in (*_REDUCE, *_GATHER):
-            if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
-                # A collective whose key is created in each call has no key in the graph.
-                unnumbered[op.device].append(_count_ring_traffic(op, processes))
-            else:
-                instance = (
-                    _read_collective_number(op, "group_key", 2),
-                    _read_collective_number(op, "instance_key", 3),
-                )
-                rings[instance] = _count_ring_traffic(op, processes)
-        if op.type in _BRANCHES or not op.device:
-            continue
-        for tensor in op.inputs:
-            made_on = tensor.op.device
-            if made_on and process_of_device(made_on) != process_of_device(op.device):
-                sent[tensor.name, op.device] = 1, _tensor_bytes(tensor)
-    # All devices take part in a strategy's collectives, so one device's collectives are counted.
-    of_strategy = next(iter(unnumbered.values()), [])
-    transfers = (*sent.values(), *rings.values(), *of_strategy)
-    sizes = [size for _, size in transfers if size is not None]
-    total = sum(sizes) if len(sizes) == len(transfers) else None
-    return sum(messages for messages, _ in transfers), total
-
-
-def find_collective_implementations(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
-    """Finds the implementations of TensorFlow's collectives on `devices`: "nccl", "ring" or both.
-
-    A collective uses NCCL if its hint requests NCCL and it is on a GPU; otherwise, it uses
-    TensorFlow's ring. `devices` contains full device strings.
-    """
-    libraries = set()
-    for op in graph.get_operations():
-        if op.type in (*_REDUCE, *_GATHER) and op.device in devices:
-            by_nccl = op.get_attr("communication_hint") == b"nccl" and is_gpu(op.device)
-            libraries.add("nccl" if by_nccl else "ring")
-    return tuple(sorted(libraries))
-
-
-def _needed_operations(graph: Any) -> Iterator[Any]:
-    """Yields the operations that outputs or side effects of a graph depend on.
-
-    TensorFlow removes all other operations.
-    """
-    visited: set[Any] = set()
-    todo = [tensor.op for tensor in graph.outputs]
-    todo += [op for op in graph.get_operations() if op.op_def.is_stateful]
-    while todo:
-        op = todo.pop()
-        if op not in visited:
-            visited.add(op)
-            yield op
-            todo += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-
-
-def _count_ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
-    """Returns the messages and bytes that one ring collective sends between processes."""
-    size = _read_collective_number(op, "group_size", 1)
-    reduces = op.type in _REDUCE
-    hops = processes * (2 if reduces else 1) * (size - 1)
-    subdivisions = len(op.get_attr("subdiv_offsets")) if op.type == _REDUCE[0] else 1
-    whole = _tensor_bytes(op.inputs[0])
-    sent = None if whole is None else hops * whole // (size if reduces else 1)
-    return hops * subdivisions, sent
-
-
-def _read_collective_number(op: Any, name: str, position: int) -> int:
-    """Reads attribute `name` of a collective or, in V2 operations, the input at `position`."""
-    if not op.type.endswith("V2"):
-        return int(op.get_attr(name))
-    return int(tf.get_static_value(op.inputs[position]))
-
-
-def _tensor_bytes(tensor: tf.Tensor) -> int | None:
-    elements = tensor.shape.num_elements()
-    return None if elements is None else int(elements) * int(tensor.dtype.size)

@@ -5,7 +5,7 @@ import tensorflow as tf
 from covering import covering_pairs
 from oracle import AT_ROOTS, SHARDED, sent_by_all
 
-from cnnbench.run.observe.graphs import count_messages_and_bytes, count_traffic_of_calls
+from cnnbench.run.observe.traffic import count_messages_and_bytes, count_traffic_of_calls
 from cnnbench.variable_mgr.all_reduce import spec
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, Tensor, cost_formulas
 

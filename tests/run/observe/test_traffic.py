@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base.job import Task
-from cnnbench.run.observe.graphs import find_collective_implementations
+from cnnbench.run.observe.traffic import find_collective_implementations
 
 CPU, GPU = (Task("worker", 0).device(kind, 0) for kind in ("cpu", "gpu"))
 
