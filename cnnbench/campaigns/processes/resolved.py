@@ -19,7 +19,7 @@ from cnnbench.plan.run_plan import identity_on_this_machine
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_outputs
 from cnnbench.run.driver import preflight
-from cnnbench.run.driver.preflight import (
+from cnnbench.run.driver.estimates import (
     RunComputation,
     available_memory,
     batch_size_limits,

@@ -26,7 +26,7 @@ from cnnbench.plan.setup import card_numbers
 from cnnbench.records.codec import ABSENT, encode
 from cnnbench.records.documents import json_document
 from cnnbench.records.run import ConditionNote
-from cnnbench.run.driver.preflight import computes_on_cpu
+from cnnbench.run.driver.estimates import computes_on_cpu
 from cnnbench.run.runtime.loading import load_tensorflow, without_info_lines
 from cnnbench.run.runtime.supervisor import fork_supervised
 

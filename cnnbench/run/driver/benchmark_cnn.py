@@ -37,6 +37,7 @@ from cnnbench.run.driver.console import Console, RunOutput
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import machine_check_flags
 from cnnbench.run.driver.devices import start_devices
+from cnnbench.run.driver.estimates import check_memory
 from cnnbench.run.driver.failures import to_benchmark_error
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.notices import print_notices
@@ -145,7 +146,7 @@ class BenchmarkCNN:
         if plan.params.profile_json is not None:
             self.profile_warm_up_steps(plan.params.profile_steps)
         if plan.params.device == "cpu":
-            preflight.check_memory(plan, self.measurements, messages, "cpu")
+            check_memory(plan, self.measurements, messages, "cpu")
         if notice := _long_run_notice(plan):
             messages.notice(notice)
 

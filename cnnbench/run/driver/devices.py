@@ -21,9 +21,9 @@ from cnnbench.records.run import (
     WorkerShare,
     device_kind_for_record,
 )
-from cnnbench.run.driver import preflight
 from cnnbench.run.driver.console import RunOutput
 from cnnbench.run.driver.describe import header_lines
+from cnnbench.run.driver.estimates import check_memory
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.convolutions import (
@@ -79,7 +79,7 @@ def _check_devices(
     """
     messages = output.messages
     if plan.params.device != "cpu":
-        preflight.check_memory(plan, measurements, messages, devices.kind)
+        check_memory(plan, measurements, messages, devices.kind)
     if devices.kind == "cpu" and plan.params.data_format == "NCHW":
         check_nchw_support(plan.numerics.dtype)
     dataset, data = plan.network.dataset, plan.params.data_dir

@@ -1,6 +1,6 @@
 """The driver: what a run prints, records, saves and refuses.
 
-Tests cnnbench/run/driver/scenarios.py.
+Tests cnnbench/run/driver/preflight.py and cnnbench/run/driver/scenarios.py.
 """
 
 from __future__ import annotations

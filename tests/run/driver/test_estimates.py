@@ -1,7 +1,4 @@
-"""Estimates of memory and duration, and what becomes of a run by them.
-
-Tests cnnbench/run/driver/preflight.py.
-"""
+"""Estimates of memory and duration, and what becomes of a run by them."""
 
 import dataclasses
 
@@ -12,8 +9,8 @@ from cnnbench.flags import Params
 from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.plan import make_plan
 from cnnbench.plan.place import WorkKind
-from cnnbench.run.driver import benchmark_cnn, preflight
-from cnnbench.run.driver.preflight import (
+from cnnbench.run.driver import benchmark_cnn, estimates
+from cnnbench.run.driver.estimates import (
     PROCESS_BYTES,
     MemoryEstimate,
     batch_size_limits,
@@ -92,7 +89,7 @@ def test_a_batch_counts_once_per_device():
 )
 def test_warned_or_quiet(there, warns, refuse):
     needed = MemoryEstimate(fixed=GIB, per_image=GIB // 8, batch=64)  # 9 GiB
-    warning = preflight.check_memory_estimate(
+    warning = estimates.check_memory_estimate(
         needed, there, make_plan(Params(model="trivial")), refuse=refuse
     )
     assert (warning is not None) == warns
@@ -103,7 +100,7 @@ def test_variables_alone_ask_for_fewer_devices():
     needed = MemoryEstimate(fixed=40 * GIB, per_image=1, batch=1)
     plan = make_plan(Params(model="trivial", num_gpus=8))
     with pytest.raises(FlagError, match=r"--num_gpus=8: .* there is 4 GiB; lower --num_gpus"):
-        preflight.check_memory_estimate(needed, MemoryCapacity(4 * GIB, 3 * GIB), plan)
+        estimates.check_memory_estimate(needed, MemoryCapacity(4 * GIB, 3 * GIB), plan)
 
 
 def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(made_up_machine):
@@ -144,9 +141,9 @@ def test_steps_images_devices_and_evaluations_are_work():
 
 
 def test_seconds_follow_from_the_speed_of_the_device(limits):
-    assert 1e8 < preflight.measure_cpu_flops() < 1e14
-    assert preflight.measure_cpu_flops() == preflight.measure_cpu_flops()  # measured once
-    limits(preflight, measure_cpu_flops=lambda: 1e11)
+    assert 1e8 < estimates.measure_cpu_flops() < 1e14
+    assert estimates.measure_cpu_flops() == estimates.measure_cpu_flops()  # measured once
+    limits(estimates, measure_cpu_flops=lambda: 1e11)
     assert 7 < work().estimate_seconds({}) < 10
     # 40 steps of 8 images of 25 GFLOP at half of 100 GFLOP/s.
     assert 100 < work(model="resnet50", batch_size=8).estimate_seconds({}) < 250
