@@ -18,8 +18,7 @@ import tensorflow as tf
 
 from cnnbench.base import plugins
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.variable_mgr import gradients, towers
-from cnnbench.variable_mgr import towers as tower_variable
+from cnnbench.variable_mgr import exchange, gradients, towers
 from cnnbench.variable_mgr.all_reduce.algorithms.collective import (
     Collective,
     build_collective_ops,
@@ -234,11 +233,11 @@ class VariableMgr(abc.ABC):
     def run_towers(self, build: Callable[[int], _T], *, exchanges_values: bool = False) -> list[_T]:
         """Calls `build` for each tower of a step, and returns the results in order.
 
-        `exchanges_values` must be True if `build` calls `towers.merge_over_towers`.
+        `exchanges_values` must be True if `build` calls `exchange.merge_over_towers`.
         """
         count = len(self._spec.devices)
         if exchanges_values:
-            return towers.build_towers_in_threads(build, count)
+            return exchange.build_towers_in_threads(build, count)
         return [build(tower) for tower in range(count)]
 
     def variable(self, tower: int, name: str) -> tf.Variable:
@@ -269,7 +268,7 @@ class VariableMgr(abc.ABC):
 
         Call this method in the variable's device scope.
         """
-        return gradients.cast(tower_variable.read(variable), tf.float32)
+        return gradients.cast(towers.read(variable), tf.float32)
 
     @abc.abstractmethod
     def preprocess_device_grads(
@@ -348,7 +347,7 @@ class VariableMgr(abc.ABC):
         """Sets all copies of `variables` in all workers to the chief's first copy."""
         shared = list(variables)
         if self.workers is not None and shared:
-            own = [tower_variable.read(variable.primary) for variable in shared]
+            own = [towers.read(variable.primary) for variable in shared]
             for variable, value in zip(
                 shared, self.workers.broadcast_chief_tensors(own), strict=True
             ):
@@ -369,7 +368,7 @@ class VariableMgr(abc.ABC):
 
     def wait_for_assignments(self, devices: Iterable[str] = ()) -> None:
         """Waits until assignments to variables are complete; call it before a traced function."""
-        tower_variable.wait_for_assignments(
+        towers.wait_for_assignments(
             (*self._spec.devices, *self._spec.variable_devices, *devices)
         )
 
@@ -425,7 +424,7 @@ class VariableMgr(abc.ABC):
 
     def _cast_on_own_device(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
         """Reads a variable and casts it on its own device, so that 16 bits halve the data sent."""
-        value = tower_variable.read(variable)
+        value = towers.read(variable)
         if value.dtype == dtype:
             return value
         with tf.device(variable.device):

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from cnnbench.base.job import Job
 from cnnbench.errors import BenchmarkError, FlagError, UsageError, first_line
-from cnnbench.variable_mgr import gradients, towers
+from cnnbench.variable_mgr import exchange, gradients
 from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of_device
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.gradients import VariableGradients
@@ -72,14 +72,14 @@ class StrategyVariableMgr(VariableMgr):
             ) -> Any:
                 def merge_values(_: Any) -> None:
                     of_towers = [visits[t] for t in sorted(visits)]
-                    towers.check_same_meeting_point([point for point, _ in of_towers])
+                    exchange.check_same_meeting_point([point for point, _ in of_towers])
                     merged[:] = merge([value for _, value in of_towers])
 
                 visits[tower] = (point, value)
                 context.merge_call(merge_values)
                 return merged[tower]
 
-            with towers.set_rendezvous(meet_by_merge_call):
+            with exchange.set_rendezvous(meet_by_merge_call):
                 results[tower] = build(tower)
 
         self._strategy.run(replica)

@@ -1,4 +1,7 @@
-"""What managers have in common: names, copies, checkpoints, broadcasts."""
+"""What managers have in common: names, copies, checkpoints, broadcasts.
+
+Tests variable_mgr/towers.py.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 from cnnbench.models.graph import StateUpdate
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.base import Guard, VariableMgr, WorkerGroup
-from cnnbench.variable_mgr.towers import merge_over_towers, read
+from cnnbench.variable_mgr.exchange import merge_over_towers
+from cnnbench.variable_mgr.towers import read
 
 _Pair = tuple[tf.Tensor, tf.Tensor]
 

@@ -44,9 +44,9 @@ from cnnbench.run.step.tower_copier import TowerCopier
 from cnnbench.run.step.tracing import TracedFunction, build_loop, select_nest
 from cnnbench.run.step.update import Updater
 from cnnbench.variable_mgr import gradients
-from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.strategies import StrategyVariableMgr
+from cnnbench.variable_mgr.towers import read
 
 # One training step of all towers, as a single traced function.
 
@@ -426,7 +426,7 @@ class TrainStep:
         columns += [[tower.metrics[name] for tower in towers] for name in towers[0].metrics]
         with tf.device(self._devices[0]), tf.name_scope("sums"):
             sums = [gradients.sum_tensors(column) for column in columns]
-            return [*sums, *map(tower_variable.read, self._stop)]
+            return [*sums, *map(read, self._stop)]
 
     def _build_result(
         self,

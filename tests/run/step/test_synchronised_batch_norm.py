@@ -13,7 +13,7 @@ from short_runs import build
 
 from cnnbench.models.graph import synchronised_batch_norm
 from cnnbench.run.step.batch_norm import moments_over_towers
-from cnnbench.variable_mgr import towers
+from cnnbench.variable_mgr import exchange
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -70,7 +70,7 @@ def test_moments_and_gradients_are_those_of_all_batches(count, data_format):
                 loss = tf.reduce_sum(y * of_tower(upstream, tower))
             return y, mean, variance, tape.gradient(loss, inputs)
 
-        return towers.build_towers_in_threads(build, count)
+        return exchange.build_towers_in_threads(build, count)
 
     found = step()
     wanted = oracle(x, scale, offset, upstream)

@@ -18,9 +18,8 @@ from cnnbench.errors import ReplicaDivergenceError
 from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver.observers.observer import PausingObserver, TrainingState
 from cnnbench.run.step.tracing import TracedFunction
-from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import WorkerGroup
-from cnnbench.variable_mgr.towers import TowerVariable
+from cnnbench.variable_mgr.towers import TowerVariable, read
 
 _DIGEST_BYTES = 16
 # On GPUs, TensorFlow compares unsigned integers, but compares signed 32-bit integers on the host.
@@ -118,7 +117,7 @@ class ReplicaCheck(PausingObserver):
                 with tf.device(copy.device):
                     # The bits are compared, because NaN is unequal to itself, and 0 equal to -0.
                     bits = _BITS[variable.dtype.size]
-                    both = (tower_variable.read(v) for v in (copy, variable.primary))
+                    both = (read(v) for v in (copy, variable.primary))
                     mine, first = (tf.bitcast(value, bits) for value in both)
                     flags.append(tf.reduce_any(tf.not_equal(mine, first)))
             with tf.device(self._variables[0].copies[tower].device):

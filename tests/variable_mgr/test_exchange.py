@@ -8,7 +8,7 @@ from contextvars import ContextVar
 import pytest
 import tensorflow as tf
 
-from cnnbench.variable_mgr import towers
+from cnnbench.variable_mgr import exchange
 
 
 def sums(values):
@@ -47,9 +47,9 @@ def test_values_are_merged_once_in_the_order_of_the_towers_of_which_one_runs_at_
 
     def build(tower):
         order.append(("a", tower))
-        first = towers.merge_over_towers("a", tower, merge)
+        first = exchange.merge_over_towers("a", tower, merge)
         order.append(("b", tower))
-        last = towers.merge_over_towers("b", first + 1, merge)
+        last = exchange.merge_over_towers("b", first + 1, merge)
         order.append(("end", tower))
         return first, last
 
@@ -64,7 +64,7 @@ def test_an_error_of_the_merge_ends_all(run):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run(lambda tower: towers.merge_over_towers("here", tower, merge), 2)
+        run(lambda tower: exchange.merge_over_towers("here", tower, merge), 2)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_an_error_of_the_merge_ends_all(run):
 def test_towers_that_part_are_named(points, words, run, request):
     def build(tower):
         for point in points[tower]:
-            towers.merge_over_towers(point, tower, sums)
+            exchange.merge_over_towers(point, tower, sums)
 
     # TensorFlow has words of its own for towers of a strategy that meet unequally often.
     own = "replicated" in request.node.name or "end" not in words
@@ -93,10 +93,10 @@ def test_a_failing_tower_ends_all_with_its_error(failing, late, run):
     def build(tower):
         try:
             if late:
-                towers.merge_over_towers("early", tower, sums)
+                exchange.merge_over_towers("early", tower, sums)
             if tower == failing:
                 raise LookupError(f"tower {tower}")
-            towers.merge_over_towers("late", tower, sums)
+            exchange.merge_over_towers("late", tower, sums)
         finally:
             unwound.append(tower)
 
@@ -113,17 +113,17 @@ def test_an_ending_tower_that_carries_on_still_ends():
             raise LookupError
         for _ in range(3):
             try:
-                towers.merge_over_towers("here", tower, sums)
+                exchange.merge_over_towers("here", tower, sums)
             except BaseException:
                 continue
 
     with pytest.raises(LookupError):
-        towers.build_towers_in_threads(build, 2)
+        exchange.build_towers_in_threads(build, 2)
 
 
 def test_meeting_outside_is_an_error():
     with pytest.raises(RuntimeError, match="must build the towers"):
-        towers.merge_over_towers("here", 1, sums)
+        exchange.merge_over_towers("here", 1, sums)
 
 
 def test_a_thread_takes_over_graph_device_scope_dependencies_and_context_variables(cpu_devices):
@@ -136,14 +136,14 @@ def test_a_thread_takes_over_graph_device_scope_dependencies_and_context_variabl
         before = tf.identity(x, name="before")
         # State of earlier towers must not show up in later ones.
         with tf.device(cpu_devices[3]):
-            towers.build_towers_in_threads(lambda tower: tf.no_op(), 2)
+            exchange.build_towers_in_threads(lambda tower: tf.no_op(), 2)
 
         def build(tower):
             seen.append((variable.get(), tf.get_current_name_scope()))
             plain = tf.no_op(name="plain").graph.get_operation_by_name("outer/plain")
             with tf.device(cpu_devices[4 + tower]), tf.name_scope(f"tower_{tower}"):
                 mine = tf.identity(x, name="mine")
-                total = towers.merge_over_towers(
+                total = exchange.merge_over_towers(
                     "sum", mine, lambda v: [tf.add_n(v, name="all")] * 2
                 )
                 after = tf.multiply(total, 2.0, name="after")
@@ -154,7 +154,7 @@ def test_a_thread_takes_over_graph_device_scope_dependencies_and_context_variabl
             tf.name_scope("outer"),
             tf.control_dependencies([before]),
         ):
-            made = towers.build_towers_in_threads(build, 2)
+            made = exchange.build_towers_in_threads(build, 2)
             last = tf.identity(made[0][3], name="last")
         nowhere = tf.identity(x, name="nowhere")
         assert (last.device, nowhere.device) == (cpu_devices[2], "")
