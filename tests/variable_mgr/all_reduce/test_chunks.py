@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext
-from cnnbench.variable_mgr.all_reduce.reducer import ChunkLayout, elements_of_each_chunk
+from cnnbench.variable_mgr.all_reduce.chunks import ChunkLayout, elements_of_each_chunk
 from cnnbench.variable_mgr.all_reduce.spec import LINE_BYTES, MIN_CHUNK_BYTES
 
 

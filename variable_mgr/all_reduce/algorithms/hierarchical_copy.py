@@ -79,7 +79,7 @@ class HierarchicalCopy:
         """Sums one tensor, with one sum for each half of the devices; see `Algorithm.__call__`."""
         import tensorflow as tf
 
-        from cnnbench.variable_mgr.all_reduce.reducer import send_along_hops
+        from cnnbench.variable_mgr.all_reduce.chunks import send_along_hops
         from cnnbench.variable_mgr.gradients import sum_tensors
 
         (first, second), halves = self._trees[index % len(self._trees)]

@@ -73,10 +73,10 @@ class Shuffle:
         """Sums one tensor; see `Algorithm.__call__`."""
         import tensorflow as tf
 
-        from cnnbench.variable_mgr.all_reduce import reducer
+        from cnnbench.variable_mgr.all_reduce import chunks
         from cnnbench.variable_mgr.gradients import sum_tensors
 
-        layout = reducer.ChunkLayout(tensors[0], len(self._groups[0]))
+        layout = chunks.ChunkLayout(tensors[0], len(self._groups[0]))
         devices = self._context.devices
         parts = layout.chunks(tensors, devices)
         sums = []
@@ -85,8 +85,8 @@ class Shuffle:
             with tf.device(source):
                 total = sum_tensors(values)
             hops = ((source, device) for device in devices)
-            sums.append(reducer.send_along_hops(total, source, hops, self._context))
-        copies = reducer.group_chunks_by_memory(sums, self._context)
+            sums.append(chunks.send_along_hops(total, source, hops, self._context))
+        copies = chunks.group_chunks_by_memory(sums, self._context)
         return layout.join(copies, self._context, index)
 
 

@@ -24,7 +24,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from cnnbench.variable_mgr.all_reduce.reducer import ChunkLayout
+    from cnnbench.variable_mgr.all_reduce.chunks import ChunkLayout
 
 
 def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -133,7 +133,7 @@ class RecursiveHalvingDoubling:
         """Sums one tensor; see `Algorithm.__call__`."""
         import tensorflow as tf
 
-        from cnnbench.variable_mgr.all_reduce.reducer import ChunkLayout
+        from cnnbench.variable_mgr.all_reduce.chunks import ChunkLayout
 
         layout = ChunkLayout(tensors[0], self._chunks)
         order = self.device_order(index)

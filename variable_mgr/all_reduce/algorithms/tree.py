@@ -85,11 +85,11 @@ class DoubleBinaryTree:
         """Sums one tensor; see `Algorithm.__call__`."""
         import tensorflow as tf
 
-        from cnnbench.variable_mgr.all_reduce import reducer
+        from cnnbench.variable_mgr.all_reduce import chunks
         from cnnbench.variable_mgr.gradients import sum_tensors
 
         devices = self._context.devices
-        layout = reducer.ChunkLayout(tensors[0], self._trees * self._context.shards)
+        layout = chunks.ChunkLayout(tensors[0], self._trees * self._context.shards)
         parts = dict(zip(devices, layout.chunks(tensors, devices), strict=True))
         count = len(devices)
         # Sorting by level puts every place before its parent.
@@ -107,8 +107,8 @@ class DoubleBinaryTree:
             downwards = (
                 (at[parent_place(place, count)], at[place]) for place in reversed(upwards[:-1])
             )
-            sums.append(reducer.send_along_hops(total, at[root], downwards, self._context))
-        copies = reducer.group_chunks_by_memory(sums, self._context)
+            sums.append(chunks.send_along_hops(total, at[root], downwards, self._context))
+        copies = chunks.group_chunks_by_memory(sums, self._context)
         return layout.join(copies, self._context, index)
 
 

@@ -96,12 +96,12 @@ class Ring:
         """Sums one tensor; see `Algorithm.__call__`."""
         import tensorflow as tf
 
-        from cnnbench.variable_mgr.all_reduce import reducer
+        from cnnbench.variable_mgr.all_reduce import chunks
         from cnnbench.variable_mgr.gradients import sum_tensors
 
         devices = self._context.devices
         count = len(devices)
-        layout = reducer.ChunkLayout(tensors[0], self._context.num_memories * self._rings)
+        layout = chunks.ChunkLayout(tensors[0], self._context.num_memories * self._rings)
         parts = dict(zip(devices, layout.chunks(tensors, devices), strict=True))
         sums = []
         for chunk in range(len(layout)):
@@ -115,6 +115,6 @@ class Ring:
                         sum_tensors([*total, *(parts[device][chunk] for device in devices_there)])
                     ]
             hops = itertools.pairwise(route[count - 1 :])
-            sums.append(reducer.send_along_hops(total[0], route[count - 1], hops, self._context))
-        copies = reducer.group_chunks_by_memory(sums, self._context)
+            sums.append(chunks.send_along_hops(total[0], route[count - 1], hops, self._context))
+        copies = chunks.group_chunks_by_memory(sums, self._context)
         return layout.join(copies, self._context, index)
