@@ -18,11 +18,11 @@ from cnnbench.models.spec import (
     BatchNormLayer,
     LayerFlopsAndMemory,
     ModelSpec,
-    SlidingWindow,
     VariableSpec,
     elements_of_role,
     resolve_sizes,
 )
+from cnnbench.models.windows import SlidingWindow
 
 _FRAGMENTATION = 1.15
 """Factor of memory estimates, because TensorFlow's allocator cannot reuse fragmented memory.

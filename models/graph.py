@@ -27,12 +27,12 @@ from cnnbench.models.network import Cell, Elementwise, Network
 from cnnbench.models.spec import (
     BatchNormLayer,
     LayerFlopsAndMemory,
-    SlidingWindow,
     VariableSpec,
     elements_of_role,
     resolve_sizes,
     values_by_name,
 )
+from cnnbench.models.windows import SlidingWindow
 
 # Synchronised batch norm: it uses mean and variance of the batches of all towers.
 Synchronise = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor, int]]

@@ -27,7 +27,8 @@ from cnnbench.arrays import Array, Tensor
 from cnnbench.models.graph import GraphNetwork, Reader
 from cnnbench.models.model import Model
 from cnnbench.models.network import Elementwise
-from cnnbench.models.spec import BatchNormLayer, SlidingWindow
+from cnnbench.models.spec import BatchNormLayer
+from cnnbench.models.windows import SlidingWindow
 
 Range: TypeAlias = "tuple[float, float]"  # Minimum and maximum of a tensor's values.
 

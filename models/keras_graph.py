@@ -27,9 +27,9 @@ from cnnbench.models.spec import (
     Initializer,
     KerasDeclaration,
     LayerFlopsAndMemory,
-    SlidingWindow,
     VariableSpec,
 )
+from cnnbench.models.windows import SlidingWindow
 
 # Building Keras models.
 

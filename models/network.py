@@ -27,11 +27,9 @@ from cnnbench.models.spec import (
     BatchNormLayer,
     Initializer,
     LayerFlopsAndMemory,
-    Padding,
-    Pair,
-    SlidingWindow,
     VariableSpec,
 )
+from cnnbench.models.windows import Padding, Pair, SlidingWindow
 
 # Base class of `Network`: names of variables, and layers for sequences of tokens.
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
 from cnnbench.models.network import Network, T, add_aux_head
-from cnnbench.models.spec import BatchNorm, LearningRateSpec, Pair
+from cnnbench.models.spec import BatchNorm, LearningRateSpec
+from cnnbench.models.windows import Pair
 
 # Filters of GoogLeNet's modules (table 1 of the paper). Pooling halves the image before each group.
 # The branches of a module are: 1 x 1; 1 x 1, then 3 x 3; 1 x 1, then 5 x 5; pooling, then 1 x 1.

@@ -28,7 +28,8 @@ from typing import Literal
 
 from cnnbench.models.model import Model, register_variants
 from cnnbench.models.network import Activation, Network, T
-from cnnbench.models.spec import BatchNorm, LearningRateSpec, Padding
+from cnnbench.models.spec import BatchNorm, LearningRateSpec
+from cnnbench.models.windows import Padding
 
 # ResNet for ImageNet: 50 layers or more in three versions, and 18 and 34 layers in version 1.
 

@@ -17,7 +17,8 @@ from cnnbench.arrays import Array, Tensor
 from cnnbench.models.model import Model, register_model
 from cnnbench.models.network import Network, T
 from cnnbench.models.networks.resnet import ResNet
-from cnnbench.models.spec import IMAGE, BatchNorm, Element, LearningRateSpec, Padding
+from cnnbench.models.spec import IMAGE, BatchNorm, Element, LearningRateSpec
+from cnnbench.models.windows import Padding
 
 IMAGE_SIZE = 300
 # For each feature map: cells per row, pixels between cells, and aspect ratios of anchors.

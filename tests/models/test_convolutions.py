@@ -1,4 +1,7 @@
-"""Convolutions over parts of the channels, and products that broadcast, in both layouts."""
+"""Convolutions over parts of the channels, and products that broadcast, in both layouts.
+
+Tests models/windows.py.
+"""
 
 from __future__ import annotations
 
