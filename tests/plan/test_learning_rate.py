@@ -1,6 +1,6 @@
 """Learning rates of the schedules, among them those of tf_cnn_benchmarks.
 
-Tests `make_rates` of `cnnbench/plan/training.py`.
+Tests `make_rates` of `cnnbench/plan/training.py`, and cnnbench/optimizers/piecewise.py.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from cnnbench.flags import Params
 from cnnbench.models import get_model
 from cnnbench.models.spec import LearningRateSpec
 from cnnbench.optimizers import SCHEDULES
-from cnnbench.optimizers.registry import parse_piecewise
+from cnnbench.optimizers.piecewise import parse_piecewise
 from cnnbench.plan.training import make_rates
 
 IMAGENET = 1281167

@@ -19,14 +19,13 @@ from cnnbench.flags.declare import (
 )
 from cnnbench.flags.facts import RunFacts, needs_network, needs_training
 from cnnbench.optimizers.clipping import CLIPPINGS
+from cnnbench.optimizers.piecewise import PiecewiseSchedule, parse_piecewise
 from cnnbench.optimizers.registry import (
     OPTIMIZERS,
     SCHEDULES,
     Constant,
     DeclarationRegistry,
-    PiecewiseSchedule,
     ScheduleSpec,
-    parse_piecewise,
 )
 
 _update = partial(flag, part=RunPart.UPDATE)
