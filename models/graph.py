@@ -523,7 +523,7 @@ class GraphNetwork(Network[Tensor]):
                 synchronise=self._synchronise,
                 unbiased=layer.settings.unbiased,
             )
-            self._record_moving_average_updates(layer, mean, variance)
+            self._record_averages(layer, mean, variance)
             return y
         averages: Any = ([], []) if self.training else (value(layer.mean), value(layer.variance))
         if not self.training and offset.shape[0] % 4:
@@ -551,10 +551,10 @@ class GraphNetwork(Network[Tensor]):
             if not layer.settings.unbiased:
                 count = tf.cast(tf.size(x) // offset.shape[0], tf.float32)
                 variance *= (count - 1.0) / count
-            self._record_moving_average_updates(layer, fused.batch_mean, variance)
+            self._record_averages(layer, fused.batch_mean, variance)
         return fused.y if image_like else tf.reshape(fused.y, [-1, *x.shape[1:]])
 
-    def _record_moving_average_updates(
+    def _record_averages(
         self, layer: BatchNormLayer, mean: Tensor, variance: Tensor
     ) -> None:
         """Adds updates of a layer's moving averages by the moments of this step's batch."""
@@ -567,7 +567,7 @@ class GraphNetwork(Network[Tensor]):
 
         TensorFlow fuses a ReLU or an addition that follows with this convolution.
         """
-        factor, offset = self._batch_norm_factor_and_offset(layer)
+        factor, offset = self._factor_and_offset(layer)
         kernel = convolution.kernel
         # A kernel's shape is [h, w, in, out]; if depthwise, [h, w, in, outputs per input].
         per_output = tf.reshape(factor, [-1, kernel.shape[3]])
@@ -577,7 +577,7 @@ class GraphNetwork(Network[Tensor]):
             )
             return self._bias_add(y, _cast(offset, self.compute_dtype))
 
-    def _batch_norm_factor_and_offset(self, layer: BatchNormLayer) -> tuple[Tensor, Tensor]:
+    def _factor_and_offset(self, layer: BatchNormLayer) -> tuple[Tensor, Tensor]:
         """Returns a factor and an offset per channel that replace batch norm in evaluation."""
         factor = tf.math.rsqrt(self._reader(layer.variance, tf.float32) + layer.settings.epsilon)
         if layer.gamma is not None:
@@ -678,13 +678,13 @@ class GraphNetwork(Network[Tensor]):
         # Gradients flow only to arguments of `block`, so the weights must be arguments, too.
         @tf.custom_gradient
         def block(*tensors: Tensor) -> Any:
-            return y, lambda upstream: before._recompute_block_gradients(
+            return y, lambda upstream: before._recompute_gradients(
                 body, xs, weights, upstream
             )
 
         return block(*xs, *weights.values())
 
-    def _recompute_block_gradients(
+    def _recompute_gradients(
         self,
         body: Callable[..., Tensor],
         xs: Sequence[Tensor],

@@ -142,7 +142,7 @@ class Int8Network(GraphNetwork):
         if multiplies or has_groups:
             return compute_float32()
         self._calibration.in_8_bits += not self._recording and not depthwise
-        value_range = self._record_or_read_value_range(x)
+        value_range = self._value_range(x)
         source = None if self._recording else self._quantize(x, value_range)
         none = np.zeros(filters, np.float32)
         return self._compute_fused(
@@ -166,7 +166,7 @@ class Int8Network(GraphNetwork):
         if fused is None:
             return compute_float32()
         with tf.init_scope():  # Factor and offset are computed eagerly: kernels must be constants.
-            factor, offset = self._batch_norm_factor_and_offset(layer)
+            factor, offset = self._factor_and_offset(layer)
         return self._compute_fused(
             fused.with_factor_and_offset(factor.numpy(), offset.numpy()), compute_float32
         )
@@ -195,7 +195,7 @@ class Int8Network(GraphNetwork):
 
     # Ranges ------------------------------------------------------------------------------
 
-    def _record_or_read_value_range(self, x: Tensor | None = None) -> Range:
+    def _value_range(self, x: Tensor | None = None) -> Range:
         """Returns the value range of `x`: measured while recording, else from the calibration.
 
         The calibration contains ranges in the order of these calls.
@@ -220,9 +220,9 @@ class Int8Network(GraphNetwork):
         """Computes a fused convolution in 8 bits, or in float32 to record value ranges."""
         if self._recording:
             y = compute_float32()
-            self._record_or_read_value_range(y)
+            self._value_range(y)
         else:
-            value_range = self._record_or_read_value_range()
+            value_range = self._value_range()
             if fused.depthwise and not fused.rectified:
                 # TensorFlow has no 8-bit depthwise convolution without ReLU.
                 assert fused.source is not None

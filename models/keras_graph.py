@@ -83,7 +83,7 @@ def build_keras_model(
         keras.config.set_dtype_policy(policy)
         with tf.device("CPU:0"):
             model = make(policy)
-            checked = _to_functional_with_logits(model, size)
+            checked = _to_functional(model, size)
             takes = inspect.signature(model.call).parameters
         return BuiltKerasModel(checked, checked is model or "training" in takes)
 
@@ -113,7 +113,7 @@ def make_application(name: str, sizes: tuple[int, int] | None = None) -> Any:
     return getattr(keras.applications, name)(**options)
 
 
-def preprocess_for_application(name: str, images: Any) -> Any:
+def preprocess_images(name: str, images: Any) -> Any:
     """Converts images in [-1, 1] to the value range that a `keras.applications` network needs."""
     module = importlib.import_module(getattr(keras.applications, name).__module__)
     return module.preprocess_input((images + 1.0) * 127.5)
@@ -145,7 +145,7 @@ def load_keras_file(path: str, policy: str) -> Any:
     return copy
 
 
-def _to_functional_with_logits(model: Any, image_size: int | None) -> Any:
+def _to_functional(model: Any, image_size: int | None) -> Any:
     """Converts a Keras model to a functional model that returns logits.
 
     If the model has no input shape, it gets images of `image_size` x `image_size` pixels.
@@ -500,7 +500,7 @@ class _DepthwiseConv2D(keras.layers.DepthwiseConv2D):  # type: ignore[misc]
 
     def call(self, inputs: Any) -> Any:
         y = _depthwise_if_doubtful(self, inputs, self.kernel)
-        return super().call(inputs) if y is None else _with_bias_and_activation(self, y)
+        return super().call(inputs) if y is None else _with_activation(self, y)
 
 
 class _SeparableConv2D(keras.layers.SeparableConv2D):  # type: ignore[misc]
@@ -511,7 +511,7 @@ class _SeparableConv2D(keras.layers.SeparableConv2D):  # type: ignore[misc]
         if y is None:
             return super().call(inputs)
         y = keras.ops.conv(y, self.pointwise_kernel, padding="valid", data_format=self.data_format)
-        return _with_bias_and_activation(self, y)
+        return _with_activation(self, y)
 
 
 def _sliding_window(layer: Any, inputs: Any) -> SlidingWindow | None:
@@ -535,7 +535,7 @@ def _depthwise_if_doubtful(layer: Any, inputs: Any, kernel: Any) -> Any:
     return net._conv(inputs, weights, window, filters, depthwise=True)
 
 
-def _with_bias_and_activation(layer: Any, y: Any) -> Any:
+def _with_activation(layer: Any, y: Any) -> Any:
     y = y if layer.bias is None else keras.ops.add(y, layer.bias)
     return y if layer.activation is None else layer.activation(y)
 
@@ -548,7 +548,7 @@ class _Dense(keras.layers.Dense):  # type: ignore[misc]
         if net is None or len(inputs.shape) != 2:
             return super().call(inputs, training=training)
         y = net._matmul(inputs, keras.ops.convert_to_tensor(self.kernel), self.units)
-        return _with_bias_and_activation(self, y)
+        return _with_activation(self, y)
 
 
 _FUSED = {

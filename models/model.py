@@ -41,7 +41,7 @@ def _count_examples(value: Any) -> int | None:
     return shape[0] if shape else None
 
 
-def _wrong_example_count_message(
+def _wrong_count(
     value: Any, arguments: Sequence[Any], *, single: bool = False
 ) -> str:
     shape = tensor_sizes(value) if hasattr(value, "shape") else ()
@@ -55,7 +55,7 @@ def _wrong_example_count_message(
     return "" if fits else f"{wanted}, not {value_text(value)}"
 
 
-def _missing_element_message(value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
+def _missing_element(value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
     model = arguments[0]
     for element in model.elements:
         if element.name not in value:
@@ -67,7 +67,7 @@ def _missing_element_message(value: Mapping[str, Any], arguments: Sequence[Any])
     return ""
 
 
-def _wrong_metric_names_message(
+def _wrong_names(
     attribute: str, value: Mapping[str, Any], arguments: Sequence[Any]
 ) -> str:
     unprintable = [name for name in value if not name.isprintable()]
@@ -82,12 +82,12 @@ def _wrong_metric_names_message(
     return f"values by the names in {where}, {listed}, not by {returned}"
 
 
-Elements = Annotated[Mapping[str, Tensor], _missing_element_message]
-Column = Annotated[Tensor, partial(_wrong_example_count_message, single=True)]
-Metrics = Annotated[Mapping[str, Column], partial(_wrong_metric_names_message, "metric_names")]
-Rows = Mapping[str, Annotated[Tensor, _wrong_example_count_message]]
+Elements = Annotated[Mapping[str, Tensor], _missing_element]
+Column = Annotated[Tensor, partial(_wrong_count, single=True)]
+Metrics = Annotated[Mapping[str, Column], partial(_wrong_names, "metric_names")]
+Rows = Mapping[str, Annotated[Tensor, _wrong_count]]
 HostMetrics = Annotated[
-    Mapping[str, float], partial(_wrong_metric_names_message, "host_metric_names")
+    Mapping[str, float], partial(_wrong_names, "host_metric_names")
 ]
 
 

@@ -273,7 +273,7 @@ from cnnbench.base import plugins
 from cnnbench.models import get_model
 from cnnbench.run.runtime import loading
 
-loading.hook_early_tensorflow_import()
+loading.hook_early_import()
 plugins.load_plugin_file("small.py")
 print(get_model("small", "cifar10").classes)
 import tensorflow as tf

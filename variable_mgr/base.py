@@ -143,7 +143,7 @@ class WorkerGroup:
 # Interface between the train step and the modes of --variable_update.
 
 GradientPairs: TypeAlias = "list[tuple[tf.Tensor, tf.Variable]]"
-_AllCreated = Annotated[None, lambda result, arguments: arguments[0]._missing_variable_message()]
+_AllCreated = Annotated[None, lambda result, arguments: arguments[0]._missing_variable()]
 _T = TypeVar("_T")
 
 
@@ -216,7 +216,7 @@ class VariableMgr(abc.ABC):
         for variable in self._declared:
             self._facades[variable.name] = self._create(variable)
 
-    def _missing_variable_message(self) -> str:
+    def _missing_variable(self) -> str:
         """Returns an error message if `create_variables` did not create every variable.
 
         The message is "" if all variables exist.

@@ -59,7 +59,7 @@ def build_towers_in_threads(build: Callable[[int], _T], count: int) -> list[_T]:
     variables, but not its gradient tapes and variable creators. After an exception, no tower is
     left running.
     """
-    state = _capture_tensorflow_state()
+    state = _capture_state()
     towers = [_TowerThread(number, build, state) for number in range(count)]
     try:
         while True:
@@ -104,7 +104,7 @@ class _MeetingVisit(NamedTuple):
 State: TypeAlias = "Callable[[], contextlib.AbstractContextManager[None]]"
 
 
-def _capture_tensorflow_state() -> State:
+def _capture_state() -> State:
     """Returns a function that creates a context manager for use in another thread.
 
     In the context, the other thread has this thread's TensorFlow state: graph, device, name scope

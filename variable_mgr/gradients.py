@@ -96,7 +96,7 @@ class VariableGradients(NamedTuple):
 
     Attributes:
       gradients: see `Gradient`, each on its tower's device. In the result of
-        `make_all_dense_or_all_sparse`, either all are dense tensors with the variable's shape and
+        `complete_gradients`, either all are dense tensors with the variable's shape and
         the same dtype, or (if `is_sparse`) all are tf.IndexedSlices with values in the compute
         dtype.
       variables: the copy that each tower uses; the same object if towers share it.
@@ -148,7 +148,7 @@ def to_dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType = tf.flo
     return cast(gradient, dtype)
 
 
-def make_all_dense_or_all_sparse(
+def complete_gradients(
     columns: Sequence[VariableGradients],
     devices: Sequence[str],
     *,
@@ -214,7 +214,7 @@ def reduce_where_updated(
     """
     scale, reduced = spec.reduction_scale, []
     keep_sparse = not spec.aggregation.sparse_to_dense
-    for column in make_all_dense_or_all_sparse(columns, spec.devices, keep_sparse=keep_sparse):
+    for column in complete_gradients(columns, spec.devices, keep_sparse=keep_sparse):
         variable = updated(column)
         home = column._replace(variables=[variable])
         if column.is_sparse:
@@ -443,7 +443,7 @@ def make_stages(
         stages.append(partial(_repack_tensors, devices, packing.gradient_repacking, dtype))
     if scale is not None:
         stages.append(
-            partial(_scale_tensors, devices, *scales_before_and_after_reduction(scale, dtype))
+            partial(_scale_tensors, devices, *split_scale(scale, dtype))
         )
     if dtype is not None:
         stages.append(partial(_send_in_16_bits, devices, dtype))
@@ -554,7 +554,7 @@ def _scale_tensors(
     return tensors, lambda reduced: [scale_values(values) for values in reduced]
 
 
-def scales_before_and_after_reduction(scale: float, dtype: str | None) -> tuple[float, float]:
+def split_scale(scale: float, dtype: str | None) -> tuple[float, float]:
     """Splits `scale` into a factor before and a factor after the reduction of gradients.
 
     A sum of float16 gradients may exceed 65504 even if no gradient does. So tensors that are sent

@@ -489,7 +489,7 @@ class CrossDeviceSpec:
     def check_devices(self, devices: Sequence[str]) -> None:
         """Raises FlagError if the reduction fails on `devices` or computes wrong sums."""
         on_gpu = all(map(is_gpu, devices))
-        refuse_unsupported_devices(
+        refuse_devices(
             self.ops, len(devices), on_gpu=on_gpu, shared_cards=self.shared_cards
         )
 
@@ -506,7 +506,7 @@ def alternatives_to_auto(*, on_gpu: bool) -> tuple[str, ...]:
     return tuple(ops for ops in usable if ops not in same)
 
 
-def refuse_several_cpu_towers(job: Job) -> None:
+def refuse_cpu_towers(job: Job) -> None:
     """Raises FlagError for several towers on a CPU: MultiWorkerMirroredStrategy uses only one."""
     if job.device == "cpu" and job.towers_per_worker > 1:
         raise FlagError(
@@ -517,7 +517,7 @@ def refuse_several_cpu_towers(job: Job) -> None:
         )
 
 
-def refuse_unsupported_devices(
+def refuse_devices(
     ops: str, count: int, *, on_gpu: bool, shared_cards: bool = False
 ) -> None:
     """Raises FlagError if the value `ops` of --cross_device_ops does not support the devices.

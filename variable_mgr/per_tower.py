@@ -97,7 +97,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
     ) -> tuple[list[str], list[VariableGradients]]:
         """Aggregates gradients with the all-reduce and packing of `VariableMgrSpec.aggregation`."""
         devices = self._spec.devices
-        complete = gradients.make_all_dense_or_all_sparse(
+        complete = gradients.complete_gradients(
             columns,
             devices,
             keep_sparse=self._keep_sparse,

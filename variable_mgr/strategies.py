@@ -23,7 +23,7 @@ from cnnbench.variable_mgr.modes import (
     CrossDeviceSpec,
     VariableLike,
     VariableMgrSpec,
-    refuse_several_cpu_towers,
+    refuse_cpu_towers,
 )
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
@@ -89,10 +89,10 @@ class StrategyVariableMgr(VariableMgr):
         self, columns: Sequence[VariableGradients]
     ) -> tuple[list[str], list[VariableGradients]]:
         """Aggregates the gradients of all towers with the tf.distribute strategy."""
-        devices, reduced, _ = self._reduce_gradients_and_tensors(columns, [])
+        devices, reduced, _ = self._reduce_with_tensors(columns, [])
         return devices, reduced
 
-    def _reduce_gradients_and_tensors(
+    def _reduce_with_tensors(
         self, columns: Sequence[VariableGradients], tensor_by_tower: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[VariableGradients], list[tf.Tensor]]:
         """Reduces gradients like `preprocess_device_grads`, together with one tensor per tower.
@@ -100,7 +100,7 @@ class StrategyVariableMgr(VariableMgr):
         The additional tensors are `tensor_by_tower`; their sums are the last result.
         """
         keep_sparse = not self._spec.aggregation.sparse_to_dense
-        reduced = gradients.make_all_dense_or_all_sparse(
+        reduced = gradients.complete_gradients(
             columns, self._spec.devices, keep_sparse=keep_sparse
         )
         reduced = [
@@ -191,13 +191,13 @@ def make_mirrored_strategy(
     refuse_wrong_devices(devices)
     spec.check_devices(devices)
     if spec.ops not in COLLECTIVE:
-        return _cached_mirrored_strategy(tuple(devices), spec.ops, spec.packs)
+        return _cached_mirrored(tuple(devices), spec.ops, spec.packs)
     if len(devices) > 1:
-        _claim_collective_devices(tuple(devices))
-    return _cached_mirrored_strategy(tuple(devices))
+        _claim_devices(tuple(devices))
+    return _cached_mirrored(tuple(devices))
 
 
-def clone_for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
+def clone_for_input(strategy: tf.distribute.MirroredStrategy) -> Any:
     """Creates a copy of a MirroredStrategy for one input pipeline per replica.
 
     TensorFlow 2.21 stores InputReplicationMode.PER_REPLICA in the strategy. In the original
@@ -207,7 +207,7 @@ def clone_for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any
     return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
 
 
-def make_multi_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
+def make_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
     """Returns the MultiWorkerMirroredStrategy of a job; the first call creates it.
 
     In a job of several processes, the first call starts this worker's TensorFlow server, which
@@ -215,16 +215,16 @@ def make_multi_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStr
     the call, devices of this process must be configured, and no operation may have run. Raises
     BenchmarkError if the server cannot start.
     """
-    refuse_several_cpu_towers(job)
+    refuse_cpu_towers(job)
     if job.towers_per_worker > 1:
-        _claim_collective_devices(job.own_tower_devices)
-    return connect_multi_worker_strategy(job)
+        _claim_devices(job.own_tower_devices)
+    return connect_worker_strategy(job)
 
 
-def connect_multi_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
+def connect_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
     """Returns a job's MultiWorkerMirroredStrategy; the first call connects the workers."""
     gpus = job.towers_per_worker if job.device == "gpu" else 0
-    return _cached_multi_worker_strategy(_hosts_of_job(job), job.task.job, job.task.index, gpus)
+    return _cached_worker_strategy(_hosts_of_job(job), job.task.job, job.task.index, gpus)
 
 
 def _hosts_of_job(job: Job) -> Hosts:
@@ -242,7 +242,7 @@ def _cluster_resolver(hosts: Hosts, task: str, index: int = 0, gpus: int = 0) ->
 
 
 @functools.cache
-def _cached_multi_worker_strategy(
+def _cached_worker_strategy(
     hosts: Hosts, task: str, index: int, gpus: int
 ) -> tf.distribute.MultiWorkerMirroredStrategy:
     resolver = _cluster_resolver(hosts, task, index, gpus)
@@ -272,7 +272,7 @@ def communication_options(
     )
 
 
-def connect_parameter_server_strategy(job: Job) -> tf.distribute.ParameterServerStrategy:
+def connect_ps_strategy(job: Job) -> tf.distribute.ParameterServerStrategy:
     """Returns a job's ParameterServerStrategy; the first call connects to the servers.
 
     This process is the coordinator. The servers of the other processes must be running.
@@ -296,7 +296,7 @@ def refuse_wrong_devices(devices: Sequence[str]) -> None:
         raise UsageError("a strategy needs devices of one kind: only GPUs, or only CPUs")
 
 
-def _claim_collective_devices(devices: tuple[str, ...]) -> None:
+def _claim_devices(devices: tuple[str, ...]) -> None:
     global _collective_devices
     if _collective_devices is None:
         _collective_devices = devices
@@ -309,7 +309,7 @@ def _claim_collective_devices(devices: tuple[str, ...]) -> None:
 
 
 @functools.cache
-def _cached_mirrored_strategy(
+def _cached_mirrored(
     devices: tuple[str, ...], ops: str | None = None, num_packs: int = 1
 ) -> tf.distribute.MirroredStrategy:
     """Creates a MirroredStrategy for a value of --cross_device_ops; None means collectives."""
@@ -355,7 +355,7 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
             return super().run_towers(build, exchanges_values=exchanges_values)
 
     def _make_strategy(self) -> tf.distribute.Strategy:
-        return connect_parameter_server_strategy(self._job)
+        return connect_ps_strategy(self._job)
 
     def _devices_of_copies(self) -> Sequence[str]:
         return self._spec.ps_devices[:1]
@@ -430,7 +430,7 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
         for device in other_devices:
             with tf.device(device):
                 of_towers.append(tf.zeros([len(sums)]))
-        devices, reduced, totals = self._reduce_gradients_and_tensors(columns, of_towers)
+        devices, reduced, totals = self._reduce_with_tensors(columns, of_towers)
         return devices, reduced, tf.unstack(totals[0], len(sums))
 
     def _make_strategy(self) -> tf.distribute.Strategy:
@@ -438,7 +438,7 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
         devices = self._spec.devices
         kind = "gpu" if is_gpu(devices[0]) else "cpu"
         alone = Job(towers_per_worker=len(devices), device=kind)
-        return make_multi_worker_strategy(self._spec.job or alone)
+        return make_worker_strategy(self._spec.job or alone)
 
     def _options(self) -> tf.distribute.experimental.CommunicationOptions:
         return communication_options(self._spec.cross_device, self._spec.devices)

@@ -60,7 +60,7 @@ def entry_point() -> NoReturn:
     # `fork_before_plugins` comes first, because it forks this process.
     plugins.before_loading += (
         supervisor.fork_before_plugins,
-        loading.hook_early_tensorflow_import,
+        loading.hook_early_import,
     )
     with supervisor.forks_allowed():
         code = _run_command(sys.argv[1:])

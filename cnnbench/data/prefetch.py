@@ -39,7 +39,7 @@ from cnnbench.errors import DataError
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.models.spec import values_by_name
 from cnnbench.records.run import SkippedRecords
-from cnnbench.variable_mgr.strategies import clone_for_input_per_replica
+from cnnbench.variable_mgr.strategies import clone_for_input
 
 # Prefetching: batches are copied from the host to the devices before the steps need them
 
@@ -421,7 +421,7 @@ class InputDistribution:
         self._manual = flags.input_sharding == "manual"
         # If each replica has its own pipeline, each of N replicas uses every Nth batch.
         self._per_replica = flags.input_replication == "per_replica"
-        self.strategy = clone_for_input_per_replica(strategy) if self._per_replica else strategy
+        self.strategy = clone_for_input(strategy) if self._per_replica else strategy
         self._policy = flags.auto_shard_policy
         self.by_pipeline = self._manual or self._policy == "file"
         on_device = flags.prefetch_on_device

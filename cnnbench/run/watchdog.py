@@ -268,7 +268,7 @@ class Watchdog:
             for peer in self._peers.values():
                 peer.heard += gap
             if self._progress is not None:
-                self._progress.exclude_suspended_seconds(gap)
+                self._progress.exclude_suspension(gap)
         self._ticked = now
         return now
 

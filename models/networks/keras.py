@@ -157,7 +157,7 @@ class KerasModel(Model):
         if self._application:
             from cnnbench.models import keras_graph
 
-            elements["image"] = keras_graph.preprocess_for_application(
+            elements["image"] = keras_graph.preprocess_images(
                 self._application, example["image"]
             )
         return elements
@@ -262,7 +262,7 @@ def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclarati
     # Importing Keras before the fork is safe: the import starts no threads.
     from cnnbench.models import keras_graph  # noqa: F401
 
-    if _tensorflow_may_have_started_threads():
+    if _may_have_threads():
         return declare()
     child, link = fork_child()
     if child is None:
@@ -292,7 +292,7 @@ _GRAPH_THREAD = "tf_graph_runner"
 """
 
 
-def _tensorflow_may_have_started_threads() -> bool:
+def _may_have_threads() -> bool:
     """Whether TensorFlow may have started threads here that a forked child would lack."""
     try:
         threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]

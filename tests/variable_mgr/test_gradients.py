@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cnnbench.variable_mgr.gradients import (
     VariableGradients,
-    make_all_dense_or_all_sparse,
+    complete_gradients,
     reduce_sparse,
     sum_tensors,
 )
@@ -34,7 +34,7 @@ def completed(variables, cpu_devices):
     def call(*gradients, **options):
         count = len(gradients)
         column = VariableGradients([*gradients], variables[:count])
-        return make_all_dense_or_all_sparse([column], cpu_devices[:count], **options)[0]
+        return complete_gradients([column], cpu_devices[:count], **options)[0]
 
     return call
 
@@ -73,7 +73,7 @@ def test_slices_beside_a_dense_gradient_become_dense(completed):
 
 def test_a_variable_without_gradients_is_left_out_when_slices_are_kept(variables, cpu_devices):
     columns = [VariableGradients([g], variables[:1]) for g in (None, tf.ones([ROWS, WIDTH]))]
-    (column,) = make_all_dense_or_all_sparse(columns, cpu_devices[:1], keep_sparse=True)
+    (column,) = complete_gradients(columns, cpu_devices[:1], keep_sparse=True)
     assert not column.is_sparse
 
 
@@ -114,7 +114,7 @@ def test_the_update_does_not_depend_on_what_travels(rows, mean, variables, cpu_d
     scale = 1 / count if mean else None
     columns = [VariableGradients(grads, variables[:count])]
     (kept,), (dense,) = (
-        make_all_dense_or_all_sparse(columns, devices, keep_sparse=keep) for keep in (True, False)
+        complete_gradients(columns, devices, keep_sparse=keep) for keep in (True, False)
     )
     assert (kept.is_sparse, dense.is_sparse) == (True, False)
     total = sum_tensors(dense.gradients) * (scale or 1)

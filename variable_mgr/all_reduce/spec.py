@@ -340,7 +340,7 @@ class ReduceContext:
         return len(self.own_devices) == len(self.devices)
 
     @property
-    def collective_communication_hint(self) -> str:
+    def collective_hint(self) -> str:
         """Value of the attribute `communication_hint` of a collective operation.
 
         TensorFlow's "auto" uses the ring, which goes through the hosts, even between GPUs. Here,
@@ -731,7 +731,7 @@ def join_phase(tensor: Tensor, chunks: int) -> ReductionPhase:
     return ReductionPhase(copied=tensor.bytes if chunks > 1 else 0)
 
 
-def reduce_and_distribute_phases(
+def round_trip_phases(
     move: ReductionPhase, added: float, tensor: Tensor, chunks: int
 ) -> Path:
     """Returns the phases of an algorithm that moves and adds chunks, moves the sums back in the

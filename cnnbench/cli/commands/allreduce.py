@@ -30,7 +30,7 @@ from cnnbench.records.measurements import SharedValue
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.runtime.supervisor import fork_supervised
-from cnnbench.run.runtime.tensorflow import register_plugin_import_hooks
+from cnnbench.run.runtime.tensorflow import prepare_for_plugins
 
 _ACCEPTED = {spec.name: spec for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
 _MEASURED_WITH = ("predict", *(spec.name for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)))
@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
             write_final_record(record, results, error, messages)
 
     in_run = partial(plan_training_run, params, max(params.num_gpus, default=1), None)
-    register_plugin_import_hooks(
+    prepare_for_plugins(
         partial(fork_supervised, complete_record_at_exit), Params(), in_run
     )
     plan, facts = make_plan(params, explicit), {}

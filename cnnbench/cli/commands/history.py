@@ -58,7 +58,7 @@ from cnnbench.models.model import all_model_names
 from cnnbench.records.files import OutputFile, check_outputs, register_file_kind, write_bytes
 from cnnbench.records.metric import HISTORY, load_metrics
 from cnnbench.records.run import BENCHMARKS
-from cnnbench.run.runtime.loading import without_garbage_collection
+from cnnbench.run.runtime.loading import without_gc
 
 _ABOUT = """\
 Usage: cnnbench history DIR [FLAGS]
@@ -159,7 +159,7 @@ _OUTPUT = OutputKinds(
 
 
 # Garbage collection would take a seventh of the time, and `main` makes no reference cycles.
-@without_garbage_collection()
+@without_gc()
 def main(argv: Sequence[str]) -> int:
     """Lists the values of a metric by commit, and draws them."""
     values, arguments = parse_command(argv, specs_of(HistoryFlags))

@@ -34,7 +34,7 @@ from cnnbench.records.files import (
 )
 from cnnbench.records.profiles import Roofline
 from cnnbench.run.runtime.supervisor import fork_supervised
-from cnnbench.run.runtime.tensorflow import register_plugin_import_hooks
+from cnnbench.run.runtime.tensorflow import prepare_for_plugins
 
 _ABOUT = """\
 Usage: cnnbench roofline MODEL [-o FILE] [--csv=FILE] [--json=FILE] [--plot=FILE] [FLAGS OF A RUN]
@@ -165,7 +165,7 @@ def _prepare_params(values: Mapping[str, Any]) -> Params:
     steps, before = params.num_batches or _STEPS, params.num_warmup_batches
     before = _WARM_UP if before is None else before
     params = params.replace(num_batches=steps, num_warmup_batches=before + steps)
-    register_plugin_import_hooks(fork_supervised, params, partial(plan_before_plugins, params))
+    prepare_for_plugins(fork_supervised, params, partial(plan_before_plugins, params))
     return params
 
 

@@ -44,7 +44,7 @@ from cnnbench.run.driver import describe
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.notices import print_notices
 from cnnbench.run.runtime.supervisor import RETRY, exit_without_cleanup, fork_supervised, state
-from cnnbench.run.runtime.tensorflow import register_plugin_import_hooks
+from cnnbench.run.runtime.tensorflow import prepare_for_plugins
 
 _FIND = "find_batch_size"
 _REPEAT = {spec.name: spec for spec in specs_of(RepeatFlags)}
@@ -193,7 +193,7 @@ def _prepare_plugins(fork: Callable[[], None], args: ParsedArgs) -> None:
         if params.find_batch_size:  # Each attempt is a run without this flag.
             params = params.replace(find_batch_size=False)
         plan = partial(plan_before_plugins, params, explicit=tuple(args.given))
-        register_plugin_import_hooks(fork, params, plan)
+        prepare_for_plugins(fork, params, plan)
 
 
 def _fork_batch_size_attempt(
@@ -275,10 +275,10 @@ def _plan_and_flags_text(args: ParsedArgs, messages: MessageWriter) -> str:
     if not (job.is_server_only and job.task.job == PS):  # A ps task builds no network.
         plan = resolve(plan)
         lines = [
-            *describe.network_and_data_header_lines(plan),
+            *describe.network_lines(plan),
             f"Devices:     {plan.params.num_gpus}",
         ]
-        lines += describe.update_header_lines(plan)
+        lines += describe.update_lines(plan)
     specs = [SPECS[name] for name in plan.explicit_flags if name in SPECS]
     given = plan.params.replace(find_batch_size=find)
     flags = (f"--{spec.name}={spec.text(getattr(given, spec.name))}" for spec in specs)

@@ -23,8 +23,8 @@ from cnnbench.variable_mgr.modes import (
     CROSS_DEVICE_OPS,
     IN_PACKS,
     Reduction,
-    refuse_several_cpu_towers,
-    refuse_unsupported_devices,
+    refuse_cpu_towers,
+    refuse_devices,
 )
 
 _tunable = partial(flag, affects=Affects.TIME)
@@ -123,7 +123,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     refuse(
         "num_gpus",
         lambda p: p.place.mode.uses_multi_worker_strategy and p.params.device == "cpu",
-        lambda p: refuse_several_cpu_towers(p.place.job),
+        lambda p: refuse_cpu_towers(p.place.job),
     ),
     refuse(
         "cross_device_ops",
@@ -153,7 +153,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     refuse(
         "cross_device_ops",
         always,
-        lambda p: refuse_unsupported_devices(
+        lambda p: refuse_devices(
             p.params.cross_device_ops,
             p.params.num_gpus,
             on_gpu=p.params.device != "cpu",

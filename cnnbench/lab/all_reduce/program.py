@@ -50,7 +50,7 @@ from cnnbench.flags.groups.all_reduce import AllReduceParams
 from cnnbench.lab.all_reduce import plan
 from cnnbench.lab.all_reduce.plan import ReductionCase, Workload
 from cnnbench.records.all_reduce import Copying, Point
-from cnnbench.run.runtime.loading import without_garbage_collection
+from cnnbench.run.runtime.loading import without_gc
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, names, single
 from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
 from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, create, group_devices
@@ -584,7 +584,7 @@ class WorkloadBenchmark:
         where = self._place.devices
         generator = random.Random(f"{self._params.tf_random_seed} {self._workload.name} {where}")
         gc.collect()
-        with without_garbage_collection():
+        with without_gc():
             for number in range(self._params.num_warmup_batches + self._params.num_batches):
                 generator.shuffle(order)
                 for trial in order:

@@ -184,7 +184,7 @@ class AllReduceBenchmark:
         """
         settings = self.plan.run.process_flags
         self._watch.add_peer_processes(self._membership.connect_and_get_local_pids())
-        for warning in runtime.set_tensorflow_environment(settings):
+        for warning in runtime.set_environment(settings):
             self._messages.warning(warning, "variables")
         with without_info_lines():
             load_tensorflow()

@@ -38,7 +38,7 @@ def adam_update_and_moments(
     return correction / (1.0 - beta1_power), ratio, m, v
 
 
-def weight_decrement_and_new_slots(
+def update(
     weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, **state: Any
 ) -> tuple[Tensor, ...]:
     """Computes an AdamW update. See `OptimizerSpec` for the arguments and the result."""
@@ -51,7 +51,7 @@ OPTIMIZER = OptimizerSpec(
     name="adamw",
     formula="m and v as adam, w -= lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + "
     "weight_decay w)",
-    update=weight_decrement_and_new_slots,
+    update=update,
     slots=SLOTS,
     constants={"beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON},
     powers=POWERS,

@@ -19,7 +19,7 @@ from cnnbench.optimizers.builtin.lars import float32_norm, trust_ratio
 from cnnbench.optimizers.registry import Constant, OptimizerSpec
 
 
-def weight_decrement_and_new_slots(
+def update(
     weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, **state: Any
 ) -> tuple[Tensor, ...]:
     """Computes a LAMB update. See `OptimizerSpec` for the arguments and the result."""
@@ -32,7 +32,7 @@ OPTIMIZER = OptimizerSpec(
     name="lamb",
     formula="r = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay w with m "
     "and v as adam, w -= lr |w| / |r| r, without the ratio of norms for scalars and vectors",
-    update=weight_decrement_and_new_slots,
+    update=update,
     slots=SLOTS,
     constants={
         "beta1": BETA1,

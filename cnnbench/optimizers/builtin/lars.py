@@ -38,7 +38,7 @@ def trust_ratio(weight: Tensor, divisor: Callable[[Tensor], Tensor], factor: flo
     return tf.where(usual, factor * size / tf.where(usual, other, 1.0), 1.0)
 
 
-def weight_decrement_and_new_slots(
+def update(
     weight: Tensor,
     gradient: Tensor,
     rate: Tensor,
@@ -58,7 +58,7 @@ OPTIMIZER = OptimizerSpec(
     name="lars",
     formula="a = momentum a + lr lars_coefficient |w| / (|g| + weight_decay |w|) "
     "(g + weight_decay w), w -= a, without the ratio of norms for scalars and vectors",
-    update=weight_decrement_and_new_slots,
+    update=update,
     slots=(Slot("momentum", "velocity"),),
     constants={
         "momentum": MOMENTUM,

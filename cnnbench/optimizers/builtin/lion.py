@@ -9,7 +9,7 @@ from cnnbench.arrays import Tensor
 from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
 
 
-def weight_decrement_and_new_slots(
+def update(
     weight: Tensor,
     gradient: Tensor,
     rate: Tensor,
@@ -30,7 +30,7 @@ OPTIMIZER = OptimizerSpec(
     name="lion",
     formula="w -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay w), then "
     "m = beta2 m + (1 - beta2) g",
-    update=weight_decrement_and_new_slots,
+    update=update,
     slots=(Slot("m", "m"),),
     constants={
         "beta1": Constant(

@@ -67,7 +67,7 @@ def evaluate_checkpoints(
                 raise BenchmarkError(f"no checkpoint in --train_dir={folder}, and {reason}")
             run.output.messages.notice(f"the evaluation ends: {reason}")
             return None
-        wake = time.monotonic() + end.seconds_until_next_search(pause)
+        wake = time.monotonic() + end.seconds_to_wait(pause)
         with run.membership.marking_activity(ProcessActivity.OTHERS):
             results.publish_all(wake - time.monotonic())
             time.sleep(max(0.0, wake - time.monotonic()))
@@ -131,7 +131,7 @@ class TrainingEndDetector:
         """Records that a new checkpoint was evaluated, which restarts the time limit."""
         self._since = time.monotonic()
 
-    def seconds_until_next_search(self, pause: float) -> float:
+    def seconds_to_wait(self, pause: float) -> float:
         """Returns the seconds until the next search: `pause`, or less near --eval_timeout_secs."""
         remaining = self._since + self._timeout - time.monotonic()
         return min(pause, max(0.0, remaining)) if self._timeout else pause

@@ -169,7 +169,7 @@ class Checkpoints:
         """
         stored = _StoredCheckpoint(path, _OTHER_MODEL, self._spec)
         model = {
-            self._checkpoint_key_to_restore_from(name): v.primary
+            self._source_key(name): v.primary
             for name, v in self._variables.items()
         }
         if self._averaged and not stored.has_keys(model):
@@ -179,10 +179,10 @@ class Checkpoints:
         averages = {n: slot for n, slot in self._slots.items() if n.endswith(f"/{AVERAGE}")}
         other_slots = {n: slot for n, slot in self._slots.items() if n not in averages}
         slots, average_variables = (
-            _by_checkpoint_key("slots", {n: slot.primary for n, slot in group.items()})
+            _by_key("slots", {n: slot.primary for n, slot in group.items()})
             for group in (other_slots, averages)
         )
-        scale = _by_checkpoint_key("loss_scale", self._loss_scale)
+        scale = _by_key("loss_scale", self._loss_scale)
         before = stored.read_optimizer_name() if self._optimizer else None
         has_slots = before == self._optimizer and stored.has_keys(slots)
         has_averages, has_scale = stored.has_keys(average_variables), stored.has_keys(scale)
@@ -192,7 +192,7 @@ class Checkpoints:
         copied = (other_slots if has_slots else {}) | (averages if has_averages else {})
         self._manager.after_restore(copied.values())
         if not has_averages:
-            set_moving_averages_to_weights(self._manager, self._slots)
+            reset_averages(self._manager, self._slots)
         self._first_step = global_step = int(self._global_step.numpy())
         by_this_batch = global_step * self._global_batch
         # Checkpoints of earlier versions of cnnbench do not contain the number of examples.
@@ -207,10 +207,10 @@ class Checkpoints:
             notices.append(f"{path} has no loss scale; the loss scale begins at --fp16_loss_scale")
         warning = ""
         if nonfinite:
-            first = _variable_name_of_key(nonfinite)
+            first = _name_of(nonfinite)
             warning = f"{path} has values that are not finite, first in {first}"
         return RestoredState(
-            global_step, examples, tuple(notices), stored.read_skipped_record_numbers(), warning
+            global_step, examples, tuple(notices), stored.read_skipped_records(), warning
         )
 
     def _optimizer_notices(
@@ -228,11 +228,11 @@ class Checkpoints:
         elif not has_slots:
             yield f"{path} lacks some of the state of {before}, which starts afresh"
 
-    def _checkpoint_key_to_restore_from(self, name: str) -> str:
+    def _source_key(self, name: str) -> str:
         """Returns the checkpoint key of the value from which variable `name` is restored."""
         if self._averaged and self._variables[name].primary.trainable:
-            return _checkpoint_key_of_variable("slots", f"{name}/{AVERAGE}")
-        return _checkpoint_key_of_variable("model", name)
+            return _key_of("slots", f"{name}/{AVERAGE}")
+        return _key_of("model", name)
 
     def _make_tf_checkpoint(self) -> tf.train.Checkpoint:
         """Creates the tf.train.Checkpoint with all values to save, by their names in the files."""
@@ -304,7 +304,7 @@ def select_moving_averages(slots: Mapping[str, TowerVariable]) -> dict[str, Towe
     return {n.removesuffix(end): slot for n, slot in slots.items() if n.endswith(end)}
 
 
-def set_moving_averages_to_weights(
+def reset_averages(
     manager: VariableMgr, slots: Mapping[str, TowerVariable]
 ) -> None:
     """Sets the moving averages in `slots` to the current values of their variables."""
@@ -314,7 +314,7 @@ def set_moving_averages_to_weights(
                 copy.assign(towers.read(variable), read_value=False)
 
 
-def check_tf_cnn_benchmarks_checkpoint(folder: str, spec: ModelSpec) -> None:
+def check_old_checkpoint(folder: str, spec: ModelSpec) -> None:
     """Raises FlagError if the newest checkpoint is from tf_cnn_benchmarks and cannot be used."""
     # Other errors, such as an unreadable file, are reported when the checkpoint is restored.
     with contextlib.suppress(BenchmarkError):
@@ -336,7 +336,7 @@ def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
       BenchmarkError: the checkpoint is unreadable, or it does not fit the layers of the backbone.
     """
     backbone = {
-        _checkpoint_key_of_variable("model", name.removeprefix(f"{scope}/")): variable.primary
+        _key_of("model", name.removeprefix(f"{scope}/")): variable.primary
         for name, variable in manager.savable_variables().items()
         if name.startswith(f"{scope}/")
     }
@@ -351,7 +351,7 @@ def read_stored_variables(path: str) -> dict[str, Any]:
     """Reads all variables and slots of a checkpoint, as NumPy arrays by canonical name."""
     stored = _StoredCheckpoint(path, "")
     keys = sorted(key for key in stored.shapes if key.startswith(("model/", "slots/")))
-    return {_variable_name_of_key(key): stored.read_tensor(key) for key in keys}
+    return {_name_of(key): stored.read_tensor(key) for key in keys}
 
 
 class _StoredCheckpoint:
@@ -376,7 +376,7 @@ class _StoredCheckpoint:
         self._old_keys: dict[str, str] = {}
         self._channels_first: dict[str, tuple[int, int, int]] = {}
         if self.is_old and spec is not None:
-            self._old_keys = _map_to_tf_cnn_benchmarks_keys(path, self.shapes, spec)
+            self._old_keys = _map_old_keys(path, self.shapes, spec)
             self.shapes = {key: self.shapes[old] for key, old in self._old_keys.items()}
             if spec.flattened:
                 meta = f"{path}.meta"
@@ -386,7 +386,7 @@ class _StoredCheckpoint:
                     raise FlagError("train_dir", path, f"{problem} (docs/migrating.md)")
                 if match[1] == b"NCHW":
                     for name, (height, width, channels) in spec.flattened.items():
-                        self._channels_first[_checkpoint_key_of_variable("model", name)] = (
+                        self._channels_first[_key_of("model", name)] = (
                             channels,
                             height,
                             width,
@@ -404,7 +404,7 @@ class _StoredCheckpoint:
             value = value.reshape(*image, -1).transpose(1, 2, 0, 3).reshape(value.shape)
         return value
 
-    def read_skipped_record_numbers(self) -> tuple[int, ...]:
+    def read_skipped_records(self) -> tuple[int, ...]:
         """Reads the numbers of skipped records (see `RestoredState`); empty if none was skipped."""
         return (
             tuple(self.read_tensor(_PASSED_OVER).tolist()) if self.has_keys([_PASSED_OVER]) else ()
@@ -414,7 +414,7 @@ class _StoredCheckpoint:
         """The value of --optimizer with which the checkpoint was written."""
         if self.has_keys([_OPTIMIZER]):
             return str(self.read_tensor(_OPTIMIZER).decode())
-        slots = (_variable_name_of_key(key) for key in self.shapes if key.startswith("slots/"))
+        slots = (_name_of(key) for key in self.shapes if key.startswith("slots/"))
         slot_names = {name.rpartition("/")[2] for name in slots}
         candidates = map(OPTIMIZERS.__getitem__, _UNNAMED)
         fitting = [o for o in candidates if {slot.name for slot in o.slots} <= slot_names]
@@ -424,14 +424,14 @@ class _StoredCheckpoint:
         """Raises BenchmarkError for the first variable that is missing or has a different shape."""
         missing = [key for key in variables if key not in self.shapes]
         if missing:
-            first = _variable_name_of_key(missing[0])
+            first = _name_of(missing[0])
             problem = f"lacks {len(missing)} of {len(variables)} variables (first: {first})"
             raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
         for key, variable in variables.items():
             shape, wanted = self.shapes[key], list(variable.shape)
             if shape != wanted:
                 problem = (
-                    f"contains {_variable_name_of_key(key)} with the shape {shape}, not {wanted}"
+                    f"contains {_name_of(key)} with the shape {shape}, not {wanted}"
                 )
                 raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
 
@@ -468,17 +468,17 @@ _EXAMPLES = f"examples{_ATTRIBUTE}"
 _PASSED_OVER = f"passed_over{_ATTRIBUTE}"
 
 
-def _checkpoint_key_of_variable(checkpoint_part: str, name: str) -> str:
+def _key_of(checkpoint_part: str, name: str) -> str:
     """Returns the key of `name` in a part of a checkpoint: "model", "slots" or "loss_scale"."""
     # tf.train.Checkpoint escapes '/' in a name as '.S', and '.' as '..'.
     return f"{checkpoint_part}/{name.replace('.', '..').replace('/', '.S')}{_ATTRIBUTE}"
 
 
-def _by_checkpoint_key(checkpoint_part: str, variables: Mapping[str, Any]) -> dict[str, Any]:
-    return {_checkpoint_key_of_variable(checkpoint_part, n): v for n, v in variables.items()}
+def _by_key(checkpoint_part: str, variables: Mapping[str, Any]) -> dict[str, Any]:
+    return {_key_of(checkpoint_part, n): v for n, v in variables.items()}
 
 
-def _variable_name_of_key(key: str) -> str:
+def _name_of(key: str) -> str:
     """Returns the canonical name of the variable that a checkpoint stores under `key`."""
     escaped = key.removesuffix(_ATTRIBUTE).removeprefix("model/").removeprefix("slots/")
     return escaped.replace(".S", "/").replace("..", ".")
@@ -495,7 +495,7 @@ _OLD_NAME = re.compile(r"v0?/(?:.+/)?(conv|batchnorm|affine)(\d+)/(?:conv2d/)?(\
 _FORMAT = re.compile(rb"\x12\x06Conv2D.*?data_format\x12\x06\x12\x04(NCHW|NHWC)", re.DOTALL)
 
 
-def _map_to_tf_cnn_benchmarks_keys(
+def _map_old_keys(
     path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec
 ) -> dict[str, str]:
     """Maps keys of cnnbench to the keys of the same variables in a tf_cnn_benchmarks checkpoint.
@@ -513,7 +513,7 @@ def _map_to_tf_cnn_benchmarks_keys(
         old = unmatched.pop((kind, number, name), "")
         if shapes.get(old) != list(variable.shape):
             unmatched[kind, number, name] = variable.name
-        keys[_checkpoint_key_of_variable("model", variable.name)] = old
+        keys[_key_of("model", variable.name)] = old
     if unmatched:
         problem = f"is from tf_cnn_benchmarks, but does not fit --model={spec.name}"
         raise FlagError(

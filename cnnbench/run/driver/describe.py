@@ -45,11 +45,11 @@ def header_lines(
     """
     lines = [
         f"TensorFlow:  {'.'.join(tensorflow_version.split('.')[:2])}",
-        *network_and_data_header_lines(plan),
+        *network_lines(plan),
         f"Devices:     {_tower_device_names(devices, device)}",
         "NUMA bind:   False",
         f"Data format: {resolve_data_format(plan.params.data_format, devices.kind)}",
-        *update_header_lines(plan),
+        *update_lines(plan),
     ]
     all_reduce = _all_reduce_text(plan, devices)
     if all_reduce is not None:
@@ -64,7 +64,7 @@ def header_lines(
     return [*lines, "=========="]
 
 
-def network_and_data_header_lines(plan: RunPlan) -> list[str]:
+def network_lines(plan: RunPlan) -> list[str]:
     """Lines of the header about the network, the data, and the length of the run."""
     number = plan.params.gradient_accumulation_steps
     passes = f" and pass, {number} passes" if number > 1 else ""
@@ -80,7 +80,7 @@ def network_and_data_header_lines(plan: RunPlan) -> list[str]:
     ]
 
 
-def update_header_lines(plan: RunPlan) -> list[str]:
+def update_lines(plan: RunPlan) -> list[str]:
     """Lines of the header about the optimizer and the placement of variables."""
     return [
         f"Optimizer:   {plan.numerics.optimizer_spec.name}",

@@ -46,7 +46,7 @@ def start_devices(
     """
     settings = plan.process_flags
     start = time.perf_counter()
-    for warning in runtime.set_tensorflow_environment(settings):
+    for warning in runtime.set_environment(settings):
         output.messages.warning(warning, "variables")
     with without_info_lines():
         tf = load_tensorflow()
@@ -59,7 +59,7 @@ def start_devices(
     _check_devices(plan, output, measurements, devices)
     # The load of the machine is recorded before the run, because the run itself adds load.
     measurements.update_record(environment=environment.collect())
-    _warn_of_code_and_devices(plan, output, measurements, devices)
+    _warn_of_setup(plan, output, measurements, devices)
     tf.random.set_seed(plan.params.tf_random_seed)
     _record_setup(plan, measurements, devices)
     device = device_kind_for_record(devices.kind, measurements.parts.environment)
@@ -100,12 +100,12 @@ def _check_devices(
     folder = plan.params.train_dir
     if folder is not None and plan.work is not WorkKind.INPUT and devices.job.is_chief:
         # This module loads TensorFlow.
-        from cnnbench.run.driver.checkpoints import check_tf_cnn_benchmarks_checkpoint
+        from cnnbench.run.driver.checkpoints import check_old_checkpoint
 
-        check_tf_cnn_benchmarks_checkpoint(folder, plan.network.spec)
+        check_old_checkpoint(folder, plan.network.spec)
 
 
-def _warn_of_code_and_devices(
+def _warn_of_setup(
     plan: RunPlan, output: RunOutput, measurements: Measurements, devices: runtime.Devices
 ) -> None:
     """Warns of code whose commit is unknown, and of flags that CPUs support only badly."""

@@ -112,7 +112,7 @@ class Evaluator:
             values = sums.numpy().tolist()
             totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]
             rows += [
-                _copy_rows_to_host_without_padding(of_tower) for of_tower in collected if of_tower
+                _rows_without_padding(of_tower) for of_tower in collected if of_tower
             ]
             if interval.is_display_due(batch):
                 now = time.perf_counter()
@@ -214,7 +214,7 @@ def _concatenate_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
     return {name: np.concatenate([part[name] for part in rows]) for name in rows[0]} if rows else {}
 
 
-def _copy_rows_to_host_without_padding(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+def _rows_without_padding(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
     """Copies `Model.host_rows` values of one tower's batch to the host, without padding."""
     values = {name: value.numpy() for name, value in rows.items()}
     weights = values.pop(_WEIGHTS, None)

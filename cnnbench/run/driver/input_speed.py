@@ -38,8 +38,8 @@ def time_input(inputs: InputSource, *, in_step: bool) -> InputStage:
       in_step: see `combine_pipelines`.
     """
     if in_step:
-        return time_whole_pipeline(inputs)
-    timings = [partial(time_whole_pipeline, source) for source in inputs.sources_to_time()]
+        return time_whole(inputs)
+    timings = [partial(time_whole, source) for source in inputs.sources_to_time()]
     return combine_pipelines(_run_at_the_same_time(timings), in_step=False)
 
 
@@ -53,7 +53,7 @@ def time_stages(inputs: InputSource, max_examples: int) -> list[InputStage]:
     timed = []
     for stages in zip(*(source.stages() for source in sources), strict=True):
         timings = [
-            partial(time_pipeline_up_to_stage, stage, source.spec, share)
+            partial(time_stage, stage, source.spec, share)
             for stage, source in zip(stages, sources, strict=True)
         ]
         timed.append(combine_pipelines(_run_at_the_same_time(timings), in_step=True))
@@ -95,7 +95,7 @@ def _run_at_the_same_time(timings: Sequence[Callable[[], InputStage]]) -> list[I
         return [*threads.map(run, timings)]
 
 
-def time_whole_pipeline(inputs: InputSource) -> InputStage:
+def time_whole(inputs: InputSource) -> InputStage:
     """Times a whole input pipeline, including copies to devices, after emptying its buffers.
 
     Fetches at least one batch for each tower.
@@ -110,7 +110,7 @@ def time_whole_pipeline(inputs: InputSource) -> InputStage:
     return _time_fetches(DEVICE_STAGE, step, spec.process_batch_size, None, _WHOLE_SECONDS)
 
 
-def time_pipeline_up_to_stage(
+def time_stage(
     stage: PipelineStage, spec: InputSpec, max_examples: int
 ) -> InputStage:
     """Times a pipeline up to and including one stage. The pipeline must not be in use.

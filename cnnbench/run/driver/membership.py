@@ -160,7 +160,7 @@ class JobMembership:
                 # Importing this module loads TensorFlow.
                 from cnnbench.variable_mgr import strategies
 
-                strategies.connect_parameter_server_strategy(job)
+                strategies.connect_ps_strategy(job)
             else:
                 spec = tf.train.ClusterSpec(job.hosts_by_job)
                 name, index = job.task.tensorflow_job, job.task.index
@@ -191,7 +191,7 @@ class JobMembership:
         from cnnbench.variable_mgr import strategies
 
         try:
-            strategies.connect_multi_worker_strategy(job)
+            strategies.connect_worker_strategy(job)
         except RuntimeError as error:
             # TensorFlow has already initialized the devices of this process.
             raise BenchmarkError(
@@ -209,7 +209,7 @@ class JobMembership:
         chief, address = self._job.chief, self._job.address(self._job.chief)
         try:
             settings = self._plan.process_flags
-            runtime.set_tensorflow_environment(settings)
+            runtime.set_environment(settings)
             with self._port, without_info_lines():
                 server = runtime.start_server(settings, self._job)
             self._watchdog.announce_server_ready()

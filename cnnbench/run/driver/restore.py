@@ -82,7 +82,7 @@ def _restore_backbone(run: RunContext, work: ForwardWork) -> None:
         raise BenchmarkError(f"no checkpoint in --backbone_model_path={folder}")
     count = checkpoints.restore_backbone(work.manager, plan.network.model.backbone, path)
     run.output.messages.notice(f"backbone of {count} variables restored from {path}")
-    checkpoints.set_moving_averages_to_weights(work.manager, work.slots)
+    checkpoints.reset_averages(work.manager, work.slots)
 
 
 def _unsaved_state(plan: RunPlan) -> Iterator[str]:

@@ -27,7 +27,7 @@ from cnnbench.run.observe.work import (
     OperationWork,
     OperationWorkFinder,
     flops_by_part,
-    make_operation_work_finder,
+    make_work_finder,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class StepProfiler:
     @cached_property
     def work_finder(self) -> OperationWorkFinder:
         """Layers, FLOPs and bytes of the step's operations. Available after the first step."""
-        return make_operation_work_finder(self._plan, self._graph, self._partitions)
+        return make_work_finder(self._plan, self._graph, self._partitions)
 
     @cached_property
     def flops(self) -> Mapping[str, FlopCounts]:

@@ -170,7 +170,7 @@ class Training:
                         steps,
                         self._record_timed_steps,
                         self._is_pause_due,
-                        self._run_pause_tasks_and_decide_end,
+                        self._pause,
                     )
                     # In a job of several processes, sync_devices would also contact lost processes.
                     if self._group is None and not self._work.workers:
@@ -183,7 +183,7 @@ class Training:
                     run.measurements.update_record("measured", **figures)
                     run.output.progress_line.finish()
             self.loop_seconds = spent.wall
-            self._record_input_wait_of_job(spent.wall)
+            self._record_input_wait(spent.wall)
             if self._work.lag and not plan.work.trains and self._steps_per_execution == 1:
                 self._measure_latency()
             membership.activity = ProcessActivity.END
@@ -214,7 +214,7 @@ class Training:
             return self._work.inputs.wait_seconds
         return fmean(step.total_input_wait_seconds for step in self._work.workers.values())
 
-    def _record_input_wait_of_job(self, loop_seconds: float) -> None:
+    def _record_input_wait(self, loop_seconds: float) -> None:
         """Records how long the job has waited for input, if every worker runs its own step.
 
         A worker that has its batch early waits for the other workers in the all-reduce of the step.
@@ -282,7 +282,7 @@ class Training:
         def pause(step: int) -> bool:
             nonlocal steady
             probing.close()
-            if step and self._is_pause_due(step) and self._run_pause_tasks_and_decide_end(step):
+            if step and self._is_pause_due(step) and self._pause(step):
                 return True
             for begin, (_, probe) in zip(begins, self._probes, strict=True):
                 if begin == step:
@@ -421,7 +421,7 @@ class Training:
         last = self._steps_before_loop + step
         return range(last - self._steps_per_execution + 1, last + 1)
 
-    def _run_pause_tasks_and_decide_end(self, step: int) -> bool:
+    def _pause(self, step: int) -> bool:
         """Calls the observers that are due after `step`, and waits for the next time slice.
 
         Returns whether to end the loop.

@@ -17,7 +17,7 @@ import tensorflow as tf
 from cnnbench.base.files import TemporaryFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.files import write_bytes
-from cnnbench.run.observe.operations import protobuf_message_class
+from cnnbench.run.observe.operations import message_class
 
 
 def write_graph(flag: str, path: str, graph_def: Any) -> None:
@@ -44,15 +44,15 @@ def collecting_partitions(partitions: list[Any]) -> Iterator[None]:
     except BaseException:
         tf.summary.trace_off()
         raise
-    partitions += _collected_step_partitions()
+    partitions += _step_partitions()
 
 
-def _collected_step_partitions() -> list[Any]:
+def _step_partitions() -> list[Any]:
     """Returns GraphDefs of the largest function that ran since `trace_on`, sorted by device."""
     graph_def = type(tf.Graph().as_graph_def())  # TensorFlow has no public name for this class.
     functions = [
         [graph_def.FromString(graph) for graph in function.partitions]
-        for function in protobuf_message_class("RunMetadata")
+        for function in message_class("RunMetadata")
         .FromString(_exported_metadata())
         .functions
     ]
@@ -73,7 +73,7 @@ def _exported_metadata() -> bytes:
         writer.close()
         (events,) = folder.iterdir()
         for event in tf.data.TFRecordDataset(os.fspath(events)):
-            for value in protobuf_message_class("Event").FromString(event.numpy()).summary.values:
+            for value in message_class("Event").FromString(event.numpy()).summary.values:
                 for metadata in value.tensor.strings:
                     return bytes(metadata)
     raise BenchmarkError("TensorFlow has collected no graphs of the step")

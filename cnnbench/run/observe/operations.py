@@ -48,13 +48,13 @@ _MESSAGES = {
 }
 
 
-def protobuf_message_class(name: str) -> Any:
+def message_class(name: str) -> Any:
     """Returns the class of a protobuf message, such as "XSpace"."""
-    return _protobuf_message_classes()[name]
+    return _message_classes()[name]
 
 
 @functools.cache
-def _protobuf_message_classes() -> dict[str, Any]:
+def _message_classes() -> dict[str, Any]:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -103,7 +103,7 @@ class XPlane(NamedTuple):
 
 def read_profile(profile: bytes) -> tuple[XPlane, ...]:
     """Reads a serialized profile (XSpace). Returns its planes that contain events."""
-    planes = tuple(map(_convert_plane, protobuf_message_class("XSpace").FromString(profile).planes))
+    planes = tuple(map(_convert_plane, message_class("XSpace").FromString(profile).planes))
     return tuple(plane for plane in planes if plane.lines)
 
 

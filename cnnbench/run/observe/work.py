@@ -263,7 +263,7 @@ class OperationWorkFinder:
             return sum(tensor.dtype.name == "resource" for tensor in operation.inputs)
         if node is None or node.op in _INTO_BRANCHES or is_transfer(node.op):
             return 0
-        nodes = (self._nodes.get(self._find_outside_of_branches(name)[0]) for name in node.input)
+        nodes = (self._nodes.get(self._find_source(name)[0]) for name in node.input)
         return sum(node is not None and node.attr["T"].type == _RESOURCE for node in nodes)
 
     def _find_traced_tensor(self, name: str) -> Any:
@@ -271,13 +271,13 @@ class OperationWorkFinder:
 
         None if the tensor is unknown, or if the input is a control dependency.
         """
-        operation, index = self._find_outside_of_branches(name)
+        operation, index = self._find_source(name)
         operation_traced = self._traced.get(operation)
         if operation_traced is None or index >= len(operation_traced.outputs):
             return None
         return operation_traced.outputs[index].ref()
 
-    def _find_outside_of_branches(self, name: str) -> tuple[str, int]:
+    def _find_source(self, name: str) -> tuple[str, int]:
         """Finds the operation that computed an input of a tf.cond branch, and its output number."""
         while True:
             operation, _, index = name.partition(":")
@@ -289,7 +289,7 @@ class OperationWorkFinder:
             name = node.input[0]
 
 
-def make_operation_work_finder(
+def make_work_finder(
     plan: RunPlan, graph: Any, partitions: Iterable[Any]
 ) -> OperationWorkFinder:
     """Creates the `OperationWorkFinder` of a step from its traced graph and its partitions."""
@@ -414,7 +414,7 @@ def layers_of_step(
         seconds[part.layer][part.direction in (TO_INPUT, TO_KERNEL)] += spent
     for part, spent in ((INPUT_OPERATIONS, times.other_seconds), (GAPS, times.idle_seconds)):
         seconds[part.layer][0] += spent
-    memory = _activation_bytes_by_layer(graph, flops)
+    memory = _activation_bytes(graph, flops)
     names = [name for name in flops if name]
     last = (REST, INPUT_OPERATIONS.layer, GAPS.layer)
     outside = sorted(set(seconds).difference(names, last), key=lambda name: -sum(seconds[name]))
@@ -425,7 +425,7 @@ def layers_of_step(
     return [row for row in rows if row.seconds or row.flops]
 
 
-def _activation_bytes_by_layer(graph: Any, scopes: Collection[str]) -> dict[str, int]:
+def _activation_bytes(graph: Any, scopes: Collection[str]) -> dict[str, int]:
     """Bytes of each layer's outputs that other layers or the backward pass use, in tower 0."""
     sizes: defaultdict[str, int] = defaultdict(int)
     backward = find_backward_operations(graph)

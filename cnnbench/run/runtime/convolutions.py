@@ -69,7 +69,7 @@ def uses_onednn_convolutions(plan: RunPlan) -> bool:
     return not compiled and convolution_kernels(Host()).startswith("onednn")
 
 
-def avoids_doubtful_convolutions(plan: RunPlan) -> bool:
+def avoids_doubtful(plan: RunPlan) -> bool:
     """Whether steps avoid convolutions that oneDNN may compute wrongly.
 
     Only trainings with --conv_gradients=library measure TensorFlow's own operations.

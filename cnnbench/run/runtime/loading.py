@@ -35,7 +35,7 @@ from cnnbench.errors import BenchmarkError, UsageError, exhausted, first_line
 
 
 @contextlib.contextmanager
-def without_garbage_collection() -> Iterator[None]:
+def without_gc() -> Iterator[None]:
     """A context without Python's garbage collection, which would pause the code in it."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -81,7 +81,7 @@ def share_held_back_output() -> Callable[[], str]:
 
     def text() -> str:
         file.seek(0)
-        return _drop_informational_lines(file.read().decode(errors="replace"), None)
+        return _drop_info_lines(file.read().decode(errors="replace"), None)
 
     return text
 
@@ -136,10 +136,10 @@ def without_info_lines() -> contextlib.AbstractContextManager[None]:
 
     Warnings and errors are written at the end of the block.
     """
-    return filtered_stderr(_drop_informational_lines)
+    return filtered_stderr(_drop_info_lines)
 
 
-def _drop_informational_lines(text: str, _: BaseException | None) -> str:
+def _drop_info_lines(text: str, _: BaseException | None) -> str:
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if not _INFORMATIONAL.match(line))
 
@@ -246,7 +246,7 @@ def faster_tensorflow_import() -> Iterator[None]:
     """
     first = not hasattr(sys.modules.get("tensorflow"), "__version__")
     hides = _EAGERLY_LOADED not in sys.modules
-    with without_garbage_collection():
+    with without_gc():
         if hides:
             sys.modules[_EAGERLY_LOADED] = None  # type: ignore[assignment]
         try:
@@ -270,7 +270,7 @@ def untested_version_notices(tf: Any) -> tuple[str, ...]:
     return (f"TensorFlow {tf.__version__} is newer than {newest}, the newest tested",)
 
 
-def hook_early_tensorflow_import() -> None:
+def hook_early_import() -> None:
     """Makes an import of TensorFlow by a plug-in faster, filters its output, and times it."""
     if _PACKAGE not in sys.modules and not any(
         isinstance(finder, _TensorFlowFinder) for finder in sys.meta_path
@@ -297,7 +297,7 @@ class _TensorFlowFinder(MetaPathFinder):
 
 def _import_and_measure(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
     """Imports TensorFlow for a plug-in, with the settings of this process. Records the time."""
-    # `set_tensorflow_environment` sets TF_CPP_MIN_LOG_LEVEL to the same value.
+    # `set_environment` sets TF_CPP_MIN_LOG_LEVEL to the same value.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     start = time.perf_counter()
     try:

@@ -102,7 +102,7 @@ class StallDetector:
             limit = stall_time_limit(self._limit, self._longest, _is_in_steps(progress))
         return progress._replace(idle=idle, stalled=idle > limit)
 
-    def exclude_suspended_seconds(self, seconds: float) -> None:
+    def exclude_suspension(self, seconds: float) -> None:
         """Subtracts the seconds of a suspension of the process from the time without progress."""
         self._since += seconds
 

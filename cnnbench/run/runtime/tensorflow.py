@@ -55,7 +55,7 @@ class Devices(NamedTuple):
         return self.job.device
 
 
-def set_tensorflow_environment(flags: MachineFlags) -> tuple[str, ...]:
+def set_environment(flags: MachineFlags) -> tuple[str, ...]:
     """Sets environment variables that TensorFlow reads when it is imported, before its import.
 
     Variables that are already set keep their values. Returns warnings about variables that
@@ -156,7 +156,7 @@ def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     return chosen
 
 
-def register_plugin_import_hooks(
+def prepare_for_plugins(
     fork: Callable[[], None], flags: MachineFlags, find_run_plan: Callable[[], RunPlan | None]
 ) -> None:
     """Prepares this process for plug-ins that use TensorFlow when they are loaded.
@@ -168,18 +168,18 @@ def register_plugin_import_hooks(
         the plan as far as it is known, or None; or raises an error for wrong flags.
     """
     supervisor.state.measuring = fork
-    loading.early_setup[:] = [lambda: _configuring_after_plugin_import(flags, find_run_plan)]
+    loading.early_setup[:] = [lambda: _configuring_early(flags, find_run_plan)]
 
 
 @contextlib.contextmanager
-def _configuring_after_plugin_import(
+def _configuring_early(
     flags: MachineFlags, find_run_plan: Callable[[], RunPlan | None]
 ) -> Iterator[None]:
     """A context around a plug-in's import of TensorFlow, which then configures the devices."""
     plan = find_run_plan()
     if plan is not None:
         flags = plan.process_flags
-    set_tensorflow_environment(flags)
+    set_environment(flags)
     yield
     configure_devices(flags, None if plan is None else plan.place.job)
 

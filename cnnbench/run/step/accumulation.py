@@ -48,7 +48,7 @@ class PassAccumulator:
                 terms = self._terms_and_factors(tower, result)
                 added += [tensor for _, tensor in terms]
                 for total, term in zip(self._get_or_create_sums(tower, terms), terms, strict=True):
-                    self._scale_total_and_add_term(total, *term)
+                    self._add_term(total, *term)
         state = [[update for update in result.updates if not update.decay] for result in results]
         if state[0]:
             guards = [self._loss_scale.guard(added)] * len(results)
@@ -94,7 +94,7 @@ class PassAccumulator:
         On an emulated GPU, this way needed more memory at the peak than `clear`.
         """
         if zero is None:
-            with tf.control_dependencies([self._scale_total_and_add_term(total, factor, term)]):
+            with tf.control_dependencies([self._add_term(total, factor, term)]):
                 return read(total)
         old = read(total)
         # TensorFlow may change the order of additions that have no control dependency.
@@ -108,7 +108,7 @@ class PassAccumulator:
             return tf.identity(complete)
 
     @staticmethod
-    def _scale_total_and_add_term(total: tf.Variable, factor: float, term: tf.Tensor) -> Any:
+    def _add_term(total: tf.Variable, factor: float, term: tf.Tensor) -> Any:
         if factor == 1.0:
             return total.assign_add(term, read_value=False)
         return total.assign(factor * read(total) + term, read_value=False)

@@ -45,14 +45,14 @@ def moments_over_towers(
     @tf.custom_gradient
     def merged_moments(mean: tf.Tensor, variance: tf.Tensor) -> Any:
         if layer not in results:
-            merge = partial(_merge_batch_norm_moments_over_job, workers)
+            merge = partial(_merge_moments, workers)
             results[layer] = merge_over_towers(layer, (mean, variance), merge)
         # Automatic differentiation stops here, because `gradient` computes the gradient itself.
         all_mean, all_variance = map(tf.stop_gradient, results[layer][0])
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             point = f"the gradient of {layer}"
-            merge = partial(_average_moment_gradients_over_job, workers)
+            merge = partial(_average_gradients, workers)
             by_mean, by_variance = merge_over_towers(point, (of_mean, of_variance), merge)
             return by_mean + 2.0 * by_variance * (mean - all_mean), by_variance
 
@@ -61,7 +61,7 @@ def moments_over_towers(
     return (*merged_moments(mean, variance), results[layer][1])
 
 
-def _merge_batch_norm_moments_over_job(
+def _merge_moments(
     workers: WorkerGroup | None, moments: Sequence[_Pair]
 ) -> list[tuple[_Pair, int]]:
     """Returns ((mean, variance), count) over all towers of the job, for each tower in `moments`."""
@@ -76,7 +76,7 @@ def _merge_batch_norm_moments_over_job(
     return [((mean, variance), len(of_all))] * len(moments)
 
 
-def _average_moment_gradients_over_job(
+def _average_gradients(
     workers: WorkerGroup | None, pairs: Sequence[_Pair]
 ) -> list[_Pair]:
     with tf.device(pairs[0][0].device):

@@ -57,12 +57,12 @@ class BufferReaderFinder:
         readers = [reader for reader in of_variable if _task_of_cpu_device(reader.device) in near]
         if not readers:
             return gradient
-        waiting = tf.control_dependencies(group_control_dependencies(readers, variable.device))
+        waiting = tf.control_dependencies(group_dependencies(readers, variable.device))
         with tf.device(variable.device), waiting:
             return tf.identity(gradient, name="waiting")
 
 
-def group_control_dependencies(operations: Sequence[Any], device: str) -> list[Any]:
+def group_dependencies(operations: Sequence[Any], device: str) -> list[Any]:
     """Joins control dependencies for `device`, so that each other device sends only one signal."""
     if all(operation.device == device for operation in operations):
         return list(operations)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.run.step.readers import group_control_dependencies
+from cnnbench.run.step.readers import group_dependencies
 from cnnbench.variable_mgr import towers
 
 _NO_LIMIT = 2**63 - 1
@@ -39,7 +39,7 @@ class UpdateCounter:
         `count_before` is the result of `read` in the same step.
         """
         home = self._count.device
-        with tf.device(home), tf.control_dependencies(group_control_dependencies(updates, home)):
+        with tf.device(home), tf.control_dependencies(group_dependencies(updates, home)):
             # One operation both reads and increments, so that no two updates get the same number.
             before = tf.raw_ops.ResourceCountUpTo(
                 resource=self._count.handle, limit=_NO_LIMIT, T=tf.int64

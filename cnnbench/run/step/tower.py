@@ -107,10 +107,10 @@ class Tower:
         """
         frozen = self._plan.numerics.frozen
         if not self._plan.params.xla_compile:
-            return self._build_forward_and_backward(read, features, labels, seed, factor)
+            return self._build_passes(read, features, labels, seed, factor)
         # A compiled computation cannot access other devices, so variables are read outside of it.
         # Frozen variables are constants inside of the computation, which the compiler can fold.
-        dtypes = {} if frozen else self._dtypes_of_read_variables(features)
+        dtypes = {} if frozen else self._find_read_dtypes(features)
         values = {spec.name: read(spec, dtype) for spec, dtype in dtypes.items()}
         updates: list[StateUpdate] = []
 
@@ -123,7 +123,7 @@ class Tower:
             factor: Factor,
         ) -> tuple[Any, ...]:
             handed_in = read if frozen else lambda spec, dtype: values[spec.name]
-            result = self._build_forward_and_backward(handed_in, features, labels, seed, factor)
+            result = self._build_passes(handed_in, features, labels, seed, factor)
             updates[:] = result.updates
             return result.gradients, result.loss, [u.value for u in updates], result.metrics
 
@@ -132,7 +132,7 @@ class Tower:
         outside = tuple(u._replace(value=v) for u, v in zip(updates, averaged, strict=True))
         return TowerResult(list(gradients), loss, outside, metrics)
 
-    def _dtypes_of_read_variables(self, features: Any) -> dict[VariableSpec, tf.DType]:
+    def _find_read_dtypes(self, features: Any) -> dict[VariableSpec, tf.DType]:
         """Determines the dtypes in which the network reads its variables, by a discarded trace."""
         dtypes: dict[VariableSpec, tf.DType] = {}
 
@@ -170,11 +170,11 @@ class Tower:
             conv_gradients=self._conv_gradients,
             synchronise=synchronise if self._synchronises else None,
             recomputes=self._plan.recomputed_flops is not None,
-            avoids_doubtful=convolutions.avoids_doubtful_convolutions(self._plan),
+            avoids_doubtful=convolutions.avoids_doubtful(self._plan),
             fold_batch_norm=self._forward_only,
         )
 
-    def _build_forward_and_backward(
+    def _build_passes(
         self,
         read: Reader,
         features: Any,

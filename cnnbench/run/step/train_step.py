@@ -37,7 +37,7 @@ from cnnbench.run.step.loss_scale import (
     inverse_scale,
 )
 from cnnbench.run.step.optimizer import Optimizer
-from cnnbench.run.step.readers import group_control_dependencies
+from cnnbench.run.step.readers import group_dependencies
 from cnnbench.run.step.staleness import UpdateCounter
 from cnnbench.run.step.tower import Tower, TowerResult, calibration_examples
 from cnnbench.run.step.tower_copier import TowerCopier
@@ -256,7 +256,7 @@ class TrainStep:
         self._keeps_batches = True
         name = "the gradients for summaries"
         traced = TracedFunction(
-            name, self._build_gradients_of_tower_0, self._inputs.step_argument_specs
+            name, self._build_gradients, self._inputs.step_argument_specs
         )
         return lambda: traced(*self._batches)
 
@@ -390,7 +390,7 @@ class TrainStep:
             make = self._towers[tower] if copied is None else copied
             return make(read, features, labels, seed, factor)
 
-    def _build_gradients_of_tower_0(
+    def _build_gradients(
         self, *batches: TowerBatch
     ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
         """Builds the gradients of tower 0 by canonical name, and the tensors of its batch."""
@@ -448,7 +448,7 @@ class TrainStep:
         with tf.device(self._devices[0]), tf.name_scope("result"):
             if l2_loss is not None:
                 loss = loss + l2_loss()
-            with tf.control_dependencies(group_control_dependencies(updates, self._devices[0])):
+            with tf.control_dependencies(group_dependencies(updates, self._devices[0])):
                 by_name = dict(zip(towers[0].metrics, metrics, strict=True))
                 return StepResult(tf.identity(loss), by_name, stop=stop)
 

@@ -105,7 +105,7 @@ class Updater:
         manager = self._manager
         self._number_step(count_before)
         early, late = (factor, None) if self._plan.deferred else (None, factor)
-        columns = self._collect_gradients_by_variable(towers, early)
+        columns = self._gradients_by_variable(towers, early)
         graph = current_traced_graph()
         before = len(graph.get_operations())
         devices, state, totals = manager.reduce_gradients_and_sum(columns, sums)
@@ -164,7 +164,7 @@ class Updater:
         copies = 1 if self._manager.replicas_in_sync else len(self._devices)
         return tf.add_n(list(weight_losses)) * (self._plan.weight_decay / copies)
 
-    def _collect_gradients_by_variable(
+    def _gradients_by_variable(
         self, towers: Sequence[TowerResult], factor: Factor
     ) -> list[VariableGradients]:
         """Collects the gradients of all towers by variable, divided by the loss scale `factor`."""
@@ -205,7 +205,7 @@ class Updater:
         self, reduced: Sequence[tuple[tf.Tensor, tf.Variable]], inverse: Factor
     ) -> list[tuple[tf.Tensor, tf.Variable]]:
         """Removes the loss scale from the gradients of one device, adds decay, and clips them."""
-        finals = [self._unscale_and_decay_gradient(*pair, inverse) for pair in reduced]
+        finals = [self._final_gradient(*pair, inverse) for pair in reduced]
         variables = [variable for _, variable in reduced]
         if self._plan.clip:
             clipped = [ClippedVariable(self._names[v.ref()], v.device) for v in variables]
@@ -213,7 +213,7 @@ class Updater:
                 finals = CLIPPINGS[flag].clip(finals, clipped, bound)
         return list(zip(finals, variables, strict=True))
 
-    def _unscale_and_decay_gradient(
+    def _final_gradient(
         self, gradient: tf.Tensor, variable: tf.Variable, inverse: Factor
     ) -> tf.Tensor:
         """Removes the loss scale from a reduced gradient, and adds decay."""

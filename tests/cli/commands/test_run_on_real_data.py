@@ -196,9 +196,9 @@ def test_batches_that_lie_ready_are_no_throughput(cpu_devices, cpus, limits):
     with PipelineInput(spec, cpu_devices[:1], SlowPipeline(spec, 100)) as inputs:
         inputs.next()
         time.sleep(25 * SlowPipeline.SECONDS)
-        whole = input_speed.time_whole_pipeline(inputs)
+        whole = input_speed.time_whole(inputs)
         assert whole.examples_per_sec <= 1.1 / SlowPipeline.SECONDS
         inputs.close()
         (one,) = inputs.stages()
-        stage = input_speed.time_pipeline_up_to_stage(one, inputs.spec, 1000)
+        stage = input_speed.time_stage(one, inputs.spec, 1000)
         assert stage.examples_per_sec <= 1.1 / SlowPipeline.SECONDS

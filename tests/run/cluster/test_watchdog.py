@@ -491,7 +491,7 @@ def test_the_first_step_takes_longer_and_any_three_times_the_longest_one():
     assert progress.progress_at(102)[-2:] == (0.0, False)
     assert not progress.progress_at(112).stalled
     assert progress.progress_at(113).stalled
-    progress.exclude_suspended_seconds(1000)  # in which the process was stopped
+    progress.exclude_suspension(1000)  # in which the process was stopped
     loop.steps = 2
     assert not progress.progress_at(1111).stalled
     assert not progress.progress_at(1111 + 26).stalled  # the one before took 9 seconds

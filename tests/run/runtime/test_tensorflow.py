@@ -29,7 +29,7 @@ from cnnbench.run.runtime.tensorflow import (
     choose_input_threads,
     choose_thread_counts,
     configure_devices,
-    set_tensorflow_environment,
+    set_environment,
 )
 
 
@@ -98,7 +98,7 @@ def test_input_threads(flags, kind, expected, cpus):
 def test_environment(flags, before, after, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(os.environ, before, clear=True):
-        set_tensorflow_environment(Params(**flags))
+        set_environment(Params(**flags))
         for name, value in after.items():
             expected = value and value.replace("WORKING_DIRECTORY", str(tmp_path))
             assert os.environ.get(name) == expected, name

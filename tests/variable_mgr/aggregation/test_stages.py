@@ -18,7 +18,7 @@ from cnnbench.variable_mgr.all_reduce.spec import buffer_sizes, group_into_bucke
 from cnnbench.variable_mgr.gradients import (
     FlatBufferLayout,
     make_stages,
-    scales_before_and_after_reduction,
+    split_scale,
 )
 from cnnbench.variable_mgr.modes import AggregationSpec
 
@@ -223,11 +223,11 @@ def test_gradients_of_two_dtypes_meet_in_the_one_that_is_sent(cpu_devices):
 @pytest.mark.parametrize("towers", [2, 3, 4, 5, 7, 8, 49, 1000])
 def test_float16_is_divided_by_a_power_of_two_as_large_as_the_number_of_towers(towers):
     scale = 1 / towers
-    sent, received = scales_before_and_after_reduction(scale, "float16")
+    sent, received = split_scale(scale, "float16")
     assert towers * sent <= 1 < 2 * towers * sent
     assert np.log2(sent) == round(np.log2(sent))
     assert sent * received == scale
-    assert scales_before_and_after_reduction(scale, "bfloat16") == (1.0, scale)
+    assert split_scale(scale, "bfloat16") == (1.0, scale)
 
 
 def test_values_are_rounded_to_the_wire(cpu_devices):

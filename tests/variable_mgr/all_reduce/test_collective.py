@@ -177,7 +177,7 @@ def test_two_rings_begin_half_the_devices_of_a_process_apart(devices, offsets, t
 def test_the_hint_of_a_group(devices, shards, asked, hint, request):
     devices = request.getfixturevalue(devices)[:2] if isinstance(devices, str) else devices
     context = ReduceContext(devices=devices, shards=shards, communication_hint=asked)
-    assert context.collective_communication_hint == hint
+    assert context.collective_hint == hint
     algorithm = make(devices, shards, asked)
     reduced = operations(step_of(algorithm, [0]), devices)
     gathered = operations(tf.function(algorithm.gather, autograph=False), devices)

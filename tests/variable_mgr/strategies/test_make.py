@@ -43,13 +43,13 @@ def test_collectives_over_other_devices_are_refused(cpu_devices, no_collectives_
 
 def test_a_multi_worker_strategy_of_one_process(cpu_devices, no_collectives_yet):
     alone = Job(device="cpu")
-    strategy = strategies.make_multi_worker_strategy(alone)
-    assert strategies.make_multi_worker_strategy(alone) is strategy
+    strategy = strategies.make_worker_strategy(alone)
+    assert strategies.make_worker_strategy(alone) is strategy
     assert strategy.num_replicas_in_sync == 1
     assert strategies._collective_devices is None  # one tower has no collectives
     assert strategy.extended.worker_devices == (cpu_devices[0],)
     with pytest.raises(FlagError, match="must be 1 on CPUs") as error:
-        strategies.make_multi_worker_strategy(Job(device="cpu", towers_per_worker=2))
+        strategies.make_worker_strategy(Job(device="cpu", towers_per_worker=2))
     assert error.value.flag == "num_gpus"
 
 

@@ -112,7 +112,7 @@ class Collective:
             process_of_device(context.devices[0])
         )
         self._offsets = [0] if context.shards == 1 else [0, -max(1, of_first // 2)]
-        self._hint = context.collective_communication_hint
+        self._hint = context.collective_hint
         if self._hint == "nccl" and not nccl_kernel_exists():
             if context.communication_hint == "nccl":
                 import tensorflow as tf

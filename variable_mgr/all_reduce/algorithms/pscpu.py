@@ -14,7 +14,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     ReduceContext,
     Tensor,
     messages_phase,
-    reduce_and_distribute_phases,
+    round_trip_phases,
     register,
     star_of,
 )
@@ -34,7 +34,7 @@ def shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bo
     gatherer = star_of(near, far, size)
     sender = messages_phase(layout.nodes > 1, count, tensor.bytes)
     move = gatherer if near + far >= count else sender
-    return reduce_and_distribute_phases(move, (layout.devices - 1) * size, tensor, count)
+    return round_trip_phases(move, (layout.devices - 1) * size, tensor, count)
 
 
 def groups_of_one_device_per_shard(

@@ -14,7 +14,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     ReductionPhase,
     Tensor,
     mixed_messages_phase,
-    reduce_and_distribute_phases,
+    round_trip_phases,
     register,
 )
 
@@ -37,7 +37,7 @@ def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     climb = ReductionPhase(near, near * size) + ReductionPhase(
         far_messages=far, far_bytes=far * size
     )
-    return reduce_and_distribute_phases(climb, (near + far) * size, tensor, count)
+    return round_trip_phases(climb, (near + far) * size, tensor, count)
 
 
 def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -57,7 +57,7 @@ def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         edges = sum(1 / span for span in spans)
         leaving = sum(min(1.0, span / layout.near) / span for span in spans) / edges
     climb = mixed_messages_phase(layout, share * chunks, share * tensor.bytes, leaving)
-    return reduce_and_distribute_phases(climb, share * tensor.bytes, tensor, chunks)
+    return round_trip_phases(climb, share * tensor.bytes, tensor, chunks)
 
 
 @register("tree", cost=Formula(_phases, busy=_device_load), reads=("all_reduce_share_memory",))

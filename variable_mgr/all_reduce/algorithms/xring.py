@@ -14,7 +14,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     Tensor,
     group_devices,
     messages_phase,
-    reduce_and_distribute_phases,
+    round_trip_phases,
     register,
     ring_lap,
 )
@@ -33,7 +33,7 @@ def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     at_once = max(1.0, count / layout.devices)
     moved = (layout.devices - 1) * at_once * size
     lap = ring_lap(layout, at_once, moved)
-    return reduce_and_distribute_phases(lap, moved, tensor, count)
+    return round_trip_phases(lap, moved, tensor, count)
 
 
 def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -44,7 +44,7 @@ def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     share = (layout.devices - 1) / layout.devices
     chunks, _ = tensor.chunks(layout.devices * shards)
     lap = messages_phase(layout.nodes > 1, share * chunks, share * tensor.bytes)
-    return reduce_and_distribute_phases(lap, share * tensor.bytes, tensor, chunks)
+    return round_trip_phases(lap, share * tensor.bytes, tensor, chunks)
 
 
 @register("xring", cost=Formula(_phases, busy=_device_load), reads=("all_reduce_share_memory",))

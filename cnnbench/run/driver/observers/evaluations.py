@@ -57,7 +57,7 @@ class TrainingEvaluations(SuspendingObserver):
         self, global_step: int, loop_seconds: float | None, timer: LoopTimer
     ) -> bool:
         """Evaluates the current weights. Returns whether the target of --stop_at was reached."""
-        self._reached_target = self._evaluate_and_check_target(global_step, loop_seconds, timer)
+        self._reached_target = self._evaluate_for_target(global_step, loop_seconds, timer)
         if not self._reached_target:
             self._run.output.console.lines("Resuming training")
             for observer in self._observers:
@@ -76,7 +76,7 @@ class TrainingEvaluations(SuspendingObserver):
         """Waits for the metrics of all evaluations, and publishes them."""
         self._results.publish_all()
 
-    def _evaluate_and_check_target(
+    def _evaluate_for_target(
         self, global_step: int, loop_seconds: float | None, timer: LoopTimer
     ) -> bool:
         """Evaluates, and returns whether the target of --stop_at was reached.

@@ -60,8 +60,8 @@ class MLPerfLog(Observer):
             "train_samples": plan.length.train_examples,
             "eval_samples": plan.length.eval_examples,
             "gradient_accumulation_steps": plan.params.gradient_accumulation_steps,
-            **_mlperf_network_settings(plan),
-            **_mlperf_optimizer_settings(plan),
+            **_network_settings(plan),
+            **_optimizer_settings(plan),
             "cnnbench_flags": plan.changed_flags(config),
         }
         for key, value in settings.items():
@@ -144,7 +144,7 @@ class MLPerfLog(Observer):
         self._write(f":::MLLOG {json.dumps(line)}")
 
 
-def _mlperf_network_settings(plan: RunPlan) -> dict[str, Any]:
+def _network_settings(plan: RunPlan) -> dict[str, Any]:
     """Returns the values of MLPerf's keys about batch norm and training images."""
     settings: dict[str, Any] = {}
     if plan.network.spec.statistics:
@@ -157,7 +157,7 @@ def _mlperf_network_settings(plan: RunPlan) -> dict[str, Any]:
     return settings
 
 
-def _mlperf_optimizer_settings(plan: RunPlan) -> dict[str, Any]:
+def _optimizer_settings(plan: RunPlan) -> dict[str, Any]:
     """Returns the values of MLPerf's keys about the optimizer and its learning rate."""
     rate = plan.rates
     optimizer = plan.numerics.optimizer_spec

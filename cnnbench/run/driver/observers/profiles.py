@@ -28,7 +28,7 @@ from cnnbench.run.observe.operations import (
     read_profile,
     sorted_operations,
 )
-from cnnbench.run.observe.work import make_operation_work_finder
+from cnnbench.run.observe.work import make_work_finder
 from cnnbench.run.runtime.loading import without_info_lines
 from cnnbench.version import __version__
 
@@ -115,7 +115,7 @@ def _write_profile_files(
         write_bytes("trace_file", plan.params.trace_file, content)
     if not plan.params.tfprof_file and not plan.params.profile_layers:
         return
-    works = make_operation_work_finder(plan, graph, partitions)
+    works = make_work_finder(plan, graph, partitions)
     ran = sorted_operations(planes, works.is_of_step)
     if plan.params.tfprof_file:
         write_text(

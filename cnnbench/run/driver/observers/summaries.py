@@ -22,7 +22,7 @@ from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import collecting_write_errors
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.observers.observer import Observer, PausingObserver, TrainingState
-from cnnbench.run.observe.operations import protobuf_message_class
+from cnnbench.run.observe.operations import message_class
 from cnnbench.run.step.train_step import TrainStep
 from cnnbench.variable_mgr.base import VariableMgr
 
@@ -43,7 +43,7 @@ class EventFile:
         self._writer: Any = None
         self._start: int | None = None
 
-    def hide_earlier_events_from_step(self, step: int) -> None:
+    def hide_events_from(self, step: int) -> None:
         """Hides events of an earlier run from this step on, when the next value is written."""
         self._start = step if self._start is None else min(step, self._start)
 
@@ -85,7 +85,7 @@ class EventFile:
     def _write(self, tag: str, value: Any, step: int, dashboard: str, data_class: int) -> None:
         tensor = tf.make_tensor_proto(value).SerializeToString()
         metadata = {"plugin": {"name": dashboard.encode()}, "data_class": data_class}
-        summary = protobuf_message_class("Summary")()
+        summary = message_class("Summary")()
         summary.values.add(tag=tag.encode(), metadata=metadata).tensor.MergeFromString(tensor)
         with collecting_write_errors(self._flag, self._folder, tf.errors.OpError):
             if self._writer is None:
@@ -102,7 +102,7 @@ class EventFile:
 
     def _write_event(self, **fields: Any) -> None:
         self._writer.write(
-            protobuf_message_class("Event")(wall_time=time.time(), **fields).SerializeToString()
+            message_class("Event")(wall_time=time.time(), **fields).SerializeToString()
         )
 
 
@@ -134,7 +134,7 @@ class _SummaryWriter(Observer):
     def training_begins(self, global_step: int, steps: int) -> None:
         """Hides events that an earlier run wrote for steps after this run's first global step."""
         del steps
-        self._file.hide_earlier_events_from_step(global_step + 1)
+        self._file.hide_events_from(global_step + 1)
 
     def close(self) -> None:
         """Closes the event file."""
@@ -208,7 +208,7 @@ class EvaluationSummaries(_SummaryWriter):
         """Writes the result of an evaluation."""
         step = evaluation.global_step
         if self._newest and (self._last is None or step <= self._last):
-            self._file.hide_earlier_events_from_step(step)
+            self._file.hide_events_from(step)
         self._last = step
         scalars = {
             "eval/Accuracy@1": evaluation.top_1,
