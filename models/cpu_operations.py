@@ -106,7 +106,7 @@ def is_doubtful(
     width, stride = shape.size[1], shape.stride[1]
     if shape.bits != 16 or None in (*shape.image, *shape.size) or width == 1 or stride == 1:
         return False
-    return _output_size_and_zeros_before(shape.image[1], width, stride, padding)[0] == 1
+    return _output_and_zeros(shape.image[1], width, stride, padding)[0] == 1
 
 
 def convolve_without_onednn(
@@ -165,7 +165,7 @@ class ConvolutionAlgorithms(NamedTuple):
 TENSORFLOW_ALGORITHMS = ConvolutionAlgorithms()
 
 
-def _select_for_eigen_avx2(shape: ConvolutionShape) -> ConvolutionAlgorithms:
+def _for_eigen_avx2(shape: ConvolutionShape) -> ConvolutionAlgorithms:
     """Selects the fastest gradient algorithms for convolutions that run with Eigen on AVX2.
 
     The algorithms were measured on 2 cores of an AMD EPYC. Each speedup is the CPU time of
@@ -199,10 +199,10 @@ def _select_for_eigen_avx2(shape: ConvolutionShape) -> ConvolutionAlgorithms:
     return fastest if swaps else fastest._replace(kernel_gradient="library")
 
 
-def _select_for_onednn_avx2(shape: ConvolutionShape) -> ConvolutionAlgorithms:
+def _for_onednn_avx2(shape: ConvolutionShape) -> ConvolutionAlgorithms:
     """Selects the fastest gradient algorithms for convolutions that run with oneDNN on AVX2.
 
-    The algorithms were measured in float32 on the machine that `_select_for_eigen_avx2` names.
+    The algorithms were measured in float32 on the machine that `_for_eigen_avx2` names.
 
     Each speedup is the CPU time of TensorFlow's gradient divided by that of the algorithm. matmul
     has 1.2 to 1.6, and 0.8 to 1.0 below 32 filters. rotated_kernel has 0.85 to 1.06.
@@ -212,7 +212,7 @@ def _select_for_onednn_avx2(shape: ConvolutionShape) -> ConvolutionAlgorithms:
     return ConvolutionAlgorithms(kernel_gradient="matmul" if gains else "library")
 
 
-def _select_for_onednn_avx512(shape: ConvolutionShape) -> ConvolutionAlgorithms:
+def _for_onednn_avx512(shape: ConvolutionShape) -> ConvolutionAlgorithms:
     """Selects the fastest algorithms for convolutions that run with oneDNN on AVX-512.
 
     The algorithms were measured on 2 cores of an Intel Xeon with AMX (docs/evidence.md has the
@@ -246,9 +246,9 @@ def _select_for_onednn_avx512(shape: ConvolutionShape) -> ConvolutionAlgorithms:
 
 
 FASTEST_ALGORITHMS: Mapping[str, Callable[[ConvolutionShape], ConvolutionAlgorithms]] = {
-    "eigen-avx2": _select_for_eigen_avx2,
-    "onednn-avx2": _select_for_onednn_avx2,
-    "onednn-avx512": _select_for_onednn_avx512,
+    "eigen-avx2": _for_eigen_avx2,
+    "onednn-avx2": _for_onednn_avx2,
+    "onednn-avx512": _for_onednn_avx512,
 }
 """Functions that select the fastest algorithms for a convolution, by kernel library.
 
@@ -293,7 +293,7 @@ class CpuOperations:
                 return image_gradient(*arguments, **how), kernel_gradient(*arguments, **how)
 
             output = _OUTPUTS[algorithms.output](images, kernel, **how)
-            return output, _name_gradients_after_layer(gradients)
+            return output, _name_after_layer(gradients)
 
         return cast(Any, tf.custom_gradient(convolution))(images, kernel)
 
@@ -313,7 +313,7 @@ class CpuOperations:
                 whole = [-1, rows * down, columns * right, channels]
                 return tf.reshape(tf.pad(pixels, around), whole)[:, :height, :width]
 
-            return tf.nn.max_pool2d(images, 1, stride, "VALID"), _name_gradients_after_layer(
+            return tf.nn.max_pool2d(images, 1, stride, "VALID"), _name_after_layer(
                 gradient
             )
 
@@ -333,7 +333,7 @@ class CpuOperations:
                 row_gradient = tf.transpose(tf.linalg.matmul(kernel, upstream, transpose_b=True))
                 return row_gradient, tf.linalg.matmul(rows, upstream, transpose_a=True)
 
-            return tf.linalg.matmul(rows, kernel), _name_gradients_after_layer(gradients)
+            return tf.linalg.matmul(rows, kernel), _name_after_layer(gradients)
 
         return cast(Any, tf.custom_gradient(product))(rows, kernel)
 
@@ -366,8 +366,8 @@ def _convolve_by_products(images: Any, kernel: Any, **how: Any) -> Any:
     """
     (rows, columns), (height, width) = kernel.shape[:2], images.shape[1:3]
     _, down, right, _ = how["strides"]
-    tall, above = _output_size_and_zeros_before(height, rows, down, how["padding"])
-    wide, left = _output_size_and_zeros_before(width, columns, right, how["padding"])
+    tall, above = _output_and_zeros(height, rows, down, how["padding"])
+    wide, left = _output_and_zeros(width, columns, right, how["padding"])
     # The number of zeros behind is negative if the last rows or columns are not used.
     below = (tall - 1) * down + rows - height - above
     behind = (wide - 1) * right + columns - width - left
@@ -398,14 +398,14 @@ def _output_by_matmul(images: Any, kernel: Any, **how: Any) -> Any:
 # Algorithms of gradients are functions of images, kernel and upstream gradient.
 
 
-def _image_gradient_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+def _image_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     shape = images.shape if images.shape.is_fully_defined() else tf.shape(images)
     return tf.raw_ops.Conv2DBackpropInput(
         input_sizes=shape, filter=kernel, out_backprop=upstream, **how
     )
 
 
-def _image_gradient_with_rotated_kernel(
+def _image_by_rotated_kernel(
     images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str
 ) -> Any:
     """Computes the gradient of images by convolving the upstream gradient with a rotated kernel.
@@ -417,7 +417,7 @@ def _image_gradient_with_rotated_kernel(
     stride = strides[1]
     zeros, starts = [], []
     for image, side in zip(images.shape[1:3], kernel.shape[:2], strict=True):
-        size, before = _output_size_and_zeros_before(image, side, stride, padding)
+        size, before = _output_and_zeros(image, side, stride, padding)
         taps, last = -(-side // stride), (before + image - 1) // stride
         zeros.append((taps - 1 - before // stride, last + 1 - size))
         starts.append(before % stride)
@@ -430,7 +430,7 @@ def _image_gradient_with_rotated_kernel(
 
 
 def _rotate_kernel(kernel: Any, stride: int) -> Any:
-    """Rotates and rearranges a kernel for `_image_gradient_with_rotated_kernel`.
+    """Rotates and rearranges a kernel for `_image_by_rotated_kernel`.
 
     The shape of the result is ``[ceil(h / stride), ceil(w / stride), filters, stride * stride *
     channels]``.
@@ -447,26 +447,26 @@ def _rotate_kernel(kernel: Any, stride: int) -> Any:
     return tf.reshape(parts, [*taps, filters, stride * stride * channels])
 
 
-def _image_gradient_by_matmul(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+def _image_by_matmul(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     product = tf.linalg.matmul(
         _flatten_to_rows(upstream), _matrix_of_pointwise(kernel), transpose_b=True
     )
     return tf.reshape(product, [-1, *images.shape[1:]])
 
 
-def _kernel_gradient_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+def _kernel_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     return tf.raw_ops.Conv2DBackpropFilter(
         input=images, filter_sizes=kernel.shape, out_backprop=upstream, **how
     )
 
 
-def _kernel_gradient_with_swapped_batch_and_channels(
+def _kernel_by_swapped_axes(
     images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str
 ) -> Any:
     height, width = kernel.shape[:2]
     zeros = []
     for image, side, stride in zip(images.shape[1:3], (height, width), strides[1:3], strict=True):
-        size, before = _output_size_and_zeros_before(image, side, stride, padding)
+        size, before = _output_and_zeros(image, side, stride, padding)
         zeros.append((before, max(0, (size - 1) * stride + side - before - image)))
     by_channel = tf.transpose(images, [3, 1, 2, 0])
     by_pixel = tf.transpose(upstream, [1, 2, 0, 3])
@@ -475,14 +475,14 @@ def _kernel_gradient_with_swapped_batch_and_channels(
     return gradient if strides == _STRIDE_1 else gradient[:height, :width]
 
 
-def _kernel_gradient_by_matmul(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+def _kernel_by_matmul(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     product = tf.linalg.matmul(
         _flatten_to_rows(images), _flatten_to_rows(upstream), transpose_a=True
     )
     return tf.reshape(product, kernel.shape)
 
 
-def _kernel_gradient_by_patches(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+def _kernel_by_patches(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     """Computes the gradient of an odd kernel as one matrix product with every pixel's patch."""
     (rows, columns), (height, width) = kernel.shape[:2], images.shape[1:3]
     zeros = [(0, 0), (rows // 2, rows // 2), (columns // 2, columns // 2), (0, 0)]
@@ -492,7 +492,7 @@ def _kernel_gradient_by_patches(images: Any, kernel: Any, upstream: Any, **how: 
         for down in range(rows)
         for right in range(columns)
     ]
-    return _kernel_gradient_by_matmul(tf.concat(windows, axis=3), kernel, upstream)
+    return _kernel_by_matmul(tf.concat(windows, axis=3), kernel, upstream)
 
 
 _OUTPUTS: Mapping[str, Callable[..., Any]] = {
@@ -500,19 +500,19 @@ _OUTPUTS: Mapping[str, Callable[..., Any]] = {
     "matmul": _output_by_matmul,
 }
 _IMAGE_GRADIENTS: Mapping[str, Callable[..., Any]] = {
-    "library": _image_gradient_by_library,
-    "rotated_kernel": _image_gradient_with_rotated_kernel,
-    "matmul": _image_gradient_by_matmul,
+    "library": _image_by_library,
+    "rotated_kernel": _image_by_rotated_kernel,
+    "matmul": _image_by_matmul,
 }
 _KERNEL_GRADIENTS: Mapping[str, Callable[..., Any]] = {
-    "library": _kernel_gradient_by_library,
-    "swapped_batch_and_channels": _kernel_gradient_with_swapped_batch_and_channels,
-    "matmul": _kernel_gradient_by_matmul,
-    "patches": _kernel_gradient_by_patches,
+    "library": _kernel_by_library,
+    "swapped_batch_and_channels": _kernel_by_swapped_axes,
+    "matmul": _kernel_by_matmul,
+    "patches": _kernel_by_patches,
 }
 
 
-def _output_size_and_zeros_before(
+def _output_and_zeros(
     image: int, side: int, stride: int, padding: str
 ) -> tuple[int, int]:
     """Returns the size of a convolution's result, and the padding at its start, in one dimension.
@@ -553,7 +553,7 @@ def _matrix_of_pointwise(kernel: Any) -> Any:
     return tf.reshape(kernel, kernel.shape[2:])
 
 
-def _name_gradients_after_layer(gradients: Gradients) -> Gradients:
+def _name_after_layer(gradients: Gradients) -> Gradients:
     """Returns a gradient function whose operations are in the name scope of the current layer.
 
     TensorFlow gives the operations of its own gradients such names.

@@ -73,7 +73,7 @@ class DeepSpeech2(Model):
         """
         from cnnbench.models.ctc import ctc_loss
 
-        frames = frames_after_convolutions(labels["num_frames"])
+        frames = frames_left(labels["num_frames"])
         return ctc_loss(outputs, labels["transcript"], labels["transcript_length"], frames)
 
     def host_rows(
@@ -86,7 +86,7 @@ class DeepSpeech2(Model):
         best = tf.argmax(outputs, axis=-1)
         there = (
             tf.range(best.shape[1], dtype=tf.int64)
-            < frames_after_convolutions(labels["num_frames"])[:, None]
+            < frames_left(labels["num_frames"])[:, None]
         )
         return {
             "letters": tf.cast(tf.where(there, best, outputs.shape[-1] - 1), tf.int8),
@@ -116,7 +116,7 @@ class DeepSpeech2(Model):
         }
 
 
-def frames_after_convolutions(frames: Any) -> Any:
+def frames_left(frames: Any) -> Any:
     """Returns the number of frames that remain after the network's two convolutions.
 
     `frames` is an integer, or a tensor of integers.

@@ -47,14 +47,14 @@ class NeuMF(Model):
         The matrix factorization and the perceptron have separate embeddings.
         """
         with net.scope("mf"):
-            product = net.multiply(*self._user_and_item_embeddings(net, features, self.factors))
+            product = net.multiply(*self._embeddings(net, features, self.factors))
         with net.scope("mlp"):
-            x = net.concat(self._user_and_item_embeddings(net, features, self.layers[0] // 2))
+            x = net.concat(self._embeddings(net, features, self.layers[0] // 2))
             for units in self.layers[1:]:
                 x = net.affine(x, units)
         return net.affine(net.concat([product, x]), 1, None)
 
-    def _user_and_item_embeddings(
+    def _embeddings(
         self, net: Network[T], features: Mapping[str, T], units: int
     ) -> list[T]:
         return [

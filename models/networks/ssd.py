@@ -338,7 +338,7 @@ def average_precision(images: Mapping[str, Array], num_classes: int) -> dict[flo
     by_class = [
         precision
         for label in range(1, num_classes)
-        if (precision := _average_precision_of_class(images, label)) is not None
+        if (precision := _class_precision(images, label)) is not None
     ]
     if not by_class:
         return dict.fromkeys(THRESHOLDS, float("nan"))
@@ -346,7 +346,7 @@ def average_precision(images: Mapping[str, Array], num_classes: int) -> dict[flo
     return {threshold: float(mean) for threshold, mean in zip(THRESHOLDS, means, strict=True)}
 
 
-def _average_precision_of_class(images: Mapping[str, Array], label: int) -> Array | None:
+def _class_precision(images: Mapping[str, Array], label: int) -> Array | None:
     """Computes a class's average precision for each threshold, or None if it has no true boxes."""
     import numpy as np
 
@@ -374,7 +374,7 @@ def _average_precision_of_class(images: Mapping[str, Array], label: int) -> Arra
         return np.zeros(len(THRESHOLDS))
     order = np.argsort(-np.concatenate(scores), kind="stable")
     judged: Array = np.concatenate(verdicts, axis=1)[:, order]
-    return np.array([_area_under_precision_recall(verdict, boxes) for verdict in judged])
+    return np.array([_area_under_curve(verdict, boxes) for verdict in judged])
 
 
 RIGHT, WRONG, IGNORED = 1, 0, -1
@@ -405,7 +405,7 @@ def _classify_detections(overlap: Array, crowd: Array, threshold: float) -> Arra
     return verdict
 
 
-def _area_under_precision_recall(verdicts: Array, num_boxes: int) -> float:
+def _area_under_curve(verdicts: Array, num_boxes: int) -> float:
     import numpy as np
 
     verdicts = verdicts[verdicts != IGNORED]

@@ -16,7 +16,7 @@ from networks import forward
 from residual_networks import InOrder, relative_error
 
 from cnnbench.models import declare, get_model
-from cnnbench.models.networks.deepspeech import frames_after_convolutions
+from cnnbench.models.networks.deepspeech import frames_left
 
 A, B, C = 1, 2, 3
 
@@ -75,7 +75,7 @@ def test_the_loss_sums_over_all_alignments(small):
 
 @pytest.mark.parametrize(("frames", "left"), [(1, 1), (4, 1), (5, 2), (24, 6), (3494, 874)])
 def test_each_convolution_halves_the_frames(frames, left):
-    assert frames_after_convolutions(frames) == left
+    assert frames_left(frames) == left
 
 
 JIWER = json.loads((Path(__file__).parent / "references/error_rates.json").read_text())

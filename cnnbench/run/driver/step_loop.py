@@ -126,7 +126,7 @@ class StepLoop(Generic[Handle, Values]):
             return self._run_lagged(steps, on_steps_done, pause_due, pause)
         for step in range(self.together, steps + 1, self.together):
             start = StepTime.now()
-            values, end = self._read_values_and_end_time(self.launch(), lambda: None)
+            values, end = self._read_and_time(self.launch(), lambda: None)
             on_steps_done(step, end.since(start, self.together), values)
             if pause_due(step) and pause(step):
                 return step
@@ -166,7 +166,7 @@ class StepLoop(Generic[Handle, Values]):
                         # The previous execution had no error, so its time is still recorded.
                         finish(step - self.together, before)
                     raise
-                reading = threads.submit(self._read_values_and_end_time, handle, issued.set)
+                reading = threads.submit(self._read_and_time, handle, issued.set)
                 if before is not None:
                     finish(step - self.together, before)
                 before = reading
@@ -183,7 +183,7 @@ class StepLoop(Generic[Handle, Values]):
             threads.shutdown(wait=False)
         return steps
 
-    def _read_values_and_end_time(
+    def _read_and_time(
         self, handle: Handle, on_read_issued: Callable[[], None]
     ) -> tuple[Values, StepTime]:
         """Waits for the values of an execution. Also returns wall and CPU time of its end."""
@@ -245,7 +245,7 @@ class LoopTimer:
             self._start = LoopTime.now().since(before)
 
     @property
-    def wall_seconds_with_excluded_blocks(self) -> float:
+    def whole_seconds(self) -> float:
         """Wall seconds since the beginning of the loop, including excluded blocks."""
         return LoopTime.now().wall - self._began
 
@@ -561,15 +561,15 @@ class CoordinatedLoop(AsyncLoop[Values]):
         doing = ProcessActivity.INPUT if waits else ProcessActivity.STEP
         reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
         error = BenchmarkError(f"stuck: {suspects}: {reason}")
-        self._cancel_updates_in_flight(error)
+        self._cancel_updates(error)
         raise error
 
     def _handle_failure(self, worker: str, error: Exception) -> None:
         del worker  # `worker` is the name of a slot, and any worker may run a slot's update.
-        self._cancel_updates_in_flight(error)
+        self._cancel_updates(error)
         raise error
 
-    def _cancel_updates_in_flight(self, error: Exception) -> None:
+    def _cancel_updates(self, error: Exception) -> None:
         """Stops waiting for updates in flight, which may never end."""
         with self._changed:
             self._errors = dict.fromkeys(self._workers, error)
@@ -579,6 +579,6 @@ class CoordinatedLoop(AsyncLoop[Values]):
             return
         self._remaining_workers.remove(worker)
         if not self._remaining_workers:
-            self._cancel_updates_in_flight(error)
+            self._cancel_updates(error)
             raise BenchmarkError(f"all workers are lost: {worker}: {first_line(error)}") from error
         self._report_lost(worker, error)

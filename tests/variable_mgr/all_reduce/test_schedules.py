@@ -10,7 +10,7 @@ import tensorflow as tf
 from cnnbench.base.job import Task
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import ReduceContext
-from cnnbench.variable_mgr.all_reduce.algorithms.pscpu import groups_of_one_device_per_shard
+from cnnbench.variable_mgr.all_reduce.algorithms.pscpu import groups_per_shard
 from cnnbench.variable_mgr.all_reduce.algorithms.tree import parent_place
 
 A0, A1, B0, B1 = (
@@ -135,7 +135,7 @@ def test_an_odd_count_has_every_device_in_one_half(count, trace):
 )
 def test_groups_wrap_around_the_devices(devices, size, expected):
     assert [
-        "".join(group) for group in groups_of_one_device_per_shard(devices, size)
+        "".join(group) for group in groups_per_shard(devices, size)
     ] == expected.split()
 
 

@@ -69,7 +69,7 @@ def _tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     )
 
 
-def _with_low_latency_protocol(path: PathOf) -> PathOf:
+def _with_low_latency(path: PathOf) -> PathOf:
     """Converts a formula from NCCL's protocol "Simple" to "LL", the protocol for small messages."""
 
     def low_latency_path(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -114,8 +114,8 @@ def _check(context: ReduceContext) -> None:
         _ring_phases,
         or_paths=(
             _tree_phases,
-            _with_low_latency_protocol(_ring_phases),
-            _with_low_latency_protocol(_tree_phases),
+            _with_low_latency(_ring_phases),
+            _with_low_latency(_tree_phases),
         ),
     ),
     check=_check,

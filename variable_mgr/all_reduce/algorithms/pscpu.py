@@ -37,7 +37,7 @@ def shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bo
     return round_trip_phases(move, (layout.devices - 1) * size, tensor, count)
 
 
-def groups_of_one_device_per_shard(
+def groups_per_shard(
     devices: Sequence[str], num_shards: int
 ) -> list[tuple[str, ...]]:
     """Returns groups of `num_shards` devices, one device for each shard of a tensor.
@@ -63,7 +63,7 @@ class Shuffle:
                 f"{len(gather_devices)}"
             )
         self._context = context
-        self._groups = groups_of_one_device_per_shard(gather_devices, context.shards)
+        self._groups = groups_per_shard(gather_devices, context.shards)
 
     def summing_device(self, chunk: int, tensor_index: int = 0) -> str:
         """Returns the device that sums shard `chunk` of tensor `tensor_index`."""

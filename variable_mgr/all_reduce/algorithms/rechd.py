@@ -142,7 +142,7 @@ class RecursiveHalvingDoubling:
         for device in order:
             with tf.device(device):
                 values.append(layout.flat(value_on[device]))
-        chunks = _reduce_scatter_by_halving(values, layout, order, self._power)
+        chunks = _reduce_scatter(values, layout, order, self._power)
         return layout.join(
             _all_gather_by_doubling(chunks, order, self._context), self._context, index
         )
@@ -165,7 +165,7 @@ _Part: TypeAlias = "tf.Tensor | None"
 """A part of a tensor; None for ranks beyond the number of chunks."""
 
 
-def _reduce_scatter_by_halving(
+def _reduce_scatter(
     values: Sequence[tf.Tensor], layout: ChunkLayout, order: Sequence[str], power: int
 ) -> list[_Part]:
     """Exchanges and adds halves of tensors until each rank r < `power` has the sum of chunk r."""

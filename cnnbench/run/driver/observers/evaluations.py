@@ -128,6 +128,6 @@ class TrainingEvaluations(SuspendingObserver):
                 # TensorFlow would wait for the lost worker forever.
                 raise BenchmarkError(f"lost {job.named(first)}, which runs the evaluations")
             evaluated = self._evaluator.run(global_step, run.output.console, self._interrupts)
-        wall_seconds = None if loop_seconds is None else timer.wall_seconds_with_excluded_blocks
+        wall_seconds = None if loop_seconds is None else timer.whole_seconds
         self._results.add(evaluated, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
         return evaluated
