@@ -142,7 +142,7 @@ class Mode:
         return self.reduction is Reduction.CROSS_DEVICE and self.processes is Processes.ONE
 
     @property
-    def uses_multi_worker_strategy(self) -> bool:
+    def uses_worker_strategy(self) -> bool:
         """Whether every worker runs a tf.distribute strategy that reduces over all workers."""
         return bool(self.strategy) and self.processes is Processes.CLIENT_PER_WORKER
 

@@ -122,13 +122,13 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     needs_mode(_REDUCING[:2], lambda mode: mode.reduction is Reduction.CROSS_DEVICE),
     refuse(
         "num_gpus",
-        lambda p: p.place.mode.uses_multi_worker_strategy and p.params.device == "cpu",
+        lambda p: p.place.mode.uses_worker_strategy and p.params.device == "cpu",
         lambda p: refuse_cpu_towers(p.place.job),
     ),
     refuse(
         "cross_device_ops",
         lambda p: (
-            p.place.mode.uses_multi_worker_strategy
+            p.place.mode.uses_worker_strategy
             and p.params.cross_device_ops not in BETWEEN_WORKERS
         ),
         lambda p: (
@@ -138,13 +138,13 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     ),
     refuse(
         "num_packs",
-        lambda p: p.place.mode.uses_multi_worker_strategy,
+        lambda p: p.place.mode.uses_worker_strategy,
         lambda p: f"does not work with --variable_update={p.place.mode.name}; use --bytes_per_pack",
     ),
     needs_mode("num_packs", lambda mode: mode.uses_cross_device_ops),
     refuse(
         "gpu_indices",
-        lambda p: p.place.mode.uses_multi_worker_strategy and _gpu_indices_descend(p),
+        lambda p: p.place.mode.uses_worker_strategy and _gpu_indices_descend(p),
         lambda p: (
             f"must ascend: --variable_update={p.place.mode.name} uses GPUs in the order of their "
             "numbers"

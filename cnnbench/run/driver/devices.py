@@ -121,7 +121,7 @@ def _warn_of_setup(
             "bf16 is about ten times faster there",
             "fp16",
         )
-    if plan.place.mode.uses_multi_worker_strategy:
+    if plan.place.mode.uses_worker_strategy:
         output.messages.notice(
             "on CPUs, MultiWorkerMirroredStrategy supports only one device per process"
         )

@@ -14,7 +14,7 @@ from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.inputs import InputOnlyStep
 from cnnbench.run.driver.saved_model import SavedModelExporter
-from cnnbench.run.observe.traffic import count_traffic_of_calls, find_collective_libraries
+from cnnbench.run.observe.traffic import count_traffic_of_calls, collective_libraries
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import StepResult, TrainStep
 from cnnbench.variable_mgr.base import VariableMgr, WorkerGroup
@@ -172,7 +172,7 @@ class ForwardWork(LoopWork, NetworkWork):
         measurements.update_record("placement", reduction_operations=reductions)
         placement = measurements.parts.placement
         if placement is not None and placement.all_reduce:
-            by = find_collective_libraries(graph, job.own_tower_devices)
+            by = collective_libraries(graph, job.own_tower_devices)
             measurements.update_record("placement", communication=by or None)
         if job.in_cluster:
             messages, sent = count_traffic_of_calls(self.step.graphs, job.num_workers)

@@ -78,7 +78,7 @@ def count_messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | Non
     return sum(messages for messages, _ in transfers), total
 
 
-def find_collective_libraries(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
+def collective_libraries(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
     """Finds the implementations of TensorFlow's collectives on `devices`: "nccl", "ring" or both.
 
     A collective uses NCCL if its hint requests NCCL and it is on a GPU; otherwise, it uses

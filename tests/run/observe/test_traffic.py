@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base.job import Task
-from cnnbench.run.observe.traffic import find_collective_libraries
+from cnnbench.run.observe.traffic import collective_libraries
 
 CPU, GPU = (Task("worker", 0).device(kind, 0) for kind in ("cpu", "gpu"))
 
@@ -42,4 +42,4 @@ def graph_of(*operations):
     ],
 )
 def test_what_runs_is_what_the_operations_ask_for_where_they_are(operations, devices, found):
-    assert find_collective_libraries(graph_of(*operations), devices) == found
+    assert collective_libraries(graph_of(*operations), devices) == found
