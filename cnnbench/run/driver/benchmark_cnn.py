@@ -223,7 +223,7 @@ class BenchmarkCNN:
 
     def _start_devices(self) -> runtime.Devices:
         """Connects the processes of the job, and starts the devices of the run."""
-        plan, measurements = self.plan, self.measurements
+        plan = self.plan
         self.membership.turns = turns = TimeSlices.from_environment(os.environ)
         gpus = plan.params.device != "cpu"
         self.watch.start(gpus=gpus, starts_with_others=turns.is_interleaved)
@@ -231,7 +231,10 @@ class BenchmarkCNN:
         if plan.checkpoint_save_folder is not None and plan.place.job.is_chief:
             # This check follows the handshake, so that the other processes also receive its error.
             preflight.check_steps_left(plan, plan.checkpoint_save_folder)
-        devices = start_devices(plan, self.output, measurements, self.membership)
+        self._run = RunContext(
+            plan, self.output, self.measurements, self.watch, self.membership, self.profiler
+        )
+        devices = start_devices(self._run)
         if devices.kind == "gpu":
             self._use.device_memory = lambda: max(memory.tensor_bytes_by_gpu("current"), default=0)
         return devices
@@ -246,11 +249,8 @@ class BenchmarkCNN:
         # Waits until all processes with which this process is interleaved have started.
         self.membership.turns.wait_for_next_slice()
         measurements.publish_to_parent()
-        run = RunContext(
-            self.plan, self.output, measurements, self.watch, self.membership, self.profiler
-        )
         try:
-            total = scenarios.run_work(run, work)
+            total = scenarios.run_work(self._run, work)
         finally:
             # `_write_record_once`, which may run during a hang, does not list libraries.
             facts = environment.with_loaded_libraries(measurements.parts.environment)
@@ -260,7 +260,7 @@ class BenchmarkCNN:
         if group is not None:
             recorded = group.broadcast_chief_bool(recorded)
         if recorded and self.plan.work is not WorkKind.INPUT:
-            scenarios.measure_speed_limits(run, work)
+            scenarios.measure_speed_limits(self._run, work)
         work.close()
         if group is not None:
             # Also waits until the measurements of the chief have ended.

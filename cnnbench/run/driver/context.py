@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class RunContext:
     """What the work of a run needs besides its TensorFlow objects.
 
-    It exists once the devices have been started.
+    It exists as soon as the processes of the job are connected.
 
     Attributes:
       plan: the plan of the run.

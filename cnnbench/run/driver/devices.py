@@ -9,8 +9,6 @@ from cnnbench.machine import facts as environment
 from cnnbench.machine.cpu import LIBRARY
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.plan.place import WorkKind
-from cnnbench.plan.run_plan import RunPlan
-from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import (
     EMULATED_GPU,
     Batch,
@@ -21,10 +19,9 @@ from cnnbench.records.run import (
     WorkerShare,
     device_kind_for_record,
 )
-from cnnbench.run.driver.console import RunOutput
+from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import header_lines
 from cnnbench.run.driver.estimates import check_memory
-from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.convolutions import (
     check_nchw_support,
@@ -35,15 +32,14 @@ from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow, 
 from cnnbench.run.runtime.memory import reset_peak_memory
 
 
-def start_devices(
-    plan: RunPlan, output: RunOutput, measurements: Measurements, membership: JobMembership
-) -> runtime.Devices:
+def start_devices(run: RunContext) -> runtime.Devices:
     """Loads TensorFlow, connects the devices of the job, and prints the header of the run.
 
     Raises:
       FlagError: the devices do not exist, or do not support a flag.
       BenchmarkError: TensorFlow cannot be loaded, or a process of the job is missing.
     """
+    plan, output, measurements = run.plan, run.output, run.measurements
     settings = plan.process_flags
     start = time.perf_counter()
     for warning in runtime.set_environment(settings):
@@ -53,15 +49,15 @@ def start_devices(
         seconds = time.perf_counter() - start + sum(early_import_seconds)
         measurements.update_record("startup_seconds", import_=seconds)
         devices = runtime.configure_devices(settings, plan.place.job)
-        devices = membership.connect_tensorflow(devices)
+        devices = run.membership.connect_tensorflow(devices)
     for notice in devices.notices:
         output.messages.notice(notice)
-    _check_devices(plan, output, measurements, devices)
+    _check_devices(run, devices)
     # The load of the machine is recorded before the run, because the run itself adds load.
     measurements.update_record(environment=environment.collect())
-    _warn_of_setup(plan, output, measurements, devices)
+    _warn_of_setup(run, devices)
     tf.random.set_seed(plan.params.tf_random_seed)
-    _record_setup(plan, measurements, devices)
+    _record_setup(run, devices)
     device = device_kind_for_record(devices.kind, measurements.parts.environment)
     if device == EMULATED_GPU:
         output.messages.notice(EMULATED_NOTICE)
@@ -71,15 +67,13 @@ def start_devices(
     return devices
 
 
-def _check_devices(
-    plan: RunPlan, output: RunOutput, measurements: Measurements, devices: runtime.Devices
-) -> None:
+def _check_devices(run: RunContext, devices: runtime.Devices) -> None:
     """Raises FlagError for flags that the devices do not support, and for a checkpoint that cannot
     be used. Warns of missing files.
     """
-    messages = output.messages
+    plan, messages = run.plan, run.output.messages
     if plan.params.device != "cpu":
-        check_memory(plan, measurements, messages, devices.kind)
+        check_memory(plan, run.measurements, messages, devices.kind)
     if devices.kind == "cpu" and plan.params.data_format == "NCHW":
         check_nchw_support(plan.numerics.dtype)
     dataset, data = plan.network.dataset, plan.params.data_dir
@@ -105,38 +99,38 @@ def _check_devices(
         check_old_checkpoint(folder, plan.network.spec)
 
 
-def _warn_of_setup(
-    plan: RunPlan, output: RunOutput, measurements: Measurements, devices: runtime.Devices
-) -> None:
+def _warn_of_setup(run: RunContext, devices: runtime.Devices) -> None:
     """Warns of code whose commit is unknown, and of flags that CPUs support only badly."""
-    facts, subject = measurements.parts.environment, measurements.parts.subject
+    plan, messages = run.plan, run.output.messages
+    facts, subject = run.measurements.parts.environment, run.measurements.parts.subject
     if subject is not None and subject.unknown_commit_warning:
-        output.messages.warning(subject.unknown_commit_warning, "commit")
+        messages.warning(subject.unknown_commit_warning, "commit")
     if devices.kind != "cpu":
         return
     # The instruction sets with fp16 arithmetic are avx512_fp16 and amx_fp16.
     if plan.numerics.dtype == "float16" and "_fp16" not in str(facts.get("cpu_isa")):
-        output.messages.warning(
+        messages.warning(
             "--precision=fp16 runs on a CPU without fp16 arithmetic; "
             "bf16 is about ten times faster there",
             "fp16",
         )
     if plan.place.mode.uses_worker_strategy:
-        output.messages.notice(
+        messages.notice(
             "on CPUs, MultiWorkerMirroredStrategy supports only one device per process"
         )
 
 
-def _record_setup(plan: RunPlan, measurements: Measurements, devices: runtime.Devices) -> None:
+def _record_setup(run: RunContext, devices: runtime.Devices) -> None:
     """Records what is known before the first step: model, placement, batch size and flags."""
-    job = plan.place.job
+    plan, measurements = run.plan, run.measurements
+    job, spec = plan.place.job, plan.network.spec
     measurements.update_record(
         model=ModelInfo(
             name=plan.network.model.name,
-            parameters=plan.network.spec.parameters,
-            trainable_parameters=plan.network.spec.trainable_parameters,
-            forward_flops_per_image=plan.network.spec.forward_flops_per_image,
-            training_flops_per_image=plan.network.spec.training_flops_per_image,
+            parameters=spec.parameters,
+            trainable_parameters=spec.trainable_parameters,
+            forward_flops_per_image=spec.forward_flops_per_image,
+            training_flops_per_image=spec.training_flops_per_image,
             recomputed_flops_per_image=plan.recomputed_flops,
         ),
         placement=Placement(

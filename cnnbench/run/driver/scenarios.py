@@ -29,7 +29,7 @@ from cnnbench.run.driver.input_speed import (
     time_stages,
 )
 from cnnbench.run.driver.membership import SharedInterrupts
-from cnnbench.run.driver.observers.benchmark_log import BenchmarkLog
+from cnnbench.run.driver.observers.benchmark_log import BenchmarkLog, describe_run
 from cnnbench.run.driver.observers.checkpoint_saver import CheckpointSaver
 from cnnbench.run.driver.observers.evaluations import TrainingEvaluations
 from cnnbench.run.driver.observers.mlperf_log import MLPerfLog
@@ -175,12 +175,13 @@ def _requested_observers(run: RunContext, work: NetworkWork) -> Iterator[Observe
     if plan.summarizes_evaluations:
         evaluates_one = not plan.work.trains and files.is_checkpoint_prefix(flags.train_dir or "")
         yield EvaluationSummaries(flags.eval_dir, newest=not evaluates_one)
-    config, facts = measured.parts.config, measured.parts.environment
+    config = measured.parts.config
     if flags.benchmark_log_dir:
-        parameters = benchmark_log_parameters(plan, work.devices)
-        folder, test_id = flags.benchmark_log_dir, flags.benchmark_test_id
+        parameters = {**config, **benchmark_log_parameters(plan, work.devices)}
         record = measured.make_record("interrupted").to_dict()
-        yield BenchmarkLog(folder, config, parameters, facts, test_id, record)
+        facts, test_id = measured.parts.environment, flags.benchmark_test_id
+        about = describe_run(parameters, facts, test_id, record)
+        yield BenchmarkLog(flags.benchmark_log_dir, about)
     if flags.ml_perf_compliance_logging and plan.work.trains:
         yield MLPerfLog(plan, run.output.messages.write_unprefixed, config)
     for make in OBSERVERS.values():

@@ -55,7 +55,7 @@ def test_the_log_of_official_models(run, tmp_path):
 
 
 def test_a_value_that_is_not_finite_stays_json(tmp_path):
-    log = BenchmarkLog(str(tmp_path), {"model": "m"}, {"dataset": "d"}, {}, None, {})
+    log = BenchmarkLog(str(tmp_path), {})
     log.table_row_printed(1, float("nan"), {})
     (row,) = _lines(tmp_path / "metric.log")
     assert row["value"] == "nan"

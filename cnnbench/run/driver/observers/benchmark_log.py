@@ -27,25 +27,11 @@ _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 class BenchmarkLog(Observer):
     """Creates a folder, and writes `benchmark_run.log` and `metric.log` into it.
 
-    Args:
-      config: resolved values of all flags of the run, as plain JSON values.
-      parameters: `cnnbench.run.driver.describe.benchmark_log_parameters`.
-      facts: recorded properties of machine and software, without unknown properties.
-      record: the record of the run before its first step, as JSON. It describes the run exactly,
-        so that `cnnbench import` can create the record of the run from the two files.
+    `about` is the content of `benchmark_run.log`, see `describe_run`.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        config: Mapping[str, Any],
-        parameters: Mapping[str, Any],
-        facts: Mapping[str, Any],
-        test_id: str | None,
-        record: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, folder: str, about: Mapping[str, Any]) -> None:
         self._folder, self._last_row = Path(folder), 0
-        about = benchmark_run_info(config, parameters, facts, test_id) | {"record": record}
         with collecting_write_errors("benchmark_log_dir", folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         write_text("benchmark_log_dir", str(self._folder / _RUN), json.dumps(about) + "\n")
@@ -90,16 +76,23 @@ class BenchmarkLog(Observer):
                 file.write(json.dumps(line) + "\n")
 
 
-def benchmark_run_info(
-    config: Mapping[str, Any],
+def describe_run(
     parameters: Mapping[str, Any],
     facts: Mapping[str, Any],
     test_id: str | None,
+    record: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The content of benchmark_run.log. The arguments are the arguments of `BenchmarkLog`."""
+    """Returns the content of benchmark_run.log.
+
+    Args:
+      parameters: resolved values of all flags of the run, as plain JSON values, and the
+        `cnnbench.run.driver.describe.benchmark_log_parameters`.
+      facts: recorded properties of machine and software, without unknown properties.
+      record: the record of the run before its first step, as JSON. It describes the run exactly,
+        so that `cnnbench import` can create the record of the run from the two files.
+    """
     gpus = facts.get("gpu_names") or []
     cpu = {"num_cores": facts.get("logical_cpus"), "cpu_info": facts.get("cpu_model")}
-    parameters = {**config, **parameters}
     return {
         "model_name": parameters["model"],
         "dataset": {"name": parameters["dataset"]},
@@ -115,6 +108,7 @@ def benchmark_run_info(
             "memory_total": facts.get("memory_bytes"),
         },
         "run_parameters": [_parameter_entry(name, parameters[name]) for name in sorted(parameters)],
+        "record": record,
     }
 
 
