@@ -350,17 +350,14 @@ class GraphNetwork(Network[Tensor]):
         values = values_by_name(self._features, "feature", features)
         received = {}
         for element in self._features:
-            shape = tuple(values[element.name].shape[1:])
+            value = values[element.name]
+            shape = tuple(value.shape[1:])
             if shape != element.sizes:
                 raise UsageError(
                     f"model {self._model.name} takes {element.name}s of shape {element.sizes}, "
                     f"not {shape}"
                 )
-            received[element.name] = (
-                self.convert_feature(values[element.name])
-                if element.is_real
-                else values[element.name]
-            )
+            received[element.name] = self.convert_feature(value) if element.is_real else value
         # `Model.build` contains only Python loops, so AutoGraph need not convert it.
         build = tf.autograph.experimental.do_not_convert(build_checked_outputs)
         outputs = build(self._model, self, received)

@@ -269,11 +269,9 @@ def _convolve_quantised(fused: _FusedConvolution, value_range: Range) -> _Quanti
         operation = tf.raw_ops.QuantizedConv2DWithBiasAndReluAndRequantize
     else:
         operation = tf.raw_ops.QuantizedConv2DWithBiasAndRequantize
-    zeros = (
-        [0, 0, *itertools.chain(*fused.window.zeros), 0, 0]
-        if fused.window.needs_explicit_padding
-        else []
-    )
+    zeros: list[int] = []
+    if fused.window.needs_explicit_padding:
+        zeros = [0, 0, *itertools.chain(*fused.window.zeros), 0, 0]
     integers, _, _ = operation(
         input=fused.source.integers,
         # With AMX, oneDNN refuses a filter that is not a constant by itself.

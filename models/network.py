@@ -434,11 +434,9 @@ class Network(SequenceLayers[T]):
             learned = {"trainable": True, "weight_decay": False}
             averaged = {"trainable": False, "weight_decay": False, "statistic": True}
             per_channel = (channels,)
-            gamma = (
-                self._declare_variable("gamma", per_channel, ones, **learned)
-                if chosen.scale
-                else None
-            )
+            gamma = None
+            if chosen.scale:
+                gamma = self._declare_variable("gamma", per_channel, ones, **learned)
             beta = self._declare_variable("beta", per_channel, zeros, **learned)
             mean = self._declare_variable("moving_mean", per_channel, zeros, **averaged)
             variance = self._declare_variable("moving_variance", per_channel, ones, **averaged)

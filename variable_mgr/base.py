@@ -127,12 +127,8 @@ class WorkerGroup:
         size, key = len(self._cpus), collective_group_key(self._cpus)
 
         def broadcast_op(tensor: tf.Tensor, instance_key: int) -> tf.Tensor:
-            common = {
-                "group_size": size,
-                "group_key": key,
-                "instance_key": instance_key,
-                "shape": tensor.shape,
-            }
+            common = {"group_size": size, "group_key": key, "instance_key": instance_key}
+            common["shape"] = tensor.shape
             if self.is_chief:
                 return tf.raw_ops.CollectiveBcastSend(input=tensor, **common)
             return tf.raw_ops.CollectiveBcastRecv(T=tensor.dtype, **common)
@@ -191,11 +187,9 @@ class VariableMgr(abc.ABC):
         self._facades: dict[str, TowerVariable] = {}
         job = spec.job
         # The job's workers if each worker runs its own step; None if one step has all towers.
-        self.workers = (
-            WorkerGroup(job.cpu_devices, job.cpu_device)
-            if job is not None and job.client_per_worker and job.num_workers > 1
-            else None
-        )
+        self.workers: WorkerGroup | None = None
+        if job is not None and job.client_per_worker and job.num_workers > 1:
+            self.workers = WorkerGroup(job.cpu_devices, job.cpu_device)
 
     @property
     def replicas_in_sync(self) -> bool:
@@ -221,9 +215,7 @@ class VariableMgr(abc.ABC):
 
         The message is "" if all variables exist.
         """
-        missing = [
-            declared.name for declared in self._declared if declared.name not in self._facades
-        ]
+        missing = [v.name for v in self._declared if v.name not in self._facades]
         return f"after all variables exist, not without {missing[0]}" if missing else ""
 
     @abc.abstractmethod
@@ -348,9 +340,8 @@ class VariableMgr(abc.ABC):
         shared = list(variables)
         if self.workers is not None and shared:
             own = [towers.read(variable.primary) for variable in shared]
-            for variable, value in zip(
-                shared, self.workers.broadcast_chief_tensors(own), strict=True
-            ):
+            values = self.workers.broadcast_chief_tensors(own)
+            for variable, value in zip(shared, values, strict=True):
                 with tf.device(variable.primary.device):
                     variable.primary.assign(value, read_value=False)
         for variable in shared:
@@ -368,9 +359,7 @@ class VariableMgr(abc.ABC):
 
     def wait_for_assignments(self, devices: Iterable[str] = ()) -> None:
         """Waits until assignments to variables are complete; call it before a traced function."""
-        towers.wait_for_assignments(
-            (*self._spec.devices, *self._spec.variable_devices, *devices)
-        )
+        towers.wait_for_assignments((*self._spec.devices, *self._spec.variable_devices, *devices))
 
     def get_devices(self) -> tuple[str, ...]:
         """Returns the full device string of each tower of this process."""

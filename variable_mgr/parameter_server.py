@@ -10,11 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.variable_mgr import gradients, towers
-from cnnbench.variable_mgr.base import (
-    GradientPairs,
-    OptimizerLike,
-    VariableMgr,
-)
+from cnnbench.variable_mgr.base import GradientPairs, OptimizerLike, VariableMgr
 from cnnbench.variable_mgr.gradients import (
     PerTraceCache,
     VariableGradients,
@@ -49,10 +45,8 @@ class StagedVariables:
         values = self._values.tensors_of_trace()
         if key not in values:
             if key not in self._staged:
-                self._staged[key] = (
-                    variable,
-                    run_untraced(lambda: _make_staged_copy(device, variable, dtype)),
-                )
+                copy = run_untraced(lambda: _make_staged_copy(device, variable, dtype))
+                self._staged[key] = variable, copy
             with tf.device(device):
                 values[key] = assign_and_return_old(self._staged[key][1], read_current())
         return values[key]

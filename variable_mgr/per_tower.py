@@ -98,10 +98,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
         """Aggregates gradients with the all-reduce and packing of `VariableMgrSpec.aggregation`."""
         devices = self._spec.devices
         complete = gradients.complete_gradients(
-            columns,
-            devices,
-            keep_sparse=self._keep_sparse,
-            keep_dtype=self._compact,
+            columns, devices, keep_sparse=self._keep_sparse, keep_dtype=self._compact
         )
         # Collectives cannot gather sparse gradients with unknown static shapes.
         complete = [
@@ -134,9 +131,7 @@ class IndependentVariableMgr(PerTowerVariableMgr):
         """Returns each tower's own gradients. A tower without a gradient skips its update."""
         devices = self._spec.devices
         gradients.check_towers_complete(columns, devices)
-        return list(devices), [
-            column.map_gradients(devices, _to_dense_or_none) for column in columns
-        ]
+        return list(devices), [c.map_gradients(devices, _to_dense_or_none) for c in columns]
 
 
 def _to_dense_or_none(gradient: Gradient, variable: tf.Variable) -> tf.Tensor | None:

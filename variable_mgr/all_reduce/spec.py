@@ -126,9 +126,8 @@ class SizeRange:
     limit: int | None = None
 
     def __str__(self) -> str:
-        return str(self.algorithm) + (
-            "" if self.limit is None else f":{_short_size_text(self.limit)}"
-        )
+        limit = "" if self.limit is None else f":{_size_text(self.limit)}"
+        return f"{self.algorithm}{limit}"
 
 
 @dataclass(frozen=True)
@@ -186,10 +185,7 @@ class AllReduceSpec:
 
     def without_needless_levels(self, groups: Sequence[Sequence[str]]) -> AllReduceSpec:
         """Returns the spec without levels that have nothing to do for these groups of devices."""
-        parts = (
-            SizeRange(_without_needless_levels(part.algorithm, groups), part.limit)
-            for part in self.ranges
-        )
+        parts = (SizeRange(_needed_levels(p.algorithm, groups), p.limit) for p in self.ranges)
         return AllReduceSpec(tuple(parts))
 
     def range_index(self, num_bytes: int) -> int:
@@ -225,12 +221,9 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
             continue
         limit = _parse_limit(text, number + 1)
         if ranges and limit <= (ranges[-1].limit or 0):
-            raise _spec_error(
-                text,
-                number + 1,
-                "limits must increase, but the previous limit is "
-                f"{_short_size_text(ranges[-1].limit)}",
-            )
+            previous = _size_text(ranges[-1].limit)
+            reason = f"limits must increase, but the previous limit is {previous}"
+            raise _spec_error(text, number + 1, reason)
         if number + 2 == len(pieces):
             raise _spec_error(
                 text, number + 1, "a limit must be followed by the algorithm for larger tensors"
@@ -262,9 +255,7 @@ def _parse_algorithm(text: str, number: int) -> AlgorithmSpec:
     return AlgorithmSpec(levels, int(shards))
 
 
-def _without_needless_levels(
-    algorithm: AlgorithmSpec, groups: Sequence[Sequence[str]]
-) -> AlgorithmSpec:
+def _needed_levels(algorithm: AlgorithmSpec, groups: Sequence[Sequence[str]]) -> AlgorithmSpec:
     if len(algorithm.levels) == 2 and len(groups) == 1:
         return AlgorithmSpec(algorithm.levels[:1])
     if len(algorithm.levels) == 2 and all(len(group) == 1 for group in groups):
@@ -281,7 +272,7 @@ def _parse_limit(text: str, number: int) -> int:
     return limit
 
 
-def _short_size_text(limit: int | None) -> str:
+def _size_text(limit: int | None) -> str:
     """Returns a limit in bytes as text with the largest unit that divides it, such as 64K."""
     value, unit = limit or 0, ""
     for larger in "KMGT":
@@ -381,11 +372,8 @@ class ReduceContext:
         """
         processes = set(map(process_of_device, members))
         others = {*self.devices} - {*members}
-        cpus = tuple(
-            cpu
-            for cpu in self.cpu_devices
-            if process_of_device(cpu) in processes and cpu not in others
-        )
+        own = (cpu for cpu in self.cpu_devices if process_of_device(cpu) in processes)
+        cpus = tuple(cpu for cpu in own if cpu not in others)
         cpu_device = self.cpu_device
         if cpu_device is not None and cpus and cpu_device not in cpus:
             cpu_device = cpus[0]
@@ -749,17 +737,11 @@ def _wrong_sums_message(value: Sequence[Any], arguments: Sequence[Any]) -> str:
     tensors, _ = arguments[-2:]
     if len(value) != len(tensors):
         return f"a tensor for each of {len(tensors)} devices, not {len(value)}"
-    wrong = [
-        tensor
-        for tensor in value
-        if not plugins.is_tensor(tensor)
-        or plugins.tensor_sizes(tensor) != plugins.tensor_sizes(tensors[0])
-    ]
-    return (
-        f"sums of {plugins.value_text(tensors[0])}, not {plugins.value_text(wrong[0])}"
-        if wrong
-        else ""
-    )
+    sizes = plugins.tensor_sizes(tensors[0])
+    for tensor in value:
+        if not plugins.is_tensor(tensor) or plugins.tensor_sizes(tensor) != sizes:
+            return f"sums of {plugins.value_text(tensors[0])}, not {plugins.value_text(tensor)}"
+    return ""
 
 
 Sums = Annotated[list[arrays.Tensor], _wrong_sums_message]

@@ -168,10 +168,7 @@ class Checkpoints:
           FlagError: a checkpoint of tf_cnn_benchmarks does not fit the variables of this model.
         """
         stored = _StoredCheckpoint(path, _OTHER_MODEL, self._spec)
-        model = {
-            self._source_key(name): v.primary
-            for name, v in self._variables.items()
-        }
+        model = {self._source_key(name): v.primary for name, v in self._variables.items()}
         if self._averaged and not stored.has_keys(model):
             missing = "has no moving averages: it was written without --ema_decay"
             raise BenchmarkError(f"{path} {missing}")
@@ -196,9 +193,9 @@ class Checkpoints:
         self._first_step = global_step = int(self._global_step.numpy())
         by_this_batch = global_step * self._global_batch
         # Checkpoints of earlier versions of cnnbench do not contain the number of examples.
-        examples = (
-            int(stored.read_tensor(_EXAMPLES)) if stored.has_keys([_EXAMPLES]) else by_this_batch
-        )
+        examples = by_this_batch
+        if stored.has_keys([_EXAMPLES]):
+            examples = int(stored.read_tensor(_EXAMPLES))
         self._examples_offset = examples - by_this_batch
         notices = list(self._optimizer_notices(path, stored, before, has_slots))
         if not has_averages:
@@ -386,11 +383,7 @@ class _StoredCheckpoint:
                     raise FlagError("train_dir", path, f"{problem} (docs/migrating.md)")
                 if match[1] == b"NCHW":
                     for name, (height, width, channels) in spec.flattened.items():
-                        self._channels_first[_key_of("model", name)] = (
-                            channels,
-                            height,
-                            width,
-                        )
+                        self._channels_first[_key_of("model", name)] = (channels, height, width)
 
     def has_keys(self, variables: Iterable[str]) -> bool:
         """Whether the checkpoint contains all of the keys `variables`."""
@@ -406,9 +399,7 @@ class _StoredCheckpoint:
 
     def read_skipped_records(self) -> tuple[int, ...]:
         """Reads the numbers of skipped records (see `RestoredState`); empty if none was skipped."""
-        return (
-            tuple(self.read_tensor(_PASSED_OVER).tolist()) if self.has_keys([_PASSED_OVER]) else ()
-        )
+        return tuple(self.read_tensor(_PASSED_OVER).tolist()) if _PASSED_OVER in self.shapes else ()
 
     def read_optimizer_name(self) -> str:
         """The value of --optimizer with which the checkpoint was written."""
@@ -430,9 +421,7 @@ class _StoredCheckpoint:
         for key, variable in variables.items():
             shape, wanted = self.shapes[key], list(variable.shape)
             if shape != wanted:
-                problem = (
-                    f"contains {_name_of(key)} with the shape {shape}, not {wanted}"
-                )
+                problem = f"contains {_name_of(key)} with the shape {shape}, not {wanted}"
                 raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
 
     def assign_stored_values(self, variables: Mapping[str, tf.Variable]) -> str:

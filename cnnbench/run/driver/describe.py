@@ -12,7 +12,6 @@ from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import card_numbers
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.convolutions import resolve_data_format
-from cnnbench.variable_mgr.all_reduce.spec import readers_of
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
 
@@ -134,7 +133,7 @@ def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
     text = ":".join(plan.reduction_names(on_gpu=devices.kind == "gpu")) or "None"
     if mode.reduction is Reduction.CROSS_DEVICE and text != "None":
         text += f" (--cross_device_ops={plan.exchange.cross_device.ops})"
-    elif running is not None and running.algorithm_names & readers_of("communication_hint"):
+    elif running is not None and running.reads("communication_hint"):
         text += f" (--communication_hint={plan.params.communication_hint})"
     job = devices.job
     towers = count_text(job.num_towers, "device", "devices")

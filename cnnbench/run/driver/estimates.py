@@ -125,16 +125,12 @@ def estimate_memory(plan: RunPlan, kind: str) -> MemoryEstimate:
         # Mixing needs memory for both images of each pair.
         waiting += 2 * plan.input.training.mixes_images
     example = MASTER_BYTES * sum(math.prod(element.sizes) for element in plan.network.spec.elements)
-    step = MemoryEstimate(
-        fixed, towers * (per_image + waiting * example), plan.length.batch_per_device
-    )
+    waiting *= example
+    step = MemoryEstimate(fixed, towers * (per_image + waiting), plan.length.batch_per_device)
     if not plan.length.eval_batches or not plan.work.trains:
         return step
-    evaluation = MemoryEstimate(
-        step.fixed,
-        towers * (_activation_bytes(plan, False) + waiting * example),
-        plan.length.eval_batch_per_device,
-    )
+    per_image = towers * (_activation_bytes(plan, False) + waiting)
+    evaluation = MemoryEstimate(step.fixed, per_image, plan.length.eval_batch_per_device)
     return max(step, evaluation, key=lambda phase: phase.total)
 
 
@@ -195,11 +191,8 @@ def _encoded_bytes(plan: RunPlan) -> int:
     files = plan.network.dataset.find(plan.params.data_dir, subset)
     # Shards behind a URL are assumed to have equal sizes, which saves a request per shard.
     measured = files[:1] if is_url(plan.params.data_dir) else files
-    size = (
-        sum(local_or_url_path(file).stat().st_size for file in measured)
-        * len(files)
-        // len(measured)
-    )
+    total = sum(local_or_url_path(file).stat().st_size for file in measured)
+    size = total * len(files) // len(measured)
     if plan.input.training.datasets_use_caching or not plan.network.dataset.skips_bad_records:
         return size
     share = min(1.0, _SHUFFLE_BUFFER / max(1, plan.length.train_examples))
@@ -297,10 +290,8 @@ class RunComputation:
 def estimate_run_computation(plan: RunPlan) -> RunComputation:
     """Computes numbers of steps and FLOPs of a run from its plan."""
     on_cpu = computes_on_cpu(plan)
-    training, forward = (
-        plan.network.spec.training_flops_per_image,
-        plan.network.spec.forward_flops_per_image,
-    )
+    spec = plan.network.spec
+    training, forward = spec.training_flops_per_image, spec.forward_flops_per_image
     devices = plan.params.num_gpus if on_cpu else 1
     steps, passes = plan.length.training_steps, plan.params.gradient_accumulation_steps
     per_image = training + (plan.recomputed_flops or 0) if plan.work.trains else forward

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,9 +111,7 @@ class Evaluator:
             sums, collected = self._function(*self.inputs.next())
             values = sums.numpy().tolist()
             totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]
-            rows += [
-                _rows_without_padding(of_tower) for of_tower in collected if of_tower
-            ]
+            rows += [_rows_without_padding(of_tower) for of_tower in collected if of_tower]
             if interval.is_display_due(batch):
                 now = time.perf_counter()
                 images = self._manager.num_towers * self.inputs.spec.batch_per_device
@@ -157,12 +155,9 @@ class Evaluator:
 
         Returns sums over all towers, [metrics ..., loss, examples], and the rows of each tower.
         """
-        alone = len(self._devices) == 1
-        make = (
-            self._build_tower_evaluation
-            if alone
-            else TowerCopier(self._build_tower_evaluation, self.notices.append)
-        )
+        make: Callable[..., Any] = self._build_tower_evaluation
+        if len(self._devices) > 1:
+            make = TowerCopier(make, self.notices.append)
 
         def build(tower: int) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
             # If towers train independently, the network of tower 0 is evaluated, as in checkpoints.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -23,6 +23,15 @@ from cnnbench.records.profiles import (
     StepPartKey,
     StepProfile,
 )
+from cnnbench.run.observe.operations import (
+    PICOSECONDS,
+    ExecutedOperation,
+    WallTimes,
+    XPlane,
+    count_allocations,
+    divide_wall_time_of_step,
+    sorted_operations,
+)
 from cnnbench.run.observe.work import (
     OperationWork,
     OperationWorkFinder,
@@ -31,11 +40,8 @@ from cnnbench.run.observe.work import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cnnbench.records.run import RunRecord
     from cnnbench.run.driver.observers.profiles import Probe
-    from cnnbench.run.observe.operations import ExecutedOperation, WallTimes, XPlane
 
 
 _SHORTEST = 1 / 2000
@@ -81,11 +87,6 @@ class StepProfiler:
     @contextmanager
     def _profile_step(self, step: int) -> Iterator[None]:
         from cnnbench.run.driver.observers.profiles import profiling_step
-        from cnnbench.run.observe.operations import (
-            count_allocations,
-            divide_wall_time_of_step,
-            sorted_operations,
-        )
 
         def add_profile(planes: tuple[XPlane, ...]) -> None:
             self.last = sorted_operations(planes, self.work_finder.is_of_step)
@@ -120,19 +121,13 @@ class StepProfiler:
             for operation in step.counts
         }
         allocations, allocated_bytes = self.allocated or (None, None)
+        rows = profile_rows(
+            self.steps, seconds, self.input_wait_seconds, works, self.flops, self.work_finder
+        )
         return StepProfile(
             step_seconds=seconds,
             input_wait_seconds=tuple(self.input_wait_seconds),
-            rows=tuple(
-                profile_rows(
-                    self.steps,
-                    seconds,
-                    self.input_wait_seconds,
-                    works,
-                    self.flops,
-                    self.work_finder,
-                )
-            ),
+            rows=tuple(rows),
             graph=self.work_finder.count_operations(),
             record=record,
             layers=tuple(self._profiled_layers(works.values())),
@@ -214,27 +209,18 @@ def timeline_spans(
 
     `operations` contains the operations in the order of their starts.
     """
-    from cnnbench.run.observe.operations import PICOSECONDS
-
     shortest = _SHORTEST * PICOSECONDS * max((operation.end for operation in operations), default=0)
     spans: list[ProfiledSpan] = []
     latest: dict[tuple[str, StepPartKey], int] = {}
     for operation in operations:
         start, end = operation.start * PICOSECONDS, operation.end * PICOSECONDS
-        part = (
-            work_finder(operation.name, operation.type).part
-            if operation.is_of_step
-            else INPUT_OPERATIONS
-        )
-        # If an operation is not in the graph, its plane in the profile shows the device.
-        gpu = (
-            operation.plane.rpartition("device:")[2].lower()
-            if "device:" in operation.plane
-            else "cpu:0"
-        )
-        device = (
-            (work_finder.device_of_operation(operation.name) or gpu) if operation.is_of_step else ""
-        )
+        part, device = INPUT_OPERATIONS, ""
+        if operation.is_of_step:
+            part = work_finder(operation.name, operation.type).part
+            # If an operation is not in the graph, its plane in the profile shows the device.
+            _, found, gpu = operation.plane.rpartition("device:")
+            plane = gpu.lower() if found else "cpu:0"
+            device = work_finder.device_of_operation(operation.name) or plane
         place = latest.get((device, part))
         if place is not None and start - spans[place].end <= shortest:
             spans[place] = replace(spans[place], end=max(spans[place].end, end))

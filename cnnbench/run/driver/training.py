@@ -263,11 +263,8 @@ class Training:
         )
 
     def _run_warm_up(self, loop: _Loop) -> None:
-        run, warm_up, measurements = (
-            self._run,
-            self._run.plan.length.warm_up,
-            self._run.measurements,
-        )
+        run, measurements = self._run, self._run.measurements
+        warm_up = run.plan.length.warm_up
         run.output.console.lines("Running warm up")
         run.output.progress_line.start(
             "warm-up, at most" if warm_up.auto else "warm-up", warm_up.most

@@ -125,11 +125,10 @@ class OperationWorkFinder:
 
         `name` and `type` are the name and the type of the operation.
         """
+        moved = self._count_memory_traffic(name)
         if is_transfer(type):
             kind = REDUCTION if source_operation_name(name) in self._backward else COPIES
-            return OperationWork(
-                StepPartKey(REST, kind, OUTSIDE), False, self._count_memory_traffic(name)
-            )
+            return OperationWork(StepPartKey(REST, kind, OUTSIDE), False, moved)
         plain = _DECORATION.sub("", type)
         layer = layer_of_operation(name, self.image_flops)
         is_product = bool(_PRODUCT.search(plain))
@@ -137,11 +136,8 @@ class OperationWorkFinder:
         if product is not None:
             layer = layer_of_operation(product.name, self.image_flops)
         if layer == REST:
-            return OperationWork(
-                StepPartKey(REST, self._kind_outside_towers(name, plain), OUTSIDE),
-                False,
-                self._count_memory_traffic(name),
-            )
+            kind = self._kind_outside_towers(name, plain)
+            return OperationWork(StepPartKey(REST, kind, OUTSIDE), False, moved)
         direction = FORWARD
         if name in self._backward or "gradient_tape/" in name:
             direction = TO_KERNEL if self._is_kernel_gradient(name, plain, layer) else TO_INPUT
@@ -155,8 +151,8 @@ class OperationWorkFinder:
         else:
             kind = next((kind for pattern, kind in _KINDS if pattern.search(plain)), _OTHER)
         # Rearrangements for a product add no traffic, because only the product itself is counted.
-        moved = 0 if lays_out else self._count_memory_traffic(name)
-        return OperationWork(StepPartKey(layer, kind, direction), is_product, moved)
+        part = StepPartKey(layer, kind, direction)
+        return OperationWork(part, is_product, 0 if lays_out else moved)
 
     def is_of_step(self, name: str) -> bool:
         """Whether an operation in a profile belongs to the step, not to the input pipeline."""
@@ -246,12 +242,8 @@ class OperationWorkFinder:
             return 0
         if operation is not None and operation.type in _NO_TRAFFIC:
             return 0
-        inputs = map(self._find_traced_tensor, node.input)
-        sizes = [
-            _tensor_bytes(reference.deref())
-            for reference in dict.fromkeys(inputs)
-            if reference is not None
-        ]
+        inputs = dict.fromkeys(map(self._find_traced_tensor, node.input))
+        sizes = [_tensor_bytes(tensor.deref()) for tensor in inputs if tensor is not None]
         written = 0 if operation is None else sum(map(_tensor_bytes, operation.outputs))
         # An update reads and writes its variables, each of which is as large as the gradient.
         return sum(sizes) + written + 2 * variables * max(sizes, default=0)

@@ -83,9 +83,8 @@ def _average_gradients(
         first, second = _mean_of_pairs(pairs)
         if workers is not None:
             # All workers have the same number of towers, so the mean of their means is exact.
-            first, second = (
-                total / float(workers.size) for total in workers.sum_in_step([first, second])
-            )
+            totals = workers.sum_in_step([first, second])
+            first, second = (total / float(workers.size) for total in totals)
     return [(first, second)] * len(pairs)
 
 

@@ -127,8 +127,7 @@ class Updater:
                     for final, variable in self._final_gradients(reduced[index], inverse)
                 ]
                 ops += manager.append_apply_gradients(
-                    *(self._optimizer, pairs, guards[index], device),
-                    learning_rate=rates[index],
+                    self._optimizer, pairs, guards[index], device, learning_rate=rates[index]
                 )
         ops += manager.after_updates()
         updates = [tower.updates for tower in towers]
@@ -173,9 +172,7 @@ class Updater:
         by_variable = gradients.transpose_lists([tower.gradients for tower in towers])
         for spec, of_towers in zip(self._trainables, by_variable, strict=True):
             pairs = list(zip(of_towers, inverses, strict=True))
-            own = gradients.map_on_devices(
-                self._devices, lambda pair: divide_by_scale(*pair), pairs
-            )
+            own = gradients.map_on_devices(self._devices, lambda p: divide_by_scale(*p), pairs)
             variables = [self._manager.variable(t, spec.name) for t in range(len(towers))]
             columns.append(self.prepare_for_reduction(VariableGradients(own, variables)))
         return columns
