@@ -652,11 +652,8 @@ class VariableMgrSpec:
         The devices are `variable_devices`. Use one function for the whole run.
         """
         rotates = self.ps_devices and self.ps_strategy == "round_robin"
-        return (
-            round_robin_chooser(self.variable_devices)
-            if rotates
-            else least_bytes_chooser(self.variable_devices)
-        )
+        choose = round_robin_chooser if rotates else least_bytes_chooser
+        return choose(self.variable_devices)
 
     def caching_device(self, reader: str) -> str | None:
         """Returns the device that caches a shared variable for the device `reader`.

@@ -100,15 +100,10 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
         complete = gradients.complete_gradients(
             columns, devices, keep_sparse=self._keep_sparse, keep_dtype=self._compact
         )
-        # Collectives cannot gather sparse gradients with unknown static shapes.
-        complete = [
-            column
-            if not column.is_sparse
-            or self._gather is None
-            or gradients.slices_can_be_gathered(column)
-            else column.map_gradients(devices, gradients.to_dense)
-            for column in complete
-        ]
+        for index, column in enumerate(complete):
+            # Collectives cannot gather sparse gradients with unknown static shapes.
+            if column.is_sparse and self._gather and not gradients.slices_can_be_gathered(column):
+                complete[index] = column.map_gradients(devices, gradients.to_dense)
         dense = [column.gradients for column in complete if not column.is_sparse]
         totals = iter(reduce_through_stages(self._stages, dense, self._reduce))
         reduced = []

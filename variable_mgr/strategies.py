@@ -99,16 +99,9 @@ class StrategyVariableMgr(VariableMgr):
 
         The additional tensors are `tensor_by_tower`; their sums are the last result.
         """
-        keep_sparse = not self._spec.aggregation.sparse_to_dense
-        reduced = gradients.complete_gradients(
-            columns, self._spec.devices, keep_sparse=keep_sparse
-        )
-        reduced = [
-            column.map_gradients(self._spec.devices, _cast_slices_to_float32)
-            if column.is_sparse
-            else column
-            for column in reduced
-        ]
+        keep_sparse, own = not self._spec.aggregation.sparse_to_dense, self._spec.devices
+        reduced = gradients.complete_gradients(columns, own, keep_sparse=keep_sparse)
+        reduced = [c.map_gradients(own, _cast_slices) if c.is_sparse else c for c in reduced]
         if self._spec.num_towers > 1:
             first = VariableGradients(list(tensor_by_tower), reduced[0].variables)
             reduced = self._reduce_columns([*reduced, first] if tensor_by_tower else reduced)
@@ -128,13 +121,9 @@ class StrategyVariableMgr(VariableMgr):
         means = self._spec.reduction == "mean"
         op = tf.distribute.ReduceOp.MEAN if means else tf.distribute.ReduceOp.SUM
         with self._strategy.scope():
-            pairs = [
-                (
-                    self._distribute_to_replicas(column.gradients),
-                    self._distributed[column.variables[0].ref()],
-                )
-                for column in columns
-            ]
+            variables = [self._distributed[column.variables[0].ref()] for column in columns]
+            values = [self._distribute_to_replicas(column.gradients) for column in columns]
+            pairs = list(zip(values, variables, strict=True))
             totals = self._strategy.extended.batch_reduce_to(op, pairs, self._options())
         results = []
         for column, total in zip(columns, totals, strict=True):
@@ -159,7 +148,7 @@ class StrategyVariableMgr(VariableMgr):
         return TowerVariable(variable.name, copies)
 
 
-def _cast_slices_to_float32(slices: tf.IndexedSlices, variable: Any) -> tf.IndexedSlices:
+def _cast_slices(slices: tf.IndexedSlices, variable: Any) -> tf.IndexedSlices:
     """Casts a sparse gradient to float32: strategies compute means and cannot send bfloat16."""
     values = gradients.cast(slices.values, tf.float32)
     return tf.IndexedSlices(values, slices.indices, slices.dense_shape)

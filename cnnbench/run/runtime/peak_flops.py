@@ -92,12 +92,8 @@ def peak_flops(
         return user_value * count, "given: --peak_flops"
     if device_kind == "cpu":
         return measure_peak_flops(dtype)
-    names = [gpu_name(device) for device in devices]
-    return (
-        sum_published_peak_flops([name for name in names if name is not None], dtype)
-        if all(names)
-        else None
-    )
+    names = [name for name in map(gpu_name, devices) if name]
+    return sum_published_peak_flops(names, dtype) if len(names) == len(devices) else None
 
 
 def sum_published_peak_flops(
