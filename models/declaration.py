@@ -162,9 +162,8 @@ def bytes_per_image(
     """
     values = spec.peak_values
     if not training or recomputes:
-        values = _run_with_shapes(
-            model, spec.num_classes, training=training, recomputes=recomputes
-        ).peak
+        net = _run_with_shapes(model, spec.num_classes, training=training, recomputes=recomputes)
+        values = net.peak
     return round(_FRAGMENTATION * value_bytes * values)
 
 
@@ -219,9 +218,8 @@ class ShapeNetwork(Network[ShapedValue]):
     def forward(self) -> None:
         """Runs `Model.build` with the shapes of the features. Call it only once."""
         features = elements_of_role(self.elements, "feature")
-        build_checked_outputs(
-            self._model, self, {element.name: ShapedValue(element.sizes) for element in features}
-        )
+        values = {element.name: ShapedValue(element.sizes) for element in features}
+        build_checked_outputs(self._model, self, values)
 
     def shape(self, x: ShapedValue) -> tuple[int, ...]:
         """Returns the shape of a value without the batch dimension."""

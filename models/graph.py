@@ -17,11 +17,7 @@ import tensorflow as tf
 
 from cnnbench.arrays import Tensor
 from cnnbench.errors import UsageError
-from cnnbench.models.cpu_operations import (
-    CpuOperations,
-    convolve_without_onednn,
-    is_doubtful,
-)
+from cnnbench.models.cpu_operations import CpuOperations, convolve_without_onednn, is_doubtful
 from cnnbench.models.model import Model, build_checked_outputs
 from cnnbench.models.network import Cell, Elementwise, Network
 from cnnbench.models.spec import (
@@ -309,9 +305,8 @@ class GraphNetwork(Network[Tensor]):
     ) -> None:
         super().__init__(num_classes, training=training, batch_norm=model.batch_norm)
         self._model = model
-        self._features = elements_of_role(
-            resolve_sizes(model.elements, model, num_classes), "feature"
-        )
+        elements = resolve_sizes(model.elements, model, num_classes)
+        self._features = elements_of_role(elements, "feature")
         self.updates: list[StateUpdate] = []
         self._reader = read
         self._channels_first = data_format == "NCHW"
@@ -361,9 +356,7 @@ class GraphNetwork(Network[Tensor]):
         # `Model.build` contains only Python loops, so AutoGraph need not convert it.
         build = tf.autograph.experimental.do_not_convert(build_checked_outputs)
         outputs = build(self._model, self, received)
-        self.auxiliaries = [
-            (self.convert_outputs(head), weight) for head, weight in self.auxiliaries
-        ]
+        self.auxiliaries = [(self.convert_outputs(head), w) for head, w in self.auxiliaries]
         return self.convert_outputs(outputs)
 
     def convert_feature(self, value: Tensor) -> Tensor:
@@ -497,11 +490,8 @@ class GraphNetwork(Network[Tensor]):
 
     def _batch_norm(self, x: Tensor, layer: BatchNormLayer) -> Tensor:
         last = self._convolution
-        if (
-            last is not None
-            and last.result is x is self._before_batch_norm
-            and last.folding_saves_time
-        ):
+        folds = last is not None and last.result is x is self._before_batch_norm
+        if last is not None and folds and last.folding_saves_time:
             return self._fold_batch_norm(last, layer)
 
         def value(spec: VariableSpec) -> Tensor:
@@ -527,9 +517,7 @@ class GraphNetwork(Network[Tensor]):
             # On GPUs, TensorFlow 2.21 fuses batch norm with a following ReLU.
             # The fused batch norm with ReLU rejects channel numbers that are not multiples of 4.
             precise = _cast(x, tf.float32)
-            y = normalise_channels(
-                precise, averages[0], averages[1], scale, offset, epsilon, channels_at
-            )
+            y = normalise_channels(precise, *averages, scale, offset, epsilon, channels_at)
             return _cast(y, x.dtype)
         # Tokens become pixels, because some cuDNN batch norms take at most 65,535 examples.
         column = (-1, math.prod(x.shape[1:-1]), 1, x.shape[-1])
@@ -569,9 +557,8 @@ class GraphNetwork(Network[Tensor]):
         # A kernel's shape is [h, w, in, out]; if depthwise, [h, w, in, outputs per input].
         per_output = tf.reshape(factor, [-1, kernel.shape[3]])
         with tf.name_scope(convolution.scope + "/"):
-            y = convolution.convolve(
-                _cast(_cast(kernel, tf.float32) * per_output, self.compute_dtype)
-            )
+            scaled = _cast(kernel, tf.float32) * per_output
+            y = convolution.convolve(_cast(scaled, self.compute_dtype))
             return self._bias_add(y, _cast(offset, self.compute_dtype))
 
     def _factor_and_offset(self, layer: BatchNormLayer) -> tuple[Tensor, Tensor]:
@@ -584,9 +571,8 @@ class GraphNetwork(Network[Tensor]):
 
     def _matmul(self, x: Tensor, kernel: Tensor, units: int) -> Tensor:
         if len(x.shape) == 2:
-            return (self._cpu_operations.matmul if self._cpu_operations else tf.linalg.matmul)(
-                x, kernel
-            )
+            matmul = self._cpu_operations.matmul if self._cpu_operations else tf.linalg.matmul
+            return matmul(x, kernel)
         # A batched matrix product would need one kernel gradient per example, so rows are merged.
         rows = tf.linalg.matmul(tf.reshape(x, [-1, x.shape[-1]]), kernel)
         return tf.reshape(rows, [-1, *x.shape[1:-1], units])
@@ -639,9 +625,8 @@ class GraphNetwork(Network[Tensor]):
         if all(unbatched):
             return self._mark_unbatched(operation(x, y))
         rank = len(shape)
-        return operation(
-            self._align_rank(x, unbatched[0], rank), self._align_rank(y, unbatched[1], rank)
-        )
+        x = self._align_rank(x, unbatched[0], rank)
+        return operation(x, self._align_rank(y, unbatched[1], rank))
 
     def _align_rank(self, x: Tensor, unbatched: bool, rank: int) -> Tensor:
         """Adds dimensions of size 1 to a value, so that it broadcasts to examples with `rank`."""
@@ -675,9 +660,7 @@ class GraphNetwork(Network[Tensor]):
         # Gradients flow only to arguments of `block`, so the weights must be arguments, too.
         @tf.custom_gradient
         def block(*tensors: Tensor) -> Any:
-            return y, lambda upstream: before._recompute_gradients(
-                body, xs, weights, upstream
-            )
+            return y, lambda upstream: before._recompute_gradients(body, xs, weights, upstream)
 
         return block(*xs, *weights.values())
 
@@ -715,9 +698,8 @@ class GraphNetwork(Network[Tensor]):
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(list(real.values()))
                 y = body(again, *(copies[x.ref()] for x in xs))
-            by_reference = dict(
-                zip(real, tape.gradient(y, list(real.values()), upstream), strict=True)
-            )
+            found = tape.gradient(y, list(real.values()), upstream)
+            by_reference = dict(zip(real, found, strict=True))
         # For a tensor that is passed twice, the gradient is returned only once.
         return [by_reference.pop(x.ref(), None) for x in (*xs, *weights.values())]
 

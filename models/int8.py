@@ -145,10 +145,8 @@ class Int8Network(GraphNetwork):
         value_range = self._value_range(x)
         source = None if self._recording else self._quantize(x, value_range)
         none = np.zeros(filters, np.float32)
-        return self._compute_fused(
-            _FusedConvolution(source, _static_value(kernel), none, window, depthwise),
-            compute_float32,
-        )
+        fused = _FusedConvolution(source, _static_value(kernel), none, window, depthwise)
+        return self._compute_fused(fused, compute_float32)
 
     def _bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
         compute_float32 = partial(super()._bias_add, x, bias)
@@ -156,9 +154,8 @@ class Int8Network(GraphNetwork):
         if fused is None:
             return compute_float32()
         value = _static_value(bias)
-        return self._compute_fused(
-            fused.with_factor_and_offset(np.ones_like(value), value), compute_float32
-        )
+        fused = fused.with_factor_and_offset(np.ones_like(value), value)
+        return self._compute_fused(fused, compute_float32)
 
     def _batch_norm(self, x: Tensor, layer: BatchNormLayer) -> Tensor:
         compute_float32 = partial(super()._batch_norm, x, layer)
@@ -167,9 +164,8 @@ class Int8Network(GraphNetwork):
             return compute_float32()
         with tf.init_scope():  # Factor and offset are computed eagerly: kernels must be constants.
             factor, offset = self._factor_and_offset(layer)
-        return self._compute_fused(
-            fused.with_factor_and_offset(factor.numpy(), offset.numpy()), compute_float32
-        )
+        fused = fused.with_factor_and_offset(factor.numpy(), offset.numpy())
+        return self._compute_fused(fused, compute_float32)
 
     def _elementwise(self, kind: Elementwise, x: Tensor) -> Tensor:
         compute_float32 = partial(super()._elementwise, kind, x)

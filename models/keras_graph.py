@@ -57,9 +57,7 @@ class BuiltKerasModel(NamedTuple):
     def values(self) -> list[Any]:
         """Returns the values of all variables as NumPy arrays: float32, or int64 for integers."""
         arrays = [keras.ops.convert_to_numpy(variable) for variable in self.variables]
-        return [
-            array.astype(np.int64 if _is_integer(array.dtype) else np.float32) for array in arrays
-        ]
+        return [a.astype(np.int64 if _is_integer(a.dtype) else np.float32) for a in arrays]
 
 
 def build_keras_model(
@@ -209,9 +207,7 @@ def declare_keras_model(model: Any, size: int | None) -> KerasDeclaration:
 
     Raises UsageError if cnnbench cannot run the model.
     """
-    names = [
-        layer.name for _, layer in _all_layers(model) if isinstance(layer, keras.layers.InputLayer)
-    ]
+    names = [x.name for _, x in _all_layers(model) if isinstance(x, keras.layers.InputLayer)]
     for number, tensor in enumerate(model.inputs):
         if getattr(tensor, "ragged", False) or getattr(tensor, "sparse", False):
             name = names[number] if number < len(names) else tensor.name
@@ -238,9 +234,7 @@ def declare_keras_model(model: Any, size: int | None) -> KerasDeclaration:
 
 def _variable_specs(model: Any) -> Iterator[VariableSpec]:
     weights = {id(weight) for weight in model.weights}
-    frozen = {
-        id(v) for _, layer in _all_layers(model) if not layer.trainable for v in layer.weights
-    }
+    frozen = {id(v) for _, x in _all_layers(model) if not x.trainable for v in x.weights}
     taken: set[str] = set()
     for variable in BuiltKerasModel(model).variables:
         same = (f"{variable.path}_{number}" for number in range(1, len(taken) + 1))
@@ -286,10 +280,7 @@ def count_layer_work(
             }
         elif any(differentiated) and operation.type not in _LINEAR:
             needed = outputs if operation.type in _BY_RESULT else inputs
-            stored |= {
-                owners.get(tensor.name, tensor.name): _elements_per_example(tensor)
-                for tensor in needed
-            }
+            stored |= {owners.get(t.name, t.name): _elements_per_example(t) for t in needed}
         largest = max(largest, sum(map(_elements_per_example, (*inputs, *outputs))))
         scope = innermost_scope(operation.name.split("/")[:-1], layers)
         before = flops.setdefault(scope, (0, 0, 0)) if scope else (0, 0, 0)

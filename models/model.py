@@ -86,9 +86,7 @@ Elements = Annotated[Mapping[str, Tensor], _missing_element]
 Column = Annotated[Tensor, partial(_wrong_count, single=True)]
 Metrics = Annotated[Mapping[str, Column], partial(_wrong_names, "metric_names")]
 Rows = Mapping[str, Annotated[Tensor, _wrong_count]]
-HostMetrics = Annotated[
-    Mapping[str, float], partial(_wrong_names, "host_metric_names")
-]
+HostMetrics = Annotated[Mapping[str, float], partial(_wrong_names, "host_metric_names")]
 
 
 class Model(abc.ABC):
@@ -150,9 +148,7 @@ class Model(abc.ABC):
         Raises UsageError if the network does not support them.
         """
         if image_size not in (None, getattr(self, "image_size", None)):
-            if "image_size" not in (
-                size for element in self.elements for size in element.named_sizes
-            ):
+            if "image_size" not in (s for element in self.elements for s in element.named_sizes):
                 raise FlagError("image_size", image_size, f"--model={self.name} takes no images")
             if image_size not in self.image_sizes:
                 reason = f"--model={self.name} takes {_sizes_text(self.image_sizes)}"
@@ -258,9 +254,7 @@ class Model(abc.ABC):
                     f"{who}: lower_is_better contains {metric!r}, which is not a metric of the "
                     "model"
                 )
-        for size in dict.fromkeys(
-            size for element in self.elements for size in element.named_sizes
-        ):
+        for size in dict.fromkeys(s for element in self.elements for s in element.named_sizes):
             if size != "num_classes":
                 positive_size_attribute(self, size)
 

@@ -78,7 +78,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
         The name must be new in the current scope. The shape must be static and has no batch
         dimension; ``()`` is a scalar. Weight decay is ignored if the variable is not trainable.
         """
-        spec = self._declare_variable(
+        spec = self._declare(
             name,
             tuple(shape),
             initializer,
@@ -90,7 +90,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
     def declared(self, spec: VariableSpec) -> T:
         """Creates the variable that `spec` declares, and returns its value in the compute dtype."""
         name = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
-        return self._read(self._declare_variable(**name))
+        return self._read(self._declare(**name))
 
     @abc.abstractmethod
     def shape(self, x: T) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
         with self.scope(f"{kind}{number}"):
             yield
 
-    def _declare_variable(
+    def _declare(
         self, name: str, shape: tuple[int, ...], initializer: Initializer, **options: Any
     ) -> VariableSpec:
         full = "/".join([*self._scopes, name])
@@ -153,12 +153,9 @@ class SequenceLayers(abc.ABC, Generic[T]):
         """Normalises each position over the channels, in float32 (Ba et al., arXiv:1607.06450)."""
         channels = (self.shape(x)[-1],)
         with self._layer("layernorm"):
-            gamma = self._declare_variable(
-                "gamma", channels, Initializer.constant(1.0), weight_decay=False
-            )
-            beta = self._declare_variable(
-                "beta", channels, Initializer.constant(0.0), weight_decay=False
-            )
+            one, zero = Initializer.constant(1.0), Initializer.constant(0.0)
+            gamma = self._declare("gamma", channels, one, weight_decay=False)
+            beta = self._declare("beta", channels, zero, weight_decay=False)
             return self._layer_norm(x, gamma, beta, epsilon)
 
     def attention(self, query: T, key: T, value: T, heads: int, *, bias: T | None = None) -> T:
@@ -202,12 +199,8 @@ class SequenceLayers(abc.ABC, Generic[T]):
           stddev: standard deviation of the truncated normal that initialises the table.
         """
         with self._layer("embedding"):
-            table = self._declare_variable(
-                "table",
-                (vocabulary, units),
-                Initializer.truncated_normal(stddev),
-                weight_decay=False,
-            )
+            normal = Initializer.truncated_normal(stddev)
+            table = self._declare("table", (vocabulary, units), normal, weight_decay=False)
             return self._embedding(ids, self._read(table))
 
     def recurrent(self, x: T, units: int, cell: Cell = "gru", *, bidirectional: bool = False) -> T:
@@ -226,21 +219,18 @@ class SequenceLayers(abc.ABC, Generic[T]):
             raise UsageError(f"recurrent takes a sequence (n, c), not shape {shape}")
         directions = ("forward", "backward") if bidirectional else ("forward",)
         width, zero = GATES[cell] * units, Initializer.constant(0.0)
+        scaled = Initializer.variance_scaling()
         outputs = []
         with self._layer(cell):
             for direction in directions:
                 with self.scope(direction):
                     weights = [
-                        self._declare_variable(
-                            "kernel", (shape[1], width), Initializer.variance_scaling()
-                        ),
-                        self._declare_variable(
-                            "recurrent", (units, width), Initializer.variance_scaling()
-                        ),
-                        self._declare_variable("bias", (width,), zero),
+                        self._declare("kernel", (shape[1], width), scaled),
+                        self._declare("recurrent", (units, width), scaled),
+                        self._declare("bias", (width,), zero),
                     ]
                     if cell == "gru":  # The reset gate multiplies the recurrent bias, too.
-                        weights.append(self._declare_variable("recurrent_bias", (width,), zero))
+                        weights.append(self._declare("recurrent_bias", (width,), zero))
                     read = [self._read(spec) for spec in weights]
                     outputs.append(self._recurrent(x, cell, read, direction == "backward"))
             return self._concat(outputs) if bidirectional else outputs[0]
@@ -436,10 +426,10 @@ class Network(SequenceLayers[T]):
             per_channel = (channels,)
             gamma = None
             if chosen.scale:
-                gamma = self._declare_variable("gamma", per_channel, ones, **learned)
-            beta = self._declare_variable("beta", per_channel, zeros, **learned)
-            mean = self._declare_variable("moving_mean", per_channel, zeros, **averaged)
-            variance = self._declare_variable("moving_variance", per_channel, ones, **averaged)
+                gamma = self._declare("gamma", per_channel, ones, **learned)
+            beta = self._declare("beta", per_channel, zeros, **learned)
+            mean = self._declare("moving_mean", per_channel, zeros, **averaged)
+            variance = self._declare("moving_variance", per_channel, ones, **averaged)
             y = self._batch_norm(x, BatchNormLayer(gamma, beta, mean, variance, chosen))
         return self.activate(y, activation)
 
@@ -471,9 +461,7 @@ class Network(SequenceLayers[T]):
         if stddev is None:
             stddev = math.sqrt((2.0 if activation in ("relu", "relu6") else 1.0) / inputs)
         with self._layer("affine"):
-            kernel = self._declare_variable(
-                "kernel", (inputs, units), Initializer.truncated_normal(stddev)
-            )
+            kernel = self._declare("kernel", (inputs, units), Initializer.truncated_normal(stddev))
             y = self._matmul(x, self._read(kernel), units)
             return self.activate(self._add_bias(y, units, bias), activation)
 
@@ -578,13 +566,7 @@ class Network(SequenceLayers[T]):
         return self._concat(xs)
 
     def lrn(
-        self,
-        x: T,
-        *,
-        radius: int = 5,
-        bias: float = 1.0,
-        alpha: float = 1.0,
-        beta: float = 0.5,
+        self, x: T, *, radius: int = 5, bias: float = 1.0, alpha: float = 1.0, beta: float = 0.5
     ) -> T:
         """Local response normalisation across channels: x / (bias + alpha * sum x^2)^beta.
 
@@ -686,7 +668,7 @@ class Network(SequenceLayers[T]):
         scaled = Initializer.variance_scaling()
         if stddev is not None:
             scaled = Initializer.truncated_normal(stddev)
-        return self._read(self._declare_variable(name, shape, scaled))
+        return self._read(self._declare(name, shape, scaled))
 
     def _depthwise_conv(
         self, name: str, x: T, window: SlidingWindow, multiplier: int, stddev: float | None
@@ -709,7 +691,7 @@ class Network(SequenceLayers[T]):
         """Adds a trainable bias with the initial value `value`, or nothing if `value` is None."""
         if value is None:
             return y
-        bias = self._declare_variable("bias", (size,), Initializer.constant(value))
+        bias = self._declare("bias", (size,), Initializer.constant(value))
         return self._bias_add(y, self._read(bias))
 
     def _normalise_and_activate(

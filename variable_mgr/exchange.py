@@ -187,9 +187,8 @@ class _TowerThread:
     def _meet_other_towers(
         self, point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]
     ) -> Any:
-        self.visit = _MeetingVisit(
-            point, value, merge, _absolute_scope(tf.get_current_name_scope())
-        )
+        scope = _absolute_scope(tf.get_current_name_scope())
+        self.visit = _MeetingVisit(point, value, merge, scope)
         self._paused.release()
         self._wait_until_resumed()
         return self.answer

@@ -442,9 +442,7 @@ def make_stages(
     if packing.gradient_repacking:
         stages.append(partial(_repack_tensors, devices, packing.gradient_repacking, dtype))
     if scale is not None:
-        stages.append(
-            partial(_scale_tensors, devices, *split_scale(scale, dtype))
-        )
+        stages.append(partial(_scale_tensors, devices, *split_scale(scale, dtype)))
     if dtype is not None:
         stages.append(partial(_send_in_16_bits, devices, dtype))
     if packing.applies_gradients_late:
@@ -546,9 +544,7 @@ def _scale_tensors(
         return result
 
     if factor_before != 1.0:
-        tensors = [
-            map_on_devices(devices, lambda tensor: tensor * factor_before, v) for v in tensors
-        ]
+        tensors = [map_on_devices(devices, lambda t: t * factor_before, v) for v in tensors]
     if factor_after == 1.0:
         return tensors, _return_unchanged
     return tensors, lambda reduced: [scale_values(values) for values in reduced]
@@ -610,9 +606,8 @@ class DeferredGradients:
         deferred = []
         for variables, values in zip(self._variables, tensors, strict=True):
             pairs = list(zip(variables, values, strict=True))
-            deferred.append(
-                map_on_devices(self._devices, lambda pair: assign_and_return_old(*pair), pairs)
-            )
+            old = map_on_devices(self._devices, lambda pair: assign_and_return_old(*pair), pairs)
+            deferred.append(old)
         return deferred, _return_unchanged
 
     def _make_zero_variables(
@@ -664,6 +659,4 @@ def _map_tensor_lists(
 
 
 def _cast_all(tensors: Tensors, dtype: tf.DType, devices: Sequence[str]) -> Tensors:
-    return [
-        map_on_devices(devices, lambda tensor: cast(tensor, dtype), values) for values in tensors
-    ]
+    return [map_on_devices(devices, lambda t: cast(t, dtype), values) for values in tensors]

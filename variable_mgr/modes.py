@@ -489,9 +489,7 @@ class CrossDeviceSpec:
     def check_devices(self, devices: Sequence[str]) -> None:
         """Raises FlagError if the reduction fails on `devices` or computes wrong sums."""
         on_gpu = all(map(is_gpu, devices))
-        refuse_devices(
-            self.ops, len(devices), on_gpu=on_gpu, shared_cards=self.shared_cards
-        )
+        refuse_devices(self.ops, len(devices), on_gpu=on_gpu, shared_cards=self.shared_cards)
 
     def resolved_ops(self, on_gpu: bool) -> str:
         """Returns the operation that runs, such as "nccl" or "ring" if `ops` is "auto"."""

@@ -42,12 +42,9 @@ class PerTowerVariableMgr(VariableMgr):
             if value is None or not self.replicas_in_sync:
                 with tf.device(self._spec.cpu_device):
                     value = self._initial_value(variable, 0 if self.replicas_in_sync else tower)
+            name = f"v{tower}/{variable.name}"
             with tf.device(device):
-                copies.append(
-                    tf.Variable(
-                        value, trainable=variable.trainable, name=f"v{tower}/{variable.name}"
-                    )
-                )
+                copies.append(tf.Variable(value, trainable=variable.trainable, name=name))
         return TowerVariable(variable.name, copies)
 
 

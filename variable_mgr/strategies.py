@@ -140,9 +140,8 @@ class StrategyVariableMgr(VariableMgr):
         with tf.device(self._spec.cpu_device):
             value = self._initial_value(variable)
         with self._strategy.scope():
-            distributed = tf.Variable(
-                value, trainable=variable.trainable, name=f"v/{variable.name}"
-            )
+            name = f"v/{variable.name}"
+            distributed = tf.Variable(value, trainable=variable.trainable, name=name)
         copies = self._strategy.experimental_local_results(distributed)
         self._distributed.update({copy.ref(): distributed for copy in copies})
         return TowerVariable(variable.name, copies)
@@ -379,9 +378,8 @@ class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
         devices = self._spec.devices
         refuse_wrong_devices(devices)
         with tf.init_scope():
-            return tf.distribute.experimental.CentralStorageStrategy(
-                list(devices), self._devices_of_copies()[0]
-            )
+            home = self._devices_of_copies()[0]
+            return tf.distribute.experimental.CentralStorageStrategy(list(devices), home)
 
     def _devices_of_copies(self) -> Sequence[str]:
         return self._spec.devices if len(self._spec.devices) == 1 else [self._spec.cpu_device]

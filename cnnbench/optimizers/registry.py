@@ -160,17 +160,13 @@ class OptimizerSpec:
             takes = ["*", "weight", "gradient", "rate", *(slot.argument for slot in self.slots)]
             takes += [*self.powers, *self.constants, *self.fixed]
             takes += ["decay"] * self.decoupled + ["step"] * self.takes_step
-            object.__setattr__(
-                self, "update", plugins.with_checked_results(self.update, results, takes)
-            )
+            checked = plugins.with_checked_results(self.update, results, takes)
+            object.__setattr__(self, "update", checked)
 
     @cached_property
     def flags(self) -> dict[str, Constant]:
         """The constants of the optimizer by the names of their flags."""
-        return {
-            constant.flag: constant
-            for constant in (*self.constants.values(), *self.powers.values())
-        }
+        return {c.flag: c for c in (*self.constants.values(), *self.powers.values())}
 
     def values(self, params: object) -> dict[str, float]:
         """Returns the values of the optimizer's flags by flag name. `params` is an object with the

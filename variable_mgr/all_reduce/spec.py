@@ -377,9 +377,8 @@ class ReduceContext:
         cpu_device = self.cpu_device
         if cpu_device is not None and cpus and cpu_device not in cpus:
             cpu_device = cpus[0]
-        return dataclasses.replace(
-            self.with_devices(members, shards), cpu_devices=cpus, cpu_device=cpu_device
-        )
+        context = self.with_devices(members, shards)
+        return dataclasses.replace(context, cpu_devices=cpus, cpu_device=cpu_device)
 
 
 def cpus_for_additions(devices: Sequence[str], cpus: Sequence[str], cpu: str) -> tuple[str, ...]:

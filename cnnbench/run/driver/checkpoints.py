@@ -118,9 +118,8 @@ class Checkpoints:
         self._global_step.assign(global_step)
         self._examples.assign(self._examples_offset + global_step * self._global_batch)
         if self._inputs is not None:
-            self._passed_over = self._inputs.skipped_records_by_shard(
-                global_step - self._first_step
-            )
+            steps = global_step - self._first_step
+            self._passed_over = self._inputs.skipped_records_by_shard(steps)
         prefix = str(local_or_url_path(directory) / f"{files.NAME}-{global_step}")
         try:
             self._write_checkpoint(prefix, directory, global_step)

@@ -70,9 +70,7 @@ class Evaluator:
         self._warm = False
         self.notices: list[str] = []
         # The step is traced here, so that the first printed rate excludes the tracing time.
-        self._function = TracedFunction(
-            "the evaluation", self._build_evaluation_step, inputs.step_argument_specs
-        )
+        self._function = TracedFunction("the evaluation", self._build, inputs.step_argument_specs)
         doubt = doubtful_layer_notice(plan, self._devices[0], self._function.concrete.graph)
         if doubt:
             self.notices.append(doubt)
@@ -148,7 +146,7 @@ class Evaluator:
         means = dict(zip(self._model.metric_names, (s / count for s in sums), strict=True))
         return PendingEvaluation(evaluation, means, self.host.submit(rows))
 
-    def _build_evaluation_step(
+    def _build(
         self, *batches: TowerBatch
     ) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
         """Evaluates one batch per tower, inside of the traced function.

@@ -241,9 +241,8 @@ class EvaluationPublisher:
         while self._waiting:
             evaluated = self._waiting.popleft()
             complete = evaluated.host.done() and not evaluated.host.exception()
-            self._record_evaluation(
-                evaluated.evaluation, evaluated.metrics if complete else evaluated.means
-            )
+            metrics = evaluated.metrics if complete else evaluated.means
+            self._record_evaluation(evaluated.evaluation, metrics)
             if not complete:
                 missing.append(str(evaluated.evaluation.global_step))
         if missing:

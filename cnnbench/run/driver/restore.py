@@ -123,9 +123,8 @@ def resume_input(
     """
     plan = run.plan
     # Asynchronous workers have used approximately equal numbers of examples.
-    together = plan.length.global_batch * (
-        plan.place.job.num_workers if plan.place.asynchronous else 1
-    )
+    workers = plan.place.job.num_workers if plan.place.asynchronous else 1
+    together = plan.length.global_batch * workers
     if inputs.resume(-(-examples // together), passed_over):
         # Skipping examples takes time, so this notice explains a long wait for the first batch.
         notice = f"the input continues after the {examples} examples trained on"

@@ -52,9 +52,8 @@ class SavedModelExporter:
         self.folder = folder
         self._model = model = plan.network.model
         self._num_classes = plan.network.spec.num_classes
-        self._elements = elements_of_role(
-            resolve_sizes(model.elements, model, self._num_classes), "feature"
-        )
+        elements = resolve_sizes(model.elements, model, self._num_classes)
+        self._elements = elements_of_role(elements, "feature")
         self._compute_dtype = plan.numerics.dtype
         variables = manager.savable_variables()
         self._sources = {**variables, **averages}

@@ -246,9 +246,8 @@ def _measure_peak_flops(run: RunContext, devices: Devices) -> None:
     plan, job = run.plan, devices.job
     if plan.numerics.in_8_bits and plan.params.peak_flops is None:
         return  # TensorFlow has no 8-bit matrix product with which to measure the peak.
-    peak = peak_flops(
-        devices.kind, job.own_tower_devices, plan.numerics.dtype, plan.params.peak_flops
-    )
+    dtype, given = plan.numerics.dtype, plan.params.peak_flops
+    peak = peak_flops(devices.kind, job.own_tower_devices, dtype, given)
     if peak is None:
         return
     rate, source = peak

@@ -115,11 +115,7 @@ class StepProfiler:
     def profile(self, record: RunRecord) -> StepProfile:
         """Creates the profile of a run that has ended, with the record of the run."""
         seconds = record.warmup_step_seconds[: self._plan.length.warm_up.least][-len(self.steps) :]
-        works = {
-            operation: self.work_finder(*operation)
-            for step in self.steps
-            for operation in step.counts
-        }
+        works = {op: self.work_finder(*op) for step in self.steps for op in step.counts}
         allocations, allocated_bytes = self.allocated or (None, None)
         rows = profile_rows(
             self.steps, seconds, self.input_wait_seconds, works, self.flops, self.work_finder

@@ -112,7 +112,7 @@ class Training:
         self._observers = observers
         self._pausing = [each for each in observers if isinstance(each, PausingObserver)]
         self._suspending = [each for each in observers if isinstance(each, SuspendingObserver)]
-        self._steps_per_execution = run.plan.params.steps_per_execution
+        self._together = run.plan.params.steps_per_execution
         self._speed = RunningSpeed(run.plan.length.global_batch, run.plan.params.display_perf_ewma)
         self._display = DisplayInterval(run.plan.params.display_every)
         self.loop_seconds = 0.0
@@ -184,7 +184,7 @@ class Training:
                     run.output.progress_line.finish()
             self.loop_seconds = spent.wall
             self._record_input_wait(spent.wall)
-            if self._work.lag and not plan.work.trains and self._steps_per_execution == 1:
+            if self._work.lag and not plan.work.trains and self._together == 1:
                 self._measure_latency()
             membership.activity = ProcessActivity.END
             with membership.marking_activity(ProcessActivity.OTHERS):
@@ -231,7 +231,7 @@ class Training:
         steps, place = self._work.workers, self._run.plan.place
         if not steps:
             return StepLoop(
-                self._launch_steps, self._read_execution, self._work.lag, self._steps_per_execution
+                self._launch_steps, self._read_execution, self._work.lag, self._together
             )
         works = {name: partial(self._run_update, name, step) for name, step in steps.items()}
         names = [str(worker) for worker in place.job.workers]
@@ -266,13 +266,12 @@ class Training:
         run, measurements = self._run, self._run.measurements
         warm_up = run.plan.length.warm_up
         run.output.console.lines("Running warm up")
-        run.output.progress_line.start(
-            "warm-up, at most" if warm_up.auto else "warm-up", warm_up.most
-        )
+        label = "warm-up, at most" if warm_up.auto else "warm-up"
+        run.output.progress_line.start(label, warm_up.most)
         steady = False
 
         # The loop pauses before and after each profiled execution to enter and leave the profiler.
-        length = self._steps_per_execution
+        length = self._together
         begins = [(step - 1) // length * length for step, _ in self._probes]
         edges = {edge for begin in begins for edge in (begin, begin + length)}
 
@@ -317,7 +316,7 @@ class Training:
             stop = _INTERRUPTED
         if stop:
             self._work.request_stop(stop)
-        steps = range(self.global_step, self.global_step + self._steps_per_execution)
+        steps = range(self.global_step, self.global_step + self._together)
         result = self._work.step(*map(self._run.plan.rates.schedule, steps))
         self._waits.append(self._work.inputs.wait_seconds)
         self.global_step = steps.stop
@@ -345,7 +344,7 @@ class Training:
         self._record_execution(measurements.timed, spent.seconds, values, spent.cpu_seconds)
         self._speed.add(spent.seconds)
         self._check_results(step, values)
-        if self._display.is_display_due(step) or step == self._steps_per_execution:
+        if self._display.is_display_due(step) or step == self._together:
             speed = self._speed.current()
             self._run.output.console.row(step, speed, last.loss, last.metrics)
             for observer in self._observers:
@@ -362,7 +361,7 @@ class Training:
         """Adds the steps of an execution to `series`, with their mean times."""
         measurements = self._run.measurements
         if measurements.parts.startup_seconds.first_step is None:
-            first_step = seconds * self._steps_per_execution
+            first_step = seconds * self._together
             measurements.update_record("startup_seconds", first_step=first_step)
         losses, skipped = zip(*((each.loss, each.skipped) for each in values), strict=True)
         series.add_execution(seconds, *losses, skipped=skipped, cpu_seconds=cpu_seconds)
@@ -416,7 +415,7 @@ class Training:
     def _steps_of_execution(self, step: int) -> range:
         """Returns the global steps of the execution that ends with step `step` of this loop."""
         last = self._steps_before_loop + step
-        return range(last - self._steps_per_execution + 1, last + 1)
+        return range(last - self._together + 1, last + 1)
 
     def _pause(self, step: int) -> bool:
         """Calls the observers that are due after `step`, and waits for the next time slice.
@@ -485,12 +484,10 @@ class Training:
     def _read_execution(self, result: StepResult, events: ReadCallbacks) -> list[StepValues]:
         """Waits for the end of an execution, and returns the values of its steps."""
         on_host = self._work.step.copy_result_to_host(result, events)
-        if self._steps_per_execution == 1:
+        if self._together == 1:
             return [self._step_values(on_host)]
         parts = [None if x is None else np.asarray(x) for x in tf.nest.flatten(on_host)]
-        rows = (
-            [None if x is None else x[n] for x in parts] for n in range(self._steps_per_execution)
-        )
+        rows = ([None if x is None else x[n] for x in parts] for n in range(self._together))
         return [self._step_values(tf.nest.pack_sequence_as(on_host, row)) for row in rows]
 
     def _step_values(self, result: StepResult) -> StepValues:

@@ -330,9 +330,7 @@ def count_allocations(planes: Iterable[XPlane]) -> tuple[int, int] | None:
     """
     events = (event for plane in planes for _, line in plane.lines for event in line)
     stats = (event.stats for event in events if event.name == _ALLOCATION)
-    sizes = [
-        size for statistics in stats if isinstance(size := statistics.get("requested_bytes"), int)
-    ]
+    sizes = [size for s in stats if isinstance(size := s.get("requested_bytes"), int)]
     return (len(sizes), sum(sizes)) if sizes else None
 
 
@@ -384,9 +382,8 @@ def operation_table(runs: Sequence[ExecutedOperation], title: str) -> str:
     by_type = _group_seconds((run.type for run in runs), seconds)
     by_name = _group_seconds((f"{run.name}:{run.type}" for run in runs), seconds)
     lines = [title, _TIMES, "", *align_table(_table_rows("type", by_type, sum(seconds))), ""]
-    lines += align_table(
-        _table_rows(f"the {MOST} longest operations", by_name[:MOST], sum(seconds))
-    )
+    rows = _table_rows(f"the {MOST} longest operations", by_name[:MOST], sum(seconds))
+    lines += align_table(rows)
     return "\n".join(lines) + "\n"
 
 

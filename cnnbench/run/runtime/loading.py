@@ -125,9 +125,8 @@ def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Itera
             os.dup2(original, 2)
             os.close(original)
             held.seek(0)
-            stderr.write(
-                library_output_notices(select(held.read().decode(errors="replace"), ended_by))
-            )
+            text = held.read().decode(errors="replace")
+            stderr.write(library_output_notices(select(text, ended_by)))
             stderr.flush()
 
 

@@ -70,9 +70,8 @@ def set_environment(flags: MachineFlags) -> tuple[str, ...]:
     if flags.use_unified_memory:
         variables["TF_FORCE_UNIFIED_MEMORY"] = "1"
     variables["TF_ENABLE_WINOGRAD_NONFUSED"] = "1" if flags.winograd_nonfused else "0"
-    variables["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] = (
-        "1" if flags.batchnorm_persistent else "0"
-    )
+    persistent = "1" if flags.batchnorm_persistent else "0"
+    variables["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] = persistent
     xla_flags = []
     if flags.xla:
         # Without this flag, auto-clustering ignores operations on the CPU.
@@ -141,9 +140,8 @@ def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     _set_threads(tf, flags, chosen.intra_threads, chosen.inter_threads)
     # Both options are always set, because an earlier run in this process may have set them.
     tf.config.optimizer.set_jit("autoclustering" if flags.xla else False)
-    tf.config.optimizer.set_experimental_options(
-        {"disable_meta_optimizer": not flags.enable_optimizations}
-    )
+    options = {"disable_meta_optimizer": not flags.enable_optimizations}
+    tf.config.optimizer.set_experimental_options(options)
     tf.config.set_soft_device_placement(False)
     if chosen.kind == "gpu":
         gpus = tf.config.list_physical_devices("GPU")
@@ -333,9 +331,8 @@ def _make_logical_cpus(tf: Any, count: int) -> None:
     try:
         have = tf.config.get_logical_device_configuration(cpu)
         if have is None or len(have) < count:
-            tf.config.set_logical_device_configuration(
-                cpu, [tf.config.LogicalDeviceConfiguration()] * count
-            )
+            devices = [tf.config.LogicalDeviceConfiguration()] * count
+            tf.config.set_logical_device_configuration(cpu, devices)
     except RuntimeError:
         have_now = len(tf.config.list_logical_devices("CPU"))
         if have_now < count:

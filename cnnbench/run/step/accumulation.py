@@ -147,9 +147,8 @@ class PassAccumulator:
             if update.decay:
                 update = update._replace(value=next(values) / (1.0 - decay), decay=decay)
             updates.append(update)
-        return TowerResult(
-            summed, loss, tuple(updates), dict(zip(last.metrics, metrics, strict=True))
-        )
+        by_name = dict(zip(last.metrics, metrics, strict=True))
+        return TowerResult(summed, loss, tuple(updates), by_name)
 
 
 def _make_zero(rate: tf.Tensor) -> tf.Tensor:

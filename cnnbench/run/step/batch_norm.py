@@ -135,9 +135,7 @@ def share_moving_averages(manager: VariableMgr) -> None:
     if not manager.replicas_in_sync:
         return
     variables = manager.savable_variables().values()
-    manager.broadcast_from_chief(
-        [variable for variable in variables if not variable.primary.trainable]
-    )
+    manager.broadcast_from_chief([v for v in variables if not v.primary.trainable])
 
 
 def _build_mean_updates(
@@ -146,9 +144,8 @@ def _build_mean_updates(
     """Returns the updates of tower 0, with floating-point values replaced by means of towers."""
     first = list(towers[0])
     real = [i for i, update in enumerate(first) if update.value.dtype.is_floating]
-    sums = manager.sum_over_workers_in_step(
-        [gradients.sum_tensors([own[i].value for own in towers]) for i in real]
-    )
+    own = [gradients.sum_tensors([updates[i].value for updates in towers]) for i in real]
+    sums = manager.sum_over_workers_in_step(own)
     for i, total in zip(real, sums, strict=True):
         first[i] = first[i]._replace(value=total / float(manager.num_towers))
     return first

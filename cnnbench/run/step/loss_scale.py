@@ -166,9 +166,8 @@ def divide_by_scale(gradient: Gradient, inverse: Factor) -> Gradient:
     if gradient is None or inverse is None:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            divide_by_scale(gradient.values, inverse), gradient.indices, gradient.dense_shape
-        )
+        values = divide_by_scale(gradient.values, inverse)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return tf.cast(gradient, tf.float32) * inverse
 
 

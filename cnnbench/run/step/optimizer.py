@@ -39,9 +39,7 @@ class Optimizer:
             **spec.fixed,
             **{argument: values[constant.flag] for argument, constant in spec.constants.items()},
         }
-        self._bases = {
-            argument: values[constant.flag] for argument, constant in spec.powers.items()
-        }
+        self._bases = {name: values[constant.flag] for name, constant in spec.powers.items()}
         self._slots: dict[tuple[str, Any], tf.Variable] = {}
         self._groups: list[dict[str, tf.Variable]] = []
         self._group_of: dict[Any, int] = {}
@@ -131,13 +129,10 @@ class Optimizer:
             number = self._group_of[variable.ref()]
             with tf.device(variable.device):
                 if number not in powers:
-                    powers[number] = {
-                        n: read(power) for n, power in self._groups[number].items()
-                    }
+                    powers[number] = {n: read(power) for n, power in self._groups[number].items()}
                 constants = {**powers[number], **self._constants}
-                ops += self._update_variable(
-                    cast(gradient, dtype), variable, rates[dtype], constants
-                )
+                gradient = cast(gradient, dtype)
+                ops += self._update_variable(gradient, variable, rates[dtype], constants)
         ops.extend(self._advance_powers(powers))
         ops = [op for op in ops if op is not None]
         with tf.control_dependencies(ops):

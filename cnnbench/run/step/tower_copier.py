@@ -83,9 +83,8 @@ class TowerCopier(Generic[_R]):
     def _give_up_copying(self, error: Exception) -> None:
         self._original = None
         reason = f"{type(error).__name__}: {first_line(error)}"
-        self._tell(
-            f"every tower is traced, because TensorFlow rejects a copy of the graph: {reason}"
-        )
+        text = "every tower is traced, because TensorFlow rejects a copy of the graph"
+        self._tell(f"{text}: {reason}")
 
 
 def _operations_to_copy(operations: Sequence[tf.Operation]) -> list[tf.Operation]:

@@ -100,9 +100,7 @@ def build_loop(count: int, call: Callable[[tf.Tensor], Any], like: Any) -> Any:
         results = tf.nest.flatten(call(number))
         tensors = [results[place] for place in tensor_places]
         with tf.control_dependencies(tensors):
-            return number + 1, [
-                row.write(number, value) for row, value in zip(rows, tensors, strict=True)
-            ]
+            return number + 1, [r.write(number, v) for r, v in zip(rows, tensors, strict=True)]
 
     first = (tf.constant(0), rows)
     _, rows = tf.while_loop(lambda number, _: number < count, body, first, parallel_iterations=1)

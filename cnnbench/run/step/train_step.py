@@ -180,9 +180,8 @@ class TrainStep:
 
     def _trace(self) -> TracedFunction:
         """Traces the step without running it. This takes seconds for a deep network."""
-        function = TracedFunction(
-            "the step", self._build_step, (RATE, *self._inputs.step_argument_specs)
-        )
+        signature = (RATE, *self._inputs.step_argument_specs)
+        function = TracedFunction("the step", self._build_step, signature)
         device = self._devices[0]  # `_build_result` places all results on this device.
         self._reader: ScalarReader | None = None
         if not is_cpu(device):
@@ -255,9 +254,7 @@ class TrainStep:
         """
         self._keeps_batches = True
         name = "the gradients for summaries"
-        traced = TracedFunction(
-            name, self._build_gradients, self._inputs.step_argument_specs
-        )
+        traced = TracedFunction(name, self._build_gradients, self._inputs.step_argument_specs)
         return lambda: traced(*self._batches)
 
     def _make_rate_tensor(self, *rates: float) -> tf.Tensor:
@@ -289,9 +286,8 @@ class TrainStep:
             first = number * passes
 
             def add_pass(earlier: TracedFunction, pass_number: tf.Tensor) -> None:
-                earlier.concrete(
-                    tf.cast(pass_number, tf.int64), *batches_of_pass(first + pass_number)
-                )
+                own = batches_of_pass(first + pass_number)
+                earlier.concrete(tf.cast(pass_number, tf.int64), *own)
 
             if self._earlier is not None:
                 build_loop(passes - 1, partial(add_pass, self._earlier), None)
@@ -490,9 +486,8 @@ class CoordinatedStep(TrainStep):
         scheduled = time.perf_counter()
         arguments = (self._make_rate_tensor(*learning_rates),)
         remote = self._coordinator.schedule(self.function.concrete, args=arguments)
-        fetched = zip(
-            tf.nest.flatten(self._fields), self._wait_for_result(remote).numpy(), strict=True
-        )
+        results = self._wait_for_result(remote).numpy()
+        fetched = zip(tf.nest.flatten(self._fields), results, strict=True)
         tensors = [tf.cast(tf.constant(value), spec.dtype) for spec, value in fetched]
         values = dict(tf.nest.pack_sequence_as(self._fields, tensors))
         self._inputs.end_step(int(values["worker"].numpy()), scheduled)
@@ -517,14 +512,11 @@ class CoordinatedStep(TrainStep):
         """Builds a step that returns its results in one float64 tensor."""
         result = self._build_step(rate)._replace(worker=self._inputs.worker_number())
         scalars = {name: value for name, value in result._asdict().items() if value is not None}
-        self._fields = tf.nest.map_structure(
-            lambda scalar: tf.TensorSpec([], scalar.dtype), scalars
-        )
+        self._fields = tf.nest.map_structure(lambda x: tf.TensorSpec([], x.dtype), scalars)
         return tf.stack([tf.cast(scalar, tf.float64) for scalar in tf.nest.flatten(scalars)])
 
     def _build_seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         del tower
         assert count_before is not None
-        return tf.stack(
-            [self._plan.params.tf_random_seed + self._inputs.worker_number(), count_before]
-        )
+        seed = self._plan.params.tf_random_seed + self._inputs.worker_number()
+        return tf.stack([seed, count_before])

@@ -71,9 +71,7 @@ class Updater:
                 optimizer.set_decoupled_decay(manager.updated(name).copies, update.decoupled_decay)
         decayed = decayed if update.weight_decay else []
         # The variables with weight decay: one list for each device that applies updates.
-        self._decayed = gradients.transpose_lists(
-            [manager.updated(name).copies for name in decayed]
-        )
+        self._decayed = gradients.transpose_lists([manager.updated(n).copies for n in decayed])
         copies = list(itertools.chain.from_iterable(self._decayed))
         fused = update.fused and all(map(is_cpu, self._devices))
         self._added_late = set() if update.deferred or fused else {v.ref() for v in copies}

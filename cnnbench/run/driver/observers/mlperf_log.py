@@ -73,9 +73,7 @@ class MLPerfLog(Observer):
         self._log_event(_START, "run_start", None)
         self._started = True
         last = global_step + self._plan.length.warm_up.least + steps
-        evaluations = sorted(
-            step for step in self._plan.length.eval_steps if global_step < step < last
-        )
+        evaluations = sorted(s for s in self._plan.length.eval_steps if global_step < s < last)
         edges = [global_step, *evaluations, last]
         self._lengths = iter([end - begin for begin, end in itertools.pairwise(edges)])
         self.training_resumes_after_evaluation(global_step)

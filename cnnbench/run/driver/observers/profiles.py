@@ -118,9 +118,8 @@ def _write_profile_files(
     works = make_work_finder(plan, graph, partitions)
     ran = sorted_operations(planes, works.is_of_step)
     if plan.params.tfprof_file:
-        write_text(
-            "tfprof_file", plan.params.tfprof_file, operation_table(ran, f"operations of {title}")
-        )
+        table = operation_table(ran, f"operations of {title}")
+        write_text("tfprof_file", plan.params.tfprof_file, table)
     if plan.params.profile_layers:
         flops = {
             name: batch * plan.params.gradient_accumulation_steps * flops_of_image.training

@@ -101,9 +101,8 @@ class EventFile:
             self._write_event(step=step, summary=summary)
 
     def _write_event(self, **fields: Any) -> None:
-        self._writer.write(
-            message_class("Event")(wall_time=time.time(), **fields).SerializeToString()
-        )
+        event = message_class("Event")(wall_time=time.time(), **fields)
+        self._writer.write(event.SerializeToString())
 
 
 def histogram_buckets(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -169,15 +168,13 @@ class TrainingSummaries(_SummaryWriter, PausingObserver):
         if self._verbosity >= _GRADIENTS:
             gradients, batch = self._last_gradients()
             for name, gradient in gradients.items():
-                self._file.histogram(f"gradients/{name}", _float32_array(gradient), step)
+                self._file.histogram(f"gradients/{name}", _array(gradient), step)
             if self._verbosity >= _VARIABLES:
                 for name, variable in self._manager.savable_variables().items():
-                    self._file.histogram(
-                        f"variables/{name}", _float32_array(variable.primary), step
-                    )
+                    self._file.histogram(f"variables/{name}", _array(variable.primary), step)
                 for part in batch:
                     if part.shape.rank == 4 and part.shape[-1] in _CHANNELS:
-                        self._file.images("images", _float32_array(part), step)
+                        self._file.images("images", _array(part), step)
         self._file.flush()
 
     def _training_scalars(self, state: TrainingState) -> dict[str, float]:
@@ -223,5 +220,5 @@ class EvaluationSummaries(_SummaryWriter):
         self._file.flush()
 
 
-def _float32_array(tensor: Any) -> Any:
+def _array(tensor: Any) -> Any:
     return tf.cast(tensor, tf.float32).numpy()
