@@ -490,8 +490,7 @@ class GraphNetwork(Network[Tensor]):
 
     def _batch_norm(self, x: Tensor, layer: BatchNormLayer) -> Tensor:
         last = self._convolution
-        folds = last is not None and last.result is x is self._before_batch_norm
-        if last is not None and folds and last.folding_saves_time:
+        if last and last.result is x is self._before_batch_norm and last.folding_saves_time:
             return self._fold_batch_norm(last, layer)
 
         def value(spec: VariableSpec) -> Tensor:

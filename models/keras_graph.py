@@ -320,7 +320,7 @@ def _trace_forward(model: Model, declared: KerasDeclaration) -> tuple[Any, set[s
             frames.append(trace.tb_frame)
             trace = trace.tb_next
         where = next(
-            filter(None, map(_describe_layer_of_frame, reversed(frames))), "the Keras model"
+            filter(None, map(_layer_of, reversed(frames))), "the Keras model"
         )
         what = f"{type(error).__name__}: {first_line(error)}"
         raise UsageError(f"{where} cannot be called in training: {what}") from error
@@ -331,13 +331,13 @@ def _trace_forward(model: Model, declared: KerasDeclaration) -> tuple[Any, set[s
 
 def _refuse_variable(creator: Any, **options: Any) -> NoReturn:
     frame: FrameType | None = sys._getframe()
-    while frame is not None and not _describe_layer_of_frame(frame):
+    while frame is not None and not _layer_of(frame):
         frame = frame.f_back
-    where = "the Keras model" if frame is None else _describe_layer_of_frame(frame)
+    where = "the Keras model" if frame is None else _layer_of(frame)
     raise UsageError(f"{where} creates a variable when it is called; create it in build()")
 
 
-def _describe_layer_of_frame(frame: FrameType) -> str:
+def _layer_of(frame: FrameType) -> str:
     """Returns name and class of the Keras layer whose method runs in a stack frame.
 
     Returns an empty string if the stack frame runs no method of a layer.

@@ -171,6 +171,5 @@ def _make_steps(
         # Tracing turns variables into constants, so all copies get their initial values now.
         manager.after_initialization()
     first = job.own_towers.start
-    return _Steps(
-        TrainStep(plan, manager, optimizer, inputs, host=host, first_tower=first), {}, manager
-    )
+    together = TrainStep(plan, manager, optimizer, inputs, host=host, first_tower=first)
+    return _Steps(together, {}, manager)

@@ -87,9 +87,8 @@ def _evaluate_restored(
         evaluated = work.evaluator.run(global_step, run.output.console, interrupts)
     results.add(evaluated)
     images = evaluated.evaluation.examples
-    run.measurements.update_record(
-        "measured", **timer.elapsed().record_fields(), loop_images=images
-    )
+    figures = timer.elapsed().record_fields()
+    run.measurements.update_record("measured", **figures, loop_images=images)
     export_weights(work.exporters, run.output.messages)
     return evaluated.evaluation.images_per_sec
 

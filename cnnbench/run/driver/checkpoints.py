@@ -233,16 +233,12 @@ class Checkpoints:
     def _make_tf_checkpoint(self) -> tf.train.Checkpoint:
         """Creates the tf.train.Checkpoint with all values to save, by their names in the files."""
         parts = {
-            "model": {
-                name: self._copy_to_host(facade.primary) for name, facade in self._variables.items()
-            },
+            "model": {n: self._on_host(v.primary) for n, v in self._variables.items()},
             "global_step": self._global_step,
             "examples": self._examples,
         }
         if self._slots:
-            parts["slots"] = {
-                name: self._copy_to_host(slot.primary) for name, slot in self._slots.items()
-            }
+            parts["slots"] = {n: self._on_host(s.primary) for n, s in self._slots.items()}
         if self._loss_scale:
             parts["loss_scale"] = self._loss_scale
         with tf.device(self._host or "CPU:0"):
@@ -252,7 +248,7 @@ class Checkpoints:
                 parts["passed_over"] = tf.Variable(self._passed_over, trainable=False)
         return tf.train.Checkpoint(**parts)
 
-    def _copy_to_host(self, variable: tf.Variable) -> tf.Variable:
+    def _on_host(self, variable: tf.Variable) -> tf.Variable:
         """Returns the variable, or a copy on the CPU of the process that writes the checkpoint."""
         if self._host in (None, variable.device):
             return variable

@@ -152,8 +152,5 @@ def _tower_device_names(devices: runtime.Devices, device: str) -> list[str]:
     own = [f"{device}:{number}" for number in numbers]
     if len(job.own_workers) < 2:
         return [f"/{label}" for label in own]
-    return [
-        f"job:worker/replica:0/task{worker.index}/{label}"
-        for worker in job.own_workers
-        for label in own
-    ]
+    tasks = [f"job:worker/replica:0/task{worker.index}" for worker in job.own_workers]
+    return [f"{task}/{label}" for task in tasks for label in own]

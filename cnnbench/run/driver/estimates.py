@@ -146,11 +146,8 @@ def estimate_job_memory(plan: RunPlan) -> int:
     serving = len(job.tasks) - job.num_workers
     # All ps tasks together store the variables, their slots, and a sum of gradients for each.
     values_per_weight = 2 + _slots_per_weight(plan) if plan.work.trains else 1
-    return (
-        job.num_workers * worker
-        + serving * PROCESS_BYTES
-        + (values_per_weight * size if job.ps else 0)
-    )
+    stored = values_per_weight * size if job.ps else 0
+    return job.num_workers * worker + serving * PROCESS_BYTES + stored
 
 
 def _activation_bytes(plan: RunPlan, training: bool) -> int:

@@ -120,9 +120,8 @@ def time_stage(
     chunk = max(1, spec.batch_per_device // stage.examples)
     # tf.data drops the elements, so that the time excludes their conversion to Python objects.
     with tf.device(spec.host):
-        dropped = stage.dataset.map(
-            tf.autograph.experimental.do_not_convert(lambda *_: tf.zeros([], tf.int8))
-        )
+        drop = tf.autograph.experimental.do_not_convert(lambda *_: tf.zeros([], tf.int8))
+        dropped = stage.dataset.map(drop)
         iterators = [iter(dropped.batch(chunk))]
     try:
         start = time.perf_counter()

@@ -102,7 +102,7 @@ def _steady_state_notice(record: RunRecord, steady: SteadyState) -> tuple[str, s
         if len(steady.levels) > 1:
             before, last = steady.levels[-2:]
             place = _step_name(record, steady, last.start)
-            text += f": the last change, {_step_time_change_text(before, last)}, came at {place}"
+            text += f": the last change, {_change_text(before, last)}, came at {place}"
         return f"{text}; a longer run or a quieter machine would give a clearer result", "steady"
     if not steady.unsteady_timed_steps:
         where = _step_name(record, steady, steady.start)
@@ -114,9 +114,7 @@ def _steady_state_notice(record: RunRecord, steady: SteadyState) -> tuple[str, s
     )
     earlier = [level for level in steady.levels if level.stop <= steady.start]
     if steady.shape is SeriesShape.SLOWDOWN and earlier:
-        text += (
-            f", and slower than before: {_step_time_change_text(earlier[-1], steady.levels[-1])}"
-        )
+        text += f", and slower than before: {_change_text(earlier[-1], steady.levels[-1])}"
     elif record.warmup_status == "fixed":
         needed = record.warmup_steps + unsteady
         text += f"; --num_warmup_batches={needed} or --warmup=auto would leave them out"
@@ -130,5 +128,5 @@ def _step_name(record: RunRecord, steady: SteadyState, index: int) -> str:
     return f"step {(index - steady.warmup_steps) * per_execution + 1}"
 
 
-def _step_time_change_text(before: StepTimeLevel, after: StepTimeLevel) -> str:
+def _change_text(before: StepTimeLevel, after: StepTimeLevel) -> str:
     return f"from {format_interval(before.seconds, after.seconds, milliseconds)} ms"

@@ -167,10 +167,7 @@ class Training:
                 self._display = DisplayInterval(plan.params.display_every)
                 try:
                     steps = loop.run(
-                        steps,
-                        self._record_timed_steps,
-                        self._is_pause_due,
-                        self._pause,
+                        steps, self._record_timed_steps, self._is_pause_due, self._pause
                     )
                     # In a job of several processes, sync_devices would also contact lost processes.
                     if self._group is None and not self._work.workers:
@@ -268,7 +265,7 @@ class Training:
         run.output.console.lines("Running warm up")
         label = "warm-up, at most" if warm_up.auto else "warm-up"
         run.output.progress_line.start(label, warm_up.most)
-        steady = False
+        steady, checks = False, warm_up.steadiness_check_steps
 
         # The loop pauses before and after each profiled execution to enter and leave the profiler.
         length = self._together
@@ -283,20 +280,17 @@ class Training:
             for begin, (_, probe) in zip(begins, self._probes, strict=True):
                 if begin == step:
                     probing.enter_context(probe)
-            if step in warm_up.steadiness_check_steps:
+            if step in checks:
                 steady = find_steady_state(measurements.warmup.seconds).reached
                 if self._group is not None:
                     steady = self._group.broadcast_chief_bool(steady)
             return steady
 
         def pause_due(step: int) -> bool:
-            return (
-                step in warm_up.steadiness_check_steps or step in edges or self._is_pause_due(step)
-            )
+            return step in checks or step in edges or self._is_pause_due(step)
 
-        run.membership.activity = (
-            ProcessActivity.OTHERS if self._work.workers else ProcessActivity.STEP
-        )
+        activity = ProcessActivity.OTHERS if self._work.workers else ProcessActivity.STEP
+        run.membership.activity = activity
         with ExitStack() as probing:
             pause(0)
             loop.run(warm_up.most, self._record_warmup_steps, pause_due, pause)

@@ -261,9 +261,8 @@ def sorted_operations(
     """
     planes = tuple(planes)
     on_gpus = list(_named_events([p for p in planes if p.name.startswith(_GPU)], _kernel_operation))
-    read = on_gpus or _named_events(
-        [p for p in planes if not p.name.startswith(_GPU)], _host_operation
-    )
+    hosts = [p for p in planes if not p.name.startswith(_GPU)]
+    read = on_gpus or _named_events(hosts, _host_operation)
     events = sorted(read, key=lambda item: item[1].start)
     first = events[0][1].start if events else 0
     return [

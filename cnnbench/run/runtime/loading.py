@@ -271,9 +271,8 @@ def untested_version_notices(tf: Any) -> tuple[str, ...]:
 
 def hook_early_import() -> None:
     """Makes an import of TensorFlow by a plug-in faster, filters its output, and times it."""
-    if _PACKAGE not in sys.modules and not any(
-        isinstance(finder, _TensorFlowFinder) for finder in sys.meta_path
-    ):
+    hooked = any(isinstance(finder, _TensorFlowFinder) for finder in sys.meta_path)
+    if _PACKAGE not in sys.modules and not hooked:
         sys.meta_path.insert(0, _TensorFlowFinder())
 
 

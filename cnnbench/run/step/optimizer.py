@@ -69,15 +69,12 @@ class Optimizer:
                     name = f"{variable.name.split(':')[0]}/{slot_name}"
                     slot = tf.Variable(value, trainable=False, name=name)
                     self._slots[slot_name, variable.ref()] = slot
+        group = {}
         with tf.device(variables[0].device):
-            self._groups.append(
-                {
-                    name: tf.Variable(
-                        base, dtype=tf.float32, trainable=False, name=f"optimizer/{name}"
-                    )
-                    for name, base in self._bases.items()
-                }
-            )
+            for key, base in self._bases.items():
+                name = f"optimizer/{key}"
+                group[key] = tf.Variable(base, dtype=tf.float32, trainable=False, name=name)
+        self._groups.append(group)
 
     @property
     def takes_step(self) -> bool:

@@ -91,12 +91,7 @@ class Tower:
         self.undeclared_variable_locations: tuple[str, ...] = ()
 
     def __call__(
-        self,
-        read: Reader,
-        features: Any,
-        labels: Any,
-        seed: tf.Tensor,
-        factor: Factor,
+        self, read: Reader, features: Any, labels: Any, seed: tf.Tensor, factor: Factor
     ) -> TowerResult:
         """Builds the tower. It is called in the traced step, on the tower's device.
 
@@ -146,19 +141,18 @@ class Tower:
         return dtypes
 
     def _make_network(self, read: Reader, seed: tf.Tensor) -> GraphNetwork:
-        passes = self._plan.params.gradient_accumulation_steps
+        passes, classes = self._plan.params.gradient_accumulation_steps, self._spec.num_classes
         make: Callable[..., GraphNetwork] = GraphNetwork
         if self._examples is not None:
             # Tracing the network needs the value ranges, so they are measured eagerly now.
             with tf.init_scope(), tf.device(self._device):
-                self.calibration = record_value_ranges(
-                    self._model, self._spec.num_classes, self._examples, read
-                )
+                examples = self._examples
+                self.calibration = record_value_ranges(self._model, classes, examples, read)
             make = partial(Int8Network, calibration=self.calibration)
         synchronise = partial(moments_over_towers, workers=self._workers, merged={})
         return make(
             self._model,
-            self._spec.num_classes,
+            classes,
             read,
             training=not self._forward_only,
             data_format=self._data_format,
@@ -175,12 +169,7 @@ class Tower:
         )
 
     def _build_passes(
-        self,
-        read: Reader,
-        features: Any,
-        labels: Any,
-        seed: tf.Tensor,
-        factor: Factor,
+        self, read: Reader, features: Any, labels: Any, seed: tf.Tensor, factor: Factor
     ) -> TowerResult:
         if self._forward_only:
             outputs = self._make_network(read, seed).forward(features)

@@ -392,12 +392,10 @@ class TrainStep:
         """Builds the gradients of tower 0 by canonical name, and the tensors of its batch."""
         factor = self.loss_scale.factor()
         build = partial(self._build_tower, batches=batches, factor=factor, staged=False)
-        # Towers with synchronised batch norm can only be built together.
-        together = self._synchronises
-        of_towers = (
-            self._manager.run_towers(build, exchanges_values=True) if together else [build(0)]
-        )
-        gradients_of_pass = of_towers[0].gradients
+        if self._synchronises:  # These towers can only be built together.
+            result = self._manager.run_towers(build, exchanges_values=True)[0]
+        else:
+            result = build(0)
         with tf.device(self._devices[0]):
             inverse = inverse_scale(factor)
             passes = self._plan.params.gradient_accumulation_steps
@@ -407,7 +405,7 @@ class TrainStep:
             trainables = [v for v in self._plan.network.spec.variables if v.trainable]
             by_name = {
                 spec.name: tf.convert_to_tensor(divide_by_scale(gradient, inverse))
-                for spec, gradient in zip(trainables, gradients_of_pass, strict=True)
+                for spec, gradient in zip(trainables, result.gradients, strict=True)
                 if gradient is not None
             }
             parts = tf.nest.flatten(self._inputs.get_tower_batch(0, batches))

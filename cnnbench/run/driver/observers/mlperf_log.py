@@ -52,9 +52,7 @@ class MLPerfLog(Observer):
         self._started = self._finished = False
         self._log_event(_START, "init_start", None)
         settings = {
-            "submission_benchmark": _BENCHMARKS.get(
-                plan.network.model.name, plan.network.model.name
-            ),
+            "submission_benchmark": _BENCHMARKS.get(model.name, model.name),
             "seed": plan.params.tf_random_seed,
             "global_batch_size": plan.length.global_batch,
             "train_samples": plan.length.train_examples,
@@ -146,10 +144,8 @@ def _network_settings(plan: RunPlan) -> dict[str, Any]:
     """Returns the values of MLPerf's keys about batch norm and training images."""
     settings: dict[str, Any] = {}
     if plan.network.spec.statistics:
-        sync = plan.params.bn_stats == "sync"
-        settings["model_bn_span"] = (
-            plan.length.global_batch if sync else plan.length.batch_per_device
-        )
+        length, sync = plan.length, plan.params.bn_stats == "sync"
+        settings["model_bn_span"] = length.global_batch if sync else length.batch_per_device
     if plan.network.dataset.name == "coco" and plan.params.data_dir is not None:
         settings["max_samples"] = CROP_TRIES
     return settings

@@ -53,12 +53,8 @@ def make_warm_up_profilers(plan: RunPlan, graph: Any, messages: MessageWriter) -
         # As in tf_cnn_benchmarks, there is one step between the profiled step and the timed steps.
         step = max(1, plan.length.warm_up.least - 1)
         folder = None if flags.use_chrome_trace_format else flags.trace_file or None
-        yield (
-            step,
-            profiling_step(
-                step, folder, partial(_write_profile_files, plan, graph, partitions, step)
-            ),
-        )
+        write = partial(_write_profile_files, plan, graph, partitions, step)
+        yield step, profiling_step(step, folder, write)
     if flags.tfprof_file or flags.profile_layers or flags.partitioned_graph_file_prefix:
         # TensorFlow partitions a graph when it runs for the first time, so in the first step.
         # This context is entered last and left first, because reading profiles needs partitions.

@@ -95,9 +95,8 @@ class ReplicaCheck(PausingObserver):
             workers = [str(i) for i, (of, _) in enumerate(of_workers) if of[part] != first[part]]
             if workers:
                 names = f"worker{'s' * (len(workers) > 1)} {', '.join(workers)}"
-                return ReplicaDivergenceError(
-                    f"{beginning}{variable.name} on {names} differs from worker 0"
-                )
+                text = f"{variable.name} on {names} differs from worker 0"
+                return ReplicaDivergenceError(beginning + text)
         worse = [str(i) for i, (_, differs) in enumerate(of_workers) if differs]
         if worse:
             text = f"copies differ within worker {', '.join(worse)}"
