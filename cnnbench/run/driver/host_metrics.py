@@ -253,11 +253,11 @@ class EvaluationPublisher:
 
     def _record_evaluation(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
         """Passes an evaluation with its metrics to the record and the observers."""
-        other_metrics = dict(metrics)
+        others = dict(metrics)
         # A record has separate fields for the top-1 and top-5 accuracies.
-        top_1, top_5 = other_metrics.pop("top_1", None), other_metrics.pop("top_5", None)
+        top_1, top_5 = others.pop("top_1", None), others.pop("top_5", None)
         evaluation = dataclasses.replace(
-            evaluation, top_1=top_1, top_5=top_5, metrics=other_metrics
+            evaluation, top_1=top_1, top_5=top_5, metrics=others
         )
         self._run.measurements.add_evaluation(evaluation)
         for observer in self._observers:

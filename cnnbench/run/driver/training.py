@@ -209,7 +209,7 @@ class Training:
         """Returns the seconds for which steps have waited for input; the mean of async workers."""
         if not self._work.workers:
             return self._work.inputs.wait_seconds
-        return fmean(step.total_input_wait_seconds for step in self._work.workers.values())
+        return fmean(step.inputs.wait_seconds for step in self._work.workers.values())
 
     def _record_input_wait(self, loop_seconds: float) -> None:
         """Records how long the job has waited for input, if every worker runs its own step.

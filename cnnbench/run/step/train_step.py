@@ -82,6 +82,7 @@ class TrainStep:
     """Builds and runs the step of a plan under one variable manager.
 
     Attributes:
+      inputs: the input of the step.
       function: the traced step, which takes the learning rate (float32) and the batches of a step.
       graph: the graph of `function`.
       notices: lines for the user.
@@ -113,7 +114,7 @@ class TrainStep:
         numerics = plan.numerics
         self._plan = plan
         self._manager = manager
-        self._inputs = inputs
+        self.inputs = inputs
         self._host = host
         self._first_tower = first_tower
         self._devices = manager.get_devices()
@@ -154,7 +155,7 @@ class TrainStep:
         """Traces the passes before the last pass, the step, and the loop over several steps."""
         flags = self._plan.params
         passes, steps = flags.gradient_accumulation_steps, flags.steps_per_execution
-        signature = self._inputs.step_argument_specs
+        signature = self.inputs.step_argument_specs
         self._pass: Any = passes - 1
         self._earlier: TracedFunction | None = None
         if self._sums is not None:
@@ -180,7 +181,7 @@ class TrainStep:
 
     def _trace(self) -> TracedFunction:
         """Traces the step without running it. This takes seconds for a deep network."""
-        signature = (RATE, *self._inputs.step_argument_specs)
+        signature = (RATE, *self.inputs.step_argument_specs)
         function = TracedFunction("the step", self._build_step, signature)
         device = self._devices[0]  # `_build_result` places all results on this device.
         self._reader: ScalarReader | None = None
@@ -201,11 +202,6 @@ class TrainStep:
     def reduction_operations(self) -> int | None:
         """Number of operations that reduce the gradients; None without an optimizer."""
         return None if self._update is None else self._update.reduction_operations
-
-    @property
-    def total_input_wait_seconds(self) -> float:
-        """Total seconds for which steps have waited for batches."""
-        return self._inputs.wait_seconds
 
     def request_stop(self, reason: float) -> None:
         """Makes the next step send a number to all workers: the reason to end the run.
@@ -228,14 +224,14 @@ class TrainStep:
         """
         if self._execution is not None:
             fetches = len(learning_rates) * self._plan.params.gradient_accumulation_steps
-            fetched = [self._inputs.next() for _ in range(fetches)]
+            fetched = [self.inputs.next() for _ in range(fetches)]
             self._batches = fetched[-1] if self._keeps_batches else None
             rates, flat = self._make_rate_tensor(*learning_rates), itertools.chain(*fetched)
             return cast("StepResult", self._execution(rates, *flat))
         if self._earlier is not None:
             for number in self._passes:
-                self._earlier(number, *self._inputs.next())
-        batches = self._inputs.next()
+                self._earlier(number, *self.inputs.next())
+        batches = self.inputs.next()
         if self._keeps_batches:
             self._batches = batches
         result: StepResult = self.function(self._make_rate_tensor(*learning_rates), *batches)
@@ -254,7 +250,7 @@ class TrainStep:
         """
         self._keeps_batches = True
         name = "the gradients for summaries"
-        traced = TracedFunction(name, self._build_gradients, self._inputs.step_argument_specs)
+        traced = TracedFunction(name, self._build_gradients, self.inputs.step_argument_specs)
         return lambda: traced(*self._batches)
 
     def _make_rate_tensor(self, *rates: float) -> tf.Tensor:
@@ -273,7 +269,7 @@ class TrainStep:
     def _build_step_loop(self, rates: tf.Tensor, *batches: TowerBatch) -> StepResult:
         """Builds a loop over the steps of an execution, each of which calls the traced step."""
         passes = self._plan.params.gradient_accumulation_steps
-        signature = self._inputs.step_argument_specs
+        signature = self.inputs.step_argument_specs
         per_tower = len(signature) == len(self._devices)
         devices = self._devices if per_tower else [self._host] * len(signature)
 
@@ -371,7 +367,7 @@ class TrainStep:
         return the values of the previous step.
         """
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
-            features, labels, _ = self._inputs.get_tower_batch(tower, batches)
+            features, labels, _ = self.inputs.get_tower_batch(tower, batches)
             seed = self._build_seed_of_tower(tower, count_before)
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -408,7 +404,7 @@ class TrainStep:
                 for spec, gradient in zip(trainables, result.gradients, strict=True)
                 if gradient is not None
             }
-            parts = tf.nest.flatten(self._inputs.get_tower_batch(0, batches))
+            parts = tf.nest.flatten(self.inputs.get_tower_batch(0, batches))
             return by_name, [tf.identity(part) for part in parts if part is not None]
 
     def _build_scalar_sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
@@ -459,7 +455,7 @@ class CoordinatedStep(TrainStep):
     depend on the worker's number and on the count of updates.
     """
 
-    _inputs: CoordinatedInput
+    inputs: CoordinatedInput
     _manager: StrategyVariableMgr
     _updates_counter: UpdateCounter
     _counts_steps = False
@@ -480,7 +476,7 @@ class CoordinatedStep(TrainStep):
         If the worker is killed, the update is repeated on another worker, although it may have been
         applied.
         """
-        self._inputs.next()
+        self.inputs.next()
         scheduled = time.perf_counter()
         arguments = (self._make_rate_tensor(*learning_rates),)
         remote = self._coordinator.schedule(self.function.concrete, args=arguments)
@@ -488,7 +484,7 @@ class CoordinatedStep(TrainStep):
         fetched = zip(tf.nest.flatten(self._fields), results, strict=True)
         tensors = [tf.cast(tf.constant(value), spec.dtype) for spec, value in fetched]
         values = dict(tf.nest.pack_sequence_as(self._fields, tensors))
-        self._inputs.end_step(int(values["worker"].numpy()), scheduled)
+        self.inputs.end_step(int(values["worker"].numpy()), scheduled)
         return StepResult(**values)
 
     def _wait_for_result(self, remote: Any) -> tf.Tensor:
@@ -497,8 +493,8 @@ class CoordinatedStep(TrainStep):
             try:
                 return remote.get()
             except tf.errors.OpError as error:
-                if self._inputs.error is not None:
-                    raise self._inputs.error from error
+                if self.inputs.error is not None:
+                    raise self.inputs.error from error
                 lost = isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
                 if not lost or "/job:ps" in str(error):
                     raise
@@ -508,7 +504,7 @@ class CoordinatedStep(TrainStep):
 
     def _build_scheduled_update(self, rate: tf.Tensor) -> tf.Tensor:
         """Builds a step that returns its results in one float64 tensor."""
-        result = self._build_step(rate)._replace(worker=self._inputs.worker_number())
+        result = self._build_step(rate)._replace(worker=self.inputs.worker_number())
         scalars = {name: value for name, value in result._asdict().items() if value is not None}
         self._fields = tf.nest.map_structure(lambda x: tf.TensorSpec([], x.dtype), scalars)
         return tf.stack([tf.cast(scalar, tf.float64) for scalar in tf.nest.flatten(scalars)])
@@ -516,5 +512,5 @@ class CoordinatedStep(TrainStep):
     def _build_seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         del tower
         assert count_before is not None
-        seed = self._plan.params.tf_random_seed + self._inputs.worker_number()
+        seed = self._plan.params.tf_random_seed + self.inputs.worker_number()
         return tf.stack([seed, count_before])
