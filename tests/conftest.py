@@ -52,7 +52,7 @@ from cnnbench.records.run import (
     RunRecord,
     StartupSeconds,
 )
-from cnnbench.variable_mgr.modes import Packing
+from cnnbench.variable_mgr.packing import Packing
 
 LOGICAL_DEVICES = 8
 

@@ -17,12 +17,11 @@ from cnnbench.variable_mgr.modes import (
     Mode,
     Processes,
     Reduction,
-    VariableLike,
-    VariableMgrSpec,
     load_plugin,
     names,
     register_mode,
 )
+from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 
 if TYPE_CHECKING:
     from cnnbench.variable_mgr.base import VariableMgr

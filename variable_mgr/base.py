@@ -26,7 +26,7 @@ from cnnbench.variable_mgr.all_reduce.algorithms.collective import (
 )
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
 from cnnbench.variable_mgr.gradients import FlatBufferLayout, VariableGradients
-from cnnbench.variable_mgr.modes import VariableLike, VariableMgrSpec
+from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
 # Communication of values other than gradients between workers that each run their own step.

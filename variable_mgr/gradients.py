@@ -24,7 +24,8 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     group_into_buckets,
     group_small_tensors,
 )
-from cnnbench.variable_mgr.modes import Packing, VariableMgrSpec
+from cnnbench.variable_mgr.packing import Packing
+from cnnbench.variable_mgr.spec import VariableMgrSpec
 
 # Caches of tensors during one trace, and variables that store a tensor until the next step.
 

@@ -18,7 +18,7 @@ from cnnbench.variable_mgr.gradients import (
     cast,
     run_untraced,
 )
-from cnnbench.variable_mgr.modes import VariableLike, VariableMgrSpec
+from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
 

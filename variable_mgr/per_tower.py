@@ -25,7 +25,7 @@ from cnnbench.variable_mgr.gradients import (
     make_stages,
     reduce_through_stages,
 )
-from cnnbench.variable_mgr.modes import VariableLike, VariableMgrSpec
+from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
 

@@ -17,15 +17,10 @@ from cnnbench.errors import BenchmarkError, FlagError, UsageError, first_line
 from cnnbench.variable_mgr import exchange, gradients
 from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of_device
 from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.cross_device import COLLECTIVE, CrossDeviceSpec, refuse_cpu_towers
 from cnnbench.variable_mgr.gradients import VariableGradients
-from cnnbench.variable_mgr.modes import (
-    COLLECTIVE,
-    CrossDeviceSpec,
-    VariableLike,
-    VariableMgrSpec,
-    refuse_cpu_towers,
-)
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
+from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
 # Base class of managers that use strategies of tf.distribute.

@@ -32,7 +32,7 @@ from cnnbench.records.run import (
     SweepPlace,
     check_status,
 )
-from cnnbench.variable_mgr.modes import Packing
+from cnnbench.variable_mgr.packing import Packing
 
 # `AllReduceRecord` stores the raw times. Statistics are computed from the raw times.
 

@@ -51,7 +51,7 @@ from cnnbench.records.files import (
 from cnnbench.records.metric import ALL, SUMMARY
 from cnnbench.records.profiles import Explanation, Roofline, StepProfile
 from cnnbench.records.run import RunRecord, subject_of_record
-from cnnbench.variable_mgr.modes import Packing
+from cnnbench.variable_mgr.packing import Packing
 
 Study: TypeAlias = Explanation | Roofline | StepProfile | StrategiesDocument | TuneDocument
 """Results of a command about one or more processes, in addition to their records."""

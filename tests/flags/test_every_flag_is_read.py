@@ -10,7 +10,7 @@ from cnnbench.flags.groups.data import DataParams
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
 from cnnbench.optimizers.clipping import CLIPPINGS
 from cnnbench.records.endings import ENDINGS
-from cnnbench.variable_mgr.modes import AggregationSpec
+from cnnbench.variable_mgr.packing import AggregationSpec
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("cnnbench", "models", "variable_mgr")

@@ -15,7 +15,7 @@ from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.plan import check_flags, make_plan, parse_run
 from cnnbench.plan.training import WarmUpLength
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
-from cnnbench.variable_mgr.modes import AggregationSpec
+from cnnbench.variable_mgr.packing import AggregationSpec
 
 
 @pytest.mark.parametrize(

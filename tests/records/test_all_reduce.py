@@ -8,7 +8,7 @@ import pytest
 from cnnbench.records.all_reduce import AllReduceRecord, Copying
 from cnnbench.records.result_files import REDUCTIONS, all_reduce_row
 from cnnbench.records.run import ErrorInfo
-from cnnbench.variable_mgr.modes import Packing
+from cnnbench.variable_mgr.packing import Packing
 
 TIMES = (0.004, 0.002, 0.001)
 # 4 devices copy 8 MB each in 2 ms: 16 GB/s.

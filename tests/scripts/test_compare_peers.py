@@ -16,7 +16,7 @@ from peers.readings import COLUMNS, Reading
 from peers.scenarios import SCENARIOS, Options, demands_of, scenario_subjects
 
 from cnnbench.records.all_reduce import AllReduceRecord, Point
-from cnnbench.variable_mgr.modes import Packing
+from cnnbench.variable_mgr.packing import Packing
 
 pytestmark = pytest.mark.slow
 

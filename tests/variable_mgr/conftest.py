@@ -23,7 +23,9 @@ from cnnbench.variable_mgr.all_reduce import (
     spec,
 )
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.modes import AggregationSpec, CrossDeviceSpec, find_mode
+from cnnbench.variable_mgr.cross_device import CrossDeviceSpec
+from cnnbench.variable_mgr.modes import find_mode
+from cnnbench.variable_mgr.packing import AggregationSpec
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from covering import covering_pairs
 from towers import columns_of, trained
 
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.variable_mgr.modes import AggregationSpec
+from cnnbench.variable_mgr.packing import AggregationSpec
 
 
 def aggregated(manager, by_tower):

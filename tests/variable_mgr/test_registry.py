@@ -1,6 +1,6 @@
 """Modes by name: the rows of the table, and what they name.
 
-Tests variable_mgr/__init__.py.
+Tests variable_mgr/__init__.py and variable_mgr/spec.py.
 """
 
 from __future__ import annotations

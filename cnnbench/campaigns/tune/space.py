@@ -37,13 +37,13 @@ from cnnbench.variable_mgr import all_reduce, modes
 from cnnbench.variable_mgr import modes as registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.all_reduce.spec import ALGORITHMS, declarations, find
+from cnnbench.variable_mgr.cross_device import alternatives_to_auto
 from cnnbench.variable_mgr.modes import (
     BUCKET_BYTES,
     DEFAULT,
     Mode,
     Processes,
     Reduction,
-    alternatives_to_auto,
     mode_without_ps,
 )
 

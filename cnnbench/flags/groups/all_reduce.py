@@ -28,7 +28,7 @@ from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.models import model as registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, names, parse_all_reduce_spec
-from cnnbench.variable_mgr.modes import MOST_PACKS, Packing
+from cnnbench.variable_mgr.packing import MOST_PACKS, Packing
 
 WIRE_DTYPES = ("float16", "bfloat16")
 _SAME = "same"

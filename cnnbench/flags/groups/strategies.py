@@ -17,15 +17,15 @@ from cnnbench.base.rules import (
 )
 from cnnbench.flags.declare import Affects, RunPart, flag, specs_of
 from cnnbench.flags.facts import RunFacts, has_one_tower, needs_mode, needs_network, needs_training
-from cnnbench.variable_mgr.modes import (
+from cnnbench.variable_mgr.cross_device import (
     BETWEEN_WORKERS,
     COLLECTIVE,
     CROSS_DEVICE_OPS,
     IN_PACKS,
-    Reduction,
     refuse_cpu_towers,
     refuse_devices,
 )
+from cnnbench.variable_mgr.modes import Reduction
 
 _tunable = partial(flag, affects=Affects.TIME)
 

@@ -39,15 +39,14 @@ from cnnbench.variable_mgr.all_reduce.spec import (
 from cnnbench.variable_mgr.modes import (
     BUCKET_BYTES,
     BUILT_IN,
-    CACHING_POLICIES,
     DEFAULT,
-    MOST_PACKS,
     NAMES,
-    PS_STRATEGIES,
     Processes,
     Reduction,
     built_in_names,
 )
+from cnnbench.variable_mgr.packing import MOST_PACKS
+from cnnbench.variable_mgr.spec import CACHING_POLICIES, PS_STRATEGIES
 
 _MODES = ". ".join(f"{mode.name}: {mode.about}" for mode in BUILT_IN if mode.about)
 

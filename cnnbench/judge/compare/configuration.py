@@ -50,7 +50,8 @@ from cnnbench.judge.metrics import (
 from cnnbench.records.all_reduce import AllReduceRecord, Point
 from cnnbench.records.codec import encode
 from cnnbench.records.run import BENCHMARKS, ErrorInfo, RunRecord
-from cnnbench.variable_mgr.modes import DEFAULT, Packing
+from cnnbench.variable_mgr.modes import DEFAULT
+from cnnbench.variable_mgr.packing import Packing
 
 # Defines which recorded properties prevent a verdict if they differ between BASE and NEW.
 

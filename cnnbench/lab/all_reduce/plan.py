@@ -51,7 +51,9 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     group_devices,
     process_of_device,
 )
-from cnnbench.variable_mgr.modes import CrossDeviceSpec, Packing, Processes, mode_without_ps
+from cnnbench.variable_mgr.cross_device import CrossDeviceSpec
+from cnnbench.variable_mgr.modes import Processes, mode_without_ps
+from cnnbench.variable_mgr.packing import Packing
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -56,7 +56,7 @@ from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
 from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, create, group_devices
 from cnnbench.variable_mgr.base import WorkerGroup
 from cnnbench.variable_mgr.gradients import make_stages, reduce_through_stages, transpose_lists
-from cnnbench.variable_mgr.modes import AggregationSpec, Packing
+from cnnbench.variable_mgr.packing import AggregationSpec, Packing
 
 # Creates the tensors that are reduced, and checks their sums.
 

@@ -59,7 +59,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     declarations,
     parse_all_reduce_spec,
 )
-from cnnbench.variable_mgr.modes import Packing
+from cnnbench.variable_mgr.packing import Packing
 
 _DEFAULT_MODEL = "resnet50"
 _MOST_DEVICES = 1_000_000

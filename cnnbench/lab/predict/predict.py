@@ -57,7 +57,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     group_small_tensors,
     star_of,
 )
-from cnnbench.variable_mgr.modes import Packing
+from cnnbench.variable_mgr.packing import Packing
 
 SPREAD = Formula(
     lambda tensor, layout, shards: (star_of(layout.devices - 1, 0, tensor.bytes),),

@@ -29,8 +29,8 @@ from cnnbench.run.step.staleness import UpdateCounter
 from cnnbench.run.step.train_step import CoordinatedStep, TrainStep
 from cnnbench.variable_mgr import create
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.modes import VariableMgrSpec
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
+from cnnbench.variable_mgr.spec import VariableMgrSpec
 from cnnbench.variable_mgr.strategies import ParameterServerStrategyVariableMgr
 
 # Number of updates in flight per worker: one runs and one waits, so that no worker is idle.

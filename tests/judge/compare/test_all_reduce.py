@@ -16,7 +16,7 @@ from cnnbench.flags.params import flags_compared_by
 from cnnbench.judge.compare import Criteria, Verdict, compare_records
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.all_reduce import Copying
-from cnnbench.variable_mgr.modes import Packing
+from cnnbench.variable_mgr.packing import Packing
 
 BASE = (6.0, 6.012, 5.988, 6.006, 5.994)
 XRING = "all-reduce xring, 8000000 bytes, 4 cpu"

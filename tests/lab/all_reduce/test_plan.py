@@ -14,7 +14,7 @@ from cnnbench.flags import parse_flags
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, AllReduceParams, params_from_values
 from cnnbench.lab.all_reduce.plan import UNUSED, Workload, make_plan, parse_sizes, translate_flags
 from cnnbench.lab.predict.command import PREDICT_FLAGS
-from cnnbench.variable_mgr.modes import Packing
+from cnnbench.variable_mgr.packing import Packing
 
 JOB = {"job_name": "worker", "worker_hosts": "a:1,b:1", "device": "cpu", "num_gpus": (1,)}
 TEXT = (Path(__file__).parents[3] / "docs" / "all_reduce_benchmark.md").read_text("utf-8")

@@ -4,7 +4,7 @@ import dataclasses
 
 from cnnbench.lab.all_reduce import table
 from cnnbench.records.all_reduce import AllReduceRecord, Copying, Point
-from cnnbench.variable_mgr.modes import Packing
+from cnnbench.variable_mgr.packing import Packing
 
 COPY = Copying(bytes=8_000_000, devices=4, seconds=(0.003, 0.002, 0.001))
 COMMON = {

@@ -11,7 +11,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     names,
     parse_all_reduce_spec,
 )
-from cnnbench.variable_mgr.modes import Packing
+from cnnbench.variable_mgr.packing import Packing
 
 MIB = 1 << 20
 # Powers of two, so that the sums below are exact.

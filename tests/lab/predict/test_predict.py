@@ -11,7 +11,7 @@ from cnnbench.lab.predict.predict import (
     predict_all,
 )
 from cnnbench.variable_mgr.all_reduce.spec import Link, Tensor, parse_all_reduce_spec
-from cnnbench.variable_mgr.modes import Packing
+from cnnbench.variable_mgr.packing import Packing
 
 NETWORK = Interconnect(Link("test", 1e-5, 1e-9, 1e-12))
 STEP = TrainingStep("toy", (Tensor(1 << 20),) * 2, Packing(), "float32", 0.5, 32)

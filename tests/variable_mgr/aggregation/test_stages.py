@@ -1,6 +1,6 @@
 """Stages: what they send, their inverses, and where operations run.
 
-Around every algorithm they are in ../all_reduce/test_oracle.py.
+Around every algorithm they are in ../all_reduce/test_oracle.py. Tests variable_mgr/packing.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cnnbench.variable_mgr.gradients import (
     make_stages,
     split_scale,
 )
-from cnnbench.variable_mgr.modes import AggregationSpec
+from cnnbench.variable_mgr.packing import AggregationSpec
 
 VECTOR = ((64,), tf.float32)
 
