@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cnnbench.models.declaration import declare
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import (
     Model,
     datasets,
@@ -21,7 +22,6 @@ from cnnbench.models.spec import (
     Draw,
     Element,
     Initializer,
-    LearningRateSpec,
     ModelSpec,
     VariableSpec,
 )

@@ -18,12 +18,12 @@ from cnnbench.base.registry import Registry
 from cnnbench.base.text import unknown_name_reason
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models import networks
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.network import Network, T
 from cnnbench.models.spec import (
     IMAGE_CLASSIFICATION,
     BatchNorm,
     Element,
-    LearningRateSpec,
     group_values,
     positive_size_attribute,
 )

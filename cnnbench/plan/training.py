@@ -21,8 +21,8 @@ from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.facts import PlaceInJob, WorkKind
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.flags.params import FLAGS, Params
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model
-from cnnbench.models.spec import LearningRateSpec
 from cnnbench.optimizers.registry import SCHEDULES, Schedule, ScheduledSteps
 from cnnbench.plan.network import NetworkPlan
 from cnnbench.records.run import Target

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cnnbench.arrays import Array, Tensor
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model, register_model
 from cnnbench.models.network import Network, T
-from cnnbench.models.spec import BatchNorm, Element, LearningRateSpec
+from cnnbench.models.spec import BatchNorm, Element
 
 SPACE = 0
 """Class of the space between two words. The last class is the blank."""

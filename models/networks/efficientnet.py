@@ -10,9 +10,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model, register_variants
 from cnnbench.models.network import Activation, Network, T, add_residual_branch, squeeze_excite
-from cnnbench.models.spec import BatchNorm, LearningRateSpec
+from cnnbench.models.spec import BatchNorm
 
 
 class BlockStage(NamedTuple):

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
 from cnnbench.models.network import Network, T, add_aux_head
-from cnnbench.models.spec import BatchNorm, LearningRateSpec
+from cnnbench.models.spec import BatchNorm
 from cnnbench.models.windows import Pair
 
 # Filters of GoogLeNet's modules (table 1 of the paper). Pooling halves the image before each group.

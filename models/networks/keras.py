@@ -26,9 +26,10 @@ from cnnbench.base.child import exit_manner, fork_child
 from cnnbench.base.terminal import ErrorStoringStream
 from cnnbench.base.text import nearest_word
 from cnnbench.errors import UsageError, text_of
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Elements, Model, register_family, register_model
 from cnnbench.models.network import Network, T
-from cnnbench.models.spec import Initializer, KerasDeclaration, LearningRateSpec
+from cnnbench.models.spec import Initializer, KerasDeclaration
 
 PREFIX = "keras:"
 """Prefix of the values of ``--model`` that name a Keras model."""

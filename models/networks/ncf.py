@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cnnbench.arrays import Array, Tensor
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model, register_model
 from cnnbench.models.network import Network, T
-from cnnbench.models.spec import Element, LearningRateSpec
+from cnnbench.models.spec import Element
 
 CUTOFF = 10
 """Number of top ranks that are included in hit rate and gain."""

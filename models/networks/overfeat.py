@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
 from cnnbench.models.network import Network, T
-from cnnbench.models.spec import LearningRateSpec
 
 
 class OverFeat(Model):

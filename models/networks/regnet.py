@@ -10,9 +10,9 @@ import itertools
 import math
 from typing import NamedTuple
 
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model, register_variants
 from cnnbench.models.network import Network, T, squeeze_excite
-from cnnbench.models.spec import LearningRateSpec
 
 
 class WidthParameters(NamedTuple):

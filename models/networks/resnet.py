@@ -26,9 +26,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal
 
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model, register_variants
 from cnnbench.models.network import Activation, Network, T
-from cnnbench.models.spec import BatchNorm, LearningRateSpec
+from cnnbench.models.spec import BatchNorm
 from cnnbench.models.windows import Padding
 
 # ResNet for ImageNet: 50 layers or more in three versions, and 18 and 34 layers in version 1.

@@ -14,10 +14,11 @@ import math
 from collections.abc import Mapping
 
 from cnnbench.arrays import Array, Tensor
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model, register_model
 from cnnbench.models.network import Network, T
 from cnnbench.models.networks.resnet import ResNet
-from cnnbench.models.spec import IMAGE, BatchNorm, Element, LearningRateSpec
+from cnnbench.models.spec import IMAGE, BatchNorm, Element
 from cnnbench.models.windows import Padding
 
 IMAGE_SIZE = 300

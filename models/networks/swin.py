@@ -9,6 +9,7 @@ import functools
 from collections.abc import Sequence
 
 from cnnbench.arrays import Tensor
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
 from cnnbench.models.network import (
     STDDEV,
@@ -18,7 +19,7 @@ from cnnbench.models.network import (
     self_attention,
     token_perceptron,
 )
-from cnnbench.models.spec import Initializer, LearningRateSpec
+from cnnbench.models.spec import Initializer
 
 EPSILON = 1e-5
 _FORBIDDEN = -100.0  # Attention bias for two tokens of a window that are not close in the image.

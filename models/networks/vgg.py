@@ -5,9 +5,9 @@ Source: Simonyan and Zisserman, arXiv:1409.1556, configurations A (11), D (16), 
 
 from __future__ import annotations
 
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_variants
 from cnnbench.models.network import Network, T
-from cnnbench.models.spec import LearningRateSpec
 
 FILTERS = (64, 128, 256, 512, 512)
 CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}

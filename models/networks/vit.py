@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from cnnbench.arrays import Tensor
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
 from cnnbench.models.network import STDDEV, Network, T, self_attention, token_perceptron
-from cnnbench.models.spec import Initializer, LearningRateSpec
+from cnnbench.models.spec import Initializer
 
 
 class ViTB16(Model):

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.errors import UsageError
-from cnnbench.models import Initializer, LearningRateSpec, ModelSpec, VariableSpec
+from cnnbench.models import Initializer, ModelSpec, VariableSpec
 
 ZERO = Initializer.constant(0.0)
 
@@ -37,26 +36,3 @@ def test_parameters_leave_out_moving_averages_and_trainable_ones_leave_out_froze
     )
     spec = ModelSpec("m", "imagenet", (), 10, variables, 0, 0)
     assert (spec.parameters, spec.trainable_parameters, spec.statistics) == (17, 12, 7)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"boundaries_epochs": (1.0,)},
-        {"factors": (1.0, 0.1)},
-        {"boundaries_epochs": (2.0, 1.0), "factors": (1.0, 0.1, 0.01)},
-        {"boundaries_epochs": (2.0, 2.0), "factors": (1.0, 0.1, 0.01)},
-        {"boundaries_epochs": (1.0,), "factors": (1.0, 0.1), "decay_epochs": 2.0},
-    ],
-)
-def test_learning_rate_spec_refuses_what_does_not_fit(wrong):
-    with pytest.raises(UsageError, match="learning rate"):
-        LearningRateSpec(0.1, **wrong)
-
-
-def test_a_cosine_falls_in_steps_of_an_epoch():
-    rate = LearningRateSpec.cosine(0.4, base_batch=256, epochs=4, warmup_epochs=1.0)
-    assert rate.boundaries_epochs == (1.0, 2.0, 3.0)
-    # cos 0, 45, 90 and 135 degrees.
-    assert rate.factors == pytest.approx((1.0, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2))
-    assert (rate.base, rate.base_batch, rate.warmup_epochs) == (0.4, 256, 1.0)

@@ -8,7 +8,7 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.models import get_model
-from cnnbench.models.spec import LearningRateSpec
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.optimizers import SCHEDULES
 from cnnbench.optimizers.piecewise import parse_piecewise
 from cnnbench.plan.training import make_rates

@@ -15,7 +15,7 @@ from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.sides import LayerAlignment
 from cnnbench.models import Model, get_model
 from cnnbench.models.declaration import declare, scope_flops
-from cnnbench.models.spec import LearningRateSpec
+from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.records.profiles import (
     FORWARD,
     OUTSIDE,

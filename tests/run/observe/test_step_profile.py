@@ -250,7 +250,7 @@ def test_a_run_writes_the_profile_of_its_last_warm_up_steps(run, resnet8, tmp_pa
 
 DEPTHWISE = """
 from cnnbench.models import Model, register_model
-from cnnbench.models.spec import LearningRateSpec
+from cnnbench.models.learning_rate import LearningRateSpec
 
 class Depthwise(Model):
     name, dataset, image_size, batch_size = "depthwise", "cifar10", 32, 2
