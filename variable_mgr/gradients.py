@@ -18,13 +18,13 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.spec import (
-    LINE_BYTES,
+from cnnbench.variable_mgr.all_reduce.spec import LINE_BYTES
+from cnnbench.variable_mgr.packing import (
+    Packing,
     buffer_sizes,
     group_into_buckets,
     group_small_tensors,
 )
-from cnnbench.variable_mgr.packing import Packing
 from cnnbench.variable_mgr.spec import VariableMgrSpec
 
 # Caches of tensors during one trace, and variables that store a tensor until the next step.

@@ -1,9 +1,9 @@
-"""How gradients are packed, sent and unpacked around their reduction."""
+"""How gradients are packed, sent and unpacked around their reduction, without TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -99,3 +99,48 @@ class AggregationSpec(Packing):
     share_memory: bool = True
     communication_hint: str = "auto"
     shared_cards: bool = False
+
+
+def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
+    """Divides `elements` equally among buffers; returns the number of elements in each buffer.
+
+    The numbers are multiples of `line`. The last buffer gets the remaining elements.
+    """
+    share = elements // buffers
+    if share >= line:
+        share -= share % line
+    return [share] * (buffers - 1) + [elements - share * (buffers - 1)]
+
+
+def group_into_buckets(tensors: Sequence[tuple[str, int]], max_bytes: int) -> list[list[int]]:
+    """Groups tensors into buckets for joining; returns the indices of the tensors in each bucket.
+
+    Buckets are filled beginning with the last tensor. `tensors` are pairs of dtype and bytes. A
+    bucket contains tensors of one dtype with up to `max_bytes` bytes in total, or a single larger
+    tensor.
+    """
+    buckets: list[list[int]] = []
+    filled = 0
+    for index, (dtype, size) in reversed(list(enumerate(tensors))):
+        filled += size
+        if not buckets or filled > max_bytes or dtype != tensors[buckets[0][0]][0]:
+            buckets.insert(0, [])
+            filled = size
+        buckets[0].insert(0, index)
+    return buckets
+
+
+def group_small_tensors(small: Iterable[bool], max_group_size: int) -> list[list[int]]:
+    """Groups up to `max_group_size` consecutive small tensors for joining.
+
+    Returns the indices of the tensors in each group.
+    """
+    groups: list[list[int]] = []
+    growing = False
+    for index, is_small in enumerate(small):
+        if is_small and growing and len(groups[-1]) < max_group_size:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+        growing = is_small
+    return groups

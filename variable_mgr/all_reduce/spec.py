@@ -28,7 +28,7 @@ from cnnbench.base.text import parse_bytes, unknown_name_reason
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr.all_reduce import algorithms
 
-# Sizes of joined tensors and chunks, for reductions and for the cost model.
+# Sizes of chunks, for reductions and for the cost model.
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes per element, by the name of the format in which gradients are sent."""
@@ -49,51 +49,6 @@ def elements_per_chunk(elements: int, max_chunks: int, itemsize: int) -> int:
     unit = LINE_BYTES // itemsize
     count = max(1, min(max_chunks, elements * itemsize // MIN_CHUNK_BYTES))
     return max(1, -(-elements // (count * unit))) * unit
-
-
-def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
-    """Divides `elements` equally among buffers; returns the number of elements in each buffer.
-
-    The numbers are multiples of `line`. The last buffer gets the remaining elements.
-    """
-    share = elements // buffers
-    if share >= line:
-        share -= share % line
-    return [share] * (buffers - 1) + [elements - share * (buffers - 1)]
-
-
-def group_into_buckets(tensors: Sequence[tuple[str, int]], max_bytes: int) -> list[list[int]]:
-    """Groups tensors into buckets for joining; returns the indices of the tensors in each bucket.
-
-    Buckets are filled beginning with the last tensor. `tensors` are pairs of dtype and bytes. A
-    bucket contains tensors of one dtype with up to `max_bytes` bytes in total, or a single larger
-    tensor.
-    """
-    buckets: list[list[int]] = []
-    filled = 0
-    for index, (dtype, size) in reversed(list(enumerate(tensors))):
-        filled += size
-        if not buckets or filled > max_bytes or dtype != tensors[buckets[0][0]][0]:
-            buckets.insert(0, [])
-            filled = size
-        buckets[0].insert(0, index)
-    return buckets
-
-
-def group_small_tensors(small: Iterable[bool], max_group_size: int) -> list[list[int]]:
-    """Groups up to `max_group_size` consecutive small tensors for joining.
-
-    Returns the indices of the tensors in each group.
-    """
-    groups: list[list[int]] = []
-    growing = False
-    for index, is_small in enumerate(small):
-        if is_small and growing and len(groups[-1]) < max_group_size:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-        growing = is_small
-    return groups
 
 
 # The grammar of --all_reduce_spec, which is the same as in tf_cnn_benchmarks.

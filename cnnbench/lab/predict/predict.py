@@ -51,13 +51,15 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     Path,
     ReductionPhase,
     Tensor,
-    buffer_sizes,
     find,
-    group_into_buckets,
-    group_small_tensors,
     star_of,
 )
-from cnnbench.variable_mgr.packing import Packing
+from cnnbench.variable_mgr.packing import (
+    Packing,
+    buffer_sizes,
+    group_into_buckets,
+    group_small_tensors,
+)
 
 SPREAD = Formula(
     lambda tensor, layout, shards: (star_of(layout.devices - 1, 0, tensor.bytes),),

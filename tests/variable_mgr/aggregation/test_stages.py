@@ -14,13 +14,12 @@ from towers import ByTower, run_through
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext, single
 from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
-from cnnbench.variable_mgr.all_reduce.spec import buffer_sizes, group_into_buckets
 from cnnbench.variable_mgr.gradients import (
     FlatBufferLayout,
     make_stages,
     split_scale,
 )
-from cnnbench.variable_mgr.packing import AggregationSpec
+from cnnbench.variable_mgr.packing import AggregationSpec, buffer_sizes, group_into_buckets
 
 VECTOR = ((64,), tf.float32)
 
