@@ -79,8 +79,5 @@ def refuse_devices(
         raise FlagError("cross_device_ops", ops, reason)
     if ops == "hierarchical_copy" and count > 1 and count % 2:
         # In TensorFlow 2.21, hierarchical copy adds 1, 10 and 100 on three devices to 11.
-        raise FlagError(
-            "cross_device_ops",
-            ops,
-            f"leaves out the last of {count} devices; use an even number of devices",
-        )
+        reason = f"leaves out the last of {count} devices; use an even number of devices"
+        raise FlagError("cross_device_ops", ops, reason)

@@ -130,12 +130,8 @@ class ParameterServerVariableMgr(VariableMgr):
         """Returns the value for the L2 loss; see `VariableMgr.read_for_weight_decay`."""
         if self._staging is None:
             return super().read_for_weight_decay(variable)
-        return self._staging.previous_value(
-            variable.device,
-            variable,
-            tf.float32,
-            functools.partial(super().read_for_weight_decay, variable),
-        )
+        read = functools.partial(super().read_for_weight_decay, variable)
+        return self._staging.previous_value(variable.device, variable, tf.float32, read)
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
         """Sets copies of variables to the first copy, and refills staged values from variables."""

@@ -81,11 +81,9 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
             communication_hint=options.communication_hint,
             shared_cards=options.shared_cards,
         )
+        groups = group_devices(spec.all_devices, options.group_size)
         self._reduce = AllReducer(
-            options.all_reduce,
-            context,
-            group_devices(spec.all_devices, options.group_size),
-            options.allreduce_merge_scope,
+            options.all_reduce, context, groups, options.allreduce_merge_scope
         )
         self._gather = None if context.all_devices_are_own else Collective(context).gather
 

@@ -28,11 +28,8 @@ def parse_piecewise(text: str) -> PiecewiseSchedule:
     name = "piecewise_learning_rate_schedule"
     pieces = [piece.strip() for piece in text.split(";")]
     if len(pieces) % 2 == 0:
-        raise FlagError(
-            name,
-            text,
-            f"has {len(pieces)} parts, but needs an odd number of parts, as in 0.3;10;0.2",
-        )
+        reason = f"has {len(pieces)} parts, but needs an odd number of parts, as in 0.3;10;0.2"
+        raise FlagError(name, text, reason)
     rates: list[float] = []
     boundaries: list[int] = []
     for index, piece in enumerate(pieces):

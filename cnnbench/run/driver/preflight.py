@@ -74,11 +74,8 @@ def prepare_folders(plan: RunPlan) -> None:
     """Creates the folders of output files, and checks that they are writable."""
     if (folder := plan.checkpoint_save_folder) is not None:
         if checkpoint_folder.is_checkpoint_prefix(folder):
-            raise FlagError(
-                "train_dir",
-                folder,
-                "names a single checkpoint, which only --eval can use; give its folder",
-            )
+            why = "names a single checkpoint, which only --eval can use; give its folder"
+            raise FlagError("train_dir", folder, why)
         check_folder_writable("train_dir", folder)
     if plan.params.trace_file and not plan.params.use_chrome_trace_format:
         check_folder_writable("trace_file", plan.params.trace_file)

@@ -67,14 +67,10 @@ class SavedModelExporter:
                 )
                 for name, source in self._sources.items()
             }
-        signature = {
-            element.name: tf.TensorSpec(
-                [None, *element.sizes],
-                "float32" if element.is_real else element.dtype,
-                name=element.name,
-            )
-            for element in self._elements
-        }
+        signature = {}
+        for element in self._elements:
+            dtype, shape = "float32" if element.is_real else element.dtype, [None, *element.sizes]
+            signature[element.name] = tf.TensorSpec(shape, dtype, name=element.name)
         try:
             traced = tf.function(self._serving_signature, autograph=False)
             self._serving = traced.get_concrete_function(**signature)

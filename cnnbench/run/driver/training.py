@@ -448,14 +448,11 @@ class Training:
 
     def _wait_for_time_slice(self) -> None:
         """Waits while the interleaved processes run their steps. The wait is not timed."""
-        turns = self._run.membership.turns
-        with (
-            self._timer.excluded(),
-            self._run.watch.suspended(),
-            self._run.membership.marking_activity(ProcessActivity.OTHERS),
-        ):
-            waited = turns.wait_for_next_slice()
-        self._run.measurements.begin_time_slice(turns.seconds, *waited)
+        membership = self._run.membership
+        others = membership.marking_activity(ProcessActivity.OTHERS)
+        with self._timer.excluded(), self._run.watch.suspended(), others:
+            waited = membership.turns.wait_for_next_slice()
+        self._run.measurements.begin_time_slice(membership.turns.seconds, *waited)
 
     def _metrics_by_name(self) -> dict[str, float]:
         """Metrics of the last step; empty if the step computes none."""

@@ -129,11 +129,8 @@ class NetworkWork(BuiltWork):
     def record_sizes(self, measurements: Measurements) -> None:
         """Records the numbers of variables and of their copies."""
         variables = self.manager.savable_variables().values()
-        measurements.update_record(
-            "placement",
-            variables=len(variables),
-            variable_copies=sum(len(variable.copies) for variable in variables),
-        )
+        copies = sum(len(variable.copies) for variable in variables)
+        measurements.update_record("placement", variables=len(variables), variable_copies=copies)
 
     def restored_variables(self) -> Iterator[TowerVariable]:
         """Yields what a checkpoint restores."""

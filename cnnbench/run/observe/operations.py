@@ -128,14 +128,12 @@ def _convert_plane(plane: Any) -> XPlane:
         start = line_start + event.offset
         return XEvent(events.get(event.key, ""), start, event.duration, values)
 
-    lines = (
-        (
-            _decode_name(line.shown or line.name),
-            tuple(read(e, line.start * 1000) for e in line.events),
-        )
-        for line in plane.lines
-    )
-    return XPlane(_decode_name(plane.name), tuple(line for line in lines if line[1]))
+    lines = []
+    for line in plane.lines:
+        if line.events:
+            of_line = tuple(read(event, line.start * 1000) for event in line.events)
+            lines.append((_decode_name(line.shown or line.name), of_line))
+    return XPlane(_decode_name(plane.name), tuple(lines))
 
 
 def _decode_name(name: bytes) -> str:
@@ -265,17 +263,11 @@ def sorted_operations(
     read = on_gpus or _named_events(hosts, _host_operation)
     events = sorted(read, key=lambda item: item[1].start)
     first = events[0][1].start if events else 0
-    return [
-        ExecutedOperation(
-            name,
-            type,
-            plane,
-            event.start - first,
-            event.start - first + event.duration,
-            _find_time_priority(name, type, is_own),
-        )
-        for (name, type, plane), event in events
-    ]
+    runs = []
+    for (name, type, plane), event in events:
+        start, priority = event.start - first, _find_time_priority(name, type, is_own)
+        runs.append(ExecutedOperation(name, type, plane, start, start + event.duration, priority))
+    return runs
 
 
 def _find_time_priority(name: str, type: str, is_own: Callable[[str], bool]) -> TimePriority:

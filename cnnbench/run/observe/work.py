@@ -285,12 +285,9 @@ def make_work_finder(
     plan: RunPlan, graph: Any, partitions: Iterable[Any]
 ) -> OperationWorkFinder:
     """Creates the `OperationWorkFinder` of a step from its traced graph and its partitions."""
-    kernels = {
-        variable.name.rpartition("/")[0]: variable.shape
-        for variable in plan.network.spec.variables
-        if variable.trainable and len(variable.shape) in (2, 4)
-    }
     network = plan.network
+    weights = [v for v in network.spec.variables if v.trainable and len(v.shape) in (2, 4)]
+    kernels = {weight.name.rpartition("/")[0]: weight.shape for weight in weights}
     flops = scope_flops(network.model, network.spec.num_classes, training=plan.work.trains)
     return OperationWorkFinder(graph, partitions, flops, kernels)
 

@@ -31,11 +31,8 @@ def check_nchw_support(dtype: str) -> None:
         with tf.device("cpu:0"):
             tf.nn.conv2d(image, kernel, 1, "SAME", data_format="NCHW")
     except tf.errors.UnimplementedError:
-        raise FlagError(
-            "data_format",
-            "NCHW",
-            f"Conv2D of {dtype} supports only NHWC on this CPU; use NHWC or auto, or --device=gpu",
-        ) from None
+        why = f"Conv2D of {dtype} supports only NHWC on this CPU; use NHWC or auto, or --device=gpu"
+        raise FlagError("data_format", "NCHW", why) from None
 
 
 def resolve_conv_gradients(plan: RunPlan, kind: str) -> str:

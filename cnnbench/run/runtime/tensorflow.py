@@ -336,11 +336,8 @@ def _make_logical_cpus(tf: Any, count: int) -> None:
     except RuntimeError:
         have_now = len(tf.config.list_logical_devices("CPU"))
         if have_now < count:
-            raise FlagError(
-                "num_gpus",
-                count,
-                f"this process already runs TensorFlow with {have_now} logical CPU device(s)",
-            ) from None
+            why = f"this process already runs TensorFlow with {have_now} logical CPU device(s)"
+            raise FlagError("num_gpus", count, why) from None
 
 
 def physical_devices_of_gpus() -> list[Any]:
