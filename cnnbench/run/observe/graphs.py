@@ -17,7 +17,7 @@ import tensorflow as tf
 from cnnbench.base.files import TemporaryFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.files import write_bytes
-from cnnbench.run.observe.operations import message_class
+from cnnbench.run.observe.messages import message_class
 
 
 def write_graph(flag: str, path: str, graph_def: Any) -> None:

@@ -1,7 +1,6 @@
 """Reads the operations of a profiled step, and divides the step's wall time among them.
 
-This module does not import TensorFlow. https://protobuf.dev/programming-guides/encoding/ explains
-the format of profiles.
+This module does not import TensorFlow.
 
 A profile consists of planes (host, GPUs). A plane consists of lines (threads, streams), and a line
 consists of events. Names are stored once per plane and referenced by number.
@@ -10,7 +9,6 @@ consists of events. Names are stored once per plane and referenced by number.
 from __future__ import annotations
 
 import enum
-import functools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,61 +17,7 @@ from typing import Any, NamedTuple
 
 from cnnbench.base.terminal import align_table
 from cnnbench.base.text import number, percent
-
-# Protobuf messages of TensorFlow without a public class, declared with the fields used here.
-
-# Type, name and number of each field; an asterisk means a repeated field.
-# Texts are declared as bytes, because names may not be valid UTF-8.
-_MESSAGES = {
-    # Messages of the profiler. XStat contains one field for each type of its value.
-    "XSpace": "XPlane* planes 1",
-    "XPlane": "bytes name 2, XLine* lines 3, Entry* event_names 4, Entry* stat_names 5",
-    "XLine": "bytes name 2, int64 start 3, XEvent* events 4, bytes shown 11",
-    "XEvent": "int64 key 1, int64 offset 2, int64 duration 3, XStat* stats 4",
-    "XStat": "int64 key 1, double real 2, uint64 natural 3, int64 whole 4, bytes text 5, "
-    "uint64 reference 7",
-    "Entry": "int64 key 1, Metadata value 2",
-    "Metadata": "bytes name 2",
-    # Messages of event files, and of the graphs that `tf.summary.trace_export` writes.
-    "Event": "double wall_time 1, int64 step 2, bytes file_version 3, Summary summary 5, "
-    "SessionLog session 7",
-    "SessionLog": "int32 status 1",
-    "Summary": "SummaryValue* values 1",
-    "SummaryValue": "bytes tag 1, Tensor tensor 8, SummaryMetadata metadata 9",
-    "Tensor": "bytes* strings 8",
-    "RunMetadata": "FunctionGraphs* functions 4",
-    "FunctionGraphs": "bytes* partitions 1",
-    "SummaryMetadata": "PluginData plugin 1, int32 data_class 4",
-    "PluginData": "bytes name 1",
-}
-
-
-def message_class(name: str) -> Any:
-    """Returns the class of a protobuf message, such as "XSpace"."""
-    return _message_classes()[name]
-
-
-@functools.cache
-def _message_classes() -> dict[str, Any]:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="cnnbench.proto", package="cnnbench")
-    for message, fields in _MESSAGES.items():
-        declared = file.message_type.add(name=message)
-        for kind, name, tag in map(str.split, fields.split(",")):
-            field = declared.field.add(name=name, number=int(tag))
-            field.label = kinds.LABEL_REPEATED if kind[-1] == "*" else kinds.LABEL_OPTIONAL
-            inner = kind.rstrip("*")
-            if inner in _MESSAGES:
-                field.type, field.type_name = kinds.TYPE_MESSAGE, f".cnnbench.{inner}"
-            else:
-                field.type = kinds.Type.Value(f"TYPE_{inner.upper()}")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    descriptors = ((name, pool.FindMessageTypeByName(f"cnnbench.{name}")) for name in _MESSAGES)
-    return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in descriptors}
-
+from cnnbench.run.observe.messages import message_class
 
 # Profiles of TensorFlow's profiler, which are one XSpace message per host (`*.xplane.pb`).
 

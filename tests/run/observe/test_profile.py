@@ -1,7 +1,7 @@
 """--trace_file and --tfprof_file.
 
-Tests cnnbench/run/driver/observers/profiles.py and
-cnnbench/run/observe/operations.py.
+Tests cnnbench/run/driver/observers/profiles.py, cnnbench/run/observe/operations.py and
+cnnbench/run/observe/messages.py.
 """
 
 import gzip

@@ -22,7 +22,7 @@ from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import collecting_write_errors
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.observers.observer import Observer, PausingObserver, TrainingState
-from cnnbench.run.observe.operations import message_class
+from cnnbench.run.observe.messages import message_class
 from cnnbench.run.step.train_step import TrainStep
 from cnnbench.variable_mgr.base import VariableMgr
 
