@@ -12,6 +12,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -53,10 +54,11 @@ class RestoredState(NamedTuple):
     warning: str = ""
 
 
+@dataclass(eq=False, repr=False)
 class Checkpoints:
     """Saves the variables of a run, its optimizer's slots and its loss scale, and restores them.
 
-    Args:
+    Attributes:
       slots: slots of the optimizer, by canonical name; empty if the run only evaluates.
       max_to_keep: number of checkpoints that are kept; 0 keeps all.
       loss_scale: variables of the loss scale, by name; empty if it is constant.
@@ -73,34 +75,22 @@ class Checkpoints:
       averaged: whether the moving averages of a checkpoint are restored instead of the weights.
     """
 
-    def __init__(
-        self,
-        manager: VariableMgr,
-        slots: Mapping[str, TowerVariable] | None = None,
-        max_to_keep: int = 5,
-        loss_scale: Mapping[str, tf.Variable] | None = None,
-        host: str | None = None,
-        outlives_others: bool = False,
-        optimizer: str | None = None,
-        global_batch: int = 0,
-        inputs: InputSource | None = None,
-        spec: ModelSpec | None = None,
-        averaged: bool = False,
-    ) -> None:
-        self._averaged = averaged
-        self._manager = manager
-        self._spec = spec
-        self._variables = manager.savable_variables()
-        self._slots = dict(slots or {})
-        self._max_to_keep = max_to_keep
-        self._loss_scale = dict(loss_scale or {})
-        self._host = host
-        self._outlives_others = outlives_others
-        self._optimizer = optimizer
-        self._global_batch = global_batch
+    manager: VariableMgr
+    slots: Mapping[str, TowerVariable] = field(default_factory=dict)
+    max_to_keep: int = 5
+    loss_scale: Mapping[str, tf.Variable] = field(default_factory=dict)
+    host: str | None = None
+    outlives_others: bool = False
+    optimizer: str | None = None
+    global_batch: int = 0
+    inputs: InputSource | None = None
+    spec: ModelSpec | None = None
+    averaged: bool = False
+
+    def __post_init__(self) -> None:
+        self._variables = self.manager.savable_variables()
         # Correction of the example count for earlier steps with a different batch size.
         self._examples_offset = 0
-        self._inputs = inputs
         self._passed_over: list[int] = []
         self._first_step = 0
 
@@ -116,14 +106,14 @@ class Checkpoints:
     def save(self, directory: str, global_step: int) -> str:
         """Writes the checkpoint ``directory/model.ckpt-<global_step>``; returns its path prefix."""
         self._global_step.assign(global_step)
-        self._examples.assign(self._examples_offset + global_step * self._global_batch)
-        if self._inputs is not None:
+        self._examples.assign(self._examples_offset + global_step * self.global_batch)
+        if self.inputs is not None:
             steps = global_step - self._first_step
-            self._passed_over = self._inputs.skipped_records_by_shard(steps)
+            self._passed_over = self.inputs.skipped_records_by_shard(steps)
         prefix = str(local_or_url_path(directory) / f"{files.NAME}-{global_step}")
         try:
             self._write_checkpoint(prefix, directory, global_step)
-            files.delete_old_checkpoints(directory, self._max_to_keep)
+            files.delete_old_checkpoints(directory, self.max_to_keep)
         except (tf.errors.OpError, OSError) as error:
             raise BenchmarkError(
                 f"--train_dir={directory}: no checkpoint can be written: {first_line(error)}"
@@ -131,7 +121,7 @@ class Checkpoints:
         return prefix
 
     def _write_checkpoint(self, prefix: str, directory: str, global_step: int) -> None:
-        if not self._outlives_others:
+        if not self.outlives_others:
             self._make_tf_checkpoint().write(prefix)
             return
         # A thread writes, because TensorFlow may wait for lost processes after writing the files.
@@ -166,31 +156,31 @@ class Checkpoints:
             model.
           FlagError: a checkpoint of tf_cnn_benchmarks does not fit the variables of this model.
         """
-        stored = _StoredCheckpoint(path, _OTHER_MODEL, self._spec)
+        stored = _StoredCheckpoint(path, _OTHER_MODEL, self.spec)
         model = {self._source_key(name): v.primary for name, v in self._variables.items()}
-        if self._averaged and not stored.has_keys(model):
+        if self.averaged and not stored.has_keys(model):
             missing = "has no moving averages: it was written without --ema_decay"
             raise BenchmarkError(f"{path} {missing}")
         stored.check_shapes({**model, _GLOBAL_STEP: self._global_step})
-        averages = {n: slot for n, slot in self._slots.items() if n.endswith(f"/{AVERAGE}")}
-        other_slots = {n: slot for n, slot in self._slots.items() if n not in averages}
+        averages = {n: slot for n, slot in self.slots.items() if n.endswith(f"/{AVERAGE}")}
+        other_slots = {n: slot for n, slot in self.slots.items() if n not in averages}
         slots, average_variables = (
             _by_key("slots", {n: slot.primary for n, slot in group.items()})
             for group in (other_slots, averages)
         )
-        scale = _by_key("loss_scale", self._loss_scale)
-        before = stored.read_optimizer_name() if self._optimizer else None
-        has_slots = before == self._optimizer and stored.has_keys(slots)
+        scale = _by_key("loss_scale", self.loss_scale)
+        before = stored.read_optimizer_name() if self.optimizer else None
+        has_slots = before == self.optimizer and stored.has_keys(slots)
         has_averages, has_scale = stored.has_keys(average_variables), stored.has_keys(scale)
         nonfinite = stored.assign_stored_values({_GLOBAL_STEP: self._global_step, **model})
         present = {**(slots if has_slots else {}), **(scale if has_scale else {})}
         stored.assign_stored_values(present | (average_variables if has_averages else {}))
         copied = (other_slots if has_slots else {}) | (averages if has_averages else {})
-        self._manager.after_restore(copied.values())
+        self.manager.after_restore(copied.values())
         if not has_averages:
-            reset_averages(self._manager, self._slots)
+            reset_averages(self.manager, self.slots)
         self._first_step = global_step = int(self._global_step.numpy())
-        by_this_batch = global_step * self._global_batch
+        by_this_batch = global_step * self.global_batch
         # Checkpoints of earlier versions of cnnbench do not contain the number of examples.
         examples = by_this_batch
         if stored.has_keys([_EXAMPLES]):
@@ -218,15 +208,15 @@ class Checkpoints:
         """
         if stored.is_old:
             yield f"{path} is from tf_cnn_benchmarks: the optimizer's state is not restored"
-        elif before != self._optimizer:
-            starts = f"the state of {self._optimizer} starts afresh"
+        elif before != self.optimizer:
+            starts = f"the state of {self.optimizer} starts afresh"
             yield f"{path} was written with --optimizer={before}; {starts}"
         elif not has_slots:
             yield f"{path} lacks some of the state of {before}, which starts afresh"
 
     def _source_key(self, name: str) -> str:
         """Returns the checkpoint key of the value from which variable `name` is restored."""
-        if self._averaged and self._variables[name].primary.trainable:
+        if self.averaged and self._variables[name].primary.trainable:
             return _key_of("slots", f"{name}/{AVERAGE}")
         return _key_of("model", name)
 
@@ -237,23 +227,23 @@ class Checkpoints:
             "global_step": self._global_step,
             "examples": self._examples,
         }
-        if self._slots:
-            parts["slots"] = {n: self._on_host(s.primary) for n, s in self._slots.items()}
-        if self._loss_scale:
-            parts["loss_scale"] = self._loss_scale
-        with tf.device(self._host or "CPU:0"):
-            if self._optimizer:
-                parts["optimizer"] = tf.Variable(self._optimizer, trainable=False)
+        if self.slots:
+            parts["slots"] = {n: self._on_host(s.primary) for n, s in self.slots.items()}
+        if self.loss_scale:
+            parts["loss_scale"] = self.loss_scale
+        with tf.device(self.host or "CPU:0"):
+            if self.optimizer:
+                parts["optimizer"] = tf.Variable(self.optimizer, trainable=False)
             if any(self._passed_over):
                 parts["passed_over"] = tf.Variable(self._passed_over, trainable=False)
         return tf.train.Checkpoint(**parts)
 
     def _on_host(self, variable: tf.Variable) -> tf.Variable:
         """Returns the variable, or a copy on the CPU of the process that writes the checkpoint."""
-        if self._host in (None, variable.device):
+        if self.host in (None, variable.device):
             return variable
         value = towers.read(variable)
-        with tf.device(self._host):
+        with tf.device(self.host):
             return tf.Variable(tf.identity(value), trainable=False)
 
 

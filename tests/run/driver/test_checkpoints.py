@@ -54,7 +54,7 @@ def built(tmp_path_factory):
 
 
 def state(made):
-    return {**made.checkpoints._variables, **made.checkpoints._slots}
+    return {**made.checkpoints._variables, **made.checkpoints.slots}
 
 
 # Each mode reads the checkpoint of the one before it; all have the same names, so every pair works.
