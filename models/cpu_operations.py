@@ -313,9 +313,7 @@ class CpuOperations:
                 whole = [-1, rows * down, columns * right, channels]
                 return tf.reshape(tf.pad(pixels, around), whole)[:, :height, :width]
 
-            return tf.nn.max_pool2d(images, 1, stride, "VALID"), _name_after_layer(
-                gradient
-            )
+            return tf.nn.max_pool2d(images, 1, stride, "VALID"), _name_after_layer(gradient)
 
         if not self._inserts_zeros:
             return tf.nn.max_pool2d(images, 1, stride, "VALID")
@@ -512,9 +510,7 @@ _KERNEL_GRADIENTS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def _output_and_zeros(
-    image: int, side: int, stride: int, padding: str
-) -> tuple[int, int]:
+def _output_and_zeros(image: int, side: int, stride: int, padding: str) -> tuple[int, int]:
     """Returns the size of a convolution's result, and the padding at its start, in one dimension.
 
     Args:

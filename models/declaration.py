@@ -356,9 +356,7 @@ class ShapeNetwork(Network[ShapedValue]):
     def _pool(
         self, kind: Literal["max", "avg"], x: ShapedValue, window: SlidingWindow
     ) -> ShapedValue:
-        return self._result(
-            (*window.output, x.shape[2]), x, keeps="xy" if kind == "max" else ""
-        )
+        return self._result((*window.output, x.shape[2]), x, keeps="xy" if kind == "max" else "")
 
     def _spatial_mean(self, x: ShapedValue) -> ShapedValue:
         return self._result(x.shape[2:], x)
@@ -429,9 +427,7 @@ class ShapeNetwork(Network[ShapedValue]):
         # Attention stores the weights of all heads, and the inputs split into heads.
         weights = math.prod(query.shape[:-1]) * heads * key.shape[-2]
         by_head = sum(math.prod(tensor.shape) for tensor in (query, key, value))
-        return self._result(
-            query.shape, query, key, value, extra=weights + by_head, trained=scored
-        )
+        return self._result(query.shape, query, key, value, extra=weights + by_head, trained=scored)
 
     def _embedding(self, ids: ShapedValue, table: ShapedValue) -> ShapedValue:
         return self._result((*ids.shape, table.shape[1]), ids, trained=True)

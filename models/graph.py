@@ -435,9 +435,7 @@ class GraphNetwork(Network[Tensor]):
             self._record_averages(layer, fused.batch_mean, variance)
         return fused.y if image_like else tf.reshape(fused.y, [-1, *x.shape[1:]])
 
-    def _record_averages(
-        self, layer: BatchNormLayer, mean: Tensor, variance: Tensor
-    ) -> None:
+    def _record_averages(self, layer: BatchNormLayer, mean: Tensor, variance: Tensor) -> None:
         """Adds updates of a layer's moving averages by the moments of this step's batch."""
         decay = layer.settings.decay
         self.updates.append(StateUpdate(layer.mean, mean, decay))

@@ -319,9 +319,7 @@ def _trace_forward(model: Model, declared: KerasDeclaration) -> tuple[Any, set[s
         while trace is not None:
             frames.append(trace.tb_frame)
             trace = trace.tb_next
-        where = next(
-            filter(None, map(_layer_of, reversed(frames))), "the Keras model"
-        )
+        where = next(filter(None, map(_layer_of, reversed(frames))), "the Keras model")
         what = f"{type(error).__name__}: {first_line(error)}"
         raise UsageError(f"{where} cannot be called in training: {what}") from error
     for variable in traced.graph.variables:

@@ -41,9 +41,7 @@ def _count_examples(value: Any) -> int | None:
     return shape[0] if shape else None
 
 
-def _wrong_count(
-    value: Any, arguments: Sequence[Any], *, single: bool = False
-) -> str:
+def _wrong_count(value: Any, arguments: Sequence[Any], *, single: bool = False) -> str:
     shape = tensor_sizes(value) if hasattr(value, "shape") else ()
     examples = _count_examples(arguments[-1])  # The last argument contains the labels.
     fits = shape is None or (shape and (None in (shape[0], examples) or shape[0] == examples))
@@ -67,9 +65,7 @@ def _missing_element(value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
     return ""
 
 
-def _wrong_names(
-    attribute: str, value: Mapping[str, Any], arguments: Sequence[Any]
-) -> str:
+def _wrong_names(attribute: str, value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
     unprintable = [name for name in value if not name.isprintable()]
     if unprintable:
         return f"values by names of printable characters, not by {unprintable[0]!r}"

@@ -65,9 +65,7 @@ def refuse_cpu_towers(job: Job) -> None:
         )
 
 
-def refuse_devices(
-    ops: str, count: int, *, on_gpu: bool, shared_cards: bool = False
-) -> None:
+def refuse_devices(ops: str, count: int, *, on_gpu: bool, shared_cards: bool = False) -> None:
     """Raises FlagError if the value `ops` of --cross_device_ops does not support the devices.
 
     `shared_cards` is whether several devices are parts of one GPU.

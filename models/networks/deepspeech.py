@@ -85,10 +85,7 @@ class DeepSpeech2(Model):
 
         del features
         best = tf.argmax(outputs, axis=-1)
-        there = (
-            tf.range(best.shape[1], dtype=tf.int64)
-            < frames_left(labels["num_frames"])[:, None]
-        )
+        there = tf.range(best.shape[1], dtype=tf.int64) < frames_left(labels["num_frames"])[:, None]
         return {
             "letters": tf.cast(tf.where(there, best, outputs.shape[-1] - 1), tf.int8),
             "blank": tf.fill([tf.shape(best)[0]], outputs.shape[-1] - 1),

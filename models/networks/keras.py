@@ -158,9 +158,7 @@ class KerasModel(Model):
         if self._application:
             from cnnbench.models import keras_graph
 
-            elements["image"] = keras_graph.preprocess_images(
-                self._application, example["image"]
-            )
+            elements["image"] = keras_graph.preprocess_images(self._application, example["image"])
         return elements
 
     def build(self, net: Network[T], images: T) -> T:

@@ -55,9 +55,7 @@ class NeuMF(Model):
                 x = net.affine(x, units)
         return net.affine(net.concat([product, x]), 1, None)
 
-    def _embeddings(
-        self, net: Network[T], features: Mapping[str, T], units: int
-    ) -> list[T]:
+    def _embeddings(self, net: Network[T], features: Mapping[str, T], units: int) -> list[T]:
         return [
             net.embedding(features["user"], self.users, units, stddev=0.01),
             net.embedding(features["item"], self.items, units, stddev=0.01),

@@ -673,9 +673,7 @@ def join_phase(tensor: Tensor, chunks: int) -> ReductionPhase:
     return ReductionPhase(copied=tensor.bytes if chunks > 1 else 0)
 
 
-def round_trip_phases(
-    move: ReductionPhase, added: float, tensor: Tensor, chunks: int
-) -> Path:
+def round_trip_phases(move: ReductionPhase, added: float, tensor: Tensor, chunks: int) -> Path:
     """Returns the phases of an algorithm that moves and adds chunks, moves the sums back in the
     same way, and joins the chunks.
     """

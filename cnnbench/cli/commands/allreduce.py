@@ -87,9 +87,7 @@ def main(argv: Sequence[str]) -> int:
             write_final_record(record, results, error, messages)
 
     in_run = partial(plan_training_run, params, max(params.num_gpus, default=1), None)
-    prepare_for_plugins(
-        partial(fork_supervised, complete_record_at_exit), Params(), in_run
-    )
+    prepare_for_plugins(partial(fork_supervised, complete_record_at_exit), Params(), in_run)
     plan, facts = make_plan(params, explicit), {}
     if plan.job.in_cluster:
         facts = facts_to_agree_on(vars(params), ALL_REDUCE_FLAGS)

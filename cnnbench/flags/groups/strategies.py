@@ -128,8 +128,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     refuse(
         "cross_device_ops",
         lambda p: (
-            p.place.mode.uses_worker_strategy
-            and p.params.cross_device_ops not in BETWEEN_WORKERS
+            p.place.mode.uses_worker_strategy and p.params.cross_device_ops not in BETWEEN_WORKERS
         ),
         lambda p: (
             f"works in one process only; with --variable_update={p.place.mode.name} use one of "

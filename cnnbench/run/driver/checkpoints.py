@@ -286,9 +286,7 @@ def select_moving_averages(slots: Mapping[str, TowerVariable]) -> dict[str, Towe
     return {n.removesuffix(end): slot for n, slot in slots.items() if n.endswith(end)}
 
 
-def reset_averages(
-    manager: VariableMgr, slots: Mapping[str, TowerVariable]
-) -> None:
+def reset_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]) -> None:
     """Sets the moving averages in `slots` to the current values of their variables."""
     for name, average in select_moving_averages(slots).items():
         for copy, variable in zip(average.copies, manager.updated(name).copies, strict=True):

@@ -115,9 +115,7 @@ def _warn_of_setup(run: RunContext, devices: runtime.Devices) -> None:
             "fp16",
         )
     if plan.place.mode.uses_worker_strategy:
-        messages.notice(
-            "on CPUs, MultiWorkerMirroredStrategy supports only one device per process"
-        )
+        messages.notice("on CPUs, MultiWorkerMirroredStrategy supports only one device per process")
 
 
 def _record_setup(run: RunContext, devices: runtime.Devices) -> None:

@@ -146,9 +146,7 @@ class Evaluator:
         means = dict(zip(self._model.metric_names, (s / count for s in sums), strict=True))
         return PendingEvaluation(evaluation, means, self.host.submit(rows))
 
-    def _build(
-        self, *batches: TowerBatch
-    ) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
+    def _build(self, *batches: TowerBatch) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
         """Evaluates one batch per tower, inside of the traced function.
 
         Returns sums over all towers, [metrics ..., loss, examples], and the rows of each tower.

@@ -256,9 +256,7 @@ class EvaluationPublisher:
         others = dict(metrics)
         # A record has separate fields for the top-1 and top-5 accuracies.
         top_1, top_5 = others.pop("top_1", None), others.pop("top_5", None)
-        evaluation = dataclasses.replace(
-            evaluation, top_1=top_1, top_5=top_5, metrics=others
-        )
+        evaluation = dataclasses.replace(evaluation, top_1=top_1, top_5=top_5, metrics=others)
         self._run.measurements.add_evaluation(evaluation)
         for observer in self._observers:
             observer.evaluation_completed(evaluation)

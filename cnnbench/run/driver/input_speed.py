@@ -110,9 +110,7 @@ def time_whole(inputs: InputSource) -> InputStage:
     return _time_fetches(DEVICE_STAGE, step, spec.process_batch_size, None, _WHOLE_SECONDS)
 
 
-def time_stage(
-    stage: PipelineStage, spec: InputSpec, max_examples: int
-) -> InputStage:
+def time_stage(stage: PipelineStage, spec: InputSpec, max_examples: int) -> InputStage:
     """Times a pipeline up to and including one stage. The pipeline must not be in use.
 
     The stage is timed until `max_examples` are fetched, but for at most two seconds.

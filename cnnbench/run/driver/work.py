@@ -14,7 +14,7 @@ from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.inputs import InputOnlyStep
 from cnnbench.run.driver.saved_model import SavedModelExporter
-from cnnbench.run.observe.traffic import count_traffic_of_calls, collective_libraries
+from cnnbench.run.observe.traffic import collective_libraries, count_traffic_of_calls
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import StepResult, TrainStep
 from cnnbench.variable_mgr.base import VariableMgr, WorkerGroup

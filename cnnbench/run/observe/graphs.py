@@ -52,9 +52,7 @@ def _step_partitions() -> list[Any]:
     graph_def = type(tf.Graph().as_graph_def())  # TensorFlow has no public name for this class.
     functions = [
         [graph_def.FromString(graph) for graph in function.partitions]
-        for function in message_class("RunMetadata")
-        .FromString(_exported_metadata())
-        .functions
+        for function in message_class("RunMetadata").FromString(_exported_metadata()).functions
     ]
     # The step is the largest function. Smaller functions feed the step and read its results.
     step = max(functions, key=lambda graphs: sum(len(g.node) for g in graphs), default=[])

@@ -281,9 +281,7 @@ class OperationWorkFinder:
             name = node.input[0]
 
 
-def make_work_finder(
-    plan: RunPlan, graph: Any, partitions: Iterable[Any]
-) -> OperationWorkFinder:
+def make_work_finder(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> OperationWorkFinder:
     """Creates the `OperationWorkFinder` of a step from its traced graph and its partitions."""
     network = plan.network
     weights = [v for v in network.spec.variables if v.trainable and len(v.shape) in (2, 4)]

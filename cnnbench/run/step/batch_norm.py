@@ -76,9 +76,7 @@ def _merge_moments(
     return [((mean, variance), len(of_all))] * len(moments)
 
 
-def _average_gradients(
-    workers: WorkerGroup | None, pairs: Sequence[_Pair]
-) -> list[_Pair]:
+def _average_gradients(workers: WorkerGroup | None, pairs: Sequence[_Pair]) -> list[_Pair]:
     with tf.device(pairs[0][0].device):
         first, second = _mean_of_pairs(pairs)
         if workers is not None:

@@ -134,9 +134,7 @@ def test_an_odd_count_has_every_device_in_one_half(count, trace):
     ],
 )
 def test_groups_wrap_around_the_devices(devices, size, expected):
-    assert [
-        "".join(group) for group in groups_per_shard(devices, size)
-    ] == expected.split()
+    assert ["".join(group) for group in groups_per_shard(devices, size)] == expected.split()
 
 
 @pytest.mark.parametrize(

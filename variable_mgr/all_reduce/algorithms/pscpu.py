@@ -14,8 +14,8 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     ReduceContext,
     Tensor,
     messages_phase,
-    round_trip_phases,
     register,
+    round_trip_phases,
     star_of,
 )
 
@@ -37,9 +37,7 @@ def shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bo
     return round_trip_phases(move, (layout.devices - 1) * size, tensor, count)
 
 
-def groups_per_shard(
-    devices: Sequence[str], num_shards: int
-) -> list[tuple[str, ...]]:
+def groups_per_shard(devices: Sequence[str], num_shards: int) -> list[tuple[str, ...]]:
     """Returns groups of `num_shards` devices, one device for each shard of a tensor.
 
     Together, the groups contain all devices. As in tf_cnn_benchmarks, group g begins with device g

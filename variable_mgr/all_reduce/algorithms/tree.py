@@ -14,8 +14,8 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     ReductionPhase,
     Tensor,
     mixed_messages_phase,
-    round_trip_phases,
     register,
+    round_trip_phases,
 )
 
 if TYPE_CHECKING:

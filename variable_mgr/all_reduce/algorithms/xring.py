@@ -14,9 +14,9 @@ from cnnbench.variable_mgr.all_reduce.spec import (
     Tensor,
     group_devices,
     messages_phase,
-    round_trip_phases,
     register,
     ring_lap,
+    round_trip_phases,
 )
 
 if TYPE_CHECKING:
