@@ -110,7 +110,7 @@ def test_a_log_without_a_whole_step(lines):
 
 
 def test_logs_are_read_to_a_limit_and_long_lines_in_pieces(limits):
-    limits(work, _MOST_BYTES=2000)
+    limits(onednn, _MOST_BYTES=2000)
     step = [STEP.format(1), CONVOLUTION, STEP.format(2)]
     found = read(*step, *["x" * 99] * 90, PRODUCT, STEP.format(3))
     assert [one.name for one in found] == ["convolution"]
