@@ -408,7 +408,9 @@ class GraphNetwork(Network[Tensor]):
             )
             self._record_averages(layer, mean, variance)
             return y
-        averages: Any = ([], []) if self.training else (value(layer.mean), value(layer.variance))
+        averages: tuple[Any, Any] = (
+            ([], []) if self.training else (value(layer.mean), value(layer.variance))
+        )
         if not self.training and offset.shape[0] % 4:
             # On GPUs, TensorFlow 2.21 fuses batch norm with a following ReLU.
             # The fused batch norm with ReLU rejects channel numbers that are not multiples of 4.

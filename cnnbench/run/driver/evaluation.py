@@ -155,7 +155,7 @@ class Evaluator:
         if len(self._devices) > 1:
             make = TowerCopier(make, self.notices.append)
 
-        def build(tower: int) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        def build(tower: int) -> Any:
             # If towers train independently, the network of tower 0 is evaluated, as in checkpoints.
             source = tower if self._manager.replicas_in_sync else 0
 
