@@ -16,7 +16,9 @@ from cnnbench.base.job import WORKER, Job, Task
 from cnnbench.base.rules import FlagRule, HasFlags, Names, no_effect, no_effect_with, refuse
 from cnnbench.optimizers.registry import OptimizerSpec
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
-from cnnbench.variable_mgr.modes import AggregationSpec, CrossDeviceSpec, Mode, built_in_names
+from cnnbench.variable_mgr.cross_device import CrossDeviceSpec
+from cnnbench.variable_mgr.modes import Mode, built_in_names
+from cnnbench.variable_mgr.packing import AggregationSpec
 
 FORWARD = "with --eval or --forward_only"
 """The beginning of reasons why flags have no effect in runs without gradients."""
