@@ -91,7 +91,7 @@ def test_a_side(counts: Callable[..., list[int]], job: dict[str, int] | None, ki
 
 
 def test_a_job(counts: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_run_processes", lambda *_: 0)
+    monkeypatch.setattr(launch.JobSession, "run", lambda *_: 0)
     words = ["launch", "--workers=2", "--ps=1", "--", *TINY]
     assert counts(main, words) == [2, 2, 2, 1, 2]
 
