@@ -1,4 +1,5 @@
-"""The packages: ``models/``, ``variable_mgr/`` and ``configs/`` become part of ``cnnbench``.
+"""The packages: ``models/``, ``variable_mgr/`` and ``configs/`` become part of ``cnnbench``. Wheels
+and source distributions also contain the commit from which they were built.
 
 Everything else is in ``pyproject.toml``, which cannot search several folders for packages. A
 top-level package called ``models`` would collide with the ``models/`` folder that many repositories
@@ -9,7 +10,12 @@ which does not follow it.
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 FOLDERS = {
     "cnnbench": "cnnbench",
@@ -18,6 +24,38 @@ FOLDERS = {
     "cnnbench.variable_mgr": "variable_mgr",
 }
 
+
+def write_commit(folder: str) -> None:
+    """Writes the commit of the checkout into the copy of the package in ``folder``, for
+    ``cnnbench.version``. A source distribution already contains the file.
+    """
+    if not Path(".git").exists():
+        return
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return
+    Path(folder, "cnnbench", "commit.txt").write_text(commit, encoding="ascii")
+
+
+class BuildPackage(build_py):
+    """Copies the package into the folder from which a wheel is made."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            write_commit(self.build_lib)
+
+
+class SourceDistribution(sdist):
+    """Copies the checkout into the folder of which a source distribution is made."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        write_commit(base_dir)
+
+
 setup(
     packages=[
         package
@@ -25,4 +63,5 @@ setup(
         for package in (name, *(f"{name}.{found}" for found in find_packages(folder)))
     ],
     package_dir=FOLDERS,
+    cmdclass={"build_py": BuildPackage, "sdist": SourceDistribution},
 )

@@ -6,12 +6,10 @@ Importing this package imports neither TensorFlow nor any network; names are loa
 from __future__ import annotations
 
 import sys
-import warnings
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.version import __version__
@@ -48,47 +46,6 @@ class _CheckoutFinder:
         )
 
 
-_MOVED = {
-    "cnnbench.data.arrays": "cnnbench.data.pipeline",
-    "cnnbench.data.findings": "cnnbench.data.folder",
-    "cnnbench.data.position": "cnnbench.data.pipeline",
-    "cnnbench.judge.report.tables": "cnnbench.judge.report.exports",
-    "cnnbench.variable_mgr.all_reduce.cost": "cnnbench.variable_mgr.all_reduce.spec",
-    "cnnbench.variable_mgr.tower_variable": "cnnbench.variable_mgr.towers",
-}
-"""Public modules of 1.0.0 that were merged into others: their names work until version 2."""
-
-
-class _RenamedModuleFinder:
-    """Import finder for the old module names in `_MOVED`. The import of an old name prints a
-    warning.
-
-    The imported module has all names of the module that replaced it.
-    """
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Finds a module by the old name. See `importlib.abc.MetaPathFinder.find_spec`."""
-        del path, target
-        return ModuleSpec(name, _RenamedModuleFinder) if name in _MOVED else None  # type: ignore[arg-type]
-
-    @staticmethod
-    def create_module(spec: ModuleSpec) -> ModuleType:
-        """Creates a module that forwards all attributes to the renamed module. See
-        `importlib.abc.Loader`.
-        """
-        new = _MOVED[spec.name]
-        warnings.warn(f"{spec.name} is now {new}", DeprecationWarning, stacklevel=2)
-        module = ModuleType(spec.name, f"The names of `{new}`.")
-        vars(module)["__getattr__"] = lambda name: getattr(import_module(new), name)
-        return module
-
-    @staticmethod
-    def exec_module(module: ModuleType) -> None:
-        """Does nothing: `create_module` returns a complete module. See `importlib.abc.Loader`."""
-
-
-sys.meta_path.append(_RenamedModuleFinder)
 if not (Path(__file__).parent / "models").is_dir():
     sys.meta_path.insert(0, _CheckoutFinder)
 

@@ -105,6 +105,12 @@ def wheel(tmp_path_factory) -> Path:
         shutil.copytree(ROOT / name, scratch / "source" / name, ignore=ignore)
     for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, scratch / "source" / name)
+    author = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "x"]):
+        finished(["git", *words], cwd=scratch / "source")
+    # The changed file is not part of the commit.
+    with (scratch / "source" / "README.md").open("a") as readme:
+        readme.write("changed\n")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--no-build-isolation", "--wheel-dir", str(scratch), "./source"]
     finished(command, cwd=scratch, seconds=300)
@@ -168,6 +174,13 @@ def test_wheel_holds_every_source_file(wheel_names):
     for name in ("base/charts/theme.css", *(f"base/document/page/{n}" for n in PAGE_FILES)):
         assert f"cnnbench/{name}" in wheel_names
     assert "cnnbench/py.typed" in wheel_names
+
+
+def test_wheel_contains_its_commit(wheel):
+    command = ["git", "rev-parse", "HEAD"]
+    head = finished(command, cwd=wheel.parent / "source").stdout.strip()
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("cnnbench/commit.txt").decode().split() == [f"{head}-dirty"]
 
 
 def test_suites_are_found_in_what_is_installed(wheel, tmp_path):

@@ -119,10 +119,6 @@ class VariableGradients(NamedTuple):
         return self._replace(gradients=map_on_devices(devices, lambda pair: function(*pair), pairs))
 
 
-Column = VariableGradients
-"""The former name of `VariableGradients`; it works until version 2."""
-
-
 def map_on_devices(
     devices: Sequence[str], function: Callable[[_T], _R], values: Sequence[_T]
 ) -> list[_R]:

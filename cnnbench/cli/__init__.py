@@ -148,11 +148,20 @@ def _run_and_print_errors(argv: Sequence[str]) -> int:
         return _print_failure(f"{place}: {reason}" if place else reason, ExitCode.FAILED)
 
 
+def _version_text() -> str:
+    from cnnbench.machine.repository import cnnbench_checkout
+    from cnnbench.version import __version__
+
+    own = cnnbench_checkout()
+    if own.revision is None:
+        return f"cnnbench {__version__}"
+    changed = " with changes" if own.dirty else ""
+    return f"cnnbench {__version__} (commit {own.revision[:12]}{changed})"
+
+
 def _run_named_command(argv: Sequence[str]) -> int:
     if argv and argv[0] in ("--version", "-version"):
-        from cnnbench.version import __version__
-
-        print_result(f"cnnbench {__version__}")
+        print_result(_version_text())
         return ExitCode.OK
     command, arguments = _split_command(argv)
     asked = {word.lstrip("-") for word in arguments if word.startswith("-")} & _HELP_FLAGS

@@ -374,6 +374,3 @@ OPERATIONS: Mapping[str, Callable[[Any, Change], tf.Tensor]] = {
     "translate_y": _translate_y,
 }
 """The operations of RandAugment and TrivialAugment, by name."""
-
-augmented = augment_image
-"""The former name of `augment_image`; it works until version 2."""

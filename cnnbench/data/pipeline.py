@@ -336,11 +336,6 @@ def preprocess_batch(
     )
 
 
-# The former names of the two functions. They work until version 2.
-prepared = preprocess_example
-prepared_batch = preprocess_batch
-
-
 def with_private_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:
     """Runs ``dataset`` in its own pool of so many threads; with None or 0, in the shared pool."""
     options = tf.data.Options()

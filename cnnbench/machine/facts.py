@@ -203,8 +203,8 @@ def tensorflow_thread_counts(host: Host) -> Facts:
 
 
 def cnnbench_commit(host: Host) -> Facts:
-    """Reads the commit of the git checkout from which cnnbench runs, and whether and how its files
-    differ from the commit.
+    """Reads the commit of the git checkout from which cnnbench runs or was built, and whether and
+    how its files differ from the commit.
     """
     subject = repository.cnnbench_checkout()
     return {

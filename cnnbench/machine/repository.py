@@ -274,10 +274,14 @@ def _git_tracks_file(folder: str | Path | None, file: Path) -> bool:
 
 def cnnbench_checkout() -> Subject:
     """Reads repository, commit and uncommitted changes of the git checkout from which cnnbench
-    runs. All are None if cnnbench does not run from a git checkout.
+    runs. An installed package knows the commit from which it was built, and whether there were
+    uncommitted changes; all are None if it was built outside of a git repository.
     """
     folder = Path(version.__file__).resolve().parent.parent
-    return read_repository_state(folder) if (folder / ".git").exists() else Subject()
+    if (folder / ".git").exists():
+        return read_repository_state(folder)
+    commit, _, dirty = (version.built_commit() or "").partition("-")
+    return Subject(revision=commit, dirty=bool(dirty)) if commit else Subject()
 
 
 def read_repository_state(folder: str | Path | None = None) -> Subject:

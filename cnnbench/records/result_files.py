@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shlex
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import takewhile
@@ -120,12 +119,6 @@ class Loaded:
     def all_records(self) -> tuple[RunRecord | AllReduceRecord, ...]:
         """Records of runs and of all-reduce measurements, one per process."""
         return (*self.records, *self.allreduces)
-
-    @property
-    def everything(self) -> tuple[RunRecord | AllReduceRecord, ...]:
-        """The former name of `all_records`; it works until version 2."""
-        warnings.warn("everything is now all_records", DeprecationWarning, stacklevel=2)
-        return self.all_records
 
     @property
     def defects(self) -> tuple[SkippedFile, ...]:

@@ -400,7 +400,7 @@ GATE = ("--a_checkout=", "--b_checkout=", "--results=gate/runs", "--format=markd
 
 
 def gate_of(seed: int, folder: Path, make: Any) -> Experiment:
-    """The command that scripts/gate_pull_request runs, of two revisions."""
+    """The experiment of cnnbench gate, of two revisions."""
     draw = random.Random(seed)
     (folder / "gate").mkdir()
     start, change = "a" * 12, "b" * 12

@@ -30,6 +30,8 @@ from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.flags.help import MOST_USED
 from cnnbench.flags.params import OBSOLETE, SPECS
+from cnnbench.machine import repository
+from cnnbench.records.run import Subject
 
 
 @pytest.fixture
@@ -210,8 +212,17 @@ def test_a_command_line_is_parsed_once(line, times, monkeypatch, call):
     assert len(parsed) == len(set(parsed)) == times
 
 
-def test_version(call):
-    assert call("--version").out == f"cnnbench {cnnbench.__version__}\n"
+@pytest.mark.parametrize(
+    ("own", "after"),
+    [
+        (Subject(), ""),
+        (Subject(revision="c" * 40, dirty=False), " (commit cccccccccccc)"),
+        (Subject(revision="c" * 40, dirty=True), " (commit cccccccccccc with changes)"),
+    ],
+)
+def test_version(own, after, call, monkeypatch):
+    monkeypatch.setattr(repository, "cnnbench_checkout", lambda: own)
+    assert call("--version").out == f"cnnbench {cnnbench.__version__}{after}\n"
 
 
 FROZEN = Path(__file__).parents[1] / "frozen"

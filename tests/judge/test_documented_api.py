@@ -2,13 +2,11 @@
 
 import json
 import re
-import warnings
 from pathlib import Path
 
 import pytest
 
 from cnnbench.records.codec import encode
-from cnnbench.records.result_files import load_records
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -36,16 +34,8 @@ def results(make_full_runs, tmp_path):
 def test_the_code_of_a_page(page, printed, results, monkeypatch, capsys):
     monkeypatch.chdir(results)
     (code,) = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", category=DeprecationWarning, module="__main__")
-        exec(code, {"__name__": "__main__"})
+    exec(code, {"__name__": "__main__"})
     out, err = capsys.readouterr()
     assert err == ""
     assert printed in out
     assert (results / "report.html").exists() == (page == "report.md")
-
-
-def test_a_former_name_warns(results):
-    loaded = load_records([results / "base"])
-    with pytest.warns(DeprecationWarning, match="all_records"):
-        assert loaded.everything == loaded.all_records

@@ -84,6 +84,14 @@ def test_repository_around_an_installed_package_is_not_ours(tmp_path, installed,
     assert not any(software.cnnbench_commit(Host()).values())
 
 
+def test_an_installed_package_knows_the_commit_from_which_it_was_built(tmp_path, installed):
+    file = installed(tmp_path / "site-packages").with_name("commit.txt")
+    for text, dirty in (("c" * 40, False), ("c" * 40 + "-dirty", True)):
+        file.write_text(f"{text}\n")
+        facts = software.cnnbench_commit(Host())
+        assert (facts["git_commit"], facts["git_dirty"]) == ("c" * 40, dirty)
+
+
 SPEED = (
     *("TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "TF_GPU_THREAD_MODE", "XLA_FLAGS", "NCCL_ALGO"),
     *("OMP_NUM_THREADS", "KMP_BLOCKTIME", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"),

@@ -29,7 +29,7 @@ def scratch(tmp_path, temporary_folders):
     return folder
 
 
-MADE = ["cnnbench-1.0.0-py3-none-any.whl", "cnnbench-1.0.0.tar.gz"]
+MADE = ["cnnbench-1.1.0-py3-none-any.whl", "cnnbench-1.1.0.tar.gz"]
 
 
 class Machine:
