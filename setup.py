@@ -43,6 +43,7 @@ class BuildPackage(build_py):
     """Copies the package into the folder from which a wheel is made."""
 
     def run(self) -> None:
+        """Builds the package, and writes its commit."""
         super().run()
         if not self.editable_mode:
             write_commit(self.build_lib)
@@ -52,6 +53,7 @@ class SourceDistribution(sdist):
     """Copies the checkout into the folder of which a source distribution is made."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        """Copies the files, and writes the commit."""
         super().make_release_tree(base_dir, files)
         write_commit(base_dir)
 
