@@ -1,4 +1,7 @@
-"""Facts are plain and never empty: versions, the commit, speed variables and never a secret."""
+"""Facts are plain and never empty: versions, the commit, speed variables and never a secret.
+
+Tests cnnbench/version.py, too.
+"""
 
 from __future__ import annotations
 
