@@ -33,7 +33,7 @@ import sys
 import time
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -130,12 +130,11 @@ def read_content(path: str, data: bytes) -> Content:
 def encode_block(rows: Sequence[CachedFile]) -> dict[str, bytes]:
     """Serializes files as a block of the table: the data of each column, by name."""
     texts: dict[str, int] = {}
-    places: dict[tuple[int, ...], int] = {}
+    places: dict[Hashable, int] = {}
     values = {name: array("d") for name in HISTORY}
 
-    def place(*shared: object) -> int:
+    def place(key: Hashable, *shared: object) -> int:
         """Returns the place in `texts` of objects that many entries have in common."""
-        key = tuple(map(id, shared))
         if key not in places:
             text = json.dumps(shared, default=_json_value)
             places[key] = texts.setdefault(text, len(texts))
@@ -150,26 +149,23 @@ def encode_block(rows: Sequence[CachedFile]) -> dict[str, bytes]:
         entries: list[Sequence[Any]] = []
         for entry in content.entries:
             slow = None if entry.slow is None else dataclasses.astuple(entry.slow)
-            entries.append((place(entry.configuration), entry.status, entry.error, slow))
+            flags = place(id(entry.configuration), entry.configuration)
+            entries.append((flags, entry.status, entry.error, slow))
             for name, column in values.items():
                 column.append(entry.values.get(name, math.nan))
-        source = place(first.origin, first.subject, first.labels)
-        started = first.started.isoformat()
-        return content.run_id, started, first.pair, place(first.facts), source, entries
+        key = (first.origin, repr(first.subject), *first.labels.items())
+        source = place(key, first.origin, first.subject, first.labels)
+        facts, started = place(id(first.facts), first.facts), first.started.isoformat()
+        return content.run_id, started, first.pair, facts, source, entries
 
     files = [(*row[:-1], encoded(row.content)) for row in rows]
     text = json.dumps([[*texts], files]).encode()
     return {FILES: text, **{name: column.tobytes() for name, column in values.items()}}
 
 
-_encoded_origin = lru_cache(maxsize=1024)(encode)
-"""Like `encode`. Cached, because all processes of a commit have equal origins."""
-
-
 def _json_value(value: Any) -> Any:
-    if isinstance(value, Configuration):
-        return {**vars(value), "given": sorted(value.given)}
-    return _encoded_origin(value) if isinstance(value, Origin) else encode(value)
+    is_configuration = isinstance(value, Configuration)
+    return {**vars(value), "given": sorted(value.given)} if is_configuration else encode(value)
 
 
 def decode_block(columns: Mapping[str, bytes], top: str) -> Iterator[CachedFile]:
