@@ -27,7 +27,11 @@ from cnnbench.data.imagenet import serialize
 from cnnbench.records.run import RunRecord
 from cnnbench.variable_mgr.all_reduce.spec import Tensor
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_start")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),  # the first test waits for all runs of both workers
+    pytest.mark.usefixtures("quick_start"),
+]
 
 ONE_PROCESS = {"variable_update": "replicated", "device": "cpu"}
 BY_STRATEGY = {"variable_update": "multi_worker_mirrored_strategy"}
@@ -371,7 +375,7 @@ def test_a_worker_that_ends_ends_the_others(name, status, flags, tmp_path):
         programs = workers_of(ports.numbers, *flags, f"--result_json={record}")
         with processes(programs, tmp_path) as (first, second):
             printed, log = tmp_path / "out0", tmp_path / "err0"
-            until(lambda: "\n100\t" in printed.read_text(), 60, first, log)
+            until(lambda: "\n100\t" in printed.read_text(), 200, first, log)
             os.kill(second.pid, getattr(signal, name))
             assert first.wait(30) == status
             second.wait(30)

@@ -496,7 +496,7 @@ def _program(words: Sequence[str]) -> int:
     return pid
 
 
-PATIENCE = 20.0  # seconds; what is waited for takes a fraction of one
+PATIENCE = 60.0  # seconds; what is waited for takes a fraction of one
 
 
 def gone(pid):

@@ -93,7 +93,7 @@ def test_a_hung_collective_is_ended_by_its_signal(tmp_path):
             time.sleep(0.5)
             began = time.monotonic()
             chief.send_signal(signal.SIGUSR1)
-            assert chief.wait(30) == 130, (tmp_path / "err0").read_text()
+            assert chief.wait(120) == 130, (tmp_path / "err0").read_text()
             assert time.monotonic() - began < 12
     record = AllReduceRecord.from_json(path.read_text())
     assert record.status == "interrupted"

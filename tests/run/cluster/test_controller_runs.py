@@ -11,7 +11,11 @@ from oracle import STEPS, expected_losses, slopes
 from short_runs import NETWORKS, RATE
 from worker_runs import made_once, outcome, run_under_a_controller
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_start")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),  # the first test waits for all runs of both workers
+    pytest.mark.usefixtures("quick_start"),
+]
 
 ALL = {"num_gpus": 2, "num_warmup_batches": 0, "init_learning_rate": RATE, "weight_decay": 0}
 PS = {"variable_update": "parameter_server"}
