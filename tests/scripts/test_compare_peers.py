@@ -33,9 +33,10 @@ if words[0] == "-c":
 if about and about in words:
     if say == "fail":
         sys.exit("first\\n\\nlast ")
-    time.sleep(0.5)  # until the parent waits: a signal just before would be heard after it
-    os.kill(os.getppid(), signal.SIGTERM)
-    time.sleep(600)
+    while True:  # a signal just before the parent waits is heard after it
+        time.sleep(0.5)
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(20)
 if words[0].endswith("photos.py"):
     os.mkdir(words[1])
     sys.exit()

@@ -39,6 +39,11 @@ def is_there(task):
     return False
 
 
+def met_all(task):
+    """The file that says that a task has met all others; one for each job."""
+    return f"{FOLDER}/met-{port(task)}"
+
+
 def wait(condition, seconds=30.0):
     deadline = time.monotonic() + seconds
     while not condition():
@@ -87,8 +92,8 @@ with socket.create_server(("", port(TASK))):
         sys.stdout.buffer.write(b"chief\xff\r 1\n\n 2 no end")
     else:
         print("to stdout", sorted(os.sched_getaffinity(0)), flush=True)
-    if deed:
-        time.sleep(0.4)  # the others are about to see this one
+    open(met_all(TASK), "w").close()
+    wait(lambda: all(map(os.path.exists, map(met_all, ADDRESSES))))
     if deed == "interrupt":
         os.kill(int(os.environ["FAKE_LAUNCH"]), signal.SIGQUIT)
         deed = "sleep"
