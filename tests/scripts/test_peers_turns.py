@@ -26,7 +26,7 @@ def test_lines_carry_their_arrival_times_and_the_memory_of_the_child_that_measur
         "if os.fork(): os.wait(); sys.exit(3)\n"
         "memory = bytes(range(256)) * 10**6\n"
         "print('1\\timages/sec: 1', flush=True)\n"
-        "time.sleep(0.2)  # until its memory is read"
+        "time.sleep(0.6)  # until its memory is read"
     )
     done = Process([sys.executable, "-c", code], watch_memory=is_step_line)
     run_in_turn([done], 60)
