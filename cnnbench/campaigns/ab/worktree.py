@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from cnnbench.base import message
 from cnnbench.base.files import CHECKOUT, SCRATCH_NAME, TemporaryFolder, remove_if_abandoned
 from cnnbench.base.interrupts import delaying_interrupts
-from cnnbench.campaigns.processes import guard
+from cnnbench.campaigns.processes.child import start_guard
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.machine.repository import (
     GitError,
@@ -64,20 +63,12 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
             raise BenchmarkError(f"{place}: {error.strerror or error}") from error
         _remove_abandoned_worktrees(git_command)
         folder = parent / f"{commit[:12]}{_on_this_machine()}"
-        process = subprocess.Popen(
-            [sys.executable, "-IS", guard.__file__, "worktree", commit, str(folder), *git_command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env=environment_for_git(),
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
+        words = ("worktree", commit, str(folder), *git_command)
+        process, link = start_guard(*words, stdout=subprocess.DEVNULL, env=environment_for_git())
         try:
             try:
-                answer = json.loads(process.stdout.readline())
-            except ValueError:
+                answer = message.receive(link)
+            except message.FOREIGN:
                 raise BenchmarkError(f"{failed}: did not finish") from None
             if answer["error"]:
                 reason = git_error_reason(answer["error"])
@@ -86,8 +77,7 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
         finally:
             # After Ctrl-C, `subprocess.Popen.__exit__` would not wait until the process has ended.
             with delaying_interrupts():
-                process.stdin.close()
-                process.stdout.close()
+                link.close()
                 process.wait()
 
 

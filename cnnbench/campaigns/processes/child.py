@@ -179,6 +179,29 @@ def stop_children(
     return [child.kill() for child in children]
 
 
+def start_guard(
+    *arguments: str, inherited: Sequence[int] = (), **options: Any
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Starts a guard (`cnnbench.campaigns.processes.guard`) with its kind and its arguments.
+
+    Returns the process, and the link on which it sends its message. `inherited` are descriptors
+    that it passes on, `options` those of `subprocess.Popen`.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs, contextlib.ExitStack() as failed:
+        failed.enter_context(ours)
+        passed = [theirs.fileno(), *inherited]
+        process = subprocess.Popen(
+            [sys.executable, "-IS", guard.__file__, ",".join(map(str, passed)), *arguments],
+            stdin=subprocess.DEVNULL,
+            pass_fds=passed,
+            start_new_session=True,
+            **options,
+        )
+        failed.pop_all()
+    return process, ours
+
+
 class Child(ChildProcess):
     """A command in its own process group. Leaving the context kills all processes of the group.
 
@@ -206,28 +229,20 @@ class Child(ChildProcess):
         self.ended: ProcessResult | None = None
         self._kills = count_oom_kills()
         self._started = time.monotonic()
-        ours, theirs = socket.socketpair()
         try:
-            with theirs, open(command.log, "wb") as output:
-                passed = [theirs.fileno(), *([] if inherited is None else [inherited])]
-                lists = [",".join(map(str, numbers)) for numbers in (passed, command.cores or ())]
-                self._leader = subprocess.Popen(
-                    [sys.executable, "-IS", guard.__file__, "program", *lists, *command.words],
-                    stdin=subprocess.DEVNULL,
+            with open(command.log, "wb") as output:
+                self._leader, link = start_guard(
+                    *("program", ",".join(map(str, command.cores or ())), *command.words),
+                    inherited=() if inherited is None else (inherited,),
                     stdout=output if stdout is None else stdout,
                     stderr=output,
-                    pass_fds=passed,
-                    start_new_session=True,
                     env={**repository.environment_for_git(), **command.extra_environment()},
                     cwd=command.folder,
                 )
-        except BaseException as error:
-            ours.close()
-            if isinstance(error, OSError):
-                message = f"{error.filename or command.words[0]}: {error.strerror or error}"
-                raise BenchmarkError(message) from error
-            raise
-        super().__init__(self._leader.pid, ours, leads_group=True)
+        except OSError as error:
+            message = f"{error.filename or command.words[0]}: {error.strerror or error}"
+            raise BenchmarkError(message) from error
+        super().__init__(self._leader.pid, link, leads_group=True)
 
     def __enter__(self) -> Child:
         return self

@@ -3,19 +3,20 @@
 This module uses only the standard library. A guard is started as a script in its own session, so
 that signals to the parent do not reach it.
 
-``python -IS guard.py program DESCRIPTORS CORES PROGRAM ARGUMENT...`` runs a program. DESCRIPTORS
-begins with one end of a socket pair; only the parent has the other end. A comma and a descriptor
-that the program inherits may follow. CORES lists the processors that the program may use; if it is
-empty, these are all processors of the parent. When the program ends, the guard sends a message with
-the wait status (`cnnbench.base.message`) to the parent. The parent then kills the group, which
-includes the guard. If the socket closes before that, the parent is dead, and the guard kills the
-group. Otherwise, the guard sleeps.
+``python -IS guard.py DESCRIPTORS KIND ARGUMENT...`` starts a guard. DESCRIPTORS is the link, an end
+of a socket pair; only the parent has the other end. A guard sends one message on the link
+(`cnnbench.base.message`), and cleans up when the link is closed: by the parent when it is done, or
+by the system when the parent is dead.
 
-``python -IS guard.py worktree COMMIT FOLDER GIT...`` keeps a worktree in FOLDER, which must not
-exist, in a temporary folder of the parent. GIT is the beginning of a git command
-(`cnnbench.machine.repository.safe_git_command`). The guard prints a line of JSON with the error,
-and removes the worktree and the temporary folder when standard input is closed: by the parent when
-it is done, or by the system when the parent is dead.
+``program CORES PROGRAM ARGUMENT...`` runs a program on the processors CORES; if CORES is empty, on
+all processors of the parent. A comma and a descriptor that the program inherits may follow the
+link. The message has the wait status of the program. The parent then kills the group, which
+includes the guard; if the parent is dead, the guard kills the group.
+
+``worktree COMMIT FOLDER GIT...`` keeps a worktree in FOLDER, which must not exist, in a temporary
+folder of the parent. GIT is the beginning of a git command
+(`cnnbench.machine.repository.safe_git_command`). The message has git's error. In the end, the guard
+removes the worktree and the temporary folder.
 
 A program starts only after its guard has started. Therefore the guard of a program imports neither
 `json` nor `socket`, `subprocess`, `threading` or `typing`, which take longer than all of its work.
@@ -39,19 +40,21 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs a guard process. The first argument selects its kind: "program" or "worktree"."""
-    kind, *words = arguments
-    {"program": guard_program, "worktree": guard_worktree}[kind](words)
+    """Runs a guard process of the kind "program" or "worktree"."""
+    descriptors, kind, *words = arguments
+    link, *inherited = map(int, descriptors.split(","))
+    os.set_inheritable(link, False)
+    if kind == "program":
+        guard_program(link, inherited, *words)
+    else:
+        guard_worktree(link, *words)
 
 
-def guard_program(arguments: Sequence[str]) -> None:
+def guard_program(link: int, inherited: Sequence[int], cores: str, *command: str) -> None:
     """Runs a program in the process group of this guard, and kills the group if the parent dies.
 
     The function never returns. After the end of the program, the parent kills the group.
     """
-    descriptors, cores, *command = arguments
-    link, *inherited = map(int, descriptors.split(","))
-    os.set_inheritable(link, False)
     # The guard must survive signals to the group, so that it can report the program's status.
     # The handler does nothing. SIG_IGN is not used, because the program would inherit it.
     _handle_signals(lambda *_: None)
@@ -75,26 +78,22 @@ def guard_program(arguments: Sequence[str]) -> None:
         _, status, usage = os.wait4(program, 0)
         unit = 1 if sys.platform == "darwin" else 1024
         report = b'{"status": %d, "max_rss_bytes": %d}' % (status, usage.ru_maxrss * unit)
-    os.write(link, len(report).to_bytes(4, "big") + report)
+    _send(link, report)
     while True:
         signal.pause()
 
 
-def guard_worktree(arguments: Sequence[str]) -> None:
-    """Creates a git worktree, and removes the worktree when the parent process closes standard
-    input or dies.
-    """
+def guard_worktree(link: int, commit: str, folder: str, *git: str) -> None:
+    """Creates a git worktree, and removes it when the parent process closes the link or dies."""
     import json
     import shutil
 
-    commit, folder, *git = arguments
     _handle_signals(signal.SIG_IGN)
     try:
         error = _run_and_get_errors(*git, "worktree", "add", "--detach", "--quiet", folder, commit)
-        # The parent process may have died. A buffer would be written again at the end.
-        with contextlib.suppress(BrokenPipeError):
-            os.write(sys.stdout.fileno(), json.dumps({"error": error}).encode() + b"\n")
-        sys.stdin.buffer.read()
+        with contextlib.suppress(OSError):  # The parent process may have died.
+            _send(link, json.dumps({"error": error}).encode())
+        _wait_for_parent(link)
     finally:
         shutil.rmtree(os.path.dirname(folder), ignore_errors=True)
         # Git locks an unfinished worktree, and removes a locked worktree only with two --force.
@@ -114,10 +113,18 @@ def start_program(command: Sequence[str]) -> int:
     return os.posix_spawnp(command[0], [*command], os.environ, setsigdef=_IGNORED_BY_PYTHON)
 
 
-def _kill_when_parent_ends(link: int) -> None:
+def _send(link: int, text: bytes) -> None:
+    os.write(link, len(text).to_bytes(4, "big") + text)
+
+
+def _wait_for_parent(link: int) -> None:
     with contextlib.suppress(OSError):
         while os.read(link, 1):
             pass
+
+
+def _kill_when_parent_ends(link: int) -> None:
+    _wait_for_parent(link)
     os.killpg(0, signal.SIGKILL)
 
 
