@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cnnbench.base.text import item_count, percent, percent_range
-from cnnbench.campaigns.bisect.answers import (
-    BAD,
-    SKIP,
-    BisectionStep,
-    is_search_for_changed_work,
-)
+from cnnbench.campaigns.bisect.answers import BAD, SKIP, BisectionStep, is_search_for_changed_work
 from cnnbench.judge.compare.estimate import Verdict
 from cnnbench.judge.metrics import THROUGHPUT
 

@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import (
-    Generator,
-    Hashable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cnnbench.base.text import (
-    count_text,
-    format_duration,
-)
+from cnnbench.base.text import count_text, format_duration
 from cnnbench.campaigns.launch import flags_to_arguments, run_command_words
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult

@@ -33,26 +33,9 @@ from cnnbench.campaigns.strategies.weights import (
     weights_tolerance,
 )
 from cnnbench.campaigns.tune import phrases
-from cnnbench.campaigns.tune.bench import (
-    FEWEST_PAIRS,
-    FINAL,
-    FINALS,
-    MOST_PAIRS,
-    RaceBenchmark,
-)
-from cnnbench.campaigns.tune.race import (
-    BEHIND,
-    FINALISTS,
-    UNTRIED,
-    SearchOutcome,
-    unmeasured_row,
-)
-from cnnbench.campaigns.tune.space import (
-    COMPUTING,
-    Candidate,
-    Settings,
-    candidate_name,
-)
+from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, FINAL, FINALS, MOST_PAIRS, RaceBenchmark
+from cnnbench.campaigns.tune.race import BEHIND, FINALISTS, UNTRIED, SearchOutcome, unmeasured_row
+from cnnbench.campaigns.tune.space import COMPUTING, Candidate, Settings, candidate_name
 from cnnbench.campaigns.tune.texts import assignments
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import DEFAULT_METRICS, Criteria

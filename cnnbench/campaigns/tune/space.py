@@ -17,11 +17,7 @@ from typing import NamedTuple, TypeAlias
 from cnnbench.base.text import format_bytes
 from cnnbench.campaigns.launch import JobLayout, plan_chief
 from cnnbench.campaigns.processes.identity import json_digest
-from cnnbench.campaigns.processes.resolved import (
-    STORED,
-    ResolvedRun,
-    resolved_run_of_plan,
-)
+from cnnbench.campaigns.processes.resolved import STORED, ResolvedRun, resolved_run_of_plan
 from cnnbench.campaigns.suite import SuiteEntry, expand_entry, load_yaml_file, parse_suite
 from cnnbench.campaigns.tune import environment, phrases
 from cnnbench.errors import DataError, FlagError, UsageError

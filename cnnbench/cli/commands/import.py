@@ -21,13 +21,7 @@ from cnnbench.base.terminal import (
     print_result,
     print_warning,
 )
-from cnnbench.base.text import (
-    count_text,
-    first_few,
-    result_label_fault,
-    shortened,
-    suggestion,
-)
+from cnnbench.base.text import count_text, first_few, result_label_fault, shortened, suggestion
 from cnnbench.cli.commands import PluginFlags
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
@@ -36,14 +30,7 @@ from cnnbench.judge.compare.configuration import Configuration, configuration_na
 from cnnbench.judge.metrics import kind_of
 from cnnbench.records.files import check_folder_writable, write_atomically
 from cnnbench.records.metric import ALL
-from cnnbench.records.readers import (
-    CLOCKS,
-    READERS,
-    START,
-    ReadOptions,
-    SkippedLine,
-    read_results,
-)
+from cnnbench.records.readers import CLOCKS, READERS, START, ReadOptions, SkippedLine, read_results
 from cnnbench.records.run import Imported, RunRecord
 
 _ABOUT = """\

@@ -11,11 +11,7 @@ from typing import Any
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.terminal import MessageWriter, ProgressLine
 from cnnbench.base.text import count_text
-from cnnbench.cli.commands import (
-    declare_output_flag,
-    refuse_ending,
-    write_or_print_output,
-)
+from cnnbench.cli.commands import declare_output_flag, refuse_ending, write_or_print_output
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command
 from cnnbench.flags.declare import RunPart, flag, names_of_flags, specs_of, split_options
