@@ -10,8 +10,6 @@ import importlib
 import re
 from pathlib import Path
 
-import pytest
-
 DOCS = Path(__file__).parents[1] / "docs"
 ROWS = re.findall(
     r"^\| `(cnnbench[\w.]*)` \| (`.*`) \|$", (DOCS / "extending.md").read_text(), re.M
@@ -50,17 +48,3 @@ def test_examples_import_public_names():
         if name not in PUBLIC.get(module, ()) and f"{module}.{name}" not in PUBLIC
     }
     assert missing == set()
-
-
-@pytest.mark.parametrize(
-    ("module", "former", "name"),
-    [
-        ("cnnbench.data.augment", "augmented", "augment_image"),
-        ("cnnbench.data.pipeline", "prepared", "preprocess_example"),
-        ("cnnbench.data.pipeline", "prepared_batch", "preprocess_batch"),
-        ("cnnbench.variable_mgr.gradients", "Column", "VariableGradients"),
-    ],
-)
-def test_former_names_are_there(module, former, name):
-    found = importlib.import_module(module)
-    assert getattr(found, former) is getattr(found, name)
