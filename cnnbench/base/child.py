@@ -8,6 +8,7 @@ Two modules start children. A campaign and `cnnbench launch` start programs unde
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import select
@@ -112,6 +113,8 @@ def fork_child() -> tuple[ChildProcess | None, socket.socket]:
     """
     parent = os.getpid()
     ours, theirs = socket.socketpair()
+    if sys.platform == "linux":
+        _c_library()  # If there is too little memory for it, this process fails, and not the child.
     if pid := os.fork():
         theirs.close()
         return ChildProcess(pid, ours), ours
@@ -140,10 +143,15 @@ def adopt_orphans() -> None:
         _set_process_option(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _set_process_option(option: int, value: int) -> None:
+@functools.cache
+def _c_library() -> Any:
     import ctypes  # Most commands start no process, so they do not need this module.
 
-    ctypes.CDLL(None).prctl(option, value)
+    return ctypes.CDLL(None)
+
+
+def _set_process_option(option: int, value: int) -> None:
+    _c_library().prctl(option, value)
 
 
 def exit_manner(code: int | None) -> str:

@@ -456,15 +456,21 @@ class FlagSpec:
 
 
 def number_flag(
-    name: str, help: str, part: RunPart, default: float | None = None, **bounds: float
+    name: str,
+    help: str,
+    part: RunPart,
+    default: float | None = None,
+    *,
+    optional: bool = False,
+    **bounds: float,
 ) -> FlagSpec:
-    """Creates a flag for a number, which is no field of a dataclass. Without a default, the flag
-    may be unset.
+    """Creates a flag for a number, which is no field of a dataclass and may be unset if it is
+    optional.
     """
     return FlagSpec(
         name=name,
         kind=numeric_kind(float, **bounds),
-        optional=default is None,
+        optional=optional,
         default=default,
         help=help,
         part=part,

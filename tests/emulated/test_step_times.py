@@ -31,7 +31,7 @@ REAL = {"data_dir": "{folder}"}
 # Part of the name of the kernel that a step runs once on each GPU.
 SLOW = "/affine0/MatMul:MatMul"
 # Runs of which one has to be good: on a busy machine, threads wait for processors.
-ATTEMPTS = 3
+ATTEMPTS = 5
 
 REPLICATED = {"variable_update": "replicated"}
 EVALUATED = {"eval_during_training_every_n_steps": 7, "num_eval_batches": 2}

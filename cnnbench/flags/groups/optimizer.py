@@ -57,7 +57,7 @@ def added_constants() -> dict[str, FlagSpec]:
     """
     fields = OptimizerParams.__dataclass_fields__
     bounds = {
-        name: number_flag(name, clipping.help, RunPart.UPDATE, above=0)
+        name: number_flag(name, clipping.help, RunPart.UPDATE, optional=True, above=0)
         for name, clipping in CLIPPINGS.items()
         if name not in fields
     }

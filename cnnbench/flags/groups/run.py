@@ -293,7 +293,7 @@ class RunParams:
 def added_endings() -> dict[str, FlagSpec]:
     """Returns the flags that end the timed loop and are no fields of `RunParams`, by name."""
     return {
-        name: number_flag(name, ending.help, RunPart.LENGTH, above=0)
+        name: number_flag(name, ending.help, RunPart.LENGTH, optional=True, above=0)
         for name, ending in ENDINGS.items()
         if name not in RunParams.__dataclass_fields__
     }

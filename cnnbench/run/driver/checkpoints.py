@@ -66,7 +66,7 @@ class Checkpoints:
         None if all variables are in one process. Without it, a function would write the values of
         each process in that process, and TensorFlow runs no functions after a process is lost.
       outlives_others: whether saving must work after another process has been lost.
-      optimizer: value of --optimizer, whose slots are stored; None if the run only evaluates.
+      optimizer_name: value of --optimizer, whose slots are stored; None if the run only evaluates.
       global_batch: examples per step. The number of examples is stored, because steps before a
         restored checkpoint may have used a different batch size.
       inputs: inputs whose numbers of skipped records are stored; None if they do not follow from
@@ -81,7 +81,7 @@ class Checkpoints:
     loss_scale: Mapping[str, tf.Variable] = field(default_factory=dict)
     host: str | None = None
     outlives_others: bool = False
-    optimizer: str | None = None
+    optimizer_name: str | None = None
     global_batch: int = 0
     inputs: InputSource | None = None
     spec: ModelSpec | None = None
@@ -169,8 +169,8 @@ class Checkpoints:
             for group in (other_slots, averages)
         )
         scale = _by_key("loss_scale", self.loss_scale)
-        before = stored.read_optimizer_name() if self.optimizer else None
-        has_slots = before == self.optimizer and stored.has_keys(slots)
+        before = stored.read_optimizer_name() if self.optimizer_name else None
+        has_slots = before == self.optimizer_name and stored.has_keys(slots)
         has_averages, has_scale = stored.has_keys(average_variables), stored.has_keys(scale)
         nonfinite = stored.assign_stored_values({_GLOBAL_STEP: self._global_step, **model})
         present = {**(slots if has_slots else {}), **(scale if has_scale else {})}
@@ -208,8 +208,8 @@ class Checkpoints:
         """
         if stored.is_old:
             yield f"{path} is from tf_cnn_benchmarks: the optimizer's state is not restored"
-        elif before != self.optimizer:
-            starts = f"the state of {self.optimizer} starts afresh"
+        elif before != self.optimizer_name:
+            starts = f"the state of {self.optimizer_name} starts afresh"
             yield f"{path} was written with --optimizer={before}; {starts}"
         elif not has_slots:
             yield f"{path} lacks some of the state of {before}, which starts afresh"
@@ -232,8 +232,8 @@ class Checkpoints:
         if self.loss_scale:
             parts["loss_scale"] = self.loss_scale
         with tf.device(self.host or "CPU:0"):
-            if self.optimizer:
-                parts["optimizer"] = tf.Variable(self.optimizer, trainable=False)
+            if self.optimizer_name:
+                parts["optimizer"] = tf.Variable(self.optimizer_name, trainable=False)
             if any(self._passed_over):
                 parts["passed_over"] = tf.Variable(self._passed_over, trainable=False)
         return tf.train.Checkpoint(**parts)
@@ -268,7 +268,7 @@ def make_checkpoints(
         loss_scale,
         host=job.cpu_device if job.in_cluster else None,
         outlives_others=plan.place.asynchronous,
-        optimizer=plan.numerics.optimizer_spec.name if plan.work.trains else None,
+        optimizer_name=plan.numerics.optimizer_spec.name if plan.work.trains else None,
         global_batch=plan.length.global_batch,
         # Skipped records are stored only if this process reads all data, in synchronous steps.
         inputs=None if plan.place.asynchronous or manager.workers is not None else inputs,

@@ -124,7 +124,7 @@ def test_every_command_refuses_the_endings_of_formats_that_it_lacks(tmp_path, ca
 
 @pytest.mark.parametrize(
     ("command", "work"),
-    [("compare", "compare_records"), ("history", "trend"), ("report", "gather")],
+    [("compare", "compare_records"), ("history", "all_series"), ("report", "gather")],
 )
 def test_a_file_that_is_lost_takes_nothing_else_along(
     command, work, sides, tmp_path, call, monkeypatch

@@ -92,9 +92,9 @@ def test_a_resumed_run_has_the_averages_of_one_run(tmp_path):
 def test_averages_start_from_the_weights_of_a_checkpoint_without_them(tmp_path):
     made = build("oracle", optimizer="momentum")
     made.step(RATE).loss.numpy()
-    prefix = Checkpoints(made.manager, made.slots, optimizer="momentum").save(str(tmp_path), 1)
+    prefix = Checkpoints(made.manager, made.slots, optimizer_name="momentum").save(str(tmp_path), 1)
     other = build("oracle", optimizer="momentum", ema_decay=DECAY)
-    restored = Checkpoints(other.manager, other.slots, optimizer="momentum").restore(prefix)
+    restored = Checkpoints(other.manager, other.slots, optimizer_name="momentum").restore(prefix)
     assert restored.notices[0].endswith("has no moving averages; they start from its weights")
     momenta = [n for n in other.slots if n in made.slots]
     assert momenta
