@@ -54,7 +54,9 @@ class Constant:
         self.help = help
         self.floor = floor
         limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below}
-        self.limits = {name: bound for name, bound in limits.items() if bound is not None}
+        self.limits: dict[str, Any] = {
+            name: bound for name, bound in limits.items() if bound is not None
+        }
 
 
 def check_constants(who: str, *constants: Mapping[str, object]) -> None:
