@@ -21,7 +21,7 @@ function with a quadratic part, this part takes at most an eighth of the time of
 LEAST = 1.3
 """Lowest ratio: below, the function does not depend on the size, or hardly at the sizes tried."""
 
-TRIES = 3
+TRIES = 6
 """Measurements of which one has to be good."""
 
 ENOUGH = 0.5
