@@ -167,5 +167,7 @@ def exit_manner(code: int | None) -> str:
 
 def exit_sentence(who: str, code: int | None) -> str:
     """A sentence about how a process ended (see `exit_manner`): "worker:1 was ended by SIGSEGV"."""
-    verb = "was killed" if code is None else "was ended" if code < 0 else "ended"
-    return f"{who} {verb} {exit_manner(code)}"
+    if code is not None and code >= 0:
+        return f"{who} ended {exit_manner(code)}"
+    verb = "killed" if code is None else "ended"
+    return f"{who} was {verb} {exit_manner(code)}"
