@@ -43,6 +43,7 @@ def test_the_list_of_a_sweep(call, tmp_path):
 def test_the_journal_of_a_campaign(tmp_path):
     def prepare(count):
         path = tmp_path / f"{count}.jsonl"
+        path.unlink(missing_ok=True)  # what is prepared again starts with an empty journal
         journal = Journal(path)
         for number in range(count):
             journal.add("process", name=f"a{number}", attempt=1, code=0)
