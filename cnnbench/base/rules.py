@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+from cnnbench.base.text import enumeration
 from cnnbench.errors import FlagError
 
 
@@ -141,8 +142,7 @@ def notices_about(rules: Iterable[FlagRule[F]], facts: F, given: Sequence[str]) 
             by_reason.setdefault(said, []).append(name)
     lines = []
     for (says, reason), names in by_reason.items():
-        *others, last = (f"--{name}" for name in names)
-        subject = f"{', '.join(others)} and {last}" if others else last
-        says = says or ("have no effect" if others else "has no effect")
+        says = says or ("have no effect" if names[1:] else "has no effect")
+        subject = enumeration((f"--{name}" for name in names), "and")
         lines.append(f"{subject} {says} {reason}")
     return tuple(lines)

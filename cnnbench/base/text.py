@@ -511,6 +511,12 @@ def counted_names(names: Iterable[object]) -> str:
     return ", ".join(f"{times} x {name}" if times > 1 else name for name, times in counts.items())
 
 
+def enumeration(texts: Iterable[str], word: str = "or") -> str:
+    """Lists texts: "a", "a or b", "a, b or c". `word` is put before the last text."""
+    *others, last = texts
+    return f"{', '.join(others)} {word} {last}" if others else last
+
+
 def alternatives(texts: Sequence[str], most: int = 3) -> str:
     """Lists texts of which one applies: "a or b", or "a, b, c or 1,048 others" if there are more
     than `most`.

@@ -274,7 +274,8 @@ def _value_at_path(cls: Any, path: str) -> _Value:
         getter = getattr(member, "fget", getattr(member, "func", None))
         if getter is None:
             description = _attribute_descriptions(owner).get(name, "")
-            value = _Value(typing.get_type_hints(owner)[name], description)
+            hints = typing.get_type_hints(owner, include_extras=True)
+            value = _Value(hints[name], description)
         else:
             value = _Value(typing.get_type_hints(getter)["return"], _docstring_summary(getter))
     return value._replace(hint=value.hint | None) if is_optional else value
@@ -285,8 +286,8 @@ def _type_schema(
 ) -> dict[str, Json]:
     """The JSON Schema of values with the type annotation `hint`, as `encode` writes them.
 
-    `metadata` belongs to a dataclass field: "choices" and "format" of its texts, and "form", the
-    dataclass from which a mapping is written.
+    `metadata` belongs to a dataclass field: "choices" and "format" of its texts. A mapping
+    that is annotated with a dataclass is written from it.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
@@ -302,8 +303,8 @@ def _type_schema(
         return {"$ref": "#/$defs/number"}
     if origin in (tuple, list, Sequence):
         return {"type": "array", "items": _type_schema(arguments[0], definitions)}
-    if origin in (dict, Mapping) and metadata and "form" in metadata:
-        return _type_schema(metadata["form"], definitions)
+    if origin is typing.Annotated:
+        return _type_schema(arguments[1], definitions)
     if origin in (dict, Mapping):
         return {
             "type": "object",

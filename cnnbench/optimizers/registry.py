@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from cnnbench.arrays import Tensor
 from cnnbench.base import plugins
 from cnnbench.base.registry import SpecRegistry
-from cnnbench.base.text import exact_number, number
+from cnnbench.base.text import enumeration, exact_number, number
 from cnnbench.errors import FlagError, UsageError, text_of
 from cnnbench.optimizers import builtin
 
@@ -412,8 +412,7 @@ class DeclarationRegistry(SpecRegistry[D]):
         """Lists the optimizers or schedules that have a constant with this flag, such as "adam,
         adamw or lamb".
         """
-        *other_names, last = (spec.name for spec in self.values() if flag in spec.flags)
-        return f"{', '.join(other_names)} or {last}" if other_names else last
+        return enumeration(spec.name for spec in self.values() if flag in spec.flags)
 
 
 def _built_in_optimizers() -> Iterable[OptimizerSpec]:

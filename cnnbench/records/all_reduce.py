@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from cnnbench.base.stats import median, p99
 from cnnbench.records.codec import (
@@ -188,7 +188,7 @@ class AllReduceRecord(Document):
     environment: Mapping[str, Any] = field(default_factory=dict)
     conditions: Conditions | None = field(default=None, metadata=ABSENT)
     subject: Subject | None = field(default=None, metadata=ABSENT)
-    sweep: Mapping[str, Any] | None = field(default=None, metadata={**ABSENT, "form": SweepPlace})
+    sweep: Annotated[Mapping[str, Any], SweepPlace] | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
         check_status(self.status, self.error)

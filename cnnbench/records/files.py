@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cnnbench.base.files import UrlPath, is_url, local_or_url_path
 from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.terminal import print_warning
+from cnnbench.base.text import enumeration
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def check_and_resolve_output(flag: str, path: str, suffixes: Sequence[str] = ())
     suffix.
     """
     if suffixes and Path(path).suffix.lower() not in suffixes:
-        raise FlagError(flag, path, f"must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
+        raise FlagError(flag, path, f"must end in {enumeration(suffixes)}")
     target = resolve_links(flag, path)
     with raising_flag_errors(flag, path, "written"):
         if not path or path.endswith(os.sep) or target.is_dir():

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.text import count_text, exact_number, labels_from_config
@@ -821,12 +821,12 @@ class RunRecord(Document, Displayed):
     )
     conditions: Conditions | None = field(default=None, metadata=OPTIONAL)
     environment: Mapping[str, Any] = field(default_factory=dict)
-    ab: Mapping[str, Any] | None = field(default=None, metadata={**ABSENT, "form": AbPlace})
+    ab: Annotated[Mapping[str, Any], AbPlace] | None = field(default=None, metadata=ABSENT)
     input_stages: tuple[InputStage, ...] = field(default=(), metadata=OPTIONAL)
     skipped_records: SkippedRecords | None = field(default=None, metadata=OPTIONAL)
     cluster: Cluster | None = field(default=None, metadata=OPTIONAL)
     subject: Subject | None = field(default=None, metadata=ABSENT)
-    sweep: Mapping[str, Any] | None = field(default=None, metadata={**ABSENT, "form": SweepPlace})
+    sweep: Annotated[Mapping[str, Any], SweepPlace] | None = field(default=None, metadata=ABSENT)
     turns: TurnTaking | None = field(default=None, metadata=ABSENT)
     target: Target | None = field(default=None, metadata=ABSENT)
     resources: ResourceUse | None = field(default=None, metadata=ABSENT)

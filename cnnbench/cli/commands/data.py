@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cnnbench.base import plugins
 from cnnbench.base.terminal import LineWriter
-from cnnbench.base.text import count_text
+from cnnbench.base.text import count_text, enumeration
 from cnnbench.data.dataset import SUBSETS, detect_dataset, find_dataset
 from cnnbench.data.folder import find_images
 from cnnbench.data.ratings_files import write_ratings_files
@@ -140,8 +140,7 @@ def main(argv: Sequence[str]) -> int:
     """
     name, rest = (argv[0], argv[1:]) if argv else ("", ())
     if name not in _ACTIONS:
-        *others, last = _ACTIONS
-        raise UsageError(f"cnnbench data takes {', '.join(others)} or {last}, not {name!r}")
+        raise UsageError(f"cnnbench data takes {enumeration(_ACTIONS)}, not {name!r}")
     flags, places, kind, act = _ACTIONS[name]
     values, arguments = parse_command(rest, specs_of(flags))
     if len(arguments) != len(places):

@@ -16,6 +16,7 @@ from cnnbench.base.rules import (
     refuse,
     refuse_any_value,
 )
+from cnnbench.base.text import enumeration
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import Affects, OrText, RunPart, flag, names_of_flags, specs_of
 from cnnbench.flags.facts import (
@@ -263,9 +264,7 @@ def unread_flag_rule(flag: str, running: Callable[[R], frozenset[str] | None]) -
         return used is not None and used.isdisjoint(readers_of(flag))
 
     def reason(p: R) -> str:
-        *others, last = sorted(readers_of(flag))
-        named = f"{', '.join(others)} or {last}" if others else last
-        return f"without {named} in --all_reduce_spec"
+        return f"without {enumeration(sorted(readers_of(flag)))} in --all_reduce_spec"
 
     return no_effect(flag, is_unread, reason)
 
@@ -376,7 +375,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     no_effect(
         [name for name in _AGGREGATING if name != "sparse_to_dense_grads"],
         lambda p: not _uses_all_reduce(p),
-        f"without --variable_update={', '.join(_ALL_REDUCING[:-1])} or {_ALL_REDUCING[-1]}",
+        f"without --variable_update={enumeration(_ALL_REDUCING)}",
     ),
     no_effect_in_modes(
         "local_parameter_device",

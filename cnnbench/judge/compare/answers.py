@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cnnbench.base.stats import median
-from cnnbench.base.text import count_text, first_few, item_count, milliseconds
+from cnnbench.base.text import count_text, enumeration, first_few, item_count, milliseconds
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.estimate import Verdict
 from cnnbench.judge.compare.verdicts import (
@@ -77,7 +77,7 @@ def advice(verdicts: Verdicts) -> str:
     entry, result = undecided[0]
     paired, more = result.samples.paired, result.judgement.more or 0
     if result.too_noisy:
-        remedies = phrases.alternatives([*_remedies(entry)])
+        remedies = enumeration([*_remedies(entry)])
         sentence = phrases.REMEDIES.format(runs=phrases.plural(paired), remedies=remedies)
     elif result.judgement.new_experiment:
         sentence = phrases.NEW_EXPERIMENT.format(pairs=more)

@@ -306,12 +306,6 @@ ONE_THREAD = "--num_intra_threads=1"
 IDLE_MACHINE = "an idle machine (cnnbench env --check)"
 
 
-def alternatives(texts: Sequence[str]) -> str:
-    """Lists texts: "a, b or c"."""
-    *others, last = texts
-    return f"{', '.join(others)} or {last}" if others else last
-
-
 # How a comparison was made.
 
 PAIRED = (

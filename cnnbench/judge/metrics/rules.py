@@ -27,7 +27,13 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar, cast
 
 from cnnbench.base.files import read_text
-from cnnbench.base.text import count_text, first_few, to_plain_line, unknown_key_message
+from cnnbench.base.text import (
+    count_text,
+    enumeration,
+    first_few,
+    to_plain_line,
+    unknown_key_message,
+)
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.metrics import DEFAULT_METRICS, Policy
 from cnnbench.machine.repository import GitError, abbreviate_hash, find_commit_hash, git
@@ -109,10 +115,7 @@ class ConfigurationRule:
         parts = [*_settings(self, " %")]
         if self.judge:
             removed = [name for name in DEFAULT_METRICS if name not in self.judge]
-            without = ""
-            if removed:
-                *others, last = removed
-                without = f", not {', '.join(others)} or {last}" if others else f", not {last}"
+            without = f", not {enumeration(removed)}" if removed else ""
             parts.append(f"judges {' and '.join(self.judge)}{without}")
         for metric in self.metrics:
             own = [*_settings(metric)]

@@ -132,6 +132,12 @@ def test_things_are_counted():
     assert text.counted_names(["a", "b", "a"]) == "2 x a, b"
 
 
+def test_texts_are_enumerated():
+    assert text.enumeration(["a"]) == "a"
+    assert text.enumeration(["a", "b"]) == "a or b"
+    assert text.enumeration(iter("abc"), "and") == "a, b and c"
+
+
 def test_lists_are_shortened():
     assert text.alternatives(["a"]) == "a"
     assert text.alternatives(["a", "b"]) == "a or b"
