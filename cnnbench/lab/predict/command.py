@@ -396,7 +396,7 @@ def _reduction_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Conten
     spec.
     """
     # Measurements of all-reduces do not need this import.
-    from cnnbench.judge.report.sections.scaling import fastest_predictions
+    from cnnbench.judge.report.sections.all_reduce import fastest_predictions
 
     best = fastest_predictions(predictions)
     rows: dict[int, dict[str, TableCell | str]] = {}
@@ -427,7 +427,7 @@ def _step_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
     """Yields the table of the predicted step time, efficiency and images per second with the
     fastest all-reduce algorithm.
     """
-    from cnnbench.judge.report.sections.scaling import fastest_predictions, step_cells
+    from cnnbench.judge.report.sections.all_reduce import fastest_predictions, step_cells
 
     title = "predicted step with the fastest spec: without overlap, and with full overlap"
     yield Paragraph(title, whole=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cnnbench.judge.report.sections.scaling import fastest_predictions
+from cnnbench.judge.report.sections.all_reduce import fastest_predictions
 from cnnbench.lab.predict.predict import (
     FastestRange,
     Interconnect,

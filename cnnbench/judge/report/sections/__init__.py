@@ -11,16 +11,18 @@ from cnnbench.judge.compare.configuration import imported_records_note
 from cnnbench.judge.metrics import readable_fact, short_commit
 from cnnbench.judge.report.results import ReportSubject, start_time_text
 from cnnbench.judge.report.sections import (
+    all_reduce,
     baseline,
+    conditions,
     quantities,
     roofline,
     runs,
     scaling,
+    steps,
     strategies,
     timeline,
     tune,
 )
-from cnnbench.judge.report.sections import scaling as all_reduce
 from cnnbench.version import __version__
 
 SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]] = {
@@ -42,10 +44,10 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "memory": ("Memory", quantities.memory),
     "accuracy": ("Accuracy and losses", quantities.accuracy),
     "warmup": ("Start-up and warm-up", quantities.warmup),
-    "steps": ("Step times", runs.steps_section),
-    "use": ("Memory and CPUs over time", runs.resource_use_section),
-    "conditions": ("Conditions", runs.conditions_section),
-    "environment": ("Environment", runs.environment_section),
+    "steps": ("Step times", steps.steps_section),
+    "use": ("Memory and CPUs over time", steps.resource_use_section),
+    "conditions": ("Conditions", conditions.conditions_section),
+    "environment": ("Environment", conditions.environment_section),
     "runs": ("Runs and commands", runs.commands_section),
     "earlier": ("Earlier results", runs.omitted_section),
 }
@@ -120,7 +122,7 @@ def build(
         *all_reduce.all_reduce_answers(results),
         *all_reduce.prediction_answers(results),
         *roofline.roofline_answers(results),
-        runs.disturbance_answer(results),
+        conditions.disturbance_answer(results),
         _omitted_answer(bounded),
     )
     asked = results.processes or results.studies or results.predictions or results.comparison

@@ -1,0 +1,268 @@
+"""Sections of a report about the course of processes: step times, memory and CPUs over time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import starmap
+from typing import TYPE_CHECKING
+
+from cnnbench.base.charts import (
+    LOWER,
+    Axis,
+    Chart,
+    ChartSeries,
+    DistributionRow,
+    LineChart,
+    RowChart,
+)
+from cnnbench.base.document import (
+    ChartGroup,
+    Content,
+    Paragraph,
+    Row,
+    make_table,
+    numeric_cell,
+    prepend_docstring,
+)
+from cnnbench.base.stats import FEWEST_FOR_P99, median
+from cnnbench.base.text import format_bytes, integer, number, percent
+from cnnbench.judge.report.results import ReportSubject, RunGroup, newest_groups, start_time_text
+from cnnbench.records.run import ResourceUse, RunRecord
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from cnnbench.base import lazy_numpy as np
+
+_SHOWN = 8
+"""Maximum number of processes in a chart."""
+
+_DRAWN = 8
+"""Maximum number of configurations with a pair of charts."""
+
+_POINTS = 160
+"""Longer curves are divided into this many groups of steps, each drawn as median and maximum."""
+
+_HEADROOM = 1.6
+"""The axis of step times ends at this multiple of the 95th percentile."""
+
+
+@prepend_docstring
+def steps_section(results: ReportSubject) -> Iterable[Content]:
+    """Wall time of every step. On the left, steps are in order, with the warm-up on a grey
+    background. On the right, each process has a box plot of its timed steps: the box contains the
+    middle half, the line is the median, whiskers reach from the 1st to the 99th percentile, and
+    dots are steps outside of the whiskers. Arrows at an edge are steps beyond the axis.
+    """
+    timed = [group for group in results.configured if any(r.step_seconds for r in group.successful)]
+    yield from _pairs_of_charts(timed, _step_charts)
+    yield make_table(map(_step_row, timed), hints=_HINTS)
+
+
+def _pairs_of_charts(
+    groups: Sequence[RunGroup], charts: Callable[[RunGroup], Iterable[Chart]]
+) -> Iterator[Content]:
+    """Yields the charts of the newest configurations, and which ones these are."""
+    drawn = newest_groups(groups, _DRAWN)
+    if len(drawn) < len(groups):
+        yield Paragraph(f"The charts are of the newest {_DRAWN} of {integer(len(groups))} rows.")
+    found = tuple(chart for group in drawn for chart in charts(group))
+    yield ChartGroup(found, pairs=True) if found else None
+
+
+def _step_charts(group: RunGroup) -> tuple[LineChart, RowChart]:
+    """Returns two charts for a configuration: step times in order, and the distribution of step
+    times. If there are many processes, the charts show some of the processes.
+    """
+    timed = [(f"process {n}", run) for n, run in enumerate(group.successful, 1) if run.step_seconds]
+    chosen, note = timed, ""
+    if len(timed) > _SHOWN:
+        chosen = [timed[round(i * (len(timed) - 1) / (_SHOWN - 1))] for i in range(_SHOWN)]
+        note = f"{_SHOWN} of {len(timed)} processes are shown."
+    warmup = max(len(record.warmup_step_seconds) for _, record in chosen)
+    most = max(float(np.quantile(record.step_seconds, 0.95)) for _, record in chosen)
+    axis = Axis(label="step time, ms", zero=True, better=LOWER, limit=_HEADROOM * 1000 * most)
+    series = LineChart(
+        title=f"{group.name}: steps in order",
+        x=Axis(label="step; up to 0 warm-up"),
+        y=axis,
+        series=tuple(starmap(_step_series, chosen)),
+        shaded=(-warmup + 0.5, 0.5, "warm-up") if warmup else None,
+        note=note,
+    )
+    distribution = RowChart(
+        title=f"{group.name}: distribution",
+        x=replace(axis, label="time of a timed step, ms"),
+        rows=tuple(_step_box(*process, style) for style, process in enumerate(chosen)),
+    )
+    return series, distribution
+
+
+def _step_series(name: str, record: RunRecord) -> ChartSeries:
+    seconds = (*record.warmup_step_seconds, *record.step_seconds)
+    first, together = 1 - len(record.warmup_step_seconds), record.steps_per_execution
+    points = [(float(n * together), 1000 * s) for n, s in enumerate(seconds, first)]
+    name = f"{name}, {start_time_text(record.started_at)} UTC"
+    return ChartSeries(name=name, points=_thin_out_points(points), marks=False)
+
+
+def _thin_out_points(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Divides steps into at most `_POINTS` groups. Returns the median of each group, and the
+    maximum if it is much higher than the median.
+    """
+    size = math.ceil(len(points) / _POINTS)
+    if size == 1:
+        return tuple(points)
+    kept: list[tuple[float, float]] = []
+    for start in range(0, len(points), size):
+        part = points[start : start + size]
+        middle = median(y for _, y in part)
+        kept.append((part[0][0], middle))
+        x, highest = max(part, key=lambda point: point[1])
+        if highest > 1.2 * middle and x > part[0][0]:
+            kept.append((x, highest))
+    return tuple(kept)
+
+
+def _step_box(name: str, record: RunRecord, style: int) -> DistributionRow:
+    times = sorted(1000 * seconds for seconds in record.step_seconds)
+    low, first, middle, third, high = np.quantile(times, (0.01, 0.25, 0.5, 0.75, 0.99)).tolist()
+    beyond = [(value, "") for value in times if value < low or value > high]
+    half = f"half of the steps between {number(first)} and {number(third)} ms"
+    return DistributionRow(
+        label=name,
+        values=(*beyond[:3], *beyond[3:][-12:]),
+        centre=middle,
+        low=low,
+        high=high,
+        box=(first, third),
+        hint=f"{name}: median {number(middle)} ms, {half}",
+        style=style,
+    )
+
+
+_HINTS = {
+    "within a process": "interquartile range over median",
+    "between processes": "from the fastest process to the slowest, over the median",
+}
+
+
+def _step_row(group: RunGroup) -> Row:
+    """Returns the row with statistics of the timed steps of all processes of a configuration."""
+    steps = [1000 * seconds for record in group.successful for seconds in record.step_seconds]
+    middle, high, highest, slowest = np.quantile(steps, (0.5, 0.9, 0.99, 1.0)).tolist()
+    return {
+        "configuration": group.name,
+        "timed steps": numeric_cell(len(steps), integer),
+        "median of all steps, ms": numeric_cell(middle),
+        "90 %, ms": numeric_cell(high),
+        # The cell is empty for few steps, whose 99th percentile would be the slowest step.
+        "99 %, ms": numeric_cell(highest if len(steps) >= FEWEST_FOR_P99 else None),
+        "slowest, ms": numeric_cell(slowest),
+        "within a process": numeric_cell(group.process_values(_quartiles).median, percent),
+        "between processes": numeric_cell(
+            group.process_values("step_seconds").relative_range, percent
+        ),
+    }
+
+
+def _quartiles(record: RunRecord) -> float | None:
+    """Returns the interquartile range of the timed steps over their median."""
+    if not record.step_seconds:
+        return None
+    first, middle, third = np.quantile(record.step_seconds, (0.25, 0.5, 0.75))
+    return float((third - first) / middle)
+
+
+# Shows the memory and CPUs that processes used over time.
+
+
+@prepend_docstring
+def resource_use_section(results: ReportSubject) -> Iterable[Content]:
+    """Memory and CPUs of each process, sampled once per second. A leak is memory that grows
+    throughout the timed loop; a stall is a time without CPUs in use. The grey background is the
+    timed loop of the first process. Growth is the memory at the end of the timed loop minus the
+    memory at its start.
+    """
+    sampled = [group for group in results.configured if any(r.resources for r in group.successful)]
+    yield from _pairs_of_charts(sampled, _resource_use_charts)
+    yield make_table(map(_resource_use_row, sampled))
+
+
+def _resource_use_charts(group: RunGroup) -> Iterable[LineChart]:
+    """Yields charts over time of a configuration's first processes: memory of the host, CPUs and,
+    if known, memory of the GPUs.
+    """
+    known = [
+        (n, run.resources) for n, run in enumerate(group.successful, 1) if run.resources is not None
+    ]
+    _, first = known[0]
+    start, end = first.loop_start, first.loop_end
+    for title, axis, values in _USES:
+        if not values(first):
+            continue
+        yield LineChart(
+            title=f"{group.name}: {title}",
+            x=Axis(label="seconds since the start of the run"),
+            y=axis,
+            series=tuple(
+                ChartSeries(
+                    name=f"process {n}",
+                    points=tuple(zip(of.seconds, values(of), strict=True)),
+                    marks=False,
+                )
+                for n, of in known[:_SHOWN]
+                if values(of)
+            ),
+            shaded=None if start is None or end is None else (start, end, "timed loop"),
+            note=f"{_SHOWN} of {len(known)} processes are shown." * (len(known) > _SHOWN),
+        )
+
+
+_USES: tuple[tuple[str, Axis, Callable[[ResourceUse], Sequence[float]]], ...] = (
+    (
+        "memory of the process",
+        Axis(label="resident memory", format="bytes", zero=True),
+        lambda of: of.memory_bytes,
+    ),
+    ("CPUs in use", Axis(label="CPUs", zero=True), lambda of: of.busy_cpus),
+    (
+        "memory of the fullest GPU",
+        Axis(label="memory of tensors", format="bytes", zero=True),
+        lambda of: of.device_memory_bytes,
+    ),
+)
+
+
+def _resource_use_row(group: RunGroup) -> Row:
+    """Returns the row with the memory and CPUs of a configuration: medians over processes."""
+    known = [run.resources for run in group.successful if run.resources is not None]
+    growths = [growth for of in known if (growth := _memory_growth(of)) is not None]
+    growth = median(growths) if growths else None
+    shares = [of.sampler_cpu_seconds / of.seconds[-1] for of in known if of.seconds[-1]]
+    return {
+        "configuration": group.name,
+        "most memory": numeric_cell(median(max(of.memory_bytes) for of in known), format_bytes),
+        "growth in the timed loop": numeric_cell(growth, _signed_bytes),
+        "median of CPUs in use": numeric_cell(median(median(of.busy_cpus) for of in known)),
+        "CPU time of the sampler": numeric_cell(max(shares, default=None), percent),
+        "processes": numeric_cell(len(known), integer),
+    }
+
+
+def _memory_growth(of: ResourceUse) -> float | None:
+    """Returns the bytes by which a process grew during the timed loop; None if unknown."""
+    if of.loop_start is None or of.loop_end is None:
+        return None
+    inside = [
+        memory
+        for at, memory in zip(of.seconds, of.memory_bytes, strict=True)
+        if of.loop_start <= at <= of.loop_end
+    ]
+    return inside[-1] - inside[0] if inside else None
+
+
+def _signed_bytes(value: float) -> str:
+    return f"{'-' if value < 0 else '+'}{format_bytes(abs(value))}"
