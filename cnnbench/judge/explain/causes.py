@@ -1,12 +1,5 @@
-"""Finds the causes of a difference in step time between A and B, from profiled steps of several
-processes.
-
-Slow steps are searched for in the times of each part of the profiled steps (such as the forward
-pass of a layer, or the wait for input), because some parts have little variance. If no part has
-slow steps, the times of whole steps are searched. The steps of all processes are divided into slow
-and ordinary steps together (`cnnbench.base.slow_steps`), so the limit is the same for A and B.
-Fisher's exact test ("The Design of Experiments", 1935) shows whether A or B has significantly more
-slow steps. If not, these slow steps are removed and the remaining steps are divided again.
+"""Recognises the causes of a difference in step time between A and B, from profiled steps of
+several processes.
 
 Each recogniser looks for one kind of cause. It claims the parts of the step that its cause explains
 and that no earlier recogniser has claimed, so the times of all causes add up. If there is evidence
@@ -18,20 +11,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import comb
-from statistics import fmean
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
-from cnnbench.base.slow_steps import (
-    SlowSteps,
-    find_slow_steps,
-    median_slow_steps,
-    slower_step_indices,
-)
-from cnnbench.base.stats import faster_half, group_by, median
-from cnnbench.base.text import first_few, format_interval, milliseconds, number, percent
+from cnnbench.base.stats import group_by
+from cnnbench.base.text import first_few, format_interval, milliseconds, number
 from cnnbench.judge.explain.facts import (
     CPU_TIME,
     FACTS_OF,
@@ -39,13 +23,13 @@ from cnnbench.judge.explain.facts import (
     possible_reasons,
     quantity_changes,
 )
+from cnnbench.judge.explain.pauses import find_pauses
 from cnnbench.judge.explain.sides import (
     CERTAIN,
     LIKELY,
-    PAUSES,
     SMALLEST,
+    CauseClaim,
     ComparedProfiles,
-    StepTimes,
 )
 from cnnbench.records.profiles import (
     FORWARD,
@@ -60,213 +44,7 @@ from cnnbench.records.profiles import (
     Cause,
     ProfiledLayer,
     StepPartKey,
-    StepProfile,
 )
-
-# Finds pauses, which are recurring steps that take longer than other steps of the same process.
-
-_CHANCE = 0.016
-"""Significance level of Fisher's test. If A and B have equally many steps, six slow steps in B and
-none in A are significant, such as two in each of three processes.
-"""
-
-_RATIO = 1.5
-"""Minimum ratio between the share of slow steps in any process with pauses and the share in any
-process without pauses. A test is not enough, because equal processes differ by more than chance.
-"""
-
-_BUSY = 0.5  # A process that uses this many CPUs during a pause computes; otherwise it waits.
-_LARGEST = 3  # The evidence for a pause names at most this many parts of the step.
-
-Runs: TypeAlias = Sequence[Sequence[float]]
-"""Seconds of each profiled step of a process, optionally followed by the timed steps."""
-
-
-@dataclass(frozen=True)
-class CauseClaim:
-    """A cause that a recogniser found, and the parts of the step (such as layers) whose difference
-    in time the cause explains.
-
-    `facts` are texts about flags and recorded properties that differ. The first text is the most
-    likely reason. `is_effect` says whether the cause may be only a consequence of other causes,
-    which may change waits or the use of caches and cores. For all other fields, see `Cause`.
-    """
-
-    kind: str
-    parts: tuple[StepPartKey, ...]
-    place: str
-    text: str
-    evidence: Sequence[str] = ()
-    facts: tuple[str, ...] = ()
-    is_effect: bool = False
-
-
-_Pauses: TypeAlias = tuple[CauseClaim, ComparedProfiles]
-"""Slow steps that recur in all processes of A and less often in the processes of B, or the reverse.
-In the profiles, steps are not slow; the additional time of slow steps is in the part `PAUSES`.
-"""
-
-
-def find_pauses(sides: ComparedProfiles) -> _Pauses | None:
-    """Searches the times of each part of the step for pauses (recurring slow steps), and returns
-    the longest pauses. If no part has pauses, searches the times of whole steps.
-    """
-    operations = sides.operations_left
-    found: list[_Pauses] = []
-    for part in sides.times:
-        runs = [(value,) for value in (*sides.a.seconds(part), *sides.b.seconds(part))]
-        # The significance level is divided by the number of operations (Bonferroni correction).
-        level = _CHANCE / (len(operations) if part in operations else 1)
-        if pauses := _recurring(sides, runs, level, part):
-            found.append(pauses)
-    if found:
-        return max(found, key=lambda pauses: abs(pauses[1].means[PAUSES].difference))
-    profiles = (*sides.a.profiles, *sides.b.profiles)
-    whole = [(profile.step_seconds, profile.record.step_seconds) for profile in profiles]
-    return _recurring(sides, whole, _CHANCE)
-
-
-def _recurring(
-    sides: ComparedProfiles,
-    runs_of_processes: Sequence[Runs],
-    level: float,
-    part: StepPartKey | None = None,
-) -> _Pauses | None:
-    """Finds pauses (recurring slow steps) in the times of whole steps, or of one part of the step
-    (`part`), such as a layer.
-
-    `runs_of_processes` contains the times of each process, first of A, then of B. The result is
-    None unless all processes of A, or all processes of B, have significantly more slow steps.
-    """
-    profiles = (*sides.a.profiles, *sides.b.profiles)
-    usual = [_usual(profile.record.step_seconds) for profile in profiles]
-    series = [*map(_shift_to_usual_time, usual, runs_of_processes)]
-    # Parts of the step that vary little are skipped: their slow steps have no relevant effect.
-    variation = max(fmean(values) - min(values) for values in series)
-    if variation < SMALLEST * sides.step.of_sides[0]:
-        return None
-    of_a, of_b = slice(len(sides.a.profiles)), slice(len(sides.a.profiles), None)
-    left = [(n, step) for n, seconds in enumerate(series) for step in range(len(seconds))]
-    while slower := slower_step_indices([series[n][step] / usual[n] for n, step in left]):
-        slow = {left[index] for index in slower}
-        left = [index for index in left if index not in slow]
-        indices, ordinary = (
-            [[step for n, step in some if n == process] for process in range(len(series))]
-            for some in (sorted(slow), left)
-        )
-        # If most steps of A or of B are slow, by more than one step per process, it is no pause.
-        for of in (of_a, of_b):
-            if sum(map(len, indices[of])) - sum(map(len, ordinary[of])) > len(indices[of]):
-                return None
-        slow_steps = [*map(SlowSteps.from_groups, series, indices, ordinary)]
-        times = [0 if slow is None else slow.occurrences for slow in slow_steps]
-        rates = [own / len(seconds) for own, seconds in zip(times, series, strict=True)]
-        costs = [0.0 if slow is None else slow.share * slow.extra for slow in slow_steps]
-        cost = StepTimes([costs[of_a], costs[of_b]])
-        side, more, fewer = ("B", of_b, of_a) if cost.difference > 0 else ("A", of_a, of_b)
-        few, many = ((sum(times[of]), sum(map(len, series[of]))) for of in (fewer, more))
-        shared = median_slow_steps(slow_steps[more])
-        if (
-            shared is not None
-            and sides.is_relevant(cost)
-            and min(rates[more]) > _RATIO * max(rates[fewer])
-            and _fisher_p_value(*few, *many) <= level
-        ):
-            others = sides.with_pauses_as_part(indices, ordinary)
-            if others is None or others.means[PAUSES].difference * cost.difference <= 0:
-                return None
-            slowed = [*zip(profiles, slow_steps, strict=True)][more]
-            place, evidence = _pause_place(slowed, part)
-            evidence += _cpu_time_evidence(profile for profile, _ in slowed)
-            text = f"of {side}, {shared.text}"
-            return CauseClaim("pauses", (PAUSES,), place, text, evidence), others
-    return None
-
-
-def _usual(seconds: Sequence[float]) -> float:
-    """Returns the mean of the faster half of all steps."""
-    return fmean(seconds[step] for step in faster_half(seconds))
-
-
-def _shift_to_usual_time(usual: float, runs: Runs) -> list[float]:
-    """Returns the seconds of all steps of one process, shifted so that ordinary steps take `usual`
-    seconds, both in the profiled and in the timed steps.
-    """
-    each = ((value, ordinary) for run in runs for ordinary in [_usual(run)] for value in run)
-    return [max(usual / 2, usual + value - ordinary) for value, ordinary in each]
-
-
-def _fisher_p_value(
-    slow_in_first: int, steps_in_first: int, slow_in_second: int, steps_in_second: int
-) -> float:
-    """Returns the one-sided p-value of Fisher's exact test for two groups of steps: whether the
-    share of slow steps is larger in the second group than in the first.
-    """
-    slow = slow_in_first + slow_in_second
-    ways = (
-        comb(steps_in_second, own) * comb(steps_in_first, slow - own)
-        for own in range(slow_in_second, slow + 1)
-    )
-    return sum(ways) / comb(steps_in_first + steps_in_second, slow)
-
-
-def _pause_place(
-    profiles: Iterable[tuple[StepProfile, SlowSteps | None]], part: StepPartKey | None
-) -> tuple[str, tuple[str, ...]]:
-    """Returns the name of the part of the step (such as a layer) in which slow steps take longer,
-    and evidence: the parts that take most of the additional time.
-
-    Profiled steps are numbered from 0 in the slow steps of a process; the timed steps follow.
-    """
-    extra: defaultdict[StepPartKey, list[float]] = defaultdict(list)
-    for profile, slow in profiles:
-        profiled = range(len(profile.step_seconds))
-        steps = [index for index in slow.indices if index in profiled] if slow else []
-        for row in profile.rows if steps else ():
-            usual = _usual(row.seconds)
-            extra[row.part] += [row.seconds[index] - usual for index in steps]
-    total = sum(map(sum, extra.values()))
-    if total <= 0:
-        return "steps that were not profiled", ()
-    # Medians are used, because unrelated parts of the step also take much longer in some steps.
-    largest = sorted(extra, key=lambda part: -median(extra[part]))[:_LARGEST]
-    shares = ", ".join(
-        f"{_part_text(part)} {percent(sum(extra[part]) / total, 0)}" for part in largest
-    )
-    return _part_text(part or largest[0]), (f"additional time of slow profiled steps: {shares}",)
-
-
-def _part_text(part: StepPartKey) -> str:
-    if part.direction == INPUT:
-        return "the input pipeline"
-    if part == PROGRAM:
-        return "the training loop, outside the graph"
-    if part == GAPS:
-        return "gaps between operations, as when threads wait for a lock"
-    return ", ".join(filter(None, (part.layer, part.direction)))
-
-
-def _cpu_time_evidence(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
-    """Returns a text that says whether processes compute or wait during pauses, based on their CPU
-    time; () if the CPU time is unknown.
-    """
-    shares = []
-    for profile in profiles:
-        seconds, cpu = profile.record.step_seconds, profile.record.step_cpu_seconds
-        slow = find_slow_steps(seconds)
-        if slow is not None and cpu and len(cpu) == len(seconds):
-            more = fmean(cpu[index] for index in slow.indices) - _usual(cpu)
-            shares.append(more / slow.extra)
-    if not shares:
-        return ()
-    share = median(shares)
-    doing = "it waits, as for input, a lock or a sleep"
-    if share >= _BUSY:
-        doing = "it computes, as Python, its garbage collector or operations do"
-    return (f"{number(max(0.0, share))} CPU seconds per second of a pause: {doing}",)
-
-
-# Recognises the causes of a difference in step time between A and B.
 
 _ALIKE = ("threads", "everything", "batch")
 _OF_LAYERS = ("precision", "layers", "work", "operations", "kernel")
@@ -364,7 +142,7 @@ def _machine_evidence(sides: ComparedProfiles, parts: Iterable[StepPartKey]) -> 
     return tuple(map(fact_change_text, changes))
 
 
-def recognise_input_wait(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def input_wait(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that steps take longer because they wait for the input pipeline."""
     parts = tuple(part for part in sides.free if part.direction == INPUT)
     # Each part of the input pipeline is also tested alone.
@@ -376,7 +154,7 @@ def recognise_input_wait(sides: ComparedProfiles) -> Iterator[CauseClaim]:
             return
 
 
-def recognise_program_time(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def program_time(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that the Python program takes longer before or after a step's operations."""
     if PROGRAM not in sides.free:
         return
@@ -393,7 +171,7 @@ def recognise_program_time(sides: ComparedProfiles) -> Iterator[CauseClaim]:
             return
 
 
-def recognise_other_network(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def other_network(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that A and B train networks that differ too much to be compared layer by layer."""
     alignment = sides.alignment
     parts = tuple(part for part in sides.operations_left if part.layer != REST)
@@ -411,7 +189,7 @@ def recognise_other_network(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     yield CauseClaim("network", parts, "the network's layers", text, evidence)
 
 
-def recognise_batch_size(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def batch_size(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises different batch sizes: all operations have more or less of the same work."""
     facts = _reasons(sides, "batch")
     parts = sides.operations_left
@@ -424,7 +202,7 @@ def recognise_batch_size(sides: ComparedProfiles) -> Iterator[CauseClaim]:
         yield CauseClaim("batch", parts, "all operations", text, evidence, facts)
 
 
-def recognise_threads_or_libraries(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def threads_or_libraries(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises fewer threads, slower processors or another library: all operations change."""
     libraries = _reasons(sides, "libraries")
     facts = (*libraries, *_reasons(sides, "threads"))
@@ -456,7 +234,7 @@ def _are_alike(sides: ComparedProfiles, parts: Iterable[StepPartKey]) -> bool:
     return abs(sum(differences)) >= (2 * _DOMINATES - 1) * sum(map(abs, differences))
 
 
-def recognise_precision(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def precision(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises layers whose products are in another number format, such as float16."""
     layers = _parts_by_layer(sides)
     layers_of_types: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
@@ -477,7 +255,7 @@ def recognise_precision(sides: ComparedProfiles) -> Iterator[CauseClaim]:
             yield CauseClaim("precision", claimed, place, text, evidence)
 
 
-def recognise_unfused_batch_norm(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def unfused_batch_norm(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises batch norm that is a fused operation only in A or only in B, in layers that both
     networks have.
 
@@ -504,7 +282,7 @@ def recognise_unfused_batch_norm(sides: ComparedProfiles) -> Iterator[CauseClaim
         yield CauseClaim("batch norm", _add_gaps(sides, tuple(claimed)), place, text, evidence)
 
 
-def recognise_reduction(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def reduction(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that gradients are reduced more slowly, or by other operations."""
     parts = tuple(p for p in sides.free if p.direction == OUTSIDE and p.kind == REDUCTION)
     if not parts or _variable_parts(sides):
@@ -517,13 +295,13 @@ def recognise_reduction(sides: ComparedProfiles) -> Iterator[CauseClaim]:
         yield CauseClaim("reduction", parts, "the reduction of gradients", text, evidence, facts)
 
 
-def recognise_variable_operations(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def variable_operations(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises longer updates and copies of variables, if there are as many parameters."""
     if not _variable_parts(sides):
-        yield from recognise_remaining_variable_operations(sides)
+        yield from remaining_variable_operations(sides)
 
 
-def recognise_remaining_variable_operations(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def remaining_variable_operations(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises longer updates and copies of variables, for any numbers of parameters."""
     parts = tuple(p for p in sides.free if p.direction == OUTSIDE and p.kind != REDUCTION)
     if not parts:
@@ -542,7 +320,7 @@ def recognise_remaining_variable_operations(sides: ComparedProfiles) -> Iterator
         yield CauseClaim("copies", _add_gaps(sides, parts), place, text, evidence, facts)
 
 
-def recognise_added_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def added_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises layers that only A or only B has."""
     parts_by_layer = _parts_by_layer(sides)
     names = [{part.layer for part in side.parts} for side in (sides.a, sides.b)]
@@ -566,7 +344,7 @@ def recognise_added_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
         yield CauseClaim("layers", parts, place, text or "; ".join(only_texts), evidence)
 
 
-def recognise_changed_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def changed_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises layers whose variables have other shapes, such as a wider convolution."""
     parts_by_layer = _parts_by_layer(sides)
     pairs = [
@@ -600,7 +378,7 @@ def _variable_shapes_text(layer: ProfiledLayer) -> str:
     return shapes or f"{layer.parameters} parameters"
 
 
-def recognise_slower_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def slower_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises layers whose operations changed by more than the operations of other layers."""
     for layer, parts in _parts_by_layer(sides).items():
         others = tuple(part for part in parts if _work_differs(sides, part))
@@ -633,14 +411,14 @@ def recognise_slower_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
         yield CauseClaim(kind, claimed, place, text, evidence)
 
 
-def recognise_gaps(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def gaps(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that a step has more time in which no operation runs."""
     if GAPS in sides.free and sides.stands_out([GAPS]):
         text = "no operation runs between the first and the last of the step"
         yield CauseClaim("gaps", (GAPS,), "gaps between operations", text, is_effect=True)
 
 
-def recognise_overall_slowdown(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def overall_slowdown(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that all operations are slower or faster, for no reason in the records."""
     parts = sides.operations_left
     factors = sides.factors
@@ -660,21 +438,21 @@ def recognise_overall_slowdown(sides: ComparedProfiles) -> Iterator[CauseClaim]:
 Recogniser: TypeAlias = Callable[[ComparedProfiles], Iterable[CauseClaim]]
 
 RECOGNISERS: tuple[Recogniser, ...] = (
-    recognise_input_wait,
-    recognise_program_time,
-    recognise_other_network,
-    recognise_batch_size,
-    recognise_threads_or_libraries,
-    recognise_precision,
-    recognise_unfused_batch_norm,
-    recognise_reduction,
-    recognise_variable_operations,
-    recognise_added_layers,
-    recognise_changed_layers,
-    recognise_slower_layers,
-    recognise_remaining_variable_operations,
-    recognise_gaps,
-    recognise_overall_slowdown,
+    input_wait,
+    program_time,
+    other_network,
+    batch_size,
+    threads_or_libraries,
+    precision,
+    unfused_batch_norm,
+    reduction,
+    variable_operations,
+    added_layers,
+    changed_layers,
+    slower_layers,
+    remaining_variable_operations,
+    gaps,
+    overall_slowdown,
 )
 """Functions that each recognise one kind of cause, in the order in which they claim parts."""
 

@@ -1,6 +1,6 @@
 """Layers of edited networks are aligned as a diff aligns lines.
 
-Tests cnnbench/judge/explain/sides.py.
+Tests cnnbench/judge/explain/layers.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from step_profiles import CONV, Profiles, Row, network
 
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.sides import LayerAlignment
+from cnnbench.judge.explain.layers import Alignment
 from cnnbench.models import Model, get_model
 from cnnbench.models.declaration import declare, scope_flops
 from cnnbench.models.learning_rate import LearningRateSpec
@@ -108,7 +108,7 @@ EDITS = {
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_of_a_numbered_network(edit):
     convs, named = EDITS[edit]
-    found = LayerAlignment.of(BASE, numbered(convs))
+    found = Alignment.of(BASE, numbered(convs))
     assert not found.too_different
     if named is None:
         return
@@ -134,7 +134,7 @@ def test_blocks_that_have_swapped_places():
 
         return network_of(build)
 
-    found = LayerAlignment.of(body([3, 3, 5]), body([5, 3, 3]))
+    found = Alignment.of(body([3, 3, 5]), body([5, 3, 3]))
     assert found.only_in_a == found.only_in_b == ()
     assert "2 layers" in found.difference_text()
     assert "(block2/conv0)" in found.difference_text()
@@ -144,7 +144,7 @@ def test_blocks_that_have_swapped_places():
 
 def test_renamed_scopes_correspond():
     renamed = numbered(PLAIN, scopes=lambda number: f"part{number // 2}/unit{number % 2}")
-    found = LayerAlignment.of(BASE, renamed)
+    found = Alignment.of(BASE, renamed)
     assert [a.shapes for a, _ in found.pairs] == [b.shapes for _, b in found.pairs]
     assert len(found.pairs) == len(BASE)
     assert found.names_in_a["part1/unit1"] == "conv_3"
@@ -152,7 +152,7 @@ def test_renamed_scopes_correspond():
 
 
 def test_another_dense_layer():
-    found = LayerAlignment.of(BASE, numbered(PLAIN, units=(64, 64)))
+    found = Alignment.of(BASE, numbered(PLAIN, units=(64, 64)))
     assert [one.kind for one in found.only_in_b] == ["dense"]
     assert "dense layer more" in found.difference_text()
 
@@ -162,7 +162,7 @@ def test_another_dense_layer():
     [("resnet50", "resnet101", 51), ("vgg16", "vgg19", 3)],
 )
 def test_a_deeper_network_has_all_of_the_other(base, new, more):
-    found = LayerAlignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
+    found = Alignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
     assert not found.too_different
     assert found.only_in_a == ()
     assert len([one for one in found.only_in_b if one.kind]) == more
@@ -173,7 +173,7 @@ def test_a_deeper_network_has_all_of_the_other(base, new, more):
     ("base", "new"), [("resnet50", "mobilenet"), ("lenet", "alexnet"), ("resnet50", "vgg16")]
 )
 def test_another_family_is_another_network(base, new):
-    found = LayerAlignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
+    found = Alignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
     assert found.too_different
     assert found.names_in_a == {}
 
