@@ -13,7 +13,7 @@ from cnnbench.judge.compare.result import Comparison
 from cnnbench.judge.history.blocks import build_page
 from cnnbench.judge.history.page import HistoryDocument, csv_rows
 from cnnbench.judge.report import ReportSubject, build, gather
-from cnnbench.judge.report.exports import data_frame, frame
+from cnnbench.judge.report.tables import data_frame, frame
 from cnnbench.records.result_files import Loaded
 from cnnbench.records.run import RunRecord
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _TABLES: Mapping[type[Displayed], str] = {Comparison: "comparison", RunRecord: "runs"}
-"""Tables of `cnnbench.judge.report.exports` that contain a result."""
+"""Tables of `cnnbench.judge.report.tables` that contain a result."""
 
 
 def to_html(result: Displayed) -> str:

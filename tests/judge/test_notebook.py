@@ -16,7 +16,7 @@ from cnnbench.judge import notebook
 from cnnbench.judge.history import METRICS, trend
 from cnnbench.judge.history.page import HistoryDocument, csv_text
 from cnnbench.judge.report import build
-from cnnbench.judge.report.exports import frame
+from cnnbench.judge.report.tables import frame
 
 SPEED = METRICS["throughput"]
 

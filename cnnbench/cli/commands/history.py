@@ -312,7 +312,7 @@ def _write_history(options: HistoryFlags, document: HistoryDocument) -> None:
     elif options.format == "json":
         text = document.to_json()
     else:
-        text = format_metric_values(page.exported_metrics_of_history(document), options.format)
+        text = format_metric_values(page.history_metrics(document), options.format)
     write_or_print_output(options.output, text)
     if options.plot is not None:
         url = options.commit_url or commit_address(options.git)

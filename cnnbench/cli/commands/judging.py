@@ -20,7 +20,7 @@ from cnnbench.judge import report
 from cnnbench.judge.compare import Comparison, Criteria, Loaded, Policy, SkippedFile, load_records
 from cnnbench.judge.metrics import DEFAULT_METRICS
 from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, exit_code_words, load_rules
-from cnnbench.judge.report.exports import ExportedMetric, exported_metrics_of_comparison
+from cnnbench.judge.report.exports import ExportedMetric, comparison_metrics
 from cnnbench.judge.report.renderers import FORMATS, render, terminal_text, wants_colour
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.exports import EXPORTS
@@ -219,7 +219,7 @@ class JudgingFlags:
         if self.format == "table" and self.output is None:
             text = table()
         elif self.format in EXPORTS:
-            text = format_metric_values(exported_metrics_of_comparison(comparison), self.format)
+            text = format_metric_values(comparison_metrics(comparison), self.format)
         elif self.format == "html":
             text = _page(comparison, allreduces)
         else:

@@ -41,7 +41,7 @@ from cnnbench.judge.history.page import HistoryDocument, make_history
 from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules, load_rules
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
-from cnnbench.judge.report.exports import TABLES, to_csv
+from cnnbench.judge.report.tables import TABLES, to_csv
 from cnnbench.machine.repository import CommitGraph, commit_address
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.files import OutputFile, check_outputs, report_failed_writes

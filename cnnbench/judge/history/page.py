@@ -229,7 +229,7 @@ def csv_rows(document: HistoryDocument) -> Iterator[dict[str, object]]:
             yield dict(zip(_COLUMNS, values, strict=True))
 
 
-def exported_metrics_of_history(document: HistoryDocument) -> list[ExportedMetric]:
+def history_metrics(document: HistoryDocument) -> list[ExportedMetric]:
     """Returns an `ExportedMetric` for each point of each time series, in order."""
     return [
         ExportedMetric(

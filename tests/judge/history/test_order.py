@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from cnnbench.judge.history import METRICS, trend
-from cnnbench.judge.history.page import HistoryDocument, exported_metrics_of_history
+from cnnbench.judge.history.page import HistoryDocument, history_metrics
 from cnnbench.judge.report import exports
 from cnnbench.records.run import Subject
 
@@ -55,7 +55,7 @@ def names(series):
 
 def exported(all_series):
     """Values by title in the formats that are of one commit."""
-    found = exported_metrics_of_history(
+    found = history_metrics(
         HistoryDocument(SPEED, [trend(one, SPEED) for one in all_series])
     )
     bencher = json.loads(exports.bencher(found)[0])
@@ -102,7 +102,7 @@ def test_a_side_measured_twice_is_the_newest(by_commit, series_of):
 def test_a_head_that_failed_leaves_nothing_to_export(gate, series_of):
     all_series = series_of(gate("base", "head", status="failed", error="no memory"))
     assert exported(all_series) == {}
-    found = exported_metrics_of_history(
+    found = history_metrics(
         HistoryDocument(SPEED, [trend(one, SPEED) for one in all_series])
     )
     left_out = exports.bencher(found)[1]

@@ -26,11 +26,7 @@ from cnnbench.base.levels import RecognizedNoise
 from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, blocks, trend
 from cnnbench.judge.history.blocks import terminal_text
-from cnnbench.judge.history.page import (
-    HistoryDocument,
-    csv_text,
-    exported_metrics_of_history,
-)
+from cnnbench.judge.history.page import HistoryDocument, csv_text, history_metrics
 from cnnbench.judge.history.remarks import history_remarks, other_metric_remarks
 from cnnbench.judge.report import exports, render
 from cnnbench.records.exports import EXPORTS
@@ -358,7 +354,7 @@ def test_hostile_text_is_escaped_everywhere(hostile):
 
 
 def test_points_for_other_programs_are_of_one_subject_each(trends):
-    found = exported_metrics_of_history(HistoryDocument(SPEED, trends))
+    found = history_metrics(HistoryDocument(SPEED, trends))
     assert len(found) == 20
     assert [one.value for one in found] == [
         point.value for trend in trends for point in trend.series.points
@@ -371,7 +367,7 @@ def test_points_for_other_programs_are_of_one_subject_each(trends):
 
 @pytest.mark.parametrize("format", ["bencher", "github-action-benchmark"])
 def test_a_format_of_one_commit_gets_the_last(trends, format):
-    text, left_out = EXPORTS[format](exported_metrics_of_history(HistoryDocument(SPEED, trends)))
+    text, left_out = EXPORTS[format](history_metrics(HistoryDocument(SPEED, trends)))
     assert "resnet20" in text
     assert "lenet" not in text
     assert "555555555555; 19 " in left_out
@@ -382,7 +378,7 @@ def test_sides_of_one_commit_and_days_of_one_revision(by_commit, series_of):
     found = [by_commit(100.0 + i, subject=subject["ab"[i % 2]], flags={}) for i in range(4)]
     points = [trend(one, SPEED) for one in series_of(found, by="run")]
     document = json.loads(
-        exports.bencher(exported_metrics_of_history(HistoryDocument(SPEED, points)))[0]
+        exports.bencher(history_metrics(HistoryDocument(SPEED, points)))[0]
     )
     assert {re.search("side [AB]", name)[0]: one for name, one in document.items()} == {
         "side A": {"throughput (images/sec)": {"value": pytest.approx(102.0)}},

@@ -2,7 +2,7 @@
 
 Tests cnnbench/base/document/html.py, cnnbench/base/document/formats.py,
 cnnbench/judge/report/__init__.py, cnnbench/judge/report/results.py,
-cnnbench/judge/report/exports.py and, by a report with something for each of them, the sections in
+cnnbench/judge/report/tables.py and, by a report with something for each of them, the sections in
 cnnbench/judge/report/sections/baseline.py, cnnbench/judge/report/sections/quantities.py,
 cnnbench/judge/report/sections/all_reduce.py, cnnbench/judge/report/sections/conditions.py,
 cnnbench/judge/report/sections/runs.py, cnnbench/judge/report/sections/scaling.py and
@@ -26,8 +26,8 @@ from pages import HOSTILE, Page
 from cnnbench import __version__
 from cnnbench.base.terminal import csv_cell
 from cnnbench.judge.report import build, gather, render
-from cnnbench.judge.report.exports import TABLES, frame
-from cnnbench.judge.report.exports import to_csv as csv_text
+from cnnbench.judge.report.tables import TABLES, frame
+from cnnbench.judge.report.tables import to_csv as csv_text
 from cnnbench.records.codec import parse_start_time
 from cnnbench.records.result_files import Loaded
 

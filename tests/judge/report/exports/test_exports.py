@@ -15,7 +15,7 @@ from golden import golden
 
 from cnnbench.judge.compare import Criteria, compare_records
 from cnnbench.judge.report import exports
-from cnnbench.judge.report.exports import exported_metrics_of_comparison, shared_labels
+from cnnbench.judge.report.exports import comparison_metrics, shared_labels
 from cnnbench.records.exports import EXPORTS
 from cnnbench.records.metric import ALL
 from cnnbench.records.run import Subject
@@ -55,7 +55,7 @@ def figures(full_runs):
     base += side(full_runs, "a", "a", SPEEDS[:4], flags={"model": "resnet20"})
     new = side(full_runs, "b", "b", [0.8 * speed for speed in SPEEDS], memory=1500)
     new += side(full_runs, "b", "b", SPEEDS[:4], flags={"model": "resnet20"})
-    return exported_metrics_of_comparison(
+    return comparison_metrics(
         compare_records(base, new, Criteria(metrics=("throughput", "memory")))
     )
 
@@ -71,7 +71,7 @@ def test_no_figure_is_of_two_subjects(full_runs):
     new = side(full_runs, "b", "b", SPEEDS) + side(
         full_runs, "b", "c", [10 * speed for speed in SPEEDS]
     )
-    found = exported_metrics_of_comparison(compare_records(side(full_runs, "a", "a", SPEEDS), new))
+    found = comparison_metrics(compare_records(side(full_runs, "a", "a", SPEEDS), new))
     speeds = {
         one.origin.revision[0]: one
         for one in found
@@ -162,7 +162,7 @@ def test_a_format_of_one_unit_names_what_it_leaves_out(figures):
 
 def test_only_processes_that_succeeded_count(full_runs):
     failed = full_runs(1.0, error=("Error", "no memory"))
-    found = exported_metrics_of_comparison(
+    found = comparison_metrics(
         compare_records(full_runs.of(100.0, 100.0), [full_runs(90.0), failed])
     )
     speeds = {one.role: one.sample.values for one in found if one.metric.name == "throughput"}
@@ -196,7 +196,7 @@ def test_hostile_text_stays_within_its_place(full_runs):
     flags, facts = {"model": HOSTILE}, {"cpu_model": HOSTILE}
     label = {"result_label": f"x-y={HOSTILE},x.y=2"}
     records = full_runs.of(*SPEEDS, flags={**flags, **label}, environment=facts)
-    found = exported_metrics_of_comparison(
+    found = comparison_metrics(
         compare_records(records, full_runs.of(*SPEEDS, flags=flags))
     )
     for format in EXPORTS:
