@@ -14,6 +14,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.charts import draw
+from cnnbench.base.charts.figure import theme_css
 from cnnbench.base.document import Report
 from cnnbench.base.terminal import ProgressLine
 from cnnbench.base.text import to_plain_line
@@ -33,7 +34,7 @@ def report_to_html(report: Report, progress: ProgressLine | None = None) -> str:
         progress.update(next(drawn))
         return draw.chart_to_svg(*arguments)
 
-    style, script = draw.theme_css() + _page_file_text("style.css"), _page_file_text("script.js")
+    style, script = theme_css() + _page_file_text("style.css"), _page_file_text("script.js")
     policy = (
         f"default-src 'none'; style-src '{_content_security_digest(style)}'; script-src "
         f"'{_content_security_digest(script)}'; "

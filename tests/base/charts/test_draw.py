@@ -1,6 +1,7 @@
 """Charts: titles, captions, values in their places, nothing that a strict page refuses.
 
-Tests cnnbench/base/charts/__init__.py and cnnbench/base/charts/draw.py.
+Tests cnnbench/base/charts/__init__.py, cnnbench/base/charts/axes.py,
+cnnbench/base/charts/draw.py and cnnbench/base/charts/figure.py.
 """
 
 import dataclasses
@@ -26,22 +27,21 @@ from cnnbench.base.charts import (
     TimelineSpan,
     legend_text,
 )
+from cnnbench.base.charts.axes import NOT_FROM_ZERO, axis_limits, begins_above_zero, choose_ticks
 from cnnbench.base.charts.draw import (
-    CHARACTER,
     FORMATS,
     HALF,
     HEAD,
     NARROW,
-    NOT_FROM_ZERO,
     WIDE,
-    axis_limits,
-    begins_above_zero,
-    characters_in_width,
     chart_to_svg,
-    choose_ticks,
+    render_chart_file,
+)
+from cnnbench.base.charts.figure import (
+    CHARACTER,
+    characters_in_width,
     palette,
     pixel_width,
-    render_chart_file,
     shorten_text,
     theme_css,
     wrap_label,

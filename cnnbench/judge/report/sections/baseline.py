@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from statistics import fmean
 
-from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart, draw, legend_text
+from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart, legend_text
+from cnnbench.base.charts.axes import begins_above_zero
 from cnnbench.base.document import Answer, Content, Detail, Section
 from cnnbench.base.stats import ValuesByProcess
 from cnnbench.base.text import capitalized, count_text, first_lines, number
@@ -188,7 +189,7 @@ def _process_charts(comparison: Comparison, metric: Metric) -> Iterator[RowChart
             axis,
             zip(comparison.names, sides, strict=True),
         )
-        if draw.begins_above_zero(axis, (*result.base, *result.new)):
+        if begins_above_zero(axis, (*result.base, *result.new)):
             chart = replace(chart, note=f"{chart.note} The axis does not begin at 0.")
         yield chart
 
