@@ -33,6 +33,7 @@ INSIDE = {
         ("files", "interrupts", "lazy_numpy", "stats", "text"),
         ("notebook",),
         ("charts", "job", "inference", "plugins", "rules", "slow_steps", "terminal", "time_series"),
+        ("tables",),
         ("document", "launcher", "levels", "message", "probe", "registry"),
         ("child", "meeting"),
         ("rendezvous",),

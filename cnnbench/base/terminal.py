@@ -1,4 +1,4 @@
-"""Writes to a terminal: streams that tolerate errors, progress lines and tables.
+"""Writes to a terminal: streams that tolerate errors, notices and progress lines.
 
 Scripts parse standard output, so notices and progress go to standard error. The progress line is
 redrawn ten times a second in the timed loop. This module takes 5 us for a redraw; rich would take
@@ -7,27 +7,20 @@ at least 0.5 ms, and 40 ms for its import.
 
 from __future__ import annotations
 
-import csv
-import dataclasses
 import io
-import json
 import os
-import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import Any, ClassVar, TextIO, cast
 
 from cnnbench.base.text import (
     cut_to_width,
     disable_ci_commands,
     error_line,
-    escape_formula,
     format_duration,
     notice_line,
-    text_width,
     to_terminal_line,
     wrap_words,
 )
@@ -224,6 +217,45 @@ def is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
     except ValueError:  # `isatty` raises ValueError if the stream is closed.
         return False
+
+
+_USUAL, _NARROWEST = 100, 40
+
+
+def line_width() -> int:
+    """Width of a line in characters: COLUMNS if set, otherwise the width of the terminal, otherwise
+    100.
+    """
+    variable = os.environ.get("COLUMNS", "")
+    if variable.isascii() and variable.isdigit() and int(variable):
+        return max(int(variable), _NARROWEST)
+    columns = _columns(sys.stdout) if is_terminal(sys.stdout) else 0
+    return max(columns, _NARROWEST) if columns else _USUAL
+
+
+def _columns(stream: TextIO) -> int:
+    """Width of a terminal in columns; 0 if it is unknown."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError, io.UnsupportedOperation):
+        return 0
+
+
+def wrap_text(text: str, indent: str = "", subsequent_indent: str | None = None) -> list[str]:
+    """Breaks a text between words into lines of at most `line_width` characters.
+
+    `indent` is put before the first line, and `subsequent_indent` before all other lines
+    (by default, `indent`).
+    """
+    lines = wrap_words(
+        text,
+        line_width(),
+        initial_indent=indent,
+        subsequent_indent=indent if subsequent_indent is None else subsequent_indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [*map(disable_ci_commands, lines)] or [indent.rstrip()]
 
 
 # Classes that write notices, warnings and, on terminals, a progress line to standard error.
@@ -453,250 +485,3 @@ def redraw_running_process() -> None:
     """
     if ChildProcessReporter.running is not None:
         ChildProcessReporter.running.redraw()
-
-
-# Functions that format tables as plain text and CSV, and a natural sort order of names.
-
-GAP = "  "
-_USUAL, _NARROWEST, _NARROWEST_TEXT, _FEWEST_COLUMNS = 100, 40, 12, 2
-_MORE = "  "
-# Names of layers and configurations may be broken after these characters.
-_PART = re.compile(r"\s*[^\s/_,;=]+[/_,;=]*|\s*[/_,;=]+|\s+")
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
-
-
-def align_table(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:
-    """Formats a table as lines with aligned columns, two spaces apart, without trailing spaces.
-
-    All rows, including the header, have the same number of cells. The columns with the numbers
-    `left` (negative numbers start at the end) are left-aligned, all other columns right-aligned.
-    """
-    if not rows:
-        return []
-    widths = [max(map(text_width, column)) for column in zip(*rows, strict=True)]
-    to_left = {index % len(widths) for index in left}
-    return [_join_cells(row, range(len(widths)), widths, to_left) for row in rows]
-
-
-def line_width() -> int:
-    """Width of a line in characters: COLUMNS if set, otherwise the width of the terminal, otherwise
-    100.
-    """
-    variable = os.environ.get("COLUMNS", "")
-    if variable.isascii() and variable.isdigit() and int(variable):
-        return max(int(variable), _NARROWEST)
-    columns = _columns(sys.stdout) if is_terminal(sys.stdout) else 0
-    return max(columns, _NARROWEST) if columns else _USUAL
-
-
-def _columns(stream: TextIO) -> int:
-    """Width of a terminal in columns; 0 if it is unknown."""
-    try:
-        return os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError, io.UnsupportedOperation):
-        return 0
-
-
-def wrap_text(text: str, indent: str = "", subsequent_indent: str | None = None) -> list[str]:
-    """Breaks a text between words into lines of at most `line_width` characters.
-
-    `indent` is put before the first line, and `subsequent_indent` before all other lines
-    (by default, `indent`).
-    """
-    lines = wrap_words(
-        text,
-        line_width(),
-        initial_indent=indent,
-        subsequent_indent=indent if subsequent_indent is None else subsequent_indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [*map(disable_ci_commands, lines)] or [indent.rstrip()]
-
-
-def fit_table(
-    rows: Sequence[Sequence[str]],
-    left: Sequence[int] = (0,),
-    spare: Sequence[int] = (),
-    indent: int = 0,
-    *,
-    has_head: bool = True,
-) -> list[list[str]]:
-    """Formats a table to fit into `line_width`, if possible. Returns the lines of each row.
-
-    A table that is too wide is made narrower in these steps: heads are broken into several lines,
-    spare columns are omitted, texts are broken between words, and more columns are omitted from the
-    right. A last line names them. Words are broken only in a table without heads, or if the first
-    two columns alone are too wide.
-
-    Args:
-      rows, left: as for `align_table`.
-      spare: numbers of columns that are omitted first, in this order.
-      indent: number of characters that the caller will put before every line.
-    """
-    if not rows:
-        return []
-    room = line_width() - indent
-    shown = list(range(len(rows[0])))
-    to_left = {index % len(shown) for index in left}
-    widths = [max(map(text_width, column)) for column in zip(*rows, strict=True)]
-
-    def excess() -> int:
-        return sum(widths[index] + len(GAP) for index in shown) - len(GAP) - room
-
-    if excess() > 0 and has_head:
-        for index in shown:
-            body = max((text_width(row[index]) for row in rows[1:]), default=0)
-            widths[index] = max(body, *map(text_width, rows[0][index].split()), 1)
-    for index in spare:
-        if excess() > 0:
-            shown.remove(index)
-    texts = [index for index in shown if index in to_left]
-    if has_head:
-        least = {index: max(_longest_word(rows, index), _NARROWEST_TEXT) for index in texts}
-        whole = widths.copy()
-        _narrow_columns(widths, least, excess)
-        while excess() > 0 and len(shown) > _FEWEST_COLUMNS:
-            least.pop(shown.pop(), None)
-            widths[:] = whole
-            _narrow_columns(widths, least, excess)
-        texts = [index for index in shown if index in to_left]
-    _narrow_columns(widths, dict.fromkeys(texts, _NARROWEST_TEXT), excess)
-    for index in shown:  # Column heads use the remaining width.
-        longer = text_width(rows[0][index]) - widths[index]
-        if has_head and 0 < longer <= -excess():
-            widths[index] += longer
-    lines = [
-        _lines_of_row(row, shown, widths, to_left, has_head and place == 0)
-        for place, row in enumerate(rows)
-    ]
-    missing = [rows[0][index] for index in range(len(rows[0])) if index not in shown]
-    if missing:
-        lines.append(wrap_text(f"omitted for lack of width: {', '.join(missing)}"))
-    return lines
-
-
-def _narrow_columns(widths: list[int], least: Mapping[int, int], excess: Callable[[], int]) -> None:
-    """Makes the widest columns narrower until the table fits or all columns have their minimum
-    width.
-    """
-    while excess() > 0:
-        wider = [index for index in least if widths[index] > least[index]]
-        if not wider:
-            break
-        widths[max(wider, key=lambda index: widths[index])] -= 1
-
-
-def _longest_word(rows: Sequence[Sequence[str]], index: int) -> int:
-    """Smallest width of a table column at which no word in its cells must be broken. The head of
-    the column is ignored.
-    """
-    longest = 0
-    for row in rows[1:]:
-        for place, part in enumerate(_PART.findall(row[index])):
-            longest = max(longest, text_width(part.strip()) + (len(_MORE) if place else 0))
-    return longest
-
-
-def split_table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]]]:
-    """Splits a table that is too wide into several tables that fit. Each table begins with the
-    first column.
-
-    Row 0 of `rows` is the head.
-    """
-    widths = [max(map(text_width, column)) for column in zip(*rows, strict=True)]
-    groups: list[list[int]] = [[0]]
-    for index in range(1, len(widths)):
-        used = sum(widths[index] + len(GAP) for index in groups[-1])
-        if len(groups[-1]) > 1 and used + widths[index] > line_width() - indent:
-            groups.append([0])
-        groups[-1].append(index)
-    return [[[row[index] for index in group] for row in rows] for group in groups]
-
-
-def _lines_of_row(
-    row: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int], head: bool
-) -> list[str]:
-    cells = [_break_cell(row[index], widths[index], head) for index in shown]
-    height = max(map(len, cells))
-    filled = [
-        [*[""] * (height - len(cell)), *cell] if head else [*cell, *[""] * (height - len(cell))]
-        for cell in cells
-    ]
-    return [_join_cells(parts, shown, widths, to_left) for parts in zip(*filled, strict=True)]
-
-
-def _join_cells(
-    cells: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int]
-) -> str:
-    """Joins the cells of a table row to a line. `shown` contains the numbers of the columns that
-    are shown.
-    """
-    texts = []
-    for index, cell in zip(shown, cells, strict=True):
-        space = " " * (widths[index] - text_width(cell))
-        texts.append(cell + space if index in to_left else space + cell)
-    return disable_ci_commands(GAP.join(texts).rstrip())
-
-
-def _break_cell(text: str, width: int, head: bool) -> list[str]:
-    """Breaks the text of a table cell into lines of a given width. Below the head of the table, all
-    lines of a cell except its first line are indented.
-    """
-    lines, line = [], ""
-    more = "" if head else _MORE
-    for part in _PART.findall(text):
-        while text_width((line + part).rstrip()) > width:
-            if line.strip():
-                lines.append(line.rstrip())
-                line = more
-                part = part.lstrip()
-            else:
-                beginning = cut_to_width(part, width - len(line)) or part[:1]
-                lines.append(line + beginning)
-                line, part = more, part[len(beginning) :]
-        line += part
-    return [*lines, line.rstrip()] if line.strip() or not lines else lines
-
-
-def csv_cell(value: object) -> str:
-    """Formats a value for a CSV file, as in JSON, without rounding. None becomes an empty cell, and
-    a time ISO 8601.
-    """
-    if value is None:
-        return ""
-    if isinstance(value, (bool, float)):
-        return json.dumps(value)  # `json.dumps` returns a text such as true, 0.5 or NaN.
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, (list, tuple)):
-        return ";".join(map(csv_cell, value))
-    return str(value)
-
-
-def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Formats a CSV file from a header and rows. Texts that look like formulas are escaped."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header)
-    for row in rows:
-        writer.writerow(escape_formula(csv_cell(value)) for value in row)
-    return file.getvalue()
-
-
-def dataclasses_to_csv(kind: type, rows: Iterable[object]) -> str:
-    """Formats dataclass objects as a CSV file: one row for each object, and one column for each
-    field of the dataclass `kind`.
-    """
-    header = [field.name for field in dataclasses.fields(kind)]
-    return csv_text(header, ([getattr(row, name) for name in header] for row in rows))
-
-
-def natural_key(name: str) -> list[Any]:
-    """Key for sorting names so that resnet20 comes before resnet110, and numbers come before
-    letters.
-    """
-    # Texts and numbers alternate in the key, so that a text is never compared with a number.
-    parts: list[Any] = _NUMBER.split(name)
-    parts[1::2] = map(float, parts[1::2])
-    return parts

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from cnnbench.base.stats import faster_half
-from cnnbench.base.terminal import csv_text
+from cnnbench.base.tables import csv_text
 from cnnbench.base.text import count_text, format_bytes
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine.cpu import Host, available_cpu_count, convolution_kernels

@@ -16,7 +16,7 @@ from typing import Any
 
 from cnnbench.base.inference import student_quantile
 from cnnbench.base.stats import median
-from cnnbench.base.terminal import align_table
+from cnnbench.base.tables import align_table
 from cnnbench.base.text import format_bytes, number, percent
 from peers.readings import OK, Key, Measurement, Reading, over
 

@@ -44,7 +44,7 @@ from cnnbench.base.document import Detail, Report, Section
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.document.formats import render_report
 from cnnbench.base.document.markdown import report_to_markdown, sections_to_comment
-from cnnbench.base.terminal import dataclasses_to_csv
+from cnnbench.base.tables import dataclasses_to_csv
 from cnnbench.campaigns.bisect import history as git_history
 from cnnbench.campaigns.bisect.texts import bisection_text
 from cnnbench.campaigns.strategies import table

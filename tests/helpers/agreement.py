@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from cnnbench.base import terminal
+from cnnbench.base import tables
 from cnnbench.base import text as numbers
 from cnnbench.judge.compare import estimate
 from cnnbench.records import codec
@@ -231,7 +231,7 @@ def tracked() -> Iterator[None]:
 
         return init
 
-    csv_cell = terminal.csv_cell
+    csv_cell = tables.csv_cell
     replaced = {
         numbers.item_count: _number_of,
         estimate.from_test_scale: _transparent(estimate.from_test_scale),
@@ -245,7 +245,7 @@ def tracked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for cls in set(_result_types(len(sys.modules))):
             patch.setattr(cls, "__init__", watched(cls))
-        patch.setattr(terminal, "csv_cell", cell)
+        patch.setattr(tables, "csv_cell", cell)
         for name, module in [*sys.modules.items()]:
             for function, other in replaced.items() if name.startswith("cnnbench.") else ():
                 if vars(module).get(function.__name__) is function:

@@ -18,7 +18,8 @@ from cnnbench.base.document import (
     Table,
     TableCell,
 )
-from cnnbench.base.terminal import fit_table, wrap_text
+from cnnbench.base.tables import fit_table
+from cnnbench.base.terminal import wrap_text
 from cnnbench.base.text import NONE, to_plain_line
 
 _COLOURS = {"good": "32", "bad": "31;1", "unsure": "33"}

@@ -10,7 +10,7 @@ from cnnbench.base.document import Answer, Paragraph, Row, Table, make_table, nu
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.inference import standard_deviation
 from cnnbench.base.stats import ValuesByProcess, median
-from cnnbench.base.terminal import natural_key
+from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text, first_lines, integer, number, percent
 from cnnbench.campaigns.processes.answers import store_answer
 from cnnbench.campaigns.processes.outcome import bus_bandwidth, read_record

@@ -12,7 +12,7 @@ from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
 from cnnbench.base.document import Paragraph, Section
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.inference import fit_additive_blocks
-from cnnbench.base.terminal import csv_text
+from cnnbench.base.tables import csv_text
 from cnnbench.base.text import count_text, percent, selection_text
 from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.race import SearchOutcome

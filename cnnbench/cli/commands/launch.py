@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.files import LOGS, TemporaryFolder, lock_folder
+from cnnbench.base.tables import dataclasses_to_csv
 from cnnbench.base.terminal import (
     ChildProcessReporter,
     LineWriter,
-    dataclasses_to_csv,
     print_notice,
     print_result,
     print_warning,

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from cnnbench.base import plugins
 from cnnbench.base.document import Row, TableCell, make_table, numeric_cell
 from cnnbench.base.document.console import sections_to_text
-from cnnbench.base.terminal import dataclasses_to_csv, natural_key, print_result, print_warning
+from cnnbench.base.tables import dataclasses_to_csv, natural_key
+from cnnbench.base.terminal import print_result, print_warning
 from cnnbench.base.text import integer
 from cnnbench.cli.commands import PluginFlags
 from cnnbench.data.dataset import find_dataset

@@ -9,7 +9,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from cnnbench.base.interrupts import converting_errors_to_interrupts
-from cnnbench.base.terminal import ChildProcessReporter, dataclasses_to_csv
+from cnnbench.base.tables import dataclasses_to_csv
+from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.identity import configuration_identity
 from cnnbench.campaigns.strategies import table, weights
 from cnnbench.campaigns.strategies.plan import (

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.inference import looks_at
-from cnnbench.base.terminal import natural_key
+from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import (

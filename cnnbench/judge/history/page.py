@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-from cnnbench.base import terminal as tables
+from cnnbench.base import tables
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.stats import ValuesByProcess
 from cnnbench.base.text import count_text, item_count

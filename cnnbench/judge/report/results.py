@@ -16,7 +16,7 @@ from cnnbench.base.document import TableCell, interval_cell
 from cnnbench.base.inference import mean_interval
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.stats import CONFIDENCE, ValuesByProcess, group_by
-from cnnbench.base.terminal import natural_key
+from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text, format_interval, integer, number, percent
 from cnnbench.base.time_series import SeriesShape, SteadyState
 from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.inference import mean_interval
 from cnnbench.base.stats import CONFIDENCE
-from cnnbench.base.terminal import csv_cell, csv_text
+from cnnbench.base.tables import csv_cell, csv_text
 from cnnbench.flags.params import changed_identity
 from cnnbench.judge.report.results import ReportSubject, RunGroup
 from cnnbench.records.codec import parse_start_time

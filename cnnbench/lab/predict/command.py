@@ -23,7 +23,8 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import group_by
-from cnnbench.base.terminal import print_result, print_warning, split_table
+from cnnbench.base.tables import split_table
+from cnnbench.base.terminal import print_result, print_warning
 from cnnbench.base.text import format_bytes, integer, number
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec, flag, specs_of

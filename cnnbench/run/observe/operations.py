@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cnnbench.base.terminal import align_table
+from cnnbench.base.tables import align_table
 from cnnbench.base.text import number, percent
 from cnnbench.run.observe.messages import message_class
 

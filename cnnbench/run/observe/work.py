@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cnnbench.base.charts import Axis, DistributionRow, RowChart
 from cnnbench.base.charts.draw import FORMATS, render_chart_file
-from cnnbench.base.terminal import align_table, csv_text
+from cnnbench.base.tables import align_table, csv_text
 from cnnbench.base.text import billions, format_bytes, milliseconds, percent
 from cnnbench.models.declaration import FlopCounts, innermost_scope, scope_flops
 from cnnbench.plan.run_plan import RunPlan

@@ -1,6 +1,6 @@
 """Text from records means nothing to Markdown or a spreadsheet.
 
-Tests cnnbench/base/text.py and cnnbench/base/terminal.py.
+Tests cnnbench/base/text.py, cnnbench/base/tables.py and cnnbench/base/terminal.py.
 """
 
 import csv
@@ -11,7 +11,8 @@ import re
 
 import pytest
 
-from cnnbench.base.terminal import LineWriter, align_table, fit_table, wrap_text
+from cnnbench.base.tables import align_table, fit_table
+from cnnbench.base.terminal import LineWriter, wrap_text
 from cnnbench.base.text import escape_formula, escape_markdown, to_plain_line
 
 HOSTILE = [

@@ -1,6 +1,6 @@
 """Tables of text: the order of names, and tables that fit the terminal.
 
-Tests cnnbench/base/terminal.py.
+Tests cnnbench/base/tables.py and cnnbench/base/terminal.py.
 """
 
 import fcntl
@@ -12,14 +12,8 @@ import termios
 import pytest
 
 from cnnbench.base import terminal
-from cnnbench.base.terminal import (
-    align_table,
-    csv_text,
-    fit_table,
-    natural_key,
-    split_table,
-    wrap_text,
-)
+from cnnbench.base.tables import align_table, csv_text, fit_table, natural_key, split_table
+from cnnbench.base.terminal import wrap_text
 
 HEAD = ("layer", "kind", "of step", "moved bytes", "to win ms")
 ROWS = (

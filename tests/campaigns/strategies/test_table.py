@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from golden import golden
 
-from cnnbench.base.terminal import dataclasses_to_csv
+from cnnbench.base.tables import dataclasses_to_csv
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.strategies.plan import StrategiesSession, StrategyCase
 from cnnbench.campaigns.strategies.table import has_failures, strategies_document, table_text

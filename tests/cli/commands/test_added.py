@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cnnbench.base.charts import Axis, DistributionRow, RowChart
-from cnnbench.base.terminal import dataclasses_to_csv
+from cnnbench.base.tables import dataclasses_to_csv
 from cnnbench.cli.commands import @BASE@, OutputKinds, choose_format
 from cnnbench.errors import ExitCode
 from cnnbench.flags import parse_flags

@@ -24,7 +24,7 @@ from golden import golden
 from pages import HOSTILE, Page
 
 from cnnbench import __version__
-from cnnbench.base.terminal import csv_cell
+from cnnbench.base.tables import csv_cell
 from cnnbench.judge.report import build, gather, render
 from cnnbench.judge.report.tables import TABLES, frame
 from cnnbench.judge.report.tables import to_csv as csv_text

@@ -15,7 +15,7 @@ from cnnbench.base.document import (
     numeric_cell,
 )
 from cnnbench.base.stats import group_by
-from cnnbench.base.terminal import natural_key
+from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text, integer, number, percent
 from cnnbench.judge.compare.configuration import DifferenceEffect, fact_rule
 from cnnbench.judge.metrics import fact_text, readable_fact

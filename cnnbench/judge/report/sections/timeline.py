@@ -8,7 +8,7 @@ from statistics import median
 from cnnbench.base.charts import Axis, TimelineChart, TimelineSpan
 from cnnbench.base.document import Content, Row, make_table, numeric_cell, prepend_docstring
 from cnnbench.base.stats import group_by
-from cnnbench.base.terminal import natural_key
+from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text, milliseconds, percent
 from cnnbench.judge.report.results import ReportSubject
 from cnnbench.records.profiles import (
