@@ -15,7 +15,7 @@ from cnnbench.arrays import Array, Tensor, Tensors
 from cnnbench.base import plugins
 from cnnbench.base.plugins import is_tensor, sizes_agree, tensor_sizes, value_text
 from cnnbench.base.registry import Registry
-from cnnbench.base.text import unknown_name_reason
+from cnnbench.base.suggestions import unknown_name_reason
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models import networks
 from cnnbench.models.learning_rate import LearningRateSpec

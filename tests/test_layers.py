@@ -30,8 +30,8 @@ WINGS = (
 
 INSIDE = {
     "base": (
-        ("files", "interrupts", "lazy_numpy", "stats", "text"),
-        ("notebook",),
+        ("files", "interrupts", "lazy_numpy", "stats", "suggestions", "text", "values"),
+        ("log_lines", "notebook"),
         ("charts", "job", "inference", "plugins", "rules", "slow_steps", "terminal", "time_series"),
         ("tables",),
         ("document", "launcher", "levels", "message", "probe", "registry"),

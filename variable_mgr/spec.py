@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cnnbench.arrays import Array
 from cnnbench.base.job import Chooser, Job, cpu_of_device, least_bytes_chooser, round_robin_chooser
-from cnnbench.base.text import unknown_name_reason
+from cnnbench.base.suggestions import unknown_name_reason
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.cross_device import CrossDeviceSpec
 from cnnbench.variable_mgr.modes import Mode

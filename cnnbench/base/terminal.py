@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, TextIO, cast
 
+from cnnbench.base.log_lines import error_line, notice_line
 from cnnbench.base.text import (
     cut_to_width,
     disable_ci_commands,
-    error_line,
     format_duration,
-    notice_line,
     to_terminal_line,
     wrap_words,
 )

@@ -1,14 +1,7 @@
-"""Text for people: escaping for each output format, labels, messages, and formats of numbers.
+"""Text for people: escaping for each output format, widths, formats of numbers, and lists.
 
 Names of models, hosts, flags and files, commands and error messages are read from records. Records
 may contain any text, so it is escaped.
-
-cnnbench: TEXT              a notice, the progress of a command included
-    cnnbench: warning: TEXT     what may distort results, or is skipped or left out as defective
-    cnnbench: error: TEXT       why the command fails
-
-Lines of native libraries are printed as notices, too. docs/migrating.md lists the other output on
-standard error.
 
 For people, numbers have four significant digits and commas between thousands, shares are
 percentages with one decimal, and sizes use powers of 1024. In JSON and CSV, numbers are not
@@ -17,15 +10,13 @@ rounded.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import textwrap
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence, Sized
+from typing import Any
 
 # Functions that escape untrusted text for each output format.
 
@@ -141,147 +132,6 @@ def wrap_words(text: str, width: int, **options: Any) -> list[str]:
     doubled = (c + _SECOND_COLUMN * (_character_width(c) - 1) for c in text)
     lines = textwrap.wrap("".join(doubled), width, **options)
     return [line.replace(_SECOND_COLUMN, "") for line in lines]
-
-
-# Functions for the value of --result_label: labels of a run, such as the measured commit.
-
-FLAG = "result_label"
-_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
-
-
-def parse_labels(text: str) -> dict[str, str]:
-    """Parses the value of --result_label, ``key=value,key=value``. ValueError names the invalid
-    part.
-
-    Keys consist of letters, digits, ``_``, ``.`` and ``-`` and begin with a letter; values may
-    contain anything except commas. Undecodable bytes in earlier records become escape sequences.
-    """
-    text = text.encode("utf-8", "backslashreplace").decode()
-    values: dict[str, str] = {}
-    for part in text.split(","):
-        if not part.strip():
-            continue
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not value or not _KEY.fullmatch(key):
-            raise ValueError(f"{part.strip()!r} is not a label; write key=value,key=value")
-        if key in values:
-            raise ValueError(f"{key} is given twice")
-        values[key] = value
-    return values
-
-
-def result_label_fault(text: str) -> str:
-    """Returns why a text is not a valid value of --result_label for a new run, or "" if it is
-    valid.
-    """
-    try:
-        text.encode()
-        parse_labels(text)
-    except UnicodeEncodeError:
-        return "must be text in UTF-8"
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def labels_from_config(config: Mapping[str, Any]) -> dict[str, str]:
-    """Reads the labels (--result_label) from the configuration in a record. Empty if the labels are
-    missing or invalid.
-    """
-    text = config.get(FLAG)
-    try:
-        return parse_labels(text) if isinstance(text, str) else {}
-    except ValueError:
-        return {}
-
-
-# Formats of lines on standard error: cnnbench's lines, and fatal messages of TensorFlow.
-
-_PREFIX = "cnnbench: "
-
-_OF_OPENBLAS = "OpenBLAS error: "
-
-# TensorFlow writes fatal messages in one of these two formats:
-# F0000 00:00:1795490572.139305    7847 device_event_mgr.cc:228] TEXT
-# 2026-11-24 03:20:00.139305: F tensorflow/core/framework/tensor.cc:844] TEXT
-_FATAL = re.compile(
-    rf"^(?:{_PREFIX})?(?:(?:F\d{{4}} |\d{{4}}-\d\d-\d\d [\d:.]+: F )[^\]\n]*:\d+\] *|"
-    rf"{_OF_OPENBLAS})(.*)",
-    re.MULTILINE,
-)
-
-_FAULTY = "Unexpected Event status"
-"""TensorFlow's message if a kernel or a copy fails on a GPU, for any reason."""
-
-
-def notice_line(text: str) -> str:
-    """Formats a notice as a line for standard error, which begins with "cnnbench: "."""
-    return _PREFIX + to_terminal_line(text)
-
-
-def error_line(text: str) -> str:
-    """Formats the reason why a command fails as a line, which begins with "cnnbench: error: "."""
-    return notice_line(f"error: {text}")
-
-
-def library_output_notices(log: str, *, hides_openblas: bool = False) -> str:
-    """Formats the output of native libraries as cnnbench's notices. Lines that are already notices
-    are not changed.
-
-    `hides_openblas` omits the message with which OpenBLAS ends the process; use it if
-    `fatal_message` is reported anyway.
-    """
-    lines = [line.removeprefix(_PREFIX) for line in log.split("\n") if line.strip()]
-    lines = [line for line in lines if not (hides_openblas and line.startswith(_OF_OPENBLAS))]
-    return "".join(f"{notice_line(line)}\n" for line in lines)
-
-
-def nearest_word(word: str, known: Iterable[str]) -> str:
-    """Finds the known word that is most similar to a misspelled word; "" if no word is similar.
-
-    Upper and lower case are not distinguished. A known word is similar if it begins with the word,
-    or if three quarters of both words agree (three fifths for at most three characters).
-    """
-    word, by_lower = word.lower(), {name.lower(): name for name in sorted(known)}
-    longer = [name for name in by_lower if len(word) > 2 and name.startswith(word)]
-    cutoff = 0.75 if len(word) > 3 else 0.6
-    close = difflib.get_close_matches(word, by_lower, 1, cutoff) or longer
-    return by_lower[close[0]] if close else ""
-
-
-def suggestion(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Asks whether the most similar known word was meant: "did you mean WORD?". Returns `otherwise`
-    if no word is similar.
-    """
-    close = nearest_word(word, known)
-    return f"did you mean {close}?" if close else otherwise
-
-
-def unknown_name_reason(name: str, known: Collection[str], listed: str = "must be one of") -> str:
-    """Reason to refuse an unknown name. It suggests the most similar known name, and lists all
-    names after the words `listed`.
-    """
-    names = ", ".join(other or "''" for other in known) or "none"
-    return f"{suggestion(name, known)} {listed} {names}".lstrip()
-
-
-def unknown_key_message(key: str, known: Iterable[str]) -> str:
-    """Message for an unknown key: the most similar known key, or all keys if they are few."""
-    names = tuple(known)
-    close = nearest_word(key, names)
-    if close:
-        return f'unknown key "{key}"; did you mean "{close}"?'
-    few = f"; there are {', '.join(names)}" if len(names) <= 20 else ""
-    return f'unknown key "{key}"{few}'
-
-
-def fatal_message(log: str) -> str:
-    """Finds the last fatal message of TensorFlow or OpenBLAS in a log, as one line; "" if there is
-    none.
-    """
-    messages = _FATAL.findall(log)
-    message = to_terminal_line(messages[-1]) if messages else ""
-    return f"a GPU failed: {message}" if message.startswith(_FAULTY) else message
 
 
 # Functions that format numbers for people.
@@ -444,65 +294,6 @@ def format_duration(seconds: float) -> str:
     if minutes < 100:
         return f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-def parse_integer(text: str) -> int:
-    """Parses decimal ASCII digits, or hexadecimal digits after 0x. ValueError for other text."""
-    # Python's int() also accepts underscores, and digits that are not ASCII.
-    if "_" in text or not text.isascii():
-        raise ValueError(text)
-    return int(text, 16) if text[:2].lower() == "0x" else int(text)
-
-
-def parse_number(text: str) -> float:
-    """Parses a finite number that is written in ASCII characters. ValueError for other text."""
-    value = float(text)
-    if "_" in text or not text.isascii() or not math.isfinite(value):
-        raise ValueError(text)
-    return value
-
-
-def parse_bytes(text: str) -> int | None:
-    """Parses a size such as "4096" or "64K" (units are powers of 1024) to bytes; None if it is
-    malformed.
-    """
-    match = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", text.upper())
-    if match is None:
-        return None
-    size: int = int(match.group(1)) * 1024 ** " KMGT".index(match.group(2) or " ")
-    return size
-
-
-_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-@dataclass(frozen=True)
-class Duration:
-    """A positive duration in seconds. `source` is the text from which it was parsed, such as
-    "500ms", "10s", "2m" or "1.5h".
-    """
-
-    seconds: float
-    source: str = field(default="", compare=False)
-
-    @classmethod
-    def parse(cls, text: str) -> Duration:
-        """Parses a duration with a unit, such as "500ms". ValueError if the text is malformed."""
-        match = re.fullmatch("([0-9.]{1,12})(ms|s|m|h)", text.strip())
-        seconds = parse_number(match[1]) * _SECONDS[match[2]] if match else 0.0
-        if not seconds:
-            raise ValueError(text)
-        return cls(seconds, text)
-
-
-class StopAt(NamedTuple):
-    """The metric value at which a run ends. `source` is the text from which it was parsed, such as
-    "top_1:0.759".
-    """
-
-    metric: str
-    value: float
-    source: str
 
 
 def counted_names(names: Iterable[object]) -> str:

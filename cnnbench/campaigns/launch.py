@@ -19,7 +19,8 @@ from cnnbench.base.interrupts import AT_ONCE
 from cnnbench.base.job import CONTROLLER, LOWEST, WORKER, Job, ReservedPorts, Task
 from cnnbench.base.probe import REFUSED
 from cnnbench.base.terminal import MessageWriter
-from cnnbench.base.text import count_text, error_line, fatal_message, to_terminal_line
+from cnnbench.base.log_lines import error_line, fatal_message
+from cnnbench.base.text import count_text, to_terminal_line
 from cnnbench.campaigns.processes.child import (
     Child,
     Command,

@@ -25,13 +25,9 @@ from typing import Any
 import yaml
 
 from cnnbench.base.files import read_file
-from cnnbench.base.text import (
-    exact_number,
-    parse_integer,
-    parse_number,
-    unknown_key_message,
-    unknown_name_reason,
-)
+from cnnbench.base.suggestions import unknown_key_message, unknown_name_reason
+from cnnbench.base.text import exact_number
+from cnnbench.base.values import parse_integer, parse_number
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.resolved import ResolvedRun, flag_specs_of
 from cnnbench.errors import UsageError

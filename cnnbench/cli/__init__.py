@@ -22,7 +22,7 @@ from cnnbench.base.terminal import (
     silence_warnings,
     tolerating_output_errors,
 )
-from cnnbench.base.text import suggestion
+from cnnbench.base.suggestions import suggestion
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
 from cnnbench.records.files import report_failed_writes

@@ -22,14 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, TypeVar
 
 from cnnbench.base import files
 from cnnbench.base.files import make_temporary_folders_permanent
-from cnnbench.base.text import (
-    Duration,
-    boolean_text,
-    exact_number,
-    parse_integer,
-    parse_number,
-    unknown_name_reason,
-)
+from cnnbench.base.suggestions import unknown_name_reason
+from cnnbench.base.text import boolean_text, exact_number
+from cnnbench.base.values import Duration, parse_integer, parse_number
 from cnnbench.errors import FlagError
 from cnnbench.records.files import raising_flag_errors
 

@@ -15,7 +15,7 @@ from absl import flags as absl_flags
 
 from cnnbench.base import plugins
 from cnnbench.base.files import local_path, read_text
-from cnnbench.base.text import nearest_word
+from cnnbench.base.suggestions import nearest_word
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.groups.model import refuse_fp16_conflict

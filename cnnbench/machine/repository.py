@@ -31,7 +31,9 @@ from typing import Any, TypeVar
 from cnnbench import version
 from cnnbench.base import plugins
 from cnnbench.base.stats import group_by
-from cnnbench.base.text import count_text, first_few, labels_from_config, suggestion
+from cnnbench.base.suggestions import suggestion
+from cnnbench.base.text import count_text, first_few
+from cnnbench.base.values import labels_from_config
 from cnnbench.records.run import Subject
 
 _SECONDS = 10.0

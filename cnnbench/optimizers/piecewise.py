@@ -6,7 +6,7 @@ import itertools
 import re
 from dataclasses import dataclass, field
 
-from cnnbench.base.text import parse_number
+from cnnbench.base.values import parse_number
 from cnnbench.errors import FlagError
 
 

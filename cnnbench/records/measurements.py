@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeAlias, overload
 
-from cnnbench.base.text import labels_from_config
+from cnnbench.base.values import labels_from_config
 from cnnbench.records.codec import encode
 from cnnbench.records.run import (
     Cluster,

@@ -13,7 +13,8 @@ from itertools import chain
 from typing import Annotated, Any, ClassVar
 
 from cnnbench.base.notebook import Displayed, short_repr
-from cnnbench.base.text import count_text, exact_number, labels_from_config
+from cnnbench.base.text import count_text, exact_number
+from cnnbench.base.values import labels_from_config
 from cnnbench.base.time_series import SteadyState, find_steady_state
 from cnnbench.errors import text_of
 from cnnbench.records.codec import (

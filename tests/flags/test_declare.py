@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from golden import sentences
 
-from cnnbench.base.text import Duration
+from cnnbench.base.values import Duration
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params
 from cnnbench.flags.declare import numeric_kind

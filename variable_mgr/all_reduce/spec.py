@@ -24,7 +24,8 @@ from cnnbench import arrays
 from cnnbench.base import plugins
 from cnnbench.base.job import Job
 from cnnbench.base.registry import SpecRegistry
-from cnnbench.base.text import parse_bytes, unknown_name_reason
+from cnnbench.base.suggestions import unknown_name_reason
+from cnnbench.base.values import parse_bytes
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr.all_reduce import algorithms
 

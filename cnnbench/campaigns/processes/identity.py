@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cnnbench.base import plugins
-from cnnbench.base.text import first_few, labels_from_config
+from cnnbench.base.text import first_few
+from cnnbench.base.values import labels_from_config
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.params import FLAGS, OBSOLETE

@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 from cnnbench.base.child import exit_manner, exit_sentence
 from cnnbench.base.files import SCRATCH_OF_PARENT, parse_json, read_json
 from cnnbench.base.interrupts import SIGNALS
-from cnnbench.base.text import billions, fatal_message, notice_line, number, to_plain_line
+from cnnbench.base.log_lines import fatal_message, notice_line
+from cnnbench.base.text import billions, number, to_plain_line
 from cnnbench.campaigns.processes.child import Command, ProcessResult, log_tail
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.errors import ExitCode, is_out_of_memory, memory_ran_out

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.text import unknown_name_reason
+from cnnbench.base.suggestions import unknown_name_reason
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes.requests import (

@@ -10,7 +10,8 @@ from typing import Any
 
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import ValuesByProcess, median
-from cnnbench.base.text import item_count, labels_from_config
+from cnnbench.base.text import item_count
+from cnnbench.base.values import labels_from_config
 from cnnbench.campaigns.strategies.plan import StrategiesSession, StrategyCase
 from cnnbench.judge.report.sections.strategies import strategies_sections
 from cnnbench.machine import repository

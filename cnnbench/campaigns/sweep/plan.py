@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cnnbench.base.text import first_few, labels_from_config, unknown_key_message
+from cnnbench.base.suggestions import unknown_key_message
+from cnnbench.base.text import first_few
+from cnnbench.base.values import labels_from_config
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes.identity import environment_identity, json_digest, source_digest
 from cnnbench.campaigns.processes.requests import make_rounds

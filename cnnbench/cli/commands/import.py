@@ -16,7 +16,9 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.files import read_file
 from cnnbench.base.tables import natural_key
 from cnnbench.base.terminal import ProgressLine, print_notice, print_result, print_warning
-from cnnbench.base.text import count_text, first_few, result_label_fault, shortened, suggestion
+from cnnbench.base.suggestions import suggestion
+from cnnbench.base.text import count_text, first_few, shortened
+from cnnbench.base.values import result_label_fault
 from cnnbench.cli.commands import PluginFlags
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command

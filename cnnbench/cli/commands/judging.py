@@ -11,7 +11,8 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.terminal import ProgressLine, print_notice, print_warning
-from cnnbench.base.text import count_text, unknown_name_reason
+from cnnbench.base.suggestions import unknown_name_reason
+from cnnbench.base.text import count_text
 from cnnbench.cli.commands import OutputKinds, declare_output_flag, write_or_print_output
 from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of, split_comma_separated

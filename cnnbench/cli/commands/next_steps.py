@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cnnbench.base import text as labels
+from cnnbench.base import values as labels
 from cnnbench.base.inference import AnalysisSchedule
 from cnnbench.base.job import split_hosts
 from cnnbench.campaigns.ab.experiment import SIDES, ExperimentState, find_experiment

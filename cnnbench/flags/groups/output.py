@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.base import text as labels
+from cnnbench.base import values as labels
 from cnnbench.base.rules import (
     FlagRule,
     is_set,
@@ -15,7 +15,7 @@ from cnnbench.base.rules import (
     one_of_two,
     refuse,
 )
-from cnnbench.base.text import Duration
+from cnnbench.base.values import Duration
 from cnnbench.flags.declare import (
     Affects,
     ComparedBy,

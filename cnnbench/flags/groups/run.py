@@ -17,7 +17,7 @@ from cnnbench.base.rules import (
     refuse,
     refuse_with,
 )
-from cnnbench.base.text import StopAt, parse_number
+from cnnbench.base.values import StopAt, parse_number
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import (
     Affects,

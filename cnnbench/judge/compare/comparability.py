@@ -15,7 +15,8 @@ from typing import Protocol, TypeAlias
 
 from cnnbench.base.files import CHECKOUT
 from cnnbench.base.stats import group_by
-from cnnbench.base.text import alternatives, nearest_word
+from cnnbench.base.suggestions import nearest_word
+from cnnbench.base.text import alternatives
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
 from cnnbench.flags.declare import ComparedBy, RunPart, names_of_flags

@@ -16,10 +16,10 @@ from cnnbench.base.text import (
     boolean_text,
     count_text,
     format_interval,
-    labels_from_config,
     to_plain_line,
     to_terminal_line,
 )
+from cnnbench.base.values import labels_from_config
 from cnnbench.judge.compare import ComparedConfiguration, Comparison
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import Configuration, configuration_name

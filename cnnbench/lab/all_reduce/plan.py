@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from cnnbench.base import plugins
 from cnnbench.base.job import Job
 from cnnbench.base.rules import FlagRule, always, no_effect
-from cnnbench.base.text import parse_bytes, unknown_name_reason
+from cnnbench.base.suggestions import unknown_name_reason
+from cnnbench.base.values import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.declare import FlagSpec, RunPart, specs_of, split_comma_separated

@@ -18,7 +18,7 @@ from cnnbench.base.interrupts import (
 )
 from cnnbench.base.rules import notices_about
 from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine, silence_warnings
-from cnnbench.base.text import labels_from_config
+from cnnbench.base.values import labels_from_config
 from cnnbench.errors import BenchmarkError
 from cnnbench.lab.all_reduce.plan import UNUSED, AllReducePlan
 from cnnbench.lab.all_reduce.table import (

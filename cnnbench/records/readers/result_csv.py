@@ -7,7 +7,7 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping
 
-from cnnbench.base.text import parse_labels
+from cnnbench.base.values import parse_labels
 from cnnbench.records.metric import ALL
 from cnnbench.records.readers import ResultFile, parse_object, register_reader
 from cnnbench.records.run import Batch, ErrorInfo, Placement, RunRecord, Subject

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from cnnbench.base.stats import Speed
 from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine
-from cnnbench.base.text import Duration
+from cnnbench.base.values import Duration
 
 if TYPE_CHECKING:
     from cnnbench.records.result_files import ResultFiles

@@ -28,7 +28,7 @@ from typing import IO, Any
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import converting_errors_to_interrupts
 from cnnbench.base.terminal import ErrorStoringStream
-from cnnbench.base.text import library_output_notices
+from cnnbench.base.log_lines import library_output_notices
 from cnnbench.errors import BenchmarkError, UsageError, exhausted, first_line
 
 # Switches off Python's garbage collection.

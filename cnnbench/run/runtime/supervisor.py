@@ -41,7 +41,7 @@ from cnnbench.base.interrupts import (
     interrupt_grace_seconds,
 )
 from cnnbench.base.terminal import ErrorStoringStream, print_error, print_notice, print_warning
-from cnnbench.base.text import fatal_message, library_output_notices
+from cnnbench.base.log_lines import fatal_message, library_output_notices
 from cnnbench.errors import BenchmarkError, ExitCode, memory_ran_out
 from cnnbench.machine.cpu import count_oom_kills
 from cnnbench.run.runtime.turns import TimeSlices

@@ -1,6 +1,7 @@
 """Numbers, sizes, durations and lists as text, and back.
 
-Tests cnnbench/base/text.py.
+Tests cnnbench/base/text.py, cnnbench/base/log_lines.py, cnnbench/base/suggestions.py and
+cnnbench/base/values.py.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import math
 
 import pytest
 
-from cnnbench.base import text
-from cnnbench.base.text import Duration
+from cnnbench.base import log_lines, suggestions, text, values
+from cnnbench.base.values import Duration
 
 
 @pytest.mark.parametrize(
@@ -165,26 +166,26 @@ def test_lists_are_shortened():
     ],
 )
 def test_the_most_similar_word(word, known, nearest):
-    assert text.nearest_word(word, known) == nearest
+    assert suggestions.nearest_word(word, known) == nearest
 
 
 def test_an_unknown_name_has_a_suggestion_and_the_list():
-    assert text.suggestion("modle", ["model"]) == "did you mean model?"
-    assert text.suggestion("zzz", ["model"], "--help lists them") == "--help lists them"
+    assert suggestions.suggestion("modle", ["model"]) == "did you mean model?"
+    assert suggestions.suggestion("zzz", ["model"], "--help lists them") == "--help lists them"
     known = ["sgd", "momentum"]
-    assert text.unknown_name_reason("ftrl", known) == "must be one of sgd, momentum"
+    assert suggestions.unknown_name_reason("ftrl", known) == "must be one of sgd, momentum"
     wanted = "did you mean momentum? takes sgd, momentum"
-    assert text.unknown_name_reason("Momentun", known, "takes") == wanted
-    assert text.unknown_name_reason("x", ["", "ps"]) == "must be one of '', ps"
-    assert text.unknown_name_reason("x", []) == "must be one of none"
+    assert suggestions.unknown_name_reason("Momentun", known, "takes") == wanted
+    assert suggestions.unknown_name_reason("x", ["", "ps"]) == "must be one of '', ps"
+    assert suggestions.unknown_name_reason("x", []) == "must be one of none"
 
 
 def test_unknown_keys_have_a_suggestion_or_the_list_of_few():
-    assert text.unknown_key_message("modle", ["model", "data"]).endswith('"model"?')
-    assert text.unknown_key_message("x", ["model", "data"]).endswith("model, data")
+    assert suggestions.unknown_key_message("modle", ["model", "data"]).endswith('"model"?')
+    assert suggestions.unknown_key_message("x", ["model", "data"]).endswith("model, data")
     many = [f"key{number}" for number in range(21)]
-    assert "key1," in text.unknown_key_message("x", many[:20])
-    assert "key" not in text.unknown_key_message("x", many).partition('"x"')[2]
+    assert "key1," in suggestions.unknown_key_message("x", many[:20])
+    assert "key" not in suggestions.unknown_key_message("x", many).partition('"x"')[2]
 
 
 @pytest.mark.parametrize(
@@ -202,16 +203,16 @@ def test_unknown_keys_have_a_suggestion_or_the_list_of_few():
 def test_integers(written, value):
     if value is None:
         with pytest.raises(ValueError):
-            text.parse_integer(written)
+            values.parse_integer(written)
     else:
-        assert text.parse_integer(written) == value
+        assert values.parse_integer(written) == value
 
 
 @pytest.mark.parametrize("written", ["nan", "inf", "1_0", "٣", "x", ""])
 def test_what_is_no_number(written):
-    assert text.parse_number("1.5e3") == 1500.0
+    assert values.parse_number("1.5e3") == 1500.0
     with pytest.raises(ValueError):
-        text.parse_number(written)
+        values.parse_number(written)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +230,7 @@ def test_what_is_no_number(written):
     ],
 )
 def test_sizes(written, size):
-    assert text.parse_bytes(written) == size
+    assert values.parse_bytes(written) == size
 
 
 @pytest.mark.parametrize(
@@ -248,12 +249,12 @@ def test_what_is_no_duration(written):
 
 
 def test_messages_of_libraries():
-    assert text.library_output_notices("a\n\n  b\ncnnbench: c\n").splitlines() == [
+    assert log_lines.library_output_notices("a\n\n  b\ncnnbench: c\n").splitlines() == [
         *("cnnbench: a", "cnnbench: b", "cnnbench: c"),
     ]
-    assert text.fatal_message("nothing") == ""
+    assert log_lines.fatal_message("nothing") == ""
     log = "2026-01-01 00:00:00.000000: F tensorflow/core/x.cc:12] Check failed: a\n"
-    assert "Check failed: a" in text.fatal_message(log)
+    assert "Check failed: a" in log_lines.fatal_message(log)
 
 
 @pytest.mark.parametrize(

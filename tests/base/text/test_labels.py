@@ -1,9 +1,9 @@
 """Labels on records; tests/cli/test_refusals.py has what is none.
 
-Tests cnnbench/base/text.py.
+Tests cnnbench/base/values.py.
 """
 
-from cnnbench.base.text import labels_from_config, parse_labels
+from cnnbench.base.values import labels_from_config, parse_labels
 from cnnbench.plan import parse_run
 
 

@@ -1,6 +1,6 @@
 """All lines of cnnbench on standard error have one form, and one module makes it.
 
-Tests cnnbench/base/text.py.
+Tests cnnbench/base/log_lines.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PREFIXES = ("cnnbench: ", "error: ", "warning: ", "notice: ")
 OTHERS = {
     "__main__.py",  # It writes its line when no other module can be imported.
     *("cli/__init__.py", "flags/help.py", "records/run.py", "testing.py", "pytest_plugin.py"),
-    *("base/text.py", "base/terminal.py"),
+    *("base/log_lines.py", "base/terminal.py"),
     *("cli/commands/explain.py", "judge/report/renderers.py"),
 }
 

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from cnnbench.base.text import library_output_notices
+from cnnbench.base.log_lines import library_output_notices
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.outcome import (
     BenchmarkCommand,

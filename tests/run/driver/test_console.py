@@ -19,7 +19,7 @@ from short_runs import TINY
 
 from cnnbench import BenchmarkCNN
 from cnnbench.base.stats import Speed
-from cnnbench.base.text import Duration
+from cnnbench.base.values import Duration
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
