@@ -25,16 +25,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from agreement import (
-    Document,
-    Page,
-    chart_text,
-    encoded,
-    faults,
-    page_text,
-    tracked,
-    without_marks,
-)
+from agreement import Document, Page, chart_text, encoded, faults, page_text, tracked, without_marks
 from forked import finished
 from made_up_campaigns import MadeUpMachine, on, run
 from step_profiles import CONV, Profiles, changed

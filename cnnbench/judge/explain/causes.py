@@ -24,13 +24,7 @@ from cnnbench.judge.explain.facts import (
     quantity_changes,
 )
 from cnnbench.judge.explain.pauses import find_pauses
-from cnnbench.judge.explain.sides import (
-    CERTAIN,
-    LIKELY,
-    SMALLEST,
-    CauseClaim,
-    ComparedProfiles,
-)
+from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, CauseClaim, ComparedProfiles
 from cnnbench.records.profiles import (
     FORWARD,
     GAPS,

@@ -24,13 +24,7 @@ from cnnbench.base.slow_steps import (
 )
 from cnnbench.base.stats import faster_half, median
 from cnnbench.base.text import number, percent
-from cnnbench.judge.explain.sides import (
-    PAUSES,
-    SMALLEST,
-    CauseClaim,
-    ComparedProfiles,
-    StepTimes,
-)
+from cnnbench.judge.explain.sides import PAUSES, SMALLEST, CauseClaim, ComparedProfiles, StepTimes
 from cnnbench.records.profiles import GAPS, INPUT, PROGRAM, StepPartKey, StepProfile
 
 _CHANCE = 0.016

@@ -19,11 +19,7 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.document.markdown import sections_to_comment
 from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.blocks import (
-    differences_chart,
-    explanation_rows,
-    explanation_sections,
-)
+from cnnbench.judge.explain.blocks import differences_chart, explanation_rows, explanation_sections
 from cnnbench.judge.explain.sides import StepTimes
 from cnnbench.records.profiles import (
     FORWARD,
