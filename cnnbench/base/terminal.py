@@ -158,7 +158,7 @@ def print_result(text: str) -> None:
 
 def print_notice(text: str) -> None:
     """Prints a notice for the user to standard error."""
-    LineWriter(sys.stderr).write_lines([notice_line(text)])
+    MessageWriter().notice(text)
 
 
 _silenced: set[str] = set()
@@ -179,7 +179,7 @@ def print_warning(text: str, name: str) -> None:
 
 def print_error(text: str, *more: str) -> None:
     """Prints to standard error why a command fails, followed by further lines with details."""
-    LineWriter(sys.stderr).write_lines([error_line(text), *map(notice_line, more)])
+    MessageWriter().error(text, *more)
 
 
 def _write_text(stream: TextIO, text: str) -> None:
@@ -376,12 +376,12 @@ class ProgressLine:
         return "  ".join(parts)
 
 
-class MessageWriter:
+class MessageWriter(LineWriter):
     """Writes notices, warnings and errors to standard error."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         """Creates a writer for `stream`, or for standard error if `stream` is None."""
-        self._writer = LineWriter(sys.stderr if stream is None else stream)
+        super().__init__(sys.stderr if stream is None else stream)
 
     @classmethod
     def silent(cls) -> MessageWriter:
@@ -390,7 +390,7 @@ class MessageWriter:
 
     def notice(self, text: str) -> None:
         """Writes a notice, which begins with "cnnbench: "."""
-        self._writer.write_lines([notice_line(text)])
+        self.write_lines([notice_line(text)])
 
     def warning(self, text: str, name: str) -> None:
         """Writes a warning that results may be distorted, or that defective data is left out.
@@ -400,15 +400,15 @@ class MessageWriter:
         if name not in _silenced:
             self.notice(f"warning: {text} (--quiet_conditions={name} silences this)")
 
-    def error(self, text: str) -> None:
-        """Writes an error, which begins with "cnnbench: error: ": the reason why a command
-        fails.
+    def error(self, text: str, *more: str) -> None:
+        """Writes why a command fails, which begins with "cnnbench: error: ", and further lines with
+        details.
         """
-        self._writer.write_lines([error_line(text)])
+        self.write_lines([error_line(text), *map(notice_line, more)])
 
     def write_unprefixed(self, text: str) -> None:
         """Writes a line without a prefix, for output in the format of another program."""
-        self._writer.write_lines([to_terminal_line(text)])
+        self.write_lines([to_terminal_line(text)])
 
 
 class ChildProcessReporter(MessageWriter):

@@ -41,6 +41,7 @@ class TableCell:
       kinds: CSS classes of the whole column: "number" (right-aligned), "code" (monospaced), "prose"
         (sentences, which need space; terminals show them below the row), "steady" (never wrapped,
         such as times), "command" (whole, for copying).
+      why: why there is no value, which pages show on hover.
     """
 
     text: str
@@ -49,6 +50,7 @@ class TableCell:
     link: str = ""
     kinds: str = ""
     mark: str = ""
+    why: str = ""
 
     @property
     def marked_text(self) -> str:
@@ -277,32 +279,38 @@ class Report(Displayed):
 
 def numeric_cell(
     value: float | None,
-    text: str | Callable[[float], str] = numbers.number,
+    text: str | Callable[[float], str] | None = None,
     *,
     scale: float = 1.0,
     tone: str = "",
+    why: str = "",
 ) -> TableCell:
     """Makes a table cell that shows a number multiplied by `scale`. The sort key is the same
     product.
 
-    If `value` is None, the cell shows that there is no value.
+    By default, an `int` without a scale is shown as a whole number, and other numbers with four
+    significant digits. If `value` is None, the cell shows that there is no value, because of `why`.
     """
     if value is None:
-        return TableCell(numbers.NONE, kinds="number")
+        return TableCell(numbers.NONE, kinds="number", why=why)
+    if text is None:
+        text = numbers.integer if isinstance(value, int) and scale == 1.0 else numbers.number
     value *= scale
     return TableCell(text if isinstance(text, str) else text(value), value, tone, kinds="number")
 
 
 def interval_cell(
-    ends: tuple[float | None, float | None] | None, text: Callable[[float], str] = numbers.number
+    ends: tuple[float | None, float | None] | None,
+    text: Callable[[float], str] = numbers.number,
+    why: str = "",
 ) -> TableCell:
     """Makes a table cell that shows an interval. The sort key is the width of the interval.
 
-    If an end is None, the cell shows that there is no value.
+    If an end is None, the cell shows that there is no value, because of `why`.
     """
     low, high = ends or (None, None)
     if low is None or high is None:
-        return numeric_cell(None)
+        return numeric_cell(None, why=why)
     return numeric_cell(high - low, numbers.format_interval(low, high, text))
 
 

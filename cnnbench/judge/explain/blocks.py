@@ -79,10 +79,11 @@ def _cause_rows(explanation: Explanation) -> Iterator[Row]:
             "what": TableCell(cause_with_evidence(cause), kinds="prose"),
         }
     if explanation.causes and not explanation.by_work:
+        unknown = numeric_cell(None, why="only the difference is known")
         yield {
             "cause": "not explained",
             "difference, ms": numeric_cell(explanation.unexplained, signed_ms),
-            **dict.fromkeys(("A, ms", "B, ms", "+/-, ms"), numeric_cell(None)),
+            **dict.fromkeys(("A, ms", "B, ms", "+/-, ms"), unknown),
             "what": "",
         }
 

@@ -294,8 +294,8 @@ def _point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str
         "started (UTC)": TableCell(time_text(point), kinds="steady"),
         f"median, {metric.unit_text}": numeric_cell(point.value if point.values else None, value),
         "range": TableCell(" to ".join(ends) if point.values[1:] else "", kinds="number"),
-        "processes": numeric_cell(item_count(point.values), integer),
-        "failed": numeric_cell(point.failed or None, integer),
+        "processes": numeric_cell(item_count(point.values)),
+        "failed": numeric_cell(point.failed or None, why="no process failed"),
         "mark": _mark_cell(trend, point, metric),
     }
 

@@ -316,7 +316,7 @@ def result_cells(
     return {
         "configuration": TableCell(entry.name),
         "verdict": TableCell(word, tone=tone, mark=_MARKS[result.verdict]),
-        change: numeric_cell(judgement.change, metric.change_text),
+        change: numeric_cell(judgement.change, metric.change_text, why=judgement.reason),
         interval: numeric_cell(low, ends),
         "base": numeric_cell(judgement.base_median, value),
         "new": numeric_cell(judgement.new_median, value),

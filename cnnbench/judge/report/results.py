@@ -59,7 +59,8 @@ S = TypeVar("S", Roofline, StrategiesDocument)
 
 def interval_cells(values: ValuesByProcess) -> dict[str, TableCell]:
     """Returns the cells with the interval of the median, and with the range of the values."""
-    return {values.INTERVAL: interval_cell(values.interval), "range": interval_cell(values.range)}
+    interval = interval_cell(values.interval, why=f"needs {values.FEWEST} processes")
+    return {values.INTERVAL: interval, "range": interval_cell(values.range)}
 
 
 def speed_and_certainty(

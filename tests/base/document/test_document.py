@@ -253,3 +253,14 @@ def test_rewriting_replaces_what_stands_between_the_markers():
 def test_a_document_without_markers_is_refused():
     with pytest.raises(UsageError, match="models: end"):
         replace_marked_table("<!-- models: begin -->\n", "models", TABLE)
+
+
+def test_a_number_follows_its_type_and_an_empty_cell_says_why():
+    texts = [numeric_cell(5).text, numeric_cell(5.0).text, numeric_cell(5, scale=0.1).text]
+    assert texts == ["5", "5.000", "0.5000"]
+    cells = numeric_cell(None, why="needs <six>"), interval_cell(None, why="needs <six>")
+    assert cells[0] == cells[1]
+    table = make_table({"name": cell.text, "n": cell} for cell in (*cells, numeric_cell(1)))
+    section = Section(key="k", title="K", blocks=(table,))
+    page = report_to_html(Report(title="t", subtitle="s", sections=(section,)))
+    assert page.count('title="needs &lt;six&gt;"') == 2

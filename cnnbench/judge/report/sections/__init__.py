@@ -53,17 +53,8 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
 }
 """Maps the key of a section to its title and the function that yields its contents, in order."""
 
-_FOLDED = (  # The page shows sections with these keys folded.
-    "memory",
-    "accuracy",
-    "warmup",
-    "steps",
-    "use",
-    "conditions",
-    "environment",
-    "runs",
-    "earlier",
-)
+_FOLDED = [*SECTIONS][[*SECTIONS].index("memory") :]
+"""The page shows the last sections folded."""
 
 _WHOLE = ("problems",)
 """Sections that show all configurations, not only the newest ones."""

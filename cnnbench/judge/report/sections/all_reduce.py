@@ -150,7 +150,7 @@ def step_cells(row: Prediction) -> Row:
 def _prediction_row(row: Prediction, is_fastest: bool) -> Row:
     return {
         "links": row.parameters,
-        "devices": numeric_cell(row.devices, integer),
+        "devices": numeric_cell(row.devices),
         "algorithm": row.spec,
         "fastest": TableCell("yes" if is_fastest else "", tone="good" if is_fastest else ""),
         **step_cells(row),
@@ -270,9 +270,9 @@ def _bandwidth_row(record: AllReduceRecord, point: Point, several: bool) -> Row:
         "packing": str(point.packing).removeprefix("-"),
         "of": "" if point.workload == str(point.bytes) else point.workload,
         "size": numeric_cell(point.bytes, format_bytes),
-        "tensors": numeric_cell(point.tensors, integer),
+        "tensors": numeric_cell(point.tensors),
         "format": point.dtype,
-        "devices": numeric_cell(point.devices, integer),
+        "devices": numeric_cell(point.devices),
         "median time, µs": numeric_cell(point.median_seconds, scale=1e6),
         "99 %, µs": numeric_cell(point.p99_seconds, scale=1e6),
         "longest, µs": numeric_cell(point.longest_seconds, scale=1e6),

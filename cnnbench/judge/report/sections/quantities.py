@@ -170,7 +170,8 @@ def _median_cell(
     text: Callable[[float], str] = number,
     scale: float = 1.0,
 ) -> TableCell:
-    return numeric_cell(group.process_values(value).median, text, scale=scale)
+    median = group.process_values(value).median
+    return numeric_cell(median, text, scale=scale, why="no process recorded it")
 
 
 def _slow_step_remarks(known: Sequence[RunGroup]) -> Iterable[Content]:
@@ -220,7 +221,7 @@ def throughput(group: RunGroup) -> Row:
         "median step, ms": _median_cell(group, "step_seconds", scale=1000),
         "waits for input": _median_cell(group, "input_wait_fraction", percent),
         "input without training, mean images/sec": _median_cell(group, "input_images_per_sec"),
-        "processes": numeric_cell(len(group.successful), integer),
+        "processes": numeric_cell(len(group.successful)),
     }
 
 
@@ -283,7 +284,7 @@ def memory(group: RunGroup) -> Row:
         "median peak memory, MiB": numeric_cell(mebibytes.median),
         "range, MiB": interval_cell(mebibytes.range),
         "of": "one device" if group.device_kind == "gpu" else "the process",
-        "processes": numeric_cell(len(mebibytes.values), integer),
+        "processes": numeric_cell(len(mebibytes.values)),
     }
 
 
@@ -462,5 +463,5 @@ def _best_configuration_row(
         "peak, GFLOP/s": numeric_cell(group.process_values(peak_flops_per_sec).median, scale=1e-9),
         "roofline estimate, images/sec": numeric_cell(estimate),
         "of the estimate": numeric_cell(_shares_of_estimate(group, estimate).median, percent),
-        "processes": numeric_cell(len(group.successful), integer),
+        "processes": numeric_cell(len(group.successful)),
     }

@@ -67,7 +67,7 @@ def omitted_section(results: ReportSubject) -> Iterable[Content]:
         {
             "configuration": group.name,
             "median images/sec": numeric_cell(group.throughput.median),
-            "processes": numeric_cell(len(group.successful), integer),
+            "processes": numeric_cell(len(group.successful)),
             "last started (UTC)": TableCell(f"{group.latest:%Y-%m-%d %H:%M}", kinds="steady"),
         }
         for group in listed
@@ -85,7 +85,7 @@ def imported_benchmarks_section(results: ReportSubject) -> Iterable[Content]:
             "median": metric.value_text(median(values)),
             "least": metric.value_text(min(values)),
             "most": metric.value_text(max(values)),
-            "processes": numeric_cell(len(values), integer),
+            "processes": numeric_cell(len(values)),
             "last started (UTC)": TableCell(f"{group.latest:%Y-%m-%d %H:%M}", kinds="steady"),
         }
         for group in benchmark_groups
@@ -170,14 +170,14 @@ def reproduction_section(results: ReportSubject) -> Iterable[Content]:
     if not software:
         return
     yield make_table(
-        {**alike[0], "processes": numeric_cell(len(alike), integer)} for alike in software.values()
+        {**alike[0], "processes": numeric_cell(len(alike))} for alike in software.values()
     )
     commands = sorted(_counted_commands(results), key=lambda command: parse_start_time(command[3]))
     rows: Iterable[Row] = (
         {
             "measures": name,
             "command": TableCell(shlex.join(words), kinds="command"),
-            "processes": numeric_cell(processes, integer),
+            "processes": numeric_cell(processes),
         }
         for name, words, processes, _ in commands
     )

@@ -155,11 +155,14 @@ def _step_row(group: RunGroup) -> Row:
     middle, high, highest, slowest = np.quantile(steps, (0.5, 0.9, 0.99, 1.0)).tolist()
     return {
         "configuration": group.name,
-        "timed steps": numeric_cell(len(steps), integer),
+        "timed steps": numeric_cell(len(steps)),
         "median of all steps, ms": numeric_cell(middle),
         "90 %, ms": numeric_cell(high),
-        # The cell is empty for few steps, whose 99th percentile would be the slowest step.
-        "99 %, ms": numeric_cell(highest if len(steps) >= FEWEST_FOR_P99 else None),
+        # The 99th percentile of few steps would be the slowest step.
+        "99 %, ms": numeric_cell(
+            highest if len(steps) >= FEWEST_FOR_P99 else None,
+            why=f"needs {FEWEST_FOR_P99} timed steps",
+        ),
         "slowest, ms": numeric_cell(slowest),
         "within a process": numeric_cell(group.process_values(_quartiles).median, percent),
         "between processes": numeric_cell(
@@ -248,7 +251,7 @@ def _resource_use_row(group: RunGroup) -> Row:
         "growth in the timed loop": numeric_cell(growth, _signed_bytes),
         "median of CPUs in use": numeric_cell(median(median(of.busy_cpus) for of in known)),
         "CPU time of the sampler": numeric_cell(max(shares, default=None), percent),
-        "processes": numeric_cell(len(known), integer),
+        "processes": numeric_cell(len(known)),
     }
 
 

@@ -24,7 +24,6 @@ from cnnbench.base.text import (
     count_text,
     format_bytes,
     format_interval,
-    integer,
     number,
     percent,
 )
@@ -105,7 +104,7 @@ def _speed_cells(document: StrategiesDocument, row: StrategyRow) -> Row:
         "overhead": numeric_cell(row.overhead, partial(percent, signed=True)),
         "weights": TableCell(weights, tone=_TONES.get(row.weights, "")),
         "all-reduce": row.all_reduce,
-        "processes": numeric_cell(row.processes, integer),
+        "processes": numeric_cell(row.processes),
     }
 
 
@@ -115,9 +114,9 @@ def _cost_cells(row: StrategyRow) -> Row:
         "memory": numeric_cell(row.peak_memory_bytes, format_bytes),
         "build, s": numeric_cell(row.build_seconds),
         "first step, s": numeric_cell(row.first_step_seconds),
-        "variables": numeric_cell(row.variables, integer),
-        "copies": numeric_cell(row.variable_copies, integer),
-        "reduction ops": numeric_cell(row.reduction_operations, integer),
+        "variables": numeric_cell(row.variables),
+        "copies": numeric_cell(row.variable_copies),
+        "reduction ops": numeric_cell(row.reduction_operations),
     }
 
 

@@ -26,7 +26,6 @@ from cnnbench.base.text import (
     count_text,
     first_few,
     format_duration,
-    integer,
     percent,
     percent_range,
 )
@@ -237,12 +236,15 @@ def _candidate_row(row: TuneRow, with_reason: bool) -> Row:
     if with_reason:
         when = "" if row.after is None else f" after round {row.after} of {row.group}"
         left = f"{row.left}{when}{': ' if row.reason else ''}{row.reason}"
+    gain = numeric_cell(row.gain, _signed, why="not measured")
+    if row.candidate == AS_GIVEN:
+        gain = numeric_cell(None, why="the gains of the others are over this one")
     return {
         "candidate": row.candidate + (f" ({', '.join(row.changes)})" if row.changes else ""),
-        RACE_GAIN: numeric_cell(None if row.candidate == AS_GIVEN else row.gain, _signed),
+        RACE_GAIN: gain,
         ValuesByProcess.INTERVAL: interval_cell((row.low, row.high), _signed),
         RACE_MEDIAN: numeric_cell(row.images_per_sec),
-        "processes": numeric_cell(row.processes, integer),
+        "processes": numeric_cell(row.processes),
         "left": TableCell(left if row.left else "", kinds="prose" if with_reason else ""),
     }
 
