@@ -205,7 +205,7 @@ class ChartFigure:
             element.tag = element.tag.removeprefix(_SVG)
             element.text = element.text if element.tag in ("text", "title") else None
             element.tail = None
-            _use_presentation_attributes(element, variables)
+            _move_styles(element, variables)
         shape = root.attrib["viewBox"]
         root.attrib.clear()
         root_attributes = {
@@ -254,7 +254,7 @@ def characters_in_width(width: float) -> int:
     """Number of characters of normal size that fit into a width in pixels."""
     return max(4, int(width / CHARACTER + 1e-6))
 
-def _use_presentation_attributes(
+def _move_styles(
     element: ElementTree.Element, variables: Mapping[str, str]
 ) -> None:
     """Replaces style attributes of an SVG element by presentation attributes, and removes unused
@@ -305,7 +305,10 @@ def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> None:
                 marks[index] = wrapped
                 _make_focusable(wrapped, text)
                 if _ADDRESS.match(link):
-                    _make_link(wrapped, link)
+                    wrapped.tag = f"{_SVG}a"
+                    del wrapped.attrib["role"]
+                    address = {"href": to_plain_line(link), "rel": "noopener noreferrer"}
+                    wrapped.attrib.update(address)
 
 
 def _make_focusable(group: ElementTree.Element, text: str) -> None:
@@ -314,13 +317,6 @@ def _make_focusable(group: ElementTree.Element, text: str) -> None:
 
 
 _ADDRESS = re.compile("https?://")
-
-
-def _make_link(group: ElementTree.Element, address: str) -> None:
-    """Makes a focusable SVG group a link."""
-    group.tag = f"{_SVG}a"
-    del group.attrib["role"]
-    group.attrib.update({"href": to_plain_line(address), "rel": "noopener noreferrer"})
 
 
 def _title(text: str) -> ElementTree.Element:

@@ -36,8 +36,8 @@ def report_to_html(report: Report, progress: ProgressLine | None = None) -> str:
 
     style, script = theme_css() + _page_file_text("style.css"), _page_file_text("script.js")
     policy = (
-        f"default-src 'none'; style-src '{_content_security_digest(style)}'; script-src "
-        f"'{_content_security_digest(script)}'; "
+        f"default-src 'none'; style-src '{_policy_digest(style)}'; script-src "
+        f"'{_policy_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     widths = {1: draw.WIDE, 2: draw.HALF, 3: draw.NARROW}
@@ -64,12 +64,12 @@ def _page_template() -> Template:
     from jinja2 import Environment
 
     environment = Environment(
-        autoescape=True, finalize=_remove_control_characters, keep_trailing_newline=True
+        autoescape=True, finalize=_printable, keep_trailing_newline=True
     )
     return environment.from_string(_page_file_text("template.html"))
 
 
-def _remove_control_characters(value: Any) -> Any:
+def _printable(value: Any) -> Any:
     """Removes control characters and text-direction marks, which untrusted records may have."""
     return (
         to_plain_line(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
@@ -81,5 +81,5 @@ def _page_file_text(name: str) -> str:
     return resources.files("cnnbench.base.document").joinpath(f"page/{name}").read_text("utf-8")
 
 
-def _content_security_digest(text: str) -> str:
+def _policy_digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -292,10 +292,10 @@ def reduction(sides: ComparedProfiles) -> Iterator[CauseClaim]:
 def variable_operations(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises longer updates and copies of variables, if there are as many parameters."""
     if not _variable_parts(sides):
-        yield from remaining_variable_operations(sides)
+        yield from variable_operations_left(sides)
 
 
-def remaining_variable_operations(sides: ComparedProfiles) -> Iterator[CauseClaim]:
+def variable_operations_left(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises longer updates and copies of variables, for any numbers of parameters."""
     parts = tuple(p for p in sides.free if p.direction == OUTSIDE and p.kind != REDUCTION)
     if not parts:
@@ -444,7 +444,7 @@ RECOGNISERS: tuple[Recogniser, ...] = (
     added_layers,
     changed_layers,
     slower_layers,
-    remaining_variable_operations,
+    variable_operations_left,
     gaps,
     overall_slowdown,
 )
@@ -553,4 +553,4 @@ def _reasons(sides: ComparedProfiles, kind: str) -> tuple[str, ...]:
     """Returns texts about the flags and recorded properties of a kind in `FACTS_OF` that differ
     between A and B, such as "xla: false in A, true in B".
     """
-    return possible_reasons(sides.a.profiles, sides.b.profiles, FACTS_OF[kind])
+    return possible_reasons(sides.a.profiles, sides.b.profiles, FACTS_OF[kind].split())

@@ -36,37 +36,22 @@ _OTHERS, _WITHHELD = "CPUs used by other programs", "CPU time withheld by the hy
 CPU_TIME = "CPU time of a step"
 """Name of the quantity that shows whether the program computes or waits."""
 
-FACTS_OF: Mapping[str, tuple[str, ...]] = {
-    "threads": (
-        *("num_intra_threads", "num_inter_threads", "usable_cpus", "cpu_affinity", "cpu_smt"),
-        *("cgroup_cpu_limit", "logical_cpus", "physical_cores", "cpu_model", "cpu_isa"),
-        *("cpu_governor", "cpu_turbo", "gpu_names", "gpu_thread_mode", "per_gpu_thread_count"),
-    ),
+FACTS_OF: Mapping[str, str] = {
+    "threads": "num_intra_threads num_inter_threads usable_cpus cpu_affinity cpu_smt "
+    "cgroup_cpu_limit logical_cpus physical_cores cpu_model cpu_isa cpu_governor cpu_turbo "
+    "gpu_names gpu_thread_mode per_gpu_thread_count",
     # The pattern env_* is enough, because records contain only variables that affect speed.
-    "libraries": (
-        *("data_format", "conv_gradients", "recompute", "xla", "xla_compile"),
-        "enable_optimizations",
-        "winograd_nonfused",
-        *("tensorflow_version", "loaded_*", "env_*"),
-    ),
-    "batch": (
-        *("batch_size", "gradient_accumulation_steps", "global_batch", "num_gpus"),
-        "batch_group_size",
-    ),
-    "optimizer": ("optimizer",),
-    "updating": (
-        *(*UPDATING, "use_fp16", "precision", "fp16_loss_scale", "fp16_enable_auto_loss_scale"),
-        *("variable_update", "variable_consistency"),
-    ),
-    "reducing": (
-        *(*REDUCING, "gradient_repacking", "gradient_bucket_bytes", "agg_small_grads_max_bytes"),
-        "all_reduce",
-    ),
-    "reading": (
-        *("data_dir", "data_name", "plugin", "datasets_*", "resize_method", "distort*"),
-        *("fuse_decode_and_crop", "jpeg_fancy_upscaling", "input_preprocessor"),
-    ),
-    "looping": ("summary_verbosity", "save_*", "train_dir", "print_training_accuracy"),
+    "libraries": "data_format conv_gradients recompute xla xla_compile enable_optimizations "
+    "winograd_nonfused tensorflow_version loaded_* env_*",
+    "batch": "batch_size gradient_accumulation_steps global_batch num_gpus batch_group_size",
+    "optimizer": "optimizer",
+    "updating": f"{' '.join(UPDATING)} use_fp16 precision fp16_loss_scale "
+    "fp16_enable_auto_loss_scale variable_update variable_consistency",
+    "reducing": f"{' '.join(REDUCING)} gradient_repacking gradient_bucket_bytes "
+    "agg_small_grads_max_bytes all_reduce",
+    "reading": "data_dir data_name plugin datasets_* resize_method distort* fuse_decode_and_crop "
+    "jpeg_fancy_upscaling input_preprocessor",
+    "looping": "summary_verbosity save_* train_dir print_training_accuracy",
 }
 """Names of flags and recorded properties that may be the reason for a kind of cause, by kind of
 cause. The kinds "threads" and "libraries" affect all operations; "threads" also affects the gaps

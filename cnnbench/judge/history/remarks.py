@@ -228,12 +228,12 @@ def history_remarks(
     if commits is None:
         return texts
     for shared in shared_steps(trends):
-        texts += _merge_or_branch_sentences(*shared.steps[0], metric, commits)
+        texts += _branch_sentences(*shared.steps[0], metric, commits)
     measured = dict.fromkeys(point.commit for _, point in points if point.commit)
     return [*texts, *commits.commit_remarks([*measured])]
 
 
-def _merge_or_branch_sentences(
+def _branch_sentences(
     trend: Trend, step: LevelChange, metric: Metric, commits: CommitGraph
 ) -> Iterator[str]:
     """Yields a sentence if a level change is at a merge commit or between two branches. For a

@@ -252,9 +252,16 @@ def _level_changes(
         on_two_machines = is_step and len(hosts[0]) == len(hosts[1]) == 1 and hosts[0] != hosts[1]
         if on_two_machines := on_two_machines and "" not in hosts[0] | hosts[1]:
             changed = (*changed, ChangedFact("hostname", *(host.pop() for host in hosts)))
+        kind = TREND
+        if is_step:
+            kind = TWO_MACHINES if on_two_machines else STEP
+        slow = None
+        if metric is THROUGHPUT:
+            slower, faster = (before, after) if moved > 0 else (after, before)
+            slow = _slow_steps(points, slower, faster)
         changes.append(
             LevelChange(
-                kind=(TWO_MACHINES if on_two_machines else STEP) if is_step else TREND,
+                kind=kind,
                 index=index,
                 before=before,
                 after=after,
@@ -267,11 +274,7 @@ def _level_changes(
                 earliest=points[low],
                 latest=points[high],
                 facts=changed,
-                slow=_slow_steps_of_slower_level(
-                    points, *((before, after) if moved > 0 else (after, before))
-                )
-                if metric is THROUGHPUT
-                else None,
+                slow=slow,
             )
         )
     return _mark_undone_changes(points, changes, metric, floor)
@@ -307,7 +310,7 @@ def _mark_undone_changes(
     return changed
 
 
-def _slow_steps_of_slower_level(
+def _slow_steps(
     points: Sequence[SeriesPoint], slower: SeriesLevel, faster: SeriesLevel
 ) -> SlowSteps | None:
     """Returns the slow training steps in the runs of the slower level, if the runs of the faster

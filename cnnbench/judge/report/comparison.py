@@ -177,7 +177,7 @@ def _notes(comparison: Comparison) -> Iterator[Content]:
 def _method(comparison: Comparison) -> Iterator[Content]:
     texts = []
     if len(comparison.entries) > 1:
-        counts = {one.name: verdict_counts_text(comparison, one) for one in comparison.metrics}
+        counts = {one.name: counts_text(comparison, one) for one in comparison.metrics}
         texts += [
             phrases.VERDICT_COUNTS.format(metric=metric, counts=text)
             for metric, text in counts.items()
@@ -185,7 +185,7 @@ def _method(comparison: Comparison) -> Iterator[Content]:
         ]
     texts += mean_sentences(comparison)
     if comparison.same_code is None:
-        texts.append(pairing_and_floors_sentence(comparison))
+        texts.append(pairing_sentence(comparison))
     differences = mentioned_differences(comparison)
     texts += [phrases.ALSO_DIFFERENT.format(difference=text) for text in differences]
     code, meaning = int(comparison.exit_code), exit_code_meaning(comparison)
@@ -325,7 +325,7 @@ def result_cells(
     }
 
 
-def verdict_counts_text(comparison: Comparison, metric: Metric) -> str:
+def counts_text(comparison: Comparison, metric: Metric) -> str:
     """Returns text with the number of configurations for each verdict on a metric, the worst
     verdict first: "1 slower, 2 same".
     """
@@ -333,10 +333,10 @@ def verdict_counts_text(comparison: Comparison, metric: Metric) -> str:
     return ", ".join(f"{tally.configurations} {tally.verdict.word(metric)}" for tally in own)
 
 
-def all_verdict_counts_text(comparison: Comparison) -> str:
+def all_counts_text(comparison: Comparison) -> str:
     """Returns text with the number of configurations by verdict, for each requested metric."""
     tallies = {
-        metric.name: verdict_counts_text(comparison, metric)
+        metric.name: counts_text(comparison, metric)
         for metric in comparison.requested_metrics
     }
     if len(tallies) == 1:
@@ -344,7 +344,7 @@ def all_verdict_counts_text(comparison: Comparison) -> str:
     return "; ".join(f"{name} {text}" for name, text in tallies.items())
 
 
-def pairing_and_floors_sentence(comparison: Comparison) -> str:
+def pairing_sentence(comparison: Comparison) -> str:
     """Returns a sentence that says whether BASE and NEW were compared in pairs, which changes are
     too small to be relevant, and how many configurations were tested together.
     """

@@ -489,7 +489,7 @@ def gather(
         )
     configured = group_runs(loaded.records, profiled_runs(loaded.studies), order)
     if comparison is not None:
-        _use_speeds_of_comparison(configured, comparison)
+        _use_compared_speeds(configured, comparison)
     return dataclass_from_sources(
         ReportSubject,
         loaded,
@@ -501,7 +501,7 @@ def gather(
     )
 
 
-def _use_speeds_of_comparison(configured: Iterable[RunGroup], comparison: Comparison) -> None:
+def _use_compared_speeds(configured: Iterable[RunGroup], comparison: Comparison) -> None:
     """Makes groups use the speeds of their processes in the comparison, so that a page has one
     median.
 

@@ -71,15 +71,15 @@ def configuration_rows(results: ReportSubject) -> list[dict[str, Any]]:
     }
     return [
         {
-            **_configuration_facts(group),
-            **_configuration_statistics(group),
+            **_group_facts(group),
+            **_statistics(group),
             "scaling_efficiency": efficiencies.get(group.name),
         }
         for group in results.configured
     ]
 
 
-def _configuration_statistics(group: RunGroup) -> dict[str, float | None]:
+def _statistics(group: RunGroup) -> dict[str, float | None]:
     statistics: dict[str, float | None] = {}
     others = {name: name for name in BOUNDS if name not in _MEDIANS.values()}
     for name, metric in {**_MEDIANS, **others}.items():
@@ -96,7 +96,7 @@ def _configuration_statistics(group: RunGroup) -> dict[str, float | None]:
     return {**statistics, _MEAN: mean, f"{_MEAN}_low": low, f"{_MEAN}_high": high}
 
 
-def _configuration_facts(group: RunGroup) -> dict[str, Any]:
+def _group_facts(group: RunGroup) -> dict[str, Any]:
     batch = next((r.batch for r in group.records if r.batch is not None), None)
     model = next((r.model for r in group.records if r.model is not None), None)
     statuses = [record.status for record in group.records]

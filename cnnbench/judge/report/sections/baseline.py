@@ -118,7 +118,7 @@ def baseline_answer(results: ReportSubject) -> Answer | None:
     if comparison.same_code is not None or comparison.exit_code is ExitCode.INCONCLUSIVE:
         outcome = ""  # The headline says so.
     if len(comparison.entries) > 1:
-        counts = verdicts.all_verdict_counts_text(comparison)
+        counts = verdicts.all_counts_text(comparison)
         outcome = f"{outcome}: {counts}" if outcome else counts
     means = map(capitalized, verdicts.mean_sentences(comparison))
     details = (*comparison.lines_below_headline, *lines, outcome, *means)

@@ -225,7 +225,7 @@ def throughput(group: RunGroup) -> Row:
     }
 
 
-def _doubtful_peak_remarks(known: Sequence[RunGroup]) -> Iterable[Paragraph]:
+def _peak_remarks(known: Sequence[RunGroup]) -> Iterable[Paragraph]:
     if not any(group.process_values(peak_flops_per_sec).values for group in known):
         text = "The peak FLOP/s of the devices is unknown; set it with --peak_flops."
         yield Paragraph(text, "unsure")
@@ -242,7 +242,7 @@ def _doubtful_peak_remarks(known: Sequence[RunGroup]) -> Iterable[Paragraph]:
     axis=Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
     known=lambda group: bool(group.process_values("achieved_flops_per_sec").values),
     limit=(1.0, "limit: the peak of all devices"),
-    remarks=_doubtful_peak_remarks,
+    remarks=_peak_remarks,
 )
 def mfu(group: RunGroup) -> Row:
     """Model FLOP/s utilisation (MFU) is images/sec at the mean step, times the FLOPs per image,
@@ -409,7 +409,7 @@ def _estimate_key(group: RunGroup) -> object:
 
 
 @prepend_docstring
-def best_configurations_section(results: ReportSubject) -> Iterable[Content]:
+def best_section(results: ReportSubject) -> Iterable[Content]:
     """The configuration with the highest median images/sec over processes, for each network and
     number format. MFU is the share of the peak rate of matrix products. The roofline estimate is
     the images/sec if every layer ran at the machine's own rates of matrix products and of copying
@@ -421,7 +421,7 @@ def best_configurations_section(results: ReportSubject) -> Iterable[Content]:
     if any(group.throughput.interval is None for group, _, _ in rows):
         text = f"A row without an interval has fewer than {ValuesByProcess.FEWEST} processes, so "
         yield Paragraph(f"{text}another configuration may be faster.", "unsure")
-    yield make_table(_best_configuration_row(*row) for row in rows)
+    yield make_table(_best_row(*row) for row in rows)
     shown = newest_groups([group for group, _, _ in rows], MOST_DRAWN)
     which = shown_count_text(len(shown), len(rows))
     rows = [row for row in rows if row[0] in shown]
@@ -449,7 +449,7 @@ def _shares_of_estimate(group: RunGroup, estimate: float | None) -> ValuesByProc
     return ValuesByProcess(tuple(values))
 
 
-def _best_configuration_row(
+def _best_row(
     group: RunGroup, estimate: float | None, others: tuple[RunGroup, ...]
 ) -> Row:
     _, (_, *as_fast) = split_names([group, *others])

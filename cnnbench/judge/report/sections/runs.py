@@ -74,7 +74,7 @@ def omitted_section(results: ReportSubject) -> Iterable[Content]:
     )
 
 
-def imported_benchmarks_section(results: ReportSubject) -> Iterable[Content]:
+def benchmarks_section(results: ReportSubject) -> Iterable[Content]:
     """Yields a table of imported benchmarks of other programs: medians and ranges."""
     benchmark_groups = [
         group for group in results.configured if group.configuration.kind in BENCHMARKS
@@ -172,7 +172,7 @@ def reproduction_section(results: ReportSubject) -> Iterable[Content]:
     yield make_table(
         {**alike[0], "processes": numeric_cell(len(alike))} for alike in software.values()
     )
-    commands = sorted(_counted_commands(results), key=lambda command: parse_start_time(command[3]))
+    commands = sorted(_commands(results), key=lambda command: parse_start_time(command[3]))
     rows: Iterable[Row] = (
         {
             "measures": name,
@@ -226,7 +226,7 @@ def _names_own_file(words: Sequence[str]) -> bool:
     return any(word.endswith((".yaml", ".yml")) for word in words)
 
 
-def _counted_commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:
+def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:
     """Yields, for each command, the name of the measurement, the words of the command, the number
     of processes, and the start time.
     """

@@ -57,11 +57,11 @@ def steps_section(results: ReportSubject) -> Iterable[Content]:
     dots are steps outside of the whiskers. Arrows at an edge are steps beyond the axis.
     """
     timed = [group for group in results.configured if any(r.step_seconds for r in group.successful)]
-    yield from _pairs_of_charts(timed, _step_charts)
+    yield from _chart_pairs(timed, _step_charts)
     yield make_table(map(_step_row, timed), hints=_HINTS)
 
 
-def _pairs_of_charts(
+def _chart_pairs(
     groups: Sequence[RunGroup], charts: Callable[[RunGroup], Iterable[Chart]]
 ) -> Iterator[Content]:
     """Yields the charts of the newest configurations, and which ones these are."""
@@ -183,18 +183,18 @@ def _quartiles(record: RunRecord) -> float | None:
 
 
 @prepend_docstring
-def resource_use_section(results: ReportSubject) -> Iterable[Content]:
+def use_section(results: ReportSubject) -> Iterable[Content]:
     """Memory and CPUs of each process, sampled once per second. A leak is memory that grows
     throughout the timed loop; a stall is a time without CPUs in use. The grey background is the
     timed loop of the first process. Growth is the memory at the end of the timed loop minus the
     memory at its start.
     """
     sampled = [group for group in results.configured if any(r.resources for r in group.successful)]
-    yield from _pairs_of_charts(sampled, _resource_use_charts)
-    yield make_table(map(_resource_use_row, sampled))
+    yield from _chart_pairs(sampled, _use_charts)
+    yield make_table(map(_use_row, sampled))
 
 
-def _resource_use_charts(group: RunGroup) -> Iterable[LineChart]:
+def _use_charts(group: RunGroup) -> Iterable[LineChart]:
     """Yields charts over time of a configuration's first processes: memory of the host, CPUs and,
     if known, memory of the GPUs.
     """
@@ -239,7 +239,7 @@ _USES: tuple[tuple[str, Axis, Callable[[ResourceUse], Sequence[float]]], ...] = 
 )
 
 
-def _resource_use_row(group: RunGroup) -> Row:
+def _use_row(group: RunGroup) -> Row:
     """Returns the row with the memory and CPUs of a configuration: medians over processes."""
     known = [run.resources for run in group.successful if run.resources is not None]
     growths = [growth for of in known if (growth := _memory_growth(of)) is not None]
