@@ -247,18 +247,13 @@ def _level_changes(
             for level in (before, after)
         ]
         changed = changed_facts(last_good, first_bad)
-        is_step = levels[number] is after
+        kind = STEP if levels[number] is after else TREND
         # Host names identify a machine only if all runs of a level have the same host name.
-        on_two_machines = is_step and len(hosts[0]) == len(hosts[1]) == 1 and hosts[0] != hosts[1]
-        if on_two_machines := on_two_machines and "" not in hosts[0] | hosts[1]:
+        two_hosts = len(hosts[0]) == len(hosts[1]) == 1 and hosts[0] != hosts[1]
+        if kind == STEP and two_hosts and "" not in hosts[0] | hosts[1]:
+            kind = TWO_MACHINES
             changed = (*changed, ChangedFact("hostname", *(host.pop() for host in hosts)))
-        kind = TREND
-        if is_step:
-            kind = TWO_MACHINES if on_two_machines else STEP
-        slow = None
-        if metric is THROUGHPUT:
-            slower, faster = (before, after) if moved > 0 else (after, before)
-            slow = _slow_steps(points, slower, faster)
+        slower, faster = (before, after) if moved > 0 else (after, before)
         changes.append(
             LevelChange(
                 kind=kind,
@@ -274,7 +269,7 @@ def _level_changes(
                 earliest=points[low],
                 latest=points[high],
                 facts=changed,
-                slow=slow,
+                slow=_slow_steps(points, slower, faster) if metric is THROUGHPUT else None,
             )
         )
     return _mark_undone_changes(points, changes, metric, floor)
