@@ -23,7 +23,8 @@ def explain(
     # If A or B has a single process, a difference may be specific to this process.
     if min(len(base), len(new)) > 1:
         sides, significant = significant_causes(sides)
-    work = () if significant else find_causes(sides.comparing_work_only())
+    sides.by_work = not significant
+    work = find_causes(sides) if sides.by_work else ()
     timed = sides.timed
     document = Explanation(
         answer="",

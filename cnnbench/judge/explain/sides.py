@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -271,8 +270,8 @@ class ComparedProfiles:
       step: mean times of profiled steps.
       timed: mean times of steps without a profiler.
       free: the parts that no cause has claimed yet.
-      by_work: whether only differences in work are considered, even if their times are small or
-        noisy.
+      by_work: whether only differences in work are considered (operations, FLOPs and bytes), even
+        if their times are small or noisy.
 
     Args:
       base, new: the profiles of A and of B.
@@ -321,14 +320,6 @@ class ComparedProfiles:
         timed = [profile.record.step_seconds for profile in profiles]
         self.timed = StepTimes.mean(split(timed), split(undisturbed_step_weights(timed)))
         self.free = dict.fromkeys(self.times)
-
-    def comparing_work_only(self) -> ComparedProfiles:
-        """Returns a copy in which only differences in work are significant: operations, FLOPs and
-        bytes, but not times.
-        """
-        copied = copy(self)
-        copied.by_work = True
-        return copied
 
     def with_pauses_as_part(
         self, slow: Sequence[Collection[int]], ordinary: Sequence[Collection[int]]
@@ -428,20 +419,15 @@ class ComparedProfiles:
         shares = [times.variance / fmean(times.of_sides) ** 2 for times in adjusted]
         return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
 
-    def noise_of(self, parts: Iterable[StepPartKey]) -> float:
-        """Returns the `noise` to assume for the given parts of the step. For the Python program, it
-        is at most 5 %, even if operations vary more.
-        """
-        limit = _ONE_PROCESS if {*parts} == {PROGRAM} else math.inf
-        return min(self.noise, limit)
-
     def stands_out(self, parts: Collection[StepPartKey], standard_errors: float = CERTAIN) -> bool:
         """Whether the difference in the time of the given parts of the step is relevant and larger
         than the given number of standard errors.
 
         If `standard_errors` is at least `CERTAIN`, the times of A and B must also not overlap.
         """
-        return self.exceeds(self.typical(parts), standard_errors, self.noise_of(parts))
+        # The noise of the Python program is at most 5 %, even if operations vary more.
+        limit = _ONE_PROCESS if {*parts} == {PROGRAM} else math.inf
+        return self.exceeds(self.typical(parts), standard_errors, min(self.noise, limit))
 
     def exceeds(
         self, times: StepTimes, standard_errors: float = CERTAIN, noise: float | None = None
