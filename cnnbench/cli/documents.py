@@ -34,27 +34,25 @@ from cnnbench.records.documents import DOCUMENTS, load_documents
 from cnnbench.records.metric import ALL, RUN, SUMMARY, Metric, Summary
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
 
-_METRICS = ("metric", "unit", "value", "better", "smallest relevant change", "remarks")
-
+_METRICS = "metric, unit, value, better, smallest relevant change, remarks"
 _MODELS = (
-    *("model", "data set", "image", "batch per device", "parameters", "moving averages"),
-    *("forward GFLOP", "training GFLOP"),
+    "model, data set, image, batch per device, parameters, moving averages, forward GFLOP, "
+    "training GFLOP"
 )
-
 _MODES = (
-    *("mode", "copies of each variable", "gradients", "in several processes", "ps tasks"),
-    *("towers in sync", "class in `tf.distribute`"),
+    "mode, copies of each variable, gradients, in several processes, ps tasks, towers in sync, "
+    "class in `tf.distribute`"
 )
+_FLAGS = "flag, modes that refuse it, reason"
 
 _MODEL_PACKAGE = "cnnbench.models."
 
 load_documents()
 
 
-def _markdown_table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], first_number_column: int = 99
-) -> str:
-    align = ["---:" if place >= first_number_column else "---" for place in range(len(header))]
+def _markdown_table(titles: str, rows: Iterable[Sequence[str]], numbers_from: int = 99) -> str:
+    header = titles.split(", ")
+    align = ["---:" if place >= numbers_from else "---" for place in range(len(header))]
     return markdown_table(header, align, [*rows])
 
 
@@ -102,7 +100,7 @@ def model_tables() -> dict[str, str]:
     models = [get_model(name, data) for data in dataset_names() for name in model_names(data)]
     # Leave out models of plug-ins that happen to be loaded.
     own = (model for model in models if type(model).__module__.startswith(_MODEL_PACKAGE))
-    return {"models": _markdown_table(_MODELS, map(_model_row, own), first_number_column=2)}
+    return {"models": _markdown_table(_MODELS, map(_model_row, own), numbers_from=2)}
 
 
 def _model_row(model: Model) -> tuple[str, ...]:
@@ -132,7 +130,7 @@ def small_run_flags(mode: Mode) -> list[str]:
     """The flags of a small run that a mode of --variable_update accepts."""
     needs = [f"--{name}={value}" for name, value in mode.needs.items()]
     if mode.processes is Processes.COORDINATOR:
-        needs += _JOB
+        needs += _JOB.split()
     run = [*_SMALL_RUN, f"--variable_update={mode.name}", *needs]
     parse_run(run, environ={})
     return run
@@ -167,14 +165,12 @@ def _mode_row(mode: Mode) -> tuple[str, ...]:
 def warning_tables() -> dict[str, str]:
     """The table in docs/conditions.md: warnings of runs that are not checks of the conditions."""
     others = ((f"`{name}`", about) for name, about in WARNINGS.items() if name not in CONDITIONS)
-    return {"warnings": _markdown_table(("name", "meaning"), others)}
+    return {"warnings": _markdown_table("name, meaning", others)}
 
-
-_FLAGS = ("flag", "modes that refuse it", "reason")
 
 _JOB = (
-    *("--job_name=controller", "--controller_host=localhost:1", "--worker_hosts=localhost:2"),
-    "--ps_hosts=localhost:3",
+    "--job_name=controller --controller_host=localhost:1 --worker_hosts=localhost:2 "
+    "--ps_hosts=localhost:3"
 )
 
 _SMALL_RUN = ("--model=resnet20", "--data_name=cifar10", "--device=cpu", "--num_batches=4")

@@ -181,9 +181,8 @@ def make_history(
 
 
 _COLUMNS = (
-    *("configuration", "machine", "point", "commit", "started_at", "metric", "unit", "value"),
-    *("low", "high", "processes", "failed", "level", "step", "change", "worse", "stands"),
-    *("side", "repository", "dirty", "tensorflow_version", "outlier", "kind"),
+    "configuration machine point commit started_at metric unit value low high processes failed "
+    "level step change worse stands side repository dirty tensorflow_version outlier kind"
 )
 
 
@@ -191,11 +190,12 @@ def csv_text(document: HistoryDocument) -> str:
     """Returns a history as CSV, with a header and one row for each point. Cells that would be
     formulas in a spreadsheet are escaped.
     """
-    return tables.csv_text(_COLUMNS, (row.values() for row in csv_rows(document)))
+    return tables.csv_text(_COLUMNS.split(), (row.values() for row in csv_rows(document)))
 
 
 def csv_rows(document: HistoryDocument) -> Iterator[dict[str, object]]:
     """Yields the values of each point of a history by column of the CSV file. Times are in UTC."""
+    columns = _COLUMNS.split()
     for trend in document.series:
         steps = {step.index: step for step in trend.steps}
         outliers = {outlier.index: outlier for outlier in trend.outliers}
@@ -224,7 +224,7 @@ def csv_rows(document: HistoryDocument) -> Iterator[dict[str, object]]:
                 index in outliers,
                 getattr(step or outliers.get(index), "kind", None),
             )
-            yield dict(zip(_COLUMNS, values, strict=True))
+            yield dict(zip(columns, values, strict=True))
 
 
 def history_metrics(document: HistoryDocument) -> list[ExportedMetric]:

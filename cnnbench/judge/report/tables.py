@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _FLAGS = (
-    *("model", "data_name", "device", "num_gpus", "variable_update", "all_reduce_spec"),
-    *("precision", "batch_size", "forward_only", "eval"),
+    "model data_name device num_gpus variable_update all_reduce_spec precision batch_size "
+    "forward_only eval"
 )
 _MEDIANS = {
     "throughput_images_per_sec": "throughput",
@@ -108,7 +108,7 @@ def _group_facts(group: RunGroup) -> dict[str, Any]:
         "revision": group.origin.revision,
         "dirty": group.origin.dirty,
         "tensorflow_version": group.origin.tensorflow,
-        **{name: group.flag(name) for name in _FLAGS},
+        **{name: group.flag(name) for name in _FLAGS.split()},
         "devices": group.device_count,
         "images_per_step": None if batch is None else batch.global_,
         "parameters": None if model is None else model.parameters,

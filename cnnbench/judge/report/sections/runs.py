@@ -31,11 +31,8 @@ from cnnbench.records.metric import ALL
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.run import BENCHMARKS, RunRecord, Subject, subject_of_record
 
-_FAILURES = ("configuration", "status", "error", "timed steps", "started (UTC)", "run")
-_COMMANDS = (
-    *("started (UTC)", "configuration", "status", "images/sec"),
-    *("run", "command", "imported from"),
-)
+_FAILURES = "configuration, status, error, timed steps, started (UTC), run"
+_COMMANDS = "started (UTC), configuration, status, images/sec, run, command, imported from"
 
 
 def failures_section(results: ReportSubject) -> Iterable[Content]:
@@ -114,10 +111,10 @@ def commands_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def _process_table(
-    processes: Sequence[tuple[str, RunRecord | AllReduceRecord]], titles: Iterable[str]
+    processes: Sequence[tuple[str, RunRecord | AllReduceRecord]], titles: str
 ) -> Table | None:
     rows = (_process_cells(name, record) for name, record in processes[-MOST_LISTED:])
-    return make_table({title: cells[title] for title in titles} for cells in rows)
+    return make_table({title: cells[title] for title in titles.split(", ")} for cells in rows)
 
 
 def _process_cells(name: str, record: RunRecord | AllReduceRecord) -> Row:
