@@ -299,18 +299,30 @@ def numeric_cell(
     return TableCell(text if isinstance(text, str) else text(value), value, tone, kinds="number")
 
 
+def quantity_cell(value: float | None, unit: str) -> TableCell:
+    """Makes a table cell that shows a value of a unit, but not the unit, which is in a heading: MiB
+    for bytes, and per cent for shares. The sort key is the number that is shown.
+    """
+    text = numbers.quantity(value, unit, with_unit=False)
+    return numeric_cell(value, text, scale=numbers.shown_unit(unit)[1])
+
+
 def interval_cell(
     ends: tuple[float | None, float | None] | None,
     text: Callable[[float], str] = numbers.number,
+    *,
+    scale: float = 1.0,
     why: str = "",
 ) -> TableCell:
-    """Makes a table cell that shows an interval. The sort key is the width of the interval.
+    """Makes a table cell that shows an interval, whose ends are multiplied by `scale`. The sort key
+    is the width of the interval.
 
     If an end is None, the cell shows that there is no value, because of `why`.
     """
     low, high = ends or (None, None)
     if low is None or high is None:
         return numeric_cell(None, why=why)
+    low, high = low * scale, high * scale
     return numeric_cell(high - low, numbers.format_interval(low, high, text))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -72,20 +72,24 @@ def _cause_rows(explanation: Explanation) -> Iterator[Row]:
     for cause in explanation.causes:
         yield {
             "cause": cause.place,
-            "difference, ms": numeric_cell(cause.difference, signed_ms),
-            "A, ms": numeric_cell(cause.base, in_ms),
-            "B, ms": numeric_cell(cause.new, in_ms),
-            "+/-, ms": numeric_cell(cause.spread, in_ms),
+            "difference, ms": _ms_cell(cause.difference, signed_ms),
+            "A, ms": _ms_cell(cause.base),
+            "B, ms": _ms_cell(cause.new),
+            "+/-, ms": _ms_cell(cause.spread),
             "what": TableCell(cause_with_evidence(cause), kinds="prose"),
         }
     if explanation.causes and not explanation.by_work:
         unknown = numeric_cell(None, why="only the difference is known")
         yield {
             "cause": "not explained",
-            "difference, ms": numeric_cell(explanation.unexplained, signed_ms),
+            "difference, ms": _ms_cell(explanation.unexplained, signed_ms),
             **dict.fromkeys(("A, ms", "B, ms", "+/-, ms"), unknown),
             "what": "",
         }
+
+
+def _ms_cell(seconds: float, text: Callable[[float], str] = in_ms) -> TableCell:
+    return numeric_cell(seconds, text(seconds), scale=1e3)
 
 
 def _rows_table(explanation: Explanation, max_rows: int) -> Table | None:
@@ -127,10 +131,10 @@ def _row_cells(row: ExplainedRow) -> Row:
         "layer": row.layer,
         "kind": row.kind,
         "direction": row.direction,
-        "A, ms": numeric_cell(row.base, in_ms),
-        "B, ms": numeric_cell(row.new, in_ms),
-        "difference, ms": numeric_cell(row.difference, signed_ms),
-        "+/-, ms": numeric_cell(None if math.isnan(row.spread) else row.spread, in_ms),
+        "A, ms": _ms_cell(row.base),
+        "B, ms": _ms_cell(row.new),
+        "difference, ms": _ms_cell(row.difference, signed_ms),
+        "+/-, ms": numeric_cell(None) if math.isnan(row.spread) else _ms_cell(row.spread),
         "share": numeric_cell(row.share, partial(percent, digits=0)),
     }
 

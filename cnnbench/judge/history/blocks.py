@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
@@ -23,12 +24,14 @@ from cnnbench.base.document import (
     Row,
     Section,
     TableCell,
+    interval_cell,
     make_table,
     numeric_cell,
+    quantity_cell,
 )
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.document.formats import render_report
-from cnnbench.base.stats import group_by, median
+from cnnbench.base.stats import group_by
 from cnnbench.base.terminal import ProgressLine
 from cnnbench.base.text import count_text, first_few, first_lines, integer, item_count
 from cnnbench.judge.history import phrases
@@ -285,15 +288,15 @@ def _no_value_text(point: SeriesPoint) -> str:
 
 
 def _point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str) -> Row:
-    value, *ends = (
-        metric.value_text(statistic(point.values) if point.values else None, unit=False)
-        for statistic in (median, min, max)
-    )
+    ends = (min(point.values), max(point.values)) if point.values[1:] else None
+    text = partial(metric.value_text, unit=False)
     return {
         "point": _point_cell(point, commit_url),
         "started (UTC)": TableCell(time_text(point), kinds="steady"),
-        f"median, {metric.unit_text}": numeric_cell(point.value if point.values else None, value),
-        "range": TableCell(" to ".join(ends) if point.values[1:] else "", kinds="number"),
+        f"median, {metric.unit_text}": quantity_cell(
+            point.value if point.values else None, metric.unit
+        ),
+        "range": interval_cell(ends, text, why="needs two processes"),
         "processes": numeric_cell(item_count(point.values)),
         "failed": numeric_cell(point.failed or None, why="no process failed"),
         "mark": _mark_cell(trend, point, metric),

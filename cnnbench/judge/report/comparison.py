@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
@@ -22,6 +21,7 @@ from cnnbench.base.document import (
     TableCell,
     make_table,
     numeric_cell,
+    quantity_cell,
 )
 from cnnbench.base.text import NONE, compact_number, count_text, item_count, p_value, percent
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, phrases
@@ -308,7 +308,6 @@ def result_cells(
     change, interval = titles or change_column_titles(comparison)
     low, high = judgement.low, judgement.high
     ends = NONE if low is None or high is None else metric.range_text(low, high)
-    value = partial(metric.value_text, unit=False)
     runs = f"{item_count(entry.base_runs)}+{item_count(entry.new_runs)}"
     by_cpu_time = entry.deciding_result(result) is not result
     word = f"{result.word} by CPU time" if by_cpu_time else result.word
@@ -318,8 +317,8 @@ def result_cells(
         "verdict": TableCell(word, tone=tone, mark=_MARKS[result.verdict]),
         change: numeric_cell(judgement.change, metric.change_text, why=judgement.reason),
         interval: numeric_cell(low, ends),
-        "base": numeric_cell(judgement.base_median, value),
-        "new": numeric_cell(judgement.new_median, value),
+        "base": quantity_cell(judgement.base_median, metric.unit),
+        "new": quantity_cell(judgement.new_median, metric.unit),
         "p": numeric_cell(judgement.p_adjusted, p_value),
         "runs": numeric_cell(len(entry.runs), runs),
     }

@@ -25,6 +25,7 @@ from cnnbench.base.document import (
     make_table,
     numeric_cell,
     prepend_docstring,
+    quantity_cell,
 )
 from cnnbench.base.stats import ValuesByProcess, group_by
 from cnnbench.base.text import alternatives, first_few, integer, number, percent
@@ -277,14 +278,12 @@ def memory(group: RunGroup) -> Row:
     """Peak memory of one device on GPUs, without the memory that TensorFlow reserves in advance; on
     a CPU, peak memory of the whole process. Values are medians over processes.
     """
-    mebibytes = ValuesByProcess(
-        tuple(x / 2**20 for x in group.process_values("peak_memory_bytes").values)
-    )
+    sample = group.process_values("peak_memory_bytes")
     return {
-        "median peak memory, MiB": numeric_cell(mebibytes.median),
-        "range, MiB": interval_cell(mebibytes.range),
+        "median peak memory, MiB": quantity_cell(sample.median, "bytes"),
+        "range, MiB": interval_cell(sample.range, scale=2**-20),
         "of": "one device" if group.device_kind == "gpu" else "the process",
-        "processes": numeric_cell(len(mebibytes.values)),
+        "processes": numeric_cell(len(sample.values)),
     }
 
 
