@@ -24,6 +24,7 @@ from golden import golden
 from pages import HOSTILE, Page
 
 from cnnbench import __version__
+from cnnbench.base.document import Table
 from cnnbench.base.tables import csv_cell
 from cnnbench.judge.report import build, gather, render
 from cnnbench.judge.report.tables import TABLES, frame
@@ -118,6 +119,16 @@ def test_every_number_sorts_by_its_value(page):
     values = [a["data-value"] for tag, a in page.elements if "data-value" in a]
     assert len(values) > 100
     assert all(isinstance(float(value), float) for value in values)
+
+
+def test_a_cell_holds_the_number_that_it_shows(report):
+    blocks = [block for section in report.sections for block in section.blocks]
+    rows = [row for block in blocks if isinstance(block, Table) for row in block.rows]
+    cells = [cell for row in rows for cell in row if cell.value is not None]
+    plain = [cell for cell in cells if re.fullmatch(r"[-+]?[\d,.]+(e[-+]\d+)?", cell.text)]
+    assert len(plain) > 100
+    for cell in plain:
+        assert cell.value == pytest.approx(float(cell.text.replace(",", "")), rel=1e-3, abs=6e-3)
 
 
 def test_markdown_is_golden(report):
