@@ -31,7 +31,7 @@ from made_up_campaigns import MadeUpMachine, on, run
 from step_profiles import CONV, Profiles, changed
 
 from cnnbench.base.charts import draw as chart_writer
-from cnnbench.base.document import Detail, Report, Section
+from cnnbench.base.document import Report, Section
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.document.formats import render_report
 from cnnbench.base.document.markdown import report_to_markdown, sections_to_comment
@@ -261,7 +261,7 @@ def explain_of(seed: int, folder: Path, make: Any) -> Experiment:
         found = explain(*sides)
         outputs: dict[str, Callable[[Any], str]] = {
             "table": lambda one: sections_to_text(explanation_sections(one)),
-            "all rows": lambda one: sections_to_text(explanation_sections(one, 0, Detail.FULL)),
+            "all rows": lambda one: sections_to_text(explanation_sections(one, 0, full=True)),
             "markdown": lambda one: unescape(sections_to_comment(explanation_sections(one), "")),
             "chart": lambda one: page_text(chart_text(differences_chart(one))),
         }

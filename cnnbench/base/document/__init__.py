@@ -11,7 +11,6 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from cnnbench.base import text as numbers
@@ -19,13 +18,6 @@ from cnnbench.base.charts import Chart
 from cnnbench.base.notebook import Displayed, short_repr
 
 T = TypeVar("T")
-
-
-class Detail(Enum):
-    """How much of a result is written: the most important part, or everything."""
-
-    SUMMARY = "summary"
-    FULL = "full"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from functools import partial
 from cnnbench.base.charts import Axis, DistributionRow, RowChart, legend_text
 from cnnbench.base.document import (
     Content,
-    Detail,
     Items,
     Row,
     Section,
@@ -32,19 +31,18 @@ from cnnbench.records.profiles import ExplainedRow, Explanation
 SHOWN = 10
 """Default number of rows in a table."""
 
-_MOST_FACTS = 12  # A summary shows at most this many facts.
+_MOST_FACTS = 12  # An explanation that is not in full shows at most this many facts.
 
 
 def explanation_sections(
-    explanation: Explanation, max_rows: int = SHOWN, detail: Detail = Detail.SUMMARY
+    explanation: Explanation, max_rows: int = SHOWN, full: bool = False
 ) -> tuple[Section, Section, Section, Section]:
     """The blocks of an explanation: its answer with a chart, its causes (empty if there are none),
     its rows, and other differences between A and B.
 
-    `max_rows` is the number of rows in the chart and, in a summary, in the table; 0 means all. A
-    summary has at most twelve other differences.
+    `max_rows` is the number of rows in the chart and, unless the explanation is shown in `full`, in
+    the table; 0 means all. Unless it is in full, it has at most twelve other differences.
     """
-    full = detail is Detail.FULL
     facts = fact_texts(explanation.facts)
     if len(facts) > _MOST_FACTS and not full:
         more = item_count(explanation.facts) - _MOST_FACTS

@@ -17,7 +17,6 @@ from cnnbench.base.document import (
     Answer,
     ChartGroup,
     Content,
-    Detail,
     Items,
     Paragraph,
     Report,
@@ -65,15 +64,14 @@ _MOST_MARKS, _MOST_LISTED = 1000, 1000
 
 def blocks(
     document: HistoryDocument,
-    detail: Detail = Detail.FULL,
     *,
     last: int = 0,
     most: int | None = None,
     commit_url: str = "",
     drawn: bool = True,
 ) -> list[Section]:
-    """Returns a history as sections: the answers and, in full detail, a table of the level changes,
-    a chart for each time series, and a table of the points of each time series.
+    """Returns a history as sections: the answers, a table of the level changes, a chart for each
+    time series, and a table of the points of each time series.
 
     Args:
       last: number of points of each time series, the newest ones; 0 for all.
@@ -81,14 +79,12 @@ def blocks(
       commit_url: address of a commit, in which {commit} is replaced; see `commit_link`.
       drawn: whether charts are made, which takes time and which terminals do not show.
     """
-    sections = [Section.from_contents("answer", "", _answer_contents(document))]
-    if detail is Detail.SUMMARY:
-        return sections
     # If all time series are too short, the answer has said so.
     steps = _level_changes(document, commit_url, answered=True)
     charts = [_charts(document, commit_url) if drawn else None]
     points = _points(document, last, most, commit_url)
-    sections += [
+    sections = [
+        Section.from_contents("answer", "", _answer_contents(document)),
         Section.from_contents("steps", "Steps", steps),
         Section.from_contents("series", "Series", charts),
         Section.from_contents("points", "Points", points, folded=True),

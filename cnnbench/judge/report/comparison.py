@@ -14,7 +14,6 @@ from typing import TypeAlias
 from cnnbench.base.document import (
     CommandLine,
     Content,
-    Detail,
     Items,
     Paragraph,
     Section,
@@ -56,21 +55,18 @@ _MOST_CHANGED = 3
 """Maximum number of configurations with changed work that are named before the tables."""
 
 
-def blocks(comparison: Comparison, detail: Detail = Detail.FULL) -> list[Section]:
-    """Returns a comparison as sections without titles: the answer and, in full detail, what was
-    compared, a table for each metric with reasons, causes, and how it was judged.
+def blocks(comparison: Comparison) -> list[Section]:
+    """Returns a comparison as sections without titles: the answer, what was compared, a table for
+    each metric with reasons, causes, and how it was judged.
     """
     (clear, why), answer = _why(comparison), comparison.answer
-    sections = [_section("answer", _answer(comparison, answer, clear))]
-    if detail is Detail.SUMMARY:
-        return sections
     changed = _changed_work(comparison, answer)
     tables = (
         _section("verdicts", [_table(comparison, *table, answer, changed)])
         for table in metric_tables(comparison)
     )
     return [
-        *sections,
+        _section("answer", _answer(comparison, answer, clear)),
         _section("sides", _sides(comparison, changed)),
         *tables,
         *([why] if why is not None else []),
@@ -80,10 +76,9 @@ def blocks(comparison: Comparison, detail: Detail = Detail.FULL) -> list[Section
 
 
 def summary_lines(comparison: Comparison) -> list[str]:
-    """Returns the texts of a comparison in summary: the answer, the advice and a command."""
-    sections = blocks(comparison, Detail.SUMMARY)
-    contents = (block for section in sections for block in section.blocks)
-    return [block.text for block in contents if isinstance(block, (Paragraph, CommandLine))]
+    """Returns the texts of the answer of a comparison: the answer, the advice and a command."""
+    answer = _section("answer", _answer(comparison, comparison.answer, _why(comparison)[0]))
+    return [block.text for block in answer.blocks if isinstance(block, (Paragraph, CommandLine))]
 
 
 def _section(key: str, contents: Iterable[Content]) -> Section:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart, legend_text
 from cnnbench.base.charts.axes import begins_above_zero
-from cnnbench.base.document import Answer, Content, Detail, Section
+from cnnbench.base.document import Answer, Content, Section
 from cnnbench.base.stats import ValuesByProcess
 from cnnbench.base.text import capitalized, count_text, first_lines, number
 from cnnbench.errors import ExitCode
@@ -207,7 +207,7 @@ def explanation_section(results: ReportSubject) -> Iterable[Content]:
     the causes, and all rows as a table.
     """
     for explained in results.explanations:
-        for section in explanation_sections(explained, detail=Detail.FULL):
+        for section in explanation_sections(explained, full=True):
             yield from section.blocks
 
 

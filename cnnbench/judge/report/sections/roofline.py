@@ -19,7 +19,6 @@ from cnnbench.base.document import (
     Answer,
     ChartGroup,
     Content,
-    Detail,
     Row,
     Section,
     TableCell,
@@ -49,14 +48,14 @@ _group = attrgetter("kind", "direction")
 
 
 def roofline_sections(
-    document: Roofline, title: str, most: int, detail: Detail = Detail.SUMMARY
+    document: Roofline, title: str, most: int, full: bool = False
 ) -> list[Section]:
     """The result of a roofline: the rates of the machine with charts, the first `most` rows (0
     means all), sums by kind of operation, and the time of a step.
 
-    In full detail, the rows are folded, and the titles of tables contain `title`.
+    If it is shown in `full`, the rows are folded, and the titles of tables contain `title`.
     """
-    full, name = detail is Detail.FULL, f"{title}: " if detail is Detail.FULL else ""
+    name = f"{title}: " if full else ""
     machine, remark = document.machine, document.faster_rows_remark
     rates = (
         f"{name}rates: {billions(machine.flops_per_sec)} GFLOP/s ({machine.flops_source}) and "
@@ -97,7 +96,7 @@ def roofline_section(results: ReportSubject) -> Iterable[Content]:
     named = _named_rooflines(results)
     yield make_table(_process_row(name, study) for name, study in named)
     for name, study in named:
-        for section in roofline_sections(study, name, _MOST_ROWS, Detail.FULL):
+        for section in roofline_sections(study, name, _MOST_ROWS, full=True):
             yield from section.blocks
 
 

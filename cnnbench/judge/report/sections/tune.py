@@ -10,7 +10,6 @@ from cnnbench.base.charts import HIGHER, Axis, DistributionRow, RowChart, legend
 from cnnbench.base.document import (
     Answer,
     Content,
-    Detail,
     Paragraph,
     Row,
     Section,
@@ -57,13 +56,13 @@ _MODEL = "--model="
 _signed = partial(percent, signed=True)
 
 
-def search_sections(document: TuneDocument, detail: Detail = Detail.SUMMARY) -> list[Section]:
+def search_sections(document: TuneDocument, full: bool = False) -> list[Section]:
     """The result of a search for the fastest flags: the command line, the answer, the candidates,
     and the candidates that left the races or cannot run.
 
-    A summary has the fastest candidates in a table, and names the others in sentences.
+    Unless it is in `full`, the fastest candidates are in a table, and sentences name the others.
     """
-    full, network = detail is Detail.FULL, searched_network(document)
+    network = searched_network(document)
     _, tone = search_verdict(document)
     command, name = shlex.join(document.command), _command_candidate(document)
     cell = TableCell(command, kinds="command")
@@ -104,7 +103,7 @@ def best_flags_section(results: ReportSubject) -> Iterable[Content]:
     from the pairs.
     """
     for document in results.tunings:
-        for section in search_sections(document, Detail.FULL):
+        for section in search_sections(document, full=True):
             yield from section.blocks
 
 
