@@ -23,7 +23,6 @@ from cnnbench.judge.explain.facts import (
     possible_reasons,
     quantity_changes,
 )
-from cnnbench.judge.explain.pauses import find_pauses
 from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, CauseClaim, ComparedProfiles
 from cnnbench.records.profiles import (
     FORWARD,
@@ -58,20 +57,6 @@ _DIRECTIONS = {
     TO_INPUT: "gradient of input",
     TO_KERNEL: "gradient of kernels",
 }
-
-
-def significant_causes(sides: ComparedProfiles) -> tuple[ComparedProfiles, tuple[Cause, ...]]:
-    """Returns the profiled steps of A and B, and the significant causes of the difference in step
-    time.
-
-    If there are pauses, the returned steps have a separate part for pauses. All other causes are
-    then found in the steps without pauses, so that no cause is reported twice.
-    """
-    pauses = find_pauses(sides)
-    if pauses is None:
-        return sides, find_causes(sides)
-    claim, others = pauses
-    return others, find_causes(others, claim)
 
 
 def find_causes(sides: ComparedProfiles, *known: CauseClaim) -> tuple[Cause, ...]:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cnnbench.judge.explain import phrases
-from cnnbench.judge.explain.causes import find_causes, significant_causes
+from cnnbench.judge.explain.causes import find_causes
 from cnnbench.judge.explain.facts import fact_changes, quantity_changes
+from cnnbench.judge.explain.pauses import find_pauses
 from cnnbench.judge.explain.sides import CERTAIN, ComparedProfiles
 from cnnbench.records.profiles import Cause, Explanation, StepProfile
 
@@ -22,7 +23,8 @@ def explain(
     significant: tuple[Cause, ...] = ()
     # If A or B has a single process, a difference may be specific to this process.
     if min(len(base), len(new)) > 1:
-        sides, significant = significant_causes(sides)
+        pauses, sides = find_pauses(sides)
+        significant = find_causes(sides, *pauses)
     sides.by_work = not significant
     work = find_causes(sides) if sides.by_work else ()
     timed = sides.timed

@@ -49,9 +49,12 @@ In the profiles, steps are not slow; the additional time of slow steps is in the
 """
 
 
-def find_pauses(sides: ComparedProfiles) -> _Pauses | None:
+def find_pauses(sides: ComparedProfiles) -> tuple[tuple[CauseClaim, ...], ComparedProfiles]:
     """Searches the times of each part of the step for pauses (recurring slow steps), and returns
     the longest pauses. If no part has pauses, searches the times of whole steps.
+
+    If there are pauses, the returned profiles have a separate part for them. All other causes are
+    then found in the steps without pauses, so that no cause is reported twice.
     """
     operations = sides.operations_left
     found: list[_Pauses] = []
@@ -61,11 +64,15 @@ def find_pauses(sides: ComparedProfiles) -> _Pauses | None:
         level = _CHANCE / (len(operations) if part in operations else 1)
         if pauses := _recurring(sides, runs, level, part):
             found.append(pauses)
-    if found:
-        return max(found, key=lambda pauses: abs(pauses[1].means[PAUSES].difference))
-    profiles = (*sides.a.profiles, *sides.b.profiles)
-    whole = [(profile.step_seconds, profile.record.step_seconds) for profile in profiles]
-    return _recurring(sides, whole, _CHANCE)
+    if not found:
+        profiles = (*sides.a.profiles, *sides.b.profiles)
+        whole = [(profile.step_seconds, profile.record.step_seconds) for profile in profiles]
+        if pauses := _recurring(sides, whole, _CHANCE):
+            found.append(pauses)
+    if not found:
+        return (), sides
+    claim, others = max(found, key=lambda pauses: abs(pauses[1].means[PAUSES].difference))
+    return (claim,), others
 
 
 def _recurring(
