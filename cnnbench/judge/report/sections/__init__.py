@@ -54,7 +54,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
 """Maps the key of a section to its title and the function that yields its contents, in order."""
 
 _FOLDED = [*SECTIONS][[*SECTIONS].index("memory") :]
-"""The page shows the last sections folded."""
+"""Keys of the sections that pages show folded, which are the last ones."""
 
 _WHOLE = ("problems",)
 """Sections that show all configurations, not only the newest ones."""
