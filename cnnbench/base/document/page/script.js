@@ -1,7 +1,7 @@
 // Sorting and filters of tables, signs of what scrolls, hints of charts, zoom, copying. It makes no
 // markup from text.
 "use strict";
-(function () {
+(() => {
   const NEAR = 24; // Pixels around a pointer or a finger in which a point is meant.
   const FILTERED = 10; // Rows of a table from which on it has a filter.
 
@@ -25,28 +25,26 @@
   }
   function sort(table, index, descending) {
     const body = table.tBodies[0];
-    const rows = Array.from(body.rows).map(function (row, place) {
-      return {row: row, key: key(row, index), place: place};
-    });
-    rows.sort(function (a, b) {
+    const rows = Array.from(body.rows, (row, place) => ({row, key: key(row, index), place}));
+    rows.sort((a, b) => {
       if (a.key === null || b.key === null) {
         return (a.key === null) - (b.key === null) || a.place - b.place;
       }
       const order = compare(a.key, b.key);
       return (descending ? -order : order) || a.place - b.place;
     });
-    rows.forEach(function (one) { body.appendChild(one.row); });
+    body.append(...rows.map((one) => one.row));
   }
   function sortable(table) {
     if (table.tBodies[0].rows.length < 2) return;
     const heads = Array.from(table.tHead.rows[0].cells);
-    heads.forEach(function (head, index) {
+    heads.forEach((head, index) => {
       const button = make("button", {type: "button"}, head.textContent);
       head.replaceChildren(button);
       head.setAttribute("aria-sort", "none");
-      button.addEventListener("click", function () {
+      button.addEventListener("click", () => {
         const descending = head.getAttribute("aria-sort") === "ascending";
-        heads.forEach(function (other) { other.setAttribute("aria-sort", "none"); });
+        heads.forEach((other) => other.setAttribute("aria-sort", "none"));
         head.setAttribute("aria-sort", descending ? "descending" : "ascending");
         sort(table, index, descending);
       });
@@ -58,17 +56,16 @@
   function filterable(box) {
     const rows = Array.from(box.querySelector("table").tBodies[0].rows);
     if (rows.length < FILTERED) return;
-    const texts = rows.map(function (row) {
-      return Array.from(row.cells, function (cell) { return cell.textContent; }).join(" ").toLowerCase();
-    });
+    const texts = rows.map((row) =>
+      Array.from(row.cells, (cell) => cell.textContent).join(" ").toLowerCase());
     const input = make("input", {type: "search", placeholder: "filter rows"});
     input.setAttribute("aria-label", "filter rows of " + box.getAttribute("aria-label"));
     const shown = make("output", {});
-    input.addEventListener("input", function () {
+    input.addEventListener("input", () => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
       let number = 0;
-      rows.forEach(function (row, index) {
-        row.hidden = !words.every(function (word) { return texts[index].includes(word); });
+      rows.forEach((row, index) => {
+        row.hidden = !words.every((word) => texts[index].includes(word));
         number += row.hidden ? 0 : 1;
       });
       shown.textContent = words.length ? number + " of " + rows.length + " rows" : "";
@@ -80,14 +77,14 @@
 
   function copyable(code) {
     const button = make("button", {type: "button", className: "copy"});
-    const label = function (text) {
+    const label = (text) => {
       button.textContent = text;
       button.setAttribute("aria-label", text + " " + code.textContent);
     };
     label("copy");
-    button.addEventListener("click", function () {
+    button.addEventListener("click", () => {
       window.getSelection().selectAllChildren(code);
-      const done = function () { label("copied"); };
+      const done = () => { label("copied"); };
       if (navigator.clipboard) navigator.clipboard.writeText(code.textContent).then(done, done);
     });
     code.after(button);
@@ -111,13 +108,11 @@
     tip.style.top = (above > 0 ? above : box.bottom + 8) + "px";
   }
   function points(svg) {
-    return Array.from(svg.querySelectorAll(".point")).filter(function (one) {
-      return one.getAttribute("visibility") !== "hidden";
-    });
+    return Array.from(svg.querySelectorAll(".point:not([visibility=hidden])"));
   }
   function nearest(svg, x, y) {
     let found = null, least = NEAR;
-    points(svg).forEach(function (point) {
+    points(svg).forEach((point) => {
       const box = point.getBoundingClientRect();
       const beside = Math.max(box.left - x, 0, x - box.right);
       const distance = Math.hypot(beside, Math.max(box.top - y, 0, y - box.bottom));
@@ -129,9 +124,9 @@
     const all = points(svg);
     if (!all.length) return;
     // One stop of the tabulator for a chart, arrows between its points.
-    all.forEach(function (point, place) { point.setAttribute("tabindex", place ? "-1" : "0"); });
-    svg.querySelectorAll(".point > title").forEach(function (title) { title.remove(); });
-    svg.addEventListener("keydown", function (event) {
+    all.forEach((point, place) => point.setAttribute("tabindex", place ? "-1" : "0"));
+    svg.querySelectorAll(".point > title").forEach((title) => title.remove());
+    svg.addEventListener("keydown", (event) => {
       const now = points(svg);
       const place = now.indexOf(document.activeElement);
       const moves = {ArrowRight: place + 1, ArrowLeft: place - 1, ArrowDown: place + 1,
@@ -140,18 +135,16 @@
       if (!(event.key in moves)) return;
       event.preventDefault();
       const next = now[Math.max(0, Math.min(now.length - 1, moves[event.key]))];
-      all.forEach(function (one) { one.setAttribute("tabindex", "-1"); });
+      all.forEach((one) => one.setAttribute("tabindex", "-1"));
       next.setAttribute("tabindex", "0");
       next.focus();
     });
-    svg.addEventListener("focusin", function (event) { show(event.target.closest(".point")); });
-    svg.addEventListener("focusout", function () { show(null); });
-    ["pointermove", "pointerdown"].forEach(function (name) {
-      svg.addEventListener(name, function (event) {
-        show(nearest(svg, event.clientX, event.clientY));
-      });
+    svg.addEventListener("focusin", (event) => show(event.target.closest(".point")));
+    svg.addEventListener("focusout", () => show(null));
+    ["pointermove", "pointerdown"].forEach((name) => {
+      svg.addEventListener(name, (event) => show(nearest(svg, event.clientX, event.clientY)));
     });
-    svg.addEventListener("pointerleave", function (event) {
+    svg.addEventListener("pointerleave", (event) => {
       if (event.pointerType === "mouse") show(null);
     });
   }
@@ -159,41 +152,33 @@
   // Zoom: what is drawn over the points keeps its size and moves along x.
 
   function numbersOf(path) {
-    const found = (path.getAttribute("d").match(/-?[\d.]+/g) || []).map(Number);
-    return found.reduce(function (pairs, value, index) {
-      if (index % 2) pairs[pairs.length - 1].push(value); else pairs.push([value]);
-      return pairs;
-    }, []);
+    const pairs = path.getAttribute("d").matchAll(/(-?[\d.]+)[^\d.-]+(-?[\d.]+)/g);
+    return Array.from(pairs, (pair) => [Number(pair[1]), Number(pair[2])]);
   }
   function clipped(line, from, to) {
-    const at = function (a, b, x) { return [x, a[1] + (b[1] - a[1]) * (x - a[0]) / (b[0] - a[0])]; };
+    const at = (a, b, x) => [x, a[1] + (b[1] - a[1]) * (x - a[0]) / (b[0] - a[0])];
     const kept = [];
-    line.forEach(function (point, index) {
+    line.forEach((point, index) => {
       const last = line[index - 1];
-      if (last) {
-        [from, to].forEach(function (edge) {
-          if (last[0] < edge && edge < point[0]) kept.push(at(last, point, edge));
-        });
+      for (const edge of last ? [from, to] : []) {
+        if (last[0] < edge && edge < point[0]) kept.push(at(last, point, edge));
       }
       if (from <= point[0] && point[0] <= to) kept.push(point);
     });
     return kept;
   }
   function view(svg, labels) {
-    const marks = Array.from(svg.querySelectorAll(".marks use")).map(function (use) {
+    const marks = Array.from(svg.querySelectorAll(".marks use"), (use) => {
       const holder = use.parentNode.classList.contains("point") ? use.parentNode : use;
-      return {use: use, holder: holder, x: Number(use.getAttribute("x"))};
+      return {use, holder, x: Number(use.getAttribute("x"))};
     });
-    const lines = Array.from(svg.querySelectorAll(".plot path")).map(function (path) {
-      return {path: path, points: numbersOf(path)};
-    });
-    const texts = Array.from(svg.querySelectorAll(".beside text")).map(function (text) {
-      return {text: text, x: Number(text.getAttribute("x"))};
-    });
+    const lines = Array.from(svg.querySelectorAll(".plot path"),
+      (path) => ({path, points: numbersOf(path)}));
+    const texts = Array.from(svg.querySelectorAll(".beside text"),
+      (text) => ({text, x: Number(text.getAttribute("x"))}));
     const ticks = Array.from(svg.querySelectorAll(".tick"));
     const first = svg.querySelector(".marks");
-    const places = marks.filter(function (one) { return first.contains(one.use); })
-      .map(function (one) { return one.x; });
+    const places = marks.filter((one) => first.contains(one.use)).map((one) => one.x);
     const left = places[0], right = places[places.length - 1];
     let added = [];
 
@@ -206,33 +191,32 @@
       added.push(copy);
     }
     return {
-      svg: svg,
-      places: places,
-      zoom: function (from, to) {
+      svg,
+      places,
+      zoom(from, to) {
         const low = places[from], high = places[to], scale = (right - left) / (high - low);
         const margin = 0.4 / scale * (right - left) / (places.length - 1);
-        const inside = function (x) { return low - margin <= x && x <= high + margin; };
-        const moved = function (x) { return left + (x - low) * scale; };
-        const hide = function (one, hidden) {
+        const inside = (x) => low - margin <= x && x <= high + margin;
+        const moved = (x) => left + (x - low) * scale;
+        const hide = (one, hidden) => {
           if (hidden) one.setAttribute("visibility", "hidden"); else one.removeAttribute("visibility");
         };
-        marks.forEach(function (one) {
+        marks.forEach((one) => {
           hide(one.holder, !inside(one.x));
           one.use.setAttribute("x", moved(one.x));
         });
-        lines.forEach(function (one) {
+        lines.forEach((one) => {
           const shown = clipped(one.points, low - margin, high + margin);
-          one.path.setAttribute("d", shown.map(function (point, index) {
-            return (index ? "L " : "M ") + moved(point[0]) + " " + point[1];
-          }).join(" "));
+          const steps = shown.map((point) => moved(point[0]) + " " + point[1]);
+          one.path.setAttribute("d", steps.length ? "M " + steps.join(" L ") : "");
         });
-        texts.forEach(function (one) {
+        texts.forEach((one) => {
           hide(one.text, !inside(one.x));
           one.text.setAttribute("x", moved(one.x));
         });
         const whole = from === 0 && to === places.length - 1;
-        ticks.forEach(function (one) { hide(one, !whole); });
-        added.forEach(function (one) { one.remove(); });
+        ticks.forEach((one) => hide(one, !whole));
+        added.forEach((one) => one.remove());
         added = [];
         // As many as the chart has when it shows all, at whole distances.
         const every = Math.ceil((to - from + 1) / ticks.length);
@@ -243,13 +227,10 @@
   function zoomable(figure) {
     const labels = JSON.parse(figure.getAttribute("data-labels"));
     const last = labels.length - 1;
-    const views = Array.from(figure.querySelectorAll("svg")).map(function (svg) {
-      return view(svg, labels);
-    });
+    const views = Array.from(figure.querySelectorAll("svg"), (svg) => view(svg, labels));
     if (last < 3) return;
-    const ends = ["from", "to"].map(function (name, place) {
-      return make("input", {type: "range", min: 0, max: last, value: place ? last : 0, ariaLabel: name});
-    });
+    const ends = ["from", "to"].map((name, place) =>
+      make("input", {type: "range", min: 0, max: last, value: place ? last : 0, ariaLabel: name}));
     const shown = make("output", {});
     const all = make("button", {type: "button", textContent: "all"});
     figure.append(make("div", {className: "zoom"}, ...ends, shown, all));
@@ -257,21 +238,21 @@
     function zoom(from, to) {
       ends[0].value = from;
       ends[1].value = to;
-      ends.forEach(function (end) { end.setAttribute("aria-valuetext", labels[end.value]); });
+      ends.forEach((end) => end.setAttribute("aria-valuetext", labels[end.value]));
       shown.textContent = labels[from] + " to " + labels[to] + ", " + (to - from + 1) + " points";
       all.disabled = from === 0 && to === last;
-      views.forEach(function (one) { one.zoom(from, to); });
+      views.forEach((one) => one.zoom(from, to));
     }
-    ends[0].addEventListener("input", function () {
+    ends[0].addEventListener("input", () => {
       const from = Math.min(Number(ends[0].value), last - 1);
       zoom(from, Math.max(from + 1, Number(ends[1].value)));
     });
-    ends[1].addEventListener("input", function () {
+    ends[1].addEventListener("input", () => {
       const to = Math.max(Number(ends[1].value), 1);
       zoom(Math.min(to - 1, Number(ends[0].value)), to);
     });
-    all.addEventListener("click", function () { zoom(0, last); });
-    views.forEach(function (one) { brush(one, ends, zoom); });
+    all.addEventListener("click", () => zoom(0, last));
+    views.forEach((one) => brush(one, ends, zoom));
     zoom(0, last);
   }
   function brush(one, ends, zoom) {
@@ -280,32 +261,32 @@
     box.setAttribute("height", svg.viewBox.baseVal.height);
     let start = null;
     // Dragging over a mark that is a link selects a range.
-    svg.addEventListener("dragstart", function (event) { event.preventDefault(); });
+    svg.addEventListener("dragstart", (event) => event.preventDefault());
     function place(event) {
       const frame = svg.getBoundingClientRect();
       return (event.clientX - frame.left) * svg.viewBox.baseVal.width / frame.width;
     }
-    svg.addEventListener("pointerdown", function (event) {
+    svg.addEventListener("pointerdown", (event) => {
       if (event.pointerType !== "mouse" || event.button) return; // A finger scrolls.
       start = place(event);
       event.preventDefault();
     });
-    window.addEventListener("pointermove", function (event) {
+    window.addEventListener("pointermove", (event) => {
       if (start === null) return;
       svg.append(box);
       box.setAttribute("x", Math.min(start, place(event)));
       box.setAttribute("width", Math.abs(place(event) - start));
     });
-    window.addEventListener("pointerup", function (event) {
+    window.addEventListener("pointerup", (event) => {
       if (start === null) return;
-      const edges = [start, place(event)].sort(function (a, b) { return a - b; });
+      const edges = [start, place(event)].sort((a, b) => a - b);
       start = null;
       box.remove();
       if (edges[1] - edges[0] < 8) return;
       const from = Number(ends[0].value), to = Number(ends[1].value), places = one.places;
       // Where the points are shown now.
       const step = (places[places.length - 1] - places[0]) / (to - from);
-      const index = edges.map(function (x) { return from + (x - places[0]) / step; });
+      const index = edges.map((x) => from + (x - places[0]) / step);
       const first = Math.max(from, Math.ceil(index[0])), end = Math.min(to, Math.floor(index[1]));
       if (end > first) zoom(first, end);
     });
@@ -316,7 +297,7 @@
   function scrolls(box) {
     const sign = make("p", {className: "sign", hidden: true, textContent: "scrolls sideways \u2192"});
     if (box.matches(".scroll")) box.after(sign);
-    const update = function () {
+    const update = () => {
       const more = box.scrollWidth - box.clientWidth - box.scrollLeft > 2;
       box.classList.toggle("more", more);
       sign.hidden = !more;
@@ -338,15 +319,14 @@
   document.querySelectorAll("td.command code").forEach(copyable);
   document.querySelectorAll("figure svg").forEach(explorable);
   document.querySelectorAll("figure[data-labels]").forEach(zoomable);
-  document.querySelectorAll("nav a").forEach(function (link) {
-    link.addEventListener("click", function () { setTimeout(open); });
+  document.querySelectorAll("nav a").forEach((link) => {
+    link.addEventListener("click", () => setTimeout(open));
   });
   window.addEventListener("hashchange", open);
-  window.addEventListener("scroll", function () {
-    show(document.activeElement.closest(".point"));
-  }, {passive: true});
-  window.addEventListener("beforeprint", function () {
-    document.querySelectorAll("details").forEach(function (one) { one.open = true; });
+  const follow = () => show(document.activeElement.closest(".point"));
+  window.addEventListener("scroll", follow, {passive: true});
+  window.addEventListener("beforeprint", () => {
+    document.querySelectorAll("details").forEach((one) => { one.open = true; });
   });
   open();
 })();
