@@ -25,13 +25,11 @@
   }
   function sort(table, index, descending) {
     const body = table.tBodies[0];
-    const rows = Array.from(body.rows, (row, place) => ({row, key: key(row, index), place}));
+    const rows = Array.from(body.rows, (row) => ({row, key: key(row, index)}));
+    // Rows with equal keys keep their order.
     rows.sort((a, b) => {
-      if (a.key === null || b.key === null) {
-        return (a.key === null) - (b.key === null) || a.place - b.place;
-      }
-      const order = compare(a.key, b.key);
-      return (descending ? -order : order) || a.place - b.place;
+      if (a.key === null || b.key === null) return (a.key === null) - (b.key === null);
+      return descending ? compare(b.key, a.key) : compare(a.key, b.key);
     });
     body.append(...rows.map((one) => one.row));
   }
