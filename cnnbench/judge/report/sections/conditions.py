@@ -17,7 +17,7 @@ from cnnbench.base.document import (
 from cnnbench.base.stats import group_by
 from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text, integer, number, percent
-from cnnbench.judge.compare.configuration import DifferenceEffect, fact_rule
+from cnnbench.judge.compare.configuration import UNKNOWN, DifferenceEffect, fact_rule
 from cnnbench.judge.metrics import fact_text, readable_fact
 from cnnbench.judge.report.results import (
     MOST_LISTED,
@@ -29,7 +29,6 @@ from cnnbench.judge.report.results import (
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.run import ConditionNote
 
-_UNKNOWN = "unknown"
 _MOST_NAMED = 3
 
 
@@ -172,4 +171,4 @@ def _mixed_facts_remark(results: ReportSubject, unlike: Sequence[str]) -> Paragr
 
 
 def _is_same(name: str, environments: Sequence[Mapping[str, Any]]) -> bool:
-    return len({fact_text(facts.get(name, _UNKNOWN), name) for facts in environments}) <= 1
+    return len({fact_text(facts.get(name, UNKNOWN), name) for facts in environments}) <= 1
