@@ -20,6 +20,7 @@ from cnnbench.base.document import (
     make_table,
     numeric_cell,
     prepend_docstring,
+    quantity_cell,
 )
 from cnnbench.base.document.console import sections_to_lines, sections_to_text
 from cnnbench.base.document.html import report_to_html
@@ -258,6 +259,10 @@ def test_a_document_without_markers_is_refused():
 def test_a_number_follows_its_type_and_an_empty_cell_says_why():
     texts = [numeric_cell(5).text, numeric_cell(5.0).text, numeric_cell(5, scale=0.1).text]
     assert texts == ["5", "5.000", "0.5000"]
+    shares, size = quantity_cell(0.5, "share"), quantity_cell(3 * 2.0**20, "bytes")
+    assert (shares.text, shares.value, size.text, size.value) == ("50.00", 50.0, "3.000", 3.0)
+    assert quantity_cell(None, "bytes").text == "-"
+    assert interval_cell((1.0, 2.5), scale=2.0) == numeric_cell(3.0, "2.000 to 5.000")
     cells = numeric_cell(None, why="needs <six>"), interval_cell(None, why="needs <six>")
     assert cells[0] == cells[1]
     table = make_table({"name": cell.text, "n": cell} for cell in (*cells, numeric_cell(1)))
