@@ -24,7 +24,7 @@ from peers.process import run
 
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags.declare import flag
-from cnnbench.judge.history.reading import FILE
+from cnnbench.judge.history.cache import FILE
 from cnnbench.records.codec import json_text
 
 BATCHES, COMMITS_A_DAY, PROCESSES = (8, 16, 32), 12, 8

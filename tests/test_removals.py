@@ -41,7 +41,7 @@ ALLOWED = {
     "cli/commands/gate.py _gate_results_folder": "its own temporary folder, without results",
     "cli/commands/gate.py _remove_empty_runs": "folders without files, locked",
     "campaigns/processes/guard.py guard_worktree": "the worktree that this process has made",
-    "judge/history/reading.py write": "its own table, damaged; the records are the only copy",
+    "judge/history/cache.py write": "its own table, damaged; the records are the only copy",
     "scripts/measure_results.py template": "its own temporary record",
     "scripts/measure_results.py make_records_folder": "tables of values, which are no only copy",
     "scripts/planted_faults.py failed_tests": "the cache of pytest in its own copy",

@@ -12,7 +12,7 @@ from imports import HOROVOD
 
 from cnnbench.base.document import Report, Section, make_table, numeric_cell
 from cnnbench.base.document.formats import render_report
-from cnnbench.judge.history import reading
+from cnnbench.judge.history import cache
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_reader")]
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_reader")]
 def one_reader(cpus, limits):
     """Records are read in this process, and folders that a test has just made count as old."""
     cpus({0})
-    limits(reading, _RACY_NS=0)
+    limits(cache, _RACY_NS=0)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_history_of_new_records(days, call):
         folder = days(count)
 
         def read():
-            for table in folder.glob(f"{reading.FILE}*"):
+            for table in folder.glob(f"{cache.FILE}*"):
                 table.unlink()
             call("history", folder)
 
@@ -82,7 +82,7 @@ def test_history_of_known_records(flag, days, call):
         call("history", folder)
         return lambda: call("history", folder, flag)
 
-    check_growth(prepare, reading.FEWEST)
+    check_growth(prepare, cache.FEWEST)
 
 
 def test_history_of_many_configurations(sides, call):

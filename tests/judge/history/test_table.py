@@ -1,6 +1,6 @@
 """The table of a results folder: with it, without it and whatever happened to it, one output.
 
-Tests cnnbench/judge/history/reading.py.
+Tests cnnbench/judge/history/cache.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 from cnnbench.cli import main
 from cnnbench.judge.history import contents, reading
-from cnnbench.judge.history import reading as table
+from cnnbench.judge.history import cache as table
 from cnnbench.records.metric import HISTORY
 
 
@@ -199,7 +199,7 @@ def test_a_locked_table_and_one_that_cannot_be_written(folder, output, expected,
 def test_eight_commands_at_once_one_of_which_finds_it_damaged(folder, output, expected):
     """Real processes, because locks are of processes."""
     (folder / table.FILE).write_bytes(b"no table" * 999)
-    code = "import sys; from cnnbench.judge.history import reading as table; table.FEWEST = 1; "
+    code = "import sys; from cnnbench.judge.history import cache as table; table.FEWEST = 1; "
     code += "from cnnbench.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "history", str(folder), "--format=json"]
     running = [
