@@ -54,7 +54,7 @@ def draw_x_axis(
     axes.spines["bottom"].set(visible=True, color=palette()["soft"], linewidth=1)
     title = longest_fitting_caption(axis, sheet.inner)
     half = pixel_width(title) / 2
-    middle = min(max((start + end) / 2 - sheet._left, half), sheet.inner - half)
+    middle = min(max((start + end) / 2 - sheet.left, half), sheet.inner - half)
     sheet.text(middle, bottom + 36, title, colour="soft", align="center")
 
 

@@ -99,8 +99,8 @@ class ChartFigure:
     """A matplotlib figure with charts one below the other. `hints` contains the hover texts of the
     charts by SVG group id.
 
-    Positions are relative to the left margin and to the top of the current chart, `top`. `inner`
-    (the width) and `height` do not include margins.
+    Positions are relative to the left margin, `left`, and to the top of the current chart, `top`.
+    `inner` (the width) and `height` do not include margins.
     """
 
     def __init__(self, inner: float, height: float, margin: float, top: float) -> None:
@@ -112,16 +112,16 @@ class ChartFigure:
         self.figure = Figure(figsize=(self.width / 72, self.height / 72), dpi=72)
         self.figure.patch.set_visible(margin > 0)
         self.hints: dict[str, Hint] = {}
-        self._left, self.top = margin, margin + top
+        self.left, self.top = margin, margin + top
 
     def _place(self, x: float, y: float) -> tuple[float, float]:
-        return (self._left + x) / self.width, 1 - (self.top + y) / self.height
+        return (self.left + x) / self.width, 1 - (self.top + y) / self.height
 
     def x_position(self, axes: Any, value: float) -> float:
         """Horizontal position of a value on the x axis of `axes`, in pixels from the left
         margin.
         """
-        return float(axes.transData.transform((value, axes.get_ylim()[0]))[0]) - self._left
+        return float(axes.transData.transform((value, axes.get_ylim()[0]))[0]) - self.left
 
     def text(
         self,
