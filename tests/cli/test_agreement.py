@@ -580,7 +580,7 @@ def pages_of(section: Any, answers: Any) -> dict[str, Callable[[Any], str]]:
             title="report",
             subtitle="of a folder",
             answers=tuple(answers(subject)),
-            sections=(Section.from_contents("section", "Section", section(subject)),),
+            sections=(Section.of(section(subject), "section", "Section"),),
         )
 
     return {

@@ -137,7 +137,7 @@ def test_a_page():
     def prepare(count):
         numbers = range(1, count + 1)
         rows = ({"run": f"run {number}", "ms": numeric_cell(float(number))} for number in numbers)
-        section = Section.from_contents("runs", "Runs", [make_table(rows)])
+        section = Section.of([make_table(rows)], "runs", "Runs")
         report = Report(title="t", subtitle="", sections=(section,))
         return lambda: render_report(report, "html")
 

@@ -82,7 +82,7 @@ def test_a_report_has_a_row_for_each_cell():
         {"run": "b", "speed, images/sec": numeric_cell(None)},
     ]
     table = make_table(rows, title="Speeds")
-    section = Section.from_contents("x", "Runs", ["text", table])
+    section = Section.of(["text", table], "x", "Runs")
     found = Report(title="t", subtitle="s", sections=(section,)).to_pandas()
     speeds = found[found["column"] == "speed, images/sec"]
     assert speeds["row"].tolist() == ["a", "b"]
@@ -97,9 +97,9 @@ def test_folded_sections_and_links():
         {"point": TableCell("c1", link="https://host/commit/c1"), "n": numeric_cell(1)},
         {"point": TableCell("c2", link="javascript:alert(1)"), "n": numeric_cell(2)},
     ]
-    noisy = Section.from_contents("x", "Noise", [Paragraph("2 of 3", "bad"), "why"], folded=True)
-    steps = Section.from_contents("y", "Steps", [make_table(cells, title="All", folded=True)])
-    empty = Section.from_contents("z", "Charts only", [])
+    noisy = Section.of([Paragraph("2 of 3", "bad"), "why"], "x", "Noise", folded=True)
+    steps = Section.of([make_table(cells, title="All", folded=True)], "y", "Steps")
+    empty = Section.of([], "z", "Charts only")
     text = Report(title="t", subtitle="s", sections=(noisy, steps, empty))._repr_html_()
     page = Page(text)
     assert page.texts["summary"] == ["Noise: 2 of 3", "All"]

@@ -184,8 +184,8 @@ class Section:
     folded: bool = False
 
     @classmethod
-    def from_contents(
-        cls, key: str, title: str, contents: Iterable[Content], folded: bool = False
+    def of(
+        cls, contents: Iterable[Content], key: str = "", title: str = "", folded: bool = False
     ) -> Section:
         """Creates a section. Empty contents are left out, and strings become paragraphs."""
         blocks: list[Block] = []

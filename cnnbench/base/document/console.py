@@ -48,7 +48,7 @@ def sections_to_lines(
     """Formats report sections as lines for a terminal; see `sections_to_text`."""
     lines: list[str] = []
     for part in sections:
-        section = part if isinstance(part, Section) else Section.from_contents("", "", part)
+        section = part if isinstance(part, Section) else Section.of(part)
         only_charts = all(isinstance(block, ChartGroup) for block in section.blocks)
         if only_charts and (section.blocks or not section.title):
             continue

@@ -69,10 +69,10 @@ def stored_answers(kind: CampaignKind, folder: Path) -> list[tuple[Answer, Secti
     return [
         (
             Answer(title, note["text"], note["tone"], tuple(note["details"])),
-            Section.from_contents(
+            Section.of(
+                (note["about"], make_table(map(_read_row, note["rows"])), *note["remarks"]),
                 f"{kind.command}{place}",
                 title,
-                (note["about"], make_table(map(_read_row, note["rows"])), *note["remarks"]),
             ),
         )
         for place, (title, note) in enumerate(last.items(), start=1)

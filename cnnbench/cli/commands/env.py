@@ -219,7 +219,7 @@ def _environment_blocks(
     for title, facts in sections.items():
         rows = ({"name": name, "value": _fact_text(name, facts[name])} for name in sorted(facts))
         table = make_table(rows, whole=True, has_head=False, indent=2)
-        yield Section.from_contents("", title, [table])
+        yield Section.of([table], title=title)
     yield from ([Paragraph(text, whole=True)] for text in advice)
 
 

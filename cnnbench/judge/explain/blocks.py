@@ -56,7 +56,7 @@ def explanation_sections(
             Items(texts=tuple(facts), title="Also different", folded=True, about="differences"),
         ],
     )
-    answer, causes, rows, others = (Section.from_contents("", "", part) for part in contents)
+    answer, causes, rows, others = map(Section.of, contents)
     return answer, causes, rows, others
 
 

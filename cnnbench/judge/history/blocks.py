@@ -84,10 +84,10 @@ def blocks(
     charts = [_charts(document, commit_url) if drawn else None]
     points = _points(document, last, most, commit_url)
     sections = [
-        Section.from_contents("answer", "", _answer_contents(document)),
-        Section.from_contents("steps", "Steps", steps),
-        Section.from_contents("series", "Series", charts),
-        Section.from_contents("points", "Points", points, folded=True),
+        Section.of(_answer_contents(document), "answer"),
+        Section.of(steps, "steps", "Steps"),
+        Section.of(charts, "series", "Series"),
+        Section.of(points, "points", "Points", folded=True),
     ]
     return [section for section in sections if section.blocks]
 
@@ -134,7 +134,7 @@ def history_section(document: HistoryDocument, commit_url: str = "") -> Section:
     """
     name = document.metric.name
     contents = [*_level_changes(document, commit_url), _charts(document, commit_url)]
-    return Section.from_contents(f"commits_{name}", f"Over commits: {name}", contents)
+    return Section.of(contents, f"commits_{name}", f"Over commits: {name}")
 
 
 def _about(metric: Metric) -> str:

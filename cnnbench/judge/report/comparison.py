@@ -6,7 +6,7 @@ nothing about comparisons.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import TypeAlias
@@ -62,27 +62,23 @@ def blocks(comparison: Comparison) -> list[Section]:
     (clear, why), answer = _why(comparison), comparison.answer
     changed = _changed_work(comparison, answer)
     tables = (
-        _section("verdicts", [_table(comparison, *table, answer, changed)])
+        Section.of([_table(comparison, *table, answer, changed)], "verdicts")
         for table in metric_tables(comparison)
     )
     return [
-        _section("answer", _answer(comparison, answer, clear)),
-        _section("sides", _sides(comparison, changed)),
+        Section.of(_answer(comparison, answer, clear), "answer"),
+        Section.of(_sides(comparison, changed), "sides"),
         *tables,
         *([why] if why is not None else []),
-        _section("notes", _notes(comparison)),
-        _section("method", _method(comparison)),
+        Section.of(_notes(comparison), "notes"),
+        Section.of(_method(comparison), "method"),
     ]
 
 
 def summary_lines(comparison: Comparison) -> list[str]:
     """Returns the texts of the answer of a comparison: the answer, the advice and a command."""
-    answer = _section("answer", _answer(comparison, comparison.answer, _why(comparison)[0]))
+    answer = Section.of(_answer(comparison, comparison.answer, _why(comparison)[0]))
     return [block.text for block in answer.blocks if isinstance(block, (Paragraph, CommandLine))]
-
-
-def _section(key: str, contents: Iterable[Content]) -> Section:
-    return Section.from_contents(key, "", contents)
 
 
 def _answer(comparison: Comparison, answer: str, clear_cause: str) -> Iterator[Content]:

@@ -65,7 +65,7 @@ def test_a_table_loses_empty_columns_and_keeps_sort_keys():
 
 def test_a_section_may_have_a_title_or_contents_alone():
     def lines(title, *contents):
-        return sections_to_lines([Section.from_contents("", title, contents)])
+        return sections_to_lines([Section.of(contents, title=title)])
 
     assert lines("Title") == ["Title"]
     assert lines("", "words") == ["words"]
@@ -93,7 +93,7 @@ def test_a_docstring_introduces_contents_if_there_are_some():
 def test_sections_are_apart_and_heads_have_no_commas():
     noted = make_table(ROWS, title="Times", notes=("slow", ""), indent=2)
     found = sections_to_text(
-        [["first", None], [], [noted], Section.from_contents("", "Last", ["end"])]
+        [["first", None], [], [noted], Section.of(["end"], title="Last")]
     )
     assert found.splitlines() == [
         *("first", "", "Times"),
@@ -174,7 +174,7 @@ LISTS = [
 
 
 def test_a_list_and_a_command_in_each_format(monkeypatch):
-    section = Section.from_contents("x", "Lists", LISTS)
+    section = Section.of(LISTS, "x", "Lists")
     assert len(section.blocks) == 3
     assert sections_to_lines([section]) == [
         *("Lists", "one", "two", "a|b", "four", "five"),
@@ -195,7 +195,7 @@ def test_a_list_and_a_command_in_each_format(monkeypatch):
 
 def test_notes_of_rows_are_below_them_or_in_a_folded_list():
     noted = make_table(ROWS, title="Times", notes=("slow", ""))
-    section = Section.from_contents("x", "", [noted])
+    section = Section.of([noted], "x")
     assert noted.remarks.texts == ("conv1: slow",)
     assert sections_to_lines([section])[3] == "      slow"
     assert "<details><summary>Why</summary>\n\n- conv1: slow\n" in sections_to_comment(
@@ -223,7 +223,7 @@ def test_a_comment_has_a_limit_and_short_lists_stay_whole():
     short = Items(texts=("a", "b"), title="Short", folded=True)
     long = Items(texts=("|" * 90,) * 2000, title="Long", folded=True, about="lines")
     table = make_table({"name": f"{at}{'x' * 300}", "n": numeric_cell(at)} for at in range(900))
-    sections = [Section.from_contents("x", "Title", [table, short, long])]
+    sections = [Section.of([table, short, long], "x", "Title")]
     text = sections_to_comment(sections, "many")
     assert COMMENT_LIMIT - 1_000 < len(text) <= COMMENT_LIMIT
     assert "- a\n- b\n" in text

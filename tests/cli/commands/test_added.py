@@ -215,7 +215,7 @@ def fastest(speeds):
     name = max(speeds, key=speeds.get)
     rows = ({"network": one, "images/sec": numeric_cell(speed)} for one, speed in speeds.items())
     contents = (f"{name} is the fastest", make_table(rows), Items(texts=("one process each",)))
-    return [Section.from_contents("fastest", "Fastest", contents)]
+    return [Section.of(contents, "fastest", "Fastest")]
 
 
 def test_a_result_is_one_function(monkeypatch):

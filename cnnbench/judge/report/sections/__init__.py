@@ -98,9 +98,7 @@ def build(
     if not answers and (results.comparison is not None or not results.studies):
         verdict = (baseline.baseline_answer(results),)  # Searches for flags have other answers.
     sections = (
-        Section.from_contents(
-            key, title, contents(results if key in _WHOLE else bounded), folded=key in _FOLDED
-        )
+        Section.of(contents(results if key in _WHOLE else bounded), key, title, key in _FOLDED)
         for key, (title, contents) in SECTIONS.items()
     )
     all_answers = (

@@ -82,7 +82,7 @@ def roofline_sections(
         (make_table(sums, title=f"{name}by kind of operation", spare=_SPARE),),
         (f"{name}{remark}" if remark else None, _step_time_text(document)),
     )
-    first, *others = (Section.from_contents("", "", part) for part in contents)
+    first, *others = map(Section.of, contents)
     return [Section(title=title, blocks=first.blocks), *others]
 
 

@@ -56,8 +56,8 @@ def strategies_sections(
     """
     work = work_text(document)
     answer = _fastest_mode_answer(document, work)
-    yield Section.from_contents("", f"Modes of {work}", [None if answer is None else answer.text])
-    yield Section.from_contents("", "", _mode_blocks(document, "", apart))
+    yield Section.of([None if answer is None else answer.text], title=f"Modes of {work}")
+    yield Section.of(_mode_blocks(document, "", apart))
 
 
 @prepend_docstring

@@ -91,7 +91,7 @@ def search_sections(document: TuneDocument, full: bool = False) -> list[Section]
         ),
         _refused_table(document, network) if full else _left_and_refused_texts(document),
     )
-    return [Section.from_contents("", "", one) for one in contents]
+    return [Section.of(one) for one in contents]
 
 
 @prepend_docstring
