@@ -16,7 +16,6 @@ from cnnbench.base.document import Paragraph, make_table, numeric_cell
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import ChildProcessReporter, print_result
-from cnnbench.base.text import integer
 from cnnbench.campaigns.ab.lengths import LENGTHS, StepCountEstimate
 from cnnbench.campaigns.ab.side import (
     RESERVED,
@@ -129,9 +128,9 @@ def _result_text(records: Sequence[RunRecord]) -> str:
     table = make_table(
         (
             {
-                "process": numeric_cell(number, integer),
+                "process": numeric_cell(number),
                 "images/sec": numeric_cell(speed),
-                "timed steps": numeric_cell(record.steps, integer),
+                "timed steps": numeric_cell(record.steps),
             }
             for number, (record, speed) in enumerate(zip(records, speeds, strict=True), start=1)
         ),

@@ -21,7 +21,7 @@ from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
 from cnnbench.base.document import Answer, Row, make_table, numeric_cell
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
-from cnnbench.base.text import count_text, integer, number, percent
+from cnnbench.base.text import count_text, number, percent
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, flags_to_arguments
 from cnnbench.campaigns.processes.answers import store_answer
@@ -313,8 +313,8 @@ def _point_cells(point: ScalingPoint) -> Row:
     low, high = point.efficiency_low, point.efficiency_high
     span = f"{percent(low)} to {percent(high)}"
     return {
-        "workers": numeric_cell(point.workers, integer),
-        "towers": numeric_cell(point.towers, integer),
+        "workers": numeric_cell(point.workers),
+        "towers": numeric_cell(point.towers),
         "median images/sec": numeric_cell(point.images_per_sec),
         "mean step, ms": numeric_cell(point.step_seconds, scale=1e3),
         "efficiency": numeric_cell(point.efficiency, percent),

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from cnnbench.base.document import Answer, Paragraph, Row, Section, make_table, numeric_cell
 from cnnbench.base.document.console import sections_to_text
-from cnnbench.base.text import integer
 from cnnbench.campaigns.bisect import phrases
 from cnnbench.campaigns.bisect.answers import BAD, BisectionStep
 from cnnbench.campaigns.bisect.commits import BISECT
@@ -63,7 +62,7 @@ def _step_row(step: BisectionStep, history: GitHistory) -> Row:
         "answer": step.answer,
         "paired change": numeric_cell(change, THROUGHPUT.change_text),
         "interval": interval,
-        "pairs": numeric_cell(step.pairs, integer),
+        "pairs": numeric_cell(step.pairs),
         "subject": history.format_commit(step.commit),
     }
 

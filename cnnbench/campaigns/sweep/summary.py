@@ -11,7 +11,7 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.inference import standard_deviation
 from cnnbench.base.stats import ValuesByProcess, median
 from cnnbench.base.tables import natural_key
-from cnnbench.base.text import count_text, first_lines, integer, number, percent
+from cnnbench.base.text import count_text, first_lines, number, percent
 from cnnbench.campaigns.processes.answers import store_answer
 from cnnbench.campaigns.processes.outcome import bus_bandwidth, read_record
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
@@ -107,7 +107,7 @@ def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
 def configurations_table(cases: Iterable[SweepCase]) -> Table | None:
     """The configurations of a sweep, each with its number of processes."""
     return make_table(
-        {"configuration": case.name, "processes": numeric_cell(case.repeats, integer)}
+        {"configuration": case.name, "processes": numeric_cell(case.repeats)}
         for case in cases
     )
 
@@ -125,7 +125,7 @@ def _row_cells(row: SummaryRow) -> Row:
     bad = [text for word, text in row.verdicts if word != HELD]
     return {
         "configuration": row.name,
-        "batch": numeric_cell(row.batch_size, integer),
+        "batch": numeric_cell(row.batch_size),
         "median images/sec": numeric_cell(row.throughputs.median),
         "median bus GB/s": numeric_cell(row.bandwidths.median, scale=1e-9),
         "spread": numeric_cell(

@@ -12,7 +12,6 @@ from cnnbench.base.document import Row, TableCell, make_table, numeric_cell
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.tables import dataclasses_to_csv, natural_key
 from cnnbench.base.terminal import print_result, print_warning
-from cnnbench.base.text import integer
 from cnnbench.cli.commands import PluginFlags
 from cnnbench.data.dataset import find_dataset
 from cnnbench.errors import ExitCode, UsageError
@@ -143,8 +142,8 @@ def _model_row(model: ModelSizes) -> Row:
     return {
         "model": model.model,
         "image": TableCell(model.input_shape, kinds="number"),
-        "batch/device": numeric_cell(model.batch_size, integer),
-        "parameters": numeric_cell(model.trainable_parameters, integer),
+        "batch/device": numeric_cell(model.batch_size),
+        "parameters": numeric_cell(model.trainable_parameters),
         "GFLOPs forward": numeric_cell(model.forward_flops_per_image, scale=1e-9),
         "GFLOPs training": numeric_cell(model.training_flops_per_image, scale=1e-9),
         "MiB": numeric_cell(model.memory_bytes_per_image, scale=2**-20),

@@ -25,7 +25,7 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import group_by
 from cnnbench.base.tables import split_table
 from cnnbench.base.terminal import print_result, print_warning
-from cnnbench.base.text import format_bytes, integer, number
+from cnnbench.base.text import format_bytes, number
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec, flag, specs_of
 from cnnbench.flags.groups.all_reduce import (
@@ -402,7 +402,7 @@ def _reduction_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Conten
     best = fastest_predictions(predictions)
     rows: dict[int, dict[str, TableCell | str]] = {}
     for p in predictions:
-        cells = rows.setdefault(p.devices, {"devices": numeric_cell(p.devices, integer)})
+        cells = rows.setdefault(p.devices, {"devices": numeric_cell(p.devices)})
         cells[p.spec] = numeric_cell(p.allreduce_seconds, scale=1e3)
     for devices, cells in rows.items():
         cells["fastest"] = best[devices].spec if devices in best and devices > 1 else ""
@@ -434,7 +434,7 @@ def _step_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
     yield Paragraph(title, whole=True)
     rows: Iterable[Row] = (
         {
-            "devices": numeric_cell(devices, integer),
+            "devices": numeric_cell(devices),
             "spec": TableCell(p.spec if devices > 1 else "", kinds="number"),
             **step_cells(p),
         }
@@ -450,5 +450,5 @@ def _fastest_table(by_devices: Sequence[FastestByDevices]) -> Table | None:
     for row in by_devices:
         ends = ["" if of.up_to is None else f" < {format_bytes(of.up_to)} <=" for of in row.ranges]
         text = " ".join(f"{of.spec}{end}" for of, end in zip(row.ranges, ends, strict=True))
-        rows.append({"devices": numeric_cell(row.devices, integer), title: text})
+        rows.append({"devices": numeric_cell(row.devices), title: text})
     return make_table(rows, whole=True)
