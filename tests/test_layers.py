@@ -30,7 +30,17 @@ WINGS = (
 
 INSIDE = {
     "base": (
-        ("files", "interrupts", "lazy_numpy", "stats", "suggestions", "text", "values"),
+        (
+            "escapes",
+            "files",
+            "interrupts",
+            "lazy_numpy",
+            "stats",
+            "suggestions",
+            "text",
+            "values",
+            "widths",
+        ),
         ("log_lines", "notebook"),
         ("charts", "job", "inference", "plugins", "rules", "slow_steps", "terminal", "time_series"),
         ("tables",),

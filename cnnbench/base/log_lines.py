@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from cnnbench.base.text import to_terminal_line
+from cnnbench.base.escapes import to_terminal_line
 
 _PREFIX = "cnnbench: "
 

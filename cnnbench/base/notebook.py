@@ -6,7 +6,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from cnnbench.base.text import shortened, to_plain_line
+from cnnbench.base.escapes import to_plain_line
+from cnnbench.base.text import shortened
 
 if TYPE_CHECKING:
     from pandas import DataFrame

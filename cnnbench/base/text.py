@@ -1,140 +1,14 @@
-"""Text for people: escaping for each output format, widths, formats of numbers, and lists.
+"""Text for people: formats of numbers, and lists.
 
-Names of models, hosts, flags and files, commands and error messages are read from records. Records
-may contain any text, so it is escaped.
-
-For people, numbers have four significant digits and commas between thousands, shares are
-percentages with one decimal, and sizes use powers of 1024. In JSON and CSV, numbers are not
-rounded.
+Numbers have four significant digits and commas between thousands, shares are percentages with one
+decimal, and sizes use powers of 1024. In JSON and CSV, numbers are not rounded.
 """
 
 from __future__ import annotations
 
 import math
-import re
-import textwrap
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Sized
-from typing import Any
-
-# Functions that escape untrusted text for each output format.
-
-# Matches characters that have a special meaning in Markdown, in HTML, or on GitHub.
-# Underscores within a word, and colons before a space or a digit, have no special meaning.
-_SPECIAL = re.compile(r"""[\\`*{}\[\]<>#|!~$&@^]|(?<![^\W_])_|_(?![^\W_])|:(?=[^\s\d])""")
-# GitHub turns matching text into links, even if it is written with HTML entities.
-_REFERENCE = re.compile(r"@\w|#\d|GH-\d|://|:[a-z_+-][\w+-]*:|www\.", re.IGNORECASE)
-
-# Matches all characters except letters, digits, and characters without a meaning in Markdown.
-_UNSAFE = re.compile(r"[^\w ,;=+\-./()]|_")
-# GitHub turns text that contains "www." into a link, even if it is within a word.
-_LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
-
-# CI services interpret these prefixes in a log as commands.
-# Azure Pipelines and TeamCity find "##vso[...]" and "##[...]" anywhere in a line.
-# GitHub finds "::error::" at the beginning of a line.
-_COMMAND = re.compile(r"#(?=#[\w.-]*\[)|^\s*:(?=:[\w-]+( .*)?::)")
-
-# A formula in a spreadsheet begins with one of these characters, including full-width forms.
-_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
-_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?|-Infinity", re.IGNORECASE)
-
-
-def to_plain_line(text: str) -> str:
-    """Converts a text to one line without control characters and invisible characters. Also
-    disables commands for CI services in the text.
-    """
-    return disable_ci_commands("".join(c if c.isprintable() else " " for c in text).strip())
-
-
-def disable_ci_commands(line: str) -> str:
-    """Disables commands for CI services in a line by inserting a space into each command prefix."""
-    return _COMMAND.sub(r"\g<0> ", line)
-
-
-def to_terminal_line(text: str) -> str:
-    """Converts a text to one line for a terminal or a log. Undecodable bytes become escapes."""
-    return to_plain_line(text.encode("utf-8", "backslashreplace").decode())
-
-
-def escape_markdown(text: str) -> str:
-    """Escapes a text for Markdown. Special characters become HTML entities. A text with links is
-    formatted as code, because entities do not disable links.
-    """
-    shown = to_plain_line(text)
-    escaped = _SPECIAL.sub(_numeric_entity, shown)
-    if not _REFERENCE.search(shown):
-        return escaped
-    return f"<code>{_LINK.sub('&#46;', escaped)}</code>"
-
-
-def markdown_code(text: str) -> str:
-    """Formats a text as code in Markdown. Special characters become numeric HTML entities.
-
-    In CommonMark, an entity is always text. It never ends a table cell, for example.
-    """
-    return f"<code>{_LINK.sub('&#46;', _UNSAFE.sub(_numeric_entity, to_plain_line(text)))}</code>"
-
-
-def _numeric_entity(match: re.Match[str]) -> str:
-    return f"&#{ord(match.group())};"
-
-
-def escape_formula(text: str) -> str:
-    """Escapes a text for a cell in a CSV file, so that spreadsheets do not interpret it as a
-    formula.
-
-    A number, even a negative one, is not a formula.
-    """
-    shown = to_plain_line(text)
-    is_formula = shown.startswith(_FORMULA) and not _NUMBER.fullmatch(shown)
-    return f"'{shown}" if is_formula else shown
-
-
-# Functions for the width of texts in terminals and charts.
-
-
-def text_width(text: str) -> int:
-    """Number of columns that a text takes in a terminal. Wide characters, such as those of East
-    Asian scripts, take two columns (Unicode Standard Annex 11), and combining characters none.
-    """
-    return len(text) if text.isascii() else sum(map(_character_width, text))
-
-
-def _character_width(character: str) -> int:
-    if unicodedata.category(character) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
-
-
-def cut_to_width(text: str, width: int) -> str:
-    """Returns the beginning of a text that takes at most `width` columns."""
-    if text.isascii():
-        return text[: max(0, width)]
-    for place in range(len(text)):
-        width -= _character_width(text[place])
-        if width < 0:
-            return text[:place]
-    return text
-
-
-_SECOND_COLUMN = "\0"
-"""Stands for the second column of a wide character while a text is broken into lines."""
-
-
-def wrap_words(text: str, width: int, **options: Any) -> list[str]:
-    """Breaks a text into lines of at most `width` columns as `textwrap.wrap` does, which counts
-    characters instead of columns. `options` are those of `textwrap.wrap`.
-    """
-    if text.isascii():
-        return textwrap.wrap(text, width, **options)
-    doubled = (c + _SECOND_COLUMN * (_character_width(c) - 1) for c in text)
-    lines = textwrap.wrap("".join(doubled), width, **options)
-    return [line.replace(_SECOND_COLUMN, "") for line in lines]
-
-
-# Functions that format numbers for people.
 
 NONE = "-"
 """Text for a missing value."""

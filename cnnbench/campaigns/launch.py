@@ -20,7 +20,8 @@ from cnnbench.base.job import CONTROLLER, LOWEST, WORKER, Job, ReservedPorts, Ta
 from cnnbench.base.probe import REFUSED
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.base.log_lines import error_line, fatal_message
-from cnnbench.base.text import count_text, to_terminal_line
+from cnnbench.base.escapes import to_terminal_line
+from cnnbench.base.text import count_text
 from cnnbench.campaigns.processes.child import (
     Child,
     Command,

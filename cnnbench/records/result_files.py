@@ -31,7 +31,8 @@ from cnnbench.base.files import (
 from cnnbench.base.notebook import short_repr
 from cnnbench.base.tables import csv_cell, natural_key
 from cnnbench.base.terminal import ProgressLine
-from cnnbench.base.text import count_text, to_plain_line
+from cnnbench.base.escapes import to_plain_line
+from cnnbench.base.text import count_text
 from cnnbench.errors import FlagError, PathError
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument

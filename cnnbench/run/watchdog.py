@@ -23,7 +23,7 @@ from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS, rais
 from cnnbench.base.job import Job, Task
 from cnnbench.base.message import MessageLink
 from cnnbench.base.probe import failed_probes, probe_grpc_server
-from cnnbench.base.text import to_terminal_line
+from cnnbench.base.escapes import to_terminal_line
 from cnnbench.errors import ExitCode
 from cnnbench.run.runtime.progress import LONG, ProcessActivity, ProcessProgress, StallDetector
 

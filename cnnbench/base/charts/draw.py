@@ -33,7 +33,7 @@ from cnnbench.base.charts.figure import (
     wrap_label,
     wrap_note,
 )
-from cnnbench.base.text import to_plain_line
+from cnnbench.base.escapes import to_plain_line
 
 FORMATS = ("svg", "png", "pdf")
 """Formats of chart files."""

@@ -17,7 +17,7 @@ from cnnbench.base.charts import draw
 from cnnbench.base.charts.figure import theme_css
 from cnnbench.base.document import Report
 from cnnbench.base.terminal import ProgressLine
-from cnnbench.base.text import to_plain_line
+from cnnbench.base.escapes import to_plain_line
 
 if TYPE_CHECKING:
     from jinja2 import Template

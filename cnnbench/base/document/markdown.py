@@ -15,7 +15,8 @@ from cnnbench.base.document import (
     Table,
     TableCell,
 )
-from cnnbench.base.text import NONE, escape_markdown, markdown_code
+from cnnbench.base.escapes import escape_markdown, markdown_code
+from cnnbench.base.text import NONE
 from cnnbench.errors import UsageError
 
 _MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 ", "changed": "🔵 ", "": ""}

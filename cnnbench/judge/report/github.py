@@ -8,7 +8,7 @@ each level per step of a job, so the last annotation summarises the remaining on
 
 from __future__ import annotations
 
-from cnnbench.base.text import to_plain_line
+from cnnbench.base.escapes import to_plain_line
 from cnnbench.judge.compare import Comparison, MetricResult, phrases
 from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
 from cnnbench.judge.report.comparison import summary_lines, verdict_with_reason

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as xml
 
-from cnnbench.base.text import to_plain_line
+from cnnbench.base.escapes import to_plain_line
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.compare.configuration import configuration_name
 from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict

@@ -32,7 +32,8 @@ from cnnbench.base.document.markdown import (
     sections_to_comment,
     table_to_markdown_lines,
 )
-from cnnbench.base.text import markdown_code, percent
+from cnnbench.base.escapes import markdown_code
+from cnnbench.base.text import percent
 from cnnbench.errors import UsageError
 
 ROWS = [

@@ -1,6 +1,6 @@
 """Text from records means nothing to Markdown or a spreadsheet.
 
-Tests cnnbench/base/text.py, cnnbench/base/tables.py and cnnbench/base/terminal.py.
+Tests cnnbench/base/escapes.py, cnnbench/base/tables.py and cnnbench/base/terminal.py.
 """
 
 import csv
@@ -13,7 +13,7 @@ import pytest
 
 from cnnbench.base.tables import align_table, fit_table
 from cnnbench.base.terminal import LineWriter, wrap_text
-from cnnbench.base.text import escape_formula, escape_markdown, to_plain_line
+from cnnbench.base.escapes import escape_formula, escape_markdown, to_plain_line
 
 HOSTILE = [
     "<script>alert(1)</script>",

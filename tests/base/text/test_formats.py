@@ -1,7 +1,7 @@
 """Numbers, sizes, durations and lists as text, and back.
 
-Tests cnnbench/base/text.py, cnnbench/base/log_lines.py, cnnbench/base/suggestions.py and
-cnnbench/base/values.py.
+Tests cnnbench/base/text.py, cnnbench/base/log_lines.py, cnnbench/base/suggestions.py,
+cnnbench/base/values.py and cnnbench/base/widths.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 
 import pytest
 
-from cnnbench.base import log_lines, suggestions, text, values
+from cnnbench.base import log_lines, suggestions, text, values, widths
 from cnnbench.base.values import Duration
 
 
@@ -262,23 +262,23 @@ def test_messages_of_libraries():
     [("", 0), ("abc", 3), ("µs → x", 6), ("日本", 4), ("ｌｅ", 4), ("한글 a", 6), ("e\u0301", 1)],
 )
 def test_wide_characters_take_two_columns_and_combining_ones_none(shown, width):
-    assert text.text_width(shown) == width
-    assert text.cut_to_width(shown, width) == shown
+    assert widths.text_width(shown) == width
+    assert widths.cut_to_width(shown, width) == shown
 
 
 def test_a_text_is_cut_before_the_character_that_does_not_fit():
-    assert [text.cut_to_width("日本x", width) for width in (-1, 0, 1, 2, 3, 4, 5)] == [
+    assert [widths.cut_to_width("日本x", width) for width in (-1, 0, 1, 2, 3, 4, 5)] == [
         *("", "", "", "日", "日", "日本", "日本x"),
     ]
-    assert [text.cut_to_width("abc", width) for width in (-1, 2)] == ["", "ab"]
-    assert text.cut_to_width("e\u0301e", 1) == "e\u0301"
+    assert [widths.cut_to_width("abc", width) for width in (-1, 2)] == ["", "ab"]
+    assert widths.cut_to_width("e\u0301e", 1) == "e\u0301"
 
 
 def test_lines_are_broken_by_their_columns():
-    assert text.wrap_words("aa bb cc", 5) == ["aa bb", "cc"]
-    assert text.wrap_words("日本 日本 a", 9) == ["日本 日本", "a"]
-    assert text.wrap_words("日本 日本 a", 8) == ["日本", "日本 a"]
-    assert text.wrap_words("日本語", 4) == ["日本", "語"]
+    assert widths.wrap_words("aa bb cc", 5) == ["aa bb", "cc"]
+    assert widths.wrap_words("日本 日本 a", 9) == ["日本 日本", "a"]
+    assert widths.wrap_words("日本 日本 a", 8) == ["日本", "日本 a"]
+    assert widths.wrap_words("日本語", 4) == ["日本", "語"]
 
 
 def test_the_first_of_many_lines_and_how_many_there_are():
