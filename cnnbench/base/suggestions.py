@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable
 
+
 def nearest_word(word: str, known: Iterable[str]) -> str:
     """Finds the known word that is most similar to a misspelled word; "" if no word is similar.
 

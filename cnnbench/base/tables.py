@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from cnnbench.base.terminal import line_width, wrap_text
 from cnnbench.base.escapes import disable_ci_commands, escape_formula
+from cnnbench.base.terminal import line_width, wrap_text
 from cnnbench.base.widths import cut_to_width, text_width
 
 GAP = "  "

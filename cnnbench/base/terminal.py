@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, TextIO, cast
 
-from cnnbench.base.log_lines import error_line, notice_line
 from cnnbench.base.escapes import disable_ci_commands, to_terminal_line
+from cnnbench.base.log_lines import error_line, notice_line
 from cnnbench.base.text import format_duration
 from cnnbench.base.widths import cut_to_width, wrap_words
 

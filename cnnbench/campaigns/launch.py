@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cnnbench.base.child import exit_sentence
+from cnnbench.base.escapes import to_terminal_line
 from cnnbench.base.interrupts import AT_ONCE
 from cnnbench.base.job import CONTROLLER, LOWEST, WORKER, Job, ReservedPorts, Task
+from cnnbench.base.log_lines import error_line, fatal_message
 from cnnbench.base.probe import REFUSED
 from cnnbench.base.terminal import MessageWriter
-from cnnbench.base.log_lines import error_line, fatal_message
-from cnnbench.base.escapes import to_terminal_line
 from cnnbench.base.text import count_text
 from cnnbench.campaigns.processes.child import (
     Child,

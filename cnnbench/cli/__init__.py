@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import NoReturn, cast
 
 from cnnbench.base import interrupts, plugins
+from cnnbench.base.suggestions import suggestion
 from cnnbench.base.terminal import (
     print_error,
     print_result,
@@ -22,7 +23,6 @@ from cnnbench.base.terminal import (
     silence_warnings,
     tolerating_output_errors,
 )
-from cnnbench.base.suggestions import suggestion
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
 from cnnbench.records.files import report_failed_writes

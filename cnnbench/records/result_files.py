@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, fields
 from itertools import takewhile
 from typing import Any, ClassVar, TypeAlias
 
+from cnnbench.base.escapes import to_plain_line
 from cnnbench.base.files import (
     NO_LOCKS,
     converting_parse_errors,
@@ -31,7 +32,6 @@ from cnnbench.base.files import (
 from cnnbench.base.notebook import short_repr
 from cnnbench.base.tables import csv_cell, natural_key
 from cnnbench.base.terminal import ProgressLine
-from cnnbench.base.escapes import to_plain_line
 from cnnbench.base.text import count_text
 from cnnbench.errors import FlagError, PathError
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Predictions

@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar
 
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.text import count_text, exact_number
-from cnnbench.base.values import labels_from_config
 from cnnbench.base.time_series import SteadyState, find_steady_state
+from cnnbench.base.values import labels_from_config
 from cnnbench.errors import text_of
 from cnnbench.records.codec import (
     ABSENT,

@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from cnnbench.base.escapes import to_terminal_line
 from cnnbench.base.files import parse_json
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS, raise_if_interrupted
 from cnnbench.base.job import Job, Task
 from cnnbench.base.message import MessageLink
 from cnnbench.base.probe import failed_probes, probe_grpc_server
-from cnnbench.base.escapes import to_terminal_line
 from cnnbench.errors import ExitCode
 from cnnbench.run.runtime.progress import LONG, ProcessActivity, ProcessProgress, StallDetector
 

@@ -255,9 +255,8 @@ def characters_in_width(width: float) -> int:
     """Number of characters of normal size that fit into a width in pixels."""
     return max(4, int(width / CHARACTER + 1e-6))
 
-def _move_styles(
-    element: ElementTree.Element, variables: Mapping[str, str]
-) -> None:
+
+def _move_styles(element: ElementTree.Element, variables: Mapping[str, str]) -> None:
     """Replaces style attributes of an SVG element by presentation attributes, and removes unused
     ids.
     """
@@ -324,4 +323,3 @@ def _title(text: str) -> ElementTree.Element:
     title = ElementTree.Element(f"{_SVG}title")
     title.text = to_plain_line(text)
     return title
-

@@ -18,9 +18,9 @@ from cnnbench.base.document import (
     Table,
     TableCell,
 )
+from cnnbench.base.escapes import to_plain_line
 from cnnbench.base.tables import fit_table
 from cnnbench.base.terminal import wrap_text
-from cnnbench.base.escapes import to_plain_line
 from cnnbench.base.text import NONE
 
 _COLOURS = {"good": "32", "bad": "31;1", "unsure": "33"}

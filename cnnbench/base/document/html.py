@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from cnnbench.base.charts import draw
 from cnnbench.base.charts.figure import theme_css
 from cnnbench.base.document import Report
-from cnnbench.base.terminal import ProgressLine
 from cnnbench.base.escapes import to_plain_line
+from cnnbench.base.terminal import ProgressLine
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -63,9 +63,7 @@ def report_to_fragment(report: Report) -> str:
 def _page_template() -> Template:
     from jinja2 import Environment
 
-    environment = Environment(
-        autoescape=True, finalize=_printable, keep_trailing_newline=True
-    )
+    environment = Environment(autoescape=True, finalize=_printable, keep_trailing_newline=True)
     return environment.from_string(_page_file_text("template.html"))
 
 

@@ -107,8 +107,7 @@ def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
 def configurations_table(cases: Iterable[SweepCase]) -> Table | None:
     """The configurations of a sweep, each with its number of processes."""
     return make_table(
-        {"configuration": case.name, "processes": numeric_cell(case.repeats)}
-        for case in cases
+        {"configuration": case.name, "processes": numeric_cell(case.repeats)} for case in cases
     )
 
 

@@ -175,9 +175,7 @@ def _common_pairs(base: Layers, new: Layers) -> list[Pair]:
     return common
 
 
-def _count_texts(
-    unmatched: Layers, word: str, side: Layers, names: Mapping[str, str]
-) -> list[str]:
+def _count_texts(unmatched: Layers, word: str, side: Layers, names: Mapping[str, str]) -> list[str]:
     """Returns texts about the layers in `unmatched`, which the other network lacks, by
     class: "2 convolutions more (3x3, after conv1)".
     """

@@ -26,9 +26,9 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, TypeVar, cast
 
+from cnnbench.base.escapes import to_plain_line
 from cnnbench.base.files import read_text
 from cnnbench.base.suggestions import unknown_key_message
-from cnnbench.base.escapes import to_plain_line
 from cnnbench.base.text import count_text, enumeration, first_few
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.metrics import DEFAULT_METRICS, Policy

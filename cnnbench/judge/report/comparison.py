@@ -326,8 +326,7 @@ def counts_text(comparison: Comparison, metric: Metric) -> str:
 def all_counts_text(comparison: Comparison) -> str:
     """Returns text with the number of configurations by verdict, for each requested metric."""
     tallies = {
-        metric.name: counts_text(comparison, metric)
-        for metric in comparison.requested_metrics
+        metric.name: counts_text(comparison, metric) for metric in comparison.requested_metrics
     }
     if len(tallies) == 1:
         return next(iter(tallies.values())) or "nothing was compared"

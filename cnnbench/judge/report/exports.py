@@ -11,8 +11,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from cnnbench.base.stats import ValuesByProcess, group_by
 from cnnbench.base.escapes import to_plain_line, to_terminal_line
+from cnnbench.base.stats import ValuesByProcess, group_by
 from cnnbench.base.text import boolean_text, count_text, format_interval
 from cnnbench.base.values import labels_from_config
 from cnnbench.judge.compare import ComparedConfiguration, Comparison

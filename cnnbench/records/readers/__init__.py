@@ -25,8 +25,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
 from cnnbench.base import plugins
 from cnnbench.base.files import parse_json, read_file
 from cnnbench.base.registry import Registry
-from cnnbench.base.values import FLAG as RESULT_LABEL
 from cnnbench.base.text import shortened
+from cnnbench.base.values import FLAG as RESULT_LABEL
 from cnnbench.base.values import parse_labels
 from cnnbench.errors import UsageError
 from cnnbench.records.codec import is_valid_amount

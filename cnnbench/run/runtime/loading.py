@@ -27,8 +27,8 @@ from typing import IO, Any
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import converting_errors_to_interrupts
-from cnnbench.base.terminal import ErrorStoringStream
 from cnnbench.base.log_lines import library_output_notices
+from cnnbench.base.terminal import ErrorStoringStream
 from cnnbench.errors import BenchmarkError, UsageError, exhausted, first_line
 
 # Switches off Python's garbage collection.

@@ -40,8 +40,8 @@ from cnnbench.base.interrupts import (
     grace_announcement,
     interrupt_grace_seconds,
 )
-from cnnbench.base.terminal import ErrorStoringStream, print_error, print_notice, print_warning
 from cnnbench.base.log_lines import fatal_message, library_output_notices
+from cnnbench.base.terminal import ErrorStoringStream, print_error, print_notice, print_warning
 from cnnbench.errors import BenchmarkError, ExitCode, memory_ran_out
 from cnnbench.machine.cpu import count_oom_kills
 from cnnbench.run.runtime.turns import TimeSlices

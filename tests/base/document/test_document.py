@@ -93,9 +93,7 @@ def test_a_docstring_introduces_contents_if_there_are_some():
 
 def test_sections_are_apart_and_heads_have_no_commas():
     noted = make_table(ROWS, title="Times", notes=("slow", ""), indent=2)
-    found = sections_to_text(
-        [["first", None], [], [noted], Section.of(["end"], title="Last")]
-    )
+    found = sections_to_text([["first", None], [], [noted], Section.of(["end"], title="Last")])
     assert found.splitlines() == [
         *("first", "", "Times"),
         "  layer   A ms   share",

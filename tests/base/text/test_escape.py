@@ -11,9 +11,9 @@ import re
 
 import pytest
 
+from cnnbench.base.escapes import escape_formula, escape_markdown, to_plain_line
 from cnnbench.base.tables import align_table, fit_table
 from cnnbench.base.terminal import LineWriter, wrap_text
-from cnnbench.base.escapes import escape_formula, escape_markdown, to_plain_line
 
 HOSTILE = [
     "<script>alert(1)</script>",

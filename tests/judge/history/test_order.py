@@ -55,9 +55,7 @@ def names(series):
 
 def exported(all_series):
     """Values by title in the formats that are of one commit."""
-    found = history_metrics(
-        HistoryDocument(SPEED, [trend(one, SPEED) for one in all_series])
-    )
+    found = history_metrics(HistoryDocument(SPEED, [trend(one, SPEED) for one in all_series]))
     bencher = json.loads(exports.bencher(found)[0])
     action = json.loads(exports.github_action_benchmark(found)[0])
     values = {name: one["throughput (images/sec)"]["value"] for name, one in bencher.items()}
@@ -102,9 +100,7 @@ def test_a_side_measured_twice_is_the_newest(by_commit, series_of):
 def test_a_head_that_failed_leaves_nothing_to_export(gate, series_of):
     all_series = series_of(gate("base", "head", status="failed", error="no memory"))
     assert exported(all_series) == {}
-    found = history_metrics(
-        HistoryDocument(SPEED, [trend(one, SPEED) for one in all_series])
-    )
+    found = history_metrics(HistoryDocument(SPEED, [trend(one, SPEED) for one in all_series]))
     left_out = exports.bencher(found)[1]
     assert "no value; 1 " in left_out
 

@@ -377,9 +377,7 @@ def test_sides_of_one_commit_and_days_of_one_revision(by_commit, series_of):
     subject = {side: Subject(revision="c1", side=side) for side in "ab"}
     found = [by_commit(100.0 + i, subject=subject["ab"[i % 2]], flags={}) for i in range(4)]
     points = [trend(one, SPEED) for one in series_of(found, by="run")]
-    document = json.loads(
-        exports.bencher(history_metrics(HistoryDocument(SPEED, points)))[0]
-    )
+    document = json.loads(exports.bencher(history_metrics(HistoryDocument(SPEED, points)))[0])
     assert {re.search("side [AB]", name)[0]: one for name, one in document.items()} == {
         "side A": {"throughput (images/sec)": {"value": pytest.approx(102.0)}},
         "side B": {"throughput (images/sec)": {"value": pytest.approx(103.0)}},

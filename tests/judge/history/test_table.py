@@ -16,8 +16,8 @@ from dataclasses import replace
 import pytest
 
 from cnnbench.cli import main
-from cnnbench.judge.history import contents, reading
 from cnnbench.judge.history import cache as table
+from cnnbench.judge.history import contents, reading
 from cnnbench.records.metric import HISTORY
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from cnnbench.judge.compare import Criteria, Verdict, compare_records, judge
 from cnnbench.judge.metrics import Origin, machine_name, origin_titles, varying_parts
-from cnnbench.judge.report.tables import frame
 from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.results import gather as report_of
 from cnnbench.judge.report.results import group_runs
+from cnnbench.judge.report.tables import frame
 from cnnbench.records.result_files import Loaded
 from cnnbench.records.run import RunRecord, Subject
 

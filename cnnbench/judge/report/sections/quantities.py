@@ -448,9 +448,7 @@ def _shares_of_estimate(group: RunGroup, estimate: float | None) -> ValuesByProc
     return ValuesByProcess(tuple(values))
 
 
-def _best_row(
-    group: RunGroup, estimate: float | None, others: tuple[RunGroup, ...]
-) -> Row:
+def _best_row(group: RunGroup, estimate: float | None, others: tuple[RunGroup, ...]) -> Row:
     _, (_, *as_fast) = split_names([group, *others])
     return {
         "configuration": group.name,

@@ -196,9 +196,7 @@ def test_hostile_text_stays_within_its_place(full_runs):
     flags, facts = {"model": HOSTILE}, {"cpu_model": HOSTILE}
     label = {"result_label": f"x-y={HOSTILE},x.y=2"}
     records = full_runs.of(*SPEEDS, flags={**flags, **label}, environment=facts)
-    found = comparison_metrics(
-        compare_records(records, full_runs.of(*SPEEDS, flags=flags))
-    )
+    found = comparison_metrics(compare_records(records, full_runs.of(*SPEEDS, flags=flags)))
     for format in EXPORTS:
         text = EXPORTS[format](found)[0]
         text.encode()
