@@ -45,7 +45,7 @@ def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     `cnnbench.testing.Bench`.
     """
     from cnnbench.base.files import local_path
-    from cnnbench.base.text import parse_number
+    from cnnbench.base.values import parse_number
     from cnnbench.testing import Bench
 
     kept = request.config.getoption("cnnbench_results")
