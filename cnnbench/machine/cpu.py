@@ -76,11 +76,10 @@ def pid_namespace(host: Host) -> str | None:
 # Functions that read properties of processor and memory: limits, settings, sources of noise.
 
 # These instruction sets limit the speed of convolutions and matrix products.
-_ISA = (
-    *("sse4_2", "avx", "fma", "avx2", "avx512f", "avx512bw", "avx512_vnni", "avx_vnni"),
-    *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16", "amx_int8"),
-    *("asimd", "asimdhp", "asimddp", "sve", "sve2", "bf16", "i8mm", "svebf16"),
-)
+_ISA = """
+    sse4_2 avx fma avx2 avx512f avx512bw avx512_vnni avx_vnni avx512_bf16 avx512_fp16
+    amx_tile amx_bf16 amx_fp16 amx_int8 asimd asimdhp asimddp sve sve2 bf16 i8mm svebf16
+""".split()
 
 # Control groups of version 1 that have no limit contain a number of at least this value.
 _NO_LIMIT = 1 << 60

@@ -415,6 +415,9 @@ class ResultFiles:
                 self._table.append(self._csv, rows())
 
 
+_FLAG = "result_csv"
+
+
 class CsvTable:
     """A CSV file to which several processes can append rows atomically.
 
@@ -440,9 +443,9 @@ class CsvTable:
 
     def find_missing_columns(self, path: str) -> tuple[str, ...]:
         """Checks that rows can be appended later. Returns columns that an existing file lacks."""
-        target = check_and_resolve_output(_CSV, path)
+        target = check_and_resolve_output(_FLAG, path)
         if target.exists():
-            with raising_flag_errors(_CSV, path, "read"), target.open("rb") as file:
+            with raising_flag_errors(_FLAG, path, "read"), target.open("rb") as file:
                 there = self._parse_header(path, file.readline())
             return tuple(name for name in self.columns if name not in there)
         return ()
@@ -453,7 +456,7 @@ class CsvTable:
 
         FlagError if the file is now a different table. After an OSError, the file is unchanged.
         """
-        target = check_and_resolve_output(_CSV, path)
+        target = check_and_resolve_output(_FLAG, path)
         rows_of_cells = [self.format_cells(row) for row in rows]
         if not rows_of_cells:
             return
@@ -540,7 +543,7 @@ class CsvTable:
             places = zip(names, self.columns, strict=False)
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], places))
             raise FlagError(
-                _CSV,
+                _FLAG,
                 path,
                 f"its column {same + 1} differs from the {len(self.columns)} columns that this "
                 "version of cnnbench writes; name a new file",
@@ -579,16 +582,17 @@ def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
     return 0
 
 
-def _attribute_columns(path: str, *names: str) -> dict[str, str]:
+def _columns(path: str, names: str) -> dict[str, str]:
     """Maps names of columns to their sources: attributes or keys of the object at `path`."""
-    return {name: f"{path}.{name}" for name in names}
+    return {name: f"{path}.{name}" for name in names.split()}
 
 
-_ENVIRONMENT = _attribute_columns(
+_ENVIRONMENT = _columns(
     "record.environment",
-    *("hostname", "platform", "cpu_model", "logical_cpus", "usable_cpus"),
-    *("gpu_names", "gpu_driver"),
-    *("python_version", "tensorflow_version", "cnnbench_version", "git_commit"),
+    """
+    hostname platform cpu_model logical_cpus usable_cpus gpu_names gpu_driver
+    python_version tensorflow_version cnnbench_version git_commit
+    """,
 )
 
 _SUBJECT = {
@@ -596,81 +600,76 @@ _SUBJECT = {
 }
 
 _RUN = {
-    **_attribute_columns("record", "run_id", "started_at", "status"),
-    **_attribute_columns("computed", "model"),
-    **_attribute_columns(
-        "record.placement", "device", "num_towers", "num_workers", "variable_update", "all_reduce"
+    **_columns("record", "run_id started_at status"),
+    **_columns("computed", "model"),
+    **_columns(
+        "record.placement", "device num_towers num_workers variable_update all_reduce"
     ),
     "batch_per_device": "record.batch.per_device",
     "batch_global": "record.batch.global_",
-    **_attribute_columns("computed", "num_warmup_steps", "num_steps"),
-    **_attribute_columns(
+    **_columns("computed", "num_warmup_steps num_steps"),
+    **_columns(
         "summary",
-        *("images_per_sec", "images_per_sec_uncertainty", "images_per_sec_jitter"),
-        "total_images_per_sec",
-        *("achieved_flops_per_sec", "mfu", "peak_flops_per_sec", "peak_flops_source"),
-        *("input_wait_fraction", "peak_memory_bytes"),
+        """
+        images_per_sec images_per_sec_uncertainty images_per_sec_jitter total_images_per_sec
+        achieved_flops_per_sec mfu peak_flops_per_sec peak_flops_source input_wait_fraction
+        peak_memory_bytes
+        """,
     ),
-    **_attribute_columns("record", "last_loss"),
+    **_columns("record", "last_loss"),
     "eval_top_1": "evaluation.top_1",
     "eval_top_5": "evaluation.top_5",
     "startup_import_seconds": "record.startup_seconds.import_",
     "startup_build_seconds": "record.startup_seconds.build",
     "startup_first_step_seconds": "record.startup_seconds.first_step",
-    **_attribute_columns("record.model", "parameters", "training_flops_per_image"),
-    **_attribute_columns(
+    **_columns("record.model", "parameters training_flops_per_image"),
+    **_columns(
         "record.config",
-        *("data_name", "data_dir", "precision", "data_format", "optimizer"),
-        *("forward_only", "eval", "gradient_reduction", "bn_stats", "all_reduce_spec"),
-        *("xla", "xla_compile", "num_intra_threads", "num_inter_threads", "tf_random_seed"),
+        """
+        data_name data_dir precision data_format optimizer forward_only eval gradient_reduction
+        bn_stats all_reduce_spec xla xla_compile num_intra_threads num_inter_threads tf_random_seed
+        """,
     ),
     **_ENVIRONMENT,
-    **_attribute_columns("computed", "error", "command"),
+    **_columns("computed", "error command"),
     **_SUBJECT,
-    **_attribute_columns("record.config", "result_label"),
-    **_attribute_columns(
-        "summary", "latency_p50_seconds", "latency_p90_seconds", "latency_p99_seconds"
-    ),
-    **_attribute_columns("record.measured", "loop_user_seconds", "loop_system_seconds"),
-    **_attribute_columns("summary", "cpu_seconds_per_step", "busy_cpus"),
-    **_attribute_columns("summary", "images_per_sec_median"),
-    **_attribute_columns("record.conditions.during", "other_cpus"),
+    **_columns("record.config", "result_label"),
+    **_columns("summary", "latency_p50_seconds latency_p90_seconds latency_p99_seconds"),
+    **_columns("record.measured", "loop_user_seconds loop_system_seconds"),
+    **_columns("summary", "cpu_seconds_per_step busy_cpus images_per_sec_median"),
+    **_columns("record.conditions.during", "other_cpus"),
     "subject_changes": "subject.changes",
     "batch_requested_per_device": "record.batch.requested_per_device",
-    **_attribute_columns("record.model", "recomputed_flops_per_image"),
-    **_attribute_columns("computed", "throughput", "flags"),
+    **_columns("record.model", "recomputed_flops_per_image"),
+    **_columns("computed", "throughput flags"),
 }
 
-# Names of the fields of `Packing`. The value is True if a later version added the field.
-_PACKING = {
-    packing_field.name: packing_field.metadata.get("optional", False)
-    for packing_field in fields(Packing)
-}
+_PACKING = [field.name for field in fields(Packing) if not field.metadata.get("optional")]
+_LATER_PACKING = [field.name for field in fields(Packing) if field.metadata.get("optional")]
+"""Names of the fields of `Packing`: those of the first version, and those that were added later."""
 
 _ALL_REDUCE = {
-    **_attribute_columns("record", "run_id", "started_at"),
-    **_attribute_columns("point", "workload", "bytes", "elements", "tensors", "dtype"),
-    **_attribute_columns("record.placement", "device"),
-    **_attribute_columns("point", "devices", "spec"),
-    **_attribute_columns("computed", "peer"),
-    **_attribute_columns("point.packing", *(name for name, later in _PACKING.items() if not later)),
-    **_attribute_columns("computed", "calls"),
-    **_attribute_columns("record.config", "iters_per_step"),
+    **_columns("record", "run_id started_at"),
+    **_columns("point", "workload bytes elements tensors dtype"),
+    **_columns("record.placement", "device"),
+    **_columns("point", "devices spec"),
+    **_columns("computed", "peer"),
+    **_columns("point.packing", " ".join(_PACKING)),
+    **_columns("computed", "calls"),
+    **_columns("record.config", "iters_per_step"),
     "median_seconds": "point.median_seconds",
     "p99_seconds": "point.p99_seconds",
     "algorithm_bytes_per_sec": "point.algorithm_bandwidth",
     "bus_bytes_per_sec": "point.bus_bandwidth",
-    **_attribute_columns("computed", "share_of_copy_bound"),
-    **_attribute_columns(
-        "point", "wrong", "checked", "trace_seconds", "build_seconds", "operations"
-    ),
+    **_columns("computed", "share_of_copy_bound"),
+    **_columns("point", "wrong checked trace_seconds build_seconds operations"),
     **_ENVIRONMENT,
-    **_attribute_columns("point", "error"),
-    **_attribute_columns("computed", "command"),
+    **_columns("point", "error"),
+    **_columns("computed", "command"),
     "max_seconds": "point.longest_seconds",
     **_SUBJECT,
-    **_attribute_columns("record.config", "result_label"),
-    **_attribute_columns("point.packing", *(name for name, later in _PACKING.items() if later)),
+    **_columns("record.config", "result_label"),
+    **_columns("point.packing", " ".join(_LATER_PACKING)),
     "subject_changes": "subject.changes",
 }
 

@@ -27,10 +27,10 @@ _TOTAL = re.compile(
     rf"Total img/sec on (\d{{1,15}}) ([^\s(]{{1,20}})\(s\): {_NUMBER} ?\+-{_NUMBER}$"
 )
 _OTHER = re.compile(r"Running (?:warmup|benchmark)\.\.\.$")
-_UNKNOWN = (
-    *("precision", "optimizer", "num_batches", "framework", "commit", "machine"),
-    *("step_seconds", "memory", "startup"),
-)
+_UNKNOWN = """
+    precision optimizer num_batches framework commit machine
+    step_seconds memory startup
+""".split()
 
 
 @register_reader(PROGRAM, with_prefixes(r"Iter #\d{1,15}: |Img/sec per |Running warmup\."))

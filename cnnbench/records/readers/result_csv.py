@@ -21,10 +21,10 @@ _NAMES = {
 """Columns of metrics, by the name of the metric if it is another."""
 
 _COUNTS = ("logical_cpus", "usable_cpus")
-_TEXTS = (
-    *("hostname", "platform", "cpu_model", "gpu_driver"),
-    *("python_version", "tensorflow_version", "cnnbench_version", "git_commit"),
-)
+_TEXTS = """
+    hostname platform cpu_model gpu_driver python_version tensorflow_version
+    cnnbench_version git_commit
+""".split()
 _NEEDED = ("run_id", "started_at", "status", "flags")
 
 

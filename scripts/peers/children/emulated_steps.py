@@ -27,10 +27,9 @@ from steps import measure, parse, report, tell_step  # type: ignore[import-not-f
 
 PROGRAMS = ("cnnbench", "bare", "mirrored", "keras")
 # Names of the values of `hostgpu_counters`, with three kinds of copies and their bytes.
-_COUNTERS = (
-    *("kernels", "synchronous", "htod", "htod_bytes", "dtoh", "dtoh_bytes", "dtod", "dtod_bytes"),
-    *("deepest", "busy_ns"),
-)
+_COUNTERS = """
+    kernels synchronous htod htod_bytes dtoh dtoh_bytes dtod dtod_bytes deepest busy_ns
+""".split()
 _STEP_LINE = re.compile(r"^(\d+)\timages/sec: ", re.MULTILINE)
 
 
