@@ -67,7 +67,7 @@ INSIDE = {
         ("strategies",),
         ("tune",),
     ),
-    "cli": (("commands",), ("documents", "__init__")),
+    "cli": (("overview",), ("commands",), ("documents", "__init__")),
 }
 """The same for the packages and modules of a wing that consists of packages."""
 

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence, Set
 from importlib import import_module
 from itertools import zip_longest
 from types import ModuleType
@@ -23,7 +23,7 @@ from cnnbench.base.terminal import (
     silence_warnings,
     tolerating_output_errors,
 )
-from cnnbench.cli.commands import COMMANDS
+from cnnbench.cli.overview import COMMANDS, overview
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
 from cnnbench.records.files import report_failed_writes
 from cnnbench.run.runtime import loading, supervisor
@@ -210,15 +210,11 @@ def _split_command(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
     return command, arguments
 
 
-def _help_text(command: str, argv: Sequence[str], asked: Container[str]) -> str:
+def _help_text(command: str, argv: Sequence[str], asked: Set[str]) -> str:
     """The help text of a command, as XML if requested, or an overview of all commands."""
-    from cnnbench.flags.help import (
-        all_sections,
-        command_help,
-        commands_overview,
-        run_help,
-        xml_help,
-    )
+    if len(argv) == 1 and asked.isdisjoint({_EVERYTHING, _XML}):
+        return overview()  # Neither flags nor plug-ins are loaded.
+    from cnnbench.flags.help import all_sections, command_help, run_help, xml_help
     from cnnbench.flags.parse import load_plugins
 
     if command != DEFAULT_COMMAND:
@@ -230,7 +226,7 @@ def _help_text(command: str, argv: Sequence[str], asked: Container[str]) -> str:
     names = [word for word in argv[:2] if word != "help"]
     if _EVERYTHING in asked or names[:1] == [DEFAULT_COMMAND]:
         return run_help(obsolete=_EVERYTHING in asked)
-    return commands_overview(COMMANDS)
+    return overview()
 
 
 def _print_failure(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:

@@ -8,10 +8,8 @@ import io
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
-
-from absl import flags as absl_flags
 
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.repeat import RepeatFlags
@@ -20,39 +18,14 @@ from cnnbench.flags.params import ABSL, ADDED, GROUPS, SPECS, ObsoleteParams
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
 """Title and flags of a section of the help."""
 
-_DEFINE: Mapping[str, Callable[..., object]] = {
-    "boolean": absl_flags.DEFINE_boolean,
-    "integer": absl_flags.DEFINE_integer,
-    "number": absl_flags.DEFINE_float,
-    **dict.fromkeys(("integers", "numbers", "strings"), absl_flags.DEFINE_list),
-}
-
-MOST_USED = (
-    *("model", "batch_size", "num_gpus", "device", "precision", "use_fp16"),
-    *("num_batches", "num_warmup_batches", "forward_only", "eval"),
-    *("data_dir", "data_name", "train_dir", "optimizer"),
-    *("variable_update", "all_reduce_spec", "local_parameter_device", "xla_compile"),
-    *("result_json", "result_csv"),
+MOST_USED = tuple(
+    """
+    model batch_size num_gpus device precision use_fp16 num_batches num_warmup_batches
+    forward_only eval data_dir data_name train_dir optimizer variable_update
+    all_reduce_spec local_parameter_device xla_compile result_json result_csv
+    """.split()
 )
 """The first flags in the help of ``cnnbench run``."""
-
-_SHORT = {
-    "--model=NAME": "network, such as resnet50; cnnbench models lists them",
-    "--batch_size=N": "images per step and device",
-    "--num_gpus=N": "devices, including logical CPU devices",
-    "--device=auto|cpu|gpu": "auto: GPUs if there are any, otherwise the CPU",
-    "--precision=FORMAT": "fp32, fp16, bf16 or int8",
-    "--num_batches=N": "steps to time, after --num_warmup_batches=N",
-    "--forward_only": "inference instead of training",
-    "--data_dir=DIR": "data set; if not given, synthetic images",
-    "--train_dir=DIR": "folder of checkpoints; --eval evaluates them",
-    "--variable_update=MODE": "where variables are, how gradients are reduced",
-    "--all_reduce_spec=SPEC": "all-reduce algorithm, such as xring#2 or nccl",
-    "--xla_compile": "compile the step with XLA",
-    "--result_json=FILE": "write the record of the run",
-    "--result_csv=FILE": "append one row per run",
-}
-"""The flags in the overview, each with a short description."""
 
 _RUN = """\
 Usage: cnnbench [run] [FLAGS]
@@ -99,27 +72,6 @@ def all_sections() -> tuple[Section, ...]:
     return (*flag_sections_of_run(), *_OTHERS)
 
 
-def commands_overview(commands: Mapping[str, str]) -> str:
-    """Returns the overview that ``cnnbench help`` prints: all commands with descriptions, and the
-    most used flags of runs. It fits on one screen.
-    """
-    width = max(map(len, commands))
-    flag_width = max(map(len, _SHORT))
-    return "\n".join(
-        [
-            "cnnbench: how fast convolutional networks train on TensorFlow",
-            "",
-            "Usage: cnnbench [COMMAND] [FLAGS]",
-            "",
-            "Commands (cnnbench help COMMAND explains one):",
-            *(f"  {name:<{width}}  {text}" for name, text in commands.items()),
-            "",
-            "Flags of run that are used most (cnnbench run --help has all of them):",
-            *(f"  {name:<{flag_width}}  {text}" for name, text in _SHORT.items()),
-        ]
-    )
-
-
 def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
     """Returns the text of ``cnnbench run --help``: first the most used flags, then all other flags
     by section.
@@ -155,15 +107,22 @@ def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
 
 def xml_help(flags: Iterable[Section]) -> str:
     """Formats flags in absl's XML format. Section titles are written in place of file names."""
+    # Only this function needs absl, which is slow to import.
+    from absl import flags as absl_flags
+
+    defining = {
+        "boolean": absl_flags.DEFINE_boolean,
+        "integer": absl_flags.DEFINE_integer,
+        "number": absl_flags.DEFINE_float,
+        **dict.fromkeys(("integers", "numbers", "strings"), absl_flags.DEFINE_list),
+    }
     values = absl_flags.FlagValues()
     for title, specs in flags:
         for spec in specs:
-            define = (
-                absl_flags.DEFINE_enum
-                if spec.choices
-                else _DEFINE.get(spec.kind.name, absl_flags.DEFINE_string)
-            )
-            limits: dict[str, Any] = {"enum_values": list(spec.choices)} if spec.choices else {}
+            define = defining.get(spec.kind.name, absl_flags.DEFINE_string)
+            limits: dict[str, Any] = {}
+            if spec.choices:
+                define, limits = absl_flags.DEFINE_enum, {"enum_values": list(spec.choices)}
             if spec.kind.name in ("integer", "number"):
                 limits = {"lower_bound": spec.minimum, "upper_bound": spec.maximum}
             default = None if spec.default is None else spec.text(spec.default)

@@ -20,7 +20,6 @@ from cnnbench.base import plugins
 from cnnbench.base.job import PS
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import ComparedBy, FlagSpec, RunPart, flag, specs_of
-from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.model import ModelParams
@@ -52,7 +51,7 @@ _SHARED_GPU = "To share a GPU between processes, use --allow_growth."
 _OPENMP = "TensorFlow's CPU kernels run on TensorFlow's own threads; use --num_intra_threads."
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ObsoleteParams:
     """Flags of tf_cnn_benchmarks that are accepted without effect, and no part of ``Params``."""
 
@@ -126,7 +125,7 @@ _LEVELS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class AbslParams:
     """Flags that absl.app adds to every program. They are not part of ``Params``.
 
@@ -242,7 +241,7 @@ def _takes_arguments_of(
 # flags with the types with which they are given (see `given`). The groups are frozen for mypy, so
 # it still refuses assignments to flags.
 _FROZEN: Mapping[str, bool] = {"frozen": True}
-# The methods of `Params` replace those of its base, and making methods for all flags takes 10 ms.
+# The groups, too, have no methods: those of `Params` replace them, and making them takes 10 ms.
 _WITHOUT_METHODS: Mapping[str, bool] = {**_FROZEN, "init": False, "repr": False, "eq": False}
 
 
@@ -450,14 +449,22 @@ for _owner, _table in REGISTRIES.items():
     _table.check_flag = functools.partial(_check_plugin_flag, _owner)
 
 
-_COMPARED = {spec.name: spec for spec in (*ALL_REDUCE_FLAGS, *ACCEPTED.values())}
+_OF_RUNS = {**ACCEPTED}
+
+
+@functools.cache
+def _compared_flags() -> Mapping[str, FlagSpec]:
+    """The flags of runs and of ``cnnbench allreduce``, which most commands do not need, by name."""
+    from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
+
+    return {**{spec.name: spec for spec in ALL_REDUCE_FLAGS}, **_OF_RUNS}
 
 
 def flags_compared_by(*ways: ComparedBy) -> tuple[str, ...]:
     """Returns the names of the flags that are compared in one of the given ways. For example,
     `ComparedBy.VALUE` selects the flags whose value must be equal in all repetitions of a run.
     """
-    return tuple(name for name, spec in _COMPARED.items() if spec.compared_by in ways)
+    return tuple(name for name, spec in _compared_flags().items() if spec.compared_by in ways)
 
 
 def is_place(spec: FlagSpec) -> bool:
@@ -474,9 +481,10 @@ def identity_flags(values: Mapping[str, Any], *, of_places: bool = False) -> dic
     a different data set is a different run. If it is False, runs on several machines can have the
     same identity. Unknown flags of older records are included.
     """
+    known = _compared_flags()
     by_name = {}
     for name, value in values.items():
-        spec = _COMPARED.get(name)
+        spec = known.get(name)
         way = ComparedBy.VALUE if spec is None else spec.compared_by
         if way is ComparedBy.VALUE or (of_places and spec is not None and is_place(spec)):
             by_name[name] = value

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from absl import flags as absl_flags
-
 from cnnbench.base import plugins
 from cnnbench.base.files import local_path, read_text
 from cnnbench.base.suggestions import nearest_word
@@ -34,7 +32,7 @@ from cnnbench.flags.params import (
 
 FLAG_FILE = "flagfile"
 _MOST_NESTED = 64
-_TEXT = absl_flags.ArgumentParser()
+_TOLERATE = "undefok"
 _NEEDS_VALUE = "{0} needs a value: write {0}=value"
 
 BeforePlugins = Callable[[Mapping[str, Any]], object]
@@ -147,18 +145,6 @@ def split_at_double_dash(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[s
     return argv[:at], argv[at + 1 :]
 
 
-class _FlagValues(absl_flags.FlagValues):  # type: ignore[misc]
-    """Flags of absl without flag files, which `_expand_flag_files` has replaced before.
-
-    For every word, absl's method copies the rest of the command line, so its time is quadratic.
-    """
-
-    def read_flags_from_files(self, argv: Sequence[str], force_gnu: bool = True) -> list[str]:
-        """Returns the words unchanged."""
-        del force_gnu
-        return list(argv)
-
-
 def split_command_line(
     argv: Sequence[str], specs: Mapping[str, FlagSpec]
 ) -> tuple[dict[str, list[str]], list[str]]:
@@ -169,37 +155,47 @@ def split_command_line(
       specs: declared flags by name. Old names are also recognised.
 
     Returns:
-      Texts of the given flags by name, in order, and the other words (unknown flags, arguments,
-      ``--`` and the words after it). A flag without a value has the text "true" or "false". A flag
-      that was given by its old name is included by both names.
+      Texts of the given flags by name, and the other words (unknown flags, arguments, ``--`` and
+      the words after it). A flag without a value has the text "true" or "false". A flag that was
+      given by its old name is included by both names. Unknown flags in --undefok are left out.
     """
     before, behind = split_at_double_dash(argv)
-    flags = _FlagValues()
-    for name, spec in specs.items():
-        switch = spec.kind.name == "boolean" or spec.alone != ""
-        flags[name] = absl_flags.MultiFlag(
-            _TEXT, None, name, None, "", short_name=spec.short or None, boolean=switch
-        )
-    for old, new in RENAMED.items():
-        if new in specs:
-            absl_flags.DEFINE_alias(old, new, flags, __name__)
-    words = ["cnnbench", *_expand_flag_files(before)]
-    try:
-        # `known_only` prevents that absl searches for similar names, which takes 0.1 seconds.
-        _, *rest = flags(words, known_only=True)
-    # The text of the error is, for example, "Missing value for flag --batch_size".
-    except absl_flags.Error as error:
-        (typed,) = re.findall(r"-+\w+", str(error))
-        raise UsageError(_NEEDS_VALUE.format(typed)) from None
-    # The text of the error is, for example, "--noxla=3 does not take an argument".
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    by_name = ((name, flags[name]) for name in flags)
-    texts = {
-        name: parsed_flag.value
-        for name, parsed_flag in by_name
-        if parsed_flag.present and parsed_flag.name == name
-    }
+    known = {name: name for name in specs}
+    known |= {spec.short: name for name, spec in specs.items() if spec.short}
+    known |= {old: new for old, new in RENAMED.items() if new in specs}
+    switches = {n for n, spec in specs.items() if spec.kind.name == "boolean" or spec.alone}
+    texts: dict[str, list[str]] = {}
+    others: list[tuple[str, str]] = []  # Each word with the name of the unknown flag, or "".
+    tolerated: set[str] = set()
+    words = iter([*_expand_flag_files(before)])
+    for word in words:
+        if word == "--":  # This word is a line of a flag file.
+            others += (("", rest) for rest in (word, *words))
+            break
+        typed, equals, text = word.partition("=")
+        name = re.sub("^--?", "", typed) if word.startswith("-") else ""
+        if name not in known and known.get(name.removeprefix("no")) in switches:
+            if equals:
+                raise UsageError(f"{word} does not take an argument")
+            name, text = name.removeprefix("no"), "false"
+        elif not equals and known.get(name) in switches:
+            text = "true"
+        elif not equals and (name in known or name == _TOLERATE):
+            following = [*itertools.islice(words, 1)]
+            if not following:
+                raise UsageError(_NEEDS_VALUE.format(typed))
+            (text,) = following
+        if name in known:
+            given = texts.setdefault(known[name], [])
+            given.append(text)
+            if name in RENAMED:
+                texts[name] = given
+        elif name == _TOLERATE:
+            unknown = [part.strip() for part in text.split(",") if part.strip()]
+            tolerated |= {*unknown, *(f"no{name}" for name in unknown)}
+        else:
+            others.append((name, word))
+    rest = [word for name, word in others if name not in tolerated]
     return texts, [*rest, *(("--", *behind) if behind else ())]
 
 

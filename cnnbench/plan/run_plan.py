@@ -302,4 +302,5 @@ Runnable: TypeAlias = "RunPlan | Params"
 
 def without_outputs(plan: RunPlan) -> RunPlan:
     """Returns a copy of the plan for a process that leaves writing all files to the chief."""
-    return plan.with_changes(params=plan.params.replace(**vars(OutputParams())))
+    defaults = {spec.name: spec.default for spec in specs_of(OutputParams)}
+    return plan.with_changes(params=plan.params.replace(**defaults))

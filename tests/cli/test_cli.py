@@ -1,6 +1,6 @@
 """The command line: help, exit codes, streams, and what is imported.
 
-Tests cnnbench/cli/__init__.py and cnnbench/cli/commands/__init__.py.
+Tests cnnbench/cli/__init__.py, cnnbench/cli/overview.py and cnnbench/cli/commands/__init__.py.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from forked import finished
 
 import cnnbench
 from cnnbench import cli
-from cnnbench.cli.commands import COMMANDS
+from cnnbench.cli.overview import COMMANDS
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
-from cnnbench.flags import FLAGS
+from cnnbench.flags import FLAGS, parse
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.flags.help import MOST_USED
@@ -201,13 +201,13 @@ def test_help_in_xml(command, call):
 )
 def test_a_command_line_is_parsed_once(line, times, monkeypatch, call):
     parsed = []
-    parse = absl_flags.FlagValues.__call__
+    split = parse.split_command_line
 
-    def counting(self, argv, **options):
+    def counting(argv, specs):
         parsed.append(tuple(argv))
-        return parse(self, argv, **options)
+        return split(argv, specs)
 
-    monkeypatch.setattr(absl_flags.FlagValues, "__call__", counting)
+    monkeypatch.setattr(parse, "split_command_line", counting)
     call(*line.split(), code=None)
     assert len(parsed) == len(set(parsed)) == times
 

@@ -21,7 +21,7 @@ from step_profiles import Profiles
 
 from cnnbench.base.rules import FlagRule, Severity
 from cnnbench.cli import main
-from cnnbench.cli.commands import COMMANDS
+from cnnbench.cli.overview import COMMANDS
 from cnnbench.errors import FlagError
 from cnnbench.plan import place as tasks
 from cnnbench.plan.rules import RULES_OF_NETWORK, rules_of_run

@@ -20,7 +20,7 @@ from short_runs import TINY, command
 from cnnbench.base import files as urls
 from cnnbench.base import plugins
 from cnnbench.cli import main
-from cnnbench.cli.commands import COMMANDS
+from cnnbench.cli.overview import COMMANDS
 from cnnbench.data import make_input
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.params import SPECS

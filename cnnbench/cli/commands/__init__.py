@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,30 +28,6 @@ from cnnbench.records.files import (
 
 if TYPE_CHECKING:
     from cnnbench.base.charts import Chart
-
-_SUMMARY = re.compile(r'"""``cnnbench (\w+)``: (.+?)\.?(?:""")?\n?')
-
-
-def find_commands(folders: Iterable[str]) -> dict[str, str]:
-    """Finds the commands in folders: the modules whose docstring begins with "``cnnbench NAME``: ".
-
-    No module is imported, because some of them import NumPy. Returns the rest of that line by name:
-    first run, which is the default, and then the other commands in alphabetical order.
-    """
-    found = {}
-    for path in (path for folder in folders for path in Path(folder).glob("*.py")):
-        with path.open(encoding="utf-8") as file:
-            summary = _SUMMARY.fullmatch(file.readline())
-        if summary is not None and summary[1] == path.stem:
-            found[path.stem] = summary[2]
-    return dict(sorted(found.items(), key=lambda command: (command[0] != "run", command[0])))
-
-
-COMMANDS = find_commands(__path__)
-"""A line of help for each command. The module cnnbench.cli.commands.<name> has main(argv) -> int
-and, except for run, HELP: the arguments of cnnbench.flags.help.command_help. It may have
-TAKES_RUN_FLAGS = True, if the command accepts flags of runs before --, and
-argument_completions() -> words: arguments that shells propose in addition to files."""
 
 
 def declare_output_flag(help: str) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from cnnbench.base.terminal import print_result
-from cnnbench.cli.commands import COMMANDS
+from cnnbench.cli.overview import COMMANDS
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import FlagSpec, flag, specs_of

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.document import Content, Paragraph, Section, make_table
 from cnnbench.base.document.console import sections_to_text
@@ -20,15 +20,13 @@ from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import ConditionCheckFlags, parse_silenced
 from cnnbench.machine.cpu import ONEDNN, Host, convolution_kernels
-from cnnbench.machine.watch import ConditionMonitor
-from cnnbench.plan import parse_run, resolve
-from cnnbench.plan.setup import card_numbers
 from cnnbench.records.codec import ABSENT, encode
 from cnnbench.records.documents import json_document
-from cnnbench.records.run import ConditionNote
-from cnnbench.run.driver.estimates import computes_on_cpu
 from cnnbench.run.runtime.loading import load_tensorflow, without_info_lines
 from cnnbench.run.runtime.supervisor import fork_supervised
+
+if TYPE_CHECKING:
+    from cnnbench.records.run import ConditionNote
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +170,12 @@ def _load_tensorflow() -> None:
 
 
 def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
+    # These imports are late, because only --check plans a run.
+    from cnnbench.machine.watch import ConditionMonitor
+    from cnnbench.plan import parse_run, resolve
+    from cnnbench.plan.setup import card_numbers
+    from cnnbench.run.driver.estimates import computes_on_cpu
+
     plan = resolve(parse_run(run_flags))  # Invalid flags are refused as in `cnnbench run`.
     host = Host()
     on_gpu = not computes_on_cpu(plan)

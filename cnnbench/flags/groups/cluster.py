@@ -14,7 +14,7 @@ from cnnbench.variable_mgr.modes import Processes, Reduction, built_in_names
 _discovery = partial(flag, affects=Affects.NOTHING, part=RunPart.DISCOVERY)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ClusterParams:
     """Flags for jobs of several processes: the task of this process, and the addresses of all
     processes.

@@ -27,7 +27,7 @@ _mixing = partial(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class DataParams:
     """Flags for data sets and image preprocessing."""
 

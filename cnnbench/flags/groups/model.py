@@ -20,7 +20,7 @@ from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, needs_trainin
 from cnnbench.models.model import LARGEST_IMAGE, all_model_names
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ModelParams:
     """Flags for network and precision."""
 

@@ -82,7 +82,7 @@ def constant_flag(name: str, constant: Constant, owner: str, users: str) -> Flag
     return number_flag(name, about, _PARTS[owner], constant.default, **constant.limits)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class OptimizerParams:
     """Flags for optimizer and learning rate."""
 

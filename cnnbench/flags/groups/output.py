@@ -51,7 +51,7 @@ _profile = partial(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class OutputParams:
     """Flags for printed, recorded, saved and traced output."""
 

@@ -70,7 +70,7 @@ _length = partial(flag, part=RunPart.LENGTH)
 _warm_up = partial(flag, part=RunPart.WARM_UP)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RunParams:
     """Flags that select what a run does and how long it lasts."""
 

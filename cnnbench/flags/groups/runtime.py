@@ -26,7 +26,7 @@ def _indices_fault(text: str) -> str:
 _tunable = partial(flag, affects=Affects.TIME)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RuntimeParams:
     """Flags for devices, threads and the compiler."""
 

@@ -30,7 +30,7 @@ from cnnbench.variable_mgr.modes import Reduction
 _tunable = partial(flag, affects=Affects.TIME)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class StrategyParams:
     """Flags for tf.distribute strategies."""
 

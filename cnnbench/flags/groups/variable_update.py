@@ -57,7 +57,7 @@ _aggregation = partial(flag, affects=Affects.TIME, part=RunPart.AGGREGATION)
 _update = partial(flag, part=RunPart.UPDATE)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class VariableUpdateParams:
     """Flags for variable placement and gradient aggregation."""
 

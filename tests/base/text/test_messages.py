@@ -16,7 +16,7 @@ PREFIXES = ("cnnbench: ", "error: ", "warning: ", "notice: ")
 # Titles, a record's error, and a message of pytest's own warnings.
 OTHERS = {
     "__main__.py",  # It writes its line when no other module can be imported.
-    *("cli/__init__.py", "flags/help.py", "records/run.py", "testing.py", "pytest_plugin.py"),
+    *("cli/__init__.py", "cli/overview.py", "records/run.py", "testing.py", "pytest_plugin.py"),
     *("base/log_lines.py", "base/terminal.py"),
     *("cli/commands/explain.py", "judge/report/renderers.py"),
 }

@@ -13,7 +13,7 @@ import pytest
 from forked import finished
 
 from cnnbench import cli
-from cnnbench.cli.commands import COMMANDS
+from cnnbench.cli.overview import COMMANDS
 from cnnbench.flags import FLAGS
 
 ROOT = Path(__file__).parents[3]
@@ -89,7 +89,7 @@ def test_words_are_read_from_stdin_and_have_a_line_of_help():
 
 def test_completing_loads_nothing_heavy():
     code = (
-        "import sys; from cnnbench.cli.commands import COMMANDS;"
+        "import sys; from cnnbench.cli.overview import COMMANDS;"
         "from cnnbench.cli.commands.completion import complete_last_word;"
         "assert all(list(complete_last_word([name, '--'])) for name in COMMANDS);"
         "assert list(complete_last_word(['--model=']));"

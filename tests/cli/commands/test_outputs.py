@@ -9,7 +9,7 @@ import shutil
 import pytest
 from covering import slow_if
 
-from cnnbench.cli.commands import COMMANDS
+from cnnbench.cli.overview import COMMANDS
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from cnnbench.data import CIFAR10
 from cnnbench.data.prefetch import InputDistribution
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.plan import check_flags, make_plan
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -151,5 +150,5 @@ def test_d9_files_are_shared_out_where_there_are_enough(data_name, words, files,
 def test_what_a_step_takes_of_a_worker_s_stream(fields, examples):
     strategy = SimpleNamespace(num_replicas_in_sync=3)
     spec = input_spec(CIFAR10, 32, batch_per_device=4, num_devices=2)
-    distribution = InputDistribution(strategy, StrategyParams(**fields))
+    distribution = InputDistribution(strategy, Params(**fields))
     assert distribution.examples_per_step(spec) == examples
