@@ -784,7 +784,7 @@ class AdditiveModel(NamedTuple):
         Returns None if the noise is unknown.
         """
         error = self.standard_error(name, other)
-        return error and error * _quantile_by_bisection(
+        return error and error * quantile_by_bisection(
             lambda t: self._error_tail_probability(t, name, other), tail
         )
 
@@ -887,7 +887,7 @@ def student_tail(t: float, freedom: int) -> float:
 
 def student_quantile(tail: float, freedom: int) -> float:
     """The t that Student's t distribution exceeds with probability `tail`, which is in (0, 0.5]."""
-    return _quantile_by_bisection(lambda t: student_tail(t, freedom), tail)
+    return quantile_by_bisection(lambda t: student_tail(t, freedom), tail)
 
 
 def mean_interval(values: Values, confidence: float) -> tuple[float, float] | None:
@@ -903,7 +903,7 @@ def mean_interval(values: Values, confidence: float) -> tuple[float, float] | No
     return mean - error, mean + error
 
 
-def _quantile_by_bisection(tail_of: Callable[[float], float], tail: float) -> float:
+def quantile_by_bisection(tail_of: Callable[[float], float], tail: float) -> float:
     """Finds the t >= 0 at which a decreasing function has the value `tail`, by bisection."""
     low, high = 0.0, 1.0
     while tail_of(high) > tail and high < 1e9:

@@ -102,12 +102,13 @@ class RunPart(enum.Flag):
 # Types of flag values: how text is parsed, which values are valid, and what the help says
 
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
-_HOLDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
+BOUNDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     "minimum": (operator.ge, "at least"),
     "above": (operator.gt, "greater than"),
     "maximum": (operator.le, "at most"),
     "below": (operator.lt, "less than"),
 }
+"""Limits of numbers: how a value is compared with each, and its words in messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,14 +268,14 @@ def union_kind(*kinds: FlagKind) -> FlagKind:
 def _out_of_bounds_text(value: float, bounds: Mapping[str, float], largest: float) -> str:
     if "maximum" not in bounds and abs(value) > largest:
         return f"must not be larger than {exact_number(largest)}"
-    fits = all(_HOLDS[name][0](value, bound) for name, bound in bounds.items())
+    fits = all(BOUNDS[name][0](value, bound) for name, bound in bounds.items())
     return "" if fits else f"must be {_bounds_text(bounds)}"
 
 
 def _bounds_text(bounds: Mapping[str, float]) -> str:
     if {"minimum", "maximum"} <= bounds.keys():
         return f"from {exact_number(bounds['minimum'])} to {exact_number(bounds['maximum'])}"
-    ordered = ((words, bounds[name]) for name, (_, words) in _HOLDS.items() if name in bounds)
+    ordered = ((words, bounds[name]) for name, (_, words) in BOUNDS.items() if name in bounds)
     return " and ".join(f"{words} {exact_number(bound)}" for words, bound in ordered)
 
 
@@ -552,7 +553,7 @@ def _kind_of_annotation(annotation: Any, limits: Mapping[str, Any]) -> FlagKind:
             limits.get("separator", ","),
         )
     if annotation in (int, float):
-        bounds = {name: limits[name] for name in _HOLDS if limits.get(name) is not None}
+        bounds = {name: limits[name] for name in BOUNDS if limits.get(name) is not None}
         return numeric_kind(annotation, **bounds)
     if annotation is str:
         return text_kind(*(limits.get(name, "") for name in ("choices", "lower", "path")))

@@ -420,6 +420,14 @@ AMOUNTS = (1e-40, 1e40)
 squared ratios of two of them, neither overflow nor underflow."""
 
 
+def to_floats(section: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """Converts numbers by name to floats; JSON contains infinities and NaN as text."""
+    try:
+        return {name: float(value) for name, value in values.items()}
+    except (TypeError, ValueError):
+        raise ValueError(f"{section}: {values} are not all numbers") from None
+
+
 def check_amounts_in_range(
     section: str, instance: DataclassInstance, unlimited_fields: Sequence[str] = ()
 ) -> None:

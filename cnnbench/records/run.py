@@ -30,6 +30,7 @@ from cnnbench.records.codec import (
     encode,
     index_of_invalid_amount,
     parse_start_time,
+    to_floats,
 )
 from cnnbench.records.documents import json_document
 from cnnbench.records.endings import ENDINGS
@@ -256,14 +257,6 @@ class StartupSeconds:
         check_amounts_in_range("startup_seconds", self)
 
 
-def _to_floats(section: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """Converts numbers by name to floats; JSON contains infinities and NaN as text."""
-    try:
-        return {name: float(value) for name, value in values.items()}
-    except (TypeError, ValueError):
-        raise ValueError(f"{section}: {values} are not all numbers") from None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Results of one evaluation of the model during or after training.
@@ -292,7 +285,7 @@ class Evaluation:
     wall_seconds: float | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "metrics", _to_floats("evaluation.metrics", self.metrics))
+        object.__setattr__(self, "metrics", to_floats("evaluation.metrics", self.metrics))
 
     def metric_value(self, metric: str) -> float | None:
         """Returns the value of "loss", "top_1", "top_5" or a metric in `metrics`, or None."""
@@ -732,7 +725,7 @@ class Imported:
     skipped_lines: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "values", _to_floats("imported.values", self.values))
+        object.__setattr__(self, "values", to_floats("imported.values", self.values))
         if self.kind not in ("run", *BENCHMARKS):
             kinds = ", ".join(("run", *BENCHMARKS))
             raise ValueError(f"imported.kind: {self.kind!r} is none of {kinds}")
