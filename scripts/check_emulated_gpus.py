@@ -211,7 +211,7 @@ def _is_small(flags: Flags) -> bool:
     return bool(flags["model"] == SMALL["model"])
 
 
-def compare_gpu_with_cpu_results(flags: Flags, runs: CachedRunner) -> list[str]:
+def compare_results(flags: Flags, runs: CachedRunner) -> list[str]:
     """Prints the largest difference between the results on GPUs and on CPUs; returns findings."""
     start = time.monotonic()
     flags = add_learning_rate(flags, runs)
@@ -262,7 +262,7 @@ def main(argv: Sequence[str]) -> int:
         chosen = cases(options)
     runs = CachedRunner(Path(options.results) if options.results else None)
     try:
-        found = [compare_gpu_with_cpu_results(flags, runs) for flags in chosen]
+        found = [compare_results(flags, runs) for flags in chosen]
     finally:
         runs.close()
     if not found:

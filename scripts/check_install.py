@@ -75,7 +75,7 @@ def copy_checkout(target: Path, timeout: float) -> None:
             shutil.copy2(ROOT / name, target / name)
 
 
-def create_packages_that_raise(folder: Path) -> None:
+def make_raising_packages(folder: Path) -> None:
     """Creates packages in a folder that raise an error when they are imported."""
     for name in ("models", "variable_mgr"):
         (folder / name).mkdir(parents=True)
@@ -123,7 +123,7 @@ def check_way_to_install(way: str, scratch: Path, timeout: float) -> None:
     """
     checkout, environment, work = scratch / "checkout", scratch / "venv", scratch / "work"
     copy_checkout(checkout, timeout)
-    create_packages_that_raise(work)
+    make_raising_packages(work)
     sources = [["--editable", str(checkout)]]
     if way == "release":
         sources = [[str(made)] for made in build(checkout, scratch, timeout)]

@@ -275,7 +275,7 @@ def run_and_find_problems(case: SignalCase, inputs: Path) -> list[str]:
                 process.kill()
         found = [f"process {process.pid} is left" for process in left]
         found += _exit_problems(case, code, error.read_text(errors="replace"))
-        return [f"{case}: {text}" for text in [*found, *_unfinished_file_problems(folder)]]
+        return [f"{case}: {text}" for text in [*found, *_file_problems(folder)]]
 
 
 def _exit_problems(case: SignalCase, code: int | None, error: str) -> list[str]:
@@ -296,7 +296,7 @@ def _exit_problems(case: SignalCase, code: int | None, error: str) -> list[str]:
     return [text for text, holds in wrong.items() if holds]
 
 
-def _unfinished_file_problems(folder: Path) -> list[str]:
+def _file_problems(folder: Path) -> list[str]:
     found = [f"{path.name} is left" for path in folder.rglob("*.tmp")]
     for path in folder.rglob("*.json"):
         try:

@@ -52,7 +52,7 @@ def cases(arguments: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
                 yield model, data, batch, 2
 
 
-def estimated_and_measured_bytes(
+def memory_bytes(
     model: str, data: str, batch: int, devices: int
 ) -> tuple[int, int]:
     """Returns the estimated and the measured number of bytes of one run.
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     for case in [*cases(arguments)]:
         name = "{} {} batch {} devices {}".format(*case)
         try:
-            estimate, peak = estimated_and_measured_bytes(*case)
+            estimate, peak = memory_bytes(*case)
         except BenchmarkError as error:
             print(f"{name}: {error}", file=sys.stderr)
             return ExitCode.FAILED

@@ -212,7 +212,7 @@ def trials(options: Options, network: str, new: str) -> list[Explanation]:
     ]
 
 
-def explain_same_program_samples(options: Options, network: str) -> list[tuple[str, Explanation]]:
+def explain_equal_samples(options: Options, network: str) -> list[tuple[str, Explanation]]:
     """Explains differences between disjoint samples of the same program's processes.
 
     Each division of the processes into two samples is explained at most once.
@@ -254,7 +254,7 @@ def main(argv: Sequence[str]) -> int:
         for new, side in sides_of(network).items():
             if new in split_comma_separated(options.sides) and side.against:
                 met &= report(options, network, new)
-        equal = explain_same_program_samples(options, network)
+        equal = explain_equal_samples(options, network)
         named = [f"  {side}: {one.answer}" for side, one in equal if one.causes]
         met &= len(named) <= (1 - SILENT) * len(equal)
         print(f"{network}, each side against itself: a cause named in {len(named)} of {len(equal)}")

@@ -251,10 +251,10 @@ def parse_json(text: str | bytes, *, any_number: bool = False) -> Any:
     try:
         return json.loads(
             text,
-            parse_int=_parse_long_integer if any_number else None,
-            parse_float=None if any_number else _parse_finite_float,
+            parse_int=_long_integer if any_number else None,
+            parse_float=None if any_number else _finite_float,
             parse_constant=None if any_number else _refuse_constant,
-            object_pairs_hook=_dict_of_unique_keys,
+            object_pairs_hook=_unique_dict,
         )
     except json.JSONDecodeError as error:
         stripped = error.doc.strip()
@@ -279,18 +279,18 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"not JSON: {name}")
 
 
-def _parse_finite_float(text: str) -> float:
+def _finite_float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"not JSON: {text[:20]} is too large for a double")
     return number
 
 
-def _parse_long_integer(text: str) -> float:
+def _long_integer(text: str) -> float:
     return int(text) if len(text) <= _MOST_DIGITS else float(text)
 
 
-def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     by_key = dict(pairs)
     if len(by_key) < len(pairs):
         numbers = Counter(name for name, _ in pairs)
@@ -338,7 +338,7 @@ class FolderLock:
     The lock is an flock on a file that contains the folder's name and the holder: PID, host and
     time. Releasing the lock removes the file. If the holder is killed, the file remains without a
     lock, and the next writer locks it. The first other process that writes to an abandoned
-    temporary folder turns it into an ordinary folder, see `make_temporary_folders_permanent`.
+    temporary folder turns it into an ordinary folder, see `keep_temporary_folders`.
 
     On NFS, locks apply to all machines; the locks of a crashed machine are dropped when its lease
     ends. On other network file systems, locks may apply to one machine only, or may not be
@@ -361,7 +361,7 @@ class FolderLock:
         if is_url(folder):
             raise OSError(errno.EOPNOTSUPP, "URLs have no locks")
         if file != SCRATCH:
-            make_temporary_folders_permanent(folder)
+            keep_temporary_folders(folder)
         self._path = Path(folder) / file
         self._descriptor = self._open_locked(time.monotonic() + wait_seconds)
         host = socket.gethostname()
@@ -453,7 +453,7 @@ def lock_folder(
     return lock
 
 
-def make_temporary_folders_permanent(path: str | Path) -> None:
+def keep_temporary_folders(path: str | Path) -> None:
     """Converts abandoned temporary folders to ordinary folders, which are never removed
     automatically: all such folders that are parents of `path`, or `path` itself.
 
@@ -500,7 +500,7 @@ class TemporaryFolder:
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
         parent = parent or Path(tempfile.gettempdir())
-        remove_abandoned_temporaries(parent)
+        remove_abandoned(parent)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self._lock: FolderLock | None = None
         # If the file system does not support locks, the temporary folder is not locked.
@@ -518,7 +518,7 @@ class TemporaryFolder:
             self._lock.release()
 
 
-def remove_abandoned_temporaries(parent: Path) -> None:
+def remove_abandoned(parent: Path) -> None:
     """Removes temporary folders in `parent` that killed processes of this user on this machine have
     left behind.
     """

@@ -123,7 +123,7 @@ def hodges_lehmann_shift(base: Values, new: Values, confidence: float) -> ShiftE
     as 0.95.
     """
     differences = np.sort(np.subtract.outer(np.asarray(new), np.asarray(base)).ravel())
-    return _interval_of_ordered(differences, interval_end_rank((len(base), len(new)), confidence))
+    return _interval(differences, interval_end_rank((len(base), len(new)), confidence))
 
 
 def paired_shift(differences: Values, confidence: float) -> ShiftEstimate:
@@ -132,7 +132,7 @@ def paired_shift(differences: Values, confidence: float) -> ShiftEstimate:
     The centre is the median of the means of all pairs of differences.
     """
     means = np.sort(_walsh_averages(np.asarray(differences)))
-    return _interval_of_ordered(means, interval_end_rank([len(differences)], confidence))
+    return _interval(means, interval_end_rank([len(differences)], confidence))
 
 
 def paired_shift_intervals(
@@ -154,7 +154,7 @@ def paired_shift_intervals(
     return means[:, left_out - 1], centres, means[:, -left_out]
 
 
-def paired_shift_intervals_of_counts(
+def shift_intervals_of_counts(
     values: _Floats, counts: NDArray[np.int64], confidence: float
 ) -> tuple[_Floats, _Floats, _Floats]:
     """Computes `paired_shift` for many samples that contain the same values with different
@@ -230,7 +230,7 @@ def smallest_p(base: int, new: int, paired: bool = False) -> float:
     return min(1.0, 2 / math.comb(base + new, base))
 
 
-def adjust_for_false_discoveries(p_values: Values, shares: Values) -> list[float]:
+def adjusted_p_values(p_values: Values, shares: Values) -> list[float]:
     """Adjusts p-values by the weighted method of Benjamini and Hochberg (Genovese, Roeder and
     Wasserman, Biometrika 93, 2006). Reject a hypothesis if its adjusted p-value is below alpha.
 
@@ -317,7 +317,7 @@ def _middle(ordered: _Floats) -> _Floats:
     return median
 
 
-def _interval_of_ordered(ordered: _Floats, left_out: int) -> ShiftEstimate:
+def _interval(ordered: _Floats, left_out: int) -> ShiftEstimate:
     estimate = float(_middle(ordered))
     if left_out < 1:
         return ShiftEstimate(estimate, None, None)
@@ -444,7 +444,7 @@ class AnalysisSchedule(NamedTuple):
         """The interim analyses that remain in the experiment if it ends after `pairs` pairs."""
         return interim_analyses(pairs, self.alpha, planned=self.planned, made=self.made)
 
-    def pair_counts_that_can_be_significant(self, measured: int, alpha: float) -> Iterator[int]:
+    def significant_pair_counts(self, measured: int, alpha: float) -> Iterator[int]:
         """Yields, in ascending order, the total numbers of pairs at which the final analysis can be
         significant.
 
@@ -621,7 +621,7 @@ def _signed_rank_sums(
     ranks = np.zeros((len(analyses), pairs), np.float32)
     sums = []
     for row, analysis in zip(ranks, analyses, strict=True):
-        row[: analysis.pairs] = _doubled_ranks_of_sizes(differences[: analysis.pairs])
+        row[: analysis.pairs] = _doubled_size_ranks(differences[: analysis.pairs])
         sums.append(_sums_of_signs(row[: min(analysis.pairs, _ENUMERATED)]))
     later = [at for at, analysis in enumerate(analyses) if analysis.pairs > _ENUMERATED]
     if later:
@@ -632,7 +632,7 @@ def _signed_rank_sums(
     return [np.abs(values, out=values) for values in sums], observed
 
 
-def _doubled_ranks_of_sizes(differences: _Floats) -> NDArray[np.int64]:
+def _doubled_size_ranks(differences: _Floats) -> NDArray[np.int64]:
     """Returns the midranks times 2 of the sizes of the differences other than 0, which have the
     rank 0.
     """
@@ -775,7 +775,7 @@ class AdditiveModel(NamedTuple):
         error, difference = self.standard_error(name, other), self.difference(name, other) + margin
         if error is None or difference <= 0:
             return 1.0
-        return self._error_tail_probability(difference / error, name, other) if error else 0.0
+        return self._error_tail(difference / error, name, other) if error else 0.0
 
     def error_quantile(self, name: str, other: str, tail: float) -> float | None:
         """Upper quantile of the error of `difference`: the error exceeds the returned value with
@@ -785,10 +785,10 @@ class AdditiveModel(NamedTuple):
         """
         error = self.standard_error(name, other)
         return error and error * quantile_by_bisection(
-            lambda t: self._error_tail_probability(t, name, other), tail
+            lambda t: self._error_tail(t, name, other), tail
         )
 
-    def _error_tail_probability(self, t: float, name: str, other: str) -> float:
+    def _error_tail(self, t: float, name: str, other: str) -> float:
         """The probability that the error of `difference` exceeds `t` times its standard error."""
         count, chances, logs = len(self.names), [], []
         for place in (self.names.index(name), self.names.index(other)):
@@ -821,13 +821,13 @@ def fit_additive_model(rounds: Sequence[Mapping[str, float]]) -> AdditiveModel:
     for row, (name, at) in enumerate(observed):
         design[row, name] = design[row, len(names) + at] = 1.0
     # The data determine only differences between effects, so the mean of the effects is set to 0.
-    solved, squares, freedom = _solve_least_squares(design, values)
+    solved, squares, freedom = _least_squares(design, values)
     inverse = np.linalg.pinv(design.T @ design, hermitian=True)
     effects = solved[: len(names)]
     own = []
     for name in range(len(names) if freedom else 0):
         others = design[:, name] == 0.0
-        _, without, fewer = _solve_least_squares(design[others], values[others])
+        _, without, fewer = _least_squares(design[others], values[others])
         own.append((1 - without / squares if squares else 0.0, freedom - fewer))
     return AdditiveModel(
         names=names,
@@ -840,7 +840,7 @@ def fit_additive_model(rounds: Sequence[Mapping[str, float]]) -> AdditiveModel:
     )
 
 
-def _solve_least_squares(
+def _least_squares(
     design: NDArray[Any], values: NDArray[Any]
 ) -> tuple[NDArray[Any], float, int]:
     """Solves a least-squares problem. Returns the solution, the residual sum of squares and the

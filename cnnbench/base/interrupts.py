@@ -4,7 +4,7 @@ The signal handler raises KeyboardInterrupt in whatever code is running. In a de
 callback of a weak reference, Python drops the exception. In Python code that native code calls,
 TensorFlow may ignore the exception and later raise a different one, such as SystemError without any
 context. Therefore the handler also counts the interrupt: `raise_if_interrupted` raises it again,
-`converting_errors_to_interrupts` converts errors that it has caused, and `conclude_command` reports
+`errors_as_interrupts` converts errors that it has caused, and `conclude_command` reports
 it at the end of the command.
 """
 
@@ -106,7 +106,7 @@ def begin_command() -> None:
     global _noted, _last, _concluded
     if threading.current_thread() is threading.main_thread():
         _noted, _last, _concluded = 0, -SAME_SECONDS, False
-        sys.unraisablehook = partial(_report_dropped_exception, sys.unraisablehook)
+        sys.unraisablehook = partial(_report_dropped, sys.unraisablehook)
         _set_handler(_handle_interrupt)
 
 
@@ -145,7 +145,7 @@ def _handle_interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
 
-def _report_dropped_exception(
+def _report_dropped(
     report: Callable[[UnraisableHookArgs], object], dropped: UnraisableHookArgs
 ) -> None:
     """Reports an exception that Python drops because it cannot be raised. KeyboardInterrupt is not
@@ -211,7 +211,7 @@ def delaying_interrupts() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def converting_errors_to_interrupts() -> Iterator[None]:
+def errors_as_interrupts() -> Iterator[None]:
     """Context manager that replaces an error in its block by KeyboardInterrupt if an interrupt
     caused the error.
 

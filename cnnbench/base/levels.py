@@ -367,14 +367,14 @@ def detect_two_states(deviations: NDArray[np.float64]) -> TwoStates | None:
     return TwoStates(rarer, count, difference if 2 * above <= count else -difference)
 
 
-def log_or_absolute_threshold(relative: bool, threshold: float) -> float:
-    """Converts a threshold to the unit of `log_or_absolute_change`: to a difference of logarithms
+def scaled_threshold(relative: bool, threshold: float) -> float:
+    """Converts a threshold to the unit of `scaled_change`: to a difference of logarithms
     if `relative`.
     """
     return math.log1p(threshold) if relative else threshold
 
 
-def log_or_absolute_change(before: float, after: float, relative: bool) -> float:
+def scaled_change(before: float, after: float, relative: bool) -> float:
     """The change from `before` to `after`: a difference of logarithms if `relative`, otherwise a
     difference.
     """
@@ -395,7 +395,7 @@ def find_levels(
     if not points:
         return []
     noisy = CommitTimeSeries(points, relative)
-    floor = log_or_absolute_threshold(relative, threshold)
+    floor = scaled_threshold(relative, threshold)
     parts = [Segment(0, len(points))]
     if len(points) >= MIN_SERIES:
         parts = find_segments(noisy.values.tolist(), noisy.noise_lower_bound, MIN_POINTS, floor)
@@ -414,7 +414,7 @@ def find_levels(
     while True:
         medians = [level_of_segment(part).value for part in parts]
         gaps = {
-            place: abs(log_or_absolute_change(medians[place], medians[place + 1], relative))
+            place: abs(scaled_change(medians[place], medians[place + 1], relative))
             for place, (a, b) in enumerate(pairwise(parts))
             if a.trend is None and b.trend is None
         }

@@ -36,7 +36,7 @@ from typing import (
 )
 
 from cnnbench.base.files import read_file
-from cnnbench.base.interrupts import converting_errors_to_interrupts
+from cnnbench.base.interrupts import errors_as_interrupts
 from cnnbench.errors import BenchmarkError, FlagError, PathError, UsageError, exhausted, text_of
 
 # Functions that check values against the annotations of the interfaces that plug-ins implement.
@@ -240,7 +240,7 @@ def reporting_plugin_errors(
     UsageError before a run and BenchmarkError during a run.
     """
     try:
-        with converting_errors_to_interrupts():
+        with errors_as_interrupts():
             yield
     except (KeyboardInterrupt, FlagError, PathError, BenchmarkError):
         raise
@@ -308,7 +308,7 @@ def containing_plugin_code(name: str) -> Iterator[None]:
             for enter in _around:
                 block.enter_context(enter())
             yield
-        _check_eager_execution()
+        _check_eager()
     except Exception as error:
         if not hasattr(error, _RAISED_IN):
             with contextlib.suppress(AttributeError, TypeError):
@@ -368,7 +368,7 @@ def plugin_location_in_text(text: str) -> str:
     return ""
 
 
-def share_running_plugin_with_child() -> None:
+def share_running_plugin() -> None:
     """Lets this process read which plug-in the next child process is running, even after the child
     has crashed.
 
@@ -383,7 +383,7 @@ def share_running_plugin_with_child() -> None:
 def running_plugin_name() -> str:
     """Name of the plug-in whose code is running; "" if no plug-in is running.
 
-    After a child process of `share_running_plugin_with_child` has ended, returns the plug-in that
+    After a child process of `share_running_plugin` has ended, returns the plug-in that
     was running in the child.
     """
     return _running[:].rstrip(b"\0").decode(errors="replace")
@@ -596,7 +596,7 @@ def load_plugin_file(path: str) -> Added:
     if file not in _files or digests.get(_files[file][0]) != digest:
         forget_plugin(file)
         _mark_as_plugin(str(file))
-        with _record_registrations(name) as added:
+        with _registering(name) as added:
             # An import would write a bytecode file next to the user's file, so exec is used.
             # An import would also miss an edit within the clock resolution of the file system.
             module = types.ModuleType(f"cnnbench_plugin_{file.stem}")
@@ -712,7 +712,7 @@ def load_entry_points(group: str) -> None:
 
     for point in importlib.metadata.entry_points(group=group):
         name = f"entry point {point.name} = {point.value} of group {group}"
-        with _record_registrations(name):
+        with _registering(name):
             source = str(getattr(importlib.util.find_spec(point.module), "origin", None))
             _mark_as_plugin(source)
             entry = point.load()
@@ -736,7 +736,7 @@ def forget_plugin(file: Path) -> None:
 
 
 @contextlib.contextmanager
-def _record_registrations(name: str) -> Iterator[Added]:
+def _registering(name: str) -> Iterator[Added]:
     """Context manager that records the keys of the objects that a plug-in registers in the block.
 
     The keys are grouped by kind, and are complete after the block. If the block
@@ -775,18 +775,18 @@ def _plugin_keys(kind: PluginKind, known: Container[Any]) -> tuple[Any, ...]:
     )
 
 
-def _check_eager_execution() -> None:
+def _check_eager() -> None:
     """Raises UsageError if the code of a plug-in that ran last has switched off eager execution."""
     tensorflow = sys.modules.get("tensorflow")
     is_eager = getattr(tensorflow, "executing_eagerly", lambda: True)
-    if not (is_eager() or _new_threads_are_eager(is_eager)):
+    if not (is_eager() or _threads_are_eager(is_eager)):
         raise UsageError(
             "switches off eager execution of TensorFlow, which every run needs; remove the call of "
             "disable_eager_execution or disable_v2_behavior"
         )
 
 
-def _new_threads_are_eager(is_eager: Callable[[], bool]) -> bool:
+def _threads_are_eager(is_eager: Callable[[], bool]) -> bool:
     """Calls `is_eager` in a new thread. While a function is traced, it is false in this thread."""
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(is_eager()))

@@ -6,10 +6,10 @@ returns the slow steps that all processes of A or of B have in common. A median 
 hides such steps. Their causes are, for example, input stalls, checkpoints, garbage collection and
 slow collectives.
 
-`undisturbed_mean_step_seconds` is the time by which processes are compared: the mean of all steps
+`undisturbed_mean_seconds` is the time by which processes are compared: the mean of all steps
 after rare disturbances are removed. It is a mean because the user waits for slow steps, too. A
 disturbance is rare if at most a quarter of all processes have a disturbance of this size; for
-example, if one process lost a second to another program (`excess_disturbance_shares`). The limit is
+example, if one process lost a second to another program (`excess_shares`). The limit is
 computed from all processes of A and B together. So it does not depend on which of them is called A,
 and tests remain exact.
 
@@ -158,7 +158,7 @@ def slower_step_indices(seconds: Sequence[float]) -> list[int]:
     order = np.argsort(times, kind="stable")
     logs = np.log(times[order])
     logs -= logs.mean()
-    low, entropy = _division_entropies(count)
+    low, entropy = _entropies(count)
     sums = np.cumsum(logs)[:-1]
     # The sum of squares within the two groups of steps, for each possible size of the faster group.
     within = float((logs**2).sum()) - sums**2 * (1 / low + 1 / (count - low))
@@ -174,7 +174,7 @@ def slower_step_indices(seconds: Sequence[float]) -> list[int]:
 
 
 @lru_cache(maxsize=16)
-def _division_entropies(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _entropies(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """For each division of `count` steps into two groups, ascending by the size of the faster
     group: returns this size, and the negative entropy of the division times `count`.
     """
@@ -200,7 +200,7 @@ def median_slow_steps(estimates: Sequence[SlowSteps | None]) -> SlowSteps | None
     return ordered[(len(ordered) - 1) // 2] if ordered else None
 
 
-def undisturbed_mean_step_seconds(processes: Sequence[Sequence[float]]) -> list[float]:
+def undisturbed_mean_seconds(processes: Sequence[Sequence[float]]) -> list[float]:
     """Mean step time of each process in seconds, after rare disturbances are removed.
 
     Args:
@@ -224,7 +224,7 @@ def undisturbed_step_weights(processes: Sequence[Sequence[float]]) -> list[list[
     disturbances. The mean of the weights is 1.
 
     Without rare disturbances, the steps of a process have equal weights. A disturbance that is
-    larger than the upper quartile of all processes (`excess_disturbance_shares`) is reduced to the
+    larger than the upper quartile of all processes (`excess_shares`) is reduced to the
     quartile: its steps have less weight, and all other steps have more weight, which is the same
     for all of them.
 
@@ -238,7 +238,7 @@ def undisturbed_step_weights(processes: Sequence[Sequence[float]]) -> list[list[
     if len(processes) <= _FEW:
         return [[1.0] * len(seconds) for seconds in processes]
     disturbances = [*map(largest_disturbance, processes)]
-    rare = excess_disturbance_shares([share for share, _ in disturbances])
+    rare = excess_shares([share for share, _ in disturbances])
     weights = []
     for seconds, (share, steps), removed in zip(processes, disturbances, rare, strict=True):
         count = len(seconds)
@@ -251,7 +251,7 @@ def undisturbed_step_weights(processes: Sequence[Sequence[float]]) -> list[list[
     return weights
 
 
-def excess_disturbance_shares(shares: Sequence[float]) -> list[float]:
+def excess_shares(shares: Sequence[float]) -> list[float]:
     """For each process: how much the share of time lost to its largest disturbance exceeds the
     upper quartile of this share over all processes.
 

@@ -138,7 +138,7 @@ def median(values: Iterable[float]) -> float:
     """Median of at least one value, in any order. For an even number, it is the mean of the middle
     two.
     """
-    return _median_of_ordered(sorted(values))
+    return _middle(sorted(values))
 
 
 def median_absolute_deviation(values: Iterable[float]) -> float:
@@ -146,7 +146,7 @@ def median_absolute_deviation(values: Iterable[float]) -> float:
     return _mad_of_ordered(sorted(values))
 
 
-def _median_of_ordered(ordered: Sequence[float]) -> float:
+def _middle(ordered: Sequence[float]) -> float:
     half = len(ordered) // 2
     if len(ordered) % 2:
         return ordered[half]
@@ -159,15 +159,15 @@ def _mad_of_ordered(ordered: Sequence[float]) -> float:
     The deviations of the values below the median, read downwards, are an ascending sequence, and so
     are the deviations of the values above it. The median of both together is found by bisection.
     """
-    centre = _median_of_ordered(ordered)
+    centre = _middle(ordered)
     count = len(ordered)
-    high = _deviation_by_rank(ordered, centre, count // 2)
+    high = _rank_deviation(ordered, centre, count // 2)
     if count % 2:
         return high
-    return (_deviation_by_rank(ordered, centre, count // 2 - 1) + high) / 2
+    return (_rank_deviation(ordered, centre, count // 2 - 1) + high) / 2
 
 
-def _deviation_by_rank(ordered: Sequence[float], centre: float, rank: int) -> float:
+def _rank_deviation(ordered: Sequence[float], centre: float, rank: int) -> float:
     """Finds the absolute deviation from `centre` that has the given rank. Rank 0 is the smallest
     deviation.
 

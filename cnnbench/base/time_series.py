@@ -131,11 +131,11 @@ class Segment(NamedTuple):
             deviations.
         """
         own = values[self.start : self.stop]
-        centre = median(own.tolist()) if self.trend is None else _fit_least_squares(own, self)
+        centre = median(own.tolist()) if self.trend is None else _fitted(own, self)
         off = own - centre
         if clip_limit is None:
             clip_limit = _REACH * MAD_TO_SIGMA * median(abs(off).tolist())
-        return _fit_least_squares(centre + off.clip(-clip_limit, clip_limit), self)
+        return _fitted(centre + off.clip(-clip_limit, clip_limit), self)
 
 
 def change_points(
@@ -285,10 +285,10 @@ class _SegmentationChoice:
         for start in range(len(segments) - 1):
             for stop in range(start + 2, min(len(segments), start + _MOST_JOINED) + 1):
                 moves += self._propose_trend(segments, start, stop, least)
-        losses = self._likelihood_losses(segments, moves)
+        losses = self._losses(segments, moves)
         gains = [move.price * self._weight - loss for move, loss in zip(moves, losses, strict=True)]
         order = sorted(range(len(moves)), key=lambda index: -gains[index])
-        return _apply_replacements(segments, [moves[index] for index in order if gains[index] > 0])
+        return _replaced(segments, [moves[index] for index in order if gains[index] > 0])
 
     def _propose_trend(
         self, segments: Sequence[Segment], start: int, stop: int, least: float
@@ -317,7 +317,7 @@ class _SegmentationChoice:
     def merge_segments(self, segments: list[Segment]) -> list[Segment]:
         """Merges segments as long as the likelihood allows it, starting with the weakest change."""
         while moves := self._possible_merges(segments):
-            losses = self._likelihood_losses(segments, moves)
+            losses = self._losses(segments, moves)
             strengths = [
                 loss / (move.price * self._weight) for move, loss in zip(moves, losses, strict=True)
             ]
@@ -326,7 +326,7 @@ class _SegmentationChoice:
             weak = [i for i in order[: max(1, len(segments) // _AT_A_TIME)] if strengths[i] <= 1]
             if not weak:
                 break
-            segments = _apply_replacements(segments, [moves[i] for i in weak])
+            segments = _replaced(segments, [moves[i] for i in weak])
         return segments
 
     def _possible_merges(self, segments: Sequence[Segment]) -> list[_SegmentReplacement]:
@@ -336,7 +336,7 @@ class _SegmentationChoice:
         fits = [segment.fit(self._values, self._least_reach) for segment in segments]
         gaps = [float(b[0] - a[-1]) for a, b in pairwise(fits)]
         prices = [
-            self._short_level_penalty(segment, 0 < i < len(segments) - 1)
+            self._penalty(segment, 0 < i < len(segments) - 1)
             for i, segment in enumerate(segments)
         ]
         moves = []
@@ -352,7 +352,7 @@ class _SegmentationChoice:
                     moves += self._propose_merge(segments, i, stop, price, gaps)
         return moves
 
-    def _short_level_penalty(self, level: Segment, is_inner: bool) -> float:
+    def _penalty(self, level: Segment, is_inner: bool) -> float:
         """Penalty for a level of few values, in addition to the penalty for the changes of level at
         its ends.
         """
@@ -398,7 +398,7 @@ class _SegmentationChoice:
         quarters = 4 * math.log2(max(abs(gap) / self._least_reach, 1.0))
         return self._least_reach * math.pow(2.0, math.ceil(quarters) / 4)
 
-    def _likelihood_losses(
+    def _losses(
         self, segments: Sequence[Segment], moves: Sequence[_SegmentReplacement]
     ) -> list[float]:
         """Computes by how much each of the replacements `moves` decreases the log-likelihood of the
@@ -407,14 +407,14 @@ class _SegmentationChoice:
         losses = [0.0] * len(moves)
         for clip_limit in {move.clip_limit for move in moves}:
             chosen = [index for index, move in enumerate(moves) if move.clip_limit == clip_limit]
-            costs = self._negative_log_likelihoods(
+            costs = self._log_losses(
                 segments, [moves[index] for index in chosen], clip_limit
             )
             for index, cost in zip(chosen, costs[1:], strict=True):
                 losses[index] = cost - costs[0]
         return losses
 
-    def _negative_log_likelihoods(
+    def _log_losses(
         self, segments: Sequence[Segment], moves: Sequence[_SegmentReplacement], clip_limit: float
     ) -> list[float]:
         """Computes the negative log-likelihood of the time series, first with the given segments,
@@ -427,7 +427,7 @@ class _SegmentationChoice:
         the first and the last deviation.
         """
         sums = [
-            self._compute_deviation_sums(segment, (segment,), clip_limit) for segment in segments
+            self._deviation_sums(segment, (segment,), clip_limit) for segment in segments
         ]
         # Products of the last deviation of a segment and the first deviation of the next segment.
         crossing = [0.0, *(a.last * b.first for a, b in pairwise(sums)), 0.0]
@@ -436,7 +436,7 @@ class _SegmentationChoice:
         between = list(accumulate(crossing, initial=0.0))
         rows = [(squares[-1], inside[-1] + between[-1], sums[0].first, sums[-1].last)]
         for start, stop, segment, *_ in moves:
-            new = self._compute_deviation_sums(segment, segments[start:stop], clip_limit)
+            new = self._deviation_sums(segment, segments[start:stop], clip_limit)
             lost = inside[stop] - inside[start] + between[stop + 1] - between[start]
             gained = new.products
             if start:
@@ -461,7 +461,7 @@ class _SegmentationChoice:
         best: list[float] = (costs.min(axis=1) / 2).tolist()
         return best
 
-    def _compute_deviation_sums(
+    def _deviation_sums(
         self, segment: Segment, parts: Sequence[Segment], clip_limit: float
     ) -> _DeviationSums:
         """Sums over the deviations from a segment that replaces the segments `parts`.
@@ -471,7 +471,7 @@ class _SegmentationChoice:
         key = segment, *parts, clip_limit
         if key not in self._sums:
             values = np.concatenate([self._clipped_values(part, clip_limit) for part in parts])
-            off = values - _fit_least_squares(values, segment)
+            off = values - _fitted(values, segment)
             products = float(off[1:] @ off[:-1])
             self._sums[key] = _DeviationSums(
                 float(off @ off), products, float(off[0]), float(off[-1])
@@ -490,7 +490,7 @@ class _SegmentationChoice:
         return self._limited[key]
 
 
-def _apply_replacements(
+def _replaced(
     segments: Sequence[Segment], moves: Sequence[_SegmentReplacement]
 ) -> list[Segment]:
     """Applies replacements to segments. If two replacements overlap, only the first of them is
@@ -530,7 +530,7 @@ def _best_trend(values: NDArray[np.float64], start: int, stop: int) -> Segment |
     return Segment(start, stop, (start + int(first[best]), start + int(last[best])))
 
 
-def _fit_least_squares(values: NDArray[np.float64], segment: Segment) -> NDArray[np.float64]:
+def _fitted(values: NDArray[np.float64], segment: Segment) -> NDArray[np.float64]:
     """Fits a level or trend to the values of a segment by least squares, and returns the fitted
     value at each index.
     """
@@ -705,7 +705,7 @@ def find_steady_state(seconds: Sequence[float], warmup_steps: int = 0) -> Steady
         return SteadyState(None, SeriesShape.TOO_SHORT, (), *steps)
     levels = _find_levels(values, 0, len(values))
     last = levels[-1].seconds
-    start = _start_of_final_levels(levels, last)
+    start = _final_start(levels, last)
     if start is not None:
         start = _refine_start(values, start, last)
         # A single slow first step, which compiles the graph, is too short to be a level of its own.
@@ -731,7 +731,7 @@ def _find_levels(values: Sequence[float], first: int, end: int) -> list[StepTime
     return [StepTimeLevel(a, b, median(values[a:b])) for a, b in pairwise([*starts, end])]
 
 
-def _start_of_final_levels(levels: Sequence[StepTimeLevel], last: float) -> int | None:
+def _final_start(levels: Sequence[StepTimeLevel], last: float) -> int | None:
     """Finds the index at which the final levels that are similar to `last` begin. Returns None if
     not even the final level is similar.
     """
@@ -751,7 +751,7 @@ def _refine_start(values: Sequence[float], start: int, last: float) -> int:
     while size > 1:
         first = max(0, start - MIN_SEGMENT * size)
         end = min(len(values), start + MIN_SEGMENT * size)
-        refined = _start_of_final_levels(_find_levels(values, first, end), last)
+        refined = _final_start(_find_levels(values, first, end), last)
         if refined is None:
             break
         start, size = refined, math.ceil((end - first) / _RESOLUTION)

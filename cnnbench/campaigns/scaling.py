@@ -20,7 +20,7 @@ from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
 from cnnbench.base.document import Answer, Row, make_table, numeric_cell
 from cnnbench.base.document.console import sections_to_text
-from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
+from cnnbench.base.slow_steps import undisturbed_mean_seconds
 from cnnbench.base.text import count_text, number, percent
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, flags_to_arguments
@@ -242,7 +242,7 @@ def _mean_step_seconds(records: Sequence[RunRecord]) -> list[float]:
         if not record.step_seconds:
             message = f"run {record.run_id} has no steps; its status is {record.status}"
             raise BenchmarkError(message)
-    return undisturbed_mean_step_seconds([record.step_seconds for record in records])
+    return undisturbed_mean_seconds([record.step_seconds for record in records])
 
 
 def predict_exchange_seconds(

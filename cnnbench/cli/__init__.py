@@ -56,7 +56,7 @@ _HELP_FLAGS = frozenset({"help", "help=true", _EVERYTHING, _XML, "helpshort", "h
 
 def entry_point() -> NoReturn:
     """Main function of a process: runs the command in `sys.argv`, and exits with its exit code."""
-    _open_closed_streams()
+    _open_streams()
     # `fork_before_plugins` comes first, because it forks this process.
     plugins.before_loading += (
         supervisor.fork_before_plugins,
@@ -77,7 +77,7 @@ def entry_point() -> NoReturn:
     sys.exit(code)
 
 
-def _open_closed_streams() -> None:
+def _open_streams() -> None:
     """Connects closed standard streams (``2>&-``) to the null device.
 
     Otherwise the next file to be opened, such as a record, would get the stream's number, and the
@@ -108,7 +108,7 @@ def _run_command(argv: Sequence[str]) -> int:
     with tolerating_output_errors() as stdout:
         try:
             interrupts.begin_command()
-            status = _run_and_print_errors(argv)
+            status = _report_errors(argv)
             if stdout is not None:
                 before = stdout.lost
                 stdout.flush()
@@ -124,10 +124,10 @@ def _run_command(argv: Sequence[str]) -> int:
             return _print_failure("interrupted", ExitCode.INTERRUPTED)
 
 
-def _run_and_print_errors(argv: Sequence[str]) -> int:
+def _report_errors(argv: Sequence[str]) -> int:
     try:
         with plugins.reporting_plugin_errors(UsageError):
-            status = int(_run_named_command(argv))
+            status = int(_dispatch(argv))
             report_failed_writes()
             return status
     except KeyboardInterrupt:
@@ -159,7 +159,7 @@ def _version_text() -> str:
     return f"cnnbench {__version__} (commit {own.revision[:12]}{changed})"
 
 
-def _run_named_command(argv: Sequence[str]) -> int:
+def _dispatch(argv: Sequence[str]) -> int:
     if argv and argv[0] in ("--version", "-version"):
         print_result(_version_text())
         return ExitCode.OK
@@ -168,13 +168,13 @@ def _run_named_command(argv: Sequence[str]) -> int:
     if asked:
         print_result(_help_text(command, argv, asked))
         return ExitCode.OK
-    silence_warnings(_parse_quiet_conditions(arguments))
+    silence_warnings(_quiet_names(arguments))
     if command not in _NEVER_JUDGING:
         supervisor.fork_before_plugins()  # The command imports NumPy, which may end the process.
     return cast("Callable[[Sequence[str]], int]", _import_command(command).main)(arguments)
 
 
-def _parse_quiet_conditions(words: Sequence[str]) -> frozenset[str]:
+def _quiet_names(words: Sequence[str]) -> frozenset[str]:
     """The names of warnings in --quiet_conditions, which this process does not print.
 
     The flag may precede or follow "--". An invalid name is refused when the flag is parsed.

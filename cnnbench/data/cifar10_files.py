@@ -128,7 +128,7 @@ def _parse_file(path: Path) -> tuple[Images, Integers]:
     """Parses a file of either format. Returns images, uint8 [n, 3072] with channels first, and
     labels, int64 [n].
     """
-    parse = _parse_binary if path.suffix == ".bin" else _parse_pickled_batch
+    parse = _parse_binary if path.suffix == ".bin" else _parse_pickle
     flat, labels = parse(path, read_data_file(path))
     if not len(labels):
         raise DataError(f"{path}: contains no records")
@@ -143,7 +143,7 @@ def _parse_binary(path: Path, content: bytes) -> tuple[Images, Integers]:
     return records[:, 1:], records[:, 0].astype(np.int64)
 
 
-def _parse_pickled_batch(path: Path, content: bytes) -> tuple[Images, Integers]:
+def _parse_pickle(path: Path, content: bytes) -> tuple[Images, Integers]:
     try:
         batch = unpickle_safely(content)
         data, labels = (

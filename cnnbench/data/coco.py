@@ -230,7 +230,7 @@ def crop_to_random_window(
         tf.constant([*_OVERLAPS, 2.0]),
         draw_uniform_int(position, seed, "overlap", len(_OVERLAPS) + 1),
     )
-    windows, good = _draw_random_windows(boxes, overlap, position, seed)
+    windows, good = _draw_windows(boxes, overlap, position, seed)
     window = tf.cond(
         tf.reduce_any(good),
         lambda: windows[tf.argmax(tf.cast(good, tf.int32))],
@@ -242,12 +242,12 @@ def crop_to_random_window(
     part = image[begin[0] : end[0], begin[1] : end[1]]
     # The window is rounded to whole pixels first, because the boxes must match the cropped pixels.
     window = tf.concat([tf.cast(begin, tf.float32) / sides, tf.cast(end, tf.float32) / sides], 0)
-    kept = _windows_contain_centres(window[tf.newaxis], boxes)[0]
+    kept = _contain_centres(window[tf.newaxis], boxes)[0]
     origin, extent = tf.tile(window[:2], [2]), tf.tile(window[2:] - window[:2], [2])
     return part, tf.clip_by_value((boxes - origin) / extent, 0.0, 1.0), kept
 
 
-def _draw_random_windows(boxes: Any, overlap: Any, position: Any, seed: int) -> tuple[Any, Any]:
+def _draw_windows(boxes: Any, overlap: Any, position: Any, seed: int) -> tuple[Any, Any]:
     """Draws random windows of an image, [tries, 4]. Also returns, as bool [tries], which of the
     windows `crop_to_random_window` may use.
     """
@@ -256,13 +256,13 @@ def _draw_random_windows(boxes: Any, overlap: Any, position: Any, seed: int) -> 
     top, left = drawn[2] * (1 - height), drawn[3] * (1 - width)
     windows = tf.stack([top, left, top + height, left + width], axis=1)
     aspect = height / width
-    held = _windows_contain_centres(windows, boxes)
+    held = _contain_centres(windows, boxes)
     fits = tf.reduce_all(~held | (intersection_over_union(windows, boxes) >= overlap), axis=1)
     shaped = (aspect >= _ASPECTS[0]) & (aspect <= _ASPECTS[1])
     return windows, shaped & tf.reduce_any(held, axis=1) & fits & (overlap <= 1)
 
 
-def _windows_contain_centres(windows: Any, boxes: Any) -> Any:
+def _contain_centres(windows: Any, boxes: Any) -> Any:
     """Returns which windows contain the centres of which boxes: bool [windows, boxes]."""
     centres = (boxes[None, :, :2] + boxes[None, :, 2:]) / 2
     inside = (centres > windows[:, None, :2]) & (centres < windows[:, None, 2:])
@@ -306,10 +306,10 @@ def read_annotations(source: Path) -> CocoAnnotations:
     categories: dict[int, str] | None = None
     without_boxes = empty_boxes = 0
     for subset, name in _PUBLISHED.items():
-        path = _find_annotation_file(source, name)
+        path = _find_annotations(source, name)
         if path is None:
             continue
-        content = _read_annotation_file(path)
+        content = _read_annotations(path)
         with converting_parse_errors(path, "annotations"):
             own = _category_names(path, content)
             labels = {number: label for label, number in enumerate(sorted(own), start=1)}
@@ -357,7 +357,7 @@ def write_coco(dataset: CocoAnnotations, out: Path, shards: Mapping[str, int], s
     output.write_dataset_files(out, PREFIX, subsets, shards, write_coco_file, labels)
 
 
-def _find_annotation_file(source: Path, name: str) -> Path | None:
+def _find_annotations(source: Path, name: str) -> Path | None:
     if not source.is_dir():
         raise UsageError(f"{source}: there is no such folder")
     files = sorted((source / "annotations").glob(f"instances_{name}*.json"))
@@ -368,7 +368,7 @@ def _find_annotation_file(source: Path, name: str) -> Path | None:
     return files[0] if files else None
 
 
-def _read_annotation_file(path: Path) -> Any:
+def _read_annotations(path: Path) -> Any:
     content = read_json(path)
     for key in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):

@@ -66,7 +66,7 @@ def preprocess_train_image(
         left = draw_uniform_int(position, spec.seed, "crop left", left + 1)
         image = tf.cast(tf.slice(image, tf.stack([top, left, 0]), [size, size, 3]), tf.float32)
     else:
-        image = _decode_random_crop(jpeg, shape, boxes, position, spec)
+        image = _decode_crop(jpeg, shape, boxes, position, spec)
         image = resize_image(image, size, size, position, spec)
     mirrored = draw_uniform_int(position, spec.seed, "mirror", 2) == 1
     image = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
@@ -107,10 +107,10 @@ def preprocess_eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tenso
 
 def decode_jpeg(jpeg: Any, spec: InputSpec) -> tf.Tensor:
     """Decodes a JPEG to a uint8 image [height, width, 3]. Grey and CMYK images become RGB."""
-    return tf.io.decode_jpeg(jpeg, **_jpeg_decoding_options(spec))
+    return tf.io.decode_jpeg(jpeg, **_jpeg_options(spec))
 
 
-def _jpeg_decoding_options(spec: InputSpec) -> dict[str, Any]:
+def _jpeg_options(spec: InputSpec) -> dict[str, Any]:
     return {
         "channels": 3,
         "fancy_upscaling": spec.jpeg_fancy_upscaling,
@@ -145,7 +145,7 @@ def resize_image(image: Any, height: Any, width: Any, position: Any, spec: Input
     return tf.switch_case(turn, [lambda m=method: resize_by(m) for method in _ROUND_ROBIN])
 
 
-def _decode_random_crop(
+def _decode_crop(
     jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec
 ) -> tf.Tensor:
     """Crops a JPEG at random. The crop covers at least a tenth of a box (or of the image, if there
@@ -164,7 +164,7 @@ def _decode_random_crop(
     if not spec.fuse_decode_and_crop:
         return tf.slice(decode_jpeg(jpeg, spec), begin, extent)
     window = tf.concat([begin[:2], extent[:2]], axis=0)
-    return tf.image.decode_and_crop_jpeg(jpeg, window, **_jpeg_decoding_options(spec))
+    return tf.image.decode_and_crop_jpeg(jpeg, window, **_jpeg_options(spec))
 
 
 def _crop_margins(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:

@@ -99,10 +99,10 @@ class RatingsPipeline(ArrayPipeline):
             return super().rows(positions, indices)
         users, items = super().rows(positions, indices // (1 + NEGATIVES_PER_POSITIVE))
         rated = indices % (1 + NEGATIVES_PER_POSITIVE) == 0
-        items = tf.where(rated, items, self._draw_unrated_items(users, positions))
+        items = tf.where(rated, items, self._draw_unrated(users, positions))
         return users, items, tf.cast(rated, tf.int64)
 
-    def _draw_unrated_items(self, users: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    def _draw_unrated(self, users: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         """Draws several items for each user, and returns the first that is not rated."""
         tries = positions[:, None] * _TRIES + tf.range(_TRIES, dtype=tf.int64)
         drawn = draw_uniform_int(tries, self.spec.seed, "negative item", self._num_items)

@@ -57,7 +57,7 @@ def _import_on_call(name: str) -> Callable[..., Any]:
     return import_and_call
 
 
-def _tfrecord_arguments(pipeline: str, prefix: str = "") -> dict[str, Any]:
+def _tfrecord_keys(pipeline: str, prefix: str = "") -> dict[str, Any]:
     """Returns the arguments of `Dataset` for a data set whose examples are in TFRecord files
     ``<prefix><subset>-*-of-*``.
     """
@@ -80,7 +80,7 @@ IMAGENET = register_dataset(
         examples=tfrecord.PUBLISHED_EXAMPLES,
         preprocessors=PREPROCESSORS,
         augments=True,
-        **_tfrecord_arguments("imagenet.ImageNetPipeline"),
+        **_tfrecord_keys("imagenet.ImageNetPipeline"),
     )
 )
 CIFAR10 = register_dataset(
@@ -118,7 +118,7 @@ COCO = register_dataset(
         name="coco",
         num_classes=81,
         examples={"train": 118_287, "validation": 4_952},
-        **_tfrecord_arguments("coco.CocoPipeline", "coco-"),
+        **_tfrecord_keys("coco.CocoPipeline", "coco-"),
         elements=(
             IMAGE,
             Element("num_boxes", (), "label", "int64", Draw.integers(1, 20)),
@@ -141,7 +141,7 @@ LIBRISPEECH = register_dataset(
         name="librispeech",
         num_classes=29,
         examples={"train": 281_241, "validation": 2_620},
-        **_tfrecord_arguments("librispeech.LibriSpeechPipeline", "librispeech-"),
+        **_tfrecord_keys("librispeech.LibriSpeechPipeline", "librispeech-"),
         # Models set max_frames, max_letters and min_frames (minimum length of synthetic examples).
         elements=(
             Element(

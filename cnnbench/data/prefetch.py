@@ -228,7 +228,7 @@ class BatchReader:
             batches = [next(self._iterator) for _ in self._devices]
             return tuple(
                 self._copy_to_tower(
-                    tower, TowerBatch.from_values(elements, self._check_first_batch(batch))
+                    tower, TowerBatch.from_values(elements, self._checked(batch))
                 )
                 for tower, batch in enumerate(batches)
             )
@@ -239,11 +239,11 @@ class BatchReader:
                 self._iterator = self._opened()
         self._step_in_pass += 1
         return tuple(
-            self._copy_to_tower(tower, self._next_padded_batch())
+            self._copy_to_tower(tower, self._next_padded())
             for tower in range(len(self._devices))
         )
 
-    def _check_first_batch(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+    def _checked(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """Returns the batch. If it is the first batch of a plug-in's pipeline, also checks its
         dtypes and shapes, because the specs of the pipeline may have unknown sizes.
         """
@@ -257,14 +257,14 @@ class BatchReader:
             return copy_to_device(batch, self._devices[tower])
         return self._begin_copy(tower, batch)
 
-    def _next_padded_batch(self) -> TowerBatch:
+    def _next_padded(self) -> TowerBatch:
         """Returns the next batch of an evaluation, padded by zeros with weight 0."""
         spec = self._pipeline.spec
         with tf.device(self._host):
             # At the end of the data, next() would cancel running operations of other threads.
             batch = self._iterator.get_next_as_optional()
             if batch.has_value():
-                values = self._check_first_batch(batch.get_value())
+                values = self._checked(batch.get_value())
             else:
                 values = {e.name: tf.zeros([0, *e.sizes], spec.dtype_of(e)) for e in spec.elements}
             present = int(values[spec.elements[0].name].shape[0])
@@ -437,7 +437,7 @@ class InputDistribution:
         """Creates the iterator over batches; an element has one batch for each replica."""
         options = self._input_options(pipeline.spec)
         if not self._manual:
-            dataset = self._make_global_batches(pipeline)
+            dataset = self._global_batches(pipeline)
             return iter(self.strategy.experimental_distribute_dataset(dataset, options))
 
         def batches_of_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -448,7 +448,7 @@ class InputDistribution:
 
         return iter(self.strategy.distribute_datasets_from_function(batches_of_pipeline, options))
 
-    def _make_global_batches(self, pipeline: Pipeline) -> tf.data.Dataset:
+    def _global_batches(self, pipeline: Pipeline) -> tf.data.Dataset:
         options = tf.data.Options()
         policies = tf.data.experimental.AutoShardPolicy
         policy = "OFF" if self.by_pipeline else self._policy.upper()
@@ -515,7 +515,7 @@ class _StrategyBatchReader(BatchReader):
         values = {name: of_replicas(value) for name, value in next(self._iterator).items()}
         batches = ({n: v[tower] for n, v in values.items()} for tower in range(len(self._devices)))
         return tuple(
-            copy_to_device(TowerBatch.from_values(elements, self._check_first_batch(batch)), device)
+            copy_to_device(TowerBatch.from_values(elements, self._checked(batch)), device)
             for batch, device in zip(batches, self._devices, strict=True)
         )
 
@@ -645,7 +645,7 @@ class CoordinatedInput(JoinedWorkerInput):
             with tf.device(source.spec.host):
                 _assign_variable(_NUMBER, tf.constant(number, tf.int64))
                 if self.synthetic:
-                    self._store_synthetic_batch(source)
+                    self._store_synthetic(source)
                 else:
                     self._queues.append(self._queue_handle())
 
@@ -760,7 +760,7 @@ class CoordinatedInput(JoinedWorkerInput):
             shared_name=_QUEUE,
         )
 
-    def _store_synthetic_batch(self, source: InputSource) -> None:
+    def _store_synthetic(self, source: InputSource) -> None:
         with tf.device(source.devices[0]):
             batch = source.get_tower_batch(0, ())
             for name, value in _batch_by_element(source, batch).items():

@@ -207,7 +207,7 @@ def write_ratings_files(
     # Sorts by user and time, so that the last rating of each user is the latest one.
     order = np.lexsort((np.arange(len(users)), kept["time"].to_numpy(), users))
     users, items = users[order], items[order]
-    users, items = _remove_duplicate_pairs(users, items)
+    users, items = _unique_pairs(users, items)
     held_back = np.append(users[1:] != users[:-1], True)
     most = np.bincount(users).argmax()
     left = len(item_ids) - int((users == most).sum())
@@ -271,7 +271,7 @@ def _renumber_ids(column: Any, most: int, noun: str, source: Path) -> tuple[Any,
     return numbers.astype(np.int64), ids
 
 
-def _remove_duplicate_pairs(users: Any, items: Any) -> tuple[Any, Any]:
+def _unique_pairs(users: Any, items: Any) -> tuple[Any, Any]:
     """Keeps the last of equal pairs of user and item. The order does not change."""
     pairs = pair_keys(users, items)
     _, from_behind = np.unique(pairs[::-1], return_index=True)

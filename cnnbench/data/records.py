@@ -114,7 +114,7 @@ _NAMED = 3
 _UNCONVERTED = tf.autograph.experimental.do_not_convert
 
 
-def _missing_element_text(value: Any, given: Sequence[Any]) -> str:
+def _missing_text(value: Any, given: Sequence[Any]) -> str:
     missing = [one.name for one in given[0].spec.examples if one.name not in value]
     return f"values of all elements, not without {missing[0]}" if missing else ""
 
@@ -158,7 +158,7 @@ class RecordPipeline(Pipeline):
     @abc.abstractmethod
     def decode(
         self, record: tf.Tensor, position: tf.Tensor
-    ) -> Annotated[Mapping[str, tf.Tensor], _missing_element_text]:
+    ) -> Annotated[Mapping[str, tf.Tensor], _missing_text]:
         """Decodes a record (a string scalar) to the elements of an example, by name. Runs in the
         graph of the data set.
 
@@ -184,7 +184,7 @@ class RecordPipeline(Pipeline):
         threads = self.spec.datasets_num_private_threads
         return [
             PipelineStage(
-                "read", with_private_threads(self._dataset_of_one_pass().repeat(), threads), 1
+                "read", with_private_threads(self._one_pass().repeat(), threads), 1
             ),
             PipelineStage("prepare", with_private_threads(self._example_dataset(), threads), 1),
             *super().stages(),
@@ -201,7 +201,7 @@ class RecordPipeline(Pipeline):
         records = records.take_while(lambda turn, _: turn - self._last_used <= most)
         decoded = self._parallel_map(records, self._decode_record)
         # An error in the preprocessing is not a defect of the record, so it is not ignored.
-        return self._parallel_map(decoded.ignore_errors(), self._preprocess_kept_example)
+        return self._parallel_map(decoded.ignore_errors(), self._preprocess_kept)
 
     def _parallel_map(
         self, dataset: tf.data.Dataset, function: Callable[..., Any]
@@ -214,7 +214,7 @@ class RecordPipeline(Pipeline):
             deterministic=self._in_order,
         )
 
-    def _preprocess_kept_example(
+    def _preprocess_kept(
         self, number_in_shard: tf.Tensor, example: Mapping[str, tf.Tensor]
     ) -> Any:
         with tf.control_dependencies([self._last_used.assign(number_in_shard)]):
@@ -229,7 +229,7 @@ class RecordPipeline(Pipeline):
         spec = self.spec
         kept = spec.datasets_use_caching or spec.datasets_repeat_cached_sample
         behind = self.start // max(1, self._records_per_pass()) if self.start and not kept else 0
-        records = self._dataset_of_one_pass(behind)
+        records = self._one_pass(behind)
         if spec.datasets_repeat_cached_sample:
             once = records.take(1).cache()
             return once.repeat(None if spec.training else self.num_examples)
@@ -274,7 +274,7 @@ class RecordPipeline(Pipeline):
         )
 
     @_UNCONVERTED
-    def _dataset_of_one_pass(self, skipped_passes: int = 0) -> tf.data.Dataset:
+    def _one_pass(self, skipped_passes: int = 0) -> tf.data.Dataset:
         """Creates a data set of (file number, record number, record) for one pass over the records
         of this shard.
 
@@ -382,13 +382,13 @@ class RecordPipeline(Pipeline):
             for path in self._files:
                 if defect := tfrecord.find_defect_at(path, int(match[1])):
                     return defect
-        return self._find_undecodable_record() or super().explain(error)
+        return self._find_undecodable() or super().explain(error)
 
-    def _find_undecodable_record(self) -> DataError | None:
+    def _find_undecodable(self) -> DataError | None:
         """Finds the record that could not be decoded, and returns an error that names it. A record
         is at fault if `examine` finds a defect in it, or if decoding only this record fails.
         """
-        turns = self._records_being_decoded()
+        turns = self._being_decoded()
         for key in turns:
             if defect := self._defect_of_record(key):
                 return defect
@@ -408,7 +408,7 @@ class RecordPipeline(Pipeline):
         """See `Pipeline.skipped`."""
         if not self._skips:
             return SkippedRecords()
-        keys = [*self._records_being_decoded()]
+        keys = [*self._being_decoded()]
         examined = map(self._defect_of_record, keys[:_EXAMINED])
         # A record in the ledger without a defect is still being decoded, so it is not counted.
         lines = [str(defect) for defect in examined if defect]
@@ -432,7 +432,7 @@ class RecordPipeline(Pipeline):
         reason = next(iter(self.skipped().first), "all were skipped")
         return DataError(f"no {self.spec.subset} record can be used; {reason}")
 
-    def _records_being_decoded(self) -> dict[int, int]:
+    def _being_decoded(self) -> dict[int, int]:
         """Returns the records that are being decoded or could not be decoded: maps the key of each
         record to its number in the stream.
         """

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, TypeVar
 
 from cnnbench.base import files
-from cnnbench.base.files import make_temporary_folders_permanent
+from cnnbench.base.files import keep_temporary_folders
 from cnnbench.base.suggestions import unknown_name_reason
 from cnnbench.base.text import boolean_text, exact_number
 from cnnbench.base.values import Duration, parse_integer, parse_number
@@ -162,7 +162,7 @@ def numeric_kind(number_type: type[int] | type[float], **bounds: float) -> FlagK
         read=parse_integer if whole else parse_number,
         stored=lambda value: number_type(value) if type(value) is int else value,
         text=exact_number,
-        fault=lambda value: _out_of_bounds_text(
+        fault=lambda value: _bounds_fault(
             value, bounds, 2**31 - 1 if whole else 3.4028235e38
         ),
         accepted=lambda: _bounds_text(bounds),
@@ -265,7 +265,7 @@ def union_kind(*kinds: FlagKind) -> FlagKind:
     )
 
 
-def _out_of_bounds_text(value: float, bounds: Mapping[str, float], largest: float) -> str:
+def _bounds_fault(value: float, bounds: Mapping[str, float], largest: float) -> str:
     if "maximum" not in bounds and abs(value) > largest:
         return f"must not be larger than {exact_number(largest)}"
     fits = all(BOUNDS[name][0](value, bound) for name, bound in bounds.items())
@@ -439,7 +439,7 @@ class FlagSpec:
         for path in (value if isinstance(value, tuple) else (value,)) if self.path else ():
             if path:
                 with raising_flag_errors(self.name, path, "used"):
-                    make_temporary_folders_permanent(path)
+                    keep_temporary_folders(path)
 
     def text(self, value: Any) -> str:
         """Formats a value as on the command line. None is the value that means None (`unset`), or
@@ -534,7 +534,7 @@ def _make_flag_spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     of = typing.get_args(annotation) if is_union else (annotation,)
     values = [
-        _kind_of_annotation(argument, limits) for argument in of if argument is not type(None)
+        _annotated_kind(argument, limits) for argument in of if argument is not type(None)
     ]
     return FlagSpec(
         name=field.name,
@@ -545,11 +545,11 @@ def _make_flag_spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
     )
 
 
-def _kind_of_annotation(annotation: Any, limits: Mapping[str, Any]) -> FlagKind:
+def _annotated_kind(annotation: Any, limits: Mapping[str, Any]) -> FlagKind:
     """Returns the `FlagKind` for a type annotation, with the limits of the flag."""
     if typing.get_origin(annotation) is tuple:
         return tuple_kind(
-            _kind_of_annotation(typing.get_args(annotation)[0], limits),
+            _annotated_kind(typing.get_args(annotation)[0], limits),
             limits.get("separator", ","),
         )
     if annotation in (int, float):

@@ -227,7 +227,7 @@ def accept_obsolete(params: type[T]) -> type[T]:
     return params
 
 
-def _takes_arguments_of(
+def _arguments_of(
     source: Callable[P, object],
 ) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
     """Decorator for a method: tells type checkers that it has the arguments of `source`."""
@@ -314,7 +314,7 @@ class Params(_Fields):  # type: ignore[misc]
         flags = {name: value for name, value in values.items() if name not in constants}
         return cls(**flags, constants=constants)
 
-    @_takes_arguments_of(_Fields)
+    @_arguments_of(_Fields)
     def replace(self, **changes: Any) -> Params:
         """Returns a copy with changed values. ``precision`` and ``use_fp16`` remain consistent."""
         if "precision" in changes:

@@ -87,7 +87,7 @@ def parse_args(
 
     Pass `of_run` if the caller supports --only_check_args. See `BeforePlugins`.
     """
-    values, _, texts = _read_command_line(argv, ACCEPTED, before_plugins=before_plugins)
+    values, _, texts = _read(argv, ACCEPTED, before_plugins=before_plugins)
     notices = obsolete_notices(values, of_run=of_run) + renamed_notices(texts)
     return ParsedArgs(values, notices + unset_notices(values))
 
@@ -119,7 +119,7 @@ def parse_flag_texts(texts: Mapping[str, str], specs: Mapping[str, FlagSpec]) ->
 
 def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:
     """Parses a command line of flags alone. Returns values by name, in the order of ``specs``."""
-    return _read_command_line(argv, {spec.name: spec for spec in specs})[0]
+    return _read(argv, {spec.name: spec for spec in specs})[0]
 
 
 def parse_command(
@@ -133,7 +133,7 @@ def parse_command(
     All words after ``--`` are arguments. See `BeforePlugins`.
     """
     by_name = {spec.name: spec for spec in specs}
-    values, arguments, _ = _read_command_line(
+    values, arguments, _ = _read(
         argv, by_name, only_flags=False, before_plugins=before_plugins
     )
     return values, tuple(map(local_path, arguments))
@@ -167,7 +167,7 @@ def split_command_line(
     texts: dict[str, list[str]] = {}
     others: list[tuple[str, str]] = []  # Each word with the name of the unknown flag, or "".
     tolerated: set[str] = set()
-    words = iter([*_expand_flag_files(before)])
+    words = iter([*_expand(before)])
     for word in words:
         if word == "--":  # This word is a line of a flag file.
             others += (("", rest) for rest in (word, *words))
@@ -204,10 +204,10 @@ def expand_flag_files(argv: Sequence[str]) -> list[str]:
     file. Files such as pipes can be read only once.
     """
     before, _ = split_at_double_dash(argv)
-    return [*_expand_flag_files(before), *argv[len(before) :]]
+    return [*_expand(before), *argv[len(before) :]]
 
 
-def _expand_flag_files(words_given: Iterable[str], around: tuple[str, ...] = ()) -> Iterator[str]:
+def _expand(words_given: Iterable[str], around: tuple[str, ...] = ()) -> Iterator[str]:
     """Yields the words of a command line, with each --flagfile replaced by the flags in the file.
 
     `around` are the flag files that contain the words. absl's implementation is not used: it would
@@ -233,7 +233,7 @@ def _expand_flag_files(words_given: Iterable[str], around: tuple[str, ...] = ())
             raise FlagError(FLAG_FILE, path, "includes itself")
         lines = (line for line in io.StringIO(text, newline=None) if line[:1] != "#")
         flags = (line.strip() for line in lines if line.strip() and line[:2] != "//")
-        yield from _expand_flag_files(flags, (*around, real))
+        yield from _expand(flags, (*around, real))
 
 
 def _parse_values(
@@ -256,7 +256,7 @@ def _parse_values(
     return values_by_name
 
 
-def _read_command_line(
+def _read(
     argv: Sequence[str],
     specs: Mapping[str, FlagSpec],
     *,
@@ -282,11 +282,11 @@ def _read_command_line(
         texts = {**texts, **more}
         words, behind = split_at_double_dash(rest)
     for word in filter(_is_flag, words):
-        raise UsageError(_unknown_flag_message(word, specs))
+        raise UsageError(_unknown_flag(word, specs))
     arguments = [*words, *behind]
     for argument in arguments:
         if only_flags:
-            raise UsageError(_stray_argument_message(argument, argv, specs))
+            raise UsageError(_stray_argument(argument, argv, specs))
         if not argument:
             raise UsageError("an argument is empty; perhaps a shell variable is not set")
     return _parse_values(texts, specs), arguments, texts
@@ -302,7 +302,7 @@ def _names_plugins(texts: Mapping[str, Sequence[str]]) -> bool:
     return plugins.FLAG in texts or any(name and name not in table for name, table in names)
 
 
-def _stray_argument_message(
+def _stray_argument(
     argument: str, argv: Sequence[str], specs: Mapping[str, FlagSpec]
 ) -> str:
     words = ["--", *argv]
@@ -314,7 +314,7 @@ def _stray_argument_message(
     return f"stray argument {argument!r} after --{switch}: write --{switch}={value}"
 
 
-def _unknown_flag_message(word: str, known: Mapping[str, FlagSpec]) -> str:
+def _unknown_flag(word: str, known: Mapping[str, FlagSpec]) -> str:
     typed = word.partition("=")[0]
     name = re.sub("^--?", "", typed)
     if name.removeprefix("no") in known:

@@ -84,7 +84,7 @@ def measure_roofline(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     plan = benchmark.plan
     profiler = benchmark.profile_warm_up_steps(plan.length.batches)
     record = benchmark.run()
-    machine, steps = _measure_machine_limits(plan, record), profiler.steps
+    machine, steps = _machine_limits(plan, record), profiler.steps
     profiled = record.warmup_step_seconds[-len(steps) :]
     kept, plain = faster_half(profiled), faster_half(record.step_seconds)
     seconds = fmean(profiled[step] for step in kept)
@@ -107,7 +107,7 @@ def measure_roofline(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     return roofline, plan
 
 
-def _measure_machine_limits(plan: RunPlan, record: RunRecord) -> Machine:
+def _machine_limits(plan: RunPlan, record: RunRecord) -> Machine:
     placement = record.placement
     assert placement is not None
     dtype = plan.numerics.dtype
@@ -118,12 +118,12 @@ def _measure_machine_limits(plan: RunPlan, record: RunRecord) -> Machine:
             f"the peak rate of the device in {dtype} is unknown; set it with --peak_flops"
         )
     flops_per_sec, flops_source = peak
-    rate, source = _measure_memory_bandwidth(placement.kind, devices[0])
+    rate, source = _memory_bandwidth(placement.kind, devices[0])
     parts = len(devices) if placement.kind == "gpu" else 1
     return Machine(flops_per_sec, parts * rate, flops_source, source)
 
 
-def _measure_memory_bandwidth(device_kind: str, device: str) -> tuple[float, str]:
+def _memory_bandwidth(device_kind: str, device: str) -> tuple[float, str]:
     """Measures the memory bandwidth of a device. Returns bytes per second, and a description of the
     measurement.
 
@@ -145,7 +145,7 @@ def _host_copy_seconds(threads: int) -> float:
     target = np.zeros_like(source)
     parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
     with ThreadPoolExecutor(threads) as pool:
-        return _shortest_copy_seconds(lambda: list(pool.map(lambda part: np.copyto(*part), parts)))
+        return _shortest_copy(lambda: list(pool.map(lambda part: np.copyto(*part), parts)))
 
 
 def _gpu_copy_seconds(device: str) -> float:
@@ -159,10 +159,10 @@ def _gpu_copy_seconds(device: str) -> float:
             # The call that reads an element waits until the copy is complete.
             copied[:1].numpy()
 
-        return _shortest_copy_seconds(copy)
+        return _shortest_copy(copy)
 
 
-def _shortest_copy_seconds(copy: Callable[[], object]) -> float:
+def _shortest_copy(copy: Callable[[], object]) -> float:
     times = []
     for _ in range(_COPIES):
         start = time.perf_counter()

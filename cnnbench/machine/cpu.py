@@ -129,7 +129,7 @@ def processor_facts(host: Host) -> Facts:
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         printed = subprocess.run(command, capture_output=True, text=True, timeout=2, check=True)
         return {"cpu_model": printed.stdout.strip(), "cpu_conv_gradients": LIBRARY}
-    cpus = [_parse_colon_lines(paragraph) for paragraph in text.split("\n\n")]
+    cpus = [_colon_lines(paragraph) for paragraph in text.split("\n\n")]
     first = cpus[0]
     flags = (first.get("flags") or first.get("Features") or "").split()
     cores = {(cpu.get("physical id"), cpu["core id"]) for cpu in cpus if "core id" in cpu}
@@ -146,7 +146,7 @@ def processor_facts(host: Host) -> Facts:
     }
 
 
-def _parse_colon_lines(text: str) -> dict[str, str]:
+def _colon_lines(text: str) -> dict[str, str]:
     pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
     return {name.strip(): value.strip() for name, value in pairs}
 
@@ -219,12 +219,12 @@ def _read_boolean(host: Host, path: str) -> bool | None:
     return None if number is None else number > 0
 
 
-def _read_divided_by_1000(host: Host, path: str) -> int | None:
+def _read_thousandths(host: Host, path: str) -> int | None:
     number = host.read_integer(path)
     return None if number is None else round(number / 1000)
 
 
-def _read_selected_option(host: Host, path: str) -> str | None:
+def _read_selected(host: Host, path: str) -> str | None:
     """Reads the selected word, which is in brackets, from a settings file of the kernel such as
     "always [madvise] never".
     """
@@ -246,12 +246,12 @@ _SETTINGS: dict[str, tuple[str, Callable[[Host, str], Fact | None]]] = {
     "cpu_smt": (f"{_CPU}/smt/active", _read_boolean),
     "cpu_turbo": (f"{_CPU}/cpufreq/boost", _read_boolean),
     "numa_balancing": ("proc/sys/kernel/numa_balancing", _read_boolean),
-    "cpu_max_mhz": (f"{_POLICY}/cpuinfo_max_freq", _read_divided_by_1000),
-    "cpu_max_mhz_allowed": (f"{_POLICY}/scaling_max_freq", _read_divided_by_1000),
-    "transparent_huge_pages": ("sys/kernel/mm/transparent_hugepage/enabled", _read_selected_option),
+    "cpu_max_mhz": (f"{_POLICY}/cpuinfo_max_freq", _read_thousandths),
+    "cpu_max_mhz_allowed": (f"{_POLICY}/scaling_max_freq", _read_thousandths),
+    "transparent_huge_pages": ("sys/kernel/mm/transparent_hugepage/enabled", _read_selected),
     "transparent_huge_pages_defrag": (
         "sys/kernel/mm/transparent_hugepage/defrag",
-        _read_selected_option,
+        _read_selected,
     ),
 }
 
@@ -362,8 +362,8 @@ def cgroup_folders(host: Host, controller: str) -> list[str]:
     groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]
     paths = {name: path for _, names, path in groups for name in names.split(",")}
     return [
-        *_folder_and_parents("sys/fs/cgroup", paths.get("", "/")),
-        *_folder_and_parents(f"sys/fs/cgroup/{controller}", paths.get(controller, "/")),
+        *_with_parents("sys/fs/cgroup", paths.get("", "/")),
+        *_with_parents(f"sys/fs/cgroup/{controller}", paths.get(controller, "/")),
     ]
 
 
@@ -382,7 +382,7 @@ def count_oom_kills(host: Host | None = None) -> int:
     return 0
 
 
-def _folder_and_parents(mount: str, path: str) -> list[str]:
+def _with_parents(mount: str, path: str) -> list[str]:
     parts = [part for part in path.split("/") if part not in ("", "..")]
     return ["/".join([mount, *parts[:length]]) for length in range(len(parts), -1, -1)]
 

@@ -44,7 +44,7 @@ def _call_c_function(library: Any, function: str, *arguments: int) -> int:
     return value.value
 
 
-def _version_from_properties(function: str, library: Any) -> _Parts:
+def _property_version(function: str, library: Any) -> _Parts:
     """Reads the version of a CUDA library. The C function `function` returns major version, minor
     version and patch level as the properties 0 to 2.
     """
@@ -69,10 +69,10 @@ _LIBRARIES: dict[str, tuple[str, Callable[[Any], _Parts]]] = {
     "loaded_cudart": ("libcudart", partial(_cuda_version, "cudaRuntimeGetVersion")),
     # cuBLAS' version is read from libcublasLt.so, which has the same version.
     # A call of libcublas.so would reach TensorFlow's wrapper, which may load a library.
-    "loaded_cublas": ("libcublasLt", partial(_version_from_properties, "cublasLtGetProperty")),
+    "loaded_cublas": ("libcublasLt", partial(_property_version, "cublasLtGetProperty")),
     # cuDNN's version is read from libcudnn_graph.so, if that library is loaded.
     # A call of libcudnn.so would load libcudnn_graph.so, or abort if that library is missing.
-    "loaded_cudnn": ("libcudnn_graph", partial(_version_from_properties, "cudnnGetProperty")),
+    "loaded_cudnn": ("libcudnn_graph", partial(_property_version, "cudnnGetProperty")),
     "loaded_nccl": ("libnccl", _nccl_version),
 }
 """Recorded names of versions, each with the name of the library file before ".so", and the
@@ -92,12 +92,12 @@ def loaded_library_versions(host: Host) -> Facts:
         path = mapping.removesuffix(" (deleted)")
         library = os.path.basename(path).partition(".so")[0]
         for fact, (name, version) in _LIBRARIES.items():
-            if name == library and (text := _loaded_version_text(path, version)):
+            if name == library and (text := _loaded_version(path, version)):
                 texts_by_fact.setdefault(fact, []).append(text)
     return {fact: ", ".join(dict.fromkeys(versions)) for fact, versions in texts_by_fact.items()}
 
 
-def _loaded_version_text(path: str, version: Callable[[Any], _Parts]) -> str | None:
+def _loaded_version(path: str, version: Callable[[Any], _Parts]) -> str | None:
     try:
         # This call fails if the file is mapped into memory but not loaded as a library.
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)

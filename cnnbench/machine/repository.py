@@ -167,11 +167,11 @@ def find_commit_hash(text: str, folder: str | Path | None = None) -> str:
     except GitError as error:
         reason = str(error)
         if reason == _NO_REVISION:
-            reason = missing_commit_reason(folder) or _unknown_name_reason(text, folder)
+            reason = missing_commit_reason(folder) or _unknown_name(text, folder)
         raise GitError(reason) from None
 
 
-def _unknown_name_reason(text: str, folder: str | Path | None) -> str:
+def _unknown_name(text: str, folder: str | Path | None) -> str:
     """Says that nothing has the name `text`, and which branch or tag has a similar name."""
     reason = f"there is no branch, tag or commit {text}"
     listed = git("for-each-ref", "--format=%(refname:short)", folder=folder)
@@ -448,7 +448,7 @@ class CommitGraph:
         `names` are the names in the records, in order: full or abbreviated hashes, branches, tags.
         """
         known = {name: self._commits[self.places[name]] for name in names if name in self.places}
-        lines = [*self._unreachable_remarks([name for name in names if name not in known])]
+        lines = [*self._unreachable([name for name in names if name not in known])]
         if moving := [name for name in names if name in self._refs]:
             places = [f"{name} ({abbreviate_hash(self._refs[name])})" for name in moving]
             lines.append(
@@ -469,7 +469,7 @@ class CommitGraph:
                     lines.append(f"{abbreviate_hash(commit)} reverts {abbreviate_hash(other)}.")
         return lines
 
-    def _unreachable_remarks(self, names: Sequence[str]) -> Iterator[str]:
+    def _unreachable(self, names: Sequence[str]) -> Iterator[str]:
         """Yields sentences about measured commits that no branch and no tag contains."""
         if not names:
             return

@@ -114,7 +114,7 @@ def read_counters(
     `peers` are the PIDs of the run's other processes on this machine. If one of them has ended, the
     run's CPU time is unknown.
     """
-    busy, steal = _busy_and_stolen_seconds(host)
+    busy, steal = _busy_and_stolen(host)
     # os.times counts only hundredths of a second, so getrusage is used.
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     own = sum(usage.ru_utime + usage.ru_stime for usage in used)
@@ -129,8 +129,8 @@ def read_counters(
         steal_seconds=steal,
         own_seconds=own + sum(known) if len(known) == len(of_peers) else None,
         load_average=float(load) if re.fullmatch(r"\d+(\.\d+)?", load) else None,
-        thermal_events=_count_thermal_events(host),
-        quota_seconds=_quota_paused_seconds(host),
+        thermal_events=_thermal_events(host),
+        quota_seconds=_paused_seconds(host),
         swapped_pages=sum(map(int, swapped)) if swapped else None,
     )
 
@@ -164,7 +164,7 @@ def changes(first: MachineCounters, second: MachineCounters) -> dict[str, float]
     return {name: value for name, value in known_changes.items() if value is not None}
 
 
-def _busy_and_stolen_seconds(host: Host) -> tuple[float | None, float | None]:
+def _busy_and_stolen(host: Host) -> tuple[float | None, float | None]:
     """Seconds for which all CPUs together were busy, and seconds that the hypervisor withheld.
 
     The first two columns of /proc/stat include the time of guests.
@@ -187,7 +187,7 @@ def process_cpu_seconds(host: Host, pid: int) -> float | None:
     return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 
-def _count_thermal_events(host: Host) -> int | None:
+def _thermal_events(host: Host) -> int | None:
     if not (host.root / _CPU / "cpu0/thermal_throttle").is_dir():
         # If CPU 0 has no counter, no CPU has one, so the files of the other CPUs are not searched.
         return None
@@ -200,7 +200,7 @@ def _count_thermal_events(host: Host) -> int | None:
     return sum(known) if known else None
 
 
-def _quota_paused_seconds(host: Host) -> float | None:
+def _paused_seconds(host: Host) -> float | None:
     total: float | None = None
     for folder in cgroup_folders(host, "cpu"):
         text = host.read_text(f"{folder}/cpu.stat") or ""
@@ -279,14 +279,14 @@ class EnergyMeter:
 
     def start(self) -> None:
         """Reads the counters at the beginning of the timed loop, or after a pause."""
-        self._start = (self._clock(), self._read_energy_counters())
+        self._start = (self._clock(), self._read_counters())
 
     def pause(self) -> None:
         """Pauses the measurement of energy until the next `start`."""
         if self._start is None:
             return
         start, first = self._start
-        last, seconds = self._read_energy_counters(), self._clock() - start
+        last, seconds = self._read_counters(), self._clock() - start
         self._past = [
             None
             if past is None or (joules := _joules_between(counter, a, b, seconds)) is None
@@ -308,7 +308,7 @@ class EnergyMeter:
         energy = {"cpu_energy_joules": cpu, "gpu_energy_joules": gpu}
         return {**energy, "energy_source": ", ".join(names)} if names else {}
 
-    def _read_energy_counters(self) -> list[float | None]:
+    def _read_counters(self) -> list[float | None]:
         return [counter.read() for counter in self._counters]
 
     def _total_joules(self, *, on_gpu: bool) -> float | None:
@@ -350,13 +350,13 @@ def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
         if package or beside:
             read = partial(host.read_integer, f"{folder}/energy_uj")
             limit = host.read_integer(f"{folder}/max_energy_range_uj")
-            longest = None if limit is None else limit / 1e6 / _power_limit_watts(host, folder)
+            longest = None if limit is None else limit / 1e6 / _power_limit(host, folder)
             label = f"RAPL {name} {beside[1]}" if beside else f"RAPL {name}"
             counters.append(EnergyCounter(label, False, read, 1e6, limit, longest))
     return tuple(counters) if all(counter.read() is not None for counter in counters) else ()
 
 
-def _power_limit_watts(host: Host, folder: str) -> float:
+def _power_limit(host: Host, folder: str) -> float:
     """Power in watts that a RAPL domain, such as a CPU package, can only briefly exceed."""
     files = [
         f"{folder}/constraint_{i}_{kind}_uw"
@@ -539,7 +539,7 @@ class ConditionMonitor:
             interval.pop("load_average", None)
         if flags.on_gpu and self._asked is not None:
             self._gpus = self._own_gpu_states(self._asked.result())
-        self._before = {**interval, **self._current_cpu_clock_fact(), **self._gpus.facts()}
+        self._before = {**interval, **self._clock_fact(), **self._gpus.facts()}
         now = ConditionCheckInput(facts=facts, interval=interval, flags=flags, gpus=self._gpus)
         return self._run_checks(BEFORE, now, "before")
 
@@ -567,7 +567,7 @@ class ConditionMonitor:
         self._use.sample_at_loop_edge()
         self._during = {
             **changes(self._loop_start, self._sample_counters()),
-            **self._current_cpu_clock_fact(),
+            **self._clock_fact(),
         }
         self._resources.close()
         if self._flags.on_gpu and kind is None:
@@ -609,7 +609,7 @@ class ConditionMonitor:
     def _sample_counters(self) -> MachineCounters:
         return read_counters(self._host, self._clock, self._peers)
 
-    def _current_cpu_clock_fact(self) -> dict[str, int]:
+    def _clock_fact(self) -> dict[str, int]:
         clock = current_clock_mhz(self._host)
         return {} if clock is None else {"cpu_clock_mhz": clock}
 

@@ -57,7 +57,7 @@ def locate_job(
     """
     notices: tuple[str, ...] = ()
     if explicit is not None:
-        flags, notices = _resolve_horovod_mode(flags, explicit, environ)
+        flags, notices = _resolve_horovod(flags, explicit, environ)
     if flags.cluster != "flags" and not flags.worker_hosts:
         flags, alone = _read_environment(flags, environ)
         notices += (alone,) if alone and explicit is not None else ()
@@ -73,7 +73,7 @@ def _needs_other_mode(flags: Params, explicit: Sequence[str]) -> bool:
     return bool(drives_itself) and "variable_update" not in explicit
 
 
-def _resolve_horovod_mode(
+def _resolve_horovod(
     flags: Params, explicit: tuple[str, ...], environ: Mapping[str, str]
 ) -> tuple[Params, tuple[str, ...]]:
     """Replaces --variable_update=horovod by collective_all_reduce, and sets --cluster for it.

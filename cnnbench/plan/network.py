@@ -54,7 +54,7 @@ class NetworkPlan:
             "image_size": getattr(model, "image_size", None),
             "num_classes": model.num_classes or dataset.num_classes,
         }
-        with _errors_naming_size_flag(flags):
+        with _naming_size_flag(flags):
             model.resize(flags.image_size, flags.num_classes)
         dataset = replace(dataset, num_classes=flags.num_classes or dataset.num_classes)
         if flags.aux_head and model.aux_head is not None:
@@ -63,7 +63,7 @@ class NetworkPlan:
             model.keras_layers = flags.keras_layers
         # Only --image_size can make the output size of a layer impossible, such as negative.
         resized = flags.image_size is not None
-        with _errors_naming_size_flag(flags) if resized else contextlib.nullcontext():
+        with _naming_size_flag(flags) if resized else contextlib.nullcontext():
             spec = declare(model, dataset.num_classes)
         return cls(
             dataset=dataset,
@@ -95,7 +95,7 @@ def model_gradients(name: str, data_name: str | None) -> tuple[Model, tuple[tupl
 
 
 @contextlib.contextmanager
-def _errors_naming_size_flag(flags: Params) -> Iterator[None]:
+def _naming_size_flag(flags: Params) -> Iterator[None]:
     """A context that turns errors of layers into FlagErrors about --image_size or --num_classes."""
     try:
         yield
@@ -118,11 +118,11 @@ def _check_urls(flags: Params) -> None:
 
         if path.partition(":")[0] not in tf.io.gfile.get_registered_schemes():
             plugins.load_entry_points(FILE_SYSTEMS)
-        if reason := _explain_unreachable_url(path):
+        if reason := _unreachable_reason(path):
             raise FlagError(flag, path, f"cannot be reached: {reason}")
 
 
-def _explain_unreachable_url(path: str) -> str:
+def _unreachable_reason(path: str) -> str:
     """Returns why TensorFlow cannot reach a URL, or "" if it can."""
     reasons = [f"no answer within {_ANSWER_SECONDS:g} s"]
 

@@ -40,11 +40,11 @@ class _RequestedPlace(NamedTuple):
     names: JobFlagNames
 
 
-def _given_address_flags(wanted: _RequestedPlace) -> list[str]:
+def _given_addresses(wanted: _RequestedPlace) -> list[str]:
     return [name for name in ADDRESSES if "_host" in name and getattr(wanted.params, name)]
 
 
-def _has_client_per_worker(wanted: _RequestedPlace) -> bool:
+def _has_clients(wanted: _RequestedPlace) -> bool:
     return bool(wanted.params.job_name) and wanted.mode.processes is Processes.CLIENT_PER_WORKER
 
 
@@ -52,9 +52,9 @@ _IN_SEVERAL = built_in_names(lambda other: other.processes is not Processes.ONE)
 RULES: tuple[FlagRule[_RequestedPlace], ...] = (
     refuse_any_value(
         "job_name",
-        lambda p: not p.params.job_name and _given_address_flags(p),
+        lambda p: not p.params.job_name and _given_addresses(p),
         lambda p: (
-            f"is missing; with --{_given_address_flags(p)[-1]}, it says whether this process is "
+            f"is missing; with --{_given_addresses(p)[-1]}, it says whether this process is "
             "a worker, a ps task or the controller"
         ),
     ),
@@ -89,12 +89,12 @@ RULES: tuple[FlagRule[_RequestedPlace], ...] = (
     ),
     refuse(
         "controller_host",
-        _has_client_per_worker,
+        _has_clients,
         lambda p: f"--variable_update={p.mode.name} has no controller: every worker runs a step",
     ),
     refuse(
         "input_only",
-        _has_client_per_worker,
+        _has_clients,
         lambda p: f"measures one process; leave out {p.names.job}",
     ),
 )

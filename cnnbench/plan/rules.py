@@ -43,7 +43,7 @@ _PATHS = (
 )
 
 
-def _refuse_shared_files(p: RunFacts) -> None:
+def _refuse_shared(p: RunFacts) -> None:
     """Raises FlagError if two flags name the same file."""
     refuse_shared_outputs(
         (flag, path)
@@ -56,7 +56,7 @@ def _refuse_shared_files(p: RunFacts) -> None:
     )
 
 
-def _explain_missing_needs(p: RunFacts) -> str:
+def _missing_needs(p: RunFacts) -> str:
     """Returns which flag the mode needs and the run lacks; "" if it lacks none."""
     needs = p.place.mode.needs.items()
     missing = (f"--{name}={value}" for name, value in needs if getattr(p.params, name) is None)
@@ -81,7 +81,7 @@ def rules_of_run(mode: Mode) -> tuple[FlagRule[RunFacts], ...]:
     return (
         *cluster.RULES,
         *mode.rules,
-        refuse_any_value("variable_update", always, _explain_missing_needs),
+        refuse_any_value("variable_update", always, _missing_needs),
         *cluster.CONFLICTS,
         *run.CONFLICTS,
         *model.CONFLICTS,
@@ -97,7 +97,7 @@ def rules_of_run(mode: Mode) -> tuple[FlagRule[RunFacts], ...]:
         *runtime.RULES,
         *data.RULES,
         *output.RULES,
-        refuse(_PATHS, always, _refuse_shared_files),
+        refuse(_PATHS, always, _refuse_shared),
     )
 
 
@@ -128,12 +128,12 @@ _INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
 _MIXING = names_of_flags(FLAGS, RunPart.MIXING)
 
 
-def _metric_names_text(p: RunPlan) -> str:
+def _metric_names(p: RunPlan) -> str:
     names = ", ".join(p.network.model.metric_names)
     return f"its metrics are {names}" if names else "it has other metrics"
 
 
-def _network_has_backbone(p: RunPlan) -> bool:
+def _has_backbone(p: RunPlan) -> bool:
     """Whether the network has variables of a backbone, which --backbone_model_path restores."""
     prefix = p.network.model.backbone
     return bool(prefix) and any(v.name.startswith(f"{prefix}/") for v in p.network.spec.variables)
@@ -156,7 +156,7 @@ def _example_mismatch(p: RunPlan) -> str:
     return ""
 
 
-def _reads_training_data(p: RunPlan) -> bool:
+def _reads_training(p: RunPlan) -> bool:
     return bool(p.params.data_dir) and not p.work.only_forward
 
 
@@ -179,7 +179,7 @@ def _class_mismatch(p: RunPlan) -> str:
     return f"has {outputs} outputs, and data set {dataset.name} {dataset.num_classes} classes"
 
 
-def _frozen_weight_bytes(p: RunPlan) -> int:
+def _frozen_bytes(p: RunPlan) -> int:
     """Bytes of all weights in a frozen graph, which contains one copy of them per device."""
     bytes_per_weight = {"fp32": 4, "int8": 5}.get(p.params.precision, 2)
     return bytes_per_weight * p.network.spec.parameters * len(p.place.job.own_towers)
@@ -200,7 +200,7 @@ def _missing_int8(p: RunPlan) -> str:
     return f"its kernels are oneDNN's; unset {ONEDNN}" if without else ""
 
 
-def _file_sharding_fault(p: RunPlan) -> str:
+def _sharding_fault(p: RunPlan) -> str:
     """Returns why --auto_shard_policy=file cannot divide files among workers, or "" if it can."""
     dataset, workers = p.network.dataset, p.place.job.num_workers
     files = len(dataset.files_by_subset(p.params.data_dir or "")["train"])
@@ -246,7 +246,7 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
     ),
     refuse(
         _MIXING,
-        lambda p: _reads_training_data(p) and not _classifies_images(p),
+        lambda p: _reads_training(p) and not _classifies_images(p),
         lambda p: (
             f"mixes images with one class each, for a softmax loss, but --model={p.params.model} "
             "has other examples or its own loss; leave the flag out"
@@ -254,7 +254,7 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
     ),
     refuse(
         _MIXING,
-        lambda p: _reads_training_data(p) and p.length.batch_per_device % 2,
+        lambda p: _reads_training(p) and p.length.batch_per_device % 2,
         lambda p: (
             "mixes pairs of images, so the batch of each device must be even, "
             f"not {p.length.batch_per_device}"
@@ -264,7 +264,7 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
         "print_training_accuracy",
         lambda p: p.work.trains and "top_1" not in p.network.model.metric_names,
         lambda p: (
-            f"model {p.network.model.name} has no top-1 accuracy; {_metric_names_text(p)}: leave "
+            f"model {p.network.model.name} has no top-1 accuracy; {_metric_names(p)}: leave "
             "the flag out"
         ),
     ),
@@ -310,7 +310,7 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
     ),
     refuse(
         "backbone_model_path",
-        lambda p: p.work.trains and not _network_has_backbone(p),
+        lambda p: p.work.trains and not _has_backbone(p),
         lambda p: f"--model={p.network.model.name} has no backbone",
     ),
     refuse(
@@ -323,10 +323,10 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
     refuse_any_value("model", always, _example_mismatch),
     refuse(
         "freeze_when_forward_only",
-        lambda p: p.numerics.frozen and _frozen_weight_bytes(p) >= _LARGEST_GRAPH,
+        lambda p: p.numerics.frozen and _frozen_bytes(p) >= _LARGEST_GRAPH,
         lambda p: (
             f"{p.params.model} on {len(p.place.job.own_towers)} devices has "
-            f"{format_bytes(_frozen_weight_bytes(p))} of weights, and a graph must have less than "
+            f"{format_bytes(_frozen_bytes(p))} of weights, and a graph must have less than "
             "2 GiB; use fewer devices or a 16-bit --precision"
         ),
     ),
@@ -339,6 +339,6 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
             and p.params.data_dir
             and not p.params.eval
         ),
-        _file_sharding_fault,
+        _sharding_fault,
     ),
 )

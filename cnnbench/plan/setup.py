@@ -154,7 +154,7 @@ def resolve_exchange(
         default = "hierarchical_copy" if flags.hierarchical_copy else "copy"
         all_reduce = single(mode.default_all_reduce_spec or default)
     groups = group_devices(job.tower_devices, flags.all_reduce_group_size) if reduces else ()
-    aggregation = _resolve_aggregation(flags, mode, work, all_reduce, numerics)
+    aggregation = _aggregation(flags, mode, work, all_reduce, numerics)
     return GradientExchangePlan(
         reduces=reduces,
         exchanges=exchanges,
@@ -182,7 +182,7 @@ def resolve_exchange(
     )
 
 
-def _resolve_aggregation(
+def _aggregation(
     flags: Params, mode: Mode, work: WorkKind, all_reduce: AllReduceSpec, numerics: NumericsPlan
 ) -> AggregationSpec:
     """Determines how gradients are packed and reduced, from flags and defaults of the mode."""

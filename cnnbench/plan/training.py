@@ -120,7 +120,7 @@ class RunLength:
         batch = flags.batch_size or network.model.batch_size
         passes = flags.gradient_accumulation_steps
         if flags.global_batch_size:
-            batch = _divide_global_batch(flags.global_batch_size, towers, passes)
+            batch = _divide_batch(flags.global_batch_size, towers, passes)
         eval_batch = flags.eval_batch_size or batch
         evaluating = work is WorkKind.EVALUATION
         epoch = dataset.num_examples("validation" if evaluating else "train", flags.data_dir)
@@ -144,7 +144,7 @@ class RunLength:
             eval_batch_per_device=eval_batch,
             batches=batches,
             epochs=epochs,
-            warm_up=WarmUpLength(0, 0) if evaluating else _resolve_warm_up_length(flags),
+            warm_up=WarmUpLength(0, 0) if evaluating else _warm_up(flags),
             train_examples=0 if evaluating else epoch,
             eval_batches=eval_batches,
             eval_examples=eval_examples,
@@ -176,7 +176,7 @@ def round_up_steps(steps: int, together: int) -> int:
     return -(-steps // together) * together
 
 
-def _divide_global_batch(global_batch: int, devices: int, passes: int) -> int:
+def _divide_batch(global_batch: int, devices: int, passes: int) -> int:
     """Divides a global batch by devices and passes. Returns the images of one device in one pass.
 
     FlagError if the global batch cannot be divided equally.
@@ -207,14 +207,14 @@ def _eval_length(
         passes, part = divmod(epochs, 1.0)
         steps = int(passes) * math.ceil(examples / global_batch)
         steps += math.ceil(int(part * examples) / global_batch)
-        batches = _refuse_too_many_steps(flag, epochs, max(1, steps), global_batch, examples)
+        batches = _checked_steps(flag, epochs, max(1, steps), global_batch, examples)
     if params.data_dir is None:
         return batches, batches * global_batch
     shards = 1 if place.asynchronous else place.job.num_workers
     return batches, count_evaluated_examples(batches, global_batch, examples, shards)
 
 
-def _resolve_warm_up_length(params: Params) -> WarmUpLength:
+def _warm_up(params: Params) -> WarmUpLength:
     least = params.num_warmup_batches
     if least is None:
         # On GPUs, TensorFlow's autotuner tries convolution algorithms during the first steps.
@@ -290,7 +290,7 @@ def count_evaluated_examples(batches: int, global_batch: int, examples: int, sha
 def _step_at_epoch(flag: str, epoch: float, global_batch: int, examples: int) -> int:
     """Returns the smallest number of steps that read at least `epoch` epochs of images."""
     steps = max(1, math.ceil(int(epoch * examples) / global_batch))
-    return _refuse_too_many_steps(flag, epoch, steps, global_batch, examples)
+    return _checked_steps(flag, epoch, steps, global_batch, examples)
 
 
 def _eval_steps(
@@ -327,7 +327,7 @@ def _eval_steps(
     return frozenset(step for step in steps if step < batches)
 
 
-def _refuse_too_many_steps(
+def _checked_steps(
     flag: str, epochs: float, steps: int, global_batch: int, examples: int
 ) -> int:
     if steps > _MOST_STEPS:
@@ -384,14 +384,14 @@ def make_rates(
     Raises:
       FlagError: if decay would come more often than steps.
     """
-    base, warmup_epochs, epochs = _base_and_boundaries(flags, defaults, global_batch)
+    base, warmup_epochs, epochs = _base_rate(flags, defaults, global_batch)
     steps_per_epoch = examples_per_epoch / global_batch
     warmup = int(steps_per_epoch * warmup_epochs)
     boundaries = [int(epoch * steps_per_epoch) for epoch in epochs]
     if flags.piecewise_learning_rate_schedule is not None:
         rates = flags.piecewise_learning_rate_schedule.rates
         # Boundaries from the flag are one step earlier than a model's, as in tf_cnn_benchmarks.
-        decayed = _piecewise_schedule([boundary - 1 for boundary in boundaries], rates)
+        decayed = _piecewise([boundary - 1 for boundary in boundaries], rates)
     elif flags.init_learning_rate is None and defaults.decay_epochs:
         # As in tf_cnn_benchmarks, the period is computed from examples, not from whole steps.
         period = max(1, int(defaults.decay_epochs * examples_per_epoch // global_batch))
@@ -403,7 +403,7 @@ def make_rates(
     elif flags.init_learning_rate is None:
         if defaults.whole_batches:
             boundaries = [int(epoch * int(steps_per_epoch)) for epoch in epochs]
-        decayed = _piecewise_schedule(boundaries, [base * factor for factor in defaults.factors])
+        decayed = _piecewise(boundaries, [base * factor for factor in defaults.factors])
     else:
         run = ScheduledSteps(base, warmup, steps, steps_per_epoch)
         decayed = SCHEDULES.find(flags.learning_rate_schedule)(run, flags)
@@ -414,7 +414,7 @@ def make_rates(
     return LearningRates(schedule, base, warmup_epochs, warmup, epochs)
 
 
-def _base_and_boundaries(
+def _base_rate(
     flags: OptimizerParams, defaults: LearningRateSpec, global_batch: int
 ) -> tuple[float, float, tuple[float, ...]]:
     """Returns `base`, `warmup_epochs` and `boundaries_epochs` of `LearningRates`."""
@@ -430,7 +430,7 @@ def _base_and_boundaries(
     return base, defaults.warmup_epochs, defaults.boundaries_epochs
 
 
-def _piecewise_schedule(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:
+def _piecewise(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:
     """A schedule of constant learning rates: ``rates[k]`` applies until step ``boundaries[k]``.
 
     The boundary step is included. The last rate applies after the last boundary.

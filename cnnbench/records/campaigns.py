@@ -232,7 +232,7 @@ class TuneRow:
     def __post_init__(self) -> None:
         if self.images_per_sec is not None:
             check_amount_in_range("rows.images_per_sec", self.images_per_sec)
-        _check_gain_is_finite("rows.", self)
+        _check_gain("rows.", self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,7 +334,7 @@ class TuneDocument(Document):
         parse_start_time(self.started_at)
         if self.verdict not in VERDICTS:
             raise ValueError(f"verdict: {self.verdict!r} is none of {', '.join(VERDICTS)}")
-        _check_gain_is_finite("", self)
+        _check_gain("", self)
 
     @property
     def is_leader_proven_faster(self) -> bool:
@@ -344,7 +344,7 @@ class TuneDocument(Document):
         return self.verdict == FASTER and self.trains_alike is not False
 
 
-def _check_gain_is_finite(key_prefix: str, result: TuneRow | TuneDocument) -> None:
+def _check_gain(key_prefix: str, result: TuneRow | TuneDocument) -> None:
     for key in ("gain", "low", "high"):
         value = getattr(result, key)
         if value is not None and not isfinite(value):

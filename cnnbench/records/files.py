@@ -182,7 +182,7 @@ def write_atomically(
     # Two processes that expect the same state of the target use the same name: one of them fails.
     token = secrets.token_hex(6) if expected is ... else f"{zlib.crc32(os.fsencode(target)):08x}"
     temporary = target.with_name(f"{_UNFINISHED}{token}.tmp")
-    descriptor = _create_locked_file(temporary)
+    descriptor = _create_locked(temporary)
     try:
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
@@ -305,7 +305,7 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _create_locked_file(path: Path) -> int:
+def _create_locked(path: Path) -> int:
     """Creates a file and locks it until its descriptor is closed, so that `remove_abandoned_files`
     does not remove the file.
     """
@@ -476,7 +476,7 @@ def _matcher(kind: str, suffix: str) -> Callable[[bytes], bool]:
     return KINDS[kind]
 
 
-def _beginning_matcher(pattern: bytes) -> Callable[[bytes], bool]:
+def _match_beginning(pattern: bytes) -> Callable[[bytes], bool]:
     compiled = re.compile(pattern, re.DOTALL | re.IGNORECASE)
     return lambda content: compiled.match(content) is not None
 
@@ -486,19 +486,19 @@ def csv_beginning(*columns: str) -> bytes:
     return rf'(\xef\xbb\xbf)?"?({"|".join(columns)})"?,'.encode()
 
 
-_ANY_CSV = _beginning_matcher(csv_beginning("configuration", "run_id", "layer") + rb'|""\s')
+_ANY_CSV = _match_beginning(csv_beginning("configuration", "run_id", "layer") + rb'|""\s')
 _PAGE = rb"# [^\n]*\n\nMeasured with cnnbench"
 
 KINDS: dict[str, Callable[[bytes], bool]] = {
-    ".html": _beginning_matcher(rb"\s*<!doctype html.*cnnbench"),
-    ".md": _beginning_matcher(_PAGE),
+    ".html": _match_beginning(rb"\s*<!doctype html.*cnnbench"),
+    ".md": _match_beginning(_PAGE),
     ".csv": _ANY_CSV,
-    ".txt": _beginning_matcher(rb"layers of warm-up step "),
-    ".svg": _beginning_matcher(rb'<\?xml[^>]*>\s*<svg [^>]*class="chart"'),
-    ".png": _beginning_matcher(rb"\x89PNG\r\n.*Matplotlib"),
-    ".pdf": _beginning_matcher(rb"%PDF-.*Matplotlib"),
-    "html": _beginning_matcher(rb"\s*<!doctype html.*cnnbench"),
-    "markdown": _beginning_matcher(rb"### cnnbench: |" + _PAGE),
+    ".txt": _match_beginning(rb"layers of warm-up step "),
+    ".svg": _match_beginning(rb'<\?xml[^>]*>\s*<svg [^>]*class="chart"'),
+    ".png": _match_beginning(rb"\x89PNG\r\n.*Matplotlib"),
+    ".pdf": _match_beginning(rb"%PDF-.*Matplotlib"),
+    "html": _match_beginning(rb"\s*<!doctype html.*cnnbench"),
+    "markdown": _match_beginning(rb"### cnnbench: |" + _PAGE),
     "csv": _ANY_CSV,
 }
 """Functions that check whether cnnbench has written a content. The key is a suffix, a format, the
@@ -511,7 +511,7 @@ def register_file_kind(kind: str, beginning: bytes) -> str:
     """Registers a kind of file in `KINDS`, and returns it. `beginning` is a regular expression that
     matches the start of the content of such files.
     """
-    KINDS[kind] = _beginning_matcher(beginning)
+    KINDS[kind] = _match_beginning(beginning)
     return kind
 
 

@@ -197,7 +197,7 @@ def register_metric(name: str, unit: str, **rules: Any) -> Callable[[F], F]:
         about = " ".join((inspect.getdoc(value) or "").split()).removesuffix(".")
         attributes = {"about": about, **usual, **rules}
         measured = plugins.with_checked_results(value, (float if unit else str) | None, ("record",))
-        measured = _prefer_imported_value(name, measured) if is_run else measured
+        measured = _prefer_imported(name, measured) if is_run else measured
         metric = Metric(name=name, unit=unit, value=measured, **attributes)
         if not plugins.is_defined_by_cnnbench(value):
             plugins.check_plugin_attributes(metric, Metric, f"metric {name}", "value")
@@ -222,7 +222,7 @@ def register_metric(name: str, unit: str, **rules: Any) -> Callable[[F], F]:
     return register
 
 
-def _prefer_imported_value(name: str, value: F) -> F:
+def _prefer_imported(name: str, value: F) -> F:
     """Wraps the function of a metric, so that it handles imported records: for these, it returns
     the value that was read from the file of the other program.
     """

@@ -170,7 +170,7 @@ def load_records(
         elif loaded.run_id not in runs:
             runs[loaded.run_id] = loaded, path
         else:
-            skipped.append(_keep_more_complete_copy(runs, loaded, path))
+            skipped.append(_keep_better_copy(runs, loaded, path))
     progress.finish()
     everything = [record for record, _ in runs.values()]
     return Loaded(
@@ -182,7 +182,7 @@ def load_records(
     )
 
 
-def _keep_more_complete_copy(
+def _keep_better_copy(
     runs: dict[str, tuple[RunRecord | AllReduceRecord, str]],
     record: RunRecord | AllReduceRecord,
     path: str,
@@ -194,14 +194,14 @@ def _keep_more_complete_copy(
     what = f"copy of run {record.run_id}"
     if record == other:
         return SkippedFile(path, f"a second {what}", defect=False)
-    if _completeness_key(record) > _completeness_key(other):
+    if _completeness(record) > _completeness(other):
         runs[record.run_id] = record, path
         path, its_path = its_path, path
     reason = f"a {what} that differs from {its_path}, which is more complete and is used instead"
     return SkippedFile(path, reason, defect=False, differs=True)
 
 
-def _completeness_key(record: RunRecord | AllReduceRecord) -> tuple[bool, int, int, str]:
+def _completeness(record: RunRecord | AllReduceRecord) -> tuple[bool, int, int, str]:
     measured = record.step_seconds if isinstance(record, RunRecord) else record.rows
     text = repr([getattr(record, attribute.name) for attribute in fields(record)])
     return record.status == "ok", len(measured), len(text), text
@@ -507,7 +507,7 @@ class CsvTable:
             columns = self._parse_header(path, header)
             if not header.endswith(b"\n"):
                 return size, b"\n", columns
-            last_start = _start_of_last_line(file, size)
+            last_start = _last_line_start(file, size)
             file.seek(last_start)
             last = file.read()
         if last.endswith(b"\n"):
@@ -568,7 +568,7 @@ def _csv_line(cells: Iterable[str]) -> bytes:
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 
-def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
+def _last_line_start(file: io.BufferedReader, size: int) -> int:
     """Finds the offset of the last line, which may be incomplete, reading backwards in blocks."""
     block = 1 << 14
     position = size - 1
@@ -704,7 +704,7 @@ def run_row(record: RunRecord, flags: Mapping[str, Any]) -> dict[str, object]:
     }
     return {
         **summary,
-        **{name: _value_at_attribute_path(sources, path) for name, path in _RUN.items()},
+        **{name: _value_at(sources, path) for name, path in _RUN.items()},
     }
 
 
@@ -722,10 +722,10 @@ def all_reduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
         "computed": computed,
         "subject": subject_of_record(record.subject, record.config),
     }
-    return {name: _value_at_attribute_path(sources, path) for name, path in _ALL_REDUCE.items()}
+    return {name: _value_at(sources, path) for name, path in _ALL_REDUCE.items()}
 
 
-def _value_at_attribute_path(sources: Mapping[str, object], path: str) -> object:
+def _value_at(sources: Mapping[str, object], path: str) -> object:
     value: object = sources
     for name in path.split("."):
         if value is None:

@@ -859,8 +859,8 @@ class RunRecord(Document, Displayed):
                 raise ValueError(f"{key}: {number} values for {of} steps")
         if self.loss_scaling is not None:
             skipped = self.loss_scaling
-            _check_step_numbers("skipped_steps", skipped.skipped_steps, steps)
-            _check_step_numbers("warmup_skipped_steps", skipped.warmup_skipped_steps, warmup_steps)
+            _check_steps("skipped_steps", skipped.skipped_steps, steps)
+            _check_steps("warmup_skipped_steps", skipped.warmup_skipped_steps, warmup_steps)
 
     @property
     def steps_per_execution(self) -> int:
@@ -916,7 +916,7 @@ def check_status(status: str, error: ErrorInfo | None) -> None:
         raise ValueError(f"error: status {status!r} with error {error!r}")
 
 
-def _check_step_numbers(key: str, numbers: tuple[int, ...], steps: int) -> None:
+def _check_steps(key: str, numbers: tuple[int, ...], steps: int) -> None:
     if list(numbers) != sorted(set(numbers)) or not all(1 <= n <= steps for n in numbers):
         raise ValueError(
             f"loss_scaling.{key}: {list(numbers)} are not increasing step numbers from 1 to {steps}"

@@ -24,7 +24,7 @@ from cnnbench.base.inference import (
     paired_shift,
     standard_deviation,
 )
-from cnnbench.base.slow_steps import excess_disturbance_shares
+from cnnbench.base.slow_steps import excess_shares
 from cnnbench.base.stats import median
 from cnnbench.base.text import percent
 from cnnbench.judge.compare import Policy, Samples, Verdict, aa_spread
@@ -130,7 +130,7 @@ def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
 
 def _speeds(a: Sequence[Process], b: Sequence[Process]) -> tuple[list[float], list[float]]:
     """Returns the speeds of A and B without rare disturbances, as in `cnnbench ab`."""
-    rare = excess_disturbance_shares([one.disturbance for one in (*a, *b)])
+    rare = excess_shares([one.disturbance for one in (*a, *b)])
     found = [one.speed / (1 - share) for one, share in zip((*a, *b), rare, strict=True)]
     return found[: len(a)], found[len(a) :]
 

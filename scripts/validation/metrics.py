@@ -33,7 +33,7 @@ _SCATTER = 0.02
 SHARED, SEPARATE = "shared", "separate"
 
 
-def simulate_comparison_of_equals(
+def simulate_equals(
     generator: Generator, metrics: int, configurations: int, correlation: float
 ) -> dict[Any, float]:
     """Returns whether any metric is slower, if metrics share alpha and if each metric has alpha."""
@@ -87,7 +87,7 @@ _CASES: Mapping[str, tuple[int, int, float]] = {
 SEVERAL_METRICS = Study(
     header=("equal sides", "alpha is shared", "each metric has alpha"),
     tables={"": {(name,): [case] for name, case in _CASES.items()}},
-    draw=simulate_comparison_of_equals,
+    draw=simulate_equals,
     cells=_cells,
     judge=all_kept(
         f"several metrics: equal sides are slower in at most {percent_of(LIMIT)}",

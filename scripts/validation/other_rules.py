@@ -115,7 +115,7 @@ TOOLS: Mapping[str, _Tool] = {
 """The tools besides cnnbench, in the order of the tables."""
 
 
-def _speeds_of_long_processes(generator: Generator, noise: str, processes: int) -> Series:
+def _long_speeds(generator: Generator, noise: str, processes: int) -> Series:
     """Draws the speed of each process, first those of A. A long process has the length of several
     short ones.
     """
@@ -143,7 +143,7 @@ def simulate_tool(generator: Generator, tool: str, noise: str, truth: float) -> 
         return {"slower": verdict is Verdict.SLOWER, "processes": used, verdict.value + "!": 1}
     chosen = TOOLS[tool]
     each = chosen.processes
-    speeds = _speeds_of_long_processes(generator, noise, each)
+    speeds = _long_speeds(generator, noise, each)
     times = _parts(generator, 2 * each) / speeds[:, None]
     slower = chosen.decide(times[:each], times[each:] / (1 - truth))
     return {"slower": slower, "processes": 2 * _PROCESSES}

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
+from cnnbench.base.slow_steps import undisturbed_mean_seconds
 from cnnbench.base.text import percent
 from cnnbench.judge.compare import Samples, Verdict, judge
 from validation.studies import POLICY, Case, Generator, Requirement, Study, Sums, percent_of
@@ -69,7 +69,7 @@ JUDGED, MEDIAN, MEAN = "judged", "median step", "mean step"
 
 METHODS: Mapping[str, Callable[[Times], Sequence[float]]] = {
     JUDGED: lambda times: [
-        1 / seconds for seconds in undisturbed_mean_step_seconds(times.tolist())
+        1 / seconds for seconds in undisturbed_mean_seconds(times.tolist())
     ],
     MEDIAN: lambda times: (1 / np.median(times, axis=1)).tolist(),
     MEAN: lambda times: (1 / times.mean(axis=1)).tolist(),
@@ -91,7 +91,7 @@ def times_of(generator: Generator, count: int, shape: str, cost: float, disturbe
     return found
 
 
-def simulate_comparison_with_pauses(
+def simulate_pauses(
     generator: Generator, shape: str, cost: float, disturbed: bool
 ) -> dict[Any, float]:
     """Simulates pairs in which B has pauses; returns verdicts by method and number of pairs."""
@@ -158,7 +158,7 @@ PAUSES = Study(
             for shape, cost in _PAUSED
         }
     },
-    draw=simulate_comparison_with_pauses,
+    draw=simulate_pauses,
     cells=_cells,
     judge=judged,
     part=4,

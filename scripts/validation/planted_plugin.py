@@ -89,7 +89,7 @@ def _delayed(images: Any, rows: int) -> Any:
     return images + tf.cast(nothing, images.dtype)
 
 
-def _replace_layer_convolution(net: Any, settings: SlowdownSettings, instead: Any) -> None:
+def _replace_convolution(net: Any, settings: SlowdownSettings, instead: Any) -> None:
     """Replaces the convolution of one layer by a function of the original and its arguments."""
     import tensorflow as tf
 
@@ -191,7 +191,7 @@ def _in_operation(
         with tf.control_dependencies([tf.py_function(wait, [], [])]):
             return usual(tf.identity(x), *arguments)
 
-    _replace_layer_convolution(net, settings, instead)
+    _replace_convolution(net, settings, instead)
 
 
 _WORK = ("operations", "work", "kernel")
@@ -204,7 +204,7 @@ def kernel(net: Any, settings: SlowdownSettings) -> None:
     def instead(usual: Any, x: Any, kernel: Any, *window: Any) -> Any:
         return (usual(x, kernel, *window) + usual(x * 1.001, kernel, *window)) / 2
 
-    _replace_layer_convolution(net, settings, instead)
+    _replace_convolution(net, settings, instead)
 
 
 @plant("precision")
@@ -216,7 +216,7 @@ def precision(net: Any, settings: SlowdownSettings) -> None:
         wide = usual(tf.cast(x, tf.float32), tf.cast(kernel, tf.float32), *window)
         return tf.cast(wide, x.dtype)
 
-    _replace_layer_convolution(net, settings, instead)
+    _replace_convolution(net, settings, instead)
 
 
 @plant("batch norm")
@@ -340,7 +340,7 @@ def padded(net: Any, settings: SlowdownSettings) -> None:
         wide = tf.pad(x, [[0, 0], *([[4, 4]] * 3)])
         return usual(tf.slice(wide, [0, 4, 4, 4], tf.shape(x)), *arguments)
 
-    _replace_layer_convolution(net, settings, instead)
+    _replace_convolution(net, settings, instead)
 
 
 @plant(*_WORK)
@@ -352,7 +352,7 @@ def pieces(net: Any, settings: SlowdownSettings) -> None:
         parts = tf.split(x, math.gcd(4, x.shape[0]))
         return tf.concat([usual(part, *arguments) for part in parts], 0)
 
-    _replace_layer_convolution(net, settings, instead)
+    _replace_convolution(net, settings, instead)
 
 
 @plant("copies")

@@ -18,7 +18,7 @@ from cnnbench.base.interrupts import (
     SIGNALS,
     begin_command,
     conclude_command,
-    converting_errors_to_interrupts,
+    errors_as_interrupts,
     delaying_interrupts,
     find_grace_announcement,
     grace_announcement,
@@ -81,7 +81,7 @@ def handled() -> Iterator[None]:
 @pytest.mark.usefixtures("handled")
 @pytest.mark.parametrize("way", WAYS)
 def test_what_native_code_makes_of_an_interrupt_is_one(way: Callable[[], None]) -> None:
-    with pytest.raises(KeyboardInterrupt), converting_errors_to_interrupts():
+    with pytest.raises(KeyboardInterrupt), errors_as_interrupts():
         way()
     begin_command()
     with pytest.raises(KeyboardInterrupt), plugins.reporting_plugin_errors(BenchmarkError):
@@ -90,14 +90,14 @@ def test_what_native_code_makes_of_an_interrupt_is_one(way: Callable[[], None]) 
 
 @pytest.mark.usefixtures("handled")
 def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(KeyboardInterrupt), converting_errors_to_interrupts():
+    with pytest.raises(KeyboardInterrupt), errors_as_interrupts():
         plain()
-    with pytest.raises(SystemError, match="bad argument"), converting_errors_to_interrupts():
+    with pytest.raises(SystemError, match="bad argument"), errors_as_interrupts():
         raise SystemError("bad argument")  # the interrupt was before
     begin_command()
-    with pytest.raises(BenchmarkError, match="disk"), converting_errors_to_interrupts():
+    with pytest.raises(BenchmarkError, match="disk"), errors_as_interrupts():
         failing_afterwards()
-    with pytest.raises(KeyboardInterrupt), converting_errors_to_interrupts():  # by another handler
+    with pytest.raises(KeyboardInterrupt), errors_as_interrupts():  # by another handler
         raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
 
 

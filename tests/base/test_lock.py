@@ -23,8 +23,8 @@ from cnnbench.base.files import (
     SCRATCH_OF_PARENT,
     FolderLock,
     TemporaryFolder,
-    make_temporary_folders_permanent,
-    remove_abandoned_temporaries,
+    keep_temporary_folders,
+    remove_abandoned,
 )
 
 HOLDER = """
@@ -155,7 +155,7 @@ def test_it_is_gone_behind_its_context_unless_it_is_kept(temporary):
         assert gone.path.parent == kept.path.parent == temporary
     assert names(temporary) == [kept.path.name]
     assert names(kept.path) == ["b"]
-    remove_abandoned_temporaries(temporary)
+    remove_abandoned(temporary)
     assert names(temporary) == [kept.path.name]
 
 
@@ -209,19 +209,19 @@ def test_only_what_was_made_as_scratch_is_removed(temporary, monkeypatch):
     (killed / "link").symlink_to(target)
     before = names(temporary)
     with FolderLock(held, file=SCRATCH):
-        remove_abandoned_temporaries(temporary)
+        remove_abandoned(temporary)
         assert names(temporary) == [name for name in before if name != killed.name]
     assert names(target) == [SCRATCH]
     left_behind(killed)
     with monkeypatch.context() as patch:
         patch.setattr("os.geteuid", lambda: os.getuid() + 1)
-        remove_abandoned_temporaries(temporary)
+        remove_abandoned(temporary)
         assert killed.name in names(temporary)
 
 
 @pytest.mark.parametrize("below", [".", "deep/train"])
 @pytest.mark.parametrize("through_a_link", [False, True])
-@pytest.mark.parametrize("use", [make_temporary_folders_permanent, FolderLock])
+@pytest.mark.parametrize("use", [keep_temporary_folders, FolderLock])
 def test_a_scratch_folder_that_is_used_otherwise_stays(temporary, below, through_a_link, use):
     folder = left_behind(temporary / "cnnbench-test-00000000")
     (folder / below).mkdir(parents=True, exist_ok=True)
@@ -230,7 +230,7 @@ def test_a_scratch_folder_that_is_used_otherwise_stays(temporary, below, through
         path = temporary / "link"
         path.symlink_to(folder)
     use(path / below)
-    remove_abandoned_temporaries(temporary)
+    remove_abandoned(temporary)
     assert (folder / below).is_dir()
     assert not (folder / SCRATCH).exists()
 
@@ -238,7 +238,7 @@ def test_a_scratch_folder_that_is_used_otherwise_stays(temporary, below, through
 def test_the_scratch_folder_of_a_living_process_is_for_nobody_else(temporary):
     with TemporaryFolder("cnnbench-test-") as scratch:
         with pytest.raises(BlockingIOError, match=f"pid {os.getpid()} "):
-            make_temporary_folders_permanent(scratch.path / "train")
+            keep_temporary_folders(scratch.path / "train")
         with pytest.raises(BlockingIOError):
             FolderLock(scratch.path)
     assert names(temporary) == []
@@ -247,5 +247,5 @@ def test_the_scratch_folder_of_a_living_process_is_for_nobody_else(temporary):
 def test_a_process_may_write_to_the_scratch_folder_of_its_parent(temporary, monkeypatch):
     with TemporaryFolder("cnnbench-test-") as scratch:
         monkeypatch.setenv(SCRATCH_OF_PARENT, os.path.realpath(scratch.path))
-        make_temporary_folders_permanent(scratch.path / "train")
+        keep_temporary_folders(scratch.path / "train")
         assert names(scratch.path) == [SCRATCH]

@@ -372,14 +372,14 @@ def test_code_of_a_plug_in_runs_in_a_block_of_its_own(tmp_path):
 
 
 def test_a_parent_sees_which_plug_in_its_child_runs():
-    plugins.share_running_plugin_with_child()
+    plugins.share_running_plugin()
     child = os.fork()
     if not child:
         with plugins.containing_plugin_code("mine"):
             os._exit(0)
     os.waitpid(child, 0)
     assert plugins.running_plugin_name() == "mine"
-    plugins.share_running_plugin_with_child()
+    plugins.share_running_plugin()
     assert plugins.running_plugin_name() == ""
 
 

@@ -94,7 +94,7 @@ def test_a_program_that_imports_cnnbench_keeps_its_handlers(way: str, tmp_path: 
 IN_TEXT = """
 from cnnbench import cli
 
-cli._run_named_command = lambda argv: exec("import os; os.kill(os.getpid(), 15); [*range(9)]")
+cli._dispatch = lambda argv: exec("import os; os.kill(os.getpid(), 15); [*range(9)]")
 cli.entry_point()
 """
 

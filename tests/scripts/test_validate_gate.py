@@ -212,7 +212,7 @@ def test_chosen_lengths_save_time_or_decide_more():
 
 
 def test_metrics_that_share_alpha_keep_it():
-    found = sums(metrics.simulate_comparison_of_equals, 4, 1, 0.0, draws=300)
+    found = sums(metrics.simulate_equals, 4, 1, 0.0, draws=300)
     assert found[metrics.SEPARATE] > 2 * found[metrics.SHARED]
     assert metrics.violation(found, 4, 1, 0.0) == ""
     wrong = Counter(draws=2000, shared=100)
@@ -231,7 +231,7 @@ def test_pauses_cost_their_share_of_the_speed(shape):
 
 def test_pauses_are_found_by_what_is_judged_and_not_by_the_median_step():
     cases = (pauses.EQUAL, 0.0, True), ("once per process", 0.1, True)
-    equal, found = (sums(pauses.simulate_comparison_with_pauses, *case, draws=10) for case in cases)
+    equal, found = (sums(pauses.simulate_pauses, *case, draws=10) for case in cases)
     same = (Verdict.SAME, 16)
     assert pauses.share(equal, *same) > pauses.share(equal, *same, pauses.MEAN) + 0.4
     assert pauses.share(found, Verdict.SLOWER, 16) >= 0.9

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cnnbench.base.inference import (
     InterimAnalysis,
     levels_of_analyses,
-    paired_shift_intervals_of_counts,
+    shift_intervals_of_counts,
 )
 from cnnbench.judge.compare.estimate import Samples, log_or_value, relevance_floor_and_same_margin
 from cnnbench.judge.metrics import Policy
@@ -59,7 +59,7 @@ def clear_verdict_probability(
     drawn = _bootstrap_counts(len(so_far), tuple(later_analyses))
     clear = np.zeros(_DRAWS, bool)
     for level, counts in zip(levels, drawn, strict=True):
-        low, centre, high = paired_shift_intervals_of_counts(so_far, counts, 1 - level)
+        low, centre, high = shift_intervals_of_counts(so_far, counts, 1 - level)
         if policy.by_interval:
             clear |= (low > floor) | (high < -floor)
         else:

@@ -145,7 +145,7 @@ def write_init_files(system: str, templates: Mapping[Path, str], values: Mapping
             print_result(str(path))
 
 
-def results_folder_or_default(folder: str | None, command: str, resume: bool = False) -> str:
+def results_folder(folder: str | None, command: str, resume: bool = False) -> str:
     """The path in --results. By default, the name consists of the command and the local time.
 
     Raises FlagError if --resume is given without --results.

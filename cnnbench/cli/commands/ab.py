@@ -32,7 +32,7 @@ from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, CodeChangedError
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.cli.commands import choose_format, results_folder_or_default, sides
+from cnnbench.cli.commands import choose_format, results_folder, sides
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.cli.commands.next_steps import estimate_pairs_for_verdict, resume_command
@@ -223,7 +223,7 @@ def _experiment_to_resume(values: Mapping[str, Any], common: Sequence[str]) -> E
     Raises FlagError if there is none, if it cannot be continued, or if it has other flags than
     `values` and, after --, `common`.
     """
-    folder = results_folder_or_default(values.get("results"), "ab", resume=True)
+    folder = results_folder(values.get("results"), "ab", resume=True)
     earlier = find_experiment(Path(folder))
     if earlier is None or earlier.experiment.identity is None:
         raise FlagError("results", folder, AB.no_campaign_text)
@@ -303,7 +303,7 @@ def _run_experiment(
     argv: Sequence[str],
 ) -> int:
     reporter = campaign.reporter
-    folder = results_folder_or_default(options.results, "ab")
+    folder = results_folder(options.results, "ab")
     with ResultsFolder(AB, folder, experiment, resume=options.resume) as results:
         for side, side_plan in both.items():
             reporter.notice(f"{side.upper()} {side_plan.description()}")

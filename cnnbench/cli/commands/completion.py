@@ -116,14 +116,14 @@ def complete_last_word(typed: Sequence[str]) -> Iterator[tuple[str, str]]:
     ``--flag=value`` as three words; then only the value is completed. ``:file`` and ``:folder``
     stand for all names of files and of folders.
     """
-    words = _join_flag_and_value(typed)
+    words = _join_flags(typed)
     word = words[-1]
     before = word[: len(word) - len(typed[-1])] if typed[-1] != "=" else word
-    for text, about in _last_word_completions(words):
+    for text, about in _completions(words):
         yield text if text.startswith(":") else text.removeprefix(before), about
 
 
-def _join_flag_and_value(typed: Iterable[str]) -> list[str]:
+def _join_flags(typed: Iterable[str]) -> list[str]:
     """Joins a flag, ``=`` and its value to one word."""
     words: list[str] = []
     joins = False
@@ -139,7 +139,7 @@ def _join_flag_and_value(typed: Iterable[str]) -> list[str]:
     return words
 
 
-def _last_word_completions(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _completions(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     *previous, word = words
     command = previous[0] if previous and not previous[0].startswith("-") else "run"
     if "--" in previous:

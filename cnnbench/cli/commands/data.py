@@ -151,7 +151,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _created_counts_text(out: Path, subsets: Mapping[str, Sequence[object]]) -> str:
+def _counts_text(out: Path, subsets: Mapping[str, Sequence[object]]) -> str:
     train, validation = (len(subsets.get(subset, ())) for subset in SUBSETS)
     return f"{out}: {train} training and {validation} validation"
 
@@ -160,12 +160,12 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> None:
     labels = None if options.labels is None else Path(options.labels)
     image_folder = find_images(folder, labels, options.validation_fraction, options.seed)
     shards = {"train": options.train_shards, "validation": options.validation_shards}
-    with _without_gpus_and_native_output():
+    with _quietly_on_cpu():
         from cnnbench.data.imagenet import write_imagenet
 
         reencoded = write_imagenet(image_folder, out, shards)
     line = (
-        f"{_created_counts_text(out, image_folder.subsets)} images of "
+        f"{_counts_text(out, image_folder.subsets)} images of "
         f"{len(image_folder.classes)} classes, "
     )
     line += f"{reencoded} of them re-encoded"
@@ -176,12 +176,12 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> None:
 
 def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> None:
     shards = {"train": options.train_shards, "validation": options.validation_shards}
-    with _without_gpus_and_native_output():
+    with _quietly_on_cpu():
         from cnnbench.data.coco import read_annotations, write_coco
 
         annotations = read_annotations(source)
         write_coco(annotations, out, shards, options.seed)
-    line = f"{_created_counts_text(out, annotations.subsets)} images with "
+    line = f"{_counts_text(out, annotations.subsets)} images with "
     line += f"{len(annotations.classes)} classes; left out: {annotations.without_boxes} training "
     line += f"images without a box, {annotations.empty_boxes} boxes without an area"
     LineWriter(sys.stdout).write_lines([line])
@@ -189,12 +189,12 @@ def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> None:
 
 def _make_librispeech(source: Path, out: Path, options: MakeLibrispeechFlags) -> None:
     shards = {"train": options.train_shards, "validation": options.validation_shards}
-    with _without_gpus_and_native_output():
+    with _quietly_on_cpu():
         from cnnbench.data.librispeech import read_transcripts, write_librispeech
 
         transcripts = read_transcripts(source, options.validation)
         write_librispeech(transcripts, out, shards, options.seed)
-    LineWriter(sys.stdout).write_lines([f"{_created_counts_text(out, transcripts)} utterances"])
+    LineWriter(sys.stdout).write_lines([f"{_counts_text(out, transcripts)} utterances"])
 
 
 def _make_ratings(source: Path, out: Path, options: MakeRatingsFlags) -> None:
@@ -219,7 +219,7 @@ def _check_dataset(folder: str, options: CheckFlags) -> None:
         if not files:
             lines.append(f"{subset}: no files")
             continue
-        with _without_gpus_and_native_output():
+        with _quietly_on_cpu():
             findings = dataset.check(files, options.num_classes or dataset.num_classes)
         if not findings.records and not findings.defects:
             findings.defects.append(f"{files[0].parent}: the {subset} files contain no records")
@@ -240,7 +240,7 @@ def _check_dataset(folder: str, options: CheckFlags) -> None:
         raise DataError(f"{len(defects)} {noun}, the first: {defects[0]}")
 
 
-def _without_gpus_and_native_output() -> contextlib.AbstractContextManager[None]:
+def _quietly_on_cpu() -> contextlib.AbstractContextManager[None]:
     """Context manager: TensorFlow uses no GPU, and native libraries print nothing to stderr.
 
     Their messages are printed only after an unexpected exception.

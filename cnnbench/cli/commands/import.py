@@ -110,7 +110,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{', '.join(paths)}: no files")
     if not options.dry_run:
         check_folder_writable("results", options.results)
-    for text in _skipped_line_warnings(line for line in skipped if not line.is_foreign):
+    for text in _line_warnings(line for line in skipped if not line.is_foreign):
         print_warning(text, "skipped")
     if foreign:
         lines = count_text(len(foreign), "line", "lines")
@@ -211,7 +211,7 @@ def _invalid(path: str, record: RunRecord, error: ValueError) -> SkippedLine:
     return SkippedLine.quoting(path, 0, name, reason)
 
 
-def _skipped_line_warnings(skipped: Iterable[SkippedLine]) -> Iterator[str]:
+def _line_warnings(skipped: Iterable[SkippedLine]) -> Iterator[str]:
     """Yields a warning for each file with lines that could not be read, and quotes some lines."""
     by_file: dict[str, list[SkippedLine]] = {}
     for skipped_line in skipped:

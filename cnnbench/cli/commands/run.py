@@ -17,7 +17,7 @@ from cnnbench.base.terminal import (
     silence_warnings,
 )
 from cnnbench.base.text import format_duration
-from cnnbench.cli.commands import results_folder_or_default
+from cnnbench.cli.commands import results_folder
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, OutOfMemoryError
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.repeat import RepeatFlags
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
 
     fork = partial(
         fork_supervised,
-        partial(_write_missing_record, measurements),
+        partial(_complete_record, measurements),
         start_sharing,
         measurements.longest_execution,
         lambda: measurements.can_halve_batch,
@@ -76,10 +76,10 @@ def main(argv: Sequence[str]) -> int:
     progress = ProgressLine(sys.stderr, args.params.progress)
     messages = _AttemptMessages(written)
     if args.given.get(ONLY_CHECK):
-        print_result(_plan_and_flags_text(args, messages))
+        print_result(_plan_text(args, messages))
         return ExitCode.OK
     if args.params.find_batch_size:
-        args = _fork_batch_size_attempt(args, fork, measurements, messages)
+        args = _fork_attempt(args, fork, measurements, messages)
     plan = check_flags(args)
     for notice in plan.notices:
         messages.notice(notice)
@@ -139,7 +139,7 @@ def _repeat(words: Sequence[str]) -> int:
     given, others = split_command_line(words, _REPEAT)
     texts = {name: texts_of_flag[-1] for name, texts_of_flag in given.items()}
     options = RepeatFlags(**parse_flag_texts(texts, _REPEAT))
-    measure_repeatedly(options, others, results_folder_or_default(options.results, "run"))
+    measure_repeatedly(options, others, results_folder(options.results, "run"))
     return ExitCode.OK
 
 
@@ -196,7 +196,7 @@ def _prepare_plugins(fork: Callable[[], None], args: ParsedArgs) -> None:
         prepare_for_plugins(fork, params, plan)
 
 
-def _fork_batch_size_attempt(
+def _fork_attempt(
     args: ParsedArgs, fork: Callable[[], None], measurements: Measurements, messages: MessageWriter
 ) -> ParsedArgs:
     """Forks a process for an attempt of --find_batch_size. In the new process, returns the flags of
@@ -204,7 +204,7 @@ def _fork_batch_size_attempt(
 
     Each attempt has half the batch of the previous attempt, rounded down if the batch must be even.
     """
-    args, plan = _without_batch_size_search(args)
+    args, plan = _without_search(args)
     requested, unit = plan.length.batch_per_device, plan.input.training.required_batch_multiple
     measurements.requested_batch, measurements.smallest_batch = requested, unit
     fork()
@@ -220,7 +220,7 @@ def _fork_batch_size_attempt(
     return args.including({"batch_size": batch, **whole})
 
 
-def _without_batch_size_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
+def _without_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
     """Removes --find_batch_size from the flags of a run. Also returns the plan without the flag.
 
     Raises FlagError for flags that cannot be combined with --find_batch_size.
@@ -240,7 +240,7 @@ def _without_batch_size_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
     return args, plan
 
 
-def _write_missing_record(measurements: Measurements, error: BenchmarkError | None) -> None:
+def _complete_record(measurements: Measurements, error: BenchmarkError | None) -> None:
     """Writes the record of a forked process that ended without a record. If `error` is None, it was
     interrupted.
     """
@@ -263,11 +263,11 @@ def _write_missing_record(measurements: Measurements, error: BenchmarkError | No
     report_failed_writes(messages.warning)
 
 
-def _plan_and_flags_text(args: ParsedArgs, messages: MessageWriter) -> str:
+def _plan_text(args: ParsedArgs, messages: MessageWriter) -> str:
     """Describes a planned run and every given flag with its value. Prints notices."""
     find = args.params.find_batch_size
     if find:
-        args, _ = _without_batch_size_search(args)
+        args, _ = _without_search(args)
     plan, lines = check_flags(args), []
     for notice in plan.notices:
         messages.notice(notice)

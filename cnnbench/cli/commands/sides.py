@@ -29,7 +29,7 @@ from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, ConfigurationIdentity
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
-from cnnbench.cli.commands import results_folder_or_default
+from cnnbench.cli.commands import results_folder
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import FlagSpec, flag
@@ -98,7 +98,7 @@ class CampaignFlags:
         `policy`, to which the seed is added. `machine` contains the facts of this machine if they
         are known already.
         """
-        name = results_folder_or_default(self.results, kind.command, self.resume)
+        name = results_folder(self.results, kind.command, self.resume)
         seed = self.resolve_seed(kind, name, (policy or {}).get("suite"))
         identity = CampaignIdentity(
             plans=plans,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from cnnbench.base.interrupts import converting_errors_to_interrupts
+from cnnbench.base.interrupts import errors_as_interrupts
 from cnnbench.base.tables import dataclasses_to_csv
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.identity import configuration_identity
@@ -137,7 +137,7 @@ def _measure_modes(
                 sides.printing_resume_command(
                     reporter, "strategies", argv, _ALL, results=folder.folder
                 ),
-                converting_errors_to_interrupts(),
+                errors_as_interrupts(),
             ):
                 campaign.run_requests(session.requests(options.rounds, seed, options.timeout))
                 known = weights.stored_weight_distances(folder)

@@ -104,7 +104,7 @@ runs the operations for which they wait. With fewer threads, such jobs hang.
 """
 
 
-def _workers_are_independent(p: RunFacts) -> bool:
+def _are_independent(p: RunFacts) -> bool:
     """Whether each worker runs its updates without waiting for the other workers."""
     return p.place.job.in_cluster and not (p.params.cross_replica_sync or p.place.coordinated)
 
@@ -180,7 +180,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
 CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
     refuse(
         "cross_replica_sync",
-        lambda p: _workers_are_independent(p) and not p.place.mode.asynchronous,
+        lambda p: _are_independent(p) and not p.place.mode.asynchronous,
         lambda p: (
             f"--variable_update={p.place.mode.name} waits for all workers; only "
             f"{built_in_names(lambda mode: mode.asynchronous)} does not wait, so leave the "
@@ -189,7 +189,7 @@ CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
     ),
     refuse(
         "fp16_enable_auto_loss_scale",
-        lambda p: _workers_are_independent(p) and p.params.precision == "fp16",
+        lambda p: _are_independent(p) and p.params.precision == "fp16",
         "needs the gradients of all workers, so leave out --nocross_replica_sync",
     ),
 )

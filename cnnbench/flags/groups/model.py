@@ -134,7 +134,7 @@ def refuse_fp16_conflict(precision: str, use_fp16: bool) -> None:
         raise FlagError("use_fp16", use_fp16, reason)
 
 
-def _needs_nhwc_on_cpus(flag: str, value: str) -> FlagRule[HasFlags]:
+def _needs_nhwc(flag: str, value: str) -> FlagRule[HasFlags]:
     """A rule that refuses GPUs, NCHW and XLA with one value of a flag."""
     return FlagRule(
         ("device", "data_format", *_XLA),
@@ -147,8 +147,8 @@ def _needs_nhwc_on_cpus(flag: str, value: str) -> FlagRule[HasFlags]:
 
 
 CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
-    _needs_nhwc_on_cpus("precision", "int8"),
-    _needs_nhwc_on_cpus("conv_gradients", "fastest"),
+    _needs_nhwc("precision", "int8"),
+    _needs_nhwc("conv_gradients", "fastest"),
     refuse(
         _XLA,
         lambda p: p.params.recompute == "blocks",

@@ -178,7 +178,7 @@ _SMALLEST_FP16 = 2.0**-14
 _UPDATING = names_of_flags(specs_of(OptimizerParams), RunPart.UPDATE)
 
 
-def _uses_schedule_of_model(p: RunFacts) -> bool:
+def _uses_own_schedule(p: RunFacts) -> bool:
     """Whether the learning rate follows the schedule of the model."""
     return p.params.init_learning_rate is None and p.params.piecewise_learning_rate_schedule is None
 
@@ -187,7 +187,7 @@ def _chosen_schedule(p: RunFacts) -> ScheduleSpec:
     return SCHEDULES.find(p.params.learning_rate_schedule)
 
 
-def _explain_missing_flags(p: RunFacts) -> str:
+def _missing_flags(p: RunFacts) -> str:
     missing = [] if p.params.init_learning_rate is not None else ["init_learning_rate"]
     missing += _chosen_schedule(p).missing_flags(p.params)
     return f"needs {' and '.join(f'--{name}' for name in missing)}" if missing else ""
@@ -198,7 +198,7 @@ def _vanishes_in_fp16(p: RunFacts, flag: str) -> object:
     return p.params.fp16_vars and used and getattr(p.params, flag) < _SMALLEST_FP16
 
 
-def _is_of_other_optimizer(p: RunFacts, flag: str) -> bool:
+def _is_of_other(p: RunFacts, flag: str) -> bool:
     return flag not in p.numerics.optimizer_spec.flags
 
 
@@ -222,14 +222,14 @@ def rules_of_constants() -> tuple[FlagRule[RunFacts], ...]:
                 "which does not depend on it"
             ),
         ),
-        refuse(decaying, always, _explain_missing_flags),
+        refuse(decaying, always, _missing_flags),
         # Notices.
         needs_network((*_UPDATING, *added_constants(), "ema_decay")),
         needs_training((*_UPDATING, *added_constants())),
         *(
             FlagRule(
                 (flag,),
-                _is_of_other_optimizer,
+                _is_of_other,
                 Severity.NOTICE,
                 f"without --optimizer={OPTIMIZERS.users_text(flag)}",
             )
@@ -251,13 +251,13 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     ),
     no_effect(
         "num_learning_rate_warmup_epochs",
-        _uses_schedule_of_model,
+        _uses_own_schedule,
         "on the model's own schedule; add --init_learning_rate or "
         "--piecewise_learning_rate_schedule",
     ),
     no_effect(
         "resnet_base_lr",
-        lambda p: not _uses_schedule_of_model(p),
+        lambda p: not _uses_own_schedule(p),
         "with --init_learning_rate or --piecewise_learning_rate_schedule",
     ),
 )

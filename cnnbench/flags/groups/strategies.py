@@ -89,7 +89,7 @@ _REDUCING = ("cross_device_ops", "bytes_per_pack", "num_packs")
 _DISTRIBUTING = tuple(spec.name for spec in specs_of(StrategyParams) if spec.name not in _REDUCING)
 
 
-def _gpu_indices_descend(p: RunFacts) -> bool:
+def _indices_descend(p: RunFacts) -> bool:
     numbers = [int(index) for index in re.findall("[0-9]+", p.params.gpu_indices)]
     return numbers != sorted(numbers)
 
@@ -143,7 +143,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     needs_mode("num_packs", lambda mode: mode.uses_cross_device_ops),
     refuse(
         "gpu_indices",
-        lambda p: p.place.mode.uses_worker_strategy and _gpu_indices_descend(p),
+        lambda p: p.place.mode.uses_worker_strategy and _indices_descend(p),
         lambda p: (
             f"must ascend: --variable_update={p.place.mode.name} uses GPUs in the order of their "
             "numbers"

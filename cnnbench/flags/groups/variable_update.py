@@ -249,7 +249,7 @@ def _running_names(p: RunFacts) -> frozenset[str]:
     return frozenset() if p.exchange.running is None else p.exchange.running.algorithm_names
 
 
-def _count_device_groups(p: RunFacts) -> int:
+def _count_groups(p: RunFacts) -> int:
     return len(group_devices(p.place.job.tower_devices, p.params.all_reduce_group_size))
 
 
@@ -416,8 +416,8 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     *unused_all_reduce_rules(
         _running_names,
         lambda p: p.params.all_reduce_spec is not None and p.params.all_reduce_spec.has_two_levels,
-        lambda p: (_count_device_groups(p),),
-        lambda p: _count_device_groups(p) == p.place.job.num_towers,
+        lambda p: (_count_groups(p),),
+        lambda p: _count_groups(p) == p.place.job.num_towers,
     ),
     no_effect(
         "allreduce_merge_scope",

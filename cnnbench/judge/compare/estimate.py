@@ -486,7 +486,7 @@ def processes_for_verdict(statistics: SampleStatistics, alphas: tuple[float, flo
     numbers = (
         pair_counts_to_try(smaller + 1, 1, MOST_PROCESSES)
         if plan is None
-        else plan.pair_counts_that_can_be_significant(smaller, alphas[1])
+        else plan.significant_pair_counts(smaller, alphas[1])
     )
     choices = list(numbers)
     return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]

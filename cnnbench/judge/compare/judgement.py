@@ -183,7 +183,7 @@ def _judge_family(cases: Sequence[Case], kinds: int) -> list[Judgement]:
     size, total = _family_size(cases, kinds), sum(_weight(case.policy, kinds) for case in cases)
     tests = [compute_sample_statistics(case.samples, case.policy, size) for case in cases]
     shares = [case.policy.alpha_share / total for case in cases]
-    adjusted = inference.adjust_for_false_discoveries([test.p_of_looks for test in tests], shares)
+    adjusted = inference.adjusted_p_values([test.p_of_looks for test in tests], shares)
     significant = [
         p <= test.policy.alpha_of(test.metric) for test, p in zip(tests, adjusted, strict=True)
     ]
@@ -342,7 +342,7 @@ def _least_runs(samples: Samples, policy: Policy, share: float) -> int:
         return processes_needed(policy, 1, samples.paired, samples.metric, share)
     alpha = share * policy.alpha_of(samples.metric)
     return next(
-        samples.plan.pair_counts_that_can_be_significant(samples.smaller_sample_size, alpha)
+        samples.plan.significant_pair_counts(samples.smaller_sample_size, alpha)
     )
 
 

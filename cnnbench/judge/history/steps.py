@@ -22,8 +22,8 @@ from cnnbench.base.levels import (
     SeriesLevel,
     find_levels,
     level_start_interval,
-    log_or_absolute_change,
-    log_or_absolute_threshold,
+    scaled_change,
+    scaled_threshold,
 )
 from cnnbench.base.slow_steps import SlowSteps, median_slow_steps, slow_step_cost_increase
 from cnnbench.base.stats import group_by
@@ -195,7 +195,7 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
     runs = [point.values for point in series.points]
     levels = find_levels(runs, metric.relative, least)
     noisy = CommitTimeSeries(runs, metric.relative)
-    floor = log_or_absolute_threshold(metric.relative, least)
+    floor = scaled_threshold(metric.relative, least)
     hosts = [point.hosts for point in series.points]
     noise = noisy.recognize_noise(levels, hosts, floor) if levels else RecognizedNoise()
     # If a machine has two speeds, points at the rarer speed are not reported as outliers.
@@ -235,12 +235,12 @@ def _level_changes(
             after = levels[number + 1]
         else:
             low, high = level_start_interval(noisy, levels, number)
-        moved = log_or_absolute_change(before.value, after.value, metric.relative)
+        moved = scaled_change(before.value, after.value, metric.relative)
         if abs(moved) <= floor:
             continue
         change = after.value / before.value - 1 if metric.relative else after.value - before.value
         index = levels[number].start
-        now = log_or_absolute_change(before.value, levels[-1].value, metric.relative)
+        now = scaled_change(before.value, levels[-1].value, metric.relative)
         last_good, first_bad = points[index - 1], points[index]
         hosts = [
             {host for point in points[level.start : level.stop] for host in point.hosts}
@@ -286,10 +286,10 @@ def _mark_undone_changes(
         if step.stands:
             continue
         way = math.copysign(
-            1.0, log_or_absolute_change(step.before.value, step.after.value, metric.relative)
+            1.0, scaled_change(step.before.value, step.after.value, metric.relative)
         )
         for back in range(place + 1, len(changes)):
-            left = way * log_or_absolute_change(
+            left = way * scaled_change(
                 step.before.value, changes[back].after.value, metric.relative
             )
             if left <= floor:

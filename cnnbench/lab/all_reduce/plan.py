@@ -73,7 +73,7 @@ _OPS = {
 NAMES = tuple(_OPS)
 
 
-def tf_distribute_reduction(name: str, devices: Sequence[str]) -> Callable[[TowerTensors], Any]:
+def peer_reduction(name: str, devices: Sequence[str]) -> Callable[[TowerTensors], Any]:
     """Returns a function that reduces tensors [tower][i] with tf.distribute to sums [tower][i].
 
     The function is called while a tf.function is traced, with tensors on each device. It adds the
@@ -88,7 +88,7 @@ def tf_distribute_reduction(name: str, devices: Sequence[str]) -> Callable[[Towe
 
     `devices` are different full device names in one process.
     """
-    check_tf_distribute_reduction(name, devices)
+    check_peer(name, devices)
     import tensorflow as tf
 
     from cnnbench.variable_mgr import strategies
@@ -111,7 +111,7 @@ def tf_distribute_reduction(name: str, devices: Sequence[str]) -> Callable[[Towe
     return reduce
 
 
-def check_tf_distribute_reduction(name: str, devices: Sequence[str]) -> None:
+def check_peer(name: str, devices: Sequence[str]) -> None:
     """Raises an error if a reduction of tf.distribute would fail or compute wrong sums."""
     if len({process_of_device(device) for device in devices}) > 1:
         raise ValueError("tf.distribute reduces only between devices of one process")
@@ -242,7 +242,7 @@ def make_plan(
     specs = parse_all_reduce_specs(params.all_reduce_spec)
     run = plan_training_run(params, max(counts), specs, names)
     job = run.place.job
-    _check_device_counts(job, counts, specs)
+    _check_counts(job, counts, specs)
     for spec, count in itertools.product(specs or (), counts):
         check_all_reduce(
             spec,
@@ -254,7 +254,7 @@ def make_plan(
         )
     return AllReducePlan(
         params=_resolve_repetitions(params, explicit),
-        workloads=_gradient_or_size_workloads(params),
+        workloads=_workloads(params),
         counts=counts,
         specs=specs,
         packings=packing_combinations(params),
@@ -263,7 +263,7 @@ def make_plan(
     )
 
 
-def _gradient_or_size_workloads(params: AllReduceParams) -> tuple[Workload, ...]:
+def _workloads(params: AllReduceParams) -> tuple[Workload, ...]:
     if params.model is None:
         return parse_sizes(params.sizes or _DEFAULT_SIZES, params.dtype)
     named = () if params.sizes is None else parse_sizes(params.sizes, params.dtype)
@@ -304,7 +304,7 @@ def plan_training_run(
     return check_flags(Params(**{**shared, "num_gpus": devices}), {}, names)
 
 
-def _check_device_counts(
+def _check_counts(
     job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec] | None
 ) -> None:
     if min(counts) * job.num_workers < 2:
@@ -331,7 +331,7 @@ def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
                 reason = "* must be followed by a number of tensors, 1 to 999999"
                 raise ValueError(f"{item!r}: {reason}")
             count = int(tail) if star else 1
-            for size in _expand_size_range(head):
+            for size in _expand_range(head):
                 if size % item_bytes:
                     reason = f"are not a multiple of the {item_bytes} bytes of a {dtype}"
                     raise ValueError(f"{item!r}: {size} bytes {reason}")
@@ -344,7 +344,7 @@ def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
     return tuple(workloads)
 
 
-def _expand_size_range(item: str) -> Iterable[int]:
+def _expand_range(item: str) -> Iterable[int]:
     pieces = item.split(":")
     first = _parse_size(pieces[0])
     if len(pieces) == 1:

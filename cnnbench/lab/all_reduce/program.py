@@ -43,7 +43,7 @@ import numpy as np
 import tensorflow as tf
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import converting_errors_to_interrupts, raise_if_interrupted
+from cnnbench.base.interrupts import errors_as_interrupts, raise_if_interrupted
 from cnnbench.base.terminal import ProgressLine
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.flags.groups.all_reduce import AllReduceParams
@@ -358,7 +358,7 @@ def reduction_factory(
     """
     if case.peer is not None:
         # The strategy is created here, because that is impossible while a function is traced.
-        reduction = plan.tf_distribute_reduction(case.peer, place.devices)
+        reduction = plan.peer_reduction(case.peer, place.devices)
         return lambda: reduction
     spec = case.spec or single("copy")
     groups = group_devices(place.devices, group_size)
@@ -395,7 +395,7 @@ def usable_algorithms(
     specs, reasons = [], {}
     for name in names():
         try:
-            with converting_errors_to_interrupts():
+            with errors_as_interrupts():
                 create(name, place)
             if in_cluster and single(name).names_across_steps:
                 raise ValueError("every worker runs it itself, so measure it in a separate command")
@@ -422,7 +422,7 @@ def check_algorithms(
         AllReducer(spec, place, group_devices(place.devices, group_size))
     for name in peer_names:
         try:
-            plan.check_tf_distribute_reduction(name, place.devices)
+            plan.check_peer(name, place.devices)
         except ValueError as error:
             raise FlagError("peers", name, first_line(error)) from error
 
@@ -603,7 +603,7 @@ class WorkloadBenchmark:
         reduction. If other workers wait for this process, the error is raised instead.
         """
         try:
-            with converting_errors_to_interrupts():
+            with errors_as_interrupts():
                 yield
         # Algorithms, which may be from plug-ins, may raise any exception.
         except Exception as error:

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.interrupts import (
-    converting_errors_to_interrupts,
+    errors_as_interrupts,
     delaying_interrupts,
     raise_if_interrupted,
 )
@@ -136,7 +136,7 @@ class AllReduceBenchmark:
         if continued is not None:
             self._messages.notice(continued)
         with self._membership.reporting_end(self._write_record):
-            with converting_errors_to_interrupts():
+            with errors_as_interrupts():
                 places = self._start_tensorflow()
                 self._measure_cases(places, self._usable_specs(places))
             if self._workers is not None:
@@ -284,10 +284,10 @@ class AllReduceBenchmark:
                         bench.run(self._progress)
                     finally:
                         with delaying_interrupts():
-                            self._add_and_print_results(bench, rows)
+                            self._add_results(bench, rows)
         self._print_warnings(self._watch.check_timed_loop())
 
-    def _add_and_print_results(self, bench: WorkloadBenchmark, rows: ResultRowFormatter) -> None:
+    def _add_results(self, bench: WorkloadBenchmark, rows: ResultRowFormatter) -> None:
         self._update_record(environment=facts.with_loaded_libraries(self._so_far.environment))
         copying, points = bench.copy_result, bench.points
         if copying is not None:

@@ -58,7 +58,7 @@ class ResultRowFormatter:
             _Column("devices", "", 7, lambda p, s: p.devices),
             _Column("spec", "", -max(specs, 4), lambda p, s: p.spec),
             _Column("packing", "", -max(packings, 7), lambda p, s: p.packing),
-            *(_BUILD if build_only else _measurement_columns(calls)),
+            *(_BUILD if build_only else _time_columns(calls)),
         )
 
     def header(self) -> list[str]:
@@ -182,17 +182,17 @@ def _fixed(value: float | None, digits: int, unit: float = 1.0) -> str:
     return NONE if value is None else f"{value / unit:.{digits}f}"
 
 
-def _wrong_elements_cell(point: Point) -> object:
+def _wrong_cell(point: Point) -> object:
     if point.error is not None:
         return "error"
     return point.wrong if point.checked else NONE
 
 
-def _tensors_on_all_devices(point: Point) -> int:
+def _count_pieces(point: Point) -> int:
     return point.devices * point.tensors
 
 
-def _measurement_columns(calls: int) -> tuple[_Column, ...]:
+def _time_columns(calls: int) -> tuple[_Column, ...]:
     slowest = _Column("max", "(us)", 11, lambda p, s: _fixed(p.longest_seconds, 1, _MICRO))
     if calls >= FEWEST_FOR_P99:
         slowest = _Column("p99", "(us)", 11, lambda p, s: _fixed(p.p99_seconds, 1, _MICRO))
@@ -201,20 +201,20 @@ def _measurement_columns(calls: int) -> tuple[_Column, ...]:
         slowest,
         _Column("algbw", "(GB/s)", 7, lambda p, s: _fixed(p.algorithm_bandwidth, 2, _GIGA)),
         _Column("busbw", "(GB/s)", 7, lambda p, s: _fixed(p.bus_bandwidth, 2, _GIGA)),
-        _Column("#wrong", "", 6, lambda p, s: _wrong_elements_cell(p)),
+        _Column("#wrong", "", 6, lambda p, s: _wrong_cell(p)),
         _Column("of copy", "estimate", 8, lambda p, s: _fixed(s, 3)),
     )
 
 
-def _build_seconds_per_piece(point: Point) -> float | None:
+def _piece_seconds(point: Point) -> float | None:
     seconds = point.build_seconds
-    return None if seconds is None else seconds / _tensors_on_all_devices(point)
+    return None if seconds is None else seconds / _count_pieces(point)
 
 
 _BUILD = (
-    _Column("pieces", "(devices x tensors)", 19, lambda p, s: _tensors_on_all_devices(p)),
+    _Column("pieces", "(devices x tensors)", 19, lambda p, s: _count_pieces(p)),
     _Column("operations", "", 10, lambda p, s: NONE if p.operations is None else p.operations),
     _Column("trace", "(s)", 8, lambda p, s: _fixed(p.trace_seconds, 3)),
     _Column("build", "(s)", 8, lambda p, s: _fixed(p.build_seconds, 3)),
-    _Column("build/piece", "(us)", 11, lambda p, s: _fixed(_build_seconds_per_piece(p), 1, _MICRO)),
+    _Column("build/piece", "(us)", 11, lambda p, s: _fixed(_piece_seconds(p), 1, _MICRO)),
 )

@@ -149,10 +149,10 @@ def main(values: Mapping[str, Any]) -> int:
     device_counts = parse_device_counts(params.devices)
     files = ResultFiles(sent.result_json, sent.result_csv, _TABLE, PredictionDocument.kind)
     files.check_writable([OutputFile("plot", params.plot, suffixes=PICTURES)], [params.record])
-    step = _make_training_step(params, sent)
-    interconnect = _make_interconnect(params)
+    step = _training_step(params, sent)
+    interconnect = _interconnect(params)
     if params.inter_link is None:
-        _warn_if_devices_exceed_link(params.link, device_counts[-1])
+        _warn_of_link(params.link, device_counts[-1])
     specs = parse_all_reduce_specs(sent.all_reduce_spec) or _default_specs(interconnect)
     result = PredictionDocument(
         model=step.model,
@@ -168,11 +168,11 @@ def main(values: Mapping[str, Any]) -> int:
     if params.plot is not None:
         devices = params.plot_devices or max(2, device_counts[-1])
         draw_predictions(params.plot, interconnect, specs, step, result.rows, devices)
-    print_result(sections_to_text(_prediction_sections(interconnect, step, result), mark="# "))
+    print_result(sections_to_text(_sections(interconnect, step, result), mark="# "))
     return ExitCode.OK
 
 
-def _warn_if_devices_exceed_link(link: str | None, devices: int) -> None:
+def _warn_of_link(link: str | None, devices: int) -> None:
     largest = LARGEST_DOMAIN.get((link or "").split(",")[0].strip())
     if largest is not None and devices > largest:
         print_warning(
@@ -217,7 +217,7 @@ def _default_specs(interconnect: Interconnect) -> tuple[AllReduceSpec, ...]:
     return tuple(map(parse_all_reduce_spec, names))
 
 
-def _make_interconnect(params: PredictParams) -> Interconnect:
+def _interconnect(params: PredictParams) -> Interconnect:
     if params.link is None:
         raise UsageError("--predict needs --link=PRESET, such as --link=nvlink3 or --link=roce100")
     link = parse_link("link", params.link)
@@ -226,14 +226,14 @@ def _make_interconnect(params: PredictParams) -> Interconnect:
     return Interconnect(link, parse_link("inter_link", params.inter_link), params.devices_per_node)
 
 
-def _make_training_step(params: PredictParams, sent: AllReduceParams) -> TrainingStep:
+def _training_step(params: PredictParams, sent: AllReduceParams) -> TrainingStep:
     name = sent.model or _DEFAULT_MODEL
     model, shapes = model_gradients(name, sent.data_name)
     seconds, batch = params.step_seconds, params.batch_size
     if params.record is not None:
         if seconds is not None:
             raise FlagError("step_seconds", seconds, "contradicts --record; give one of the two")
-        seconds, recorded = _recorded_step_seconds_and_batch(params.record)
+        seconds, recorded = _recorded_step(params.record)
         batch = batch or recorded
     return TrainingStep(
         name,
@@ -245,7 +245,7 @@ def _make_training_step(params: PredictParams, sent: AllReduceParams) -> Trainin
     )
 
 
-def _recorded_step_seconds_and_batch(path: str) -> tuple[float, int]:
+def _recorded_step(path: str) -> tuple[float, int]:
     try:
         record = load_run(path)
     except UsageError as error:
@@ -299,15 +299,15 @@ def draw_predictions(
     The file `path` is an .svg, .png or .pdf file. A spec has the same colour and mark in both
     charts.
     """
-    by_size = _time_by_size_chart(interconnect, specs, devices)
-    charts = (by_size, _time_by_devices_chart(step, predictions))
+    by_size = _size_chart(interconnect, specs, devices)
+    charts = (by_size, _devices_chart(step, predictions))
     write_plot(path, charts, f"All-reduce of {step.model}: cost model of cnnbench")
 
 
-def _time_by_size_chart(
+def _size_chart(
     interconnect: Interconnect, specs: Sequence[AllReduceSpec], devices: int
 ) -> LineChart:
-    curves = [_time_by_size_curve(interconnect, spec, devices) for spec in specs]
+    curves = [_size_curve(interconnect, spec, devices) for spec in specs]
     return LineChart(
         title=f"Prediction of one tensor on {devices} devices",
         x=Axis(label="size of one tensor", format="bytes", log=True, base=2),
@@ -320,7 +320,7 @@ def _time_by_size_chart(
     )
 
 
-def _time_by_size_curve(
+def _size_curve(
     interconnect: Interconnect, spec: AllReduceSpec, devices: int
 ) -> list[tuple[float, float]]:
     curve: list[tuple[float, float]] = []
@@ -336,7 +336,7 @@ def _time_by_size_curve(
     return curve
 
 
-def _time_by_devices_chart(step: TrainingStep, predictions: Sequence[Prediction]) -> LineChart:
+def _devices_chart(step: TrainingStep, predictions: Sequence[Prediction]) -> LineChart:
     efficiency = step.step_seconds is not None
     series = []
     for style, (spec, of) in enumerate(group_by(predictions, lambda p: p.spec).items()):
@@ -356,7 +356,7 @@ def _time_by_devices_chart(step: TrainingStep, predictions: Sequence[Prediction]
     )
 
 
-def _prediction_sections(
+def _sections(
     interconnect: Interconnect, step: TrainingStep, result: PredictionDocument
 ) -> list[Iterable[Content]]:
     """The blocks of a prediction: links and step, times by number of devices and spec, the step
@@ -365,8 +365,8 @@ def _prediction_sections(
     links = (Paragraph(line, whole=True) for line in _link_lines(interconnect))
     return [
         (*links, Paragraph(_step_line(step), hanging=2)),
-        _reduction_time_blocks(result.rows),
-        _step_time_blocks(result.rows) if step.step_seconds is not None else (),
+        _reduction_blocks(result.rows),
+        _step_blocks(result.rows) if step.step_seconds is not None else (),
         [_fastest_table(result.fastest)],
     ]
 
@@ -391,7 +391,7 @@ def _step_line(step: TrainingStep) -> str:
     )
 
 
-def _reduction_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
+def _reduction_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
     """Yields the table of reduction times by number of devices and all-reduce algorithm, in parts
     that fit into a terminal, and the reasons for missing times. The last column names the fastest
     spec.
@@ -424,7 +424,7 @@ def _reduction_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Conten
         yield Paragraph(f"not predicted: {spec} on {counts} devices: {reason}", whole=True)
 
 
-def _step_time_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
+def _step_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
     """Yields the table of the predicted step time, efficiency and images per second with the
     fastest all-reduce algorithm.
     """

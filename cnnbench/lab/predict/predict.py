@@ -107,14 +107,14 @@ def pack_tensors(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Computes which tensors a device sends after its gradients `tensors` are packed: joined, and
     converted to 16 bits.
     """
-    joined = _join_small_tensors(packing, tensors)
+    joined = _joined(packing, tensors)
     if packing.compact_dtype is None:
         return joined
     itemsize = DTYPE_BYTES[packing.compact_dtype]
     return [Tensor(tensor.elements, min(tensor.itemsize, itemsize)) for tensor in joined]
 
 
-def _join_small_tensors(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
+def _joined(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
     result = list(tensors)
     if packing.agg_small_grads_max_bytes:
         small = (t.itemsize == 4 and t.bytes <= packing.agg_small_grads_max_bytes for t in tensors)
@@ -210,7 +210,7 @@ class Interconnect:
             raise NotPredictedError(f"there is no formula for {name}")
         if shards > layout.devices:
             raise NotPredictedError(f"{shards} shards need as many devices")
-        return self._phases_of_all_tensors(declared.cost, tensors, layout, shards)
+        return self._all_phases(declared.cost, tensors, layout, shards)
 
     def _algorithm_phases(
         self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: NodeLayout
@@ -237,10 +237,10 @@ class Interconnect:
                 between, tensors, NodeLayout(layout.nodes), algorithm.shards
             )
             if inside.devices > 1:
-                phases += self._phases_of_all_tensors(SPREAD, tensors, inside, 1)
+                phases += self._all_phases(SPREAD, tensors, inside, 1)
         return phases
 
-    def _phases_of_all_tensors(
+    def _all_phases(
         self, formula: Formula, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
     ) -> Path:
         """Lists the phases, one after another, until all tensors are reduced. Their times add up to
@@ -265,7 +265,7 @@ class Interconnect:
             if wait > waiting:
                 longest, instead, waiting = path, busy, wait
         per_node = formula.roots(layout, shards) * layout.near // layout.devices
-        _add_shared_link_load(loads, max(1, per_node))
+        _add_link_load(loads, max(1, per_node))
         load = max(loads, key=self._path_seconds)
         if formula.busy is None:
             return load
@@ -280,7 +280,7 @@ def _add_phases(load: Path, path: Path) -> list[ReductionPhase]:
     return [first + second for first, second in both]
 
 
-def _add_shared_link_load(loads: list[list[ReductionPhase]], per_node: int) -> None:
+def _add_link_load(loads: list[list[ReductionPhase]], per_node: int) -> None:
     """Adds to the load of each root the bytes of the others in its node: they share a link."""
     if per_node == 1:
         return
@@ -367,7 +367,7 @@ def parse_link(flag: str, text: str) -> Link:
     if link is None and "=" not in first:
         reason = unknown_name_reason(first, PRESETS)
         raise FlagError(flag, text, f"there is no link {first!r}; {reason}, or {form}")
-    values = _parse_link_values(flag, text, [first, *rest] if link is None else rest)
+    values = _link_values(flag, text, [first, *rest] if link is None else rest)
     if link is None:
         missing = [key for key in _KEYS[:2] if key not in values]
         if missing:
@@ -378,7 +378,7 @@ def parse_link(flag: str, text: str) -> Link:
     return dataclasses.replace(link, name=text, **values)
 
 
-def _parse_link_values(flag: str, text: str, parts: list[str]) -> dict[str, float]:
+def _link_values(flag: str, text: str, parts: list[str]) -> dict[str, float]:
     values: dict[str, float] = {}
     for part in parts:
         key, equals, number = part.partition("=")

@@ -29,10 +29,10 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
     it was not measured.
     """
     # `slow_steps` is imported here, because it imports NumPy, which a run does not need.
-    from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
+    from cnnbench.base.slow_steps import undisturbed_mean_seconds
 
     means = iter(
-        undisturbed_mean_step_seconds([run.step_seconds for run in runs if run.step_seconds])
+        undisturbed_mean_seconds([run.step_seconds for run in runs if run.step_seconds])
     )
     return [
         _ratio(_global_batch(run), next(means)) if run.step_seconds else _speed_without_steps(run)
@@ -362,17 +362,17 @@ def _latencies(record: RunRecord) -> Sequence[float]:
         return ()
     # On a GPU, steps overlap: step times are times between completions, not latencies.
     on_cpu = record.placement is None or record.placement.kind == "cpu"
-    return record.latency_seconds or (_times_of_single_steps(record) if on_cpu else ())
+    return record.latency_seconds or (_single_steps(record) if on_cpu else ())
 
 
-def _times_of_single_steps(record: RunRecord) -> Sequence[float]:
+def _single_steps(record: RunRecord) -> Sequence[float]:
     """Returns the wall seconds of each timed step; empty if the run measured several steps together
     (--steps_per_execution).
     """
     return record.step_seconds if record.steps_per_execution == 1 else ()
 
 
-def _percentile_seconds(series: _Series, percentile: int, record: RunRecord) -> float | None:
+def _percentile(series: _Series, percentile: int, record: RunRecord) -> float | None:
     seconds = series(record)
     if not seconds:
         return None
@@ -392,7 +392,7 @@ def _percentiles_line(name: str, title: str, advice: str, summary: Summary) -> s
     return f"{title}: {', '.join(known)}{'' if seconds_by_share[99] else advice}" if known else ""
 
 
-def _register_percentiles(
+def _percentiles(
     name: str, title: str, about: str, series: _Series, advice: str = "", **rules: Any
 ) -> None:
     section = rules.pop("section", "")
@@ -409,10 +409,10 @@ def _register_percentiles(
             section="" if share == 50 else section,
             **rules,
             **QUICKER,
-        )(partial(_percentile_seconds, series, share))
+        )(partial(_percentile, series, share))
 
 
-_register_percentiles(
+_percentiles(
     "latency",
     "latency of a batch by itself",
     "the time from fetching a batch to its result in a `--forward_only` run, while no other batch "
@@ -420,7 +420,7 @@ _register_percentiles(
     _latencies,
     f"; p99 takes --num_batches={stats.FEWEST_FOR_P99} or more",
 )
-_register_percentiles(
-    *("step", "step times", "the wall time of timed steps", _times_of_single_steps),
+_percentiles(
+    *("step", "step times", "the wall time of timed steps", _single_steps),
     section="throughput",
 )

@@ -329,7 +329,7 @@ class ResultFile:
             self.json_fault = f": {error}"
             return None
 
-    def _newly_skipped_lines(self) -> tuple[int, ...]:
+    def _newly_skipped(self) -> tuple[int, ...]:
         """Numbers of the lines that were skipped since the previous record was made."""
         last = self.skipped[self._counted :]
         numbers = [one.line for one in last if one.line and not one.is_foreign]
@@ -399,7 +399,7 @@ class ResultFile:
             file=os.path.basename(self.path),
             sha256=self.sha256,
             part=part,
-            skipped_lines=self._newly_skipped_lines(),
+            skipped_lines=self._newly_skipped(),
             **imported,
         )
 

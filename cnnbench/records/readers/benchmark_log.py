@@ -172,7 +172,7 @@ def _record(file: ResultFile, part: int, run: _Values, about: Mapping[str, Any])
     log.rows, log.values, log.is_complete = run.rows, run.values, run.is_complete
     parameters = _parameters(about)
     if "model" not in parameters and "model_name" in about:
-        _add_official_model(log, about, parameters)
+        _add_official(log, about, parameters)
     else:
         log.header |= {
             label: str(parameters[name])
@@ -198,7 +198,7 @@ def _parameters(about: Mapping[str, Any]) -> dict[str, Any]:
     return parameters
 
 
-def _add_official_model(
+def _add_official(
     log: RunLog, about: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> None:
     """Adds what TensorFlow's official models log about a run. Their parameters, such as

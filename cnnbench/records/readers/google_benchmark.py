@@ -79,12 +79,12 @@ def _benchmarks(rows: Sequence[Mapping[str, Any]]) -> Sequence[_Benchmark]:
     made: list[_Benchmark] = []
     last: dict[object, _Benchmark] = {}
     for row in rows:
-        name, aggregate = _name_and_aggregate(row, names)
+        name, aggregate = _split_name(row, names)
         if _COMPLEXITY.fullmatch(name) or aggregate in ("BigO", "RMS"):
             continue
         key = name, row.get("family_index"), row.get("per_family_instance_index")
         known = last.get(key)
-        if known is None or (not aggregate and not _is_next_repetition(row, known, names)):
+        if known is None or (not aggregate and not _is_repetition(row, known, names)):
             known = last[key] = _Benchmark(name)
             made.append(known)
         if aggregate:
@@ -94,7 +94,7 @@ def _benchmarks(rows: Sequence[Mapping[str, Any]]) -> Sequence[_Benchmark]:
     return made
 
 
-def _name_and_aggregate(row: Mapping[str, Any], names: set[str]) -> tuple[str, str]:
+def _split_name(row: Mapping[str, Any], names: set[str]) -> tuple[str, str]:
     """Returns the names of the benchmark and the aggregate of a row; "" for a repetition."""
     name = str(row["name"])
     if "run_type" in row:
@@ -109,7 +109,7 @@ def _name_and_aggregate(row: Mapping[str, Any], names: set[str]) -> tuple[str, s
     return name, ""
 
 
-def _is_next_repetition(row: Mapping[str, Any], known: _Benchmark, names: set[str]) -> bool:
+def _is_repetition(row: Mapping[str, Any], known: _Benchmark, names: set[str]) -> bool:
     """Whether a row is a further repetition of `known`, and not a benchmark with the same name."""
     if known.aggregates:
         return False

@@ -111,7 +111,7 @@ def _split_runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
     yield run
 
 
-def _metrics_of_printed_row(row: PrintedSpeed, *, has_loss: bool) -> dict[str, float]:
+def _row_metrics(row: PrintedSpeed, *, has_loss: bool) -> dict[str, float]:
     """Returns the values of the last row that a run printed, by name of the metric. Set `has_loss`
     to False if the run printed no loss.
     """
@@ -211,10 +211,10 @@ class RunLog:
         """Creates the record of the run. `gpus` are the names of GPUs in TensorFlow's log lines, by
         GPU number.
         """
-        config, (batch, placement) = self._flags_from_header(), self._batch_and_placement()
+        config, (batch, placement) = self._header_flags(), self._placement()
         last = self.rows[-1] if self.rows else None
         if last is not None:
-            self.values |= _metrics_of_printed_row(last, has_loss=not config["forward_only"])
+            self.values |= _row_metrics(last, has_loss=not config["forward_only"])
         speed = self._speed(last, placement is None or placement.num_workers == 1)
         if speed is not None:
             self.values["throughput"] = speed
@@ -287,7 +287,7 @@ class RunLog:
             run, part, values=values, printed=tuple(self.rows), unknown=tuple(unknown)
         )
 
-    def _batch_and_placement(self) -> tuple[Batch | None, Placement | None]:
+    def _placement(self) -> tuple[Batch | None, Placement | None]:
         """Returns what the header says about images and devices. The number of workers follows from
         both: the header of a worker has its own devices, and the images of the whole job; the
         header of a controller has the devices of all workers.
@@ -311,7 +311,7 @@ class RunLog:
         )
         return batch, placement
 
-    def _flags_from_header(self) -> dict[str, Any]:
+    def _header_flags(self) -> dict[str, Any]:
         """Returns the flags whose values follow from the header of the log."""
         header, mode = self.header, self.header.get("Mode", "")
         dataset, _, synthetic = header.get("Dataset", "").partition(" (")

@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import converting_errors_to_interrupts
+from cnnbench.base.interrupts import errors_as_interrupts
 from cnnbench.base.log_lines import library_output_notices
 from cnnbench.base.terminal import ErrorStoringStream
 from cnnbench.errors import BenchmarkError, UsageError, exhausted, first_line
@@ -175,7 +175,7 @@ def load_tensorflow() -> Any:
         ImportError.
     """
     try:
-        with converting_errors_to_interrupts(), faster_tensorflow_import():
+        with errors_as_interrupts(), faster_tensorflow_import():
             import tensorflow as tf
     except UsageError:
         raise

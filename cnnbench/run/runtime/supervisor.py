@@ -203,7 +203,7 @@ def fork_supervised(
         unwritten = share_held_back_output()
         log = _NativeLogForwarder()
         interrupts.writing = mmap.mmap(-1, 1)
-        plugins.share_running_plugin_with_child()
+        plugins.share_running_plugin()
         kills = count_oom_kills()
         child, link = fork_child()
         if child is None:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import tensorflow as tf
 
-from cnnbench.base.interrupts import converting_errors_to_interrupts
+from cnnbench.base.interrupts import errors_as_interrupts
 from cnnbench.errors import first_line
 from cnnbench.models.graph import Reader
 from cnnbench.models.spec import VariableSpec
@@ -50,7 +50,7 @@ class TowerCopier(Generic[_R]):
         assert all(map(tf.is_symbolic_tensor, tensors)), "a captured value looks like any tower's"
         if self._original is not None:
             try:
-                with converting_errors_to_interrupts():
+                with errors_as_interrupts():
                     return self._original.copy(read, tensors)  # type: ignore[no-any-return]
             except Exception as error:  # Versions of TensorFlow raise different errors.
                 self._give_up_copying(error)
@@ -71,7 +71,7 @@ class TowerCopier(Generic[_R]):
         result = self._trace(read_and_record, *inputs)
         self._traced = True
         try:
-            with converting_errors_to_interrupts():
+            with errors_as_interrupts():
                 added = [o for n, o in enumerate(graph.get_operations()) if n not in of_reads]
                 body = _operations_to_copy(added[start:])
                 if body:

@@ -142,7 +142,7 @@ def test_bounds_of_samples_of_few_values_are_those_of_any_sample(size):
     values = np.random.default_rng(1).normal(size=6)
     drawn = np.random.default_rng(size).integers(6, size=(20, size))
     counts = np.array([np.bincount(row, minlength=6) for row in drawn])
-    found = inference.paired_shift_intervals_of_counts(values, counts, 0.96)
+    found = inference.shift_intervals_of_counts(values, counts, 0.96)
     expected = inference.paired_shift_intervals(values[drawn], 0.96)
     np.testing.assert_array_equal(found, expected)
 
@@ -192,25 +192,25 @@ def test_smallest_p():
 
 def test_false_discoveries_by_hand():
     # Sorted 0.01 0.02 0.03 0.5, times 4, 4/2, 4/3, 1, and never above a later value.
-    adjusted = inference.adjust_for_false_discoveries([0.03, 0.01, 0.5, 0.02], [0.25] * 4)
+    adjusted = inference.adjusted_p_values([0.03, 0.01, 0.5, 0.02], [0.25] * 4)
     assert adjusted == pytest.approx([0.04, 0.04, 0.5, 0.04])
     # One of two tests, and both of them.
     halves = [0.5, 0.5]
-    assert inference.adjust_for_false_discoveries([0.01, 0.9], halves) == pytest.approx([0.02, 0.9])
-    assert inference.adjust_for_false_discoveries([0.01, 0.03], halves) == pytest.approx(
+    assert inference.adjusted_p_values([0.01, 0.9], halves) == pytest.approx([0.02, 0.9])
+    assert inference.adjusted_p_values([0.01, 0.03], halves) == pytest.approx(
         [0.02, 0.03]
     )
     # With four rejected tests, the first one might use 2 alpha, but never uses more than alpha.
-    large = inference.adjust_for_false_discoveries(
+    large = inference.adjusted_p_values(
         [0.03, 0.001, 0.001, 0.001], [0.5, 0.1, 0.2, 0.2]
     )
     assert large[0] == pytest.approx(0.03)
-    assert inference.adjust_for_false_discoveries([], []) == []
+    assert inference.adjusted_p_values([], []) == []
 
 
 @given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=6))
 def test_rejected_hypotheses_are_those_of_benjamini_and_hochberg(p_values):
-    adjusted = inference.adjust_for_false_discoveries(p_values, [1 / len(p_values)] * len(p_values))
+    adjusted = inference.adjusted_p_values(p_values, [1 / len(p_values)] * len(p_values))
     expected = scipy.stats.false_discovery_control(p_values)
     assert adjusted == pytest.approx(expected.tolist())
 

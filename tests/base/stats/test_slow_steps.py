@@ -8,11 +8,11 @@ import random
 import pytest
 
 from cnnbench.base.slow_steps import (
-    excess_disturbance_shares,
+    excess_shares,
     find_slow_steps,
     largest_disturbance,
     median_slow_steps,
-    undisturbed_mean_step_seconds,
+    undisturbed_mean_seconds,
     undisturbed_step_weights,
     weighted_mean,
 )
@@ -94,24 +94,24 @@ def test_the_largest_disturbance_is_a_stall_or_a_slow_phase():
 
 def test_only_what_few_processes_have_is_left_out():
     plain = [steps(100, seed=seed) for seed in range(6)]
-    assert undisturbed_mean_step_seconds([*plain, stalled()])[-1] == pytest.approx(0.1, rel=0.02)
+    assert undisturbed_mean_seconds([*plain, stalled()])[-1] == pytest.approx(0.1, rel=0.02)
     # Too few processes to tell, and a stall that each of one half has.
-    assert undisturbed_mean_step_seconds([*plain[:2], stalled()])[-1] == pytest.approx(
+    assert undisturbed_mean_seconds([*plain[:2], stalled()])[-1] == pytest.approx(
         0.2, rel=0.02
     )
-    both = undisturbed_mean_step_seconds([*plain, *(stalled(where) for where in range(6))])
+    both = undisturbed_mean_seconds([*plain, *(stalled(where) for where in range(6))])
     assert both[6:] == pytest.approx([0.2] * 6, rel=0.02)
-    assert excess_disturbance_shares([]) == []
-    assert excess_disturbance_shares([0.0, 0.1, 0.2, 0.5]) == pytest.approx([0, 0, 0, 0.3])
+    assert excess_shares([]) == []
+    assert excess_shares([0.0, 0.1, 0.2, 0.5]) == pytest.approx([0, 0, 0, 0.3])
 
 
 def test_weights_remove_the_same_from_every_part_of_a_step():
     processes = [*(steps(100, seed=seed) for seed in range(6)), stalled(), stalled(70, 0.2)]
     weights = undisturbed_step_weights(processes)
     assert [sum(one) / len(one) for one in weights] == pytest.approx([1.0] * 8)
-    means = undisturbed_mean_step_seconds(processes)
+    means = undisturbed_mean_seconds(processes)
     # As many seconds as the shares say, and all of them in the steps of the disturbance.
-    rare = excess_disturbance_shares([largest_disturbance(seconds)[0] for seconds in processes])
+    rare = excess_shares([largest_disturbance(seconds)[0] for seconds in processes])
     plain = [sum(one) / len(one) for one in processes]
     assert means == pytest.approx([(1 - r) * one for r, one in zip(rare, plain, strict=True)])
     stall = [10.0 * (step == 50) for step in range(100)]
@@ -123,4 +123,4 @@ def test_weights_remove_the_same_from_every_part_of_a_step():
 
 
 def test_equal_steps_are_not_rounded():
-    assert undisturbed_mean_step_seconds([[0.05] * 3, [0.07] * 7]) == [0.05, 0.07]
+    assert undisturbed_mean_seconds([[0.05] * 3, [0.07] * 7]) == [0.05, 0.07]

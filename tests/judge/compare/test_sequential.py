@@ -77,9 +77,9 @@ def test_further_pairs_can_be_significant():
     def first(planned, alpha=0.04):
         made = interim_analyses(planned, alpha)
         schedule = AnalysisSchedule(alpha, planned, made)
-        return next(schedule.pair_counts_that_can_be_significant(planned, alpha))
+        return next(schedule.significant_pair_counts(planned, alpha))
 
-    assert next(AnalysisSchedule(0.04).pair_counts_that_can_be_significant(4, 0.04)) == 8
+    assert next(AnalysisSchedule(0.04).significant_pair_counts(4, 0.04)) == 8
     # Four pairs could not be significant, so they have spent nothing.
     assert first(4) == 8
     # After 8 of 8 pairs, 0.0027 more may be spent by 12: 2 / 2^12 = 0.0005.
@@ -91,7 +91,7 @@ def test_further_pairs_can_be_significant():
 def test_numbers_of_pairs_end_where_advice_does():
     continued = AnalysisSchedule(0.04, 16, interim_analyses(16, 0.04))
     for schedule, measured in ((continued, 16), (AnalysisSchedule(0.04), 0)):
-        *_, last = schedule.pair_counts_that_can_be_significant(measured, 0.04)
+        *_, last = schedule.significant_pair_counts(measured, 0.04)
         assert MOST_PAIRS < last - measured <= MOST_PAIRS + 8
 
 

@@ -17,7 +17,7 @@ from step_profiles import CONV, Profiles, Row, changed, network, with_records
 
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.document.markdown import sections_to_comment
-from cnnbench.base.slow_steps import undisturbed_mean_step_seconds
+from cnnbench.base.slow_steps import undisturbed_mean_seconds
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.blocks import differences_chart, explanation_rows, explanation_sections
 from cnnbench.judge.explain.sides import StepTimes
@@ -211,8 +211,8 @@ def test_all_numbers_are_the_means_that_compare_judges(calm):
     (cause,), (row,) = found.causes, [one for one in found.rows if one.layer == HOT.layer][:1]
     assert (cause.base, cause.new, cause.spread) == (row.base, row.new, row.spread)
     both = [*base, *new]
-    profiled = undisturbed_mean_step_seconds([one.step_seconds for one in both])
-    timed = undisturbed_mean_step_seconds([one.record.step_seconds for one in both])
+    profiled = undisturbed_mean_seconds([one.step_seconds for one in both])
+    timed = undisturbed_mean_seconds([one.record.step_seconds for one in both])
     for means, seconds in (
         (profiled, (found.profiled_base, found.profiled_new)),
         (timed, (found.base, found.new)),

@@ -373,7 +373,7 @@ def test_the_record_is_written_before_a_wait_for_the_other_processes(tmp_path, m
 
 @pytest.mark.slow
 def test_what_spoils_a_measurement_is_said_and_recorded(monkeypatch, limits, tmp_path):
-    monkeypatch.setattr(checks, "_cpus_busy_with_others", lambda situation: "1.9 of 2 CPUs busy")
+    monkeypatch.setattr(checks, "_busy_with_others", lambda situation: "1.9 of 2 CPUs busy")
     limits(table, IMPLAUSIBLE_SHARE=0.0)
     path = tmp_path / "r.json"
     run = Run(result_json=str(path), all_reduce_spec="copy,xring")

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base.job import Task
-from cnnbench.lab.all_reduce.plan import NAMES, tf_distribute_reduction
+from cnnbench.lab.all_reduce.plan import NAMES, peer_reduction
 
 
 @pytest.mark.parametrize(("name", "additions"), [(NAMES[0], 3), (NAMES[1], 1)])
@@ -20,7 +20,7 @@ def test_additions_are_where_tensorflow_puts_them(name, additions, cpu_devices):
         for device in devices:
             with tf.device(device):
                 towers.append([tf.random.uniform(shape) for shape in ((), (3,), (2, 5))])
-        sums.extend(tf_distribute_reduction(name, devices)(towers))
+        sums.extend(peer_reduction(name, devices)(towers))
         return sums
 
     sums = []
@@ -40,6 +40,6 @@ def test_additions_are_where_tensorflow_puts_them(name, additions, cpu_devices):
 )
 def test_what_a_peer_cannot_reduce_is_refused(name, devices, words):
     with pytest.raises(ValueError, match=words):
-        tf_distribute_reduction(
+        peer_reduction(
             name, [Task(job, task).device("cpu", i) for i, (job, task) in enumerate(devices)]
         )
