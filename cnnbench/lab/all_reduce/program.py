@@ -42,6 +42,7 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
+from cnnbench.arrays import Array
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import errors_as_interrupts, raise_if_interrupted
 from cnnbench.base.terminal import ProgressLine
@@ -59,8 +60,6 @@ from cnnbench.variable_mgr.gradients import make_stages, reduce_through_stages, 
 from cnnbench.variable_mgr.packing import AggregationSpec, Packing
 
 # Creates the tensors that are reduced, and checks their sums.
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 PERIOD = 65521
 SETS = ("integers", "floats")
