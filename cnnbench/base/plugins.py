@@ -258,8 +258,8 @@ def reporting_plugin_errors(
         text = " ".join(text_of(error).split())
         if not isinstance(error, UsageError | PluginInterfaceError):
             text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        place = "" if wrong else f"{_code_location(*frames[-1]) if frames else who}: "
-        made = kind(place + text)
+        place = _code_location(*frames[-1]) if frames else who
+        made = kind(text if wrong else f"{place}: {text}")
         made.frames = tuple(
             f"at {_code_location(*frame)}: "
             f"{linecache.getline(frame[0].co_filename, frame[1]).strip()}"
@@ -511,7 +511,9 @@ def _argument_names(declared: Callable[..., Any]) -> list[str] | None:
             inspect.Parameter.KEYWORD_ONLY,
         )
     )
-    return None if by_kind else [*first, *second, *(["*"] if by_name else []), *by_name]
+    if by_kind:
+        return None
+    return [*first, *second, "*", *by_name] if by_name else [*first, *second]
 
 
 def check_plugin_attributes(

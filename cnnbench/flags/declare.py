@@ -436,8 +436,9 @@ class FlagSpec:
             raise FlagError(self.name, self.text(value), f"must be {self.kind.wording}")
         if reason := self.kind.fault(value) or self.fault(value):
             raise FlagError(self.name, self.text(value), reason)
-        for path in (value if isinstance(value, tuple) else (value,)) if self.path else ():
-            if path:
+        paths = value if isinstance(value, tuple) else (value,)
+        for path in paths:
+            if self.path and path:
                 with raising_flag_errors(self.name, path, "used"):
                     keep_temporary_folders(path)
 

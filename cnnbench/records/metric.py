@@ -116,7 +116,11 @@ class Metric:
 
     def change_text(self, change: float, signed: bool = True) -> str:
         """Formats a change: in per cent, in percentage points, or in the unit of the metric."""
-        unit = "%" if self.relative else "points" if is_share(self.unit) else self.unit
+        unit = self.unit
+        if self.relative:
+            unit = "%"
+        elif is_share(unit):
+            unit = "points"
         return f"{self._change_number(change, signed)} {unit}"
 
     def range_text(self, low: float, high: float, signed: bool = True) -> str:

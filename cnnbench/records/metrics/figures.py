@@ -389,7 +389,9 @@ def _percentiles_line(name: str, title: str, advice: str, summary: Summary) -> s
     known = [
         f"p{share} {milliseconds(s)} ms" for share, s in seconds_by_share.items() if s is not None
     ]
-    return f"{title}: {', '.join(known)}{'' if seconds_by_share[99] else advice}" if known else ""
+    if not known:
+        return ""
+    return f"{title}: {', '.join(known)}{'' if seconds_by_share[99] else advice}"
 
 
 def _percentiles(

@@ -116,6 +116,7 @@ def _run_record(file: ResultFile, lines: Sequence[Line], part: int, time: str) -
         "device": kind or None,
         "variable_update": "horovod",
     }
+    absent = [name for name, given in (("batch", batch), ("devices", kind)) if not given]
     return file.run(
         PROGRAM,
         config,
@@ -126,5 +127,5 @@ def _run_record(file: ResultFile, lines: Sequence[Line], part: int, time: str) -
         placement=_placement(devices, kind) if devices else None,
         values={} if total is None else {"throughput": total, "total_images_per_sec": total},
         printed=tuple(rows),
-        unknown=(*_UNKNOWN, *(() if batch else ("batch",)), *(() if kind else ("devices",))),
+        unknown=(*_UNKNOWN, *absent),
     )

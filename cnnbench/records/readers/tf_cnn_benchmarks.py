@@ -293,6 +293,9 @@ class RunLog:
         header of a controller has the devices of all workers.
         """
         places = self._device_names()
+        device = None
+        if places:
+            device = "gpu" if "gpu" in places[0].lower() else "cpu"
         per_device, whole = (self._header_number(name) for name in ("per device", "Batch size"))
         if not (per_device and whole):
             return None, None
@@ -326,7 +329,7 @@ class RunLog:
             "batch_size": self._header_number("per device"),
             "num_batches": self._header_number("Num batches"),
             "num_gpus": len(places) or None,
-            "device": ("gpu" if "gpu" in places[0].lower() else "cpu") if places else None,
+            "device": device,
             "variable_update": header.get("Variables"),
             "optimizer": header.get("Optimizer"),
             "precision": _PRECISIONS.get(header.get("Data type", "")),
