@@ -62,8 +62,9 @@ _ANSWER_SECONDS = 60.0
 _VERSIONS = """\
 import json, platform
 try:
+    from cnnbench.machine import facts
     from cnnbench.machine.cpu import Host
-    from cnnbench.machine.facts import packages
+    packages = getattr(facts, "package_versions", None) or facts.packages
 except ImportError:  # a version from before these modules were merged
     from cnnbench.machine.host import Host
     from cnnbench.machine.software import packages

@@ -153,3 +153,9 @@ def test_code_of_a_side_that_does_not_run(tmp_path):
     side = AbSide(python=str(tmp_path / "none"))
     with pytest.raises(OSError, match="No such file"):
         run_code(side, "", use_own_cnnbench=False, timeout=60)
+
+
+def test_another_interpreter_is_identified_by_its_packages():
+    other = AbSide(python=sys.executable).identity()
+    assert "numpy_version" in str(other)
+    assert "numpy_version" not in str(AbSide().identity())
