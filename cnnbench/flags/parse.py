@@ -155,9 +155,9 @@ def split_command_line(
       specs: declared flags by name. Old names are also recognised.
 
     Returns:
-      Texts of the given flags by name, and the other words (unknown flags, arguments, ``--`` and
-      the words after it). A flag without a value has the text "true" or "false". A flag that was
-      given by its old name is included by both names. Unknown flags in --undefok are left out.
+      Texts of the given flags by name, in order, and the other words: unknown flags that --undefok
+      does not name, arguments, ``--`` and the words after it. A flag without a value has the text
+      "true" or "false". A flag that was given by its old name is included by both names.
     """
     before, behind = split_at_double_dash(argv)
     known = {name: name for name in specs}
@@ -196,6 +196,7 @@ def split_command_line(
         else:
             others.append((name, word))
     rest = [word for name, word in others if name not in tolerated]
+    texts = {name: texts[name] for name in (*specs, *RENAMED) if name in texts}
     return texts, [*rest, *(("--", *behind) if behind else ())]
 
 
