@@ -52,9 +52,7 @@ def cases(arguments: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
                 yield model, data, batch, 2
 
 
-def memory_bytes(
-    model: str, data: str, batch: int, devices: int
-) -> tuple[int, int]:
+def memory_bytes(model: str, data: str, batch: int, devices: int) -> tuple[int, int]:
     """Returns the estimated and the measured number of bytes of one run.
 
     Raises:

@@ -840,9 +840,7 @@ def fit_additive_model(rounds: Sequence[Mapping[str, float]]) -> AdditiveModel:
     )
 
 
-def _least_squares(
-    design: NDArray[Any], values: NDArray[Any]
-) -> tuple[NDArray[Any], float, int]:
+def _least_squares(design: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], float, int]:
     """Solves a least-squares problem. Returns the solution, the residual sum of squares and the
     residual degrees of freedom.
     """

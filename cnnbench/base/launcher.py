@@ -415,9 +415,7 @@ def _whole_number(
     """
     text = environ.get(name, "").strip() or otherwise or _required_variable(environ, name)
     if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
-        raise _invalid_variable(
-            environ, name, f"must be a whole number from {least} to {most}"
-        )
+        raise _invalid_variable(environ, name, f"must be a whole number from {least} to {most}")
     return int(text)
 
 

@@ -336,8 +336,7 @@ class _SegmentationChoice:
         fits = [segment.fit(self._values, self._least_reach) for segment in segments]
         gaps = [float(b[0] - a[-1]) for a, b in pairwise(fits)]
         prices = [
-            self._penalty(segment, 0 < i < len(segments) - 1)
-            for i, segment in enumerate(segments)
+            self._penalty(segment, 0 < i < len(segments) - 1) for i, segment in enumerate(segments)
         ]
         moves = []
         for i, (segment, fit) in enumerate(zip(segments, fits, strict=True)):
@@ -407,9 +406,7 @@ class _SegmentationChoice:
         losses = [0.0] * len(moves)
         for clip_limit in {move.clip_limit for move in moves}:
             chosen = [index for index, move in enumerate(moves) if move.clip_limit == clip_limit]
-            costs = self._log_losses(
-                segments, [moves[index] for index in chosen], clip_limit
-            )
+            costs = self._log_losses(segments, [moves[index] for index in chosen], clip_limit)
             for index, cost in zip(chosen, costs[1:], strict=True):
                 losses[index] = cost - costs[0]
         return losses
@@ -426,9 +423,7 @@ class _SegmentationChoice:
         sum of the squared deviations, P is the sum of the products of neighbours, and a and b are
         the first and the last deviation.
         """
-        sums = [
-            self._deviation_sums(segment, (segment,), clip_limit) for segment in segments
-        ]
+        sums = [self._deviation_sums(segment, (segment,), clip_limit) for segment in segments]
         # Products of the last deviation of a segment and the first deviation of the next segment.
         crossing = [0.0, *(a.last * b.first for a, b in pairwise(sums)), 0.0]
         squares = list(accumulate((segment_sums.squares for segment_sums in sums), initial=0.0))
@@ -490,9 +485,7 @@ class _SegmentationChoice:
         return self._limited[key]
 
 
-def _replaced(
-    segments: Sequence[Segment], moves: Sequence[_SegmentReplacement]
-) -> list[Segment]:
+def _replaced(segments: Sequence[Segment], moves: Sequence[_SegmentReplacement]) -> list[Segment]:
     """Applies replacements to segments. If two replacements overlap, only the first of them is
     applied.
     """

@@ -23,7 +23,7 @@ from cnnbench.base.terminal import (
     silence_warnings,
     tolerating_output_errors,
 )
-from cnnbench.cli.overview import COMMANDS, overview
+from cnnbench.cli.overview import COMMANDS, overview_text
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
 from cnnbench.records.files import report_failed_writes
 from cnnbench.run.runtime import loading, supervisor
@@ -213,7 +213,7 @@ def _split_command(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
 def _help_text(command: str, argv: Sequence[str], asked: Set[str]) -> str:
     """The help text of a command, as XML if requested, or an overview of all commands."""
     if len(argv) == 1 and asked.isdisjoint({_EVERYTHING, _XML}):
-        return overview()  # Neither flags nor plug-ins are loaded.
+        return overview_text()  # Neither flags nor plug-ins are loaded.
     from cnnbench.flags.help import all_sections, command_help, run_help, xml_help
     from cnnbench.flags.parse import load_plugins
 
@@ -226,7 +226,7 @@ def _help_text(command: str, argv: Sequence[str], asked: Set[str]) -> str:
     names = [word for word in argv[:2] if word != "help"]
     if _EVERYTHING in asked or names[:1] == [DEFAULT_COMMAND]:
         return run_help(obsolete=_EVERYTHING in asked)
-    return overview()
+    return overview_text()
 
 
 def _print_failure(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:

@@ -52,7 +52,7 @@ _FLAGS = {
 """The most used flags of runs, each with a short description."""
 
 
-def overview() -> str:
+def overview_text() -> str:
     """Returns the overview of all commands and of the most used flags. It fits on one screen."""
     width, flag_width = max(map(len, COMMANDS)), max(map(len, _FLAGS))
     return "\n".join(

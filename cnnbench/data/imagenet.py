@@ -145,9 +145,7 @@ def resize_image(image: Any, height: Any, width: Any, position: Any, spec: Input
     return tf.switch_case(turn, [lambda m=method: resize_by(m) for method in _ROUND_ROBIN])
 
 
-def _decode_crop(
-    jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec
-) -> tf.Tensor:
+def _decode_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     """Crops a JPEG at random. The crop covers at least a tenth of a box (or of the image, if there
     are no boxes).
     """

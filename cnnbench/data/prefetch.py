@@ -227,9 +227,7 @@ class BatchReader:
             elements = self._pipeline.spec.delivered_elements
             batches = [next(self._iterator) for _ in self._devices]
             return tuple(
-                self._copy_to_tower(
-                    tower, TowerBatch.from_values(elements, self._checked(batch))
-                )
+                self._copy_to_tower(tower, TowerBatch.from_values(elements, self._checked(batch)))
                 for tower, batch in enumerate(batches)
             )
         if self._step_in_pass == self._steps_per_pass:
@@ -239,8 +237,7 @@ class BatchReader:
                 self._iterator = self._opened()
         self._step_in_pass += 1
         return tuple(
-            self._copy_to_tower(tower, self._next_padded())
-            for tower in range(len(self._devices))
+            self._copy_to_tower(tower, self._next_padded()) for tower in range(len(self._devices))
         )
 
     def _checked(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:

@@ -183,9 +183,7 @@ class RecordPipeline(Pipeline):
         """
         threads = self.spec.datasets_num_private_threads
         return [
-            PipelineStage(
-                "read", with_private_threads(self._one_pass().repeat(), threads), 1
-            ),
+            PipelineStage("read", with_private_threads(self._one_pass().repeat(), threads), 1),
             PipelineStage("prepare", with_private_threads(self._example_dataset(), threads), 1),
             *super().stages(),
         ]
@@ -214,9 +212,7 @@ class RecordPipeline(Pipeline):
             deterministic=self._in_order,
         )
 
-    def _preprocess_kept(
-        self, number_in_shard: tf.Tensor, example: Mapping[str, tf.Tensor]
-    ) -> Any:
+    def _preprocess_kept(self, number_in_shard: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
         with tf.control_dependencies([self._last_used.assign(number_in_shard)]):
             return preprocess_example(
                 example, positions_of(tf.identity(number_in_shard), self.spec), self.spec

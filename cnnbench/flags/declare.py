@@ -162,9 +162,7 @@ def numeric_kind(number_type: type[int] | type[float], **bounds: float) -> FlagK
         read=parse_integer if whole else parse_number,
         stored=lambda value: number_type(value) if type(value) is int else value,
         text=exact_number,
-        fault=lambda value: _bounds_fault(
-            value, bounds, 2**31 - 1 if whole else 3.4028235e38
-        ),
+        fault=lambda value: _bounds_fault(value, bounds, 2**31 - 1 if whole else 3.4028235e38),
         accepted=lambda: _bounds_text(bounds),
     )
 
@@ -534,9 +532,7 @@ def _make_flag_spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
     limits = field.metadata[_METADATA]
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     of = typing.get_args(annotation) if is_union else (annotation,)
-    values = [
-        _annotated_kind(argument, limits) for argument in of if argument is not type(None)
-    ]
+    values = [_annotated_kind(argument, limits) for argument in of if argument is not type(None)]
     return FlagSpec(
         name=field.name,
         kind=values[0] if len(values) == 1 else union_kind(*values),

@@ -133,9 +133,7 @@ def parse_command(
     All words after ``--`` are arguments. See `BeforePlugins`.
     """
     by_name = {spec.name: spec for spec in specs}
-    values, arguments, _ = _read(
-        argv, by_name, only_flags=False, before_plugins=before_plugins
-    )
+    values, arguments, _ = _read(argv, by_name, only_flags=False, before_plugins=before_plugins)
     return values, tuple(map(local_path, arguments))
 
 
@@ -303,9 +301,7 @@ def _names_plugins(texts: Mapping[str, Sequence[str]]) -> bool:
     return plugins.FLAG in texts or any(name and name not in table for name, table in names)
 
 
-def _stray_argument(
-    argument: str, argv: Sequence[str], specs: Mapping[str, FlagSpec]
-) -> str:
+def _stray_argument(argument: str, argv: Sequence[str], specs: Mapping[str, FlagSpec]) -> str:
     words = ["--", *argv]
     switch = words[words.index(argument) - 1].lstrip("-") if argument in argv else ""
     if switch not in specs or specs[switch].kind.name != "boolean":

@@ -327,9 +327,7 @@ def _eval_steps(
     return frozenset(step for step in steps if step < batches)
 
 
-def _checked_steps(
-    flag: str, epochs: float, steps: int, global_batch: int, examples: int
-) -> int:
+def _checked_steps(flag: str, epochs: float, steps: int, global_batch: int, examples: int) -> int:
     if steps > _MOST_STEPS:
         most = _MOST_STEPS * global_batch // examples
         reason = f"must be at most {most}, because a run has at most {_MOST_STEPS} steps"

@@ -602,9 +602,7 @@ _SUBJECT = {
 _RUN = {
     **_columns("record", "run_id started_at status"),
     **_columns("computed", "model"),
-    **_columns(
-        "record.placement", "device num_towers num_workers variable_update all_reduce"
-    ),
+    **_columns("record.placement", "device num_towers num_workers variable_update all_reduce"),
     "batch_per_device": "record.batch.per_device",
     "batch_global": "record.batch.global_",
     **_columns("computed", "num_warmup_steps num_steps"),

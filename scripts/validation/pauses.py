@@ -68,9 +68,7 @@ _MOST = max(PAIRS)
 JUDGED, MEDIAN, MEAN = "judged", "median step", "mean step"
 
 METHODS: Mapping[str, Callable[[Times], Sequence[float]]] = {
-    JUDGED: lambda times: [
-        1 / seconds for seconds in undisturbed_mean_seconds(times.tolist())
-    ],
+    JUDGED: lambda times: [1 / seconds for seconds in undisturbed_mean_seconds(times.tolist())],
     MEDIAN: lambda times: (1 / np.median(times, axis=1)).tolist(),
     MEAN: lambda times: (1 / times.mean(axis=1)).tolist(),
 }

@@ -17,7 +17,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from absl import flags as absl_flags
 from covering import slow_if
 from forked import finished
 

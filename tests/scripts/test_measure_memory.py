@@ -23,9 +23,7 @@ def test_a_real_process(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_estimate_that_is_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for peak, status in ((131, 1), (129, 0)):
-        monkeypatch.setattr(
-            measure_memory, "memory_bytes", lambda *case, peak=peak: (peak, 100)
-        )
+        monkeypatch.setattr(measure_memory, "memory_bytes", lambda *case, peak=peak: (peak, 100))
         assert measure_memory.main(["lenet:imagenet:1:1"]) == status
 
 

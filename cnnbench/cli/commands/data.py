@@ -165,8 +165,7 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> None:
 
         reencoded = write_imagenet(image_folder, out, shards)
     line = (
-        f"{_counts_text(out, image_folder.subsets)} images of "
-        f"{len(image_folder.classes)} classes, "
+        f"{_counts_text(out, image_folder.subsets)} images of {len(image_folder.classes)} classes, "
     )
     line += f"{reencoded} of them re-encoded"
     if image_folder.ignored:

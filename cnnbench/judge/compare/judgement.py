@@ -341,9 +341,7 @@ def _least_runs(samples: Samples, policy: Policy, share: float) -> int:
     if samples.plan is None:
         return processes_needed(policy, 1, samples.paired, samples.metric, share)
     alpha = share * policy.alpha_of(samples.metric)
-    return next(
-        samples.plan.significant_pair_counts(samples.smaller_sample_size, alpha)
-    )
+    return next(samples.plan.significant_pair_counts(samples.smaller_sample_size, alpha))
 
 
 def _judge_statistics(statistics: SampleStatistics, p: float, is_significant: bool) -> Judgement:

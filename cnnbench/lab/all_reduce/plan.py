@@ -304,9 +304,7 @@ def plan_training_run(
     return check_flags(Params(**{**shared, "num_gpus": devices}), {}, names)
 
 
-def _check_counts(
-    job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec] | None
-) -> None:
+def _check_counts(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec] | None) -> None:
     if min(counts) * job.num_workers < 2:
         raise FlagError("num_gpus", counts, "must be at least 2: one device has nothing to reduce")
     for spec in specs or ():

@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.interrupts import (
-    errors_as_interrupts,
     delaying_interrupts,
+    errors_as_interrupts,
     raise_if_interrupted,
 )
 from cnnbench.base.rules import notices_about

@@ -31,9 +31,7 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
     # `slow_steps` is imported here, because it imports NumPy, which a run does not need.
     from cnnbench.base.slow_steps import undisturbed_mean_seconds
 
-    means = iter(
-        undisturbed_mean_seconds([run.step_seconds for run in runs if run.step_seconds])
-    )
+    means = iter(undisturbed_mean_seconds([run.step_seconds for run in runs if run.step_seconds]))
     return [
         _ratio(_global_batch(run), next(means)) if run.step_seconds else _speed_without_steps(run)
         for run in runs

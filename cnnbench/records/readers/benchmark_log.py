@@ -198,9 +198,7 @@ def _parameters(about: Mapping[str, Any]) -> dict[str, Any]:
     return parameters
 
 
-def _add_official(
-    log: RunLog, about: Mapping[str, Any], parameters: Mapping[str, Any]
-) -> None:
+def _add_official(log: RunLog, about: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
     """Adds what TensorFlow's official models log about a run. Their parameters, such as
     resnet_size, have other names than those of tf_cnn_benchmarks.
     """

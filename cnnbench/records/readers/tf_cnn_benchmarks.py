@@ -293,9 +293,6 @@ class RunLog:
         header of a controller has the devices of all workers.
         """
         places = self._device_names()
-        device = None
-        if places:
-            device = "gpu" if "gpu" in places[0].lower() else "cpu"
         per_device, whole = (self._header_number(name) for name in ("per device", "Batch size"))
         if not (per_device and whole):
             return None, None
@@ -319,6 +316,9 @@ class RunLog:
         header, mode = self.header, self.header.get("Mode", "")
         dataset, _, synthetic = header.get("Dataset", "").partition(" (")
         places = self._device_names()
+        device = None
+        if places:
+            device = "gpu" if "gpu" in places[0].lower() else "cpu"
         flags = {
             "model": _flag_of_model(header.get("Model")),
             "data_name": dataset.lower() or None,

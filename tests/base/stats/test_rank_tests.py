@@ -197,13 +197,9 @@ def test_false_discoveries_by_hand():
     # One of two tests, and both of them.
     halves = [0.5, 0.5]
     assert inference.adjusted_p_values([0.01, 0.9], halves) == pytest.approx([0.02, 0.9])
-    assert inference.adjusted_p_values([0.01, 0.03], halves) == pytest.approx(
-        [0.02, 0.03]
-    )
+    assert inference.adjusted_p_values([0.01, 0.03], halves) == pytest.approx([0.02, 0.03])
     # With four rejected tests, the first one might use 2 alpha, but never uses more than alpha.
-    large = inference.adjusted_p_values(
-        [0.03, 0.001, 0.001, 0.001], [0.5, 0.1, 0.2, 0.2]
-    )
+    large = inference.adjusted_p_values([0.03, 0.001, 0.001, 0.001], [0.5, 0.1, 0.2, 0.2])
     assert large[0] == pytest.approx(0.03)
     assert inference.adjusted_p_values([], []) == []
 

@@ -96,9 +96,7 @@ def test_only_what_few_processes_have_is_left_out():
     plain = [steps(100, seed=seed) for seed in range(6)]
     assert undisturbed_mean_seconds([*plain, stalled()])[-1] == pytest.approx(0.1, rel=0.02)
     # Too few processes to tell, and a stall that each of one half has.
-    assert undisturbed_mean_seconds([*plain[:2], stalled()])[-1] == pytest.approx(
-        0.2, rel=0.02
-    )
+    assert undisturbed_mean_seconds([*plain[:2], stalled()])[-1] == pytest.approx(0.2, rel=0.02)
     both = undisturbed_mean_seconds([*plain, *(stalled(where) for where in range(6))])
     assert both[6:] == pytest.approx([0.2] * 6, rel=0.02)
     assert excess_shares([]) == []

@@ -16,8 +16,8 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.document.formats import FORMATS, render_report
 from cnnbench.base.document.markdown import sections_to_comment
 from cnnbench.cli import commands, documents
-from cnnbench.cli.overview import COMMANDS, find_commands
 from cnnbench.cli.commands.completion import complete_last_word
+from cnnbench.cli.overview import COMMANDS, find_commands
 from cnnbench.records.documents import DOCUMENTS
 from cnnbench.records.files import KINDS
 from cnnbench.records.result_files import load_records
