@@ -22,7 +22,7 @@ from cnnbench.base.text import percent
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag
 from cnnbench.judge.compare import load_records
-from cnnbench.judge.metrics import THROUGHPUT
+from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.records.codec import parse_start_time
 
 REQUIRED = 0.93

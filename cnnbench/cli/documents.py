@@ -24,7 +24,7 @@ from cnnbench.base.document.markdown import markdown_table, replace_marked_table
 from cnnbench.base.text import compact_number, format_bytes
 from cnnbench.data import dataset_names, find_dataset
 from cnnbench.errors import FlagError
-from cnnbench.judge.metrics import Policy
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.machine.checks import CONDITIONS, WARNINGS
 from cnnbench.models.declaration import declare
 from cnnbench.models.model import Model, get_model, model_names

@@ -25,7 +25,7 @@ from cnnbench.campaigns.bisect.answers import (
     policy_for_middle_commit,
 )
 from cnnbench.judge.compare import Judgement, MetricResult, Policy, Samples, Verdict, judge
-from cnnbench.judge.compare.estimate import is_too_many_further_runs
+from cnnbench.judge.compare.power import is_too_many_further_runs
 from validation.studies import POLICY, Generator, Study, Sums, all_kept, percent_of
 from validation.verdicts import CLEAR, PASSES
 

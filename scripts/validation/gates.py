@@ -29,7 +29,7 @@ from cnnbench.base.stats import median
 from cnnbench.base.text import percent
 from cnnbench.judge.compare import Policy, Samples, Verdict, aa_spread
 from cnnbench.judge.compare.cpu_time import log_ratio_of_time_slices
-from cnnbench.judge.metrics import CPU_TIME
+from cnnbench.judge.metrics.judged import CPU_TIME
 from validation.pool import BASES, SLOWED, Process
 from validation.studies import POLICY, Requirement, percent_of, table
 from validation.verdicts import PASSES, judge_pairs

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cnnbench.judge.history import METRICS, SeriesPoint, TimeSeries, Trend, trend
-from cnnbench.judge.metrics import Origin
+from cnnbench.judge.metrics.origin import Origin
 from validation.studies import (
     Generator,
     Series,

@@ -24,7 +24,7 @@ from cnnbench.campaigns.ab.side import TURN_SECONDS, AbSide
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import Journal
 from cnnbench.judge.compare.cpu_time import cpu_seconds_by_time_slice
-from cnnbench.judge.metrics import CPU_TIME
+from cnnbench.judge.metrics.judged import CPU_TIME
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.watch import read_counters
 from cnnbench.records.metrics.figures import throughput

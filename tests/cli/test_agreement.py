@@ -52,7 +52,7 @@ from cnnbench.judge.history import blocks as history_blocks
 from cnnbench.judge.history import page as history_page
 from cnnbench.judge.history import remarks as history_texts
 from cnnbench.judge.history.steps import trend
-from cnnbench.judge.metrics import THROUGHPUT
+from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.judge.report.comparison import mentioned_differences
 from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.sections import strategies as modes_report

@@ -46,7 +46,7 @@ from cnnbench.judge.compare import (
     load_records,
 )
 from cnnbench.judge.compare.result import with_second_experiment, without_tests
-from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
+from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.records.codec import decode
 from cnnbench.records.profiles import Explanation
 from cnnbench.records.run import RunRecord

@@ -15,7 +15,7 @@ from cnnbench.base.inference import (
     shift_intervals_of_counts,
 )
 from cnnbench.judge.compare.estimate import Samples, log_or_value, relevance_floor_and_same_margin
-from cnnbench.judge.metrics import Policy
+from cnnbench.judge.metrics.policy import Policy
 
 if TYPE_CHECKING:
     import numpy as np

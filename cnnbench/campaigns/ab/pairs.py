@@ -42,7 +42,8 @@ from cnnbench.judge.compare import ComparedConfiguration, Comparison, Verdict, c
 from cnnbench.judge.compare.answers import what_is_known
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.compare.result import without_tests
-from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, questions_of
+from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
+from cnnbench.judge.metrics.policy import questions_of
 from cnnbench.records.codec import encode
 from cnnbench.records.metric import METRICS, Metric
 from cnnbench.records.run import AbPlace, KilledProcess, RunRecord, Subject, add_subject

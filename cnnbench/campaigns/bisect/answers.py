@@ -13,13 +13,10 @@ from cnnbench.judge.compare import (
     Judgement,
     MetricResult,
     Policy,
-)
-from cnnbench.judge.compare.estimate import (
     Verdict,
-    change_magnitude,
-    exceeds_limit,
-    is_too_many_further_runs,
 )
+from cnnbench.judge.compare.estimate import change_magnitude, exceeds_limit
+from cnnbench.judge.compare.power import is_too_many_further_runs
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
 _TO_SLOWER = {

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from cnnbench.base.text import item_count, percent, percent_range
 from cnnbench.campaigns.bisect.answers import BAD, SKIP, BisectionStep, is_search_for_changed_work
-from cnnbench.judge.compare.estimate import Verdict
-from cnnbench.judge.metrics import THROUGHPUT
+from cnnbench.judge.compare import Verdict
+from cnnbench.judge.metrics.judged import THROUGHPUT
 
 TITLE = "Bisection"
 NOT_ENDED = "The bisection has not ended"

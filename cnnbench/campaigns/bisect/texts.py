@@ -16,7 +16,7 @@ from cnnbench.campaigns.bisect.search import Bisection
 from cnnbench.campaigns.processes.answers import store_answer, stored_answers
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.judge.metrics import THROUGHPUT
+from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.machine.repository import abbreviate_hash, reverted_commit
 
 

@@ -33,7 +33,7 @@ from cnnbench.campaigns.tune.space import Candidate, SearchSpace
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.params import FLAGS
-from cnnbench.judge.metrics import Policy
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.records.campaigns import TuneRow
 from cnnbench.records.metrics.figures import throughput, throughputs

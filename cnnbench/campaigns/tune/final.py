@@ -39,7 +39,7 @@ from cnnbench.campaigns.tune.space import COMPUTING, Candidate, Settings, candid
 from cnnbench.campaigns.tune.texts import assignments
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import DEFAULT_METRICS, Criteria
-from cnnbench.judge.compare.configuration import MODEL_SIZE, WORK
+from cnnbench.judge.compare.facts import MODEL_SIZE, WORK
 from cnnbench.machine import repository
 from cnnbench.records.campaigns import (
     FASTER,

@@ -29,7 +29,7 @@ from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.compare import Criteria, Verdict
 from cnnbench.judge.explain.blocks import explanation_sections
-from cnnbench.judge.metrics import THROUGHPUT
+from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.machine.repository import uncommitted_changes_text
 from cnnbench.records.profiles import Explanation
 

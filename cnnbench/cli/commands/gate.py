@@ -25,7 +25,8 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.judge.compare import Comparison
-from cnnbench.judge.metrics.rules import Rules, rules_flag_at_commit
+from cnnbench.judge.metrics.rules import Rules
+from cnnbench.judge.metrics.rules_file import rules_flag_at_commit
 from cnnbench.machine import repository
 from cnnbench.machine.repository import (
     GitError,

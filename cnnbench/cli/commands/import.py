@@ -24,7 +24,7 @@ from cnnbench.errors import BenchmarkError, ExitCode, FlagError, PathError, Usag
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare.configuration import Configuration, configuration_name
-from cnnbench.judge.metrics import kind_of
+from cnnbench.judge.metrics.measurement import kind_of
 from cnnbench.records.files import check_folder_writable, write_atomically
 from cnnbench.records.metric import ALL
 from cnnbench.records.readers import CLOCKS, READERS, START, ReadOptions, SkippedLine, read_results

@@ -19,8 +19,11 @@ from cnnbench.flags.declare import flag, redeclare_flag, specs_of, split_comma_s
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge import report
 from cnnbench.judge.compare import Comparison, Criteria, Loaded, Policy, SkippedFile, load_records
-from cnnbench.judge.metrics import DEFAULT_METRICS
-from cnnbench.judge.metrics.rules import FILE, PROJECT, Rules, exit_code_words, load_rules
+from cnnbench.judge.metrics.judged import DEFAULT_METRICS
+from cnnbench.judge.metrics.policy import exit_code_words
+from cnnbench.judge.metrics.rules import Rules
+from cnnbench.judge.metrics.rules_file import FILE, PROJECT
+from cnnbench.judge.metrics.rules_table import load_rules
 from cnnbench.judge.report.exports import ExportedMetric, comparison_metrics
 from cnnbench.judge.report.renderers import FORMATS, render, terminal_text, wants_colour
 from cnnbench.records.all_reduce import AllReduceRecord

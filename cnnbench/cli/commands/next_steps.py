@@ -21,7 +21,7 @@ from cnnbench.flags.params import FLAGS, SPECS
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Policy
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.criteria import PlanOf
-from cnnbench.judge.metrics import MeasuredReduction, Measurement
+from cnnbench.judge.metrics.measurement import MeasuredReduction, Measurement
 from cnnbench.plan.place import ADDRESSES
 
 _MOST_LINES = 3

@@ -38,8 +38,9 @@ from cnnbench.judge.compare.verdicts import FAIL_ON
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 from cnnbench.judge.history.blocks import history_answers, history_section
 from cnnbench.judge.history.page import HistoryDocument, make_history
-from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
-from cnnbench.judge.metrics.rules import Rules, load_rules
+from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
+from cnnbench.judge.metrics.rules import Rules
+from cnnbench.judge.metrics.rules_table import load_rules
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
 from cnnbench.judge.report.tables import TABLES, to_csv
 from cnnbench.machine.repository import CommitGraph, commit_address

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from cnnbench.judge.compare.compare import compare_records
 from cnnbench.judge.compare.criteria import Criteria
-from cnnbench.judge.compare.estimate import Samples, Verdict, aa_spread
-from cnnbench.judge.compare.judgement import Case, Judgement, judge, judge_all, processes_needed
+from cnnbench.judge.compare.estimate import Samples, aa_spread
+from cnnbench.judge.compare.judgement import Case, Judgement, Verdict, judge, judge_all
+from cnnbench.judge.compare.power import processes_needed
 from cnnbench.judge.compare.result import Comparison
 from cnnbench.judge.compare.verdicts import ComparedConfiguration, MetricResult
-from cnnbench.judge.metrics import DEFAULT_METRICS, Policy
+from cnnbench.judge.metrics.judged import DEFAULT_METRICS
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.records.metric import METRICS, Metric
 from cnnbench.records.result_files import Loaded, SkippedFile, load_records
 

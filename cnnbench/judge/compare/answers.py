@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from cnnbench.base.stats import median
 from cnnbench.base.text import count_text, enumeration, first_few, item_count, milliseconds
 from cnnbench.judge.compare import phrases
-from cnnbench.judge.compare.estimate import Verdict
+from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.verdicts import (
     DIRECTIONS,
     LIMITED,
@@ -18,7 +18,7 @@ from cnnbench.judge.compare.verdicts import (
     SameCode,
     Verdicts,
 )
-from cnnbench.judge.metrics import CPU_TIME, SPEEDS, THROUGHPUT
+from cnnbench.judge.metrics.judged import CPU_TIME, SPEEDS, THROUGHPUT
 from cnnbench.records.run import RunRecord
 
 _FILES_NAMED = 3

@@ -18,24 +18,16 @@ from cnnbench.base.text import count_text
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import (
     MeasurementGroup,
-    are_sides_of_experiment,
     differing_values_text,
     fact_differences,
-    group_by_configuration,
-    keep_complete_pairs,
-    match_groups,
 )
-from cnnbench.judge.compare.configuration import (
-    NOTHING,
-    UNKNOWN,
-    configuration_name,
-    records_to_measurements,
-    unique_configuration_names,
-)
+from cnnbench.judge.compare.configuration import configuration_name, unique_configuration_names
 from cnnbench.judge.compare.cpu_time import cpu_time_samples, half_of_alpha, joint_judgement
 from cnnbench.judge.compare.criteria import Criteria, share_alpha
-from cnnbench.judge.compare.estimate import Samples, Verdict, aa_spread_of_runs
-from cnnbench.judge.compare.judgement import Case, Judgement, judge_all
+from cnnbench.judge.compare.estimate import Samples, aa_spread_of_runs
+from cnnbench.judge.compare.facts import NOTHING, UNKNOWN
+from cnnbench.judge.compare.judgement import Case, Judgement, Verdict, judge_all
+from cnnbench.judge.compare.matching import group_by_configuration, match_groups
 from cnnbench.judge.compare.median_step import median_step_change_and_slow_steps
 from cnnbench.judge.compare.notes import comparison_notes, left_out_configuration_notes
 from cnnbench.judge.compare.outcomes import (
@@ -43,17 +35,13 @@ from cnnbench.judge.compare.outcomes import (
     incomplete_outcome,
     missing_metric_outcome,
 )
+from cnnbench.judge.compare.pairs import are_sides_of_experiment, keep_complete_pairs
 from cnnbench.judge.compare.result import Comparison
+from cnnbench.judge.compare.rows import records_to_measurements
 from cnnbench.judge.compare.verdicts import ComparedConfiguration, MetricResult
-from cnnbench.judge.metrics import (
-    CONTEXT,
-    CPU_TIME,
-    RUN,
-    THROUGHPUT,
-    Measurement,
-    Policy,
-    metrics_to_judge,
-)
+from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT, metrics_to_judge
+from cnnbench.judge.metrics.measurement import CONTEXT, RUN, Measurement
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.metric import Metric

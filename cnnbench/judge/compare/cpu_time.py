@@ -27,13 +27,14 @@ from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.disturbance import mostly_disturbed, other_cpus_text
 from cnnbench.judge.compare.estimate import (
     Samples,
-    Verdict,
     aa_spread_of_runs,
     change_magnitude,
     exceeds_limit,
 )
-from cnnbench.judge.compare.judgement import NEEDS, Judgement
-from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT, Measurement, Policy
+from cnnbench.judge.compare.judgement import NEEDS, Judgement, Verdict
+from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
+from cnnbench.judge.metrics.measurement import Measurement
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.records.run import RunRecord
 
 if TYPE_CHECKING:

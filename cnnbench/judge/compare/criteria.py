@@ -11,8 +11,10 @@ from typing import TypeAlias
 
 from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis
 from cnnbench.judge.compare.comparability import MeasurementGroup
-from cnnbench.judge.compare.configuration import expand_fact_names
-from cnnbench.judge.metrics import CONTEXT, DEFAULT_METRICS, Policy, metrics_to_judge, questions_of
+from cnnbench.judge.compare.facts import expand_fact_names
+from cnnbench.judge.metrics.judged import DEFAULT_METRICS, metrics_to_judge
+from cnnbench.judge.metrics.measurement import CONTEXT
+from cnnbench.judge.metrics.policy import Policy, questions_of
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import HIDDEN
 from cnnbench.records.metric import METRICS, Metric

@@ -9,7 +9,7 @@ from cnnbench.base.stats import median
 from cnnbench.base.text import count_text, percent
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.configuration import ab_place
-from cnnbench.judge.metrics import Measurement
+from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.run import RunRecord
 

@@ -25,10 +25,10 @@ Exchanging BASE and NEW, or inverting all values, reverses the verdict.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist
 from typing import Any
 
 from cnnbench.base import inference
@@ -38,24 +38,69 @@ from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.estimate import (
     Samples,
     SampleStatistics,
-    Verdict,
     compute_sample_statistics,
+    is_usable,
+)
+from cnnbench.judge.compare.power import (
     detectable_change,
     is_too_many_further_runs,
-    is_usable,
+    least_runs,
     processes_for_verdict,
 )
-from cnnbench.judge.metrics import THROUGHPUT, Policy
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.records.codec import ABSENT, HIDDEN, OPTIONAL, dataclass_from_sources
 from cnnbench.records.metric import Metric
 
 _DEFAULT = Policy()
 
-_FOUND_CHANCE = 0.9
-"""The probability with which a test finds a change in every configuration of a suite."""
-
 NEEDS = ("needed", "more", "at_least", "new_experiment")
 """Fields of a `Judgement` that say how many runs another verdict needs."""
+
+
+class Verdict(enum.Enum):
+    """The verdict on a metric of a configuration. Verdicts are in order from worst to best.
+
+    For every metric, also for memory or accuracy, FASTER means better and SLOWER means worse.
+    NOT_SLOWER means that a change for the worse is smaller than the threshold, NOT_FASTER that a
+    change for the better is. Each answers the question of a user who asks only for this change.
+    """
+
+    SLOWER = "slower"
+    CHANGED_WORK = "changed work"
+    FAILED = "failed"
+    NOT_COMPARABLE = "not comparable"
+    MISSING = "missing"
+    NOT_MEASURED = "not measured"
+    INCONCLUSIVE = "inconclusive"
+    NOT_FASTER = "not faster"
+    NOT_SLOWER = "not slower"
+    FASTER = "faster"
+    SAME = "same"
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the verdict is still open, although no run failed: inconclusive, not measured,
+        not comparable, or missing.
+        """
+        return self in (
+            Verdict.INCONCLUSIVE,
+            Verdict.NOT_MEASURED,
+            Verdict.NOT_COMPARABLE,
+            Verdict.MISSING,
+        )
+
+    def word(self, metric: Metric) -> str:
+        """The word for this verdict that fits the metric, such as "slower" for throughput or "more"
+        for memory.
+        """
+        better, worse = metric.better, metric.worse
+        words = {
+            Verdict.FASTER: better,
+            Verdict.NOT_FASTER: f"not {better}",
+            Verdict.SLOWER: worse,
+            Verdict.NOT_SLOWER: f"not {worse}",
+        }
+        return words.get(self, self.value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,59 +260,6 @@ def _weight(policy: Policy, kinds: int) -> float:
     return 1.0 if policy.share is None else policy.alpha_share * kinds
 
 
-def processes_needed(
-    policy: Policy,
-    configurations: int = 1,
-    paired: bool = False,
-    metric: Metric = THROUGHPUT,
-    share: float = 1.0,
-) -> int:
-    """Returns the minimum number of pairs (or processes in each of BASE and NEW) that can prove a
-    change if `configurations` tests are made together.
-    """
-    needed = policy.min_processes
-    alpha = share * policy.alpha_of(metric)
-    while configurations * inference.smallest_p(needed, needed, paired) > alpha:
-        needed += 1
-    return needed
-
-
-def processes_to_decide(configurations: int) -> int:
-    """Returns how many processes each of BASE and NEW needs for a verdict on every configuration.
-
-    With this number, a change in one configuration alone can be significant. A change in the only
-    configuration can be significant even if one process contradicts it.
-    """
-    n = processes_needed(_DEFAULT, configurations)
-    # The first sample has one value below the second sample, and all other values above it.
-    while inference.mann_whitney_p([-1.0, *range(n, 2 * n - 1)], range(n)) > _DEFAULT.alpha:
-        n += 1
-    return n
-
-
-def processes_to_detect(change: float, scatter: float, configurations: int) -> int:
-    """Estimates how many processes BASE and NEW need each to find a change in all of several
-    configurations with 90 % power.
-
-    Uses the normal approximation. The change must be significant even if no other configuration
-    changed, and its whole interval must exceed the threshold.
-
-    Args:
-      change: relative change: -0.2 is 20 % slower. Raises ValueError if it is within the threshold.
-      scatter: standard deviation of the logarithms of equal processes' speeds.
-    """
-    size, floor = abs(math.log1p(change)), math.log1p(_DEFAULT.threshold)
-    if size <= floor:
-        raise ValueError(f"change={change}: must exceed the threshold {_DEFAULT.threshold}")
-    normal = NormalDist()
-    chance = normal.inv_cdf(_FOUND_CHANCE ** (1 / configurations))
-    certain = (normal.inv_cdf(1 - _DEFAULT.alpha / 2 / configurations) + chance) / size
-    beyond = (normal.inv_cdf(1 - _DEFAULT.alpha / 2) + chance) / (size - floor)
-    number = 2 * math.pi / 3 * (scatter * max(certain, beyond)) ** 2
-    # One process is added, because the exact interval of few values is wider than estimated.
-    return max(math.ceil(number) + 1, processes_needed(_DEFAULT, configurations))
-
-
 def _judge_untested(case: Case, family: int) -> Judgement | None:
     """Returns the judgement of samples that need no test, or that cannot be tested because, for
     example, there are too few values. Returns None if a test is needed.
@@ -301,7 +293,7 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     statistics = compute_sample_statistics(unpaired, policy.replace(split=1.0))
     needs: dict[str, Any] = {}
     if fewest < policy.min_processes:
-        least, begins = _least_runs(samples, policy, 1 / family), _needs_new_experiment(samples)
+        least, begins = least_runs(samples, policy, 1 / family), _needs_new_experiment(samples)
         needs = {"at_least": least, "verdict_needs": least, "new_experiment": begins}
     judgement = _judgement(statistics, Verdict.INCONCLUSIVE, p=None, **needs)
     if judgement.verdict_needs is None:
@@ -309,11 +301,11 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
         reason = phrases.NO_PAIRS.format(base=base, new=item_count(samples.new))
     else:
         afresh = bool(judgement.new_experiment)
-        least_runs, paired = judgement.verdict_needs, samples.paired
+        runs, paired = judgement.verdict_needs, samples.paired
         reason = phrases.TOO_FEW_TO_TEST.format(
             processes=count_text(fewest, "process", "processes"),
             side=side,
-            needed=phrases.needed_runs(least_runs, paired, afresh, phrases.AT_LEAST),
+            needed=phrases.needed_runs(runs, paired, afresh, phrases.AT_LEAST),
         )
     return _with_reason(statistics, judgement, reason)
 
@@ -324,7 +316,7 @@ def _known_judgement(case: Case, verdict: Verdict, reason: str, family: int) -> 
     before, after = (median(side) if side else None for side in (samples.base, samples.new))
     needs: dict[str, Any] = {}
     if verdict is Verdict.INCONCLUSIVE and samples.smaller_sample_size:
-        least = _least_runs(samples, case.policy, 1 / family)
+        least = least_runs(samples, case.policy, 1 / family)
         needs = {"at_least": least, "new_experiment": _needs_new_experiment(samples)}
     return Judgement(verdict=verdict, reason=reason, base_median=before, new_median=after, **needs)
 
@@ -332,16 +324,6 @@ def _known_judgement(case: Case, verdict: Verdict, reason: str, family: int) -> 
 def _needs_new_experiment(samples: Samples) -> bool | None:
     """Returns True if further pairs need a new experiment; otherwise None, which JSON omits."""
     return (samples.plan is not None and samples.plan.is_new_experiment) or None
-
-
-def _least_runs(samples: Samples, policy: Policy, share: float) -> int:
-    """Returns the minimum number of pairs (or processes in each of BASE and NEW) that can prove a
-    change at the significance level `share` times alpha.
-    """
-    if samples.plan is None:
-        return processes_needed(policy, 1, samples.paired, samples.metric, share)
-    alpha = share * policy.alpha_of(samples.metric)
-    return next(samples.plan.significant_pair_counts(samples.smaller_sample_size, alpha))
 
 
 def _judge_statistics(statistics: SampleStatistics, p: float, is_significant: bool) -> Judgement:
@@ -356,7 +338,7 @@ def _judge_statistics(statistics: SampleStatistics, p: float, is_significant: bo
     if verdict is not Verdict.INCONCLUSIVE:
         pass
     elif statistics.low is None or statistics.high is None or separated:
-        least = _least_runs(statistics, policy, share / family)
+        least = least_runs(statistics, policy, share / family)
         size = detectable_change(statistics, least, share * policy.alpha_of(metric) / family)
         values = {"at_least": least, "provable_change": size, "new_experiment": begins}
     else:

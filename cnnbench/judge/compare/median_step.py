@@ -13,7 +13,10 @@ from cnnbench.judge.compare.estimate import (
     compute_sample_statistics,
     exceeds_limit,
 )
-from cnnbench.judge.metrics import THROUGHPUT, Measurement, Policy, common_slow_steps
+from cnnbench.judge.metrics.judged import THROUGHPUT
+from cnnbench.judge.metrics.measurement import Measurement
+from cnnbench.judge.metrics.policy import Policy
+from cnnbench.judge.metrics.slow_steps import common_slow_steps
 from cnnbench.records.run import RunRecord
 
 

@@ -11,10 +11,10 @@ from cnnbench.base.stats import group_by
 from cnnbench.base.text import count_text, first_few
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import MeasurementGroup
-from cnnbench.judge.compare.configuration import imported_records_note
 from cnnbench.judge.compare.disturbance import repeated_pairs_and_causes
 from cnnbench.judge.compare.verdicts import ComparedConfiguration
-from cnnbench.judge.metrics import CONTEXT, KINDS, kind_of, metrics_to_judge
+from cnnbench.judge.metrics.judged import metrics_to_judge
+from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, kind_of
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.all_reduce import AllReduceRecord
@@ -76,6 +76,29 @@ def comparison_notes(
                 runs = phrases.share_of_runs(diverged, len(records), side)
                 yield phrases.INFINITE_LOSSES.format(name=entry.name, runs=runs)
     yield from _rule_notes(rules, entries)
+
+
+def imported_records_note(records: Iterable[RunRecord | AllReduceRecord]) -> str:
+    """Returns a note that says how many records were imported from which programs, and what is
+    unknown of them. "" if none was imported.
+    """
+    runs = [record for record in records if isinstance(record, RunRecord)]
+    imports = [run.imported for run in runs if run.imported is not None]
+    unknown = {name for imported in imports for name in imported.unknown}
+    return imported_measurements_note([imported.program for imported in imports], unknown)
+
+
+def imported_measurements_note(programs: Iterable[object], unknown: Iterable[str]) -> str:
+    """Returns a note that says how many measurements were imported from which programs, or "" if
+    `programs` contains only None. `unknown` are names of unknown flags and properties.
+    """
+    counts = Counter(str(program) for program in programs if program is not None)
+    if not counts:
+        return ""
+    of = ", ".join(f"{number} from {program}" for program, number in counts.items())
+    lacking = ", ".join(sorted({*unknown} - {"step_seconds"}))
+    template = phrases.IMPORTED_AND_UNKNOWN if lacking else phrases.IMPORTED
+    return template.format(sources=of, unknown=lacking)
 
 
 def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:

@@ -13,9 +13,11 @@ from cnnbench.base.stats import median
 from cnnbench.base.text import alternatives, billions, first_few, integer, percent
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import Difference, MeasurementGroup
-from cnnbench.judge.compare.configuration import MODEL_SIZE, WORK
-from cnnbench.judge.compare.estimate import Verdict
-from cnnbench.judge.metrics import SPEEDS, Measurement, varying_parts
+from cnnbench.judge.compare.facts import MODEL_SIZE, WORK
+from cnnbench.judge.compare.judgement import Verdict
+from cnnbench.judge.metrics.judged import SPEEDS
+from cnnbench.judge.metrics.measurement import Measurement
+from cnnbench.judge.metrics.origin import varying_parts
 from cnnbench.records.metric import Metric
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.run import RunRecord

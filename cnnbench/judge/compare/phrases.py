@@ -12,7 +12,7 @@ from typing import Protocol
 
 from cnnbench.base.text import NONE, count_text, item_count, p_value
 from cnnbench.judge.compare.estimate import SampleStatistics, from_test_scale
-from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
+from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.records.metric import Metric
 
 # Values within sentences.

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.judge.compare import answers, phrases
 from cnnbench.judge.compare.disturbance import repeated_pairs_and_causes
-from cnnbench.judge.compare.estimate import Verdict
-from cnnbench.judge.compare.judgement import NEEDS
+from cnnbench.judge.compare.judgement import NEEDS, Verdict
 from cnnbench.judge.compare.verdicts import (
     DIRECTIONS,
     TESTED,
@@ -20,7 +19,8 @@ from cnnbench.judge.compare.verdicts import (
     MetricResult,
     Verdicts,
 )
-from cnnbench.judge.metrics import BUS_BANDWIDTH, SPEEDS, THROUGHPUT, Policy
+from cnnbench.judge.metrics.judged import BUS_BANDWIDTH, SPEEDS, THROUGHPUT
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import ABSENT, NOT_EMPTY, OPTIONAL, Document, JsonKeys, Key
 from cnnbench.records.documents import json_document

@@ -4,6 +4,7 @@ others, and which of them set the exit code.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,15 +18,14 @@ from cnnbench.errors import ExitCode
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import disturbance_text, other_cpus_text
-from cnnbench.judge.compare.estimate import (
-    AnnotationLevel,
-    Samples,
-    Verdict,
-    is_too_many_further_runs,
-)
-from cnnbench.judge.compare.judgement import Judgement
-from cnnbench.judge.metrics import CONTEXT, KINDS, RUN, Measurement, Origin, Policy
-from cnnbench.judge.metrics.rules import FAILURES, Acceptance, Rules
+from cnnbench.judge.compare.estimate import Samples
+from cnnbench.judge.compare.judgement import Judgement, Verdict
+from cnnbench.judge.compare.power import is_too_many_further_runs
+from cnnbench.judge.metrics.acceptance import Acceptance
+from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN, Measurement
+from cnnbench.judge.metrics.origin import Origin
+from cnnbench.judge.metrics.policy import FAILURES, Policy
+from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import (
     ABSENT,
     NOT_EMPTY,
@@ -59,6 +59,17 @@ _GAP = 1.5
 """Minimum ratio of the two speeds of processes with equal flags. Within each of the two groups, the
 ratio of the slowest to the fastest process must be less than the square root of this ratio.
 """
+
+
+class AnnotationLevel(enum.Enum):
+    """How a CI job reports a verdict: as an error, a warning, a notice, or not at all. The values
+    are GitHub's annotation levels.
+    """
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTICE = "notice"
+    NONE = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from cnnbench.base.stats import group_by, median
 from cnnbench.base.text import NONE, alternatives, first_few, format_bytes, integer, number, percent
 from cnnbench.judge.compare.comparability import Difference, MeasurementGroup, fact_differences
-from cnnbench.judge.compare.configuration import (
+from cnnbench.judge.compare.configuration import Configuration
+from cnnbench.judge.compare.facts import (
     REDUCING,
     UPDATING,
-    Configuration,
     expand_fact_names,
     is_allowed_to_differ,
 )
-from cnnbench.judge.metrics import readable_fact
+from cnnbench.judge.metrics.measurement import readable_fact
 from cnnbench.machine.gpu import THROTTLE_REASONS
 from cnnbench.records.profiles import (
     FORWARD,

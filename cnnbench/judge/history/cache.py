@@ -45,7 +45,7 @@ from cnnbench.base.slow_steps import SlowSteps
 from cnnbench.base.terminal import print_notice
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.history.series import HistoryEntry
-from cnnbench.judge.metrics import Origin
+from cnnbench.judge.metrics.origin import Origin
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.result_files import SkippedFile

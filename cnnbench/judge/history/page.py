@@ -29,7 +29,7 @@ from cnnbench.judge.history.steps import (
     shared_steps,
 )
 from cnnbench.judge.history.steps import trend as find_trend
-from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
+from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.judge.report.exports import ExportedMetric, shared_labels
 from cnnbench.machine.repository import CommitGraph

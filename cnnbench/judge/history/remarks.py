@@ -8,7 +8,8 @@ from operator import itemgetter
 from cnnbench.base.levels import TWO_MACHINES
 from cnnbench.base.stats import group_by
 from cnnbench.base.text import count_text, first_few, first_lines, item_count
-from cnnbench.judge.compare.configuration import IMPORTED, imported_measurements_note
+from cnnbench.judge.compare.configuration import IMPORTED
+from cnnbench.judge.compare.notes import imported_measurements_note
 from cnnbench.judge.history import phrases
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import (
@@ -18,7 +19,7 @@ from cnnbench.judge.history.steps import (
     Trend,
     shared_steps,
 )
-from cnnbench.judge.metrics import readable_fact
+from cnnbench.judge.metrics.measurement import readable_fact
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine.repository import CommitGraph
 from cnnbench.records.metric import Metric

@@ -19,31 +19,19 @@ from cnnbench.base.suggestions import suggestion
 from cnnbench.base.tables import natural_key
 from cnnbench.base.values import labels_from_config
 from cnnbench.errors import FlagError
-from cnnbench.judge.compare.comparability import (
+from cnnbench.judge.compare.configuration import Configuration, unique_configuration_names
+from cnnbench.judge.compare.facts import DifferenceEffect, fact_rule
+from cnnbench.judge.compare.matching import find_resolved_match
+from cnnbench.judge.compare.pairs import (
     Pair,
     Revision,
-    find_resolved_match,
     match_complete_pairs,
     pair_id_of,
     revision_of,
 )
-from cnnbench.judge.compare.configuration import (
-    Configuration,
-    DifferenceEffect,
-    fact_rule,
-    records_to_measurements,
-    unique_configuration_names,
-)
-from cnnbench.judge.metrics import (
-    Measurement,
-    Origin,
-    fact_text,
-    fill_in_origins,
-    kind_of,
-    machine_names,
-    origin_titles,
-    short_commit,
-)
+from cnnbench.judge.compare.rows import records_to_measurements
+from cnnbench.judge.metrics.measurement import Measurement, fact_text, kind_of, short_commit
+from cnnbench.judge.metrics.origin import Origin, fill_in_origins, machine_names, origin_titles
 from cnnbench.machine.repository import sort_by_optional_place
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import ABSENT, TIME, JsonKeys, Key, parse_start_time
@@ -110,7 +98,7 @@ class HistoryEntry:
 
     @property
     def kind(self) -> str:
-        """Kind of the measurement (see `cnnbench.judge.metrics.KINDS`)."""
+        """Kind of the measurement (see `cnnbench.judge.metrics.measurement.KINDS`)."""
         return self.configuration.kind
 
     @property

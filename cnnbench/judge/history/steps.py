@@ -28,9 +28,10 @@ from cnnbench.base.levels import (
 from cnnbench.base.slow_steps import SlowSteps, median_slow_steps, slow_step_cost_increase
 from cnnbench.base.stats import group_by
 from cnnbench.base.text import alternatives
-from cnnbench.judge.compare.configuration import DifferenceEffect, fact_rule
+from cnnbench.judge.compare.facts import DifferenceEffect, fact_rule
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
-from cnnbench.judge.metrics import THROUGHPUT, Policy
+from cnnbench.judge.metrics.judged import THROUGHPUT
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.records.codec import JsonKeys, Key, keys_within
 from cnnbench.records.metric import Metric
 

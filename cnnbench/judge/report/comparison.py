@@ -23,11 +23,10 @@ from cnnbench.base.document import (
     quantity_cell,
 )
 from cnnbench.base.text import NONE, compact_number, count_text, item_count, p_value, percent
-from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, phrases
+from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Verdict, phrases
 from cnnbench.judge.compare.comparability import differing_values_text
-from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
-from cnnbench.judge.compare.verdicts import USUAL_FAIL_ON
-from cnnbench.judge.metrics import SPEEDS
+from cnnbench.judge.compare.verdicts import USUAL_FAIL_ON, AnnotationLevel
+from cnnbench.judge.metrics.judged import SPEEDS
 from cnnbench.records.metric import Metric
 
 Rows: TypeAlias = list[tuple[ComparedConfiguration, MetricResult]]

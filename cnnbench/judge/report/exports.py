@@ -20,7 +20,8 @@ from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import Configuration, configuration_name
 from cnnbench.judge.compare.estimate import usable_values
 from cnnbench.judge.compare.judgement import Judgement
-from cnnbench.judge.metrics import Measurement, Origin, fact_text, origin_part_text
+from cnnbench.judge.metrics.measurement import Measurement, fact_text
+from cnnbench.judge.metrics.origin import Origin, origin_part_text
 from cnnbench.records.codec import parse_start_time
 from cnnbench.records.exports import Exported, register_export
 from cnnbench.records.metric import Metric

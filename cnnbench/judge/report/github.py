@@ -9,8 +9,8 @@ each level per step of a job, so the last annotation summarises the remaining on
 from __future__ import annotations
 
 from cnnbench.base.escapes import to_plain_line
-from cnnbench.judge.compare import Comparison, MetricResult, phrases
-from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
+from cnnbench.judge.compare import Comparison, MetricResult, Verdict, phrases
+from cnnbench.judge.compare.verdicts import AnnotationLevel
 from cnnbench.judge.report.comparison import summary_lines, verdict_with_reason
 from cnnbench.records.files import register_file_kind
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from xml.etree import ElementTree as xml
 
 from cnnbench.base.escapes import to_plain_line
-from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Verdict
 from cnnbench.judge.compare.configuration import configuration_name
-from cnnbench.judge.compare.estimate import AnnotationLevel, Verdict
+from cnnbench.judge.compare.verdicts import AnnotationLevel
 from cnnbench.judge.report.comparison import (
     change_column_titles,
     exit_code_meaning,

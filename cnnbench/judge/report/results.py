@@ -20,15 +20,17 @@ from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text, format_interval, integer, number, percent
 from cnnbench.base.time_series import SeriesShape, SteadyState
 from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records
-from cnnbench.judge.compare.comparability import (
+from cnnbench.judge.compare.configuration import Configuration, unique_configuration_names
+from cnnbench.judge.compare.facts import UNKNOWN
+from cnnbench.judge.compare.matching import group_by_configuration
+from cnnbench.judge.compare.pairs import (
     compared_commit_lookup,
     compared_commit_text,
-    group_by_configuration,
     match_complete_pairs,
     pair_id_of,
 )
-from cnnbench.judge.compare.configuration import UNKNOWN, Configuration, unique_configuration_names
-from cnnbench.judge.metrics import Machine, Measurement, Origin, origin_titles
+from cnnbench.judge.metrics.measurement import Measurement
+from cnnbench.judge.metrics.origin import Machine, Origin, origin_titles
 from cnnbench.machine.repository import sort_by_optional_place
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument

@@ -24,7 +24,7 @@ from cnnbench.campaigns.bisect.search import CommitSearch
 from cnnbench.campaigns.bisect.texts import bisection_text
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import Judgement, Policy, Verdict
-from cnnbench.judge.metrics import THROUGHPUT
+from cnnbench.judge.metrics.judged import THROUGHPUT
 
 
 class Line:

@@ -1,6 +1,6 @@
 """All-reduce records in a comparison: rows, processes, what counts and what is context.
 
-Tests cnnbench/judge/compare/configuration.py and cnnbench/judge/compare/compare.py.
+Tests cnnbench/judge/compare/rows.py and cnnbench/judge/compare/compare.py.
 """
 
 import dataclasses

@@ -1,4 +1,7 @@
-"""Facts and flags that differ between two sides."""
+"""Facts and flags that differ between two sides.
+
+Tests cnnbench/judge/compare/facts.py.
+"""
 
 from dataclasses import replace
 
@@ -9,7 +12,7 @@ from cnnbench.campaigns.processes.identity import environment_identity
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare import Criteria, compare_records
 from cnnbench.judge.compare.comparability import check_fact_names
-from cnnbench.judge.compare.configuration import GROUPS
+from cnnbench.judge.compare.facts import GROUPS
 from cnnbench.plan import parse_run
 from cnnbench.records.codec import encode
 from cnnbench.records.run import Batch, Imported, ModelInfo

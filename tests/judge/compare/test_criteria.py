@@ -6,7 +6,7 @@ import pytest
 
 from cnnbench.judge.compare import Criteria, Policy, Verdict, compare_records
 from cnnbench.judge.compare.criteria import share_alpha
-from cnnbench.judge.metrics import THROUGHPUT
+from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.judge.metrics.rules import ConfigurationRule, MetricRule, Rules
 
 RULES = Rules(

@@ -22,7 +22,7 @@ from cnnbench.judge.compare import (
     judge_all,
     processes_needed,
 )
-from cnnbench.judge.metrics import questions_of
+from cnnbench.judge.metrics.policy import questions_of
 
 # Five processes of 100 images/sec, give or take 0.3 %.
 BASE = [100.0, 100.2, 99.8, 100.1, 99.9]

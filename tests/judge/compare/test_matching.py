@@ -1,6 +1,6 @@
 """Configurations of two sides that are put side by side, and pairs.
 
-Tests cnnbench/judge/compare/comparability.py.
+Tests cnnbench/judge/compare/pairs.py.
 """
 
 import pytest

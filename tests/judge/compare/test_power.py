@@ -1,6 +1,6 @@
 """Numbers of processes: what they promise holds when suites of that size are judged.
 
-Tests cnnbench/judge/compare/judgement.py and cnnbench/judge/compare/estimate.py.
+Tests cnnbench/judge/compare/judgement.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 import pytest
 
 from cnnbench.judge.compare import Case, Policy, Samples, Verdict, judge_all, processes_needed
-from cnnbench.judge.compare.judgement import processes_to_decide, processes_to_detect
+from cnnbench.judge.compare.power import processes_to_decide, processes_to_detect
 
 SMOKE = 10
 

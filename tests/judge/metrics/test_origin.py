@@ -1,6 +1,6 @@
 """Origins: whatever reads records, no interval, median or verdict ever spans two of them.
 
-Tests cnnbench/judge/metrics/__init__.py and cnnbench/judge/report/results.py.
+Tests cnnbench/judge/metrics/measurement.py and cnnbench/judge/report/results.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.judge.compare import Criteria, Verdict, compare_records, judge
-from cnnbench.judge.metrics import Origin, machine_name, origin_titles, varying_parts
+from cnnbench.judge.metrics.origin import Origin, machine_name, origin_titles, varying_parts
 from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.results import gather as report_of
 from cnnbench.judge.report.results import group_runs

@@ -1,6 +1,6 @@
 """The metrics, and the constants of their tests.
 
-Tests cnnbench/judge/metrics/__init__.py.
+Tests cnnbench/judge/metrics/judged.py and cnnbench/judge/metrics/policy.py.
 """
 
 from dataclasses import replace
@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from cnnbench.flags import FLAGS
-from cnnbench.judge.compare.configuration import FACTS, GROUPS, PATTERNS, fact_rule
-from cnnbench.judge.metrics import DEFAULT_METRICS, KINDS, THROUGHPUT, Policy, metrics_to_judge
+from cnnbench.judge.compare.facts import FACTS, GROUPS, PATTERNS, fact_rule
+from cnnbench.judge.metrics.judged import DEFAULT_METRICS, THROUGHPUT, metrics_to_judge
+from cnnbench.judge.metrics.measurement import KINDS
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.machine import facts
 from cnnbench.records.metric import ALL, BOUNDS, HISTORY, METRICS
 from cnnbench.records.metrics.figures import accuracy, startup, throughput

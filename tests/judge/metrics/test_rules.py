@@ -1,4 +1,8 @@
-"""Rules as they are read and asked; tests/cli/commands/test_rules.py has what commands do."""
+"""Rules as they are read and asked; tests/cli/commands/test_rules.py has what commands do.
+
+Tests cnnbench/judge/metrics/acceptance.py, cnnbench/judge/metrics/rules_file.py and
+cnnbench/judge/metrics/rules_table.py.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,11 @@ import pytest
 from golden import sentences
 
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.judge.metrics import Policy
-from cnnbench.judge.metrics.rules import (
-    NO_RULES,
-    Acceptance,
-    ConfigurationRule,
-    MetricRule,
-    Rules,
-    RulesFile,
-    exit_code_words,
-    load_rules,
-    rules_flag_at_commit,
-)
+from cnnbench.judge.metrics.acceptance import Acceptance
+from cnnbench.judge.metrics.policy import Policy, exit_code_words
+from cnnbench.judge.metrics.rules import ConfigurationRule, MetricRule, Rules
+from cnnbench.judge.metrics.rules_file import NO_RULES, RulesFile, rules_flag_at_commit
+from cnnbench.judge.metrics.rules_table import load_rules
 from cnnbench.records.metric import METRICS
 
 THROUGHPUT, MEMORY, ACCURACY = (METRICS[name] for name in ("throughput", "memory", "accuracy"))

@@ -21,7 +21,7 @@ from cnnbench.campaigns.tune.texts import table_text
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.compare.estimate import from_test_scale
 from cnnbench.judge.compare.result import Comparison
-from cnnbench.judge.metrics import CPU_TIME, THROUGHPUT
+from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.report import build, gather
 from cnnbench.judge.report.renderers import FORMATS
 from cnnbench.records.result_files import Loaded

@@ -7,8 +7,8 @@ from typing import Any
 
 from cnnbench.base.document import Answer, Content, Report, Section
 from cnnbench.base.text import count_text, counted_names, first_few, integer
-from cnnbench.judge.compare.configuration import imported_records_note
-from cnnbench.judge.metrics import readable_fact, short_commit
+from cnnbench.judge.compare.notes import imported_records_note
+from cnnbench.judge.metrics.measurement import readable_fact, short_commit
 from cnnbench.judge.report.results import ReportSubject, start_time_text
 from cnnbench.judge.report.sections import (
     all_reduce,

@@ -12,8 +12,7 @@ from cnnbench.base.document import Answer, Content, Section
 from cnnbench.base.stats import ValuesByProcess
 from cnnbench.base.text import capitalized, count_text, first_lines, number
 from cnnbench.errors import ExitCode
-from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, phrases
-from cnnbench.judge.compare.estimate import Verdict
+from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Verdict, phrases
 from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.report import comparison as verdicts
 from cnnbench.judge.report.results import ReportSubject, speed_and_certainty, split_common

@@ -17,8 +17,8 @@ from cnnbench.base.document import (
 from cnnbench.base.stats import group_by
 from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text, integer, number, percent
-from cnnbench.judge.compare.configuration import UNKNOWN, DifferenceEffect, fact_rule
-from cnnbench.judge.metrics import fact_text, readable_fact
+from cnnbench.judge.compare.facts import UNKNOWN, DifferenceEffect, fact_rule
+from cnnbench.judge.metrics.measurement import fact_text, readable_fact
 from cnnbench.judge.report.results import (
     MOST_LISTED,
     ReportSubject,

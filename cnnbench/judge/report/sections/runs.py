@@ -17,7 +17,8 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.stats import group_by, median
 from cnnbench.base.text import integer
-from cnnbench.judge.metrics import fact_text, machine_name
+from cnnbench.judge.metrics.measurement import fact_text
+from cnnbench.judge.metrics.origin import machine_name
 from cnnbench.judge.report.results import (
     MOST_LISTED,
     ReportSubject,

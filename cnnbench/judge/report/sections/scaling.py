@@ -23,7 +23,8 @@ from cnnbench.base.text import alternatives, integer, number, percent
 from cnnbench.flags.declare import ComparedBy, names_of_flags, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import FLAGS
-from cnnbench.judge.compare.configuration import GROUPS, unique_configuration_names
+from cnnbench.judge.compare.configuration import unique_configuration_names
+from cnnbench.judge.compare.facts import GROUPS
 from cnnbench.judge.report.results import ReportSubject, RunGroup, split_common
 from cnnbench.records.all_reduce import Predictions
 

@@ -1,0 +1,133 @@
+"""Matches the runs of BASE with the runs of NEW by configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import TypeAlias
+
+from cnnbench.base.stats import group_by
+from cnnbench.flags import FLAGS
+from cnnbench.flags.declare import RunPart, names_of_flags
+from cnnbench.judge.compare.comparability import MeasurementGroup
+from cnnbench.judge.compare.configuration import Configuration
+from cnnbench.judge.compare.facts import is_allowed_to_differ
+from cnnbench.judge.compare.rows import OWN
+from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement
+from cnnbench.records.codec import parse_start_time
+from cnnbench.records.run import BENCHMARKS
+
+_Groups: TypeAlias = Sequence[MeasurementGroup]
+_Pairs: TypeAlias = list[tuple[MeasurementGroup, MeasurementGroup]]
+
+_VARIANTS = ("model", "benchmark", "data_name", *names_of_flags(FLAGS, RunPart.WORK))
+"""Flags that must be equal before two runs are matched as variants. For reductions, see `OWN`."""
+
+_MAX_DIFFERING = 5
+"""Maximum number of flags in which two matched configurations may differ."""
+
+
+def group_by_configuration(*sides: Iterable[Measurement]) -> list[list[MeasurementGroup]]:
+    """Groups the runs of each given set, such as BASE and NEW, by configuration. The runs of each
+    group are sorted by start time.
+
+    A run may fail before all its flags have their final values. Such a run is added to the
+    configuration whose flags agree with its final values, if there is exactly one.
+    """
+    found = [[(Configuration.of(run), run) for run in sorted(side, key=_start)] for side in sides]
+    distinct = {own.key: own for side in found for own, _ in side}
+    resolved = tuple(own for own in distinct.values() if own.resolved)
+    early = ((key, own) for key, own in distinct.items() if not own.resolved)
+    homes = {key: find_resolved_match(own, resolved) for key, own in early}
+    made = []
+    for side in found:
+        early_last = sorted(side, key=lambda pair: not pair[0].resolved)
+        placed = [(homes.get(own.key, own), run) for own, run in early_last]
+        groups = group_by(placed, lambda pair: pair[0].key).values()
+        made.append([MeasurementGroup(one[0][0], tuple(run for _, run in one)) for one in groups])
+    return made
+
+
+def _start(run: Measurement) -> tuple[datetime, str]:
+    return parse_start_time(run.started_at), run.run_id
+
+
+def match_groups(base: _Groups, new: _Groups, patterns: tuple[str, ...] = ()) -> _Pairs:
+    """Matches each group of BASE with a group of NEW that has the same kind of measurement. If only
+    BASE or only NEW contains a configuration, it is matched with an empty group.
+
+    Groups with equal flags are matched first. Next, groups are matched that differ only in flags
+    that match `patterns`, if BASE and NEW contain exactly one such group each. Of the remaining
+    groups, the groups with the fewest different flags are matched, so that their differences can
+    be reported.
+    """
+    pairs: _Pairs = []
+    for kind in KINDS:
+        left, right = ([o for o in side if o.configuration.kind == kind] for side in (base, new))
+        matched = _pair_by_key(left, right, lambda group: group.configuration.key)
+        if patterns:
+            rest = _unmatched(left, right, matched)
+            matched += _pair_by_key(*rest, lambda group: _flags_text_without(group, patterns))
+        matched += _pair_nearest(*_unmatched(left, right, matched))
+        alone, other = _unmatched(left, right, matched)
+        pairs += [*matched, *((group, MeasurementGroup(group.configuration)) for group in alone)]
+        pairs += [(MeasurementGroup(group.configuration), group) for group in other]
+    return pairs
+
+
+def find_resolved_match(
+    unresolved: Configuration, resolved: Sequence[Configuration]
+) -> Configuration:
+    """Returns the only configuration in `resolved` that agrees with `unresolved`, the
+    configuration of a run that failed before all its flags had final values. If no configuration or
+    several agree, returns `unresolved`.
+    """
+    alike = (one for one in resolved if one.kind == unresolved.kind)
+    agreeing = [one for one in alike if not one.differing_flags(unresolved)]
+    return agreeing[0] if len(agreeing) == 1 else unresolved
+
+
+def _unmatched(left: _Groups, right: _Groups, pairs: _Pairs) -> tuple[_Groups, _Groups]:
+    taken = {group for pair in pairs for group in pair}
+    rest, other = ([one for one in side if one not in taken] for side in (left, right))
+    return rest, other
+
+
+def _pair_by_key(left: _Groups, right: _Groups, key: Callable[[MeasurementGroup], str]) -> _Pairs:
+    """Pairs each group of `left` with the group of `right` that has the same key. Keys that occur
+    more than once in `left` or in `right` are ignored.
+    """
+    first, second = (group_by(side, key) for side in (left, right))
+    single = (text for text, own in first.items() if len(own) == len(second.get(text, ())) == 1)
+    return [(first[text][0], second[text][0]) for text in single]
+
+
+def _flags_text_without(group: MeasurementGroup, patterns: tuple[str, ...]) -> str:
+    flags = sorted(group.configuration.flags.items())
+    return json.dumps([flag for flag in flags if not is_allowed_to_differ(flag[0], patterns)])
+
+
+def _pair_nearest(left: _Groups, right: _Groups) -> _Pairs:
+    if len(left) == len(right) == 1:
+        return [(left[0], right[0])]
+    variants = group_by(range(len(right)), lambda j: _variant_key(right[j]))
+    distances = sorted(
+        (len(group.configuration.differing_flags(right[j].configuration)), i, j)
+        for i, group in enumerate(left)
+        for j in variants.get(_variant_key(group), ())
+    )
+    pairs: _Pairs = []
+    taken: set[MeasurementGroup] = set()
+    for distance, i, j in distances:
+        pair = left[i], right[j]
+        if distance <= _MAX_DIFFERING and taken.isdisjoint(pair):
+            pairs.append(pair)
+            taken.update(pair)
+    return pairs
+
+
+def _variant_key(group: MeasurementGroup) -> str:
+    configuration = group.configuration
+    names = _VARIANTS if configuration.kind in (RUN, *BENCHMARKS) else OWN
+    return json.dumps([configuration.flags.get(name) for name in names])
