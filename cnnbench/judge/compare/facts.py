@@ -8,7 +8,7 @@ import enum
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cnnbench.flags.declare import RunPart, names_of_flags, specs_of
@@ -44,182 +44,154 @@ class FactRule(NamedTuple):
     absent: str = UNKNOWN
 
 
-_blocks = partial(FactRule, DifferenceEffect.BLOCKS)
-_mentioned = partial(FactRule, DifferenceEffect.MENTIONED)
-_ignored = partial(FactRule, DifferenceEffect.IGNORED)
+_BLOCKS, _MENTIONED = DifferenceEffect.BLOCKS, DifferenceEffect.MENTIONED
 
-FLAG = _blocks("another value of a flag is a different experiment", NOTHING)
-FLAG_PLACE = _mentioned("the path differs between machines", NOTHING)
-
-_MODEL = _blocks("a network of another size is a different network")
-_SLICE = _blocks("limits how much of the machine a run may use", NOTHING)
+FLAG = FactRule(_BLOCKS, "another value of a flag is a different experiment", NOTHING)
+FLAG_PLACE = FactRule(_MENTIONED, "the path differs between machines", NOTHING)
+_UNLISTED = FactRule(_MENTIONED, "not known to affect speed")
 
 MODEL_SIZE = (
-    *("model_parameters", "model_trainable_parameters"),
-    *("model_forward_flops", "model_training_flops"),
+    "model_parameters",
+    "model_trainable_parameters",
+    "model_forward_flops",
+    "model_training_flops",
 )
 """Recorded properties that describe the size of a network."""
 
-FACTS: dict[str, FactRule] = {
-    **dict.fromkeys(MODEL_SIZE, _MODEL),
-    "global_batch": _blocks("images per second depend on the images per step"),
-    "num_workers": _blocks("more workers use more machines or cores"),
-    "all_reduce": _blocks("another aggregation of gradients is a different experiment"),
-    "rows_in_turn": _mentioned(
-        "rows of the same size are interleaved, so one more row changes little"
+
+def _rules(
+    effect: DifferenceEffect, absent: str, reasons: Mapping[str, str]
+) -> dict[str, FactRule]:
+    """Returns the rule for each name or pattern. `reasons` maps names, separated by spaces, to the
+    reason for their effect.
+    """
+    return {
+        name: FactRule(effect, reason, absent)
+        for names, reason in reasons.items()
+        for name in names.split()
+    }
+
+
+_BLOCKING = {
+    " ".join(MODEL_SIZE): "a network of another size is a different network",
+    "global_batch": "images per second depend on the images per step",
+    "num_workers": "more workers use more machines or cores",
+    "all_reduce": "another aggregation of gradients is a different experiment",
+    "cpu_model architecture": "another processor",
+    "cpu_isa": "the instruction set determines which kernels run",
+    "physical_cores logical_cpus usable_cpus": "another number of cores",
+    "cpu_smt": "two threads of a core are slower than two cores",
+    "cpu_governor cpu_turbo cpu_max_mhz_allowed gpu_max_clocks_mhz gpu_power_limits_watts": (
+        "determines the clock frequency"
     ),
-    "cpu_model": _blocks("another processor"),
-    "cpu_isa": _blocks("the instruction set determines which kernels run"),
-    "architecture": _blocks("another processor"),
-    **dict.fromkeys(
-        ("physical_cores", "logical_cpus", "usable_cpus"), _blocks("another number of cores")
+    "numa_nodes": "affects the speed of memory accesses",
+    "transparent_huge_pages": "changes step times by up to 3 %",
+    "gpu_names gpu_compute_capabilities": "other GPUs",
+    "gpu_driver gpu_driver_cuda": "drivers compile and schedule kernels",
+    "tensor_float_32": "another precision",
+    "tensorflow_version tensorflow_package tensorflow_git_version tensorflow_compiler "
+    "tensorflow_cuda_build tensorflow_rocm_build tensorflow_tensorrt_build": (
+        "another version of TensorFlow has other kernels"
     ),
-    "cgroup_cpu_limit": _SLICE,
-    "cpu_smt": _blocks("two threads of a core are slower than two cores"),
-    **dict.fromkeys(
-        (
-            *("cpu_governor", "cpu_turbo", "cpu_max_mhz_allowed"),
-            *("gpu_max_clocks_mhz", "gpu_power_limits_watts"),
-        ),
-        _blocks("determines the clock frequency"),
+    "cuda_version cudnn_version loaded_cublas loaded_cudart loaded_cudnn loaded_nccl": (
+        "other libraries have other kernels"
     ),
-    "cpu_driver": _mentioned("governor and turbo, which it controls, are compared separately"),
-    "cpu_affinity": _mentioned(
-        "the core numbers; the number of cores is compared separately", NOTHING
-    ),
-    "cpu_isolated": _mentioned("affects noise more than speed", NOTHING),
-    "virtual_machine": _blocks("a hypervisor uses part of the CPU time", NOTHING),
-    "numa_nodes": _blocks("affects the speed of memory accesses"),
-    "transparent_huge_pages": _blocks("changes step times by up to 3 %"),
-    "transparent_huge_pages_defrag": _mentioned(
-        "affects the first access to memory, not later steps"
-    ),
-    "numa_balancing": _mentioned("only moves pages between NUMA nodes"),
-    "aslr": _mentioned("randomizes addresses, which affects single runs"),
-    "swap_bytes": _mentioned("swapping is reported as a condition of the run", NOTHING),
-    "hypervisor": _mentioned("the name of the hypervisor; its presence is compared separately"),
-    "machine_model": _mentioned("the processor is compared separately"),
-    "cpus_online": _mentioned("the core numbers; the number of cores is compared separately"),
-    "cpu_energy_preference": _mentioned(
-        "affects only the clock frequency, which is a condition of a run"
-    ),
-    "cpu_max_mhz": _mentioned("the processor is compared separately"),
-    "clock_source": _mentioned("a step reads the clock only twice"),
-    "memory_bytes": _mentioned("equal machines may report different amounts"),
-    "cgroup_memory_limit_bytes": _mentioned("a run with too little memory fails", NOTHING),
-    "memory_available_bytes": _ignored("changes every second"),
-    "load_average_1min": _ignored("changes every second"),
-    "hostname": _mentioned("equal machines have different names"),
-    "platform": _mentioned(
-        "kernel and libc affect steps little; the processor is compared separately"
-    ),
-    "gpu_names": _blocks("other GPUs"),
+}
+_BLOCKING_IF_SET = {
+    "cgroup_cpu_limit": "limits how much of the machine a run may use",
+    "virtual_machine": "a hypervisor uses part of the CPU time",
     # A name that begins with "gpu_" would belong to groups of --allow_different.
-    "emulated_gpus": _blocks("emulated GPUs compute on the host's CPUs", NOTHING),
-    "gpu_compute_capabilities": _blocks("other GPUs"),
-    **dict.fromkeys(
-        ("gpu_driver", "gpu_driver_cuda"), _blocks("drivers compile and schedule kernels")
-    ),
-    "gpu_persistence_mode": _mentioned("affects the start, not the steps"),
-    "gpu_clocks_mhz": _ignored("changes every second"),
-    "gpu_throttle_reasons": _mentioned(
-        "describes only one moment; clock limits are compared separately"
-    ),
-    "gpu_processes": _mentioned("describes only one moment"),
-    "on_battery": _mentioned(
-        "describes only one moment; governor and turbo are compared separately"
-    ),
-    "tensor_float_32": _blocks("another precision"),
-    **dict.fromkeys(
-        (
-            *("tensorflow_version", "tensorflow_package", "tensorflow_git_version"),
-            *("tensorflow_compiler", "tensorflow_cuda_build", "tensorflow_rocm_build"),
-            "tensorflow_tensorrt_build",
-        ),
-        _blocks("another version of TensorFlow has other kernels"),
-    ),
-    **dict.fromkeys(
-        (
-            *("cuda_version", "cudnn_version"),
-            *("loaded_cublas", "loaded_cudart", "loaded_cudnn", "loaded_nccl"),
-        ),
-        _blocks("other libraries have other kernels"),
-    ),
-    "cpu_conv_gradients": _mentioned(
+    "emulated_gpus": "emulated GPUs compute on the host's CPUs",
+    "intra_op_threads inter_op_threads": "the number of threads affects speed",
+}
+_ONLY_MENTIONED = {
+    "rows_in_turn": "rows of the same size are interleaved, so one more row changes little",
+    "cpu_driver": "governor and turbo, which it controls, are compared separately",
+    "transparent_huge_pages_defrag": "affects the first access to memory, not later steps",
+    "numa_balancing": "only moves pages between NUMA nodes",
+    "aslr": "randomizes addresses, which affects single runs",
+    "hypervisor": "the name of the hypervisor; its presence is compared separately",
+    "machine_model cpu_max_mhz": "the processor is compared separately",
+    "cpus_online": "the core numbers; the number of cores is compared separately",
+    "cpu_energy_preference": "affects only the clock frequency, which is a condition of a run",
+    "clock_source": "a step reads the clock only twice",
+    "memory_bytes": "equal machines may report different amounts",
+    "hostname": "equal machines have different names",
+    "platform": "kernel and libc affect steps little; the processor is compared separately",
+    "gpu_persistence_mode": "affects the start, not the steps",
+    "gpu_throttle_reasons": "describes only one moment; clock limits are compared separately",
+    "gpu_processes": "describes only one moment",
+    "on_battery": "describes only one moment; governor and turbo are compared separately",
+    "cpu_conv_gradients": (
         "the meaning of auto; the algorithm that was used is compared separately"
     ),
-    "intra_op_threads": _blocks("the number of threads affects speed", NOTHING),
-    "inter_op_threads": _blocks("the number of threads affects speed", NOTHING),
-    "python_version": _mentioned("a step is one call from Python"),
-    "python_implementation": _mentioned("a step is one call from Python"),
-    "keras_version": _mentioned("no step uses it"),
-    "numpy_version": _mentioned("no step uses it"),
-    "cnnbench_version": _mentioned(
-        "often the subject of the comparison; the network is compared separately"
-    ),
-    **dict.fromkeys(
-        (
-            *("git_commit", "git_dirty", "git_changes", "git_unknown", "subject_repository"),
-            *("subject_revision", "subject_dirty", "subject_changes", "subject_unknown"),
-        ),
-        _mentioned("often the subject of the comparison"),
-    ),
+    "python_version python_implementation": "a step is one call from Python",
+    "keras_version numpy_version": "no step uses it",
+    "cnnbench_version": "often the subject of the comparison; the network is compared separately",
+    "git_commit git_dirty git_changes git_unknown subject_repository subject_revision "
+    "subject_dirty subject_changes subject_unknown": "often the subject of the comparison",
+}
+_ONLY_MENTIONED_IF_SET = {
+    "cpu_affinity": "the core numbers; the number of cores is compared separately",
+    "cpu_isolated": "affects noise more than speed",
+    "swap_bytes": "swapping is reported as a condition of the run",
+    "cgroup_memory_limit_bytes": "a run with too little memory fails",
+}
+_CHANGING = "memory_available_bytes load_average_1min gpu_clocks_mhz"
+
+FACTS = {
+    **_rules(_BLOCKS, UNKNOWN, _BLOCKING),
+    **_rules(_BLOCKS, NOTHING, _BLOCKING_IF_SET),
+    **_rules(_MENTIONED, UNKNOWN, _ONLY_MENTIONED),
+    **_rules(_MENTIONED, NOTHING, _ONLY_MENTIONED_IF_SET),
+    **_rules(DifferenceEffect.IGNORED, UNKNOWN, {_CHANGING: "changes every second"}),
 }
 """Rules for recorded properties, by name. Records contain properties by the same names."""
 
-PATTERNS: dict[str, FactRule] = {
-    "env_TF_CPP_*": _mentioned("affects only the log of TensorFlow", NOTHING),
-    "env_TF_CONFIG": _mentioned("contains only network addresses", NOTHING),
-    "env_HOROVOD_*": _mentioned(
-        "Horovod is not used; the number of workers is compared separately", NOTHING
-    ),
-    "env_OMPI_*": _mentioned("only starts processes; their number is compared separately", NOTHING),
-    "env_NCCL_DEBUG*": _mentioned("affects only the log of NCCL", NOTHING),
-    "env_*_VISIBLE_DEVICES": _mentioned(
-        "selects GPUs, whose names are compared separately", NOTHING
-    ),
-    "env_PYTHONHASHSEED": _mentioned("affects the order of sets, which no step uses", NOTHING),
-    "env_PYTHONOPTIMIZE": _mentioned("a step is one call from Python", NOTHING),
-    # Keras imports scikit-learn if installed.
-    # The import of scikit-learn sets KMP_DUPLICATE_LIB_OK and KMP_INIT_AT_FORK.
-    "env_KMP_DUPLICATE_LIB_OK": _mentioned("affects only the start of OpenMP", NOTHING),
-    "env_KMP_INIT_AT_FORK": _mentioned("affects only the start of OpenMP", NOTHING),
-    "env_*": _blocks("records contain only variables that affect speed", NOTHING),
+_HARMLESS_VARIABLES = {
+    "env_TF_CPP_*": "affects only the log of TensorFlow",
+    "env_TF_CONFIG": "contains only network addresses",
+    "env_HOROVOD_*": "Horovod is not used; the number of workers is compared separately",
+    "env_OMPI_*": "only starts processes; their number is compared separately",
+    "env_NCCL_DEBUG*": "affects only the log of NCCL",
+    "env_*_VISIBLE_DEVICES": "selects GPUs, whose names are compared separately",
+    "env_PYTHONHASHSEED": "affects the order of sets, which no step uses",
+    "env_PYTHONOPTIMIZE": "a step is one call from Python",
+    # Keras imports scikit-learn if installed. The import of scikit-learn sets both variables.
+    "env_KMP_DUPLICATE_LIB_OK env_KMP_INIT_AT_FORK": "affects only the start of OpenMP",
+}
+
+PATTERNS = {
+    **_rules(_MENTIONED, NOTHING, _HARMLESS_VARIABLES),
+    **_rules(_BLOCKS, NOTHING, {"env_*": "records contain only variables that affect speed"}),
 }
 """Rules for properties that `FACTS` lacks, by pattern. The first matching pattern is used."""
 
-_UNLISTED = _mentioned("not known to affect speed")
+_OF_UNKNOWN_PROCESSORS = ("hostname", "logical_cpus")
+"""Properties that identify benchmarks only if their records do not contain the processor."""
 
-_separates = partial(FactRule, DifferenceEffect.BLOCKS, absent="not recorded")
-
-OF_BENCHMARKS: dict[str, FactRule] = {
-    "benchmark_version": _separates("the code of the benchmark has changed"),
-    "python_version": _separates("another version of Python"),
-    "python_implementation": _separates("another implementation of Python"),
-    "python_compiler": _separates("Python was built by another compiler"),
-    "environment_name": _separates("another environment"),
-    "requirement_*": _separates("another version of a library"),
-    "env_*": _separates("environment variables are part of the environment"),
-    "build_*": _separates("another compiler or other flags of the compiler"),
-    "context_*": _separates("the program declares that its context affects results"),
-    "clock": _separates("CPU time and real time are different values"),
-    "garbage_collection": _separates("collections are part of the time"),
-    "unit": _separates("values in different units are different values"),
+_OF_BENCHMARKS = {
+    "benchmark_version": "the code of the benchmark has changed",
+    "python_version": "another version of Python",
+    "python_implementation": "another implementation of Python",
+    "python_compiler": "Python was built by another compiler",
+    "environment_name": "another environment",
+    "requirement_*": "another version of a library",
+    "env_*": "environment variables are part of the environment",
+    "build_*": "another compiler or other flags of the compiler",
+    "context_*": "the program declares that its context affects results",
+    "clock": "CPU time and real time are different values",
+    "garbage_collection": "collections are part of the time",
+    "unit": "values in different units are different values",
+    " ".join(_OF_UNKNOWN_PROCESSORS): "the processor is unknown, so the machine may be another",
 }
+_BENCHMARK_RULES = _rules(_BLOCKS, "not recorded", _OF_BENCHMARKS)
 """Rules for recorded properties of imported benchmarks, by pattern. The properties are part of the
 configuration of a benchmark, so that values from different environments are never combined.
 """
 
-_OF_UNKNOWN_PROCESSORS = dict.fromkeys(
-    ("hostname", "logical_cpus"),
-    _separates("the processor is unknown, so the machine may be another"),
-)
-"""Further rules for benchmarks if their records do not contain the processor."""
-
 _CONTAINER = re.compile("[0-9a-f]{12}")
 """Host names that Docker gives to containers. They differ from run to run on the same machine."""
-
-_PRECISION = ("precision", "fp16_*")
 
 REDUCING = names_of_flags(FLAGS, RunPart.ALGORITHM)
 """Flags that select how gradients are reduced (group "all_reduce")."""
@@ -229,57 +201,51 @@ UPDATING = tuple(name for name in names_of_flags(FLAGS, RunPart.UPDATE) if name 
 """Flags that select the operations of an update."""
 
 _POOLS = names_of_flags(specs_of(RuntimeParams), RunPart.THREADS)
-_THREADS = (*names_of_flags(FLAGS, RunPart.THREADS), "intra_op_threads", "inter_op_threads")
+_SIZE = " ".join(MODEL_SIZE)
+_THREADS = " ".join((*names_of_flags(FLAGS, RunPart.THREADS), "intra_op_threads inter_op_threads"))
+_PRECISION = "precision fp16_*"
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "tensorflow": (
-        *("tensorflow_*", "cuda_version", "cudnn_version", "keras_version", "loaded_*"),
-    ),
+_MEMBERS: dict[str, str] = {
+    "tensorflow": "tensorflow_* cuda_version cudnn_version keras_version loaded_*",
     "machine": (
-        *("cpu_*", "gpu_*", "cgroup_*", "numa_*", "memory_*", "hostname", "platform"),
-        *("architecture", "physical_cores", "logical_cpus", "usable_cpus", "virtual_machine"),
-        *("transparent_huge_pages", *_THREADS),
+        "cpu_* gpu_* cgroup_* numa_* memory_* hostname platform architecture physical_cores "
+        f"logical_cpus usable_cpus virtual_machine transparent_huge_pages {_THREADS}"
     ),
-    "gpu": ("gpu_*",),
-    "gpu_driver": ("gpu_driver_cuda",),
-    "model": ("model", "model_*"),
-    "device": ("device", "data_format", "conv_gradients", "gpu_*", "env_TF_GPU_*", *_THREADS),
+    "gpu": "gpu_*",
+    "gpu_driver": "gpu_driver_cuda",
+    "model": "model model_*",
+    "device": f"device data_format conv_gradients gpu_* env_TF_GPU_* {_THREADS}",
     # CPU devices share the threads, so the number of devices affects the sizes of thread pools.
-    "num_gpus": ("num_gpus", "global_batch", "num_epochs", "gpu_*", "devices", *_THREADS),
-    "batch_size": ("global_batch", "batch_size", "eval_batch_size", "num_epochs"),
-    "image_size": ("image_size", *MODEL_SIZE),
-    "num_classes": ("num_classes", *MODEL_SIZE),
-    "gradient_accumulation_steps": ("gradient_accumulation_steps", "global_batch", "num_epochs"),
-    "steps_per_execution": (
-        *("steps_per_execution", "num_batches", "num_epochs", "num_warmup_batches"),
-    ),
-    "num_batches": ("num_batches", "num_epochs"),
-    **{name: (name, "all_reduce") for name in REDUCING},
+    "num_gpus": f"num_gpus global_batch num_epochs gpu_* devices {_THREADS}",
+    "batch_size": "global_batch batch_size eval_batch_size num_epochs",
+    "image_size": f"image_size {_SIZE}",
+    "num_classes": f"num_classes {_SIZE}",
+    "gradient_accumulation_steps": "gradient_accumulation_steps global_batch num_epochs",
+    "steps_per_execution": "steps_per_execution num_batches num_epochs num_warmup_batches",
+    "num_batches": "num_batches num_epochs",
+    **{name: f"{name} all_reduce" for name in REDUCING},
     "precision": _PRECISION,
-    "use_fp16": ("use_fp16", *_PRECISION),  # `use_fp16` is the old name of `precision`
-    "dtype": ("dtype", "bytes", "wire_dtype"),
+    "use_fp16": f"use_fp16 {_PRECISION}",  # `use_fp16` is the old name of `precision`
+    "dtype": "dtype bytes wire_dtype",
     # If several towers share the CPUs, the intra-op and inter-op pool sizes depend on each other.
-    **dict.fromkeys(_POOLS, (*_POOLS, "*_op_threads")),
-    "autotune_threshold": (
-        *("autotune_threshold", "num_warmup_batches", "env_TF_AUTOTUNE_THRESHOLD"),
-    ),
-    "gpu_thread_mode": ("gpu_thread_mode", "env_TF_GPU_THREAD_*"),
-    "per_gpu_thread_count": ("per_gpu_thread_count", "env_TF_GPU_THREAD_*"),
-    "use_unified_memory": ("use_unified_memory", "env_TF_FORCE_UNIFIED_MEMORY"),
-    "winograd_nonfused": ("winograd_nonfused", "env_TF_ENABLE_WINOGRAD_NONFUSED"),
+    **dict.fromkeys(_POOLS, f"{' '.join(_POOLS)} *_op_threads"),
+    "autotune_threshold": "autotune_threshold num_warmup_batches env_TF_AUTOTUNE_THRESHOLD",
+    "gpu_thread_mode": "gpu_thread_mode env_TF_GPU_THREAD_*",
+    "per_gpu_thread_count": "per_gpu_thread_count env_TF_GPU_THREAD_*",
+    "use_unified_memory": "use_unified_memory env_TF_FORCE_UNIFIED_MEMORY",
+    "winograd_nonfused": "winograd_nonfused env_TF_ENABLE_WINOGRAD_NONFUSED",
     "batchnorm_persistent": (
-        *("batchnorm_persistent", "env_TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"),
+        "batchnorm_persistent env_TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"
     ),
-    **{name: (name, "conv_gradients") for name in ("data_format", "xla_compile")},
-    "xla": ("xla", "conv_gradients", "env_TF_XLA_FLAGS"),
+    **{name: f"{name} conv_gradients" for name in ("data_format", "xla_compile")},
+    "xla": "xla conv_gradients env_TF_XLA_FLAGS",
     # The kernels determine the fastest algorithms of gradients.
-    "env_TF_ENABLE_ONEDNN_OPTS": ("env_TF_ENABLE_ONEDNN_OPTS", "conv_gradients"),
-    "environment_variables": ("env_*", "conv_gradients"),
+    "env_TF_ENABLE_ONEDNN_OPTS": "env_TF_ENABLE_ONEDNN_OPTS conv_gradients",
+    "environment_variables": "env_* conv_gradients",
     # The name of an environment often contains the versions of its libraries.
-    "benchmark_environment": (
-        *("environment_name", "python_*", "requirement_*", "env_*", "build_*", "context_*"),
-    ),
+    "benchmark_environment": "environment_name python_* requirement_* env_* build_* context_*",
 }
+GROUPS = {name: tuple(members.split()) for name, members in _MEMBERS.items()}
 """Groups of properties that change together, by their names in --allow_different."""
 
 WORK = (*MODEL_SIZE, *GROUPS["batch_size"])
@@ -298,8 +264,8 @@ def fact_rule(name: str) -> FactRule:
 @lru_cache(maxsize=4096)
 def benchmark_fact_rule(name: str) -> FactRule | None:
     """Returns the rule for a property that identifies imported benchmarks; None for others."""
-    rules = {**OF_BENCHMARKS, **_OF_UNKNOWN_PROCESSORS}
-    return next((rule for pattern, rule in rules.items() if fnmatchcase(name, pattern)), None)
+    matching = (rule for pattern, rule in _BENCHMARK_RULES.items() if fnmatchcase(name, pattern))
+    return next(matching, None)
 
 
 def benchmark_flags(environment: Mapping[str, Any]) -> dict[str, Any]:
