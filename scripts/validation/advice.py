@@ -25,7 +25,7 @@ from cnnbench.campaigns.bisect.answers import (
     policy_for_middle_commit,
 )
 from cnnbench.judge.compare import Judgement, MetricResult, Policy, Samples, Verdict, judge
-from cnnbench.judge.compare.power import is_too_many_further_runs
+from cnnbench.judge.compare.power import too_many_further
 from validation.studies import POLICY, Generator, Study, Sums, all_kept, percent_of
 from validation.verdicts import CLEAR, PASSES
 
@@ -60,7 +60,7 @@ def _speeds(generator: Generator, scatter: float, truth: float, number: int) -> 
 def _advises(found: Judgement, measured: int, paired: bool) -> bool:
     if found.needed is None:
         return False
-    return not is_too_many_further_runs(found.needed - measured, paired)
+    return not too_many_further(found.needed - measured, paired)
 
 
 class _Experiment:

@@ -14,7 +14,7 @@ from cnnbench.base.inference import (
     levels_of_analyses,
     shift_intervals_of_counts,
 )
-from cnnbench.judge.compare.estimate import Samples, log_or_value, relevance_floor_and_same_margin
+from cnnbench.judge.compare.estimate import Samples, floor_and_margin, log_or_value
 from cnnbench.judge.metrics.policy import Policy
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def clear_verdict_probability(
     )
     floor, margin = (
         log_or_value(1 + limit, metric) if metric.relative else limit
-        for limit in relevance_floor_and_same_margin(samples, policy)
+        for limit in floor_and_margin(samples, policy)
     )
     alpha = policy.alpha_share * policy.alpha
     made = [analysis for analysis in samples.looks if analysis.pairs <= len(so_far)]

@@ -15,8 +15,8 @@ from cnnbench.judge.compare import (
     Policy,
     Verdict,
 )
-from cnnbench.judge.compare.estimate import change_magnitude, exceeds_limit
-from cnnbench.judge.compare.power import is_too_many_further_runs
+from cnnbench.judge.compare.estimate import exceeds
+from cnnbench.judge.compare.power import too_many_further
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
 _TO_SLOWER = {
@@ -108,7 +108,7 @@ def bisect_answer(result: MetricResult, usual_policy: Policy, searches_changed_w
     high = result.judgement.high
     if result.verdict is Verdict.INCONCLUSIVE and high is not None and high < 0:
         threshold = usual_policy.threshold_of(result.metric)
-        if exceeds_limit(change_magnitude(high, result.metric), threshold):
+        if exceeds(high, result.metric, threshold):
             return BAD
     return _TO_SLOWER.get(result.verdict, SKIP)
 
@@ -121,7 +121,7 @@ def follow_up_pairs(undecided: Sequence[BisectionStep], most_pairs: int) -> int:
     pairs = most_pairs + ANALYSIS_STEP
     for step in undecided:
         needed = step.judgement.needed
-        if needed is None or is_too_many_further_runs(needed - step.pairs, paired=True):
+        if needed is None or too_many_further(needed - step.pairs, paired=True):
             return 0
         pairs = max(pairs, needed)
     return pairs

@@ -25,12 +25,7 @@ from cnnbench.base.inference import paired_shift
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.disturbance import mostly_disturbed, other_cpus_text
-from cnnbench.judge.compare.estimate import (
-    Samples,
-    aa_spread_of_runs,
-    change_magnitude,
-    exceeds_limit,
-)
+from cnnbench.judge.compare.estimate import Samples, aa_spread_of_runs, exceeds
 from cnnbench.judge.compare.judgement import NEEDS, Judgement, Verdict
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.measurement import Measurement
@@ -186,6 +181,6 @@ def _apparent_direction(throughput: Judgement, policy: Policy) -> str | None:
     if change is None or floor is None:
         return None
     is_significant = p is not None and p <= policy.alpha
-    if is_significant or exceeds_limit(change_magnitude(change, THROUGHPUT), floor):
+    if is_significant or exceeds(change, THROUGHPUT, floor):
         return "slower" if change < 0 else "faster"
     return ""

@@ -52,6 +52,11 @@ class Samples:
         return self.looks or (InterimAnalysis(self.smaller_sample_size, 1.0),)
 
     @property
+    def begins_afresh(self) -> bool:
+        """Whether further pairs belong to a new experiment, which excludes the measured pairs."""
+        return self.plan is not None and self.plan.is_new_experiment
+
+    @property
     def smaller_sample_size(self) -> int:
         """The number of values in BASE or in NEW, whichever has fewer values."""
         return min(len(self.base), len(self.new))
@@ -99,11 +104,6 @@ class SampleStatistics(Samples):
         return self.policy.by_interval or (not self.paired and self.noise is None)
 
     @property
-    def change_exceeds_floor(self) -> bool:
-        """Whether the estimated change is larger than the smallest relevant change."""
-        return exceeds_limit(change_magnitude(self.change, self.metric), self.floor)
-
-    @property
     def excludes_no_change(self) -> bool:
         """Whether all changes in the confidence interval have the same sign."""
         return self.low is not None and self.high is not None and self.low * self.high > 0
@@ -115,43 +115,36 @@ class SampleStatistics(Samples):
         """
         if self.low is None or self.high is None or not self.excludes_no_change:
             return False
-        smallest = min(change_magnitude(end, self.metric) for end in (self.low, self.high))
-        return exceeds_limit(smallest, self.floor)
+        return all(exceeds(end, self.metric, self.floor) for end in (self.low, self.high))
 
     @property
-    def may_be_worse(self) -> bool:
-        """Whether the confidence interval contains a change for the worse above the margin."""
-        return self._may_be_lower if self.metric.higher_is_better else self._may_be_higher
+    def is_relevant(self) -> bool:
+        """Whether the direction of the change is certain, and the estimate or, if `by_interval`,
+        the whole interval exceeds the smallest relevant change.
+        """
+        if self.by_interval:
+            return self.interval_exceeds_floor
+        return self.excludes_no_change and exceeds(self.change, self.metric, self.floor)
 
-    @property
-    def may_be_better(self) -> bool:
-        """Whether the confidence interval contains a change for the better above the margin."""
-        return self._may_be_higher if self.metric.higher_is_better else self._may_be_lower
-
-    @property
-    def _may_be_lower(self) -> bool:
-        return self.low is None or (self.low < 0 and self._exceeds_margin(self.low))
-
-    @property
-    def _may_be_higher(self) -> bool:
-        return self.high is None or (self.high > 0 and self._exceeds_margin(self.high))
-
-    def _exceeds_margin(self, change: float) -> bool:
-        return exceeds_limit(change_magnitude(change, self.metric), self.margin)
+    def may_be(self, better: bool) -> bool:
+        """Whether the confidence interval contains a change for the better (or for the worse) above
+        the margin.
+        """
+        is_higher = better == self.metric.higher_is_better
+        end = self.high if is_higher else self.low
+        if end is None:
+            return True
+        return (end > 0) == is_higher and exceeds(end, self.metric, self.margin)
 
 
-def change_magnitude(change: float, metric: Metric) -> float:
-    """Magnitude of a change, at least 0. For relative changes, a change and its inverse have the
-    same magnitude: -1/11 and +1/10.
+def exceeds(change: float, metric: Metric, limit: float) -> bool:
+    """Whether the size of a change is larger than a limit by more than a rounding error. A relative
+    change and its inverse have the same size: -1/11 and +1/10.
     """
-    if not metric.relative:
-        return abs(change)
-    return max(change, 1 / (1 + change) - 1) if change > -1 else math.inf
-
-
-def exceeds_limit(value: float, limit: float) -> bool:
-    """Whether a number is larger than a limit by more than a rounding error."""
-    return value > limit * (1 + _SLACK)
+    size = abs(change)
+    if metric.relative:
+        size = max(change, 1 / (1 + change) - 1) if change > -1 else math.inf
+    return size > limit * (1 + _SLACK)
 
 
 def is_usable(value: float, metric: Metric) -> bool:
@@ -169,7 +162,7 @@ def usable_values(records: Iterable[Measurement], metric: Metric) -> tuple[float
     return tuple(value for value in values if value is not None and is_usable(value, metric))
 
 
-def compute_sample_statistics(
+def statistics_of(
     samples: Samples, policy: Policy, family: int = 1, alpha: float | None = None
 ) -> SampleStatistics:
     """Computes estimate, confidence interval, p-value and limits of two samples. Both samples need
@@ -195,7 +188,7 @@ def compute_sample_statistics(
         interval = inference.hodges_lehmann_shift(base, new, 1 - alpha)
         p = p_of_looks = inference.mann_whitney_p(base, new)
         scatter = _pooled_deviation(base, new)
-    floor, margin = relevance_floor_and_same_margin(samples, policy)
+    floor, margin = floor_and_margin(samples, policy)
     return dataclass_from_sources(
         SampleStatistics,
         samples,
@@ -216,7 +209,7 @@ def compute_sample_statistics(
     )
 
 
-def relevance_floor_and_same_margin(samples: Samples, policy: Policy) -> tuple[float, float]:
+def floor_and_margin(samples: Samples, policy: Policy) -> tuple[float, float]:
     """Returns the smallest relevant change, and the largest change for the verdict "same". BASE
     must have a value.
 

@@ -38,12 +38,12 @@ from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.estimate import (
     Samples,
     SampleStatistics,
-    compute_sample_statistics,
+    statistics_of,
     is_usable,
 )
 from cnnbench.judge.compare.power import (
     detectable_change,
-    is_too_many_further_runs,
+    too_many_further,
     least_runs,
     processes_for_verdict,
 )
@@ -226,7 +226,7 @@ def judge_all(cases: Sequence[Case]) -> list[Judgement]:
 def _judge_family(cases: Sequence[Case], kinds: int) -> list[Judgement]:
     """Judges cases that are corrected together. `kinds` is the number of kinds that share alpha."""
     size, total = _family_size(cases, kinds), sum(_weight(case.policy, kinds) for case in cases)
-    tests = [compute_sample_statistics(case.samples, case.policy, size) for case in cases]
+    tests = [statistics_of(case.samples, case.policy, size) for case in cases]
     shares = [case.policy.alpha_share / total for case in cases]
     adjusted = inference.adjusted_p_values([test.p_of_looks for test in tests], shares)
     significant = [
@@ -236,7 +236,7 @@ def _judge_family(cases: Sequence[Case], kinds: int) -> list[Judgement]:
     for test, share, p, is_significant in zip(tests, shares, adjusted, significant, strict=True):
         level = min(1.0, share * sum(significant))
         if is_significant and level != test.policy.alpha_share:
-            test = compute_sample_statistics(test, test.policy, size, level * test.policy.alpha)
+            test = statistics_of(test, test.policy, size, level * test.policy.alpha)
         judgements.append(_judge_statistics(test, p, is_significant))
     return judgements
 
@@ -284,28 +284,25 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     if not fewest:
         reason = phrases.NO_VALUES.format(side=side, metric=name)
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=samples.noise)
-    if fewest >= policy.min_processes and not (
-        samples.paired and len(samples.base) != len(samples.new)
-    ):
+    needs: dict[str, Any] = {}
+    if fewest < policy.min_processes:
+        least, afresh = least_runs(samples, policy, 1 / family), samples.begins_afresh
+        needs = {"at_least": least, "verdict_needs": least, "new_experiment": afresh or None}
+    elif not samples.paired or len(samples.base) == len(samples.new):
         return None
     # The estimated change is reported, although there is no verdict.
     unpaired = replace(samples, paired=False, differences=None)
-    statistics = compute_sample_statistics(unpaired, policy.replace(split=1.0))
-    needs: dict[str, Any] = {}
-    if fewest < policy.min_processes:
-        least, begins = least_runs(samples, policy, 1 / family), _needs_new_experiment(samples)
-        needs = {"at_least": least, "verdict_needs": least, "new_experiment": begins}
+    statistics = statistics_of(unpaired, policy.replace(split=1.0))
     judgement = _judgement(statistics, Verdict.INCONCLUSIVE, p=None, **needs)
     if judgement.verdict_needs is None:
         base = count_text(samples.base, "value", "values")
         reason = phrases.NO_PAIRS.format(base=base, new=item_count(samples.new))
     else:
-        afresh = bool(judgement.new_experiment)
         runs, paired = judgement.verdict_needs, samples.paired
         reason = phrases.TOO_FEW_TO_TEST.format(
             processes=count_text(fewest, "process", "processes"),
             side=side,
-            needed=phrases.needed_runs(runs, paired, afresh, phrases.AT_LEAST),
+            needed=phrases.needed_runs(runs, paired, samples.begins_afresh, phrases.AT_LEAST),
         )
     return _with_reason(statistics, judgement, reason)
 
@@ -317,57 +314,48 @@ def _known_judgement(case: Case, verdict: Verdict, reason: str, family: int) -> 
     needs: dict[str, Any] = {}
     if verdict is Verdict.INCONCLUSIVE and samples.smaller_sample_size:
         least = least_runs(samples, case.policy, 1 / family)
-        needs = {"at_least": least, "new_experiment": _needs_new_experiment(samples)}
+        needs = {"at_least": least, "new_experiment": samples.begins_afresh or None}
     return Judgement(verdict=verdict, reason=reason, base_median=before, new_median=after, **needs)
 
 
-def _needs_new_experiment(samples: Samples) -> bool | None:
-    """Returns True if further pairs need a new experiment; otherwise None, which JSON omits."""
-    return (samples.plan is not None and samples.plan.is_new_experiment) or None
-
-
 def _judge_statistics(statistics: SampleStatistics, p: float, is_significant: bool) -> Judgement:
-    policy, metric = statistics.policy, statistics.metric
-    share, family = policy.alpha_share, statistics.family
     verdict = _verdict(statistics, is_significant)
-    values: dict[str, Any] = {}
-    begins = _needs_new_experiment(statistics)
+    needs = {} if verdict is not Verdict.INCONCLUSIVE else _needs(statistics, is_significant)
+    judgement = _judgement(statistics, verdict, p=statistics.p, p_adjusted=p, **needs)
+    return _with_reason(statistics, judgement, *_verdict_reason(statistics, judgement))
+
+
+def _needs(statistics: SampleStatistics, is_significant: bool) -> dict[str, Any]:
+    """Returns the fields of a `Judgement` that say how many runs an inconclusive result needs."""
+    policy, afresh = statistics.policy, statistics.begins_afresh
+    alpha = policy.alpha_share * policy.alpha_of(statistics.metric) / statistics.family
     best = inference.smallest_p(len(statistics.base), len(statistics.new), statistics.paired)
     # Samples that do not overlap at all were not significant, so no change could have been.
     separated = math.isclose(statistics.p, best) and not is_significant
-    if verdict is not Verdict.INCONCLUSIVE:
-        pass
-    elif statistics.low is None or statistics.high is None or separated:
-        least = least_runs(statistics, policy, share / family)
-        size = detectable_change(statistics, least, share * policy.alpha_of(metric) / family)
-        values = {"at_least": least, "provable_change": size, "new_experiment": begins}
-    else:
-        alphas = share * policy.alpha, share * policy.alpha_of(metric) / family
-        enough = processes_for_verdict(statistics, alphas)
-        if enough is not None:
-            more = enough if begins else enough - statistics.smaller_sample_size
-            values = {"needed": enough, "more": more, "new_experiment": begins}
-    judgement = _judgement(statistics, verdict, p=statistics.p, p_adjusted=p, **values)
-    return _with_reason(statistics, judgement, *_verdict_reason(statistics, judgement))
+    if statistics.low is None or statistics.high is None or separated:
+        least = least_runs(statistics, policy, policy.alpha_share / statistics.family)
+        size = detectable_change(statistics, least, alpha)
+        return {"at_least": least, "provable_change": size, "new_experiment": afresh or None}
+    enough = processes_for_verdict(statistics, (policy.alpha_share * policy.alpha, alpha))
+    if enough is None:
+        return {}
+    more = enough if afresh else enough - statistics.smaller_sample_size
+    return {"needed": enough, "more": more, "new_experiment": afresh or None}
 
 
 def _verdict(statistics: SampleStatistics, is_significant: bool) -> Verdict:
     """Returns the verdict of a test. The interval of a significant test may still contain 0,
     because the boundaries of interim analyses vary slightly between the tested centres.
     """
-    is_relevant = (
-        statistics.interval_exceeds_floor
-        if statistics.by_interval
-        else statistics.excludes_no_change and statistics.change_exceeds_floor
-    )
-    if is_significant and is_relevant:
+    if is_significant and statistics.is_relevant:
         is_better = (statistics.change > 0) == statistics.metric.higher_is_better
         return Verdict.FASTER if is_better else Verdict.SLOWER
-    if not (statistics.may_be_worse or statistics.may_be_better):
+    may_be_worse, may_be_better = statistics.may_be(better=False), statistics.may_be(better=True)
+    if not (may_be_worse or may_be_better):
         return Verdict.SAME
-    if statistics.policy.questions == ("slower",) and not statistics.may_be_worse:
+    if statistics.policy.questions == ("slower",) and not may_be_worse:
         return Verdict.NOT_SLOWER
-    if statistics.policy.questions == ("faster",) and not statistics.may_be_better:
+    if statistics.policy.questions == ("faster",) and not may_be_better:
         return Verdict.NOT_FASTER
     return Verdict.INCONCLUSIVE
 
@@ -423,7 +411,7 @@ def _further_runs(statistics: SampleStatistics, judgement: Judgement) -> str:
     paired, begins = statistics.paired, bool(judgement.new_experiment)
     text = phrases.scatter_text(scatter, statistics.metric, statistics.policy.split < 1)
     template = phrases.NEW_EXPERIMENT_SETTLES if begins else phrases.MORE_RUNS_SETTLE
-    if is_too_many_further_runs(more, paired or begins):
+    if too_many_further(more, paired or begins):
         template = phrases.TOO_NOISY
     return template.format(
         runs=phrases.plural(paired),

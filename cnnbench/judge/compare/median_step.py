@@ -7,12 +7,7 @@ from dataclasses import replace
 
 from cnnbench.base.slow_steps import slow_step_cost_increase
 from cnnbench.base.stats import median
-from cnnbench.judge.compare.estimate import (
-    Samples,
-    change_magnitude,
-    compute_sample_statistics,
-    exceeds_limit,
-)
+from cnnbench.judge.compare.estimate import Samples, exceeds, statistics_of
 from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.policy import Policy
@@ -53,11 +48,9 @@ def median_step_change_and_slow_steps(
         for side in sides
     ]
     of_medians = replace(samples, base=rates[0], new=rates[1])
-    mean_change = compute_sample_statistics(of_medians, policy).change
+    mean_change = statistics_of(of_medians, policy).change
     threshold = policy.threshold_of(THROUGHPUT)
-    if not exceeds_limit(
-        change_magnitude((1 + change) / (1 + mean_change) - 1, THROUGHPUT), threshold
-    ):
+    if not exceeds((1 + change) / (1 + mean_change) - 1, THROUGHPUT, threshold):
         return None, ("", "")
     shared = [*map(common_slow_steps, sides)]
     # Slow steps cost the same in BASE and NEW.

@@ -157,7 +157,7 @@ def detectable_change(statistics: SampleStatistics, number: int, alpha: float) -
     )
 
 
-def is_too_many_further_runs(more: int, paired: bool) -> bool:
+def too_many_further(more: int, paired: bool) -> bool:
     """Whether `more` further pairs (or processes in each of BASE and NEW) are too many to
     recommend.
     """
@@ -189,8 +189,7 @@ def processes_for_verdict(statistics: SampleStatistics, alphas: tuple[float, flo
     smaller = statistics.smaller_sample_size
     sizes = (smaller,) if statistics.paired else (len(statistics.base), len(statistics.new))
     error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
-    plan = statistics.plan
-    afresh = plan is not None and plan.is_new_experiment
+    plan, afresh = statistics.plan, statistics.begins_afresh
     if afresh and not statistics.paired:
         # The difference of a pair varies sqrt(2) times as much as a single value.
         sizes, scatter = (smaller,), scatter * math.sqrt(2)
@@ -201,21 +200,16 @@ def processes_for_verdict(statistics: SampleStatistics, alphas: tuple[float, flo
         _SimulatedEstimates(sizes, estimate, scatter, truth, afresh)
         for truth in truths or [estimate]
     ]
+    limits = (floor, margin, statistics.by_interval, is_worse)
 
     def is_enough(number: int) -> bool:
         analyses, widths = _later_analyses(plan, number, sizes, alphas)
-        return all(
-            draws.chance_of_change(analyses, widths, floor, statistics.by_interval) >= _CHANCE
-            if draws.truth >= floor
-            else draws.chance_of_limit(analyses, widths, margin, is_worse) >= _CHANCE
-            for draws in futures
-        )
+        return all(draws.chance(analyses, widths, *limits) >= _CHANCE for draws in futures)
 
-    numbers = (
-        pair_counts_to_try(smaller + 1, 1, MOST_PROCESSES)
-        if plan is None
-        else plan.significant_pair_counts(smaller, alphas[1])
-    )
+    if plan is None:
+        numbers = pair_counts_to_try(smaller + 1, 1, MOST_PROCESSES)
+    else:
+        numbers = plan.significant_pair_counts(smaller, alphas[1])
     choices = list(numbers)
     return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]
 
@@ -291,7 +285,7 @@ class _SimulatedEstimates:
         squares = scatter**2 * freedom
         first, *self._normals = _normal_numbers()
         self._scatter = np.sqrt(_KNOWN * squares / _chi_square_from_normal(_KNOWN * freedom, first))
-        self.truth = truth
+        self._truth = truth
         # Without pairs, the first item is the harmonic mean of the numbers of values.
         self._start = (
             (0.0, 0.0, 0.0, 0)
@@ -300,46 +294,34 @@ class _SimulatedEstimates:
         )
         self._measured = 0 if afresh else min(sizes)
 
-    def chance_of_change(
+    def chance(
         self,
         analyses: Sequence[InterimAnalysis],
         widths: Sequence[Sequence[float]],
         floor: float,
+        margin: float,
         by_interval: bool,
+        is_worse: bool,
     ) -> float:
         """Returns the share of the simulated draws in which at least one interim analysis finds a
-        change of at least `floor`.
+        change of at least `floor` or, if the truth is less, that no change for the worse exceeds
+        `margin`.
 
         Args:
           widths: for each analysis, half of the width of the interval, and the size of a
             significant change, in standard deviations.
           by_interval: whether the whole interval must exceed the floor.
+          is_worse: whether the measured change is one for the worse.
         """
         found = np.zeros(_DRAWS, bool)
-        for (width, certain), (centre, deviation) in zip(
-            widths, self.simulate(analyses), strict=True
-        ):
-            least = centre - width * deviation * by_interval
-            found |= (least >= floor) & (centre > certain * deviation)
-        return float(found.mean())
-
-    def chance_of_limit(
-        self,
-        analyses: Sequence[InterimAnalysis],
-        widths: Sequence[Sequence[float]],
-        margin: float,
-        is_worse: bool,
-    ) -> float:
-        """Returns the share of the simulated draws in which at least one interim analysis finds
-        that no change for the worse exceeds `margin`.
-
-        `is_worse` says whether the measured change is one for the worse. For `widths`, see
-        `chance_of_change`.
-        """
-        found = np.zeros(_DRAWS, bool)
-        for (width, _), (centre, deviation) in zip(widths, self.simulate(analyses), strict=True):
-            worst = (centre if is_worse else -centre) + width * deviation
-            found |= worst <= margin
+        simulated = zip(widths, self.simulate(analyses), strict=True)
+        for (width, certain), (centre, deviation) in simulated:
+            if self._truth >= floor:
+                least = centre - width * deviation * by_interval
+                found |= (least >= floor) & (centre > certain * deviation)
+            else:
+                worst = (centre if is_worse else -centre) + width * deviation
+                found |= worst <= margin
         return float(found.mean())
 
     def simulate(self, analyses: Sequence[InterimAnalysis]) -> Iterator[tuple[_Floats, _Floats]]:
@@ -352,7 +334,7 @@ class _SimulatedEstimates:
             measured = analysis.pairs
             normal, other = self._normals[2 * index : 2 * index + 2]
             error = self._scatter * math.sqrt(_EFFICIENCY * self._sides / more)
-            mean = self.truth + error * normal
+            mean = self._truth + error * normal
             within = self._sides * more - 1
             squares = squares + self._scatter**2 * (
                 _chi_square_from_normal(within, other) if within else 0.0

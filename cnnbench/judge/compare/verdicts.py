@@ -20,7 +20,7 @@ from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import disturbance_text, other_cpus_text
 from cnnbench.judge.compare.estimate import Samples
 from cnnbench.judge.compare.judgement import Judgement, Verdict
-from cnnbench.judge.compare.power import is_too_many_further_runs
+from cnnbench.judge.compare.power import too_many_further
 from cnnbench.judge.metrics.acceptance import Acceptance
 from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN, Measurement
 from cnnbench.judge.metrics.origin import Origin
@@ -170,7 +170,7 @@ class MetricResult:
     def too_noisy(self) -> bool:
         """Whether a verdict needs so many further pairs (or processes) that none are advised."""
         in_pairs = self.samples.paired or bool(self.judgement.new_experiment)
-        return is_too_many_further_runs(self.judgement.more or 0, in_pairs)
+        return too_many_further(self.judgement.more or 0, in_pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
