@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from cnnbench.base.inference import looks_at
 from cnnbench.base.tables import natural_key
@@ -81,12 +81,17 @@ def compare_records(
         _prepare(sides, name, policies, criteria)
         for sides, (name, _), policies in zip(matched, named, shared, strict=True)
     ]
-    cases = [case for one in prepared for case in one.cases]
+    cases = [case for _, own in prepared for case in own]
     judgements = iter(judge_all(cases))
     rules = criteria.applied_rules
-    entries = [_judged(one, [*islice(judgements, len(one.cases))], rules) for one in prepared]
+    entries = [
+        _judged(entry, own, [*islice(judgements, len(own))], rules) for entry, own in prepared
+    ]
     tested = [case.samples.paired for case in cases if case.known is None]
-    unpaired = [one.unpaired for one in prepared]
+    unpaired = [
+        len(before.records) + len(after.records) - len(entry.runs)
+        for (before, after, _), entry in zip(matched, entries, strict=True)
+    ]
     notes = comparison_notes(processes, entries, unpaired, rules, aa_notes)
     is_paired = criteria.paired
     return Comparison(
@@ -130,30 +135,17 @@ def _match_runs(
     return matched, left_out_configuration_notes(sides[:2], names), notes
 
 
-class _Prepared(NamedTuple):
-    """One configuration before it is judged.
-
-    Attributes:
-      entry: the configuration with the runs to compare, without results.
-      unpaired: number of runs that are left out, because they have no partner.
-      cases: the samples of its metrics, in the order of `METRICS`.
-    """
-
-    entry: ComparedConfiguration
-    unpaired: int
-    cases: list[Case]
-
-
 def _prepare(
     sides: _Sides, name: str, policies: Sequence[tuple[Metric, Policy]], criteria: Criteria
-) -> _Prepared:
-    """Takes the samples of one configuration, and finds the verdicts that need no test.
+) -> tuple[ComparedConfiguration, list[Case]]:
+    """Returns a configuration with the runs to compare, without results, and the samples of its
+    metrics, with the verdicts that need no test. The samples are in the order of `METRICS`.
 
     Args:
       name: name of the configuration.
       policies: its metrics to judge, and how they are judged.
     """
-    base, new, aa = sides
+    (base, new, aa), rules = sides, criteria.applied_rules
     unlike = fact_differences(base, new, criteria.patterns) if base.records and new.records else ()
     pairs, is_paired = keep_complete_pairs(base, new), criteria.paired
     if is_paired is None:
@@ -186,14 +178,13 @@ def _prepare(
             cases.append(Case(samples, policy, known))
     entry = ComparedConfiguration(
         name=name,
-        rule=criteria.applied_rules.title_for(name),
+        rule=rules.title(rules.rule_for(name)[0]),
         configuration=base.configuration,
         base=kept[0].records,
         new=kept[1].records,
         differences=unlike,
     )
-    left_out = len(base.records) + len(new.records) - len(entry.runs)
-    return _Prepared(entry, left_out, _with_cpu_time(cases, *kept, aa))
+    return entry, _with_cpu_time(cases, *kept, aa)
 
 
 def _values(
@@ -228,15 +219,17 @@ def _with_cpu_time(
 
 
 def _judged(
-    prepared: _Prepared, judgements: Sequence[Judgement], rules: Rules
+    entry: ComparedConfiguration,
+    prepared: Sequence[Case],
+    judgements: Sequence[Judgement],
+    rules: Rules,
 ) -> ComparedConfiguration:
     """Returns a configuration with the result for each of its cases, from their judgements.
 
     Reasons also name slow steps and disturbances. The result of a regression that the rules accept
     contains what accepts it.
     """
-    entry = prepared.entry
-    cases = {case.samples.metric.name: case for case in prepared.cases}
+    cases = {case.samples.metric.name: case for case in prepared}
     judged = dict(zip(cases, judgements, strict=True))
     speed = cases.get(THROUGHPUT.name)
     if speed is not None and speed.policy.split < 1:

@@ -72,7 +72,8 @@ class Criteria:
         """Names in --metrics of everything by which any configuration may be judged."""
         if self.metrics is not None:
             return frozenset(self.metrics)
-        return frozenset((*DEFAULT_METRICS, *self.rules.judged_metrics))
+        judged = (name for rule in self.rules.rules for name in rule.judge)
+        return frozenset((*DEFAULT_METRICS, *judged))
 
     @cached_property
     def patterns(self) -> tuple[str, ...]:

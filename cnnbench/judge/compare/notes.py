@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from operator import itemgetter
 
 from cnnbench.base.stats import group_by
@@ -142,7 +143,7 @@ def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Itera
             names=first_few(names, phrases.MOST_NAMED),
             effects=rules.rules[place - 1].effects(),
         )
-    by_message = rules.with_messages()
+    by_message = replace(rules, accept=(), accept_by_message=True)
     for entry in entries:
         for result in entry.results:
             if acceptance := result.accepted:

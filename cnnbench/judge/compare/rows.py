@@ -66,15 +66,15 @@ def records_to_measurements(
     """
     listed = [tuple(side) for side in sides]
     reduced = [[one for one in side if not isinstance(one, RunRecord)] for side in listed]
-    processes = [[(one, reduction_measurements(one)) for one in side] for side in reduced]
+    processes = [[(one, _rows(one)) for one in side] for side in reduced]
     everything = list(chain.from_iterable(processes))
     # Each process has two keys: all its flags, and only the flags that match no pattern.
     # `known` maps each key to the rows that processes with this key have measured.
     known: defaultdict[object, dict[str, MeasuredReduction]] = defaultdict(dict)
     if any(record.status == "failed" for record, _ in everything):
         for may, (record, rows) in product(((), patterns), everything):
-            known[may, _comparable_flags_text(record, may)].update(
-                (_row_identity(row), row) for row in rows
+            known[may, _flags_text(record, may)].update(
+                (_identity(row), row) for row in rows
             )
     measured_sides: list[list[Measurement]] = []
     for side, of_side in zip(listed, processes, strict=True):
@@ -82,17 +82,17 @@ def records_to_measurements(
         for record, rows in of_side:
             measured += rows
             if record.status == "failed":
-                alike = (known[may, _comparable_flags_text(record, may)] for may in ((), patterns))
-                measured += failed_rows_for_unreached(record, rows, next(filter(None, alike), {}))
+                alike = (known[may, _flags_text(record, may)] for may in ((), patterns))
+                measured += _unreached(record, rows, next(filter(None, alike), {}))
         measured_sides.append(measured)
     return measured_sides
 
 
-def reduction_measurements(record: AllReduceRecord) -> list[MeasuredReduction]:
+def _rows(record: AllReduceRecord) -> list[MeasuredReduction]:
     """Converts the rows of an all-reduce record to measurements. Rows with one device are left out,
     because one device reduces nothing.
     """
-    empty = _failed_row_template(record)
+    empty = _template(record)
     in_turn = Counter((point.workload, point.devices) for point in record.rows)
     own = BUILD if record.config.get("build_only") else ALL_REDUCE
     by_identity: dict[str, MeasuredReduction] = {}
@@ -100,13 +100,13 @@ def reduction_measurements(record: AllReduceRecord) -> list[MeasuredReduction]:
         for point in points:
             if point.devices > 1:
                 alike = in_turn[point.workload, point.devices]
-                row = _row_to_measurement(kind, point, record, empty, alike)
+                row = _row(kind, point, record, empty, alike)
                 # If a record contains the same row twice, only the first one is used.
-                by_identity.setdefault(_row_identity(row), row)
-    return [*by_identity.values(), *_memory_copy_rows(record, empty)]
+                by_identity.setdefault(_identity(row), row)
+    return [*by_identity.values(), *_copies(record, empty)]
 
 
-def failed_rows_for_unreached(
+def _unreached(
     record: AllReduceRecord,
     rows: Sequence[MeasuredReduction],
     expected_rows: Mapping[str, MeasuredReduction],
@@ -117,9 +117,9 @@ def failed_rows_for_unreached(
     with the same flags. If no row is missing and no reached row failed, the result is one failed
     row that stands for the process.
     """
-    had = {_row_identity(row) for row in rows}
+    had = {_identity(row) for row in rows}
     missing = [row for text, row in expected_rows.items() if text not in had and row.kind != COPY]
-    empty = _failed_row_template(record)
+    empty = _template(record)
     if not missing and not any(row.error is not None for row in rows):
         asked = {name: record.config[name] for name in _OF_ROWS if name in record.config}
         return [replace(empty, config={**empty.config, **asked})]
@@ -143,13 +143,13 @@ def name_parts(kind: str, flags: Mapping[str, Any]) -> list[str]:
         return [f"all-reduces of {of}", f"{flags.get('num_gpus')} {flags.get('device')}"]
     name = f"all-reduce {flags['all_reduce_spec']}"
     of = f"{flags['workload']} {'gradients' if flags.get('model') else 'bytes'}"
-    parts = [f"building {name}" if kind == BUILD else name, of, *_packing_name_parts(flags)]
+    parts = [f"building {name}" if kind == BUILD else name, of, *_packing_parts(flags)]
     if flags["dtype"] != "float32":
         parts.append(str(flags["dtype"]))
     return [*parts, device, *(["peer"] if kind == PEER else [])]
 
 
-def _packing_name_parts(flags: Mapping[str, Any]) -> list[str]:
+def _packing_parts(flags: Mapping[str, Any]) -> list[str]:
     values = {name: flags[name] for name in _PACKING}
     wire = values.pop("wire_dtype")
     packing = Packing(**values, compact_dtype=None if wire == "same" else wire)
@@ -167,7 +167,7 @@ def packing_flags(packing: Packing) -> dict[str, Any]:
     return flags
 
 
-def _failed_row_template(record: AllReduceRecord) -> MeasuredReduction:
+def _template(record: AllReduceRecord) -> MeasuredReduction:
     """Returns a failed row of an all-reduce record, without values. All other rows of the record
     are copies of it with changed fields.
     """
@@ -193,7 +193,7 @@ def _failed_row_template(record: AllReduceRecord) -> MeasuredReduction:
     )
 
 
-def _row_to_measurement(
+def _row(
     kind: str, point: Point, record: AllReduceRecord, empty: MeasuredReduction, in_turn: int
 ) -> MeasuredReduction:
     config = {
@@ -203,24 +203,23 @@ def _row_to_measurement(
         **{name: getattr(point, name) for name in _POINT},
         **packing_flags(point.packing),
     }
-    error = _point_error(point)
+    error = _error(point)
+    facts = (*empty.facts, ("rows_in_turn", str(in_turn)))
+    row = replace(empty, kind=kind, config=config, facts=facts, error=error)
+    if error is not None:
+        return row
     calls = record.config.get("num_batches")
     cut = record.status != "ok" and isinstance(calls, int) and 0 < len(point.seconds) < calls
-    good = error is None
     return replace(
-        empty,
-        kind=kind,
-        config=config,
-        facts=(*empty.facts, ("rows_in_turn", str(in_turn))),
-        status="failed" if not good else "interrupted" if cut else "ok",
-        error=error,
-        seconds=point.median_seconds if good else None,
-        bytes_per_sec=point.bus_bandwidth if good else None,
-        build_seconds=point.build_seconds if good else None,
+        row,
+        status="interrupted" if cut else "ok",
+        seconds=point.median_seconds,
+        bytes_per_sec=point.bus_bandwidth,
+        build_seconds=point.build_seconds,
     )
 
 
-def _memory_copy_rows(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredReduction]:
+def _copies(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredReduction]:
     """Converts the memory copies in an all-reduce record to measurements, one for each size and
     number of devices. Times of copies with the same size are combined.
     """
@@ -242,7 +241,7 @@ def _memory_copy_rows(record: AllReduceRecord, empty: MeasuredReduction) -> list
     ]
 
 
-def _point_error(point: Point) -> ErrorInfo | None:
+def _error(point: Point) -> ErrorInfo | None:
     kind, colon, message = (point.error or "").partition(": ")
     if colon and kind.isidentifier():
         return ErrorInfo(type=kind, message=message)
@@ -252,11 +251,11 @@ def _point_error(point: Point) -> ErrorInfo | None:
     return ErrorInfo(type="WrongSums", message=wrong) if point.wrong else None
 
 
-def _row_identity(row: MeasuredReduction) -> str:
+def _identity(row: MeasuredReduction) -> str:
     return json.dumps([row.kind, *(row.config.get(name) for name in (*OWN, "model"))])
 
 
-def _comparable_flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
+def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
     """Returns text that is equal for equal flags, except file names and flags in `may_differ`."""
     flags = {
         name: value

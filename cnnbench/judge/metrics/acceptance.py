@@ -66,8 +66,8 @@ class Acceptance:
         """Whether it accepts `result`, a word of --fail_on, of a configuration and a metric."""
         return (
             result in (self.results or FAILURES)
-            and (not self.metrics or not names_selecting_metric(metric).isdisjoint(self.metrics))
-            and matches_any_pattern(configuration, self.configurations)
+            and (not self.metrics or not selecting_names(metric).isdisjoint(self.metrics))
+            and matches(configuration, self.configurations)
         )
 
 
@@ -112,11 +112,11 @@ def commits_between(base: str, new: str, folder: str) -> tuple[tuple[str, str], 
     )
 
 
-def names_selecting_metric(metric: Metric) -> set[str]:
+def selecting_names(metric: Metric) -> set[str]:
     """Returns the names in --metrics that select a metric."""
     return {metric.name, *metric.judged.values()}
 
 
-def matches_any_pattern(configuration: str, patterns: Sequence[str]) -> bool:
+def matches(configuration: str, patterns: Sequence[str]) -> bool:
     """Whether a pattern matches the name of a configuration."""
     return any(fnmatchcase(configuration, pattern) for pattern in patterns)

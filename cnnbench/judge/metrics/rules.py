@@ -20,8 +20,8 @@ from cnnbench.judge.metrics.acceptance import (
     Acceptance,
     acceptances_of_message,
     commits_between,
-    matches_any_pattern,
-    names_selecting_metric,
+    matches,
+    selecting_names,
 )
 from cnnbench.judge.metrics.judged import DEFAULT_METRICS
 from cnnbench.judge.metrics.policy import Policy
@@ -128,7 +128,7 @@ class Rules:
         fitting = (
             (number, rule)
             for number, rule in enumerate(self.rules, 1)
-            if matches_any_pattern(configuration, rule.configurations)
+            if matches(configuration, rule.configurations)
         )
         return next(fitting, (0, ConfigurationRule()))
 
@@ -139,20 +139,10 @@ class Rules:
         return str(replace(file, commit=file.commit and abbreviate_hash(file.commit)))
 
     def title(self, number: int) -> str:
-        """Returns text with the number and the patterns of a rule: "rule 2 (vgg*)"."""
+        """Returns text with the number and the patterns of a rule: "rule 2 (vgg*)"; "" for 0."""
+        if not number:
+            return ""
         return f"rule {number} ({', '.join(self.rules[number - 1].configurations)})"
-
-    def title_for(self, configuration: str) -> str:
-        """Returns text with the number and the patterns of the rule for a configuration; "" if no
-        rule matches.
-        """
-        number, _ = self.rule_for(configuration)
-        return self.title(number) if number else ""
-
-    @property
-    def judged_metrics(self) -> set[str]:
-        """Names of all metrics by which any of the rules judges."""
-        return {name for rule in self.rules for name in rule.judge}
 
     @property
     def smallest_share(self) -> float:
@@ -173,14 +163,15 @@ class Rules:
           kinds: number of kinds of measurements, which also share alpha.
         """
         _, rule = self.rule_for(name)
-        own = _metric_rule(rule, metric)
+        names = selecting_names(metric)
+        own = next((one for one in rule.metrics if one.name in names), None)
         threshold, fail_on = rule.threshold if metric.threshold is None else None, rule.fail_on
         if own is not None:
             threshold = threshold if own.threshold is None else own.threshold
             fail_on = fail_on if own.fail_on is None else own.fail_on
         share = None
         if metric in sharing:
-            names, shares = names_selecting_metric(metric), rule.alpha_shares()
+            shares = rule.alpha_shares()
             own_shares = [shares[name] for name in rule.judge if name in names]
             share = (own_shares or [1 / len(sharing)])[0] / kinds
         scaled = None if threshold is None else threshold * metric.threshold_scale
@@ -217,10 +208,6 @@ class Rules:
         """Whether the rules can accept a regression."""
         return bool(self.accept) or self.accept_by_message
 
-    def with_messages(self) -> Rules:
-        """Returns a copy in which only the messages of commits accept regressions."""
-        return replace(self, accept=(), accept_by_message=True)
-
     def accepting_all(self, reason: str) -> Rules:
         """Returns a copy that accepts all regressions of NEW, for the given reason."""
         own = Acceptance(reason=reason)
@@ -253,29 +240,21 @@ class Rules:
         meant = (one for one in fitting if one.applies_to(name, metric, result))
         return min(meant, key=lambda acceptance: acceptance.has_ended, default=None)
 
-    def unknown_accepted_commits(self) -> list[str]:
-        """The accepted commits that the current folder's repository lacks; [] outside of one."""
+    def unknown_commits_text(self, measured: Collection[str] = ()) -> str:
+        """Returns text that names accepted commits that the repository of the current folder lacks;
+        "" if there are none, or outside of a repository. Commits with a name in `measured` are left
+        out.
+        """
         commits = [acceptance.commit for acceptance in self.accept if acceptance.commit]
+        commits = [one for one in commits if not any(name.startswith(one) for name in measured)]
         try:
             answers = git("cat-file", "--batch-check", input="\n".join(commits)) if commits else ""
         except GitError:
-            return []
+            return ""
         known = zip(commits, answers.splitlines(), strict=True)
-        return [commit for commit, answer in known if answer.endswith(" missing")]
-
-    def unknown_commits_text(self, measured: Collection[str] = ()) -> str:
-        """Returns text that names accepted commits that the repository of the current folder lacks;
-        "" if there are none. Commits with a name in `measured` are left out.
-        """
-        lacking = self.unknown_accepted_commits()
-        unknown = [one for one in lacking if not any(name.startswith(one) for name in measured)]
+        unknown = [commit for commit, answer in known if answer.endswith(" missing")]
         if not unknown:
             return ""
         what = count_text(len(unknown), "accepted commit is", "accepted commits are")
         names = first_few(unknown, _COMMITS_NAMED, ", ")
         return f"{self.short_source}: {what} not in this repository: {names}"
-
-
-def _metric_rule(rule: ConfigurationRule, metric: Metric) -> MetricRule | None:
-    names = names_selecting_metric(metric)
-    return next((one for one in rule.metrics if one.name in names), None)

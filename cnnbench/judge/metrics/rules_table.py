@@ -21,7 +21,7 @@ from cnnbench.judge.metrics.rules_file import NO_RULES, RulesFile, paths_of_rule
 from cnnbench.records.codec import decode
 from cnnbench.records.metric import METRICS, load_metrics
 
-LEAST_SHARE = 0.001
+_LEAST_SHARE = 0.001
 """Smallest share of alpha of a metric. With an even smaller share, a verdict would need so many
 pairs that no experiment could find a change.
 """
@@ -151,8 +151,8 @@ def _rule_from_table(table: Any, where: str) -> ConfigurationRule:
             reason = f"only metrics in judge share alpha; add judge = ['{metric.name}', ...]"
             raise ValueError(f"{where}: metrics.{metric.name}: share: {reason}")
     shares = rule.alpha_shares().values()
-    if shares and not (min(shares) >= LEAST_SHARE and math.isclose(sum(shares), 1, abs_tol=1e-6)):
-        reason = f"shares must be at least {LEAST_SHARE:g} and add up to 1"
+    if shares and not (min(shares) >= _LEAST_SHARE and math.isclose(sum(shares), 1, abs_tol=1e-6)):
+        reason = f"shares must be at least {_LEAST_SHARE:g} and add up to 1"
         raise ValueError(f"{where}: metrics: {reason}")
     return rule
 
