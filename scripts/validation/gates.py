@@ -28,7 +28,7 @@ from cnnbench.base.slow_steps import excess_shares
 from cnnbench.base.stats import median
 from cnnbench.base.text import percent
 from cnnbench.judge.compare import Policy, Samples, Verdict, aa_spread
-from cnnbench.judge.compare.cpu_time import log_ratio_of_time_slices
+from cnnbench.judge.compare.cpu_time import log_ratio_of_slices
 from cnnbench.judge.metrics.judged import CPU_TIME
 from validation.pool import BASES, SLOWED, Process
 from validation.studies import POLICY, Requirement, percent_of, table
@@ -142,7 +142,7 @@ def _cpu_time(a: Sequence[Process], b: Sequence[Process]) -> Samples | None:
     if 2 * disturbed < len(processes) or not all(one.cpu_seconds for one in processes):
         return None
     differences = [
-        log_ratio_of_time_slices(
+        log_ratio_of_slices(
             one.turn_cpu_seconds,
             other.turn_cpu_seconds,
             math.log(other.cpu_seconds / one.cpu_seconds),

@@ -23,7 +23,7 @@ from cnnbench.base.stats import median
 from cnnbench.campaigns.ab.side import TURN_SECONDS, AbSide
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import Journal
-from cnnbench.judge.compare.cpu_time import cpu_seconds_by_time_slice
+from cnnbench.judge.compare.cpu_time import seconds_by_slice
 from cnnbench.judge.metrics.judged import CPU_TIME
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.watch import read_counters
@@ -192,7 +192,7 @@ def _ended(place: Process, found: ProcessResult, load: float) -> Process:
             "disturbance": largest_disturbance(record.step_seconds)[0],
             "step_seconds": median(record.step_seconds),
             "cpu_seconds": CPU_TIME.value(record) or 0.0,
-            "turn_cpu_seconds": cpu_seconds_by_time_slice(record),
+            "turn_cpu_seconds": seconds_by_slice(record),
         }
     return dataclasses.replace(
         place,

@@ -20,7 +20,7 @@ from cnnbench.campaigns.sweep import phrases
 from cnnbench.campaigns.sweep.plan import count_configurations
 from cnnbench.campaigns.sweep.run import SweepResult
 from cnnbench.errors import ExitCode
-from cnnbench.judge.compare.configuration import Configuration, unique_configuration_names
+from cnnbench.judge.compare.configuration import Configuration, unique_names
 from cnnbench.judge.compare.power import processes_to_detect
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.slow_steps import median_step_text
@@ -82,7 +82,7 @@ def summary_rows(
         for key, records in good.items()
         for record in [record for record in records if isinstance(record, RunRecord)][:1]
     }
-    titles = unique_configuration_names(configurations.values())
+    titles = unique_names(configurations.values())
     reported = {key: titles[value.key] for key, value in configurations.items()}
     rows = [
         _summary_row(case, by_key[case.key], good[case.key], reported.get(case.key, ""))

@@ -249,8 +249,8 @@ def _noise(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
         ]
         runs = phrases.plural(result.samples.paired)
         yield phrases.DIFFER.format(runs=runs, scatters=" and ".join(scatters))
-    if entry.other_programs_cpu_text:
-        yield entry.other_programs_cpu_text
+    if entry.others:
+        yield entry.others
 
 
 def _remedies(entry: ComparedConfiguration) -> Iterator[str]:

@@ -21,15 +21,15 @@ from cnnbench.judge.compare.comparability import (
     differing_values_text,
     fact_differences,
 )
-from cnnbench.judge.compare.configuration import configuration_name, unique_configuration_names
+from cnnbench.judge.compare.configuration import configuration_name, unique_names
 from cnnbench.judge.compare.cpu_time import cpu_time_samples, half_of_alpha, joint_judgement
 from cnnbench.judge.compare.criteria import Criteria, share_alpha
 from cnnbench.judge.compare.estimate import Samples, aa_spread_of_runs
 from cnnbench.judge.compare.facts import NOTHING, UNKNOWN
 from cnnbench.judge.compare.judgement import Case, Judgement, Verdict, judge_all
 from cnnbench.judge.compare.matching import group_by_configuration, match_groups
-from cnnbench.judge.compare.median_step import median_step_change_and_slow_steps
-from cnnbench.judge.compare.notes import comparison_notes, left_out_configuration_notes
+from cnnbench.judge.compare.median_step import change_and_slow_steps
+from cnnbench.judge.compare.notes import comparison_notes, left_out_notes
 from cnnbench.judge.compare.outcomes import (
     incomparable_outcome,
     incomplete_outcome,
@@ -74,7 +74,7 @@ def compare_records(
     """
     processes = (tuple(base), tuple(new))
     matched, left_out, aa_notes = _match_runs(processes, aa or (), criteria)
-    by_key = unique_configuration_names([group.configuration for group, *_ in matched])
+    by_key = unique_names([group.configuration for group, *_ in matched])
     named = [(by_key[group.configuration.key], group.configuration.kind) for group, *_ in matched]
     shared = share_alpha(criteria, named)
     prepared = [
@@ -132,7 +132,7 @@ def _match_runs(
         (before, after, usable.get(before.configuration.key, ()))
         for before, after in match_groups(base, new, patterns)
     ]
-    return matched, left_out_configuration_notes(sides[:2], names), notes
+    return matched, left_out_notes(sides[:2], names), notes
 
 
 def _prepare(
@@ -239,7 +239,7 @@ def _judged(
     results = []
     for name, case in cases.items():
         samples, policy, own = case.samples, case.policy, judged[name]
-        change, slow = median_step_change_and_slow_steps(samples, own.change, *sides, policy)
+        change, slow = change_and_slow_steps(samples, own.change, *sides, policy)
         disturbance = "" if own.needed is None else entry.disturbance
         steps = phrases.slow_steps(change, slow, ("BASE", "NEW"), samples.paired)
         result = MetricResult(
@@ -274,7 +274,7 @@ def _usable_aa_runs(
     for group, other in match_groups(base, aa, criteria.patterns):
         if not (group.records and other.records):
             continue
-        reason = _reason_to_exclude_aa_runs(group, other, criteria)
+        reason = _why_unusable(group, other, criteria)
         if reason is None:
             by_key[group.configuration.key] = other.records
         elif group.configuration.kind not in CONTEXT:
@@ -292,7 +292,7 @@ def _usable_aa_runs(
     return by_key, notes
 
 
-def _reason_to_exclude_aa_runs(
+def _why_unusable(
     base: MeasurementGroup, aa: MeasurementGroup, criteria: Criteria
 ) -> str | None:
     for difference in fact_differences(base, aa, criteria.patterns):

@@ -104,7 +104,7 @@ def _make_configuration(
     default values of all other flags.
     """
     flags: dict[str, Any] = json.loads(changed_flags_json)
-    flags = flags if IMPORTED in flags else {**_default_flag_identities(kind), **flags}
+    flags = flags if IMPORTED in flags else {**_usual(kind), **flags}
     if "precision" in flags:
         flags.pop("use_fp16", None)  # `use_fp16` is the old name of `precision`.
     flags = dict(sorted(flags.items()))
@@ -129,7 +129,7 @@ def configuration_name(configuration: Configuration, distinguishing: Iterable[st
     return ", ".join(parts)
 
 
-def unique_configuration_names(configurations: Iterable[Configuration]) -> dict[str, str]:
+def unique_names(configurations: Iterable[Configuration]) -> dict[str, str]:
     """Maps the key of each configuration to a unique name. If short names are equal, the flags that
     differ are appended.
 
@@ -193,12 +193,12 @@ def _default_flags(kind: str) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=len(KINDS))
-def _default_flag_identities(kind: str) -> dict[str, Any]:
+def _usual(kind: str) -> dict[str, Any]:
     return identity_flags(_default_flags(kind))
 
 
 def _non_default_flags(flags: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    usual = _default_flag_identities(kind)
+    usual = _usual(kind)
     return {
         name: value for name, value in flags.items() if name not in usual or usual[name] != value
     }

@@ -88,11 +88,11 @@ def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
     were interleaved in short time slices, the ratio is computed from the time slices.
     """
     means = [float(np.mean(run.step_cpu_seconds)) for run in (base, new)]
-    slices = [cpu_seconds_by_time_slice(run) for run in (base, new)]
-    return log_ratio_of_time_slices(slices[0], slices[1], math.log(means[1] / means[0]))
+    slices = [seconds_by_slice(run) for run in (base, new)]
+    return log_ratio_of_slices(slices[0], slices[1], math.log(means[1] / means[0]))
 
 
-def log_ratio_of_time_slices(
+def log_ratio_of_slices(
     base: Sequence[float], new: Sequence[float], log_ratio_of_means: float
 ) -> float:
     """Returns the Hodges-Lehmann estimate of the logarithm of the ratio NEW to BASE. Each value is
@@ -107,7 +107,7 @@ def log_ratio_of_time_slices(
     return paired_shift(turns, 0.5).estimate if len(turns) >= _FEWEST_TURNS else log_ratio_of_means
 
 
-def cpu_seconds_by_time_slice(run: RunRecord) -> tuple[float, ...]:
+def seconds_by_slice(run: RunRecord) -> tuple[float, ...]:
     """Returns the mean CPU seconds per step in each time slice of a run, during which the other
     process of the pair waited; () if the processes were not interleaved.
     """

@@ -62,7 +62,7 @@ def other_cpus_text(measurements: Iterable[Measurement]) -> str:
     return phrases.OTHER_PROGRAMS.format(cpus=typical, usable=usable)
 
 
-def repeated_pairs_and_causes(measurements: Iterable[Measurement]) -> tuple[int, str]:
+def lost_pairs(measurements: Iterable[Measurement]) -> tuple[int, str]:
     """Returns the number of pairs that `cnnbench ab` measured again because a process was killed,
     and a text with the causes.
     """

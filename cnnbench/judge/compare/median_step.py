@@ -15,7 +15,7 @@ from cnnbench.judge.metrics.slow_steps import common_slow_steps
 from cnnbench.records.run import RunRecord
 
 
-def median_step_change_and_slow_steps(
+def change_and_slow_steps(
     samples: Samples,
     change: float | None,
     base: Sequence[Measurement],

@@ -12,7 +12,7 @@ from cnnbench.base.stats import group_by
 from cnnbench.base.text import count_text, first_few
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import MeasurementGroup
-from cnnbench.judge.compare.disturbance import repeated_pairs_and_causes
+from cnnbench.judge.compare.disturbance import lost_pairs
 from cnnbench.judge.compare.verdicts import ComparedConfiguration
 from cnnbench.judge.metrics.judged import metrics_to_judge
 from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, kind_of
@@ -23,7 +23,7 @@ from cnnbench.records.metric import METRICS
 from cnnbench.records.run import RunRecord
 
 
-def left_out_configuration_notes(
+def left_out_notes(
     sides: Iterable[Sequence[MeasurementGroup]], names: Collection[str]
 ) -> list[str]:
     """Returns a note for each kind of measurement with the number of configurations that are left
@@ -62,9 +62,9 @@ def comparison_notes(
     imported = imported_records_note(record for side in processes for record in side)
     yield from [imported] if imported else []
     yield from _unsuccessful_run_notes(entries)
-    _, repeated = repeated_pairs_and_causes(run for entry in entries for run in entry.runs)
+    _, repeated = lost_pairs(run for entry in entries for run in entry.runs)
     yield from [repeated] if repeated else []
-    yield from _interrupted_all_reduce_notes(processes)
+    yield from _interrupted_notes(processes)
     yield from aa_notes
     for entry, left_out in zip(entries, unpaired, strict=True):
         if left_out:
@@ -86,10 +86,10 @@ def imported_records_note(records: Iterable[RunRecord | AllReduceRecord]) -> str
     runs = [record for record in records if isinstance(record, RunRecord)]
     imports = [run.imported for run in runs if run.imported is not None]
     unknown = {name for imported in imports for name in imported.unknown}
-    return imported_measurements_note([imported.program for imported in imports], unknown)
+    return imported_note([imported.program for imported in imports], unknown)
 
 
-def imported_measurements_note(programs: Iterable[object], unknown: Iterable[str]) -> str:
+def imported_note(programs: Iterable[object], unknown: Iterable[str]) -> str:
     """Returns a note that says how many measurements were imported from which programs, or "" if
     `programs` contains only None. `unknown` are names of unknown flags and properties.
     """
@@ -117,7 +117,7 @@ def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterato
                 yield phrases.LEFT_OUT.format(number=number, side=side.upper(), statuses=what)
 
 
-def _interrupted_all_reduce_notes(
+def _interrupted_notes(
     sides: Sequence[Sequence[RunRecord | AllReduceRecord]],
 ) -> Iterator[str]:
     """Yields notes with the number of interrupted all-reduce processes in BASE and in NEW. An

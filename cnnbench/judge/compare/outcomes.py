@@ -74,7 +74,7 @@ def incomplete_outcome(
         if stopped := sum(record.status == "interrupted" for record in group.records):
             runs = phrases.share_of_runs(stopped, len(group.records), side)
             return Verdict.INCONCLUSIVE, phrases.interrupted(stopped, runs)
-        if wrong := sum(map(_has_alternating_step_times, group.records)):
+        if wrong := sum(map(_is_mistimed, group.records)):
             runs = phrases.share_of_runs(wrong, len(group.records), side)
             return Verdict.INCONCLUSIVE, phrases.mistimed(wrong, runs)
     ids, others = ({record.run_id for record in group.records} for group in (base, new))
@@ -85,7 +85,7 @@ def incomplete_outcome(
     return None
 
 
-def _has_alternating_step_times(measurement: Measurement) -> bool:
+def _is_mistimed(measurement: Measurement) -> bool:
     """Whether the step times of a GPU run alternate between zero and twice the mean step time.
 
     In earlier versions of cnnbench, copying the result of a step could wait for the next step. The

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.judge.compare import answers, phrases
-from cnnbench.judge.compare.disturbance import repeated_pairs_and_causes
+from cnnbench.judge.compare.disturbance import lost_pairs
 from cnnbench.judge.compare.judgement import NEEDS, Verdict
 from cnnbench.judge.compare.verdicts import (
     DIRECTIONS,
@@ -140,7 +140,7 @@ class Comparison(Verdicts, Document, Displayed):
     @property
     def repeated_pairs(self) -> int:
         """Number of pairs that were measured again because one of their processes was killed."""
-        return repeated_pairs_and_causes(run for entry in self.entries for run in entry.runs)[0]
+        return lost_pairs(run for entry in self.entries for run in entry.runs)[0]
 
     @cached_property
     def geometric_means(self) -> dict[str, GeometricMean]:

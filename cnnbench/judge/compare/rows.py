@@ -31,6 +31,7 @@ from cnnbench.judge.metrics.measurement import (
     process_facts,
 )
 from cnnbench.records.all_reduce import AllReduceRecord, Point
+from cnnbench.records.codec import dataclass_from_sources
 from cnnbench.records.run import ErrorInfo, RunRecord
 from cnnbench.variable_mgr.packing import Packing
 
@@ -179,17 +180,13 @@ def _template(record: AllReduceRecord) -> MeasuredReduction:
     else:
         asked = record.config.get("num_gpus")
         config["num_gpus"] = max(asked) if isinstance(asked, list) and asked else asked
-    return MeasuredReduction(
+    return dataclass_from_sources(
+        MeasuredReduction,
+        record,
         kind=ALL_REDUCE,
-        run_id=record.run_id,
-        started_at=record.started_at,
         status="failed",
-        error=record.error,
         config=config,
-        explicit_flags=record.explicit_flags,
-        environment=record.environment,
         facts=process_facts(record),
-        subject=record.subject,
     )
 
 

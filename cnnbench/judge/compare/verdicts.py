@@ -210,7 +210,7 @@ class ComparedConfiguration:
         "results",
         "differences",
         Key("disturbance", rules=NOT_EMPTY),
-        Key("others", "other_programs_cpu_text", NOT_EMPTY),
+        Key("others", rules=NOT_EMPTY),
         Key("two_speeds", rules=ABSENT),
     )
 
@@ -245,7 +245,7 @@ class ComparedConfiguration:
         return disturbance_text(self.runs)
 
     @cached_property
-    def other_programs_cpu_text(self) -> str:
+    def others(self) -> str:
         """Text about the CPUs that other programs used during the runs; "" if their number is
         unknown or small.
         """
@@ -424,7 +424,7 @@ class Verdicts:
         return tuple(metric for metric in self.metrics if metric.name in names) or self.metrics[:1]
 
     @property
-    def requested_and_deciding_metrics(self) -> tuple[Metric, ...]:
+    def leading_metrics(self) -> tuple[Metric, ...]:
         """The requested metrics, and others, such as CPU time, that determined their verdicts."""
         rows, requested = self.requested_rows, self.requested_metrics
         names = {entry.deciding_result(result).metric.name for entry, result in rows}

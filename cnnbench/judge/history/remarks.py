@@ -9,7 +9,7 @@ from cnnbench.base.levels import TWO_MACHINES
 from cnnbench.base.stats import group_by
 from cnnbench.base.text import count_text, first_few, first_lines, item_count
 from cnnbench.judge.compare.configuration import IMPORTED
-from cnnbench.judge.compare.notes import imported_measurements_note
+from cnnbench.judge.compare.notes import imported_note
 from cnnbench.judge.history import phrases
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import (
@@ -224,7 +224,7 @@ def history_remarks(
     flags = [run.configuration.flags for _, point in points for run in point.runs]
     programs = [of.get(IMPORTED) for of in flags]
     unknown = {name for of in flags if IMPORTED in of for name in of if of[name] is None}
-    if imported := imported_measurements_note(programs, unknown):
+    if imported := imported_note(programs, unknown):
         texts.append(imported)
     if commits is None:
         return texts

@@ -19,7 +19,7 @@ from cnnbench.base.suggestions import suggestion
 from cnnbench.base.tables import natural_key
 from cnnbench.base.values import labels_from_config
 from cnnbench.errors import FlagError
-from cnnbench.judge.compare.configuration import Configuration, unique_configuration_names
+from cnnbench.judge.compare.configuration import Configuration, unique_names
 from cnnbench.judge.compare.facts import DifferenceEffect, fact_rule
 from cnnbench.judge.compare.matching import find_resolved_match
 from cnnbench.judge.compare.pairs import (
@@ -384,7 +384,7 @@ def _selected_entries(
     entries: Sequence[HistoryEntry], networks: Mapping[str, Sequence[str]], wanted: Selection
 ) -> list[tuple[tuple[str, str], HistoryEntry]]:
     """Returns the selected measurements with the names of their configuration and machine."""
-    configurations = unique_configuration_names(entry.configuration for entry in entries)
+    configurations = unique_names(entry.configuration for entry in entries)
     machines = machine_names(entry.origin for entry in entries)
     chosen = []
     every = wanted == Selection()

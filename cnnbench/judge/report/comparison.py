@@ -254,7 +254,7 @@ def metric_tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
     Tables of further metrics contain only results that are neither inconclusive nor the same. They
     also contain the configurations that do not affect the exit code.
     """
-    leading = comparison.requested_and_deciding_metrics
+    leading = comparison.leading_metrics
     further = [
         (entry, result)
         for entry in comparison.by_severity()
@@ -354,7 +354,7 @@ def _floor_texts(comparison: Comparison) -> list[str]:
     such as "3.0 to 5.0 %". Equal ranges of relative changes have one text.
     """
     texts: dict[tuple[float, float, str], str] = {}
-    for metric in comparison.requested_and_deciding_metrics:
+    for metric in comparison.leading_metrics:
         judged = (result.judgement.floor for _, result in comparison.deciding_results(metric))
         if floors := [floor for floor in judged if floor is not None]:
             low, high = min(floors), max(floors)

@@ -20,7 +20,7 @@ from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text, format_interval, integer, number, percent
 from cnnbench.base.time_series import SeriesShape, SteadyState
 from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records
-from cnnbench.judge.compare.configuration import Configuration, unique_configuration_names
+from cnnbench.judge.compare.configuration import Configuration, unique_names
 from cnnbench.judge.compare.facts import UNKNOWN
 from cnnbench.judge.compare.matching import group_by_configuration
 from cnnbench.judge.compare.pairs import (
@@ -237,7 +237,7 @@ def group_runs(
         measured before it. None means that revisions are in order of time.
     """
     (grouped_runs,) = group_by_configuration(with_highest_peaks([*records], runs_with_peaks))
-    names = unique_configuration_names(group.configuration for group in grouped_runs)
+    names = unique_names(group.configuration for group in grouped_runs)
     measured = {
         group.configuration.key: [
             _PairedRecord(record, origin, parse_start_time(record.started_at), pair_id_of(record))

@@ -264,7 +264,7 @@ def test_peers_and_copies_are_judged_and_never_count(reductions, monkeypatch):
         ("copy", "copy_bandwidth"): Verdict.SLOWER,
     }
     assert found.exit_code is ExitCode.OK
-    assert [metric.name for metric in found.requested_and_deciding_metrics] == ["bus_bandwidth"]
+    assert [metric.name for metric in found.leading_metrics] == ["bus_bandwidth"]
     # Nor do failures of a peer count, or its absence.
     failed = compare_records(side(1.0), side(1.0, error="NotFoundError: no NCCL"))
     assert Verdict.FAILED in by_name(failed).values()
@@ -313,8 +313,8 @@ def test_runs_and_reductions_are_judged_each_by_its_metric(mixed):
     assert by_name(mixed) == {"lenet, batch 8, 1 cpu": Verdict.FASTER, XRING: Verdict.SLOWER}
     assert mixed.exit_code is ExitCode.REGRESSION
     # Means and counts are of one unit each.
-    throughput, bandwidth = mixed.requested_and_deciding_metrics
-    assert [metric.name for metric in mixed.requested_and_deciding_metrics] == [
+    throughput, bandwidth = mixed.leading_metrics
+    assert [metric.name for metric in mixed.leading_metrics] == [
         "throughput",
         "bus_bandwidth",
     ]

@@ -33,7 +33,7 @@ def baseline_section(results: ReportSubject) -> Iterable[Content]:
         return
     sections = verdicts.blocks(comparison)
     yield from _blocks_of(sections, "sides", "verdicts")
-    metrics = comparison.requested_and_deciding_metrics
+    metrics = comparison.leading_metrics
     changes = [chart for metric in metrics for chart in _changes_chart(comparison, metric)]
     processes = [chart for metric in metrics for chart in _process_charts(comparison, metric)]
     if len(comparison.deciding_configurations) == 1:

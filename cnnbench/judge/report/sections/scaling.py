@@ -23,7 +23,7 @@ from cnnbench.base.text import alternatives, integer, number, percent
 from cnnbench.flags.declare import ComparedBy, names_of_flags, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import FLAGS
-from cnnbench.judge.compare.configuration import unique_configuration_names
+from cnnbench.judge.compare.configuration import unique_names
 from cnnbench.judge.compare.facts import GROUPS
 from cnnbench.judge.report.results import ReportSubject, RunGroup, split_common
 from cnnbench.records.all_reduce import Predictions
@@ -146,7 +146,7 @@ def _curve_key(group: RunGroup, without: frozenset[str] = frozenset()) -> str:
 def _curve_name(members: Sequence[RunGroup]) -> str:
     last = members[-1]
     devices = f"{last.flag('num_gpus')} {last.device_kind}"
-    names = unique_configuration_names(group.configuration for group in members)
+    names = unique_names(group.configuration for group in members)
     parts = [part for part in last.name.split(", ") if part != devices]
     return ", ".join(parts) or names[last.configuration.key]
 
