@@ -156,14 +156,6 @@ class JudgingFlags:
             check_outputs([file], (*inputs, self.baseline_aa))
 
     @property
-    def metric_names(self) -> tuple[str, ...] | None:
-        """The requested metrics, in the order of `METRICS`; None without --metrics."""
-        if self.metrics is None:
-            return None
-        asked = split_comma_separated(self.metrics)
-        return tuple(name for name in METRICS if name in asked)
-
-    @property
     def allowed_differences(self) -> tuple[str, ...]:
         """Names in --allow_different: recorded properties, groups and patterns that may differ."""
         return split_comma_separated(self.allow_different)
@@ -180,9 +172,13 @@ class JudgingFlags:
         """By what records are judged, according to the flags and to `rules`, which come from
         `load_rules` or from an earlier session of an experiment.
         """
+        metrics = None
+        if self.metrics is not None:
+            asked = split_comma_separated(self.metrics)
+            metrics = tuple(name for name in METRICS if name in asked)
         return Criteria(
             policy=self.policy,
-            metrics=self.metric_names,
+            metrics=metrics,
             allow_different=self.allowed_differences,
             allow_changed_work=self.allow_changed_work,
             fail_on=parse_fail_on(self.fail_on),

@@ -91,6 +91,12 @@ class MeasurementGroup:
         """The successful measurements. Values are computed only from successful measurements."""
         return tuple(record for record in self.records if record.status == "ok")
 
+    @property
+    def imported(self) -> list[RunRecord]:
+        """The runs that were imported from results of other programs."""
+        runs = (record for record in self.records if isinstance(record, RunRecord))
+        return [run for run in runs if run.imported is not None]
+
     def by_origin(self) -> dict[Origin, list[Measurement]]:
         """Groups the measurements by origin (code, TensorFlow version, machine). Origins are in the
         order of their first measurement.
@@ -128,14 +134,9 @@ class MeasurementGroup:
         """Names of the flags and properties that say how much an imported run computed, but
         that are unknown: network, precision, batch size and number of processes.
         """
-        imported = [
-            record
-            for record in self.records
-            if isinstance(record, RunRecord) and record.imported is not None
-        ]
+        imported, flags = self.imported, self.configuration.flags
         if self.configuration.kind != RUN or not imported:
             return ()
-        flags = self.configuration.flags
         lacks_flags = IMPORTED in flags
         names = [name for name in _WORK_FLAGS if lacks_flags and flags.get(name) is None]
         if any(record.placement is None for record in imported):
@@ -146,8 +147,7 @@ class MeasurementGroup:
         """Returns the text that stands for a recorded property that a measurement lacks: "unknown"
         or "none". For imported records, the text is always "unknown".
         """
-        runs = (record for record in self.records if isinstance(record, RunRecord))
-        return UNKNOWN if any(run.imported is not None for run in runs) else rule.absent
+        return UNKNOWN if self.imported else rule.absent
 
 
 def fact_differences(

@@ -47,11 +47,6 @@ class Samples:
     plan: AnalysisSchedule | None = None
 
     @property
-    def all_looks(self) -> tuple[InterimAnalysis, ...]:
-        """The interim analyses up to this one; one that spends all of alpha if there are none."""
-        return self.looks or (InterimAnalysis(self.smaller_sample_size, 1.0),)
-
-    @property
     def begins_afresh(self) -> bool:
         """Whether further pairs belong to a new experiment, which excludes the measured pairs."""
         return self.plan is not None and self.plan.is_new_experiment
@@ -177,12 +172,13 @@ def statistics_of(
     base = [log_or_value(value, metric) for value in samples.base]
     new = [log_or_value(value, metric) for value in samples.new]
     if samples.paired:
+        looks = samples.looks or (InterimAnalysis(len(samples.base), 1.0),)
         differences = samples.differences
         if differences is None:
             differences = [after - before for before, after in zip(base, new, strict=True)]
-        interval = inference.sequential_shift(differences, samples.all_looks, alpha)
+        interval = inference.sequential_shift(differences, looks, alpha)
         p = inference.signed_rank_p(differences)
-        p_of_looks = inference.sequential_p(differences, samples.all_looks)
+        p_of_looks = inference.sequential_p(differences, looks)
         scatter = inference.standard_deviation(differences) if len(differences) > 1 else None
     else:
         interval = inference.hodges_lehmann_shift(base, new, 1 - alpha)

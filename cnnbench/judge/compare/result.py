@@ -121,16 +121,11 @@ class Comparison(Verdicts, Document, Displayed):
         return " ".join([f"{first}.", *answers.further_sentences(self)])
 
     @property
-    def headline(self) -> str:
-        """The beginning of the answer, as the headline of a page: the outcome, or how many
+    def answer_lines(self) -> list[str]:
+        """The parts of the answer. The first part is the headline: the outcome, or how many
         configurations have the worst outcome.
         """
-        return answers.opening(self)[0]
-
-    @property
-    def lines_below_headline(self) -> list[str]:
-        """The parts of the answer after its headline."""
-        return [*filter(None, answers.opening(self)[1:]), *answers.further_sentences(self)]
+        return [*filter(None, answers.opening(self)), *answers.further_sentences(self)]
 
     @property
     def advice(self) -> str:

@@ -563,11 +563,11 @@ def test_headlines_are_short_and_details_have_the_rest(full_runs):
     entries = (dataclasses.replace(entry, results=results),)
     confirmed = dataclasses.replace(comparison, entries=entries)
     answer = build(gather(Loaded(tuple(new), ()), comparison=confirmed)).answers[0]
-    assert answer.text == comparison.headline
+    assert answer.text == comparison.answer_lines[0]
     assert len(answer.text.split()) <= 20
     assert any("a long reason of the second one" in one for one in answer.details)
-    assert confirmed.answer.startswith(f"{comparison.headline}")
-    assert all(one in confirmed.answer for one in confirmed.lines_below_headline)
+    assert confirmed.answer.startswith(answer.text)
+    assert all(one in confirmed.answer for one in confirmed.answer_lines)
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,9 @@ def baseline_answer(results: ReportSubject) -> Answer | None:
         counts = verdicts.all_counts_text(comparison)
         outcome = f"{outcome}: {counts}" if outcome else counts
     means = map(capitalized, verdicts.mean_sentences(comparison))
-    details = (*comparison.lines_below_headline, *lines, outcome, *means)
-    return Answer(name, comparison.headline, tone, tuple(filter(None, details)))
+    headline, *below = comparison.answer_lines
+    details = (*below, *lines, outcome, *means)
+    return Answer(name, headline, tone, tuple(filter(None, details)))
 
 
 def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[RowChart]:
