@@ -21,9 +21,9 @@ from cnnbench.campaigns.sweep.plan import count_configurations
 from cnnbench.campaigns.sweep.run import SweepResult
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare.configuration import Configuration, unique_names
+from cnnbench.judge.compare.median_step import median_step_text
 from cnnbench.judge.compare.power import processes_to_detect
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.slow_steps import median_step_text
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.metric import BOUNDS
 from cnnbench.records.metrics.figures import throughputs

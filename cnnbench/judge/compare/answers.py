@@ -54,17 +54,12 @@ def further_sentences(verdicts: Verdicts) -> list[str]:
     """Returns the further sentences: on other metrics, confirmations and accepted regressions."""
     if verdicts.same_code is not None or not verdicts.deciding_configurations:
         return []
-    unended = [
-        result.accepted.source_text
-        for _, result in verdicts.rows
-        if result.accepted is not None and not result.accepted.has_ended
-    ]
-    sources = "; ".join(sorted(set(unended)))
-    return [
-        *_other_metrics(verdicts),
-        *_confirmations(verdicts),
-        *([phrases.ACCEPTED.format(sources=sources)] if unended else []),
-    ]
+    sentences = [*_other_metrics(verdicts), *_confirmations(verdicts)]
+    accepted = [result.accepted for _, result in verdicts.rows if result.accepted is not None]
+    sources = {one.source_text for one in accepted if not one.has_ended}
+    if sources:
+        sentences.append(phrases.ACCEPTED.format(sources="; ".join(sorted(sources))))
+    return sentences
 
 
 def advice(verdicts: Verdicts) -> str:

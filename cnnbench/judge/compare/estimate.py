@@ -64,17 +64,10 @@ class SampleStatistics(Samples):
 
     Attributes:
       policy: constants of the tests for this metric and configuration.
-      family: number of configurations that are tested together.
-      change: the Hodges-Lehmann shift. -0.05 means that new is 5 % lower than base.
-      low, high: confidence interval of the change; None if there are too few values.
-      p: p-value of the two-sided test.
       p_of_looks: p-value that takes all interim analyses into account; it equals `p` without them.
       alpha: the interval has the level 1 - alpha, over all interim analyses.
-      floor: smallest relevant change: the metric's threshold or the A/A spread.
-      margin: largest change for the verdict "same".
-      scatter: standard deviation of the pairs' differences or, without pairs, of the values within
-        BASE and within NEW. If changes are shares, it is the deviation of logarithms. None if
-        there are too few values.
+      others: as in `cnnbench.judge.compare.judgement.Judgement`. The interval is None if there are
+        too few values.
     """
 
     policy: Policy

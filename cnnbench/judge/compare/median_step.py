@@ -1,17 +1,24 @@
-"""Explains by slow steps how the change of the median step differs from that of the throughput."""
+"""The speed at the median step, and the slow steps by which it differs from the throughput."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from cnnbench.base.slow_steps import slow_step_cost_increase
+from cnnbench.base.slow_steps import (
+    FEWEST,
+    SlowSteps,
+    find_slow_steps,
+    median_slow_steps,
+    slow_step_cost_increase,
+)
 from cnnbench.base.stats import median
+from cnnbench.base.text import number
 from cnnbench.judge.compare.estimate import Samples, exceeds, statistics_of
 from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.slow_steps import common_slow_steps
+from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
 
 
@@ -61,3 +68,32 @@ def change_and_slow_steps(
         for slow_steps in shared
     )
     return mean_change, (before, after)
+
+
+def common_slow_steps(runs: Iterable[RunRecord]) -> SlowSteps | None:
+    """Returns the slow steps that most successful runs have in common; None if there are none."""
+    return median_slow_steps(
+        [find_slow_steps(run.step_seconds) for run in runs if run.status == "ok"]
+    )
+
+
+def median_step_text(runs: Sequence[RunRecord], threshold: float) -> str:
+    """Returns text about the images per second at the median step, and about the slow steps that
+    lower the mean speed; "" if slow steps make little difference.
+
+    The difference is little if the speed at the median step exceeds the throughput of the
+    successful runs by at most `threshold` (a share). The text is also "" if a run has too few
+    steps.
+    """
+    good = [run for run in runs if run.status == "ok" and run.batch]
+    judged = [speed for speed in throughputs(good) if speed is not None]
+    if not judged or min(len(run.step_seconds) for run in good) < FEWEST:
+        return ""
+    at_median = median(
+        run.batch.global_ / median(run.step_seconds) for run in good if run.batch is not None
+    )
+    if at_median <= (1 + threshold) * median(judged):
+        return ""
+    slow = common_slow_steps(good)
+    text = "" if slow is None else f"{slow.text}; "
+    return f"{text}{number(at_median)} images/sec at the median step"

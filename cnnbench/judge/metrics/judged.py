@@ -64,15 +64,17 @@ _register_bandwidth("peer_bandwidth", "Bus bandwidth of another library", PEER, 
 _register_bandwidth("copy_bandwidth", "Bytes that all devices write together", COPY)
 
 for _kind, _unit in BENCHMARKS.items():
+    _about, _rules = f" in {_unit}", QUICKER if _unit == "s" else LESS
+    if _kind == BENCHMARK_SCORE:
+        _about, _rules = " whose larger values are better", {}
     register_metric(
         _kind,
         _unit,
-        about="Value of a benchmark of another program"
-        + (" whose larger values are better" if _kind == BENCHMARK_SCORE else f" in {_unit}"),
+        about=f"Value of a benchmark of another program{_about}",
         kinds=(_kind,),
         judged={_kind: THROUGHPUT.name},
         gates=True,
-        **({} if _kind == BENCHMARK_SCORE else QUICKER if _unit == "s" else LESS),
+        **_rules,
     )(partial(lambda kind, record: record.imported.values.get(kind), _kind))
 
 SPEEDS = (THROUGHPUT, BUS_BANDWIDTH)

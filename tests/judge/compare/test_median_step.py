@@ -9,7 +9,7 @@ import pytest
 
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import Verdict, compare_records
-from cnnbench.judge.metrics.slow_steps import median_step_text
+from cnnbench.judge.compare.median_step import median_step_text
 from cnnbench.judge.report.renderers import render
 
 

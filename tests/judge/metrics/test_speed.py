@@ -1,6 +1,6 @@
 """Slow steps in words.
 
-Tests cnnbench/base/slow_steps.py and cnnbench/judge/metrics/slow_steps.py.
+Tests cnnbench/base/slow_steps.py.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.stats import ValuesByProcess, group_by
 from cnnbench.base.text import alternatives, first_few, integer, number, percent
+from cnnbench.judge.compare.median_step import median_step_text
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.slow_steps import median_step_text
 from cnnbench.judge.report.results import (
     MOST_DRAWN,
     ReportSubject,
