@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from dataclasses import fields, replace
 from datetime import date
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from cnnbench.base.suggestions import unknown_key_message
 from cnnbench.errors import FlagError, UsageError
@@ -27,8 +27,6 @@ pairs that no experiment could find a change.
 """
 
 _COMMIT = re.compile("[0-9a-f]{7,64}")
-
-_T = TypeVar("_T")
 
 
 def load_rules(flag_value: str | None) -> Rules:
@@ -102,11 +100,11 @@ def _check_keys(table: Any, known: Collection[str], where: str) -> None:
             raise ValueError(f"{where}: {unknown_key_message(key, known)}")
 
 
-def _dataclass_from_table(cls: type[_T], table: Any, where: str) -> _T:
+def _decoded(cls: Any, table: Any, where: str) -> Any:
     """Creates a rule, which is an instance of the dataclass `cls`, from a TOML table. If a key is a
     list, a string means a list with one item.
     """
-    _check_keys(table, [key.name for key in fields(cast("Any", cls))], where)
+    _check_keys(table, [key.name for key in fields(cls)], where)
     lists = ("configurations", "judge", "metrics", "fail_on")
     values = {
         key: [value] if key in lists and isinstance(value, str) else value
@@ -118,16 +116,13 @@ def _dataclass_from_table(cls: type[_T], table: Any, where: str) -> _T:
         raise ValueError(f"{where}: threshold: {threshold}: must be at least 0 and less than 1000")
     if words is None:
         return rule
-    unknown = sorted({*words} - {*FAILURES, "never"})
     try:
-        if unknown:
-            raise ValueError(
-                f"{unknown[0]}: must be one or more of {', '.join(FAILURES)}, or never"
-            )
-        replaced: _T = replace(cast("Any", rule), fail_on=exit_code_words(words))
+        if unknown := sorted({*words} - {*FAILURES, "never"}):
+            known = ", ".join(FAILURES)
+            raise ValueError(f"{unknown[0]}: must be one or more of {known}, or never")
+        return replace(rule, fail_on=exit_code_words(words))
     except ValueError as error:
         raise ValueError(f"{where}: fail_on: {error}") from None
-    return replaced
 
 
 def _rule_from_table(table: Any, where: str) -> ConfigurationRule:
@@ -140,9 +135,10 @@ def _rule_from_table(table: Any, where: str) -> ConfigurationRule:
     for name, value in metrics.items():
         place = f"{where}: metrics.{name}"
         _check_keys(value, ("threshold", "share", "fail_on"), place)
-        own.append(_dataclass_from_table(MetricRule, {**value, "name": name}, place))
+        own.append(_decoded(MetricRule, {**value, "name": name}, place))
     others = {key: value for key, value in table.items() if key != "metrics"} if own else table
-    rule = replace(_dataclass_from_table(ConfigurationRule, others, where), metrics=tuple(own))
+    rule: ConfigurationRule = _decoded(ConfigurationRule, others, where)
+    rule = replace(rule, metrics=tuple(own))
     _check_metrics(rule.judge, f"{where}: judge")
     if "judge" in others and not rule.judge:
         raise ValueError(f"{where}: judge: is empty; fail_on = 'never' never fails")
@@ -169,7 +165,7 @@ def _acceptance_from_table(table: Any, where: str) -> Acceptance:
     for key in ("commit", "reason", "until"):
         if key not in table:
             raise ValueError(f"{where}.{key}: missing")
-    acceptance = _dataclass_from_table(Acceptance, table, where)
+    acceptance: Acceptance = _decoded(Acceptance, table, where)
     _check_metrics(acceptance.metrics, f"{where}: metrics")
     if not _COMMIT.fullmatch(acceptance.commit):
         raise ValueError(f"{where}: commit: {acceptance.commit}: must be a hash of 7 to 64 digits")
