@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -78,7 +78,12 @@ class Configuration:
     @property
     def non_default_flags(self) -> dict[str, Any]:
         """The flags whose values are not the defaults."""
-        return _non_default_flags(self.flags, self.kind)
+        usual = _usual(self.kind)
+        return {
+            name: value
+            for name, value in self.flags.items()
+            if name not in usual or usual[name] != value
+        }
 
     def differing_flags(self, other: Configuration) -> tuple[str, ...]:
         """Returns the names of the flags that differ between this configuration and `other`, a
@@ -108,10 +113,11 @@ def _make_configuration(
     if "precision" in flags:
         flags.pop("use_fp16", None)  # `use_fp16` is the old name of `precision`.
     flags = dict(sorted(flags.items()))
+    configuration = Configuration(flags, "", resolved, kind, frozenset(explicit))
     # Flags with default values are left out, so that a new flag does not change existing keys.
-    text = [_non_default_flags(flags, kind), resolved, *([] if kind == RUN else [kind])]
+    text = [configuration.non_default_flags, resolved, *([] if kind == RUN else [kind])]
     key = hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:12]
-    return Configuration(flags, key, resolved, kind, frozenset(explicit))
+    return replace(configuration, key=key)
 
 
 def configuration_name(configuration: Configuration, distinguishing: Iterable[str] = ()) -> str:
@@ -195,10 +201,3 @@ def _default_flags(kind: str) -> Mapping[str, Any]:
 @lru_cache(maxsize=len(KINDS))
 def _usual(kind: str) -> dict[str, Any]:
     return identity_flags(_default_flags(kind))
-
-
-def _non_default_flags(flags: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    usual = _usual(kind)
-    return {
-        name: value for name, value in flags.items() if name not in usual or usual[name] != value
-    }
