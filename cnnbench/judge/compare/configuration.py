@@ -31,9 +31,6 @@ from cnnbench.variable_mgr.packing import Packing
 IMPORTED = "imported_from"
 """Key in the `config` of imported records. Its value is the program that measured the values."""
 
-UNRESOLVED = GROUPS["device"]
-"""Flags that may be unresolved in the record of a run that failed early."""
-
 
 def ab_place(measurement: object) -> Mapping[str, Any]:
     """Returns the place of a run in an experiment of `cnnbench ab`, as its record says; {} for
@@ -98,7 +95,8 @@ class Configuration:
         differing = (name for name in names if self.flags.get(name) != other.flags.get(name))
         if self.resolved and other.resolved:
             return tuple(differing)
-        return tuple(name for name in differing if name not in UNRESOLVED)
+        # The record of a run that failed early may lack the final values of these flags.
+        return tuple(name for name in differing if name not in GROUPS["device"])
 
 
 @lru_cache(maxsize=4096)
