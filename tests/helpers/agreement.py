@@ -40,8 +40,6 @@ _RESULTS += tuple(f"cnnbench.campaigns.tune.{name}" for name in ("bench", "final
 _NO_RESULTS = ("cnnbench.judge.compare.configuration",)
 _MEASURED = ("ProfiledPart", "ProfiledSpan", "ProfiledLayer", "Primitive", "StepProfile")
 """Classes of measurements: what is computed from them begins as a value of a result."""
-_INPUTS = ("_SimulatedEstimates",)
-"""Classes of random draws, which are no results."""
 
 _MOST_ITEMS = 400
 
@@ -208,7 +206,7 @@ def _classes_of_results() -> Iterator[type]:
         if name.startswith(_RESULTS) and name not in _NO_RESULTS:
             for one in vars(module).values():
                 if isinstance(one, type) and one.__module__ == name:
-                    if one.__name__ in (*_MEASURED, *_INPUTS):
+                    if one.__name__ in _MEASURED:
                         continue
                     yield from [one] if dataclasses.is_dataclass(one) else []
 

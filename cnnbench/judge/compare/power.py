@@ -72,6 +72,8 @@ with little variation have been measured.
 _EFFICIENCY = math.pi / 3
 
 _Floats: TypeAlias = "NDArray[np.float64]"
+_Widths: TypeAlias = list[float]
+"""Half of an interval's width, and the size of a significant change, in standard deviations."""
 
 
 def processes_needed(
@@ -196,15 +198,22 @@ def processes_for_verdict(statistics: SampleStatistics, alphas: tuple[float, flo
     truths = [0.0] if estimate <= _PLAUSIBLE * error else []
     if estimate >= floor or estimate + _PLAUSIBLE * error >= 2 * floor:
         truths.append(max(2 * floor, estimate - error))
-    futures = [
-        _SimulatedEstimates(sizes, estimate, scatter, truth, afresh)
-        for truth in truths or [estimate]
-    ]
-    limits = (floor, margin, statistics.by_interval, is_worse)
+
+    def chance(truth: float, analyses: Sequence[InterimAnalysis], widths: list[_Widths]) -> float:
+        simulated = _simulated(sizes, estimate, scatter, truth, afresh, analyses)
+        found = np.zeros(_DRAWS, bool)
+        for (width, certain), (centre, deviation) in zip(widths, simulated, strict=True):
+            if truth >= floor:
+                least = centre - width * deviation * statistics.by_interval
+                found |= (least >= floor) & (centre > certain * deviation)
+            else:
+                worst = (centre if is_worse else -centre) + width * deviation
+                found |= worst <= margin
+        return float(found.mean())
 
     def is_enough(number: int) -> bool:
-        analyses, widths = _later_analyses(plan, number, sizes, alphas)
-        return all(draws.chance(analyses, widths, *limits) >= _CHANCE for draws in futures)
+        later = _later_analyses(plan, number, sizes, alphas)
+        return all(chance(truth, *later) >= _CHANCE for truth in truths or [estimate])
 
     if plan is None:
         numbers = pair_counts_to_try(smaller + 1, 1, MOST_PROCESSES)
@@ -216,7 +225,7 @@ def processes_for_verdict(statistics: SampleStatistics, alphas: tuple[float, flo
 
 def _later_analyses(
     plan: AnalysisSchedule | None, number: int, sizes: Sequence[int], alphas: tuple[float, float]
-) -> tuple[Sequence[InterimAnalysis], list[list[float]]]:
+) -> tuple[Sequence[InterimAnalysis], list[_Widths]]:
     """Returns the interim analyses that follow up to `number` pairs and, for each of them, half of
     the width of the confidence interval at both levels in `alphas`.
 
@@ -266,9 +275,16 @@ def _chi_square_from_normal(freedom: int, normal: _Floats) -> _Floats:
     return quantile
 
 
-class _SimulatedEstimates:
-    """Simulates the estimated change and its standard deviation at later interim analyses, for many
-    random draws.
+def _simulated(
+    sizes: Sequence[int],
+    centre: float,
+    scatter: float,
+    truth: float,
+    afresh: bool,
+    analyses: Sequence[InterimAnalysis],
+) -> Iterator[tuple[_Floats, _Floats]]:
+    """Simulates later interim analyses for many random draws. Yields the estimated change and its
+    standard deviation at each analysis, shape [draws].
 
     Args:
       sizes: the number of measured pairs, or the numbers of measured values in BASE and NEW.
@@ -276,71 +292,25 @@ class _SimulatedEstimates:
       truth: centre of all future values.
       afresh: whether later analyses exclude the measured values.
     """
-
-    def __init__(
-        self, sizes: Sequence[int], centre: float, scatter: float, truth: float, afresh: bool
-    ) -> None:
-        self._sides = len(sizes)
-        freedom = sum(sizes) - self._sides
-        squares = scatter**2 * freedom
-        first, *self._normals = _normal_numbers()
-        self._scatter = np.sqrt(_KNOWN * squares / _chi_square_from_normal(_KNOWN * freedom, first))
-        self._truth = truth
-        # Without pairs, the first item is the harmonic mean of the numbers of values.
-        self._start = (
-            (0.0, 0.0, 0.0, 0)
-            if afresh
-            else (self._sides / sum(1 / size for size in sizes), centre, squares, freedom)
-        )
-        self._measured = 0 if afresh else min(sizes)
-
-    def chance(
-        self,
-        analyses: Sequence[InterimAnalysis],
-        widths: Sequence[Sequence[float]],
-        floor: float,
-        margin: float,
-        by_interval: bool,
-        is_worse: bool,
-    ) -> float:
-        """Returns the share of the simulated draws in which at least one interim analysis finds a
-        change of at least `floor` or, if the truth is less, that no change for the worse exceeds
-        `margin`.
-
-        Args:
-          widths: for each analysis, half of the width of the interval, and the size of a
-            significant change, in standard deviations.
-          by_interval: whether the whole interval must exceed the floor.
-          is_worse: whether the measured change is one for the worse.
-        """
-        found = np.zeros(_DRAWS, bool)
-        simulated = zip(widths, self.simulate(analyses), strict=True)
-        for (width, certain), (centre, deviation) in simulated:
-            if self._truth >= floor:
-                least = centre - width * deviation * by_interval
-                found |= (least >= floor) & (centre > certain * deviation)
-            else:
-                worst = (centre if is_worse else -centre) + width * deviation
-                found |= worst <= margin
-        return float(found.mean())
-
-    def simulate(self, analyses: Sequence[InterimAnalysis]) -> Iterator[tuple[_Floats, _Floats]]:
-        """Yields the simulated change and standard deviation at each analysis, shape [draws]."""
-        count, start, measured_squares, freedom = self._start
-        centre, squares = (np.full(_DRAWS, value) for value in (start, measured_squares))
-        measured = self._measured
-        for index, analysis in enumerate(analyses):
-            more = analysis.pairs - measured
-            measured = analysis.pairs
-            normal, other = self._normals[2 * index : 2 * index + 2]
-            error = self._scatter * math.sqrt(_EFFICIENCY * self._sides / more)
-            mean = self._truth + error * normal
-            within = self._sides * more - 1
-            squares = squares + self._scatter**2 * (
-                _chi_square_from_normal(within, other) if within else 0.0
-            )
-            squares = squares + count * more / (count + more) * (mean - centre) ** 2 / self._sides
-            centre = (count * centre + more * mean) / (count + more)
-            freedom += self._sides * more - (not count) * self._sides
-            count += more
-            yield centre, np.sqrt(squares / freedom)
+    sides = len(sizes)
+    freedom = sum(sizes) - sides
+    measured_squares = scatter**2 * freedom
+    first, *normals = _normal_numbers()
+    drawn = np.sqrt(_KNOWN * measured_squares / _chi_square_from_normal(_KNOWN * freedom, first))
+    # Without pairs, the count is the harmonic mean of the numbers of values.
+    count, measured = sides / sum(1 / size for size in sizes), min(sizes)
+    if afresh:
+        count, centre, measured_squares, freedom, measured = 0.0, 0.0, 0.0, 0, 0
+    estimate, squares = np.full(_DRAWS, centre), np.full(_DRAWS, measured_squares)
+    for index, analysis in enumerate(analyses):
+        more = analysis.pairs - measured
+        measured = analysis.pairs
+        normal, other = normals[2 * index : 2 * index + 2]
+        mean = truth + drawn * math.sqrt(_EFFICIENCY * sides / more) * normal
+        within = sides * more - 1
+        squares = squares + drawn**2 * (_chi_square_from_normal(within, other) if within else 0.0)
+        squares = squares + count * more / (count + more) * (mean - estimate) ** 2 / sides
+        estimate = (count * estimate + more * mean) / (count + more)
+        freedom += sides * more - (not count) * sides
+        count += more
+        yield estimate, np.sqrt(squares / freedom)
