@@ -113,7 +113,7 @@ def _outcome(verdicts: Verdicts, entry: ComparedConfiguration) -> tuple[str, str
     reason = judgement.reason.rstrip(".")
     if verdict is Verdict.CHANGED_WORK:
         return reason, ""
-    of_all_pairs = _change_of_all_pairs(result)
+    of_all_pairs = _all_pairs(result)
     outcome = _tested_outcome(verdicts, entry, result)
     if not outcome:
         word = "undecided" if verdict is Verdict.INCONCLUSIVE else result.word
@@ -167,7 +167,7 @@ def _open_question(result: MetricResult) -> str:
     return phrases.OPEN_QUESTION.format(margin=result.metric.change_text(margin, signed=False))
 
 
-def _change_of_all_pairs(result: MetricResult) -> str:
+def _all_pairs(result: MetricResult) -> str:
     """Returns text about a change of the medians that all pairs show, if CPU time was also judged;
     otherwise "". CPU time cannot see waiting, so the text is shown whatever decides.
     """

@@ -70,7 +70,7 @@ class Configuration:
             changed = {name: changed[name] for name in changed if name not in GROUPS["num_batches"]}
         counted = json.dumps(identity_flags(changed))
         resolved = not isinstance(measurement, RunRecord) or measurement.placement is not None
-        return _make_configuration(kind, counted, resolved, measurement.explicit_flags)
+        return _made(kind, counted, resolved, measurement.explicit_flags)
 
     @property
     def non_default_flags(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Configuration:
 
 
 @lru_cache(maxsize=4096)
-def _make_configuration(
+def _made(
     kind: str, changed_flags_json: str, resolved: bool, explicit: tuple[str, ...]
 ) -> Configuration:
     """Returns the configuration with the flags in `changed_flags_json` (a JSON object) and with the

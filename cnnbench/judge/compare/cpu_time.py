@@ -145,7 +145,7 @@ def joint_judgement(
             p=phrases.chance(cpu_time.p_adjusted),
             others=others,
         )
-        return _decided_by_cpu_time(throughput, work, reason, others)
+        return _decided(throughput, work, reason, others)
     if work not in _PASSES:
         if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
             return throughput
@@ -153,17 +153,17 @@ def joint_judgement(
         sooner = {name: getattr(cpu_time, name) for name in NEEDS}
         reason = phrases.OF_CPU_TIME.format(reason=cpu_time.reason)
         return replace(throughput, reason=reason, note=None, **sooner)
-    direction = _apparent_direction(throughput, policy)
+    direction = _direction(throughput, policy)
     if direction is None or direction in policy.questions:
         return throughput.adding(phrases.WAITS_PERHAPS.format(like=like))
     if direction and work is Verdict.SAME:
         # Throughput may have changed, but not in the direction that the user asks for.
         work = Verdict.NOT_SLOWER if direction == "faster" else Verdict.NOT_FASTER
     reason = phrases.OF_CPU_TIME_UNDER_LOAD.format(reason=cpu_time.reason, others=others)
-    return _decided_by_cpu_time(throughput, work, reason, None)
+    return _decided(throughput, work, reason, None)
 
 
-def _decided_by_cpu_time(
+def _decided(
     throughput: Judgement, verdict: Verdict, reason: str, note: str | None
 ) -> Judgement:
     return replace(
@@ -171,7 +171,7 @@ def _decided_by_cpu_time(
     )
 
 
-def _apparent_direction(throughput: Judgement, policy: Policy) -> str | None:
+def _direction(throughput: Judgement, policy: Policy) -> str | None:
     """Returns "slower" or "faster" if the throughput changed significantly, or if its estimate
     exceeds the smallest relevant change; otherwise "". Returns None if the estimate is unknown.
 

@@ -27,22 +27,22 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
     checked = [run for run in runs if run.conditions is not None]
     if not checked:
         return ""
-    by_run = [(record, _disturbance_ids(record)) for record in checked]
+    by_run = [(record, _ids(record)) for record in checked]
     names = dict.fromkeys(name for _, own in by_run for name in own)
     runs_by_name = {name: [record for record, own in by_run if name in own] for name in names}
     if not runs_by_name:
-        most = _disturbance_amount_text("load", checked) or phrases.NOT_CHECKED
+        most = _amount("load", checked) or phrases.NOT_CHECKED
         number = count_text(len(checked), "run", "runs")
         return phrases.UNDISTURBED.format(runs=number, most=most)
     disturbed = sum(bool(own) for _, own in by_run)
     most_first = sorted(runs_by_name.items(), key=lambda item: -len(item[1]))
-    causes = [_disturbance_text(*item) for item in most_first]
+    causes = [_cause(*item) for item in most_first]
     return phrases.disturbed(disturbed, len(checked), causes)
 
 
 def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
     """Whether others (programs, VMs) used the CPUs in the timed steps of half of the runs."""
-    disturbed = sum(not _BY_OTHERS.isdisjoint(_disturbance_ids(record)) for record in measurements)
+    disturbed = sum(not _BY_OTHERS.isdisjoint(_ids(record)) for record in measurements)
     return 2 * disturbed >= len(measurements) > 0
 
 
@@ -51,7 +51,7 @@ def other_cpus_text(measurements: Iterable[Measurement]) -> str:
     this number is unknown or small.
     """
     runs = [record for record in measurements if isinstance(record, RunRecord)]
-    used = _condition_values("other_cpus", runs)
+    used = _values("other_cpus", runs)
     if not used or (typical := median(used)) < _BUSY:
         return ""
     facts = runs[-1].environment
@@ -86,28 +86,28 @@ def lost_pairs(measurements: Iterable[Measurement]) -> tuple[int, str]:
     return len(lost), phrases.repeated_pairs(len(lost), causes)
 
 
-def _disturbance_ids(measurement: Measurement) -> Mapping[str, None]:
+def _ids(measurement: Measurement) -> Mapping[str, None]:
     """Returns the IDs of the disturbances in a run's timed steps: the keys, in a fixed order."""
     if not isinstance(measurement, RunRecord) or measurement.conditions is None:
         return {}
     return dict.fromkeys(note.id for note in measurement.conditions.notes if note.when == "during")
 
 
-def _disturbance_text(name: str, runs: Sequence[RunRecord]) -> str:
-    amount = _disturbance_amount_text(name, runs)
+def _cause(name: str, runs: Sequence[RunRecord]) -> str:
+    amount = _amount(name, runs)
     template = phrases.DISTURBANCE_AMOUNT if amount else phrases.DISTURBANCE
     condition = CONDITIONS.get(name, name)
     return template.format(condition=condition, runs=len(runs), amount=amount)
 
 
-def _disturbance_amount_text(name: str, runs: Sequence[RunRecord]) -> str:
-    if name == "load" and (others := _condition_values("other_cpus", runs)):
+def _amount(name: str, runs: Sequence[RunRecord]) -> str:
+    if name == "load" and (others := _values("other_cpus", runs)):
         return phrases.MOST_LOAD.format(cpus=max(others))
-    if name == "steal" and (stolen := _condition_values("steal_fraction", runs)):
+    if name == "steal" and (stolen := _values("steal_fraction", runs)):
         return phrases.MOST_STOLEN.format(share=percent(max(stolen)))
     return ""
 
 
-def _condition_values(name: str, runs: Sequence[RunRecord]) -> list[float]:
+def _values(name: str, runs: Sequence[RunRecord]) -> list[float]:
     values = (run.condition(name) for run in runs)
     return [value for value in values if value is not None]

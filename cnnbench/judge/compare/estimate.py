@@ -176,7 +176,7 @@ def statistics_of(
     else:
         interval = inference.hodges_lehmann_shift(base, new, 1 - alpha)
         p = p_of_looks = inference.mann_whitney_p(base, new)
-        scatter = _pooled_deviation(base, new)
+        scatter = _pooled(base, new)
     floor, margin = floor_and_margin(samples, policy)
     return dataclass_from_sources(
         SampleStatistics,
@@ -247,7 +247,7 @@ def aa_spread_of_runs(
     return aa_spread(values, policy, metric) if len(values) >= policy.min_processes else None
 
 
-def _pooled_deviation(first: Sequence[float], second: Sequence[float]) -> float | None:
+def _pooled(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Returns the pooled standard deviation of two samples, whose means may differ; None if there
     are too few values.
     """

@@ -268,7 +268,7 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     """
     samples, policy = case.samples, case.policy
     if case.known is not None:
-        return _known_judgement(case, *case.known, family)
+        return _known(case, *case.known, family)
     sides = (("BASE", samples.base), ("NEW", samples.new))
     name = samples.metric.name
     for side, values in sides:
@@ -307,7 +307,7 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     return _with_reason(statistics, judgement, reason)
 
 
-def _known_judgement(case: Case, verdict: Verdict, reason: str, family: int) -> Judgement:
+def _known(case: Case, verdict: Verdict, reason: str, family: int) -> Judgement:
     """Returns the judgement of a case whose verdict is known without a test."""
     samples = case.samples
     before, after = (median(side) if side else None for side in (samples.base, samples.new))

@@ -68,7 +68,7 @@ def match_groups(base: _Groups, new: _Groups, patterns: tuple[str, ...] = ()) ->
         matched = _pair_by_key(left, right, lambda group: group.configuration.key)
         if patterns:
             rest = _unmatched(left, right, matched)
-            matched += _pair_by_key(*rest, lambda group: _flags_text_without(group, patterns))
+            matched += _pair_by_key(*rest, lambda group: _key_without(group, patterns))
         matched += _pair_nearest(*_unmatched(left, right, matched))
         alone, other = _unmatched(left, right, matched)
         pairs += [*matched, *((group, MeasurementGroup(group.configuration)) for group in alone)]
@@ -103,7 +103,7 @@ def _pair_by_key(left: _Groups, right: _Groups, key: Callable[[MeasurementGroup]
     return [(first[text][0], second[text][0]) for text in single]
 
 
-def _flags_text_without(group: MeasurementGroup, patterns: tuple[str, ...]) -> str:
+def _key_without(group: MeasurementGroup, patterns: tuple[str, ...]) -> str:
     flags = sorted(group.configuration.flags.items())
     return json.dumps([flag for flag in flags if not is_allowed_to_differ(flag[0], patterns)])
 

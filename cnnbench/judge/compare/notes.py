@@ -61,10 +61,10 @@ def comparison_notes(
         yield EMULATED_NOTICE
     imported = imported_records_note(record for side in processes for record in side)
     yield from [imported] if imported else []
-    yield from _unsuccessful_run_notes(entries)
+    yield from _unsuccessful(entries)
     _, repeated = lost_pairs(run for entry in entries for run in entry.runs)
     yield from [repeated] if repeated else []
-    yield from _interrupted_notes(processes)
+    yield from _interrupted(processes)
     yield from aa_notes
     for entry, left_out in zip(entries, unpaired, strict=True):
         if left_out:
@@ -102,7 +102,7 @@ def imported_note(programs: Iterable[object], unknown: Iterable[str]) -> str:
     return template.format(sources=of, unknown=lacking)
 
 
-def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
+def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
     """Yields notes with the number of unsuccessful runs, which medians and values exclude."""
     sides = {
         side: [run for entry in entries for run in getattr(entry, side)] for side in ("base", "new")
@@ -117,7 +117,7 @@ def _unsuccessful_run_notes(entries: Sequence[ComparedConfiguration]) -> Iterato
                 yield phrases.LEFT_OUT.format(number=number, side=side.upper(), statuses=what)
 
 
-def _interrupted_notes(
+def _interrupted(
     sides: Sequence[Sequence[RunRecord | AllReduceRecord]],
 ) -> Iterator[str]:
     """Yields notes with the number of interrupted all-reduce processes in BASE and in NEW. An

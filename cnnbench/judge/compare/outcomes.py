@@ -49,10 +49,10 @@ def incomparable_outcome(
     if not (base.records and new.records):
         absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
         return Verdict.MISSING, phrases.ONLY_ONE_SIDE.format(absent=absent, there=there)
-    if failures := [*filter(None, (_failed_runs_text(*side) for side in sides))]:
+    if failures := [*filter(None, (_failures(*side) for side in sides))]:
         return Verdict.FAILED, "; ".join(failures)
     if blocking := [difference for difference in unlike if difference.blocks]:
-        if answer := _changed_work_text(base, new, metric, blocking):
+        if answer := _changed_work(base, new, metric, blocking):
             return Verdict.CHANGED_WORK, answer
         return Verdict.NOT_COMPARABLE, first_few([*map(str, blocking)], _FACTS_NAMED)
     for side, group in sides:
@@ -103,7 +103,7 @@ def _is_mistimed(measurement: Measurement) -> bool:
     return pairs >= max(3, 0.1 * len(measurement.step_seconds))
 
 
-def _failed_runs_text(side: str, group: MeasurementGroup) -> str | None:
+def _failures(side: str, group: MeasurementGroup) -> str | None:
     """Returns text with the number of failed runs and the first error message; None without one."""
     errors = [record.error for record in group.records if record.error is not None]
     if not errors:
@@ -113,7 +113,7 @@ def _failed_runs_text(side: str, group: MeasurementGroup) -> str | None:
     return phrases.FAILED.format(runs=runs, kind=errors[0].type, message=message)
 
 
-def _changed_work_text(
+def _changed_work(
     base: MeasurementGroup, new: MeasurementGroup, metric: Metric, blocking: Sequence[Difference]
 ) -> str:
     """Returns the reason for the verdict "changed work": sentences about the difference in the work
@@ -140,7 +140,7 @@ def _changed_work_text(
     judged = "Speed" if metric in SPEEDS else metric.name.capitalize()
     kinds, changes = " and ".join(names), ", ".join((*network, *batch))
     sentences = [phrases.DIFFERENT_WORK.format(kinds=kinds, changes=changes, metric=judged)]
-    rates = [_median_flops_per_sec(side) for side in (base, new)]
+    rates = [_median_rate(side) for side in (base, new)]
     known = [billions(rate) for rate in rates if rate]
     if len(known) == len(rates):
         sentences.append(phrases.MEASURED_RATE.format(rates=_arrow(known)))
@@ -177,7 +177,7 @@ def _arrow(base_and_new: Sequence[str]) -> str:
     return phrases.BEFORE_AFTER.format(before=before, after=after)
 
 
-def _median_flops_per_sec(group: MeasurementGroup) -> float | None:
+def _median_rate(group: MeasurementGroup) -> float | None:
     values = [
         speed * flops
         for record in group.successful

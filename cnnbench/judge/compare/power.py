@@ -242,11 +242,11 @@ def _later_analyses(
     widths = []
     for analysis, of_analysis in zip(analyses, levels, strict=True):
         then = [size + analysis.pairs - min(sizes) for size in sizes]
-        widths.append([interval_half_width(then, level) for level in of_analysis])
+        widths.append([_half_width(then, level) for level in of_analysis])
     return analyses, widths
 
 
-def interval_half_width(sizes: Sequence[int], alpha: float) -> float:
+def _half_width(sizes: Sequence[int], alpha: float) -> float:
     """Returns half of the width of the Hodges-Lehmann confidence interval at level 1 - alpha,
     divided by the standard deviation of a value.
 
@@ -268,7 +268,7 @@ def _normal_numbers() -> _Floats:
     return np.random.default_rng(_SEED).standard_normal((_VALUES, _DRAWS))
 
 
-def _chi_square_from_normal(freedom: int, normal: _Floats) -> _Floats:
+def _chi_square(freedom: int, normal: _Floats) -> _Floats:
     """Converts standard normal numbers to chi-square numbers (Wilson and Hilferty, 1931)."""
     part = 2 / (9 * freedom)
     quantile: _Floats = freedom * np.maximum(1 - part + normal * math.sqrt(part), 0.02) ** 3
@@ -296,7 +296,7 @@ def _simulated(
     freedom = sum(sizes) - sides
     measured_squares = scatter**2 * freedom
     first, *normals = _normal_numbers()
-    drawn = np.sqrt(_KNOWN * measured_squares / _chi_square_from_normal(_KNOWN * freedom, first))
+    drawn = np.sqrt(_KNOWN * measured_squares / _chi_square(_KNOWN * freedom, first))
     # Without pairs, the count is the harmonic mean of the numbers of values.
     count, measured = sides / sum(1 / size for size in sizes), min(sizes)
     if afresh:
@@ -308,7 +308,7 @@ def _simulated(
         normal, other = normals[2 * index : 2 * index + 2]
         mean = truth + drawn * math.sqrt(_EFFICIENCY * sides / more) * normal
         within = sides * more - 1
-        squares = squares + drawn**2 * (_chi_square_from_normal(within, other) if within else 0.0)
+        squares = squares + drawn**2 * (_chi_square(within, other) if within else 0.0)
         squares = squares + count * more / (count + more) * (mean - estimate) ** 2 / sides
         estimate = (count * estimate + more * mean) / (count + more)
         freedom += sides * more - (not count) * sides

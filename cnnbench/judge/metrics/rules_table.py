@@ -45,16 +45,16 @@ def load_rules(flag_value: str | None) -> Rules:
         table = file.read_table()
         if table is None:
             raise FlagError("rules", flag_value, "has no section [tool.cnnbench]")
-        return _rules_from_table(str(file), table)
+        return _rules(str(file), table)
     for path in paths_of_rules():
         if os.path.lexists(path):
             table = RulesFile(path=path).read_table()
             if table is not None:
-                return _rules_from_table(path, table)
+                return _rules(path, table)
     return Rules()
 
 
-def _rules_from_table(source: str, table: Any) -> Rules:
+def _rules(source: str, table: Any) -> Rules:
     digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:12]
     try:
         _check_keys(table, ("rules", "accept", "accept_by_message", "ignore"), source)
@@ -69,10 +69,10 @@ def _rules_from_table(source: str, table: Any) -> Rules:
             source=source,
             digest=digest,
             rules=tuple(
-                _rule_from_table(table, f"{source}: rule {number}") for number, table in rules
+                _rule(table, f"{source}: rule {number}") for number, table in rules
             ),
             accept=tuple(
-                _acceptance_from_table(table, f"{source}: accept {number}")
+                _acceptance(table, f"{source}: accept {number}")
                 for number, table in accept
             ),
             accept_by_message=by_message,
@@ -125,7 +125,7 @@ def _decoded(cls: Any, table: Any, where: str) -> Any:
         raise ValueError(f"{where}: fail_on: {error}") from None
 
 
-def _rule_from_table(table: Any, where: str) -> ConfigurationRule:
+def _rule(table: Any, where: str) -> ConfigurationRule:
     metrics = table.get("metrics", {}) if isinstance(table, dict) else {}
     if not isinstance(metrics, dict):
         reason = "must be a table for each metric; judge = [...] selects the judged metrics"
@@ -160,7 +160,7 @@ def _check_metrics(names: Collection[str], where: str) -> None:
             raise ValueError(f"{where}: {unknown_key_message(name, METRICS)}")
 
 
-def _acceptance_from_table(table: Any, where: str) -> Acceptance:
+def _acceptance(table: Any, where: str) -> Acceptance:
     _check_keys(table, ("commit", "reason", "until", "configurations", "metrics"), where)
     for key in ("commit", "reason", "until"):
         if key not in table:
