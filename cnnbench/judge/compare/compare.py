@@ -292,9 +292,7 @@ def _usable_aa_runs(
     return by_key, notes
 
 
-def _why_unusable(
-    base: MeasurementGroup, aa: MeasurementGroup, criteria: Criteria
-) -> str | None:
+def _why_unusable(base: MeasurementGroup, aa: MeasurementGroup, criteria: Criteria) -> str | None:
     for difference in fact_differences(base, aa, criteria.patterns):
         if difference.blocks:
             values = difference.fact, difference.base, difference.new

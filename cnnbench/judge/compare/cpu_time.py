@@ -163,9 +163,7 @@ def joint_judgement(
     return _decided(throughput, work, reason, None)
 
 
-def _decided(
-    throughput: Judgement, verdict: Verdict, reason: str, note: str | None
-) -> Judgement:
+def _decided(throughput: Judgement, verdict: Verdict, reason: str, note: str | None) -> Judgement:
     return replace(
         throughput, verdict=verdict, reason=reason, note=note, decided_by=CPU_TIME.name, **_SETTLED
     )

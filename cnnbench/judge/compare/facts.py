@@ -234,9 +234,7 @@ _MEMBERS: dict[str, str] = {
     "per_gpu_thread_count": "per_gpu_thread_count env_TF_GPU_THREAD_*",
     "use_unified_memory": "use_unified_memory env_TF_FORCE_UNIFIED_MEMORY",
     "winograd_nonfused": "winograd_nonfused env_TF_ENABLE_WINOGRAD_NONFUSED",
-    "batchnorm_persistent": (
-        "batchnorm_persistent env_TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"
-    ),
+    "batchnorm_persistent": ("batchnorm_persistent env_TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"),
     **{name: f"{name} conv_gradients" for name in ("data_format", "xla_compile")},
     "xla": "xla conv_gradients env_TF_XLA_FLAGS",
     # The kernels determine the fastest algorithms of gradients.

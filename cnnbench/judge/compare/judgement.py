@@ -38,14 +38,14 @@ from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.estimate import (
     Samples,
     SampleStatistics,
-    statistics_of,
     is_usable,
+    statistics_of,
 )
 from cnnbench.judge.compare.power import (
     detectable_change,
-    too_many_further,
     least_runs,
     processes_for_verdict,
+    too_many_further,
 )
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.records.codec import ABSENT, HIDDEN, OPTIONAL, dataclass_from_sources

@@ -74,9 +74,7 @@ def records_to_measurements(
     known: defaultdict[object, dict[str, MeasuredReduction]] = defaultdict(dict)
     if any(record.status == "failed" for record, _ in everything):
         for may, (record, rows) in product(((), patterns), everything):
-            known[may, _flags_text(record, may)].update(
-                (_identity(row), row) for row in rows
-            )
+            known[may, _flags_text(record, may)].update((_identity(row), row) for row in rows)
     measured_sides: list[list[Measurement]] = []
     for side, of_side in zip(listed, processes, strict=True):
         measured: list[Measurement] = [record for record in side if isinstance(record, RunRecord)]

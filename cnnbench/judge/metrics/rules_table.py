@@ -68,12 +68,9 @@ def _rules(source: str, table: Any) -> Rules:
         return Rules(
             source=source,
             digest=digest,
-            rules=tuple(
-                _rule(table, f"{source}: rule {number}") for number, table in rules
-            ),
+            rules=tuple(_rule(table, f"{source}: rule {number}") for number, table in rules),
             accept=tuple(
-                _acceptance(table, f"{source}: accept {number}")
-                for number, table in accept
+                _acceptance(table, f"{source}: accept {number}") for number, table in accept
             ),
             accept_by_message=by_message,
             ignore=_patterns(table.get("ignore", []), f"{source}: ignore"),
