@@ -136,9 +136,7 @@ def least_runs(samples: Samples, policy: Policy, share: float) -> int:
     if samples.plan is None:
         return processes_needed(policy, 1, samples.paired, samples.metric, share)
     alpha = share * policy.alpha_of(samples.metric)
-    return next(
-        samples.plan.significant_pair_counts(samples.smaller_sample_size, alpha)
-    )
+    return next(samples.plan.significant_pair_counts(samples.smaller_sample_size, alpha))
 
 
 def detectable_change(statistics: SampleStatistics, number: int, alpha: float) -> float | None:
