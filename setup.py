@@ -1,5 +1,5 @@
-"""The packages: ``models/``, ``variable_mgr/`` and ``configs/`` become part of ``cnnbench``. Wheels
-and source distributions also contain the commit from which they were built.
+"""The packages: ``models/``, ``variable_mgr/``, ``configs/`` and ``docs/`` become part of
+``cnnbench``. Wheels and source distributions also contain the commit from which they were built.
 
 Everything else is in ``pyproject.toml``, which cannot search several folders for packages. A
 top-level package called ``models`` would collide with the ``models/`` folder that many repositories
@@ -10,6 +10,8 @@ which does not follow it.
 
 from __future__ import annotations
 
+import email
+import re
 import subprocess
 from pathlib import Path
 
@@ -20,23 +22,45 @@ from setuptools.command.sdist import sdist
 FOLDERS = {
     "cnnbench": "cnnbench",
     "cnnbench.configs": "configs",
+    "cnnbench.docs": "docs",
     "cnnbench.models": "models",
     "cnnbench.variable_mgr": "variable_mgr",
 }
+ADDRESS = re.compile(r"(?:https://(?:[^/@]*@)?([\w.-]+)/|git@([\w.-]+):)([\w.~/-]+?)(?:\.git)?/?")
+
+
+def output_of_git(*words: str) -> str:
+    """The output of a git command in the checkout; "" outside of a checkout, or if git fails."""
+    if not Path(".git").exists():
+        return ""
+    try:
+        return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def project_urls() -> dict[str, str]:
+    """The public address of the repository from which the package is built, if it is known.
+
+    In a checkout, it is the address of the remote repository `origin`, without user and password. A
+    source distribution contains the address in its metadata.
+    """
+    metadata = Path("PKG-INFO")
+    if metadata.exists():
+        lines = email.message_from_bytes(metadata.read_bytes()).get_all("Project-URL", [])
+        return dict(line.split(", ", 1) for line in lines)
+    address = output_of_git("remote", "get-url", "origin").strip()
+    found = ADDRESS.fullmatch(address)
+    return {"Repository": f"https://{found[1] or found[2]}/{found[3]}"} if found else {}
 
 
 def write_commit(folder: str) -> None:
     """Writes the commit of the checkout into the copy of the package in ``folder``, for
     ``cnnbench.version``. A source distribution already contains the file.
     """
-    if not Path(".git").exists():
-        return
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return
-    Path(folder, "cnnbench", "commit.txt").write_text(commit, encoding="ascii")
+    commit = output_of_git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    if commit:
+        Path(folder, "cnnbench", "commit.txt").write_text(commit, encoding="ascii")
 
 
 class BuildPackage(build_py):
@@ -65,5 +89,6 @@ setup(
         for package in (name, *(f"{name}.{found}" for found in find_packages(folder)))
     ],
     package_dir=FOLDERS,
+    project_urls=project_urls(),
     cmdclass={"build_py": BuildPackage, "sdist": SourceDistribution},
 )

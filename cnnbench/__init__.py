@@ -24,21 +24,21 @@ __all__ = ["BenchmarkCNN", "Console", "Params", "RunRecord", "__version__"]
 
 
 class _CheckoutFinder:
-    """Import finder for git checkouts, in which the packages configs, models and variable_mgr are
-    next to the folder cnnbench, not inside it.
+    """Import finder for git checkouts, in which the packages configs, docs, models and
+    variable_mgr are next to the folder cnnbench, not inside it.
 
-    In an installation, the three packages are inside the folder cnnbench. Python prefers the
+    In an installation, the packages are inside the folder cnnbench. Python prefers the
     checkout to an installation if the root of the checkout is the working directory.
     """
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Finds configs, models and variable_mgr next to the folder cnnbench. See
+        """Finds configs, docs, models and variable_mgr next to the folder cnnbench. See
         `importlib.abc.MetaPathFinder.find_spec`.
         """
         del path, target
         parent, _, last = name.rpartition(".")
-        if parent != __name__ or last not in ("configs", "models", "variable_mgr"):
+        if parent != __name__ or last not in ("configs", "docs", "models", "variable_mgr"):
             return None
         folder = Path(__file__).resolve().parents[1] / last
         return spec_from_file_location(

@@ -474,7 +474,7 @@ def _unknown_model_reason(name: str, dataset: str) -> str:
     if owners:
         hint = "give its --data_name"
         if plugins.plugin_of_object("data set", dataset):
-            hint += f", or register it for {dataset} (docs/data.md)"
+            hint += f", or register it for {dataset} (cnnbench docs data)"
         return f"is a model for {' and '.join(owners)}, not for {dataset}; {hint}"
     known = unknown_name_reason(name, model_names(dataset), f"models for {dataset}:")
     return f"unknown; {known}"

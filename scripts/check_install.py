@@ -3,9 +3,9 @@
 Each way of installing gets a separate copy of the checkout and a separate environment. For a
 release, the source distribution is built, and the wheel is built from it; twine checks the metadata
 of both. Then the copy is deleted, so that nothing can depend on it. The wheel and the source
-distribution are installed and tested one after the other. A training and a report, which needs
-files that are not Python, run in a folder whose ``models/`` and ``variable_mgr/`` must not be
-imported.
+distribution are installed and tested one after the other. Three commands run in a folder whose
+``models/`` and ``variable_mgr/`` must not be imported: a training, and a report and a page of the
+documentation, which need files that are not Python.
 """
 
 from __future__ import annotations
@@ -130,17 +130,20 @@ def check_way_to_install(way: str, scratch: Path, timeout: float) -> None:
         shutil.rmtree(checkout)
     for number, source in enumerate(sources):
         install(environment, source, timeout)
-        train_and_write_report(
-            str(environment / "bin" / "cnnbench"), work / f"{number}.json", timeout
-        )
+        run_commands(str(environment / "bin" / "cnnbench"), work / f"{number}.json", timeout)
 
 
-def train_and_write_report(cnnbench: str, record: Path, timeout: float) -> None:
-    """Trains and writes a report with the installed command; raises Failure if a check fails."""
+def run_commands(cnnbench: str, record: Path, timeout: float) -> None:
+    """Trains, writes a report and prints a page with the installed command.
+
+    Raises:
+      Failure: A command or the record of the training is wrong.
+    """
     work, page = record.parent, record.with_suffix(".html")
     variables = {"PYTHONPATH": str(work), "TF_CPP_MIN_LOG_LEVEL": "2"}
     training = [cnnbench, *TRAINING, f"--result_json={record}"]
-    for command in (training, [cnnbench, "report", str(record), f"--output={page}"]):
+    report = [cnnbench, "report", str(record), f"--output={page}"]
+    for command in (training, report, [cnnbench, "docs", "tutorial"]):
         execute("cnnbench", command, timeout, work, variables)
     check_record(record)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -97,15 +98,35 @@ def test_messages_of_troubleshooting_are_those_of_the_program():
     text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     messages = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
     assert len(messages) >= 20
-    sources = [
-        path.read_text(encoding="utf-8").lower()
-        for folder in ("cnnbench", "models", "variable_mgr")
-        for path in (ROOT / folder).rglob("*.py")
-    ]
+    sources = [path.read_text(encoding="utf-8").lower() for path in SOURCES]
     pieces = {piece.strip(" :;?()") for one in messages for piece in one.lower().split("...")}
     assert [
         piece for piece in sorted(pieces - {""}) if not any(piece in source for source in sources)
     ] == []
+
+
+SOURCES = [
+    path for top in ("cnnbench", "models", "variable_mgr") for path in (ROOT / top).rglob("*.py")
+]
+
+
+def _texts(source):
+    """The texts of a source file, without docstrings."""
+    nodes = [*ast.walk(ast.parse(source.read_text(encoding="utf-8")))]
+    documentation = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    texts = [node for node in nodes if isinstance(node, ast.Constant) and node not in documentation]
+    return [node.value for node in texts if isinstance(node.value, str)]
+
+
+def test_help_and_messages_name_pages_that_an_installation_has():
+    named = set()
+    for source in SOURCES:
+        if source.name != "docs.py":  # the command itself
+            for text in _texts(source):
+                assert not re.search(r"\bdocs/\w+\.md", text), source
+                named |= set(re.findall(r"cnnbench\s+docs\s+(\w+)", text))
+    assert len(named) > 15
+    assert named <= {page.stem for page in (ROOT / "docs").glob("*.md")}
 
 
 def _published_anchors():
@@ -156,16 +177,11 @@ def _rows(page, heading):
 
 def test_the_architecture_names_classes_and_files_that_exist():
     page = ROOT / "docs" / "architecture.md"
-    sources = [
-        path
-        for top in ("cnnbench", "models", "variable_mgr")
-        for path in (ROOT / top).rglob("*.py")
-    ]
     for name, package, _ in _rows(page, "Central types"):
         declares = f"\nclass {name.strip('`')}"
         declaring = [
             path
-            for path in sources
+            for path in SOURCES
             if f"{declares}(" in path.read_text() or f"{declares}:" in path.read_text()
         ]
         assert any(package in path.parts for path in declaring), (name, package)

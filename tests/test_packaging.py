@@ -100,13 +100,15 @@ def wheel(tmp_path_factory) -> Path:
     if importlib.util.find_spec("setuptools") is None:
         pytest.skip("setuptools is not installed here, and a build without isolation needs it")
     scratch = tmp_path_factory.mktemp("wheel")
-    for name in ("cnnbench", "configs", "models", "variable_mgr"):
+    for name in ("cnnbench", "configs", "docs", "models", "variable_mgr"):
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, scratch / "source" / name, ignore=ignore)
     for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, scratch / "source" / name)
     author = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
-    for words in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "x"]):
+    address = "https://user:secret@example.org/owner/cnnbench.git"
+    remote = ["remote", "add", "origin", address]
+    for words in (["init", "-q"], remote, ["add", "."], [*author, "commit", "-q", "-m", "x"]):
         finished(["git", *words], cwd=scratch / "source")
     # The changed file is not part of the commit.
     with (scratch / "source" / "README.md").open("a") as readme:
@@ -116,6 +118,13 @@ def wheel(tmp_path_factory) -> Path:
     finished(command, cwd=scratch, seconds=300)
     (made,) = scratch.glob("cnnbench-*.whl")
     return made
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> email.message.Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
 
 
 @pytest.fixture(scope="module")
@@ -137,10 +146,7 @@ def _imported_by_the_package() -> set[str]:
     return found
 
 
-def test_what_is_required_is_what_is_imported(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        metadata = email.message_from_bytes(archive.read(name))
+def test_what_is_required_is_what_is_imported(metadata):
     required = [r for r in metadata.get_all("Requires-Dist") if "extra ==" not in r]
     names = {re.match(r"[\w-]+", requirement)[0] for requirement in required}
     # Only pytest imports the plug-in for pytest, and only mypy what is in _typeshed; mpi4py is
@@ -174,6 +180,16 @@ def test_wheel_holds_every_source_file(wheel_names):
     for name in ("base/charts/theme.css", *(f"base/document/page/{n}" for n in PAGE_FILES)):
         assert f"cnnbench/{name}" in wheel_names
     assert "cnnbench/py.typed" in wheel_names
+
+
+def test_wheel_holds_the_pages_and_the_files_to_which_they_link(wheel_names):
+    for pattern in ("*.md", "examples/*.py", "schemas/*.json"):
+        for page in (ROOT / "docs").glob(pattern):
+            assert f"cnnbench/{page.relative_to(ROOT)}" in wheel_names
+
+
+def test_metadata_have_the_address_of_the_repository_without_a_password(metadata):
+    assert metadata.get_all("Project-URL") == ["Repository, https://example.org/owner/cnnbench"]
 
 
 def test_wheel_contains_its_commit(wheel):

@@ -39,6 +39,7 @@ _NEVER_JUDGING = (
     "allreduce",
     "completion",
     "data",
+    "docs",
     "env",
     "import",
     "launch",

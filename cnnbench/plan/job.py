@@ -19,7 +19,8 @@ HOROVOD = "horovod"
 """A value of --variable_update in tf_cnn_benchmarks. cnnbench runs this mode without Horovod."""
 
 _HOROVOD_NOTICE = (
-    "--variable_update=horovod runs as collective_all_reduce, without Horovod (docs/cluster.md)"
+    "--variable_update=horovod runs as collective_all_reduce, without Horovod "
+    "(cnnbench docs cluster)"
 )
 _VARIABLES_OF_HOROVOD = {
     "HOROVOD_TIMELINE": "--trace_file",

@@ -785,6 +785,12 @@ history records --commit_url=https://x.y/{commit}) --plot=h.md | --commit_url
 completion | completion
 completion fish | fish
 
+docs nosuch | nosuch
+docs trouble | trouble
+docs ../setup | ../setup
+docs ab ci | docs
+docs --page=ab | --page
+
 env x | x
 env --seconds=2 | --seconds
 env --quiet_conditions=load | --quiet_conditions

@@ -39,7 +39,7 @@ def declare_output_flag(help: str) -> Any:
 
 def declare_quiet_flag() -> Any:
     """Declares the flag --quiet_conditions of a command that starts no runs."""
-    help = "Names of warnings not to print, comma-separated (docs/conditions.md lists them)."
+    help = "Names of warnings not to print, comma-separated (cnnbench docs conditions)."
     return redeclare_flag(OutputParams, "quiet_conditions", help=help)
 
 

@@ -53,9 +53,10 @@ _ABOUT = """\
 Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH A AND B]
 
 Measures A and B in pairs of new processes, in random order within every pair, and judges whether B
-is faster, slower, the same, not slower or inconclusive (docs/ab.md). It stops as soon as an interim
-analysis has a clear verdict: after 8 pairs, 12, and so on up to --pairs. After a verdict of slower
-or faster, it profiles A and B, and names the layers and causes of the difference (docs/explain.md).
+is faster, slower, the same, not slower or inconclusive (cnnbench docs ab). It stops as soon as an
+interim analysis has a clear verdict: after 8 pairs, 12, and so on up to --pairs. After a verdict of
+slower or faster, it profiles A and B, and names the layers and causes of the difference (cnnbench
+docs explain).
 
   cnnbench ab --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
   cnnbench ab --a_python=old/bin/python --b_python=new/bin/python -- --model=resnet50

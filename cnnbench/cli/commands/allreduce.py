@@ -46,8 +46,8 @@ Reduces tensors between devices, checks every sum, and prints a row for each siz
 devices, algorithm and packing: median and p99 time of one reduction (the longest time if there are
 fewer than 100 calls), bandwidths as nccl-tests defines them, wrong elements, and the share of the
 speed that copying memory would allow; then the fastest row for each size.
-docs/all_reduce_benchmark.md explains every column. Other flags of cnnbench run have no effect.
-Exit code 4 if any sum is wrong or any row fails.
+The page cnnbench docs all_reduce_benchmark explains every column. Other flags of cnnbench run have
+no effect. Exit code 4 if any sum is wrong or any row fails.
 
   cnnbench allreduce --device=cpu --num_gpus=2,4 --sizes=64K:16M:x4
   cnnbench allreduce --model=resnet50 --all_reduce_spec=copy,xring#2,pscpu:32K:xring \\

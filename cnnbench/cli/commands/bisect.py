@@ -38,8 +38,8 @@ Usage: cnnbench bisect GOOD BAD [FLAGS] -- FLAGS OF cnnbench run
 
 Finds the commit between two revisions of a git repository that made a run slower. Measures GOOD
 against BAD, then commits between them by bisection, each against GOOD in pairs of fresh
-processes as cnnbench ab does, in temporary worktrees (docs/bisect.md). Commits that do not build
-or whose run fails are skipped. The repository contains cnnbench, or a plug-in that the flags
+processes as cnnbench ab does, in temporary worktrees (cnnbench docs bisect). Commits that do not
+build or whose run fails are skipped. The repository contains cnnbench, or a plug-in that the flags
 name by its path in the repository:
 
   cnnbench bisect v1.4 main -- --plugin=bench/nets.py --model=ours --num_batches=50

@@ -47,10 +47,10 @@ Usage: cnnbench compare BASE NEW [FLAGS]
 Compares saved records, configuration by configuration, one value per process. BASE and NEW
 are each a record (--result_json), a folder with all *.json below it, or a quoted pattern. Runs
 are judged by their throughput. For all-reduces (cnnbench allreduce), every row of the table is a
-separate configuration, judged by its bus bandwidth. docs/compare.md explains the verdicts:
-faster, slower, same, not slower, not faster, inconclusive, not measured, changed work, not
-comparable, missing, failed. At least 4 runs of each are needed. Measure BASE and NEW alternately,
-as cnnbench ab does.
+separate configuration, judged by its bus bandwidth. The page cnnbench docs compare explains the
+verdicts: faster, slower, same, not slower, not faster, inconclusive, not measured, changed work,
+not comparable, missing, failed. At least 4 runs of each are needed. Measure BASE and NEW
+alternately, as cnnbench ab does.
 """
 
 _EXIT_CODES = """\

@@ -44,7 +44,8 @@ class EnvFlags:
     check: bool = flag(
         False,
         "Watch the machine, and print what would disturb a measurement now and how to avoid the "
-        "disturbance. Give the flags of the run after --. docs/conditions.md explains the checks.",
+        "disturbance. Give the flags of the run after --. cnnbench docs conditions explains the "
+        "checks.",
     )
     seconds: float = flag(
         1.0,

@@ -40,9 +40,9 @@ Usage: cnnbench explain [--a=FLAGS] [--b=FLAGS] [FLAGS] -- FLAGS OF BOTH A AND B
 
 Explains why a step of B takes more or less time than a step of A: profiles processes of A and B,
 one after the other, compares their steps by layer, kind of operation and direction (forward or
-backward), and names the causes that exceed the noise (docs/explain.md). If A and B use oneDNN on
-CPUs, two short processes log which oneDNN kernels a step calls. If A and B are arguments, they are
-existing profiles: files of cnnbench run --profile_json, or folders of such files.
+backward), and names the causes that exceed the noise (cnnbench docs explain). If A and B use oneDNN
+on CPUs, two short processes log which oneDNN kernels a step calls. If A and B are arguments, they
+are existing profiles: files of cnnbench run --profile_json, or folders of such files.
 
   cnnbench explain --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
   cnnbench explain --a_checkout=main --b_checkout=. -- --model=lenet

@@ -46,8 +46,8 @@ Answers whether a change made training slower: measures the commit HEAD (the cur
 given) and its merge base with BASE, each in a temporary worktree, in interleaved pairs of fresh
 processes as cnnbench ab does. Prints the verdict and leaves a folder with comment.md (for the pull
 request), junit.xml and runs, all records. On GitHub's runners it also prints annotations. If no run
-loads any of the files that differ, such as README.md, nothing is measured. docs/ci.md explains
-gates; --init writes the files with which a CI system runs a gate.
+loads any of the files that differ, such as README.md, nothing is measured. The page cnnbench docs
+ci explains gates; --init writes the files with which a CI system runs a gate.
 
   cnnbench gate main
   cnnbench gate main change --timeout=300 -- --plugin=bench/nets.py --model=ours
@@ -96,7 +96,7 @@ class GateFlags(AbFlags):
     always_measure: bool = flag(
         False,
         "Also measure if every file that differs is one that no run loads, such as README.md "
-        "(docs/ci.md).",
+        "(cnnbench docs ci).",
     )
     results: str | None = redeclare_flag(
         sides.CampaignFlags,

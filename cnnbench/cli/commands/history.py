@@ -61,7 +61,7 @@ Usage: cnnbench history DIR [FLAGS]
 Follows a metric over the records in DIR and its subfolders. Each configuration on each machine has
 a time series with one value per commit: the median of the commit's processes. Finds level changes,
 and names the last commit before and the first commit after each level change.
-docs/history.md explains how.
+The page cnnbench docs history explains how.
 """
 
 # The pattern excludes characters that end an HTML attribute or a Markdown link.
@@ -80,7 +80,7 @@ class HistoryFlags(PluginFlags):
 
     metric: str = flag(
         "throughput",
-        "Metric of the history; docs/metrics.md explains the metrics.",
+        "Metric of the history (cnnbench docs metrics).",
         choices=HISTORY,
         checked_late=True,
     )
@@ -112,7 +112,7 @@ class HistoryFlags(PluginFlags):
     threshold: float | None = flag(
         None,
         "Smallest relevant level change, in per cent (for accuracies, percentage points). If not "
-        "given, the threshold of the metric in docs/metrics.md is used, such as 3 for throughput.",
+        "given, the threshold of the metric is used (cnnbench docs metrics): 3 for throughput.",
         minimum=0.0,
         below=1000.0,
     )

@@ -38,7 +38,7 @@ report and compare: logs of tf_cnn_benchmarks, Horovod, MLPerf and DLLogger, JSO
 pytest-benchmark, pyperf, asv, google/benchmark and Conbench. All files of a folder are read. The
 name of a record depends on the content of its file, so importing twice changes nothing. Values that
 a file does not contain stay unknown, and lines that are not understood are named.
-docs/integrations.md lists what is read.
+The page cnnbench docs integrations lists what is read.
 """
 _EXIT_CODES = """\
 Exit codes: 0 everything was imported; 3 lines or files were not understood and left out; 2 wrong

@@ -94,8 +94,8 @@ class JudgingFlags:
         "is 1. If a metric is undecided or was not measured, the exit code is 3. If not given: "
         f"{','.join(DEFAULT_METRICS)}. In this case, startup does not change the exit code, and "
         "memory and accuracy change it only if they got worse. For all-reduces, throughput is "
-        "the bus bandwidth, and startup is the time to build the reduction. docs/metrics.md "
-        "lists all metrics of runs, such as cpu_time and step_p99_seconds.",
+        "the bus bandwidth, and startup is the time to build the reduction. cnnbench docs "
+        "metrics lists all metrics of runs, such as cpu_time and step_p99_seconds.",
         known=lambda: METRICS,
     )
     allow_different: str = flag(
@@ -117,12 +117,13 @@ class JudgingFlags:
     rules: str | None = flag(
         None,
         "Rules for configurations and metrics: a TOML file, COMMIT:FILE, or none. If not given: "
-        f"{FILE} in the current folder, otherwise [tool.cnnbench] in {PROJECT} (docs/rules.md).",
+        f"{FILE} in the current folder, otherwise [tool.cnnbench] in {PROJECT} (cnnbench docs "
+        "rules).",
     )
     accept: str | None = flag(
         None,
         "Accept all regressions of NEW, for this reason: they are shown, but do not set exit code "
-        "1. A CI workflow gives this flag if a pull request has a label (docs/ci.md).",
+        "1. A CI workflow gives this flag if a pull request has a label (cnnbench docs ci).",
     )
     baseline_aa: str | None = flag(
         None,

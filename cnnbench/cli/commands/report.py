@@ -54,7 +54,8 @@ Usage: cnnbench report RECORDS... [FLAGS]
 
 Writes a report on run records (--result_json), all-reduce measurements and what tune, strategies
 and roofline found: one HTML file that needs nothing else, Markdown, or a CSV table. RECORDS are
-files, folders with all *.json below them, or quoted patterns. docs/report.md explains the values.
+files, folders with all *.json below them, or quoted patterns. The page cnnbench docs report
+explains the values.
 """
 
 _EXIT_CODES = """\

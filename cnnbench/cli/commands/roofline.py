@@ -38,7 +38,7 @@ Usage: cnnbench roofline MODEL [-o FILE] [--csv=FILE] [--json=FILE] [--plot=FILE
 Shows where the time of a step goes. For every layer (forward pass, gradient of its input, gradient
 of its kernel), a row contains the time, FLOPs and bytes moved, and the estimated time if the
 machine worked at its measured rates of matrix products and of copying memory. Rows with the largest
-excess over this estimate are first. Sums by kind of operation follow (docs/roofline.md).
+excess over this estimate are first. Sums by kind of operation follow (cnnbench docs roofline).
 
   cnnbench roofline resnet50 --batch_size=8
   cnnbench roofline resnet50 --batch_size=8 --precision=bf16 --plot=roofline.svg

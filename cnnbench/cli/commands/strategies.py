@@ -36,7 +36,7 @@ Usage: cnnbench strategies --model=NAME --num_gpus=N [FLAGS] [FLAGS OF A RUN]
 Measures the modes of --variable_update side by side: every mode, and one device alone, once per
 round in random order, each time in a fresh process. Prints a row for each: median images/sec,
 overhead against one device, memory, start-up, numbers of variables and operations; and confirms
-from checkpoints that the modes train the same weights (docs/strategies.md). The records are
+from checkpoints that the modes train the same weights (cnnbench docs strategies). The records are
 DIR/MODE/rROUND.json, where DIR is --results; --plot draws median images/sec.
 
   cnnbench strategies --model=resnet50 --num_gpus=2

@@ -56,9 +56,9 @@ _ABOUT = """\
 Usage: cnnbench sweep SUITE [FLAGS] [-- FLAGS OF EVERY RUN]
 
 Runs a suite, each run in a separate process, in random order; writes one record per run into the
-results directory and prints a summary. SUITE is a YAML file (docs/sweep.md) or the name of a suite
-that is shipped with cnnbench; `cnnbench sweep` alone lists these. Flags after -- are added to the
-flags of every run, as in: cnnbench sweep throughput -- --device=cpu --batch_size=4
+results directory and prints a summary. SUITE is a YAML file (cnnbench docs sweep) or the name of a
+suite that is shipped with cnnbench; `cnnbench sweep` alone lists these. Flags after -- are added to
+the flags of every run, as in: cnnbench sweep throughput -- --device=cpu --batch_size=4
 """
 
 _EXIT_CODES = """\

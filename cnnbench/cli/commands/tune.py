@@ -60,9 +60,10 @@ _ABOUT = """\
 Usage: cnnbench tune --model=NAME [FLAGS] [FLAGS OF A RUN] [-- FLAGS OF A RUN]
 
 Finds the fastest flags for one network on this machine, and proves that they are faster than the
-given flags (docs/tune.md). All candidates run in rounds of short processes, and candidates that are
-clearly slower are eliminated. The fastest one is then measured in pairs against the given flags,
-and a few steps of both are trained to compare their weights. Given flags of runs do not vary.
+given flags (cnnbench docs tune). All candidates run in rounds of short processes, and candidates
+that are clearly slower are eliminated. The fastest one is then measured in pairs against the given
+flags, and a few steps of both are trained to compare their weights. Given flags of runs do not
+vary.
 
   cnnbench tune --model=resnet50 --num_gpus=8 --minutes=30
   cnnbench tune --model=resnet50 --num_gpus=8 --allow=precision --write_flagfile=fast.flags
@@ -96,7 +97,7 @@ class TuneFlags(JobLayoutFlags, PlotFlags, sides.CampaignFlags):
     )
     space: str | None = flag(
         None,
-        "YAML file in the format of suites (docs/sweep.md), with one entry for each group of "
+        "YAML file in the format of suites (cnnbench docs sweep), with one entry for each group of "
         "flags whose values are combined. If not given, the search uses flags that are suitable "
         "for the given flags.",
         path="file",

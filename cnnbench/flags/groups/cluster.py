@@ -55,7 +55,8 @@ class ClusterParams:
     cluster: str = _discovery(
         "flags",
         "Where a process reads its own task and the addresses of the job: from these flags, from "
-        "TF_CONFIG, or from the environment of Slurm, Kubernetes or MPI (docs/cluster.md).",
+        "TF_CONFIG, or from the environment of Slurm, Kubernetes or MPI (cnnbench docs "
+        "cluster).",
         choices=("flags", "tf_config", "slurm", "kubernetes", "mpi"),
         lower=True,
     )

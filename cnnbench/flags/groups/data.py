@@ -70,7 +70,7 @@ class DataParams:
         "none",
         "Change training images at random. trivialaugment makes one change of random strength. "
         "randaugment makes two changes of strength 9 of 10. Both choose from 14 changes "
-        "(docs/data.md lists them).",
+        "(cnnbench docs data lists them).",
         choices=("none", "randaugment", "trivialaugment"),
     )
     mixup_alpha: float = _mixing(

@@ -88,8 +88,8 @@ class OutputParams:
     )
     quiet_conditions: str = _untimed(
         "",
-        "Names of warnings that are not printed, comma-separated (docs/conditions.md lists the "
-        "names). all means all warnings about measuring conditions. The record still contains "
+        "Names of warnings that are not printed, comma-separated; cnnbench docs conditions lists "
+        "the names. all means all warnings about measuring conditions. The record still contains "
         "these warnings.",
         fault=_conditions_fault,
     )

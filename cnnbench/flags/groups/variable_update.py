@@ -124,7 +124,7 @@ class VariableUpdateParams:
     all_reduce_spec: OrText[AllReduceSpec | None] = flag(
         None,
         "All-reduce algorithm of replicated and distributed_all_reduce, such as xring#2 or "
-        "nccl/rechd; docs/all_reduce.md lists them. distributed_all_reduce also takes "
+        "nccl/rechd; cnnbench docs all_reduce lists them. distributed_all_reduce also takes "
         "algorithms by size, as in pscpu:32K:xring. The limit (32K) is the size of a gradient in "
         "bytes as it is sent. If not given, replicated copies all gradients to one device.",
         parser=parse_all_reduce_spec,

@@ -363,7 +363,7 @@ class _StoredCheckpoint:
                 match = tf.io.gfile.exists(meta) and _FORMAT.search(tf.io.read_file(meta).numpy())
                 if not match:
                     problem = f"is from tf_cnn_benchmarks, and {meta} does not show its data format"
-                    raise FlagError("train_dir", path, f"{problem} (docs/migrating.md)")
+                    raise FlagError("train_dir", path, f"{problem} (cnnbench docs migrating)")
                 if match[1] == b"NCHW":
                     for name, (height, width, channels) in spec.flattened.items():
                         self._channels_first[_key_of("model", name)] = (channels, height, width)
@@ -489,6 +489,6 @@ def _map_old_keys(
     if unmatched:
         problem = f"is from tf_cnn_benchmarks, but does not fit --model={spec.name}"
         raise FlagError(
-            "train_dir", path, f"{problem} (docs/migrating.md): {min(unmatched.values())}"
+            "train_dir", path, f"{problem} (cnnbench docs migrating): {min(unmatched.values())}"
         )
     return keys

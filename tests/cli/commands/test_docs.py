@@ -1,0 +1,71 @@
+"""cnnbench docs: the pages, the files to which they link, and the pager."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cnnbench.base.terminal import GAP
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_every_page_is_listed_and_printed(call):
+    lines = call("docs").out.splitlines()
+    listed = [line.split(GAP)[0] for line in lines if not line.startswith(" ")]
+    assert listed == sorted(path.stem for path in DOCS.glob("*.md"))
+    for name in listed:
+        assert call("docs", name).out == (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["data.md", "docs/data.md", "data.md#urls"])
+def test_pages_have_the_names_in_links_and_messages(call, name):
+    assert call("docs", name).out == (DOCS / "data.md").read_text(encoding="utf-8")
+
+
+def test_files_to_which_pages_link_are_printed(call):
+    text = "".join(path.read_text(encoding="utf-8") for path in DOCS.glob("*.md"))
+    linked = set(re.findall(r"\]\(((?:examples|schemas)/[^)#]+)", text))
+    assert len(linked) > 15
+    for name in linked:
+        assert call("docs", name).out == (DOCS / name).read_text(encoding="utf-8")
+
+
+def on_terminal(*words: str, pager: str) -> str:
+    """What a command prints on a terminal."""
+    ours, theirs = os.openpty()
+    environment = {**os.environ, "TERM": "xterm", "PAGER": pager}
+    command = [sys.executable, "-m", "cnnbench", *words]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, env=environment) as process:
+        os.close(theirs)
+        output = b""
+        while True:
+            try:
+                part = os.read(ours, 4096)
+            except OSError:  # The program has ended.
+                break
+            output += part
+        assert process.wait(60) == 0
+    os.close(ours)
+    return output.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_shows_a_page_in_the_pager():
+    assert on_terminal("docs", "ab", pager="head -n 1").splitlines() == [
+        (DOCS / "ab.md").read_text(encoding="utf-8").partition("\n")[0]
+    ]
+
+
+@pytest.mark.parametrize("pager", ["", "/no/such/pager", "'"])
+def test_without_a_pager_a_terminal_shows_the_page(pager):
+    assert on_terminal("docs", "ab", pager=pager) == (DOCS / "ab.md").read_text(encoding="utf-8")
+
+
+def test_nothing_else_uses_the_pager(call, monkeypatch):
+    monkeypatch.setenv("PAGER", "head -n 1")
+    assert call("docs", "ab").out.count("\n") > 9
