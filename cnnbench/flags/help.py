@@ -5,6 +5,8 @@ prints.
 from __future__ import annotations
 
 import io
+import itertools
+import re
 import shutil
 import sys
 import textwrap
@@ -57,6 +59,12 @@ from tf_cnn_benchmarks.
 """
 
 
+_USAGE = "Usage: "
+_NARROWEST = 40
+_PROSE = re.compile(rf"(?!{_USAGE})\S")
+_AT_SPACES: Mapping[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+
+
 def flag_sections_of_run() -> tuple[Section, ...]:
     """Returns the flags of a run in sections with titles. Flags of loaded plug-ins are included,
     obsolete flags are not.
@@ -84,21 +92,55 @@ def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
         for title, specs in flag_sections_of_run()
     )
     last = _OTHERS if obsolete else ()
-    return "\n".join([_RUN, flags_help((first, *others, *last), width)])
+    return "\n".join([fit_text(_RUN, width), flags_help((first, *others, *last), width)])
 
 
 def command_help(about: str, flags: Iterable[Section], end: str = "") -> str:
     """Returns the help text of a command other than ``cnnbench run``. `end` (for example, exit
     codes) follows the flags.
     """
-    return "\n".join(part for part in (about, flags_help(flags), end) if part)
+    return "\n".join(part for part in (fit_text(about), flags_help(flags), fit_text(end)) if part)
+
+
+def fit_text(text: str, width: int | None = None) -> str:
+    """Breaks the lines of a help text at `width` columns; None means the terminal's width.
+
+    Indented lines and lines after "Usage:" are commands. The other lines are joined to paragraphs.
+    """
+    columns = width or _columns()
+    lines = re.sub(r" \\\n +", " ", text).splitlines()
+    fitted: list[str] = []
+    for is_prose, group in itertools.groupby(lines, lambda line: bool(_PROSE.match(line))):
+        if is_prose:
+            fitted += textwrap.wrap(" ".join(group), columns, **_AT_SPACES)
+        else:
+            fitted += (_fit_command(line, columns) for line in group)
+    return "".join(f"{line}\n" for line in fitted)
+
+
+def _fit_command(line: str, columns: int) -> str:
+    """Breaks a command at `columns`. A backslash ends each line of an example, as in a shell."""
+    if len(line) <= columns:
+        return line
+    indent = line[: len(line) - len(line.removeprefix(_USAGE).lstrip())]
+    end = "" if len(indent) == len(_USAGE) else " \\"
+    # Placeholders such as [FLAGS OF A RUN] are not broken.
+    words = re.sub(r"\[[^]]*\]", lambda match: match[0].replace(" ", "\0"), line[len(indent) :])
+    pieces = textwrap.wrap(
+        words,
+        columns - len(end),
+        initial_indent=indent,
+        subsequent_indent=" " * (len(indent) + 4),
+        **_AT_SPACES,
+    )
+    return f"{end}\n".join(pieces).replace("\0", " ")
 
 
 def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
     """Formats the flags of each section for a terminal. `width` is in columns; None means the
     terminal's width, at most 100.
     """
-    columns = width or min(shutil.get_terminal_size().columns, 100)
+    columns = width or _columns()
     return "\n".join(
         "\n".join([f"{title}:", *(_flag_help_entry(spec, columns) for spec in specs), ""])
         for title, specs in flags
@@ -138,6 +180,11 @@ def xml_help(flags: Iterable[Section]) -> str:
 def flags_page_markdown() -> str:
     """Returns the text of the page docs/flags.md."""
     return "\n".join([_HEAD, *(_flag_table(title, specs) for title, specs in all_sections())])
+
+
+def _columns() -> int:
+    """Width of help texts: that of the terminal, or COLUMNS, but at most 100 columns."""
+    return max(_NARROWEST, min(shutil.get_terminal_size().columns, 100))
 
 
 def _default_text(spec: FlagSpec) -> str:

@@ -153,6 +153,14 @@ def test_help_of_a_command(command, call):
     assert call("help", command).out == text
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_the_terminal(command, call, monkeypatch):
+    for columns in (80, 100):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        wide = [line for line in call(command, "--help").out.splitlines() if len(line) > columns]
+        assert wide == []
+
+
 HELP_WITHOUT_NUMPY = """
 import contextlib, io, sys
 from cnnbench import cli
