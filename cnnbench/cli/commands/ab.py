@@ -307,7 +307,7 @@ def _run_experiment(
     folder = results_folder(options.results, "ab")
     with ResultsFolder(AB, folder, experiment, resume=options.resume) as results:
         for side, side_plan in both.items():
-            reporter.notice(f"{side.upper()} {side_plan.description()}")
+            reporter.notice(f"{side.upper()}: {side_plan.description()}")
         runner = ExperimentRunner(experiment, both, results, campaign, aa)
         most, share = runner.analyses.most_pairs, experiment.smallest_alpha_share
         needed = processes_needed(experiment.criteria.policy, paired=True, share=share)
