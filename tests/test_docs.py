@@ -1,16 +1,22 @@
-"""Documents name files that are there, and the README flags."""
+"""Documents name files that are there, and command lines that are valid."""
 
 from __future__ import annotations
 
 import ast
 import re
+import shlex
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from cnnbench.cli import main
 from cnnbench.errors import ExitCode
+from cnnbench.flags import FLAGS, parse_command
+from cnnbench.flags.declare import specs_of
+from cnnbench.flags.groups.repeat import RepeatFlags
+from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.plan import parse_run
 from cnnbench.records.codec import parse_json
 from cnnbench.records.result_files import record_from_json
@@ -35,13 +41,39 @@ def _lines(document):
     return document.read_text(encoding="utf-8").splitlines()
 
 
-def test_every_command_line_of_the_readme_parses():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = "\n".join(re.findall(r"^```\n(.*?)^```", readme, re.DOTALL | re.MULTILINE))
-    lines = re.findall(r"^(?:\$ )?(?:cnnbench|scripts/run) (--.*)$", blocks, re.MULTILINE)
-    assert len(lines) >= 7
-    for line in lines:
-        parse_run([word for word in line.partition("#")[0].split() if word != "--help"])
+def _command_lines(text):
+    """The words of the command lines of cnnbench in the examples of a text, and in its tables."""
+    blocks = "\n".join(re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    examples = re.findall(r"^(?:\$ )?(?:cnnbench|scripts/run) (.*)$", blocks, re.MULTILINE)
+    for line in [*examples, *re.findall(r"^\|.*? \| `cnnbench (.*?)`", text, re.MULTILINE)]:
+        yield shlex.split(re.sub(r"\s#.*", "", line))
+
+
+def _parse(words):
+    """Parses a command line of cnnbench as the command does before it measures."""
+    if words[0].startswith("-"):
+        parse_run([word for word in words if word != "--help"])
+        return
+    command, *own = words
+    own, of_runs = split_at_double_dash(own)
+    if command == "run":
+        specs = [*specs_of(RepeatFlags), *FLAGS]
+    else:
+        module = import_module(f"cnnbench.cli.commands.{command}")
+        specs = [spec for _, section in module.HELP[1] for spec in section]
+        specs += FLAGS if getattr(module, "TAKES_RUN_FLAGS", False) else ()
+    parse_command([word for word in own if word != "--help"], specs)
+    parse_command(of_runs, FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("page", "least"), [("README.md", 6), ("docs/run.md", 10), ("docs/commands.md", 20)]
+)
+def test_every_command_line_parses(page, least):
+    lines = [*_command_lines((ROOT / page).read_text(encoding="utf-8"))]
+    assert len(lines) >= least
+    for words in lines:
+        _parse(words)
 
 
 def _flags_of_other_programs():
@@ -153,8 +185,8 @@ def _exit_code_tables(document):
     return [[int(code) for code in re.findall(r"^\| (\d+) \|", rows, re.M)] for rows in tables]
 
 
-def test_the_readme_has_every_exit_code_once():
-    assert _exit_code_tables(ROOT / "README.md") == [[code.value for code in ExitCode]]
+def test_the_page_of_commands_has_every_exit_code_once():
+    assert _exit_code_tables(ROOT / "docs" / "commands.md") == [[code.value for code in ExitCode]]
 
 
 def test_documents_name_only_exit_codes_that_exist():

@@ -95,12 +95,6 @@ def test_the_documented_table_is_current():
     assert replace_marked_table(text, "modes", documents.mode_tables()["modes"]) == text, message
 
 
-def test_the_readme_names_every_mode():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    missing = [mode.name for mode in BUILT_IN if f"`{mode.name}`" not in text]
-    assert not missing, f"README.md has to name each mode: {missing}"
-
-
 def test_what_reduces_by_all_reduce_has_no_other_algorithm():
     for mode in BUILT_IN:
         assert mode.traffic in cost_formulas()
