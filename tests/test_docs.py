@@ -10,8 +10,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cnnbench.cli import main
+from cnnbench.cli.commands.docs import KINDS
 from cnnbench.errors import ExitCode
 from cnnbench.flags import FLAGS, parse_command
 from cnnbench.flags.declare import specs_of
@@ -243,3 +245,13 @@ def test_the_glossary_is_short_and_sorted():
     terms = [row[0] for row in _rows(ROOT / "docs" / "architecture.md", "Glossary")]
     assert terms == sorted(set(terms))
     assert 15 <= len(terms) <= 25
+
+
+def test_the_site_has_the_kinds_that_the_pages_say():
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    named = {kind: pages for section in site["nav"] for kind, pages in section.items()}
+    kinds = {kind: set() for kind in KINDS}
+    for page in (ROOT / "docs").glob("*.md"):
+        (kind,) = re.findall(r"\A(?:<a .*\n\n)?# .+\n\n\*([\w ]+)\.\*", page.read_text("utf-8"))
+        kinds[kind].add(page.name)
+    assert {kind: set(named[kind]) for kind in KINDS} == kinds

@@ -48,6 +48,8 @@ _OTHERS: tuple[Section, ...] = (
 _HEAD = """\
 # Flags
 
+*Reference.* How to: [measure a run](run.md).
+
 This page is generated from `cnnbench/flags/` by `python -m cnnbench.flags.help`; do not edit it.
 
 Write `--flag=value` or `--flag value`, with one dash or two. Boolean flags can also be written as

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -19,12 +20,17 @@ from cnnbench.flags import parse_command
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
+KINDS = ("Tutorial", "How to", "Reference", "Explanation")
+"""The kinds of pages. A page says its kind in the line below its title."""
+
+_BEGINNING = re.compile(r"^# (.+)\n\n\*([\w ]+)\.\*", re.MULTILINE)
+
 _ABOUT = """\
 Usage: cnnbench docs [PAGE]
 
-Prints a page of the documentation in Markdown. Without PAGE, lists the pages. On a terminal, the
-program in the environment variable PAGER shows the page; by default, this program is less. Files to
-which pages link, such as schemas/run.schema.json, are printed by the name in the link.
+Prints a page of the documentation in Markdown. Without PAGE, lists the pages by kind. On a terminal,
+the program in the environment variable PAGER shows the page; by default, this program is less.
+Files to which pages link, such as schemas/run.schema.json, are printed by the name in the link.
 
   cnnbench docs
   cnnbench docs troubleshooting
@@ -46,9 +52,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"cnnbench docs takes one PAGE, not {' '.join(names)!r}")
     pages = _find_pages()
     if not names:
-        rows = [(name, _title(page.read_text("utf-8"))) for name, page in pages.items()]
-        lines = fit_table(rows, left=(0, 1), has_head=False)
-        print_result("\n".join(line for row in lines for line in row))
+        print_result(_list_by_kind(pages))
         return ExitCode.OK
     # Links and messages name pages as files, such as docs/data.md or data.md#urls.
     name = names[0].partition("#")[0].removeprefix("docs/").removesuffix(".md")
@@ -76,8 +80,17 @@ def _find_linked_files() -> Mapping[str, Traversable]:
     }
 
 
-def _title(page: str) -> str:
-    return next(line.removeprefix("# ") for line in page.splitlines() if line.startswith("# "))
+def _list_by_kind(pages: Mapping[str, Traversable]) -> str:
+    """Lists the names and titles of the pages below the kinds of pages."""
+    rows: dict[str, list[tuple[str, str]]] = {kind: [] for kind in KINDS}
+    for name, page in pages.items():
+        title, kind = _BEGINNING.findall(page.read_text("utf-8"))[0]
+        rows[kind].append((name, title))
+    lines: list[str] = []
+    for kind, of_kind in rows.items():
+        table = fit_table(of_kind, left=(0, 1), indent=2, has_head=False)
+        lines += ["", f"{kind}:", *(f"  {line}" for row in table for line in row)]
+    return "\n".join(lines[1:])
 
 
 def _show(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -10,17 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.base.terminal import GAP
-
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def test_every_page_is_listed_and_printed(call):
-    lines = call("docs").out.splitlines()
-    listed = [line.split(GAP)[0] for line in lines if not line.startswith(" ")]
-    assert listed == sorted(path.stem for path in DOCS.glob("*.md"))
-    for name in listed:
-        assert call("docs", name).out == (DOCS / f"{name}.md").read_text(encoding="utf-8")
+def test_every_page_is_listed_below_its_kind_and_printed(call):
+    kinds = {}
+    for section in call("docs").out.split("\n\n"):
+        kind, _, rows = section.partition(":\n")
+        for name, title in re.findall(r"^  (\w+) +(.+)", rows, re.MULTILINE):
+            page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+            assert call("docs", name).out == page
+            assert f"# {title}" in page
+            assert f"\n*{kind}.*" in page
+            kinds.setdefault(kind, []).append(name)
+    assert [*kinds] == ["Tutorial", "How to", "Reference", "Explanation"]
+    assert all(names == sorted(names) for names in kinds.values())
+    assert sorted(itertools.chain(*kinds.values())) == sorted(path.stem for path in DOCS.glob("*.md"))
 
 
 @pytest.mark.parametrize("name", ["data.md", "docs/data.md", "data.md#urls"])
