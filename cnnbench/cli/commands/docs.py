@@ -28,9 +28,10 @@ _BEGINNING = re.compile(r"^# (.+)\n\n\*([\w ]+)\.\*", re.MULTILINE)
 _ABOUT = """\
 Usage: cnnbench docs [PAGE]
 
-Prints a page of the documentation in Markdown. Without PAGE, lists the pages by kind. On a terminal,
-the program in the environment variable PAGER shows the page; by default, this program is less.
-Files to which pages link, such as schemas/run.schema.json, are printed by the name in the link.
+Prints a page of the documentation in Markdown. Without PAGE, lists the pages by kind. On a
+terminal, the program in the environment variable PAGER shows the page; by default, this program is
+less. Files to which pages link, such as schemas/run.schema.json, are printed by the name in the
+link.
 
   cnnbench docs
   cnnbench docs troubleshooting
