@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from cnnbench.cli import main
+from cnnbench.cli.commands import COMMANDS
 from cnnbench.cli.commands.docs import KINDS
 from cnnbench.errors import ExitCode
 from cnnbench.flags import FLAGS, parse_command
@@ -43,8 +44,12 @@ def _lines(document):
     return document.read_text(encoding="utf-8").splitlines()
 
 
-def _command_lines(text):
-    """The words of the command lines of cnnbench in the examples of a text, and in its tables."""
+PAGES = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
+
+
+def _command_lines(page):
+    """The words of the command lines of cnnbench in the examples of a page, and in its tables."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     blocks = "\n".join(re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     examples = re.findall(r"^(?:\$ )?(?:cnnbench|scripts/run) (.*)$", blocks, re.MULTILINE)
     for line in [*examples, *re.findall(r"^\|.*? \| `cnnbench (.*?)`", text, re.MULTILINE)]:
@@ -52,30 +57,34 @@ def _command_lines(text):
 
 
 def _parse(words):
-    """Parses a command line of cnnbench as the command does before it measures."""
-    if words[0].startswith("-"):
-        parse_run([word for word in words if word != "--help"])
-        return
-    command, *own = words
-    own, of_runs = split_at_double_dash(own)
+    """Parses a command line of cnnbench; UsageError if a flag does not exist or a value is wrong."""
+    command, *own = words if words[0] in COMMANDS else ("run", *words)
+    own, of_runs = split_at_double_dash([word for word in own if word != "--help"])
     if command == "run":
         specs = [*specs_of(RepeatFlags), *FLAGS]
     else:
         module = import_module(f"cnnbench.cli.commands.{command}")
         specs = [spec for _, section in module.HELP[1] for spec in section]
         specs += FLAGS if getattr(module, "TAKES_RUN_FLAGS", False) else ()
-    parse_command([word for word in own if word != "--help"], specs)
+    parse_command(own, specs)
     parse_command(of_runs, FLAGS)
 
 
-@pytest.mark.parametrize(
-    ("page", "least"), [("README.md", 6), ("docs/run.md", 10), ("docs/commands.md", 20)]
-)
-def test_every_command_line_parses(page, least):
-    lines = [*_command_lines((ROOT / page).read_text(encoding="utf-8"))]
-    assert len(lines) >= least
-    for words in lines:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_command_lines_are_valid(page):
+    for words in _command_lines(page):
         _parse(words)
+
+
+def test_the_readme_and_the_pages_about_commands_have_examples():
+    for name, least in (("README.md", 6), ("docs/run.md", 10), ("docs/commands.md", 20)):
+        assert len([*_command_lines(ROOT / name)]) >= least, name
+
+
+def test_the_runs_of_the_first_pages_have_a_plan():
+    for words in (*_command_lines(ROOT / "README.md"), *_command_lines(ROOT / "docs" / "run.md")):
+        if words[0].startswith("-"):
+            parse_run([word for word in words if word != "--help"])
 
 
 def _flags_of_other_programs():
@@ -91,9 +100,6 @@ def test_flags_that_replace_those_of_other_programs_have_an_effect(capsys, tmp_p
         assert main(["--only_check_args", *words]) == ExitCode.OK, line
         said = capsys.readouterr().err.splitlines()
         assert [one for one in said if "without --data_dir" not in one] == [], line
-
-
-PAGES = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
 
 
 def test_text_is_wrapped():
