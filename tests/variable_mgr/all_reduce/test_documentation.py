@@ -14,6 +14,7 @@ from towers import ByTower
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import algorithms
+from cnnbench.variable_mgr.all_reduce.algorithms.tree import parent_place
 from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -55,3 +56,26 @@ def test_every_algorithm_has_its_row():
     missing = {*all_reduce.names()} - listed
     assert not missing, f"add rows to docs/all_reduce.md: {missing}"
     assert listed <= {*all_reduce.names()}
+
+
+GPUS = tuple(f"/job:localhost/replica:0/task:0/device:GPU:{number}" for number in range(4))
+LETTERS = dict(zip(GPUS, "abcd", strict=True))
+
+
+def test_the_diagram_of_a_ring_shows_the_way_of_a_chunk():
+    first, second = re.findall(r"^(?:first|second) lap +((?:[a-d] -> )+[a-d]) ", TEXT, re.MULTILINE)
+    route = all_reduce.create("xring", all_reduce.ReduceContext(devices=GPUS)).chunk_route(0)
+    drawn = [*first.split(" -> "), *second.split(" -> ")[1:]]
+    assert [LETTERS[device] for device in route] == drawn
+
+
+def test_the_diagram_of_trees_shows_both_trees():
+    (diagram,) = re.findall(r"^first half    .*?(?=^```)", TEXT, re.DOTALL | re.MULTILINE)
+    letters = re.findall(r"\b[a-d]\b", diagram)
+    drawn = [letters[0::2][:2] + letters[4:6], letters[1::2][:2] + letters[6:8]]
+    tree = all_reduce.create("tree", all_reduce.ReduceContext(devices=GPUS))
+    root, inner, *leaves = 4, 2, 1, 3
+    assert [parent_place(place, 4) for place in (inner, *leaves)] == [root, inner, inner]
+    places = (root, inner, *leaves)
+    for half, shown in enumerate(drawn):
+        assert [LETTERS[tree.device_at_place(half, place)] for place in places] == shown
