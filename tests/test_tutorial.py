@@ -7,11 +7,14 @@ minutes. The installation is checked by .ci/run.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
+from forked import finished
 
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.cli import main
@@ -29,11 +32,16 @@ MACHINE = re.compile(r"cnnbench: (?:warning: .*|.*--quiet_conditions=.*)\n?")
 
 
 def examples():
-    """Command line and printed lines of each example, in the order of the page."""
-    blocks = re.findall(r"^```\n\$ (.*?)^```", PAGE.read_text(encoding="utf-8"), re.S | re.M)
-    for block in blocks:
-        command, _, printed = re.sub(r" \\\n +", " ", block).partition("\n")
-        yield command, printed
+    """Each example in the order of the page: a command line, and the lines that it prints; for
+    lines of a shell that print nothing, the lines and None.
+    """
+    text = PAGE.read_text(encoding="utf-8")
+    for block in re.findall(r"^```\n((?:\$|git) .*?)^```", text, re.S | re.M):
+        if block.startswith("git"):
+            yield block, None
+        else:
+            command, _, printed = re.sub(r" \\\n +", " ", block[2:]).partition("\n")
+            yield command, printed
 
 
 def masked(line):
@@ -63,7 +71,10 @@ def shows(printed, actual):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch, fake_python):
-    """The working directory; processes of an experiment have the speeds of the page."""
+    """The working directory; processes of an experiment have the speeds of the page.
+
+    In a commit, the network is slower with GELU.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "110")
     speeds = {"speed": 160, "by_flag": {"--variable_update=mirrored_strategy": 0.6}}
@@ -71,23 +82,33 @@ def folder(tmp_path, monkeypatch, fake_python):
     command = AbSide.command
 
     def stand_in(side, record):
+        if side.checkout is not None:
+            slow = "gelu" in (side.checkout / "nets.py").read_text()
+            (side.checkout / "fake.json").write_text(json.dumps({"speed": 80 if slow else 160}))
         return (fake_python, *command(side, record)[1:])
 
     monkeypatch.setattr(AbSide, "command", stand_in)
     return tmp_path
 
 
-def test_the_page_shows_what_its_commands_print(folder, capfd):
+def run_in_shell(lines):
+    """Runs lines in a shell, and returns the folder in which they end."""
+    people = ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = finished(
+        ["sh", "-ec", f"{lines}pwd"], environment={"PATH": path, **dict.fromkeys(people, "a@b")}
+    )
+    return done.stdout.splitlines()[-1]
+
+
+def test_the_page_shows_what_its_commands_print(folder, capfd, monkeypatch):
     """In the order of the page: later commands read files of earlier ones."""
-    commands = list(examples())
-    assert [shlex.split(command)[1] for command, _ in commands] == [
-        "env",
-        "run",
-        "ab",
-        "compare",
-        "report",
-    ]
-    for command, printed in commands:
+    commands = [shlex.split(command)[1] for command, printed in examples() if printed is not None]
+    assert commands == ["env", "run", "ab", "compare", "report", "gate", "gate", "gate"]
+    for command, printed in examples():
+        if printed is None:
+            monkeypatch.chdir(run_in_shell(command))
+            continue
         capfd.readouterr()
         status = main(shlex.split(command)[1:])
         out, err = capfd.readouterr()
