@@ -7,12 +7,13 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from cnnbench.base.interrupts import handling_signals
-from cnnbench.base.terminal import fit_table, is_terminal, print_result
+from cnnbench.base.terminal import fit_table, is_terminal, line_width, print_result
 from cnnbench.base.text import unknown_name_reason
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command
@@ -24,6 +25,15 @@ KINDS = ("Tutorial", "How to", "Reference", "Explanation")
 """The kinds of pages. A page says its kind in the line below its title."""
 
 _BEGINNING = re.compile(r"^# (.+)\n\n\*([\w ]+)\.\*", re.MULTILINE)
+
+_PIECE = re.compile(
+    r"^ *```.*?^ *```$"  # an example
+    r"|^(?:[|#<!]|    )[^\n]*$"  # a row of a table, a heading, a picture
+    r"|^(?P<beginning> *(?:- |\d+\. )?)"  # a list item or a paragraph
+    r"(?P<text>\S[^\n]*(?:\n(?![|#<]| *(?:- |\d+\. |```)) *\S[^\n]*)*)$",
+    re.DOTALL | re.MULTILINE,
+)
+"""A block of a page in Markdown. The groups are parts of a block whose lines may be broken."""
 
 _ABOUT = """\
 Usage: cnnbench docs [PAGE]
@@ -60,7 +70,14 @@ def main(argv: Sequence[str]) -> int:
     file = {**pages, **_find_linked_files()}.get(name)
     if file is None:
         raise UsageError(f"no page {names[0]!r}; {unknown_name_reason(name, pages, 'there are')}")
-    _show(file.read_text("utf-8"))
+    text = file.read_text("utf-8")
+    if not is_terminal(sys.stdout):
+        print_result(text)
+        return ExitCode.OK
+    if name in pages:
+        text = fit_page(text, line_width())
+    if not _show_in_pager(text):
+        print_result(text)
     return ExitCode.OK
 
 
@@ -94,10 +111,24 @@ def _list_by_kind(pages: Mapping[str, Traversable]) -> str:
     return "\n".join(lines[1:])
 
 
-def _show(text: str) -> None:
-    """Prints a text. If standard output is a terminal, a pager shows the text, as git does it."""
-    if not (is_terminal(sys.stdout) and _show_in_pager(text)):
-        print_result(text)
+def fit_page(page: str, width: int) -> str:
+    """Breaks the paragraphs and list items of a page in Markdown at a width in columns. Examples,
+    tables and headings stay as they are.
+    """
+
+    def fit(piece: re.Match[str]) -> str:
+        if piece["text"] is None:
+            return piece[0]
+        return textwrap.fill(
+            re.sub(r"\n *", " ", piece["text"]),
+            width,
+            initial_indent=piece["beginning"],
+            subsequent_indent=" " * len(piece["beginning"]),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+    return _PIECE.sub(fit, page)
 
 
 def _show_in_pager(text: str) -> bool:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.cli.commands.docs import fit_page
+
 DOCS = Path(__file__).parents[3] / "docs"
 
 
@@ -26,7 +28,8 @@ def test_every_page_is_listed_below_its_kind_and_printed(call):
             kinds.setdefault(kind, []).append(name)
     assert [*kinds] == ["Tutorial", "How to", "Reference", "Explanation"]
     assert all(names == sorted(names) for names in kinds.values())
-    assert sorted(itertools.chain(*kinds.values())) == sorted(path.stem for path in DOCS.glob("*.md"))
+    listed = sorted(itertools.chain(*kinds.values()))
+    assert listed == sorted(path.stem for path in DOCS.glob("*.md"))
 
 
 @pytest.mark.parametrize("name", ["data.md", "docs/data.md", "data.md#urls"])
@@ -67,9 +70,53 @@ def test_a_terminal_shows_a_page_in_the_pager():
     ]
 
 
+TEXT = """\
+# A heading that is longer than the width of this terminal
+
+A paragraph with `two  spaces` in its
+middle.
+
+- An item that is too long for the line,
+  with a second line.
+- Another item.
+
+  ```
+  an example   that is wider than the terminal
+  ```
+
+1. One.
+| a row of a table that is wider than the terminal |
+"""
+FITTED = """\
+# A heading that is longer than the width of this terminal
+
+A paragraph with `two  spaces`
+in its middle.
+
+- An item that is too long for
+  the line, with a second line.
+- Another item.
+
+  ```
+  an example   that is wider than the terminal
+  ```
+
+1. One.
+| a row of a table that is wider than the terminal |
+"""
+
+
+def test_prose_fits_the_terminal_and_nothing_is_lost():
+    assert fit_page(TEXT, 32) == FITTED
+    for path in DOCS.glob("*.md"):
+        page = path.read_text(encoding="utf-8")
+        assert fit_page(page, 80).split() == page.split()
+
+
 @pytest.mark.parametrize("pager", ["", "/no/such/pager", "'"])
 def test_without_a_pager_a_terminal_shows_the_page(pager):
-    assert on_terminal("docs", "ab", pager=pager) == (DOCS / "ab.md").read_text(encoding="utf-8")
+    page = (DOCS / "ab.md").read_text(encoding="utf-8")
+    assert on_terminal("docs", "ab", pager=pager).split() == page.split()
 
 
 def test_nothing_else_uses_the_pager(call, monkeypatch):
