@@ -57,7 +57,7 @@ def _command_lines(page):
 
 
 def _parse(words):
-    """Parses a command line of cnnbench; UsageError if a flag does not exist or a value is wrong."""
+    """Parses a command line of cnnbench; UsageError if a flag or a value is wrong."""
     command, *own = words if words[0] in COMMANDS else ("run", *words)
     own, of_runs = split_at_double_dash([word for word in own if word != "--help"])
     if command == "run":
