@@ -53,21 +53,25 @@ def _command_lines(page):
     blocks = "\n".join(re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     examples = re.findall(r"^(?:\$ )?(?:cnnbench|scripts/run) (.*)$", blocks, re.MULTILINE)
     for line in [*examples, *re.findall(r"^\|.*? \| `cnnbench (.*?)`", text, re.MULTILINE)]:
-        yield shlex.split(re.sub(r"\s#.*", "", line))
+        # Without commands within the command, comments, and programs that read the output.
+        alone = re.sub(r"\s#.*| \| .*", "", re.sub(r"\$\(.*?\)", "X", line))
+        words = shlex.split(alone)
+        yield [word for word in words if word != "--help" and not word.startswith("--flagfile")]
 
 
 def _parse(words):
     """Parses a command line of cnnbench; UsageError if a flag or a value is wrong."""
-    command, *own = words if words[0] in COMMANDS else ("run", *words)
-    own, of_runs = split_at_double_dash([word for word in own if word != "--help"])
-    if command == "run":
-        specs = [*specs_of(RepeatFlags), *FLAGS]
-    else:
+    command, *own = words if words[:1] and words[0] in COMMANDS else ("run", *words)
+    own, of_runs = split_at_double_dash(own)
+    specs = [*specs_of(RepeatFlags), *FLAGS]
+    if command != "run":
         module = import_module(f"cnnbench.cli.commands.{command}")
-        specs = [spec for _, section in module.HELP[1] for spec in section]
-        specs += FLAGS if getattr(module, "TAKES_RUN_FLAGS", False) else ()
+        takes_run_flags = command == "allreduce" or getattr(module, "TAKES_RUN_FLAGS", False)
+        specs = [*FLAGS] if takes_run_flags else []
+        specs += [spec for _, section in module.HELP[1] for spec in section]
     parse_command(own, specs)
-    parse_command(of_runs, FLAGS)
+    if of_runs:
+        _parse(of_runs)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -83,8 +87,8 @@ def test_the_readme_and_the_pages_about_commands_have_examples():
 
 def test_the_runs_of_the_first_pages_have_a_plan():
     for words in (*_command_lines(ROOT / "README.md"), *_command_lines(ROOT / "docs" / "run.md")):
-        if words[0].startswith("-"):
-            parse_run([word for word in words if word != "--help"])
+        if words and words[0].startswith("-"):
+            parse_run(words)
 
 
 def _flags_of_other_programs():

@@ -91,7 +91,9 @@ def test_completing_loads_nothing_heavy():
     code = (
         "import sys; from cnnbench.cli.overview import COMMANDS;"
         "from cnnbench.cli.commands.completion import complete_last_word;"
-        "assert all(list(complete_last_word([name, '--'])) for name in COMMANDS);"
+        "named = [name for name in COMMANDS if name != 'docs'];"  # which has no flags
+        "assert all(list(complete_last_word([name, '--'])) for name in named);"
+        "assert list(complete_last_word(['docs', '']));"
         "assert list(complete_last_word(['--model=']));"
         "assert not {'tensorflow', 'pandas', 'matplotlib', 'jinja2'} & set(sys.modules)"
     )
