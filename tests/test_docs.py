@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from cnnbench.cli import main
-from cnnbench.cli.commands import COMMANDS
 from cnnbench.cli.commands.docs import KINDS
+from cnnbench.cli.overview import COMMANDS
 from cnnbench.errors import ExitCode
 from cnnbench.flags import FLAGS, parse_command
 from cnnbench.flags.declare import specs_of
