@@ -26,7 +26,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
 import pytest
-from forked import STAND_IN, Forked, Server, brief, execute, finished, never_sync
+from forked import STAND_IN, Forked, Server, brief, execute, finished, never_sync, own_checkout
 from prepared import preparing_tensorflow
 from registries import forget_packages, kept
 
@@ -310,7 +310,6 @@ def cpu_devices() -> tuple[str, ...]:
 _collect = environment.collect
 _machine = functools.cache(_collect)
 _machine_with = functools.cache(lambda *variables: _collect())
-_own_subject = functools.cache(repository.cnnbench_checkout)
 _own_sources = functools.cache(identity.source_digest)
 
 
@@ -551,7 +550,7 @@ def quick_processes(monkeypatch, _stand_ins):
 
     monkeypatch.setattr(environment, "collect", facts)
     monkeypatch.setattr(campaign, "execute", functools.partial(execute, stand_ins=_stand_ins))
-    monkeypatch.setattr(repository, "cnnbench_checkout", _own_subject)
+    monkeypatch.setattr(repository, "cnnbench_checkout", own_checkout)
     monkeypatch.setattr(identity, "source_digest", _own_sources)
 
 

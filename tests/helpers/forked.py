@@ -34,6 +34,7 @@ import psutil
 from cnnbench.base import interrupts
 from cnnbench.campaigns.processes import child, guard
 from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.machine import repository
 from cnnbench.records.files import write_atomically
 from cnnbench.run.runtime.supervisor import GUARDED
 
@@ -140,10 +141,14 @@ def never_sync() -> None:
 
 
 def load() -> None:
-    """Imports TensorFlow, without Keras, which takes the longer part, and packages of cnnbench."""
+    """Imports TensorFlow, without Keras, which takes the longer part, and packages of cnnbench.
+
+    Also asks git once about cnnbench.
+    """
     from cnnbench.run.runtime.loading import load_tensorflow
 
     never_sync()
+    own_checkout()
     load_tensorflow()
     for name in _USED:
         path = importlib.import_module(f"cnnbench.{name}").__path__
@@ -156,9 +161,14 @@ def _loaded() -> Server:
     return Server(LOADED)
 
 
+own_checkout = functools.cache(repository.cnnbench_checkout)
+"""What git says about cnnbench, which no test changes."""
+
+
 def brief() -> Iterator[tuple[object, str, object]]:
     """Owner, name and value of what a run measures beside its steps, to measure it for a moment.
 
+    It also asks git about cnnbench no more than once.
     Most tests read none of it; a test of such a measurement itself sets nothing.
     """
     from cnnbench.run.driver import input_speed
@@ -167,6 +177,7 @@ def brief() -> Iterator[tuple[object, str, object]]:
     yield input_speed, "_WHOLE_SECONDS", 0.05
     yield input_speed, "_DRAIN_SECONDS", 0.05
     yield peak_flops, "_BUDGET_SECONDS", 0.01
+    yield repository, "cnnbench_checkout", own_checkout
 
 
 def be_brief() -> None:
