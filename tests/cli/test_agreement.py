@@ -66,14 +66,14 @@ from cnnbench.version import __version__
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-EXPERIMENTS = 16
-FEW = {"bisect": 7, "gate": 7}
+EXPERIMENTS = 10
+FEW = {"bisect": 5, "gate": 5}
 """The number where they take long; the gate also has those of ab, the same command."""
 
 COMMITS = 4
 """Commits of a bisection."""
 
-MUTATIONS = 160
+MUTATIONS = 96
 
 NO_RESULTS = (
     "95 % interval",  # a level

@@ -231,15 +231,15 @@ def test_an_open_question_names_scatter_and_what_would_answer_it():
     looks = (*made, *plan.analyses(found.needed))
     assert looks[-1].pairs == found.needed
     random, passed = np.random.default_rng(4), 0
-    for _ in range(100):
+    for _ in range(40):
         all_new = [*new, *(100 * np.exp(random.normal(0, found.scatter, more))).tolist()]
-        so_far = [looks[:number] for number in range(2, len(looks) + 1)]
-        verdicts = [
+        so_far = [looks[:number] for number in range(len(looks), 1, -1)]  # the last passes most
+        verdicts = (
             judged([100.0] * n, all_new[:n], paired=True, looks=some).verdict
             for n, some in ((some[-1].pairs, some) for some in so_far)
-        ]
-        passed += bool({Verdict.SAME, Verdict.NOT_SLOWER} & {*verdicts})
-    assert 70 <= passed <= 98
+        )
+        passed += any(one in (Verdict.SAME, Verdict.NOT_SLOWER) for one in verdicts)
+    assert 28 <= passed <= 39
     # Judged once, fewer are enough; a new experiment cannot count the measured ones.
     assert judged(base, new, paired=True).needed < found.needed
     assert judged(base, new, paired=True, plan=AnalysisSchedule(0.04)).needed % 4 == 0
