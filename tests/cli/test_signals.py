@@ -24,11 +24,8 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 SHOWN = {
     "first line": ("run", "ab", "compare", "launch", "models", "data"),
     "import": ("run", "compare", "sweep --list", "launch", "models", "env"),
-    "work": (
-        *("run", "ab", "compare", "sweep --list", "report", "launch"),
-        *("allreduce", "models", "env", "data"),
-    ),
-    "last file": ("run", "compare", "report"),
+    "work": ("run", "ab", "compare", "sweep --list", "report", "launch", "models", "env"),
+    "last file": ("run", "compare"),
 }
 CELLS = [
     SignalCase(name, SIGNALS[(place + at) % len(SIGNALS)], moment)

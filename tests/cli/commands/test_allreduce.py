@@ -94,6 +94,7 @@ USABLE = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_start")
 def test_every_flag_of_the_ancestor_is_accepted(call, tmp_path, monkeypatch):
     """Each at another value, before anything is measured; and all together, most at defaults."""
     monkeypatch.chdir(tmp_path)

@@ -47,6 +47,7 @@ def search(fake_python):
         words += ["--minutes=2", f"--results={folder / 'r'}"]
         words += [] if "--resume" in flags else ["--seed=5"]
         with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)  # in no repository, so that git has nothing to look through
             patch.setattr(side, "sys", SimpleNamespace(executable=fake_python))
             patch.setattr(race, "MOST_ROUNDS", 3)
             patch.setattr(final, "stored_weight_distances", lambda *_: {"tuned": distance})
