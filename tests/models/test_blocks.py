@@ -16,7 +16,6 @@ from cnnbench.models import Initializer, declare, get_model
 from cnnbench.models.declaration import ShapeNetwork, bytes_per_image
 from cnnbench.models.networks.densenet import DenseNetCifar10
 from cnnbench.models.networks.efficientnet import B0
-from cnnbench.models.networks.nasnet import NasNetCifar10, NasNetSize
 from cnnbench.models.networks.regnet import WidthParameters
 from cnnbench.models.networks.resnet import ResNetCifar10
 from cnnbench.run.observe.traffic import _needed_operations
@@ -32,10 +31,13 @@ def smaller(model, **attributes):
 
 
 def with_everything(net, images):
-    """Two inputs, a nested block, dropout, a look-up, an auxiliary head, and a value used twice."""
+    """Two inputs, a nested block, dropout, a path that is dropped by progress, a look-up, an
+    auxiliary head, and a value used twice.
+    """
 
     def inner(net, x, filters):
-        return net.dropout(net.conv(x, filters, 3, batch_norm=True), 0.5)
+        dropped = net.dropout(net.conv(x, filters, 3, batch_norm=True), 0.5)
+        return net.add(x, net.drop_path(dropped, 0.6, by_progress=True))
 
     def body(net, x, y, filters):
         x = net.block(inner, x, filters=filters)
@@ -57,9 +59,6 @@ NETWORKS = {
     "resnet v1": lambda: ResNetCifar10(8, "v1"),
     "resnet v2": lambda: ResNetCifar10(8, "v2"),
     "densenet": lambda: DenseNetCifar10(10, 4),
-    "nasnet": lambda: smaller(
-        NasNetCifar10(), size=NasNetSize(cells=0, filters=4, stem=8, keep=0.6), image_size=8
-    ),
     "vit": lambda: cut(get_model("vit_b16", "imagenet")),
     "swin": lambda: smaller(cut(get_model("swin_t", "imagenet")), layers=(2,), heads=(2,)),
     "convnext": lambda: smaller(

@@ -196,7 +196,7 @@ def test_a_locked_table_and_one_that_cannot_be_written(folder, output, expected,
 
 
 @pytest.mark.slow
-def test_eight_commands_at_once_one_of_which_finds_it_damaged(folder, output, expected):
+def test_four_commands_at_once_one_of_which_finds_it_damaged(folder, output, expected):
     """Real processes, because locks are of processes."""
     (folder / table.FILE).write_bytes(b"no table" * 999)
     code = "import sys; from cnnbench.judge.history import cache as table; table.FEWEST = 1; "
@@ -204,7 +204,7 @@ def test_eight_commands_at_once_one_of_which_finds_it_damaged(folder, output, ex
     command = [sys.executable, "-c", code, "history", str(folder), "--format=json"]
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(8)
+        for _ in range(4)
     ]
     for one in running:
         found = one.communicate(timeout=300)

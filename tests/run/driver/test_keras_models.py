@@ -200,7 +200,7 @@ def test_independent_towers_draw_their_own_values():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
-    [{"precision": "bf16"}, {"precision": "fp16", "fp16_vars": True}, {"xla_compile": True}],
+    [{"precision": "fp16", "fp16_vars": True}, {"xla_compile": True}],
     ids=str,
 )
 def test_precisions_and_compilation_compute_about_the_same_loss(flags, module):
