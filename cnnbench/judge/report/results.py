@@ -61,7 +61,7 @@ S = TypeVar("S", Roofline, StrategiesDocument)
 
 def interval_cells(values: ValuesByProcess) -> dict[str, TableCell]:
     """Returns the cells with the interval of the median, and with the range of the values."""
-    interval = interval_cell(values.interval, why=f"needs {values.FEWEST} processes")
+    interval = interval_cell(values.interval, why="too few processes for an interval")
     return {values.INTERVAL: interval, "range": interval_cell(values.range)}
 
 

@@ -161,7 +161,7 @@ def _step_row(group: RunGroup) -> Row:
         # The 99th percentile of few steps would be the slowest step.
         "99 %, ms": numeric_cell(
             highest if len(steps) >= FEWEST_FOR_P99 else None,
-            why=f"needs {FEWEST_FOR_P99} timed steps",
+            why="too few timed steps",
         ),
         "slowest, ms": numeric_cell(slowest),
         "within a process": numeric_cell(group.process_values(_quartiles).median, percent),
