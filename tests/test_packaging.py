@@ -203,7 +203,7 @@ def test_suites_are_found_in_what_is_installed(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     code = (
-        "import cnnbench.campaigns.suite as s; "
+        "import cnnbench.campaigns.suite.nodes as s; "
         "print(s.find_suite('smoke')); print(*s.shipped_suites())"
     )
     done = _python(tmp_path, "-c", f"import sys; sys.path.insert(0, 'site'); {code}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -70,6 +70,8 @@ class ScalingJobs:
       kind: "weak" or "strong".
       towers: number of towers of each worker; None if not set.
       cores: number of processors for each process; 0 if all processes share all processors.
+      records: records of the runs so far, by number of workers. Number 0 means one process without
+        communication.
     """
 
     layouts: Mapping[int, JobLayout]
@@ -78,6 +80,7 @@ class ScalingJobs:
     kind: str = WEAK
     towers: int | None = None
     cores: int = 0
+    records: dict[int, list[RunRecord]] = field(default_factory=dict)
 
     def identity(self, facts: Mapping[str, Any]) -> CampaignIdentity:
         """The identity that a resumed scaling measurement must match. Repeats may be added."""
@@ -97,16 +100,11 @@ class ScalingJobs:
             },
         )
 
-    def requests(
-        self, folder: ResultsFolder, repeats: int
-    ) -> ProcessRequests[dict[int, list[RunRecord]]]:
-        """Requests the processes of all jobs, and returns their records by number of workers.
-
-        Number 0 means one process without communication.
-        """
-        records: dict[int, list[RunRecord]] = {n: [] for n in (0, *self.layouts)}
+    def requests(self, folder: ResultsFolder, repeats: int) -> ProcessRequests[None]:
+        """Requests the processes of all jobs, and adds their records to `records`."""
+        self.records.update({n: [] for n in (0, *self.layouts)})
         # The jobs are interleaved, so that a slowdown of the machine affects all jobs equally.
-        rounds = make_rounds(records, repeats, seed=None)
+        rounds = make_rounds(self.records, repeats, seed=None)
         targets = {}
         for count, repeat in rounds.order:
             name = f"workers-{count}" if count else "alone"
@@ -124,8 +122,53 @@ class ScalingJobs:
             ended = yield from run_process(folder, request, _A_DAY, later_keys)
             if ended.status != "ok":
                 raise BenchmarkError(f"{name} failed; its logs are in {logs}")
-            records[count].append(ended.record)
-        return records
+            self.records[count].append(ended.record)
+
+    def points(self, predicted: Mapping[int, float] | None = None) -> list[ScalingPoint]:
+        """Computes the speed and efficiency of the jobs that were measured so far.
+
+        `predicted` are predicted seconds of the gradient exchange, by number of workers. Raises
+        BenchmarkError if a run has no steps.
+        """
+        alone, towers = self.records[0], self.chiefs[max(self.chiefs)].params.num_gpus
+        computed = _mean_step_seconds(alone)
+        computing = median(computed)
+        points = []
+        for workers in (n for n in self.records if n and self.records[n]):
+            records = self.records[workers]
+            step = median(_mean_step_seconds(records))
+            speeds = [speed or 0.0 for speed in throughputs(records)]
+            speed = median(speeds)
+            # In strong scaling, a worker computes only its share of the batch of a single process.
+            share = 1.0 / workers if self.kind == STRONG else 1.0
+            # If all processes share the processors, n workers need n times as long as one worker.
+            compute = computing * share * (1 if self.cores else workers)
+            images = speed * step  # `images` is the number of images per step of the whole job.
+            exchange = (predicted or {}).get(workers)
+            ideal = images / (computing * share)
+            forecast = None if exchange is None else images / (compute + exchange)
+            low = high = None
+            if len(records) > 1 or len(alone) > 1:
+                low = min(speeds) * min(computed) * share / images
+                high = max(speeds) * max(computed) * share / images
+            points.append(
+                ScalingPoint(
+                    workers=workers,
+                    towers=workers * towers,
+                    images_per_sec=speed,
+                    step_seconds=step,
+                    compute_seconds=compute,
+                    efficiency=speed / ideal,
+                    communication=max(0.0, 1 - compute / step),
+                    predicted_images_per_sec=forecast,
+                    predicted_efficiency=None if forecast is None else forecast / ideal,
+                    efficiency_low=low,
+                    efficiency_high=high,
+                    kind=self.kind,
+                    images_per_step=round(images),
+                )
+            )
+        return points
 
     def _job_side(self, logs: Path, count: int) -> AbSide:
         """Creates an `AbSide`, which describes the command of a job with `count` workers.
@@ -179,62 +222,6 @@ class ScalingPoint:
     efficiency_high: float | None = None
     kind: str = WEAK
     images_per_step: int = 0
-
-
-def scaling_points(
-    single_process_runs: Sequence[RunRecord],
-    jobs: Mapping[int, Sequence[RunRecord]],
-    *,
-    towers: int,
-    shared: bool,
-    predicted: Mapping[int, float] | None = None,
-    kind: str = WEAK,
-) -> list[ScalingPoint]:
-    """Computes the speed and efficiency of jobs, by number of workers, from their records.
-
-    Raises BenchmarkError if a run has no steps.
-
-    Args:
-      single_process_runs: runs of one process without communication, with the towers and the batch
-        of one worker.
-      jobs: runs by number of workers.
-      shared: whether all processes share the same processors, so that n workers need n times as
-        long as one worker for the computation.
-      predicted: predicted seconds of the gradient exchange, by number of workers.
-    """
-    computed = _mean_step_seconds(single_process_runs)
-    computing = median(computed)
-    points = []
-    for workers, records in jobs.items():
-        step = median(_mean_step_seconds(records))
-        speeds = [speed or 0.0 for speed in throughputs(records)]
-        speed = median(speeds)
-        # In strong scaling, a worker computes only its share of the batch of a single process.
-        share = 1.0 / workers if kind == STRONG else 1.0
-        compute = computing * share * (workers if shared else 1)
-        images = speed * step  # `images` is the number of images per step of the whole job.
-        exchange = (predicted or {}).get(workers)
-        ideal = images / (computing * share)
-        forecast = None if exchange is None else images / (compute + exchange)
-        scatters = len(records) > 1 or len(single_process_runs) > 1
-        points.append(
-            ScalingPoint(
-                workers=workers,
-                towers=workers * towers,
-                images_per_sec=speed,
-                step_seconds=step,
-                compute_seconds=compute,
-                efficiency=speed / ideal,
-                communication=max(0.0, 1 - compute / step),
-                predicted_images_per_sec=forecast,
-                predicted_efficiency=None if forecast is None else forecast / ideal,
-                efficiency_low=min(speeds) * min(computed) * share / images if scatters else None,
-                efficiency_high=max(speeds) * max(computed) * share / images if scatters else None,
-                kind=kind,
-                images_per_step=round(images),
-            )
-        )
-    return points
 
 
 def _mean_step_seconds(records: Sequence[RunRecord]) -> list[float]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.campaigns.suite import Suite, load_yaml_file, parse_suite
+from cnnbench.campaigns.suite.keys import Suite, parse_suite
+from cnnbench.campaigns.suite.nodes import load_yaml_file
 from cnnbench.campaigns.sweep.plan import SweepPlan, plan_sweep
 from cnnbench.records.run import Batch, RunRecord
 

@@ -29,14 +29,30 @@ def of(lenet_runs):
     return lambda speed, devices: make(speed, devices=devices)
 
 
+COMMAND = ("--model=lenet", "--device=cpu", "--variable_update=replicated")
+
+
+def points(alone, jobs, *, towers, shared, predicted=None, kind="weak"):
+    """Speed and efficiency of jobs, from the runs of one process and of jobs by their workers."""
+    chief = SimpleNamespace(params=SimpleNamespace(num_gpus=towers))
+    made = scaling.ScalingJobs(
+        layouts={},
+        chiefs=dict.fromkeys([0, *jobs], chief),
+        command=parse_task_command(COMMAND),
+        kind=kind,
+        cores=0 if shared else 1,
+        records={0: alone, **jobs},
+    )
+    return made.points(predicted)
+
+
 def test_every_process_has_equally_many_processors(monkeypatch, tmp_path):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {*range(8)})
-    command = parse_task_command(["--model=lenet", "--device=cpu", "--variable_update=replicated"])
     chief = SimpleNamespace(params=SimpleNamespace(num_gpus=2), to_json=dict)
     jobs = scaling.ScalingJobs(
         layouts={n: JobLayout(workers=n) for n in (1, 3)},
         chiefs={1: chief, 3: chief},
-        command=command,
+        command=parse_task_command(COMMAND),
         cores=8 // 3,
     )
     ended = SimpleNamespace(status="ok", record=None)
@@ -50,9 +66,16 @@ def test_every_process_has_equally_many_processors(monkeypatch, tmp_path):
     assert commands[2].words[4:6] == ("launch", "--workers=3")
 
 
+def test_jobs_that_are_not_measured_yet_have_no_point(of):
+    jobs = {1: [of(40.0, 1)], 2: []}
+    (one,) = points([of(80.0, 1)], jobs, towers=1, shared=False)
+    assert (one.workers, one.towers) == (1, 1)
+    assert one.efficiency == pytest.approx(0.5)
+
+
 def test_workers_with_processors_of_their_own(of):
     # 8 images per device: 0.1 s alone, 0.1 s with one worker, 0.16 s with two.
-    found = scaling.scaling_points(
+    found = points(
         [of(80.0, 1), of(40.0, 1), of(800.0, 1)],
         {1: [of(80.0, 1)], 2: [of(100.0, 2)]},
         towers=1,
@@ -73,7 +96,7 @@ def test_workers_with_processors_of_their_own(of):
 
 def test_the_range_of_efficiencies(of):
     jobs = {1: [of(80.0, 1), of(84.0, 1)], 2: [of(100.0, 2), of(120.0, 2), of(110.0, 2)]}
-    one, two = scaling.scaling_points([of(64.0, 1), of(80.0, 1)], jobs, towers=1, shared=False)
+    one, two = points([of(64.0, 1), of(80.0, 1)], jobs, towers=1, shared=False)
     # The slowest job beside the fastest process without exchange, and the other way round.
     assert (one.efficiency_low, one.efficiency_high) == pytest.approx((80 / 80, 84 / 64), rel=0.01)
     assert (two.efficiency_low, two.efficiency_high) == pytest.approx(
@@ -81,15 +104,13 @@ def test_the_range_of_efficiencies(of):
     )
     assert one.efficiency_low < one.efficiency < one.efficiency_high
     assert two.efficiency_low < two.efficiency < two.efficiency_high
-    (alone,) = scaling.scaling_points([of(80.0, 1)], {1: [of(84.0, 1)]}, towers=1, shared=False)
+    (alone,) = points([of(80.0, 1)], {1: [of(84.0, 1)]}, towers=1, shared=False)
     assert alone.efficiency == pytest.approx(1.05)
     assert (alone.efficiency_low, alone.efficiency_high) == (None, None)
 
 
 def test_workers_that_share_processors(of):
-    (two,) = scaling.scaling_points(
-        [of(80.0, 1)], {2: [of(40.0, 2)]}, towers=1, shared=True, predicted={2: 0.1}
-    )
+    (two,) = points([of(80.0, 1)], {2: [of(40.0, 2)]}, towers=1, shared=True, predicted={2: 0.1})
     # 0.4 s, of which the computation of both takes 0.2.
     assert two.compute_seconds == pytest.approx(0.2)
     assert two.communication == pytest.approx(0.5)
@@ -101,7 +122,7 @@ def test_workers_that_share_processors(of):
 def test_strong_scaling_divides_the_batch_of_one_worker(of, shared, compute):
     # One worker takes 0.1 s for 8 images. Two share these: 0.08 s, where 0.05 s would be ideal.
     alone, half = of(80.0, 1), of(100.0, 1)
-    (two,) = scaling.scaling_points(
+    (two,) = points(
         [alone], {2: [half]}, towers=1, shared=shared, predicted={2: 0.03}, kind="strong"
     )
     assert (two.kind, two.images_per_step) == ("strong", 8)
@@ -144,7 +165,7 @@ def test_kinds_of_scaling_that_contradict_the_batch(call):
 
 def test_a_run_without_steps(of):
     with pytest.raises(BenchmarkError, match="has no steps"):
-        scaling.scaling_points([of(None, 1)], {}, towers=1, shared=False)
+        points([of(None, 1)], {}, towers=1, shared=False)
 
 
 @pytest.mark.parametrize(
@@ -181,9 +202,9 @@ def test_towers_of_a_worker_share_memory():
 
 
 def test_table_and_chart(of, monkeypatch):
-    found = scaling.scaling_points([of(80.0, 1)], {2: [of(100.0, 2)]}, towers=1, shared=False)
+    found = points([of(80.0, 1)], {2: [of(100.0, 2)]}, towers=1, shared=False)
     monkeypatch.setenv("COLUMNS", "160")
-    strong = scaling.scaling_points(
+    strong = points(
         [of(80.0, 1), of(64.0, 1)],
         {2: [of(100.0, 1), of(110.0, 1)]},
         towers=1,

@@ -275,15 +275,16 @@ def test_history(at, lenet_runs, saved, call):
 
 @everywhere(hook, foreign_owner)
 def test_gate(at, call, monkeypatch):
-    given = []
-    monkeypatch.setattr("cnnbench.cli.commands.ab.main", lambda words, _: given.extend(words) or 0)
+    given = {}
+    run = "cnnbench.cli.commands.ab.run_experiment"
+    monkeypatch.setattr(run, lambda values, *_: given.update(values) or 0)
     done = call("gate", "HEAD~1", "HEAD", f"--results={at.path}/gate", code=2 if at.refused else 0)
     if at.refused:
         (said,) = done.err.splitlines()
         assert said.startswith("cnnbench: error: HEAD~1 HEAD: ")
         assert at.refused in said
     else:
-        assert f"--a_checkout={at.commits[-2]}" in given
+        assert given["a_checkout"] == at.commits[-2]
 
 
 @everywhere(no_git)

@@ -113,8 +113,8 @@ class Experiment(Settings):
       given: values of the given flags of `cnnbench ab`, by name, as JSON values. The values of
         environment variables are left out: they may be secrets.
       common: flags that were given for both A and B.
-      gate_command: arguments of `cnnbench gate` that repeat the experiment in a new folder, with
-        hashes of commits; empty if no gate runs the experiment.
+      repeat: words after "cnnbench" of the command that repeats the experiment in a new folder. A
+        gate names its commits by their hashes. Empty for a part of another campaign.
       seed: seed of the order of A and B in each pair.
       most_pairs: maximum number of pairs.
       sequential: whether interim analyses may end the experiment.
@@ -136,7 +136,7 @@ class Experiment(Settings):
     b: ExperimentSide = field(default_factory=ExperimentSide)
     given: Mapping[str, Any] = field(default_factory=dict)
     common: tuple[str, ...] = ()
-    gate_command: tuple[str, ...] = ()
+    repeat: tuple[str, ...] = ()
     seed: int
     most_pairs: int
     sequential: bool = True
@@ -156,9 +156,26 @@ class Experiment(Settings):
         return replace(self, a=ExperimentSide.of(a), b=ExperimentSide.of(b), criteria=criteria)
 
     @property
+    def is_of_gate(self) -> bool:
+        """Whether `cnnbench gate` runs the experiment. Then its folder is in that of the gate."""
+        return self.repeat[:1] == ("gate",)
+
+    @property
     def labels(self) -> tuple[str, str]:
         """The labels of A and B in a comparison."""
         return f"A: {self.a.description}", f"B: {self.b.description}"
+
+    def compare(
+        self,
+        base: Sequence[RunRecord],
+        new: Sequence[RunRecord],
+        looks: tuple[InterimAnalysis, ...],
+        plan: AnalysisSchedule | None,
+        aa: Sequence[RunRecord] | None = None,
+    ) -> Comparison:
+        """Judges pairs of runs. See `Criteria` for `looks` and `plan`, and `compare_records`."""
+        criteria = replace(self.criteria, paired=True, looks=looks, plan=plan)
+        return compare_records(base, new, criteria, aa=aa, labels=self.labels)
 
     @property
     def smallest_alpha_share(self) -> float:
@@ -245,8 +262,8 @@ class ExperimentState:
     events: Sequence[Mapping[str, Any]] = field(repr=False)
 
     @cached_property
-    def _most_pairs(self) -> list[int]:
-        """The maximum number of pairs of each session."""
+    def pair_limits(self) -> list[int]:
+        """The maximum number of pairs that was set for each session."""
         limits: list[int] = []
         for event in self.events:
             if event["event"] == SESSION:
@@ -254,16 +271,6 @@ class ExperimentState:
             elif event.get("note") == PLAN:
                 limits[-1] = event["pairs"]
         return limits
-
-    @property
-    def most_pairs_of_first_session(self) -> int:
-        """Maximum number of pairs that was set for the first session."""
-        return self._most_pairs[0]
-
-    @property
-    def most_pairs_of_last_session(self) -> int:
-        """Maximum number of pairs that was set for the last session."""
-        return self._most_pairs[-1]
 
     @cached_property
     def last_end_event(self) -> Mapping[str, Any] | None:
@@ -311,7 +318,7 @@ class ExperimentState:
 
         If the whole significance level is used, further pairs belong to a new experiment.
         """
-        experiment, planned = self.experiment, self.most_pairs_of_first_session
+        experiment, planned = self.experiment, self.pair_limits[0]
         return _further_schedule(experiment.smallest_alpha, planned, self.past_analyses)
 
     @cached_property
@@ -342,22 +349,19 @@ class ExperimentState:
             if not pairs:
                 return None
             base, new = zip(*pairs, strict=True)
-        criteria = self.experiment.criteria
-        criteria = replace(
-            criteria,
-            fail_on=criteria.fail_on if fail_on is None else fail_on,
-            paired=True,
-            looks=self.past_analyses,
-            plan=None if judge_together else self.further_analysis_schedule,
-        )
-        comparison = compare_records(base, new, criteria, labels=self.experiment.labels)
+        experiment = self.experiment
+        if fail_on is not None:
+            criteria = replace(experiment.criteria, fail_on=fail_on)
+            experiment = replace(experiment, criteria=criteria)
+        plan = None if judge_together else self.further_analysis_schedule
+        comparison = experiment.compare(base, new, self.past_analyses, plan)
         second = self.confirmation
         if second is not None and second.last_end_event is not None:
             again = second.final_comparison()
             comparison = comparison if again is None else with_second_experiment(comparison, again)
         is_judged = self.has_clear_verdict if end is None else end["judged"]
         if not is_judged:
-            comparison = without_tests(comparison, stop_reason(len(base)))
+            comparison = stopped_before_verdict(comparison, len(base))
         elif self.experiment.is_aa:
             comparison = replace(comparison, ends_with=ExitCode.OK)
         with contextlib.suppress(LookupError, ValueError):
@@ -366,13 +370,15 @@ class ExperimentState:
         return comparison
 
 
-def stop_reason(pairs: int) -> str:
-    """Why there is no verdict on an experiment that was stopped after this number of pairs.
+def stopped_before_verdict(comparison: Comparison, pairs: int) -> Comparison:
+    """Returns the comparison of an experiment that was stopped after this number of pairs: what is
+    known, without tests.
 
     An experiment that is stopped and resumed must be able to prove as much as one that is not
     stopped, so a stop uses no part of the significance level.
     """
-    return f"stopped after {count_text(pairs, 'pair', 'pairs')}, before a verdict"
+    reason = f"stopped after {count_text(pairs, 'pair', 'pairs')}, before a verdict"
+    return without_tests(comparison, reason)
 
 
 def find_experiment(folder: Path) -> ExperimentState | None:
@@ -476,4 +482,4 @@ def plan_analyses(experiment: Experiment, state: ExperimentState | None) -> Anal
         left = state.further_analysis_schedule.analyses(most)
     if state is None:
         return Analyses(alpha, left[-1].pairs, (), left)
-    return Analyses(alpha, state.most_pairs_of_first_session, state.past_analyses, left)
+    return Analyses(alpha, state.pair_limits[0], state.past_analyses, left)

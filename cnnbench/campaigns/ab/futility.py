@@ -14,7 +14,9 @@ from cnnbench.base.inference import (
     levels_of_analyses,
     shift_intervals_of_counts,
 )
+from cnnbench.judge.compare import Comparison, Verdict
 from cnnbench.judge.compare.estimate import Samples, floor_and_margin, log_or_value
+from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.policy import Policy
 
 if TYPE_CHECKING:
@@ -29,6 +31,22 @@ SMALLEST_CHANCE = 0.05
 _POLICY = Policy()
 _DRAWS = 400
 _SEED = 1
+
+
+def is_futile(comparison: Comparison, later: Sequence[InterimAnalysis]) -> bool:
+    """Whether the analyses in `later` would hardly give a clear verdict on a requested metric."""
+    chances = []
+    for entry in comparison.entries:
+        for result in entry.requested_results:
+            # If throughput and CPU time are judged together, either can give the verdict.
+            is_joint = result.metric is THROUGHPUT and result.is_joint
+            others = [other for other in entry.results if is_joint and other.metric is CPU_TIME]
+            tested = [one for one in (result, *others) if one.judgement.p is not None]
+            if result.verdict is Verdict.INCONCLUSIVE and tested:
+                chances.append(
+                    max(clear_verdict_probability(one.samples, later, one.policy) for one in tested)
+                )
+    return min(chances, default=1.0) < SMALLEST_CHANCE
 
 
 def clear_verdict_probability(

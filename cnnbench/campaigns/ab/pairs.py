@@ -17,6 +17,7 @@ from typing import Any
 
 from cnnbench.base.inference import FIRST_ANALYSIS, smallest_p
 from cnnbench.base.stats import median
+from cnnbench.base.terminal import print_warning
 from cnnbench.base.text import percent
 from cnnbench.campaigns.ab.experiment import (
     PLAN,
@@ -26,9 +27,9 @@ from cnnbench.campaigns.ab.experiment import (
     load_complete_pairs,
     pair_file_prefix,
     plan_analyses,
-    stop_reason,
+    stopped_before_verdict,
 )
-from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, clear_verdict_probability
+from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, is_futile
 from cnnbench.campaigns.ab.lengths import ChosenLength, VerdictPlan
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -38,11 +39,10 @@ from cnnbench.campaigns.processes.journal import ANALYSED, END
 from cnnbench.campaigns.processes.requests import ProcessRequest, ProcessRequests, RequestBatch
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.judge.compare import ComparedConfiguration, Comparison, Verdict, compare_records
+from cnnbench.judge.compare import Comparison, Verdict, processes_needed
 from cnnbench.judge.compare.answers import what_is_known
 from cnnbench.judge.compare.disturbance import mostly_disturbed
-from cnnbench.judge.compare.result import without_tests
-from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
+from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.judge.metrics.policy import questions_of
 from cnnbench.records.codec import encode
 from cnnbench.records.metric import METRICS, Metric
@@ -131,9 +131,11 @@ class ExperimentRunner:
         self._most_repeats = math.ceil(self.analyses.most_pairs / _PAIRS_PER_REPEAT)
         notice = campaign.reporter.notice
         self._length = ChosenLength(experiment, results, notice, has_pairs=bool(earlier))
-        # Records of the burn-in, by "a" and "b", and the mean seconds of the processes of a pair.
+        # Records of the burn-in, by "a" and "b".
         self._burn_ins: dict[str, list[RunRecord]] = {name: [] for name in SIDES}
-        self._pair_seconds: dict[str, float] = {}
+        # Wall seconds of the processes of all sessions, by name.
+        events = results.last_process_events.items()
+        self._seconds = {name: float(event.get("seconds", 0.0)) for name, event in events}
 
     def requests(self) -> ProcessRequests[None]:
         """Requests the processes of all pairs, and judges the pairs.
@@ -142,6 +144,8 @@ class ExperimentRunner:
         tests. As a part of another campaign, the experiment raises the exceptions of interrupts and
         changes of the code instead.
         """
+        if self.results.is_whole:
+            self._announce()
         criteria, then = self.experiment.criteria, self._state
         is_changed = then is not None and then.experiment.criteria != criteria
         changed = {"criteria": encode(criteria)} if is_changed else {}
@@ -152,7 +156,7 @@ class ExperimentRunner:
         except PairFailedError as error:
             self.failure, self.lost = str(error), error.lost
         except (CodeChangedError, KeyboardInterrupt) as error:
-            if self.experiment.identity is None:
+            if not self.results.is_whole:
                 raise
             self.interrupted = isinstance(error, KeyboardInterrupt)
             self.failure = "" if self.interrupted else str(error)
@@ -163,7 +167,7 @@ class ExperimentRunner:
         if self.is_judged:
             made = {"spent": self.analyses.spent(pairs), "clear": self.comparison.is_decided}
         else:
-            self.comparison = without_tests(self.comparison, stop_reason(pairs))
+            self.comparison = stopped_before_verdict(self.comparison, pairs)
         self.results.journal.add(
             END,
             pairs=pairs,
@@ -174,9 +178,23 @@ class ExperimentRunner:
             interrupted=self.interrupted,
         )
 
+    def _announce(self) -> None:
+        """Prints what is compared, and the maximum number of pairs."""
+        notice, experiment = self.campaign.reporter.notice, self.experiment
+        for name, side in self.sides.items():
+            notice(f"{name.upper()}: {side.description()}")
+        most, share = self.analyses.most_pairs, experiment.smallest_alpha_share
+        needed = processes_needed(experiment.criteria.policy, paired=True, share=share)
+        if most < needed and not experiment.is_aa:
+            print_warning(f"a verdict needs at least {needed} pairs, not {most}", "pairs")
+        notice(f"at most {most} pairs, seed {experiment.seed}, in {self.results.folder}")
+
     def _run_until_end(self) -> ProcessRequests[Comparison | None]:
         """Runs pairs until the experiment ends. Returns its last comparison; None if all pairs were
         analysed before.
+
+        The experiment ends at an interim analysis if the verdict is clear, if no pairs are left, or
+        if more pairs would probably not give a clear verdict.
         """
         burn_in = self.experiment.burn_in if self.earlier < self.analyses.most_pairs else 0
         for number in range(1, burn_in + 1):
@@ -185,74 +203,31 @@ class ExperimentRunner:
         for pair in range(first, self.analyses.most_pairs + 1):
             if pair > self.earlier:
                 yield from self.measure_pair(pair)
-            if pair > first and not self.analyses.is_due(pair):
+            is_due = self.analyses.is_due(pair)
+            if pair > first and not is_due:
                 continue
             comparison = self._compare_measured_pairs()
             if pair == first and _is_hopeless(comparison):
                 return comparison
-            if self.analyses.is_due(pair):
-                if self._ends_experiment(pair, comparison):
-                    return comparison
-                self._choose_length(self.records, pair)
-                # The last event of an analysis: it is repeated if the session is killed before.
-                self.results.journal.add(ANALYSED, pairs=pair, spent=self.analyses.spent(pair))
+            if not is_due:
+                continue
+            most, clear = self.analyses.most_pairs, comparison.is_decided
+            last = pair == most
+            futile = not (last or clear) and is_futile(comparison, self.analyses.after(pair))
+            if not last:  # Only the end of the experiment gives advice about further pairs.
+                results = [one for entry in comparison.entries for one in entry.requested_results]
+                verdict = "; ".join(f"{result.word}: {what_is_known(result)}" for result in results)
+                after = "enough" if clear else "going on"
+                if futile:
+                    after = f"stopped: {most} pairs would hardly give a verdict "
+                    after += f"(chance below {percent(SMALLEST_CHANCE, 0)})"
+                self.campaign.reporter.notice(f"after {pair} pairs {verdict}; {after}")
+            if clear or last or futile:
+                return comparison
+            self._choose_length(self.records, pair)
+            # The last event of an analysis: it is repeated if the session is killed before.
+            self.results.journal.add(ANALYSED, pairs=pair, spent=self.analyses.spent(pair))
         return None
-
-    def _ends_experiment(self, pairs: int, comparison: Comparison) -> bool:
-        """Whether the interim analysis of `pairs` pairs ends the experiment. Prints the verdict so
-        far, which is in `comparison`.
-
-        The experiment ends if the verdict is clear, if no pairs are left, or if more pairs would
-        probably not give a clear verdict.
-        """
-        last = pairs == self.analyses.most_pairs
-        clear = comparison.is_decided
-        chance = None if last or clear else self._chance_of_clear_verdict(comparison.entries)
-        futile = chance is not None and chance < SMALLEST_CHANCE
-        if not last:
-            # Only the end of the experiment gives advice about further pairs.
-            results = [one for entry in comparison.entries for one in entry.requested_results]
-            verdict = "; ".join(f"{result.word}: {what_is_known(result)}" for result in results)
-            after = "enough" if clear else "going on"
-            if futile:
-                most = self.analyses.most_pairs
-                after = f"stopped: {most} pairs would hardly give a verdict "
-                after += f"(chance below {percent(SMALLEST_CHANCE, 0)})"
-            self.campaign.reporter.notice(f"after {pairs} pairs {verdict}; {after}")
-        return clear or last or futile
-
-    def _chance_of_clear_verdict(self, entries: Sequence[ComparedConfiguration]) -> float:
-        """The probability that more pairs give a clear verdict, for the least certain metric."""
-        pairs = len(self.records["a"])
-        later = self.analyses.after(pairs)
-        chances = []
-        for entry in entries:
-            for result in entry.requested_results:
-                # If throughput and CPU time are judged together, either can give the verdict.
-                is_joint = result.metric is THROUGHPUT and result.is_joint
-                others = [other for other in entry.results if is_joint and other.metric is CPU_TIME]
-                tested = [one for one in (result, *others) if one.judgement.p is not None]
-                if result.verdict is Verdict.INCONCLUSIVE and tested:
-                    chances.append(
-                        max(
-                            clear_verdict_probability(one.samples, later, one.policy)
-                            for one in tested
-                        )
-                    )
-        return min(chances, default=1.0)
-
-    def _compare_measured_pairs(self) -> Comparison:
-        records, pairs = self.records, len(self.records["a"])
-        looks, plan = self.analyses.up_to(pairs), self.analyses.schedule_after(pairs)
-        criteria = replace(self.experiment.criteria, paired=True, looks=looks, plan=plan)
-        labels = self.experiment.labels
-        return compare_records(records["a"], records["b"], criteria, aa=self.aa, labels=labels)
-
-    @property
-    def seconds_per_pair(self) -> float | None:
-        """Mean wall time in seconds of the pairs so far; None before the first process."""
-        mean = self.campaign.mean_process_seconds(None)
-        return None if mean is None else len(SIDES) * (mean + self.campaign.cool_down)
 
     def measure_pair(
         self, number: int, later_burn_ins: int = 0, burn_in: bool = False
@@ -291,7 +266,7 @@ class ExperimentRunner:
             most_repeats=self._most_repeats,
         )
         samples = dict(zip(order, ended, strict=True))
-        self._pair_seconds[prefix] = fmean(sample.seconds for sample in ended)
+        self._seconds |= {f"{prefix}-{side}": samples[side].seconds for side in SIDES}
         failed = {side: samples[side] for side in SIDES if samples[side].status != "ok"}
         if failed or not burn_in:
             for side in SIDES:
@@ -303,73 +278,6 @@ class ExperimentRunner:
                 self._choose_length(self._burn_ins)
         if failed:
             self._raise_failure(prefix, what, failed)
-
-    def _choose_length(self, measured: Mapping[str, Sequence[RunRecord]], pairs: int = 0) -> None:
-        """Chooses the number of timed steps of the processes after `pairs` pairs, from the records
-        `measured` of A and B: of the burn-in, or of all pairs so far.
-        """
-        if not self._length.is_due(pairs):
-            return
-        base, new = measured["a"], measured["b"]
-        disturbed = mostly_disturbed([*base, *new])
-        if not all(record.step_seconds for record in (*base, *new)):
-            self._length.leave_to_flags()
-            return
-        if disturbed and not pairs:
-            self._plan_pairs_for_two_tests()
-        numbers = range(1, len(base) + 1)
-        seconds = self._seconds_of_pairs(
-            [pair_file_prefix(n) if pairs else f"burn-in-{n}" for n in numbers]
-        )
-        experiment = self.experiment
-        plan = VerdictPlan(
-            made=self.analyses.up_to(pairs) if pairs else (),
-            left=self.analyses.after(pairs),
-            # Under load, throughput and CPU time share alpha.
-            alpha=experiment.smallest_alpha * (0.5 if disturbed else 1.0),
-            margin=math.log1p(experiment.criteria.policy.threshold_of(THROUGHPUT)),
-            two_sided=len(questions_of(experiment.criteria.fail_on)) > 1,
-        )
-        self._length.choose(pairs, base, new, seconds, plan)
-
-    def _seconds_of_pairs(self, prefixes: Sequence[str]) -> list[float]:
-        """Mean wall time in seconds of the two processes of each pair, of this session or earlier
-        ones. A time that a killed session has not written is replaced by the mean of the others.
-        """
-        events, times = self.results.last_process_events, dict(self._pair_seconds)
-        for prefix in prefixes:
-            names = [name for side in SIDES if (name := f"{prefix}-{side}") in events]
-            if prefix not in times and names:
-                times[prefix] = fmean(float(events[name]["seconds"]) for name in names)
-        mean = fmean([times[prefix] for prefix in prefixes if prefix in times] or [0.0])
-        return [times.get(prefix, mean) for prefix in prefixes]
-
-    def _plan_pairs_for_two_tests(self) -> None:
-        """Plans eight pairs if six or seven were planned. Under load, throughput and CPU time are
-        tested, and each has half of alpha.
-        """
-        experiment = self.experiment
-        planned, alpha = self.analyses.most_pairs, experiment.criteria.policy.alpha
-        could_prove = smallest_p(planned, planned, paired=True) <= alpha
-        if planned < FIRST_ANALYSIS and could_prove and experiment.sequential:
-            self.experiment = replace(experiment, most_pairs=FIRST_ANALYSIS)
-            self.analyses = plan_analyses(self.experiment, self._state)
-            self.results.add_journal_note(PLAN, pairs=FIRST_ANALYSIS)
-            text = f"{FIRST_ANALYSIS} pairs instead of {planned}, because CPU time is tested, too"
-            self.campaign.reporter.notice(text)
-
-    def _raise_failure(
-        self, prefix: str, pair_label: str, failed: Mapping[str, ProcessResult]
-    ) -> None:
-        text = "; ".join(f"{side.upper()}: {ended.message}" for side, ended in failed.items())
-        lost = all(ended.lost for ended in failed.values())
-        if lost:
-            had = f"{pair_label} had {len(self.results.killed_processes[prefix])} of {MOST_REPEATS}"
-            all_had = (
-                f"all pairs {self.results.number_of_repeated_attempts} of {self._most_repeats}"
-            )
-            text += f"; no repeat is left: {had}, {all_had}"
-        raise PairFailedError(text, lost)
 
     def _process_request(self, prefix: str, pair_label: str, place: AbPlace) -> ProcessRequest:
         """Creates the request for the process of A or B in a pair or in a burn-in."""
@@ -423,6 +331,84 @@ class ExperimentRunner:
             rates.append(rate)
             precisions.add(config.get("precision"))
         return {"peak_flops": max(rates)} if len(precisions) == 1 else {}
+
+    def _raise_failure(
+        self, prefix: str, pair_label: str, failed: Mapping[str, ProcessResult]
+    ) -> None:
+        text = "; ".join(f"{side.upper()}: {ended.message}" for side, ended in failed.items())
+        lost = all(ended.lost for ended in failed.values())
+        if lost:
+            had = f"{pair_label} had {len(self.results.killed_processes[prefix])} of {MOST_REPEATS}"
+            all_had = (
+                f"all pairs {self.results.number_of_repeated_attempts} of {self._most_repeats}"
+            )
+            text += f"; no repeat is left: {had}, {all_had}"
+        raise PairFailedError(text, lost)
+
+    def _compare_measured_pairs(self) -> Comparison:
+        records, pairs = self.records, len(self.records["a"])
+        looks, plan = self.analyses.up_to(pairs), self.analyses.schedule_after(pairs)
+        return self.experiment.compare(records["a"], records["b"], looks, plan, self.aa)
+
+    @property
+    def seconds_per_pair(self) -> float | None:
+        """Mean wall time in seconds of the pairs so far; None before the first process."""
+        mean = self.campaign.mean_process_seconds(None)
+        return None if mean is None else len(SIDES) * (mean + self.campaign.cool_down)
+
+    def _choose_length(self, measured: Mapping[str, Sequence[RunRecord]], pairs: int = 0) -> None:
+        """Chooses the number of timed steps of the processes after `pairs` pairs, from the records
+        `measured` of A and B: of the burn-in, or of all pairs so far.
+        """
+        if not self._length.is_due(pairs):
+            return
+        base, new = measured["a"], measured["b"]
+        disturbed = mostly_disturbed([*base, *new])
+        if not all(record.step_seconds for record in (*base, *new)):
+            self._length.leave_to_flags()
+            return
+        if disturbed and not pairs:
+            self._plan_pairs_for_two_tests()
+        numbers = range(1, len(base) + 1)
+        seconds = self._seconds_of_pairs(
+            [pair_file_prefix(n) if pairs else f"burn-in-{n}" for n in numbers]
+        )
+        experiment = self.experiment
+        plan = VerdictPlan(
+            made=self.analyses.up_to(pairs) if pairs else (),
+            left=self.analyses.after(pairs),
+            # Under load, throughput and CPU time share alpha.
+            alpha=experiment.smallest_alpha * (0.5 if disturbed else 1.0),
+            margin=math.log1p(experiment.criteria.policy.threshold_of(THROUGHPUT)),
+            two_sided=len(questions_of(experiment.criteria.fail_on)) > 1,
+        )
+        self._length.choose(pairs, base, new, seconds, plan)
+
+    def _seconds_of_pairs(self, prefixes: Sequence[str]) -> list[float]:
+        """Mean wall time in seconds of the two processes of each pair, of this session or earlier
+        ones. A time that a killed session has not written is replaced by the mean of the others.
+        """
+        times = {}
+        for prefix in prefixes:
+            names = (f"{prefix}-{side}" for side in SIDES)
+            if known := [self._seconds[name] for name in names if name in self._seconds]:
+                times[prefix] = fmean(known)
+        mean = fmean(times.values() or [0.0])
+        return [times.get(prefix, mean) for prefix in prefixes]
+
+    def _plan_pairs_for_two_tests(self) -> None:
+        """Plans eight pairs if six or seven were planned. Under load, throughput and CPU time are
+        tested, and each has half of alpha.
+        """
+        experiment = self.experiment
+        planned, alpha = self.analyses.most_pairs, experiment.criteria.policy.alpha
+        could_prove = smallest_p(planned, planned, paired=True) <= alpha
+        if planned < FIRST_ANALYSIS and could_prove and experiment.sequential:
+            self.experiment = replace(experiment, most_pairs=FIRST_ANALYSIS)
+            self.analyses = plan_analyses(self.experiment, self._state)
+            self.results.add_journal_note(PLAN, pairs=FIRST_ANALYSIS)
+            text = f"{FIRST_ANALYSIS} pairs instead of {planned}, because CPU time is tested, too"
+            self.campaign.reporter.notice(text)
 
 
 def standing_text(

@@ -210,24 +210,14 @@ class AbSide:
         )
         if self.checkout is not None:
             # A worktree has another path in a later session.
-            identity = _without_folder(encode(identity), f"{self.checkout}{os.sep}")
-        return ConfigurationIdentity(identity, self._config, self.checkout, self.resolved.parts)
+            folder = json.dumps(f"{self.checkout}{os.sep}")[1:-1]
+            identity = json.loads(json.dumps(encode(identity)).replace(folder, ""))
+        return ConfigurationIdentity(
+            identity, self._config, self.checkout, self.resolved.parts, self.is_this_cnnbench
+        )
 
     def _contains_cnnbench(self) -> bool:
         return self.checkout is not None and (self.checkout / "cnnbench" / "__init__.py").is_file()
-
-
-def _without_folder(value: Any, folder: str) -> Any:
-    """Returns a copy of a JSON value in which the path `folder` is removed from all texts and
-    names.
-    """
-    if isinstance(value, str):
-        return value.replace(folder, "")
-    if isinstance(value, Mapping):
-        return {name.replace(folder, ""): _without_folder(v, folder) for name, v in value.items()}
-    if isinstance(value, Sequence):
-        return [_without_folder(item, folder) for item in value]
-    return value
 
 
 def run_code(
@@ -327,6 +317,22 @@ def refuse_flags(side: AbSide, names: Sequence[str], reason: str) -> None:
     for name, value in side.given_flags.items():
         if name in names:
             raise FlagError(name, value, reason)
+
+
+def refuse_equal_sides(both: Mapping[str, AbSide], advice: str) -> None:
+    """Raises UsageError if A and B are equal. `advice` ends the message."""
+    a, b = both.values()
+    configs = [side.resolved.identity for side in (a, b)]
+    code = a.code_name
+    same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])
+    same_code = (a.python, a.variables, code) == (b.python, b.variables, b.code_name)
+    if not (same_flags and same_code):
+        return
+    what = "" if a.checkout is None else f": {a.revision} and {b.revision} are both {code}"
+    raise UsageError(
+        f"A and B are the same{what}; use --a and --b, --a_python, --a_checkout or "
+        f"--a_env to make them differ{advice}"
+    )
 
 
 def resolve_flags(side: AbSide, name: str = "") -> AbSide:

@@ -282,11 +282,11 @@ class CommitBenchmark:
             one_is_enough = is_search_for_changed_work(self.bad_step)
             return 1 if one_is_enough else self.setting.experiment.most_pairs
         if step is None:
-            return state.most_pairs_of_last_session
+            return state.pair_limits[-1]
         most = self.setting.most_pairs
         needed = step.judgement.needed
         decides = step.is_undecided and needed is not None and needed <= most
-        return most if decides and state.most_pairs_of_last_session < most else 0
+        return most if decides and state.pair_limits[-1] < most else 0
 
     def _criteria_for_next_commit(self) -> Criteria:
         criteria = self.setting.experiment.criteria

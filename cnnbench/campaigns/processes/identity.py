@@ -120,12 +120,14 @@ class ConfigurationIdentity(NamedTuple):
         commits are.
       folder: folder in which the runs start; None means the working directory.
       parts: files that the plug-ins use; see `plugins.parts`.
+      own: whether the processes run the code of this cnnbench installation.
     """
 
     identity: Mapping[str, Any]
     config: Mapping[str, Any] | None
     folder: Path | None = None
     parts: Sequence[str] = ()
+    own: bool = True
 
     def measured_code(self) -> Subject:
         """The repository, commit and uncommitted changes of the measured code at the time of the
@@ -146,13 +148,11 @@ class CampaignIdentity:
         match.
       facts: recorded properties of this machine.
       policy: other values that determine which processes run and how their results are judged.
-      own: whether the processes run the code of this cnnbench installation.
     """
 
     plans: Mapping[str, ConfigurationIdentity]
     facts: Mapping[str, Any]
     policy: Mapping[str, Any]
-    own: bool = True
 
     @cached_property
     def initial_code_state(self) -> dict[str, Any]:
@@ -181,7 +181,8 @@ class CampaignIdentity:
             raise CodeChangedError(", ".join(changed))
 
     def _read_code_state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
+        is_own = any(plan.own for plan in self.plans.values())
+        state: dict[str, Any] = {"sources of cnnbench": source_digest()} if is_own else {}
         places: dict[str, ConfigurationIdentity] = {}  # The keys name the code in error messages.
         for name, plan in self.plans.items():
             files = ", ".join(plugins.plugin_files_of_flags(plan.config or {}))

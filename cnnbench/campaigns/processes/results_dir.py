@@ -186,8 +186,7 @@ class ResultsFolder:
         self.settings = settings
         self.resume = resume
         self.earlier_settings: Settings | None = None
-        is_whole = settings is not None and settings.identity is not None
-        if resume and is_whole and not kind.shared and not self.folder.is_dir():
+        if resume and self.is_whole and not kind.shared and not self.folder.is_dir():
             raise self._results_flag_error(kind.no_campaign_text)
         if within is not None:
             within.raise_if_replaced()
@@ -231,6 +230,11 @@ class ResultsFolder:
 
     def __exit__(self, *_: object) -> None:
         self._held.close()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the campaign is not a part of another one, which handles its interrupts."""
+        return self.settings is not None and self.settings.identity is not None
 
     def raise_if_replaced(self) -> None:
         """Raises BenchmarkError if the path of the folder now names a different folder."""

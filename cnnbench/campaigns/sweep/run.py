@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,8 @@ from cnnbench.campaigns.processes.requests import (
     run_process,
 )
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
-from cnnbench.campaigns.suite import BatchSizeSearch, SweepCase
+from cnnbench.campaigns.suite.cases import SweepCase
+from cnnbench.campaigns.suite.keys import BatchSizeSearch
 from cnnbench.campaigns.sweep import phrases
 from cnnbench.campaigns.sweep.plan import SweepItem, SweepPlan, ordered_items
 from cnnbench.flags.declare import RunPart, names_of_flags
@@ -108,6 +109,7 @@ class Sweep:
     Attributes:
       program: arguments that start cnnbench.
       command: command line of the sweep, for the records.
+      results: results of the processes that have ended, in order.
     """
 
     plan: SweepPlan
@@ -116,6 +118,7 @@ class Sweep:
     seed: int
     program: Sequence[str]
     command: Sequence[str]
+    results: list[SweepResult] = field(default_factory=list)
 
     @cached_property
     def record_timestamp(self) -> str:
@@ -125,13 +128,11 @@ class Sweep:
         mine = (event for event in earlier if event.get("suite") == self.plan.suite)
         return [now, *(str(event["stamp"]) for event in mine if "stamp" in event)][-1]
 
-    def run(self) -> list[SweepResult]:
-        """Runs all processes without a successful record. Returns the results of all processes."""
+    def run(self) -> None:
+        """Runs all processes without a successful record. Adds the results to `results`."""
         counts = {"cases": len(self.plan.cases), "runs": len(self.items_to_run())}
         self.store.add_session_start(suite=self.plan.suite, stamp=self.record_timestamp, **counts)
-        return self.campaign.run_requests(
-            self._sweep_requests(ordered_items(self.plan.cases, self.seed))
-        )
+        self.campaign.run_requests(self._sweep_requests())
 
     def items_to_run(self) -> list[SweepItem]:
         """The processes without a successful record. Prints their number and estimated duration."""
@@ -165,31 +166,30 @@ class Sweep:
         records = (_successful_record(self._record_path(item.case, repeat)) for repeat in repeats)
         return next((record for record in records if record), None)
 
-    def _sweep_requests(self, items: Sequence[SweepItem]) -> ProcessRequests[list[SweepResult]]:
+    def _sweep_requests(self) -> ProcessRequests[None]:
         """Requests the processes in order. If the search for a case's batch size fails, skips the
         case.
         """
-        runs: list[SweepResult] = []
         cases = {case.key: case for case in self.plan.cases}
         batches: dict[str, int] = {}
+        items = ordered_items(self.plan.cases, self.seed)
         rounds = Rounds([(item.case.key, item.repeat) for item in items])
         for key, repeat, later_keys in rounds:
             item = SweepItem(cases[key], repeat)
             if repeat:
                 target = self._record_path(item.case, repeat)
                 ended = yield from self._run_item(item, batches.get(key), target, later_keys)
-                runs.append(SweepResult(item, target, ended))
+                self.results.append(SweepResult(item, target, ended))
                 continue
             batch: int | SweepResult | None = self.earlier_batch_size(item.case)
             # A batch size from an earlier session is kept, even if less memory is free now.
             if batch is None:
                 batch = yield from self._search_batch_size(item, later_keys)
             if isinstance(batch, SweepResult):
-                runs.append(batch)
+                self.results.append(batch)
                 rounds.left_out.add(key)
             else:
                 batches[key] = batch
-        return runs
 
     def _search_batch_size(
         self, item: SweepItem, later_keys: Sequence[Hashable]

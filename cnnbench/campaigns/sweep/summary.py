@@ -15,7 +15,8 @@ from cnnbench.base.text import count_text, first_lines, number, percent
 from cnnbench.campaigns.processes.answers import store_answer
 from cnnbench.campaigns.processes.outcome import bus_bandwidth, read_record
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.suite import Limits, SweepCase
+from cnnbench.campaigns.suite.cases import SweepCase
+from cnnbench.campaigns.suite.keys import Limits
 from cnnbench.campaigns.sweep import phrases
 from cnnbench.campaigns.sweep.plan import count_configurations
 from cnnbench.campaigns.sweep.run import SweepResult
@@ -69,7 +70,7 @@ class SummaryRow:
 def summary_rows(
     cases: Sequence[SweepCase], results: Iterable[SweepResult]
 ) -> tuple[SummaryRow, ...]:
-    """Makes a row for each configuration of a sweep from its results. Sorts the rows by name."""
+    """Makes a row for each configuration of a sweep that has results. Sorts the rows by name."""
     by_key: dict[str, list[SweepResult]] = {case.key: [] for case in cases}
     for result in results:
         by_key[result.item.case.key].append(result)
@@ -87,6 +88,7 @@ def summary_rows(
     rows = [
         _summary_row(case, by_key[case.key], good[case.key], reported.get(case.key, ""))
         for case in cases
+        if by_key[case.key]
     ]
     return tuple(sorted(rows, key=lambda row: natural_key(row.name)))
 

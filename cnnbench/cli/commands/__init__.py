@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from importlib import resources
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -143,18 +142,6 @@ def write_init_files(system: str, templates: Mapping[Path, str], values: Mapping
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
             print_result(str(path))
-
-
-def results_folder(folder: str | None, command: str, resume: bool = False) -> str:
-    """The path in --results. By default, the name consists of the command and the local time.
-
-    Raises FlagError if --resume is given without --results.
-    """
-    if resume and folder is None:
-        raise FlagError(
-            "resume", "true", "needs --results=DIR: the folder of the interrupted campaign"
-        )
-    return folder or f"{command}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 @dataclass(frozen=True, kw_only=True)

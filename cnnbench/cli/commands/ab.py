@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from cnnbench.base.inference import ANALYSIS_STEP
 from cnnbench.base.interrupts import was_interrupted
-from cnnbench.base.terminal import ChildProcessReporter, print_notice, print_result, print_warning
+from cnnbench.base.terminal import ChildProcessReporter, print_notice, print_result
 from cnnbench.base.text import count_text, format_duration
 from cnnbench.campaigns.ab.experiment import (
     AB,
@@ -30,24 +30,22 @@ from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.side import AbSide, choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.identity import CampaignIdentity, CodeChangedError
+from cnnbench.campaigns.processes.identity import CodeChangedError
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.cli.commands import choose_format, results_folder, sides
+from cnnbench.cli.commands import choose_format, sides
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.cli.commands.next_steps import estimate_pairs_for_verdict, resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags.declare import flag, flag_sections, flag_texts, specs_of
-from cnnbench.judge.compare import Comparison, Policy, Verdict, processes_needed
+from cnnbench.flags.declare import flag, flag_sections, specs_of
+from cnnbench.judge.compare import Comparison, Policy, Verdict
 from cnnbench.judge.compare.comparability import check_fact_names, unknown_fact_names
 from cnnbench.judge.compare.estimate import aa_spread_of_runs, usable_values
 from cnnbench.judge.compare.result import with_second_experiment
 from cnnbench.judge.report.renderers import render
-from cnnbench.machine import facts
 from cnnbench.records.codec import encode
 from cnnbench.records.files import write_text
 from cnnbench.records.profiles import Explanation
-from cnnbench.records.run import RunRecord
 
 _ABOUT = """\
 Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH A AND B]
@@ -133,6 +131,15 @@ class AbFlags(JobLayoutFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags
         alone="auto",
     )
 
+    def check_flags_of_aa(self, given: Collection[str]) -> None:
+        """Raises FlagError for given flags that cannot be used with --aa."""
+        for name in ("b", "b_python", "b_checkout", "b_env"):
+            if name in given:
+                value = "..." if name in sides.VARIABLES else getattr(self, name)
+                raise FlagError(name, value, "--aa measures side A twice, so leave this flag out")
+        if self.confirm:
+            raise FlagError("confirm", "true", "with --aa, there is no verdict to confirm")
+
 
 SECTIONS = {
     "a": "What A and B are",
@@ -149,7 +156,9 @@ HELP = (_ABOUT, tuple(flag_sections(AbFlags, SECTIONS).items()), _EXIT_CODES)
 _REPORTS = {"comment.md": "markdown", "junit.xml": "junit"}
 """Files that a gate writes next to the folder of its experiment, with their formats."""
 
-_OF_ONE_EXPERIMENT = ("results", "seed", "format", "output")
+OF_ONE_EXPERIMENT = ("results", "seed", "format", "output")
+"""Flags that a command that repeats an experiment leaves out."""
+
 _OF_ONE_SESSION = (
     "resume",
     "results",
@@ -164,31 +173,39 @@ _OF_ONE_SESSION = (
 )
 
 
-def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
-    """Runs an experiment that compares A and B. After a UsageError, nothing has been run.
-
-    `cnnbench gate` passes `gate_command`, see `Experiment`. The experiment of a gate also
-    writes the comparison to files in the parent of its folder, even if it is continued.
-    """
+def main(argv: Sequence[str]) -> int:
+    """Runs an experiment that compares A and B. After a UsageError, nothing has been run."""
     values, stray, common = sides.split_command_and_run_flags(argv, _SPECS, "ab ...")
     if stray:
         raise UsageError(
             f"stray argument {sides.mask_variable_value(stray[0])!r}: put flags of both A and B "
             "after --, and flags of only one of them into --a or --b"
         )
+    words = sides.flag_words(values, _SPECS, OF_ONE_EXPERIMENT)
+    return run_experiment(values, common, ("ab", *words, "--", *common))
+
+
+def run_experiment(
+    values: Mapping[str, Any], common: tuple[str, ...], repeat: tuple[str, ...]
+) -> int:
+    """Runs the experiment that flags of `cnnbench ab` describe, or continues it, and writes the
+    verdict. Returns the exit code. After a UsageError, nothing has been run.
+
+    The experiment of a gate also writes the comparison to files in the parent of its folder.
+
+    Args:
+      values: values of the given flags by name.
+      common: flags of the runs of both A and B.
+      repeat: see `Experiment`. With --resume, that of the experiment is used.
+    """
     earlier = None
     if values.get("resume"):
         earlier = _experiment_to_resume(values, common)
-        values = _values_to_resume(earlier, values)
-        common = earlier.experiment.common
-    options = AbFlags(**choose_format(values, _SPECS))
+        values, common = _values_to_resume(earlier, values), earlier.experiment.common
+    options = AbFlags(**choose_format({**values}, _SPECS))
     options.check_values()
-    for name in ("b", "b_python", "b_checkout", "b_env") if options.aa else ():
-        if name in values:
-            value = "..." if name in sides.VARIABLES else values[name]
-            raise FlagError(name, value, "--aa measures side A twice, so leave this flag out")
-    if options.aa and options.confirm:
-        raise FlagError("confirm", "true", "with --aa, there is no verdict to confirm")
+    if options.aa:
+        options.check_flags_of_aa(values)
     # An experiment uses the rules that were valid when it began.
     rules = options.load_rules() if earlier is None else earlier.experiment.criteria.rules
     criteria = options.criteria(options.with_accept(rules))
@@ -196,26 +213,29 @@ def main(argv: Sequence[str], gate_command: Sequence[str] = ()) -> int:
     aa = None if loaded is None else loaded.records
     check_fact_names(options.allowed_differences, aa or ())
     reporter = ChildProcessReporter(sys.stderr)
+    seed = options.resolve_seed(AB, options.results or "")
+    options = replace(options, seed=seed)
     layout, names = options.multi_process_layout, "aa" if options.aa else "ab"
     advice = ", or measure one of them twice with --aa"
     with sides.open_sides(options, layout, common, reporter, names, advice) as both:
+        plans = {name: side.identity() for name, side in both.items()}
         if earlier is None:
             given = {name: encode(values[name]) for name in values if name not in sides.VARIABLES}
-            experiment = _make_experiment(options, both, reporter)
-            gate = tuple(gate_command)
-            experiment = replace(experiment, given=given, common=common, gate_command=gate)
+            why_not = partial(why_not_interleavable, both)
+            turns = choose_time_slice_seconds(options.pairing, why_not, reporter)
+            command = {"given": given, "common": common, "repeat": repeat, "seed": seed}
+            experiment = _make_experiment(options, both, turn_seconds=turns, **command)
         else:  # Only what belongs to one session may differ.
             experiment = replace(earlier.experiment, most_pairs=options.pairs)
-        identity = CampaignIdentity(
-            plans={name: side.identity() for name, side in both.items()},
-            facts=facts.collect(),
-            policy={},
-            own=any(side.is_this_cnnbench for side in both.values()),
-        )
-        experiment = replace(experiment, identity=identity.values(), criteria=criteria)
-        experiment = experiment.with_sides(both)
-        campaign = Campaign(reporter, cool_down=options.cool_down, identity=identity)
-        return _run_experiment(experiment, both, aa, options, campaign, argv)
+        experiment = replace(experiment, criteria=criteria).with_sides(both)
+        with options.open_campaign(
+            AB, plans, reporter=reporter, settings=experiment, cool_down=experiment.cool_down
+        ) as (results, campaign, _):
+            runner = ExperimentRunner(experiment, both, results, campaign, aa)
+            campaign.run_requests(runner.requests())
+            judged = _confirm_changes(runner.comparison, runner, options)
+            judged = _explain_verdict(judged, runner, options)
+        return _report(judged, runner, options)
 
 
 def _experiment_to_resume(values: Mapping[str, Any], common: Sequence[str]) -> ExperimentState:
@@ -224,7 +244,7 @@ def _experiment_to_resume(values: Mapping[str, Any], common: Sequence[str]) -> E
     Raises FlagError if there is none, if it cannot be continued, or if it has other flags than
     `values` and, after --, `common`.
     """
-    folder = results_folder(values.get("results"), "ab", resume=True)
+    folder = sides.results_folder(values.get("results"), "ab", resume=True)
     earlier = find_experiment(Path(folder))
     if earlier is None or earlier.experiment.identity is None:
         raise FlagError("results", folder, AB.no_campaign_text)
@@ -250,24 +270,20 @@ def _experiment_to_resume(values: Mapping[str, Any], common: Sequence[str]) -> E
     return earlier
 
 
-def _stored_values(experiment: Experiment) -> dict[str, Any]:
-    """The values of the flags with which an experiment began, by name."""
-    stored = experiment.given.items()
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
-
-
 def _values_to_resume(earlier: ExperimentState, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of flags of a session that continues an experiment: as stored, or as now given.
 
     Without --pairs, there are as many pairs as were planned, or as are enough for a verdict.
     """
-    pairs, there = earlier.most_pairs_of_last_session, len(load_complete_pairs(earlier.folder))
+    pairs, there = earlier.pair_limits[-1], len(load_complete_pairs(earlier.folder))
     analysed = earlier.past_analyses[-1].pairs if earlier.past_analyses else 0
     if analysed >= pairs and not earlier.has_clear_verdict:
         comparison = earlier.final_comparison()
         enough = _pairs_for_clear_verdict(comparison) if comparison is not None else 0
         pairs = min(max(enough, analysed + ANALYSIS_STEP), sides.MOST_PAIRS)
-    merged = {**_stored_values(earlier.experiment), "pairs": pairs, **values}
+    stored = earlier.experiment.given.items()
+    then = {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
+    merged = {**then, "pairs": pairs, **values}
     if merged["pairs"] < there:
         reason = f"{earlier.folder} has {count_text(there, 'pair', 'pairs')} already"
         raise FlagError("pairs", merged["pairs"], reason)
@@ -275,70 +291,21 @@ def _values_to_resume(earlier: ExperimentState, values: Mapping[str, Any]) -> di
     return {**merged, "pairs": pairs} if earlier.has_clear_verdict else merged
 
 
-def _make_experiment(
-    options: AbFlags, both: Mapping[str, AbSide], reporter: ChildProcessReporter
-) -> Experiment:
-    """Creates the experiment that the flags describe, without sides and criteria."""
+def _make_experiment(options: AbFlags, both: Mapping[str, AbSide], **more: Any) -> Experiment:
+    """Creates the experiment that the flags describe, without sides and criteria. `more` are fields
+    of `Experiment` that do not follow from single flags.
+    """
     has_length = any(LENGTHS & side.given_flags.keys() for side in both.values())
     return Experiment(
-        seed=options.resolve_seed(AB, ""),
+        **more,
         most_pairs=options.pairs,
         sequential=options.sequential and not options.aa,
         burn_in=options.burn_in,
         cool_down=options.cool_down,
         timeout=options.timeout,
-        turn_seconds=choose_time_slice_seconds(
-            options.pairing, lambda: why_not_interleavable(both), reporter
-        ),
         timed_seconds=0.0 if has_length else options.seconds,
         is_aa=options.aa,
     )
-
-
-def _run_experiment(
-    experiment: Experiment,
-    both: Mapping[str, AbSide],
-    aa: tuple[RunRecord, ...] | None,
-    options: AbFlags,
-    campaign: Campaign,
-    argv: Sequence[str],
-) -> int:
-    reporter = campaign.reporter
-    folder = results_folder(options.results, "ab")
-    with ResultsFolder(AB, folder, experiment, resume=options.resume) as results:
-        for side, side_plan in both.items():
-            reporter.notice(f"{side.upper()}: {side_plan.description()}")
-        runner = ExperimentRunner(experiment, both, results, campaign, aa)
-        most, share = runner.analyses.most_pairs, experiment.smallest_alpha_share
-        needed = processes_needed(experiment.criteria.policy, paired=True, share=share)
-        if most < needed and not experiment.is_aa:
-            print_warning(f"a verdict needs at least {needed} pairs, not {most}", "pairs")
-        reporter.notice(f"at most {most} pairs, seed {experiment.seed}, in {results.folder}")
-        campaign.run_requests(runner.requests())
-        judged = runner.comparison
-        if options.confirm and runner.is_judged:
-            judged = _confirm_changes(judged, runner, options)
-        explanation = None
-        is_complete = runner.is_judged and not (runner.failure or runner.interrupted)
-        if is_complete and _should_explain(judged, options):
-            profiled = partial(_explain_by_profiles, runner)
-            explanation = explain_or_notice(results, profiled, "verdict", reporter.notice)
-            runner.interrupted = was_interrupted()
-    code = _exit_code(runner, options.aa, judged)
-    name, words = "gate", experiment.gate_command
-    if not words:
-        name, words = "ab", tuple(argv)
-        if options.resume:
-            texts = flag_texts(_stored_values(experiment), {spec.name: spec for spec in _SPECS})
-            words = (*flags_to_arguments(texts), "--", *experiment.common)
-    others = sides.replace_flags(words, _SPECS, _OF_ONE_EXPERIMENT)
-    make_command_line = partial(sides.command_line_with_flags, name, others, _SPECS)
-    _report_comparison(
-        replace(judged, ends_with=code, explanation=explanation), runner, options, make_command_line
-    )
-    if runner.interrupted:
-        raise KeyboardInterrupt
-    return code
 
 
 def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFlags) -> Comparison:
@@ -349,7 +316,7 @@ def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFl
     noted in `runner`, and the comparison is unchanged.
     """
     metrics, number = judged.metrics_to_confirm, len(runner.records["a"])
-    if not metrics:
+    if not (options.confirm and runner.is_judged and metrics):
         return judged
     first, campaign = runner.experiment, runner.campaign
     place = confirmation_folder(runner.results.folder, number)
@@ -358,6 +325,7 @@ def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFl
         identity=None,
         given={},
         common=(),
+        repeat=(),
         criteria=replace(first.criteria, metrics=tuple(metrics)),
         most_pairs=number,
         # The orders of A and B must differ from the orders in the first experiment.
@@ -382,14 +350,24 @@ def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFl
     return with_second_experiment(judged, confirming.comparison)
 
 
-def _should_explain(comparison: Comparison, options: AbFlags) -> bool:
-    if options.explain != "auto" or options.aa:
-        return options.explain == "always"
-    asked = [
-        result for entry in comparison.deciding_configurations for result in entry.requested_results
-    ]
-    verdicts = {result.verdict for result in asked if not result.is_unconfirmed}
-    return bool(verdicts & {Verdict.SLOWER, Verdict.FASTER})
+def _explain_verdict(judged: Comparison, runner: ExperimentRunner, options: AbFlags) -> Comparison:
+    """Adds an explanation to the comparison, if --explain asks for it. An interrupt is noted in
+    `runner`.
+    """
+    if not runner.is_judged or runner.failure or runner.interrupted:
+        return judged
+    wanted = options.explain == "always"
+    if options.explain == "auto" and not options.aa:
+        entries = judged.deciding_configurations
+        asked = [result for entry in entries for result in entry.requested_results]
+        verdicts = {result.verdict for result in asked if not result.is_unconfirmed}
+        wanted = bool(verdicts & {Verdict.SLOWER, Verdict.FASTER})
+    if not wanted:
+        return judged
+    profile, notice = partial(_explain_by_profiles, runner), runner.campaign.reporter.notice
+    explanation = explain_or_notice(runner.results, profile, "verdict", notice)
+    runner.interrupted = was_interrupted()
+    return replace(judged, explanation=explanation)
 
 
 def _explain_by_profiles(runner: ExperimentRunner) -> Explanation:
@@ -406,71 +384,70 @@ def _explain_by_profiles(runner: ExperimentRunner) -> Explanation:
         ).explain()
 
 
-def _exit_code(runner: ExperimentRunner, is_aa: bool, judged: Comparison) -> ExitCode:
-    if runner.interrupted:
-        return ExitCode.INTERRUPTED
+def _report(judged: Comparison, runner: ExperimentRunner, options: AbFlags) -> ExitCode:
+    """Writes the comparison of an experiment, and prints command lines for possible next steps.
+
+    Returns the exit code. Raises KeyboardInterrupt if the experiment was interrupted.
+    """
+    code = ExitCode.OK if options.aa else judged.exit_code
     if runner.failure:
-        return ExitCode.FAILED
-    return ExitCode.OK if is_aa else judged.exit_code
-
-
-def _report_comparison(
-    comparison: Comparison,
-    runner: ExperimentRunner,
-    options: AbFlags,
-    make_command_line: Callable[..., str],
-) -> None:
-    """Writes the comparison of an experiment, and prints command lines for possible next steps."""
-    results, reporter = runner.results, runner.campaign.reporter
-    next_step, more = _next_command_for_verdict(runner, options, make_command_line)
+        code = ExitCode.FAILED
+    if runner.interrupted:
+        code = ExitCode.INTERRUPTED
+    experiment, results, reporter = runner.experiment, runner.results, runner.campaign.reporter
     enough = _pairs_for_clear_verdict(runner.comparison)
-    repeat = make_command_line(**({"pairs": enough} if enough else {}))
-    comparison = replace(comparison, next_step=next_step, repeat=repeat)
+    pairs = {"pairs": enough} if enough else {}
+    command, *words = experiment.repeat
+    repeat = sides.command_line_with_flags(command, words, _SPECS, **pairs)
+    next_step, more = _next_command_for_verdict(runner, options, enough, repeat)
+    comparison = replace(judged, ends_with=code, next_step=next_step, repeat=repeat)
     options.write_comparison(comparison)
-    if runner.experiment.gate_command:
+    if experiment.is_of_gate:
         write_gate_reports(results.folder.parent, comparison, results.folder.name)
     if runner.failure:
         reporter.error(f"{runner.failure}; see {results.log_path('*')}")
     if options.aa and not runner.failure:
-        for line in _aa_spread_lines(runner.comparison, runner.experiment.criteria.policy):
+        for line in _aa_spread_lines(runner.comparison, experiment.criteria.policy):
             reporter.notice(line)
         reporter.notice(
             "to use this A/A experiment in a comparison: cnnbench compare BASE NEW "
             f"--baseline_aa={shlex.quote(str(results.folder))}"
         )
     if runner.comparison.entries and runner.is_judged:
-        reporter.notice(
-            f"to judge the records again: {shlex.join(_command_to_judge_again(runner, options))}"
-        )
+        line = shlex.join(_command_to_judge_again(runner, options))
+        reporter.notice(f"to judge the records again: {line}")
     if next_step:
         seconds = runner.seconds_per_pair if more else None
         time = "" if seconds is None else f" (about {format_duration(more * seconds)} at most)"
         purpose = "to go on" if runner.interrupted else "for a verdict"
         reporter.notice(f"{purpose}{time}: {next_step}")
+    if runner.interrupted:
+        raise KeyboardInterrupt
+    return code
 
 
 def _next_command_for_verdict(
-    runner: ExperimentRunner, options: AbFlags, make_command_line: Callable[..., str]
+    runner: ExperimentRunner, options: AbFlags, enough: int, repeat: str
 ) -> tuple[str, int]:
     """Returns the command line that may decide an experiment, or "", and the number of pairs that
     it measures.
+
+    `enough` is the number of pairs that should give a verdict, or 0; `repeat` is the command line
+    of a new experiment with this number of pairs.
     """
     if options.aa or runner.failure:
         return "", 0
-    variables, there = options.environment_variables, len(runner.records["a"])
     state = find_experiment(runner.results.folder)
-    enough = _pairs_for_clear_verdict(runner.comparison)
-    if runner.interrupted:
-        if state is not None and state.has_clear_verdict:
-            return resume_command(state, None, variables), 0
-        enough = max(runner.analyses.most_pairs, enough)
-        if state is None or not state.is_resumable:
-            return "", 0
-    if not enough:
+    if state is None:
         return "", 0
-    if state is not None and state.is_resumable:
-        return resume_command(state, enough, variables), enough - there
-    return make_command_line(pairs=enough), enough
+    variables = options.environment_variables
+    if runner.interrupted:
+        if state.has_clear_verdict:
+            return resume_command(state, None, variables), 0
+        enough = max(runner.analyses.most_pairs, enough) if state.is_resumable else 0
+    if enough and state.is_resumable:
+        return resume_command(state, enough, variables), enough - len(runner.records["a"])
+    return (repeat, enough) if enough else ("", 0)
 
 
 def write_gate_reports(folder: Path, comparison: Comparison, *others: str) -> None:

@@ -19,7 +19,6 @@ from cnnbench.cli.commands import (
     OutputKinds,
     choose_format,
     declare_output_flag,
-    results_folder,
     sides,
     write_or_print_output,
 )
@@ -157,7 +156,7 @@ def _load_profiles(text: str) -> list[StepProfile]:
 def _profile_and_explain(options: ExplainFlags, common: Sequence[str]) -> Explanation:
     reporter = ChildProcessReporter(sys.stderr)
     with sides.open_sides(options, options.multi_process_layout, common, reporter) as both:
-        name = results_folder(options.results, "explain")
+        name = sides.results_folder(options.results, "explain")
         with ResultsFolder(PROFILES_OF_SIDES, name) as results:
             campaign = Campaign(reporter, facts.collect(), options.cool_down)
             explanation = AbProfiler(

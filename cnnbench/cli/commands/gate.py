@@ -20,7 +20,7 @@ from cnnbench.campaigns.ab.same_code import find_same_code
 from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit
 from cnnbench.campaigns.processes.results_dir import is_lock_or_empty_folder
 from cnnbench.cli.commands import ab, choose_format, sides, write_init_files
-from cnnbench.cli.commands.ab import SECTIONS, AbFlags, write_gate_reports
+from cnnbench.cli.commands.ab import OF_ONE_EXPERIMENT, SECTIONS, AbFlags, write_gate_reports
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.flags.parse import split_at_double_dash
@@ -137,23 +137,21 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"cnnbench gate takes {wants}, not {len(commits)} arguments")
     change = None if is_resumed else _find_change(values.get("rules"), *commits)
     results = values.get("results") or (None if is_resumed else os.environ.get(OUTPUT) or None)
-    if is_resumed and results is None:
-        raise FlagError(
-            "resume", "true", "needs --results=DIR: the folder of the interrupted campaign"
-        )
+    if is_resumed:
+        results = sides.results_folder(results, "gate", resume=True)
     with _gate_results_folder(results, is_resumed) as folder:
         if change is not None and not values.get("always_measure"):
             options = GateFlags(**choose_format({**values, "rules": change.rules}, _SPECS))
             if _report_same_code(change, options, common, folder):
                 return ExitCode.OK
-        own = [] if change is None else change.ab_flags
-        added = [*own, f"--results={folder / _RUNS}"]
-        left_out = ("init", "results", "always_measure", *(() if is_resumed else ("rules",)))
-        words = sides.replace_flags(argv, _SPECS, left_out, added)[len(commits) :]
+        sides_and_rules = change.ab_values if change else {}
+        of_ab = {**values, **sides_and_rules, "results": str(folder / _RUNS)}
+        for name in ("init", "always_measure"):
+            of_ab.pop(name, None)
         # The measured commits have these hashes in every clone.
-        others = sides.replace_flags(argv, _SPECS, ("results", "seed"))[len(commits) :]
-        hashes = () if change is None else (change.start, change.tip)
-        return ab.main(words, [*map(abbreviate_hash, hashes), *others])
+        hashes = map(abbreviate_hash, (change.start, change.tip) if change else ())
+        words = sides.flag_words(values, _SPECS, OF_ONE_EXPERIMENT)
+        return ab.run_experiment(of_ab, common, ("gate", *hashes, *words, "--", *common))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,26 +159,26 @@ class _Change:
     """The change that a gate measures.
 
     Attributes:
-      base, head: names of commits, as given by the user.
-      start: hash of the merge base of `base` and `head`.
+      head: name of the measured commit, as given by the user.
+      start: hash of the merge base of BASE and `head`.
       tip: hash of the commit `head`.
       rules: value of --rules for the rules in the merge base.
     """
 
-    base: str
     head: str
     start: str
     tip: str
     rules: str
 
     @property
-    def ab_flags(self) -> list[str]:
-        """Flags of `cnnbench ab` that define A and B for the gate, and the rules for the verdict.
+    def ab_values(self) -> dict[str, str]:
+        """Flags of `cnnbench ab` that define A and B for the gate, and the rules for the verdict:
+        values by name.
 
         A full hash is never the name of a folder, of a branch or of a tag, which a change may add.
         """
         name = self.tip if os.path.isdir(self.head) else self.head
-        return [f"--a_checkout={self.start}", f"--b_checkout={name}", f"--rules={self.rules}"]
+        return {"a_checkout": self.start, "b_checkout": name, "rules": self.rules}
 
 
 def _find_change(rules: str | None, base: str, head: str = "HEAD") -> _Change:
@@ -208,7 +206,7 @@ def _find_change(rules: str | None, base: str, head: str = "HEAD") -> _Change:
             remedy = "; uncommitted changes are not measured, so commit them first"
         raise UsageError(f"{base} {head}: {nothing}, so there is nothing to measure{remedy}")
     rules = rules_flag_at_commit(start, rules)
-    return _Change(base=base, head=head, start=start, tip=tip, rules=rules)
+    return _Change(head=head, start=start, tip=tip, rules=rules)
 
 
 def _report_same_code(

@@ -333,17 +333,15 @@ def _measure_points(
     reporter = ChildProcessReporter(sys.stderr)
     with ResultsFolder(SCALING, options.results, identity, resume=options.resume) as folder:
         folder.add_session_start()
-        with printing_resume_command(reporter, "launch", argv, specs_of(LaunchFlags)):
-            campaign = Campaign(reporter, identity.facts, identity=identity)
-            records = campaign.run_requests(jobs.requests(folder, options.repeats))
-        points = scaling.scaling_points(
-            records.pop(0),
-            records,
-            towers=jobs.chiefs[max(jobs.chiefs)].params.num_gpus,
-            shared=not jobs.cores,
-            predicted=predicted,
-            kind=jobs.kind,
-        )
+
+        def known() -> str:
+            any_job = any(runs for n, runs in jobs.records.items() if n)
+            return scaling.table_text(jobs.points(predicted)) if any_job else ""
+
+        with printing_resume_command(reporter, "launch", argv, specs_of(LaunchFlags), known):
+            campaign = Campaign(reporter, identity=identity)
+            campaign.run_requests(jobs.requests(folder, options.repeats))
+        points = jobs.points(predicted)
         scaling.store_points(folder, title, points)
     return points
 

@@ -110,7 +110,7 @@ def resume_command(
       variables: values of environment variables by "a" or "b", see `mask_variable_value`.
     """
     command, folder = "ab", earlier.folder
-    if earlier.experiment.gate_command:  # The parent folder is the results folder of the gate.
+    if earlier.experiment.is_of_gate:  # The parent folder is the results folder of the gate.
         command, folder = "gate", folder.parent
     more = {} if pairs is None else {"pairs": pairs}
     flags = flags_to_arguments({"resume": True, "results": folder, **more})

@@ -17,7 +17,6 @@ from cnnbench.base.terminal import (
     silence_warnings,
 )
 from cnnbench.base.text import format_duration
-from cnnbench.cli.commands import results_folder
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, OutOfMemoryError
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.repeat import RepeatFlags
@@ -135,6 +134,7 @@ def _asks_for_repeats(words: Sequence[str]) -> bool:
 def _repeat(words: Sequence[str]) -> int:
     """Runs the benchmark in several processes, for a command line with flags of `RepeatFlags`."""
     from cnnbench.campaigns.repeat import measure_repeatedly
+    from cnnbench.cli.commands.sides import results_folder
 
     given, others = split_command_line(words, _REPEAT)
     texts = {name: texts_of_flag[-1] for name, texts_of_flag in given.items()}

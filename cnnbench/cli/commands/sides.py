@@ -8,8 +8,9 @@ import random
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from cnnbench.campaigns.ab.side import (
     RESERVED,
     AbSide,
     check_flags_of_commit,
+    refuse_equal_sides,
     refuse_flags,
     resolve_flags,
     supports,
@@ -28,8 +30,8 @@ from cnnbench.campaigns.ab.worktree import resolve_commit, worktree
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, ConfigurationIdentity
-from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
-from cnnbench.cli.commands import results_folder
+from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder, Settings
+from cnnbench.cli.commands import write_or_print_output
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import FlagSpec, flag
@@ -51,6 +53,18 @@ _CHECKOUT = (
     "Run the processes of side A in this folder, or in a temporary worktree of this git "
     "revision. If the folder is a checkout of cnnbench, the code in the folder runs."
 )
+
+
+def results_folder(folder: str | None, command: str, resume: bool = False) -> str:
+    """The path in --results. By default, the name consists of the command and the local time.
+
+    Raises FlagError if --resume is given without --results.
+    """
+    if resume and folder is None:
+        raise FlagError(
+            "resume", "true", "needs --results=DIR: the folder of the interrupted campaign"
+        )
+    return folder or f"{command}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,13 +104,16 @@ class CampaignFlags:
         policy: Mapping[str, Any] | None = None,
         reporter: ChildProcessReporter | None = None,
         machine: Mapping[str, Any] | None = None,
+        *,
+        settings: Settings | None = None,
+        cool_down: float = 0.0,
     ) -> Iterator[tuple[ResultsFolder, Campaign, int]]:
         """Context manager: opens the folder in --results. Yields the folder, the campaign that runs
         its processes, and the seed of the random order.
 
         With --resume, everything must be as before: see `CampaignIdentity` for `plans` and
         `policy`, to which the seed is added. `machine` contains the facts of this machine if they
-        are known already.
+        are known already. `settings` are stored, too, if the command has settings of its own.
         """
         name = results_folder(self.results, kind.command, self.resume)
         seed = self.resolve_seed(kind, name, (policy or {}).get("suite"))
@@ -105,9 +122,10 @@ class CampaignFlags:
             facts=facts.collect() if machine is None else machine,
             policy={**(policy or {}), "seed": seed},
         )
-        with ResultsFolder(kind, name, identity, resume=self.resume) as folder:
+        stored = settings and replace(settings, identity=identity.values())
+        with ResultsFolder(kind, name, stored or identity, resume=self.resume) as folder:
             reporter = reporter or ChildProcessReporter(sys.stderr)
-            yield folder, Campaign(reporter, identity=identity), seed
+            yield folder, Campaign(reporter, cool_down=cool_down, identity=identity), seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +200,23 @@ def mask_variable_value(text: str) -> str:
     return text if not equals or may_record_variable(name) else f"{name}=..."
 
 
+def flag_words(
+    values: Mapping[str, Any], specs: Sequence[FlagSpec], left_out: Collection[str] = ()
+) -> list[str]:
+    """Writes flags, given as values by name, as words of a command line.
+
+    Environment variables are written as in `mask_variable_value`.
+    """
+    words = []
+    for spec in (spec for spec in specs if spec.name in values and spec.name not in left_out):
+        value = values[spec.name]
+        texts = [spec.text(value)]
+        if spec.name in VARIABLES:
+            texts = [mask_variable_value(text) for text in value]
+        words += [f"--{spec.name}={text}" for text in texts]
+    return words
+
+
 def replace_flags(
     argv: Sequence[str],
     specs: Sequence[FlagSpec],
@@ -223,14 +258,16 @@ def printing_resume_command(
     command: str,
     argv: Sequence[str],
     specs: Sequence[FlagSpec],
+    known: Callable[[], str] = str,
     **flags: object,
 ) -> Iterator[None]:
-    """Context manager: if its block is interrupted, prints the command line that continues the
-    campaign; see `command_line_with_flags`.
+    """Context manager: if its block is interrupted, prints the results so far, which `known`
+    returns, and the command line that continues the campaign; see `command_line_with_flags`.
     """
     try:
         yield
     except KeyboardInterrupt:
+        write_or_print_output(None, known())
         line = command_line_with_flags(command, argv, specs, **flags, resume=True)
         reporter.notice(f"to go on: {line}")
         raise
@@ -293,7 +330,7 @@ def open_sides(
             subject = replace(both[side].measured_code(), side=name)
             both[side] = replace(both[side], subject=subject)
         if len(set(names)) > 1:
-            _refuse_equal_sides(both, advice)
+            refuse_equal_sides(both, advice)
         yield both
 
 
@@ -320,19 +357,3 @@ def _side_of_flags(options: SideFlags, common: Sequence[str], name: str) -> AbSi
     if commit is not None:
         check_flags_of_commit(side, commit)
     return side
-
-
-def _refuse_equal_sides(both: Mapping[str, AbSide], advice: str) -> None:
-    """Raises UsageError if A and B are equal. `advice` ends the message."""
-    a, b = both.values()
-    configs = [side.resolved.identity for side in (a, b)]
-    code = a.code_name
-    same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])
-    same_code = (a.python, a.variables, code) == (b.python, b.variables, b.code_name)
-    if not (same_flags and same_code):
-        return
-    what = "" if a.checkout is None else f": {a.revision} and {b.revision} are both {code}"
-    raise UsageError(
-        f"A and B are the same{what}; use --a and --b, --a_python, --a_checkout or "
-        f"--a_env to make them differ{advice}"
-    )

@@ -17,15 +17,9 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import configuration_identity
 from cnnbench.campaigns.processes.program import own_command_prefix
 from cnnbench.campaigns.processes.resolved import flag_specs_of
-from cnnbench.campaigns.suite import (
-    BatchSizeSearch,
-    Suite,
-    SweepCase,
-    find_suite,
-    load_yaml_file,
-    parse_suite,
-    shipped_suites,
-)
+from cnnbench.campaigns.suite.cases import SweepCase
+from cnnbench.campaigns.suite.keys import BatchSizeSearch, Suite, parse_suite
+from cnnbench.campaigns.suite.nodes import find_suite, load_yaml_file, shipped_suites
 from cnnbench.campaigns.sweep.plan import SweepItem, ordered_items, plan_sweep
 from cnnbench.campaigns.sweep.run import SWEEP, Sweep, command_of_item, duration_text
 from cnnbench.campaigns.sweep.summary import (
@@ -64,7 +58,7 @@ the flags of every run, as in: cnnbench sweep throughput -- --device=cpu --batch
 _EXIT_CODES = """\
 Exit codes: 0 all runs succeeded and all bounds hold; 1 a bound is violated, even if other codes
 apply; 4 a run failed (it is recorded, and the other runs continued); 3 a bound could not be judged;
-2 wrong use; 130 interrupted (continue with --resume).
+2 wrong use; 130 interrupted: the table has what was measured (continue with --resume).
 """
 
 
@@ -181,16 +175,22 @@ def _command_blocks(
 
 def _run_sweep(sweep: Sweep, options: SweepFlags, argv: Sequence[str]) -> int:
     plan, reporter = sweep.plan, sweep.campaign.reporter
-    known = {"results": options.results}
-    with printing_resume_command(reporter, "sweep", argv, _SPECS, **known):
-        rows = summary_rows(plan.cases, sweep.run())
+    folder = {"results": options.results}
+
+    def known() -> str:
+        rows = summary_rows(plan.cases, sweep.results)
+        return table_text(rows) if rows else ""
+
+    with printing_resume_command(reporter, "sweep", argv, _SPECS, known, **folder):
+        sweep.run()
+    rows = summary_rows(plan.cases, sweep.results)
     store_summary(sweep.store, plan.suite, rows)
     write_or_print_output(None, table_text(rows))
     advised = detection_advice(
         rows,
         plan.cases,
         lambda repeats: command_line_with_flags(
-            "sweep", argv, _SPECS, **known, resume=True, repeats=repeats
+            "sweep", argv, _SPECS, **folder, resume=True, repeats=repeats
         ),
     )
     if advised:

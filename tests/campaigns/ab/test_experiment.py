@@ -52,7 +52,7 @@ def stored(folder: Path, own: Experiment, *sessions: dict[str, Any]) -> Experime
         experiment(),
         experiment(given={"pairs": 8}, common=("--xla",), turn_seconds=0.3, timed_seconds=None),
         experiment(is_aa=True),
-        experiment(gate_command=("a" * 12, "b" * 12), sequential=False),
+        experiment(repeat=("gate", "a" * 12, "b" * 12), sequential=False),
         experiment(criteria=Criteria(allow_changed_work=True, allow_different=("cpu_model",))),
         experiment(criteria=Criteria(policy=Policy(alpha=0.01, by_interval=True), rules=RULES)),
         experiment(criteria=Criteria(metrics=("throughput", "memory"), fail_on=("slower",))),
@@ -101,7 +101,7 @@ def test_a_later_session_may_change_what_belongs_to_it(tmp_path: Path) -> None:
         {"pairs": 24},
     )
     assert state.experiment.criteria == Criteria(rules=RULES)
-    assert (state.most_pairs_of_first_session, state.most_pairs_of_last_session) == (16, 24)
+    assert (state.pair_limits[0], state.pair_limits[-1]) == (16, 24)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_what_was_analysed_is_known(
     assert found is not None
     assert tuple(map(tuple, found.past_analyses)) == made
     assert (found.has_clear_verdict, found.is_resumable) == (clear, not clear)
-    assert (found.most_pairs_of_first_session, found.most_pairs_of_last_session) == pairs
+    assert (found.pair_limits[0], found.pair_limits[-1]) == pairs
     schedule = found.further_analysis_schedule
     assert (schedule.planned, schedule.made) == (pairs[0], found.past_analyses)
 

@@ -141,7 +141,7 @@ def test_a_clear_difference_ends_at_the_first_analysis(ran: Ran, tmp_path: Path)
     state = find_experiment(tmp_path / "r")
     assert state.last_end_event["judged"]
     assert (state.has_clear_verdict, state.is_resumable) == (True, False)
-    assert (state.most_pairs_of_first_session, state.most_pairs_of_last_session) == (16, 16)
+    assert (state.pair_limits[0], state.pair_limits[-1]) == (16, 16)
     again = state.final_comparison()
     assert [entry.main.verdict for entry in again.entries] == [Verdict.SLOWER]
 
@@ -153,7 +153,7 @@ def test_every_analysis_is_computed_once(ran: Ran, monkeypatch: pytest.MonkeyPat
         analysed.append(len(base))
         return compare_records(base, *more, **named)
 
-    monkeypatch.setattr("cnnbench.campaigns.ab.pairs.compare_records", compare)
+    monkeypatch.setattr("cnnbench.campaigns.ab.experiment.compare_records", compare)
     runner, _ = ran(50.0)
     assert (verdict(runner), analysed) == (Verdict.SLOWER, [1, FIRST_ANALYSIS])
     # A session that only judges what is there.

@@ -19,8 +19,9 @@ FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min"
 
 
 def identity_of(plans=None, facts=FACTS, **policy):
-    of_plans = {name: ConfigurationIdentity(values, None) for name, values in (plans or {}).items()}
-    return CampaignIdentity(plans=of_plans, facts=facts, policy=policy, own=False)
+    given = (plans or {}).items()
+    of_plans = {name: ConfigurationIdentity(values, None, own=False) for name, values in given}
+    return CampaignIdentity(plans=of_plans, facts=facts, policy=policy)
 
 
 def test_a_configuration_is_what_differs_from_the_defaults():
@@ -64,7 +65,8 @@ def test_differences_of_campaigns_are_named(then, now, texts):
 def test_code_that_changes_meanwhile_is_named(monkeypatch):
     sources = iter(("one", "one", "two"))
     monkeypatch.setattr(module, "source_digest", lambda: next(sources))
-    identity = CampaignIdentity(plans={}, facts={}, policy={})
+    plans = {"": ConfigurationIdentity({}, None)}
+    identity = CampaignIdentity(plans=plans, facts={}, policy={})
     assert identity.initial_code_state == {"sources of cnnbench": "one"}
     identity.raise_if_code_changed()
     with pytest.raises(BenchmarkError, match="sources of cnnbench"):
@@ -77,8 +79,8 @@ def test_an_edited_plug_in_changes_the_measured_code(tmp_path, git):
     plugin.write_text("")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "one")
-    plan = ConfigurationIdentity({}, {"plugin": (str(plugin),)}, tmp_path)
-    identity = CampaignIdentity(plans={"a": plan}, facts={}, policy={}, own=False)
+    plan = ConfigurationIdentity({}, {"plugin": (str(plugin),)}, tmp_path, own=False)
+    identity = CampaignIdentity(plans={"a": plan}, facts={}, policy={})
     plugin.write_text("first = 1")
     identity.raise_if_code_changed()  # compared with the state at the first call
     plugin.write_text("second = 1")

@@ -77,7 +77,7 @@ OWN = CampaignKind(command="tune", noun="search", subfolders=("logs",))
 
 
 def identity_of(**policy):
-    return CampaignIdentity(plans={}, facts={}, policy=policy, own=False)
+    return CampaignIdentity(plans={}, facts={}, policy=policy)
 
 
 def test_only_the_same_campaign_goes_on(tmp_path):

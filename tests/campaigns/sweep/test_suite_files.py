@@ -1,13 +1,14 @@
-"""Suite files (suite.py): what they mean; mistakes in them are in test_plans.py.
+"""Suite files: what they mean; mistakes in them are in test_plans.py.
 
-Tests cnnbench/campaigns/suite.py.
+Tests cnnbench/campaigns/suite/*.py.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from cnnbench.campaigns.suite import BatchSizeSearch, expand_entry
+from cnnbench.campaigns.suite.cases import expand_entry
+from cnnbench.campaigns.suite.keys import BatchSizeSearch
 
 
 def test_defaults_are_merged_into_entries(suite):

@@ -22,8 +22,7 @@ import pytest
 from covering import slow_if
 from step_profiles import CONV, Profiles, changed
 
-from cnnbench.campaigns.ab import lengths
-from cnnbench.campaigns.ab import pairs as experiments
+from cnnbench.campaigns.ab import futility, lengths
 from cnnbench.campaigns.ab.experiment import find_experiment
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.cli.commands import ab as ab_command
@@ -183,7 +182,7 @@ def test_lengths_are_chosen_after_the_burn_in_and_between_analyses(
         return seconds[asked[-1]]
 
     monkeypatch.setattr(lengths, "choose_seconds", choose)
-    monkeypatch.setattr(experiments, "SMALLEST_CHANCE", 0.0)
+    monkeypatch.setattr(futility, "SMALLEST_CHANCE", 0.0)
     # 100 steps of 8 images per second. No analysis has a verdict.
     flags = ("--burn_in=1", "--seed=5", "--threshold=1")
     say = {"speed": 800, "scatter": 0.05}
@@ -592,6 +591,7 @@ def test_secrets_are_in_no_output_and_no_file(ab, call, git, tmp_path, flags):
         "--b_env=OMP_STACKSIZE=4M",
         "--b_env=OMP_TOKEN=...",
     ]
+    assert {*variables} < {*settings()["repeat"]}
 
 
 def test_an_experiment_goes_on_until_it_is_decided(ab, call):
@@ -692,11 +692,11 @@ def test_cpu_time_decides_where_other_programs_disturb(ab, monkeypatch, transcri
     # Half of the first analysis' share is out of reach of 8 pairs. Goes on while CPU time may
     # decide.
     a, b = {**a, "cpu_scatter": 0.05}, {**b, "cpu": 0.083, "cpu_scatter": 0.05}
-    chance, found = experiments.clear_verdict_probability, {"cpu": [], "wall": []}
+    chance, found = futility.clear_verdict_probability, {"cpu": [], "wall": []}
     for sides, results in (((a, b), "cpu"), ((noisy, noisy), "wall")):
         kept = found[results]
         monkeypatch.setattr(
-            experiments,
+            futility,
             "clear_verdict_probability",
             lambda *of, to=kept: to.append(chance(*of)) or to[-1],
         )
@@ -717,7 +717,7 @@ def test_under_load_eight_pairs_are_planned(ab, call):
     assert "8+8" in done.out
     (state,) = [find_experiment(Path("of6"))]
     assert state.past_analyses == ((8, 0.8),)
-    assert state.most_pairs_of_first_session == 8
+    assert state.pair_limits[0] == 8
 
 
 def test_a_revision_is_checked_out_and_removed_again(ab, git, tmp_path, monkeypatch):

@@ -67,9 +67,15 @@ def measured(repository, fake_python, quick_processes, quick_answers, monkeypatc
 
 @pytest.fixture
 def given(repository, monkeypatch):
-    """The command lines that cnnbench ab gets."""
+    """The flags that cnnbench ab gets, and the flags of both A and B."""
     lines = []
-    monkeypatch.setattr(ab, "main", lambda words, gate_command: lines.append(words) or 0)
+
+    def run(values, common, repeat):
+        behind = ("--", *common) if common else ()
+        lines.append([*(f"--{name}={value}" for name, value in values.items()), *behind])
+        return 0
+
+    monkeypatch.setattr(ab, "run_experiment", run)
     return lines
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from covering import slow_if
@@ -377,13 +378,23 @@ def test_a_real_job_that_is_killed_leaves_nothing(tmp_path):
     until(lambda: not _alive(children) and not any(_listens(int(port)) for port in ports))
 
 
-def test_an_interrupted_scaling_prints_how_to_go_on(call, tmp_path, monkeypatch, transcript):
-    def interrupted(self, policy):
+def test_an_interrupted_scaling_prints_how_to_go_on(
+    call, tmp_path, monkeypatch, transcript, lenet_runs
+):
+    make = lenet_runs()
+
+    def interrupted(self, requests):
+        """Interrupts after a process without communication and a job of one worker."""
+        next(requests)
+        for speed in (80.0, 40.0):
+            requests.send([SimpleNamespace(status="ok", record=make(speed, devices=1))])
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Campaign, "run_requests", interrupted)
     given = ("launch", "--scaling=1", "--repeats=2", f"--results={tmp_path}")
     flags = ("--", "--model=trivial", "--variable_update=collective_all_reduce")
-    err = call(*given, *flags, code=130).err
+    out, err = call(*given, *flags, code=130)
+    _, _, row = out.splitlines()
+    assert (row.split()[0], "50.0 %" in row) == ("1", True)
     assert f": {shlex.join(['cnnbench', *given, '--resume', *flags])}\n" in err
     transcript("to go on", "\n".join(err.splitlines()[-2:]))

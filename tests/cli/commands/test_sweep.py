@@ -157,7 +157,10 @@ def test_end_to_end(in_folder, capfd, loaded_processes):
 
     threading.Thread(target=interrupt).start()
     assert main(command) == 130
-    said = capfd.readouterr().err.splitlines()
+    interrupted = capfd.readouterr()
+    title, row = interrupted.out.splitlines()  # what was measured before
+    assert (title.split()[0], row.split()[0]) == ("configuration", "a")
+    said = interrupted.err.splitlines()
     begin, *_, further, end = (one for one in said if one.startswith("cnnbench: "))
     assert "2 processes of 2 configurations: about" in begin
     going_on = "cnnbench sweep tiny.yaml --seed=1 --repeats=1 --results=results --resume"

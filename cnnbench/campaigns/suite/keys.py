@@ -1,0 +1,359 @@
+"""The keys of suite files. Each key is a field of a dataclass, which declares how the key is read.
+
+`parse_suite` checks the keys, and merges the defaults into the entries.
+`cnnbench.campaigns.sweep.plan` checks the values of flags.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cnnbench.base.suggestions import unknown_key_message
+from cnnbench.base.text import exact_number
+from cnnbench.base.values import parse_integer, parse_number
+from cnnbench.campaigns.launch import JobLayout
+from cnnbench.campaigns.suite.nodes import YamlNode
+from cnnbench.records.metric import BOUNDS, load_metrics
+
+COMMANDS = ("run", "allreduce")
+DEFAULT_TIMEOUT = 3600.0
+MAX_REPEATS = 1000
+AUTO = "auto"
+"""The value of repeats that means as many as a verdict needs."""
+
+MAX_PROCESSES = 256
+
+_NAME = re.compile(r"[\w][\w.+-]*")
+
+Reader = Callable[[YamlNode, str], Any]
+"""A function that converts the value of a key. Its second argument is the name of the key for
+messages. It raises UsageError.
+"""
+
+FlagNodes = Mapping[str, YamlNode]
+"""Flags by name. A value is a scalar, a list (for a list flag), or null for "not given"."""
+
+Limits = tuple[float | None, float | None]
+"""Minimum and maximum of a metric; None for no limit."""
+
+
+def _scalar_reader(
+    kind: str,
+    parse: Callable[[str], Any],
+    valid: Callable[[Any], object] = lambda value: True,
+    limits: str = "",
+    kinds: tuple[str, ...] = ("integer", "number", "string"),
+) -> Reader:
+    """Returns a function that reads a scalar in a suite file, and checks its YAML type and value.
+
+    `kinds` are the allowed types. The function calls `parse` and `valid`. `kind` and `limits` are
+    words for error messages.
+    """
+
+    def read(node: YamlNode, what: str) -> Any:
+        try:
+            value = parse(node.text) if node.kind in kinds else None
+        except ValueError:
+            value = None
+        if value is None:
+            raise node.error(f"{what} must be {kind}, not {node.shown}")
+        if not valid(value):
+            raise node.error(f"{what}: {node.text!r} must be {limits}")
+        return value
+
+    return read
+
+
+def _whole_number_reader(most: int) -> Reader:
+    return _scalar_reader(
+        "a whole number", parse_integer, lambda n: 1 <= n <= most, f"from 1 to {most}"
+    )
+
+
+def _text_reader(valid: Callable[[str], object] = lambda text: True, limits: str = "") -> Reader:
+    kinds = ("string", "integer", "number", "boolean", "null")
+    return _scalar_reader("text", lambda text: " ".join(text.split()), valid, limits, kinds)
+
+
+def _read_repeats_or_auto(node: YamlNode, what: str) -> int | None:
+    if node.kind == "string" and node.text == AUTO:
+        return None
+    kind = f"a whole number or {AUTO}"
+    limits = f"from 1 to {MAX_REPEATS}, or {AUTO}"
+    read = _scalar_reader(kind, parse_integer, lambda n: 1 <= n <= MAX_REPEATS, limits)
+    return int(read(node, what))
+
+
+_number = _scalar_reader("a finite number", parse_number)
+_seconds = _scalar_reader(
+    "a finite number", parse_number, lambda s: s > 0, "greater than 0 (seconds)"
+)
+_text = _text_reader()
+_name = _text_reader(_NAME.fullmatch, "letters, digits and any of . _ + -")
+_command = _text_reader(COMMANDS.__contains__, f"one of {', '.join(COMMANDS)}")
+
+
+def _read_boolean(node: YamlNode, what: str) -> bool:
+    if node.kind != "boolean":
+        raise node.error(f"{what} must be true or false, not {node.shown}")
+    return node.is_true
+
+
+def _read_list(node: YamlNode, what: str, least: int = 0) -> tuple[YamlNode, ...]:
+    if node.kind != "list":
+        raise node.error(f"{what} must be a list, not {node.shown}")
+    if len(node.items) < least:
+        raise node.error(f"{what}: at least one item is needed")
+    return node.items
+
+
+def _read_mapping(
+    node: YamlNode, what: str, known: Iterable[str] | None = None
+) -> dict[str, YamlNode]:
+    """Reads the values of a mapping by key. Raises UsageError for keys that are not in `known`."""
+    if node.kind != "mapping":
+        raise node.error(f"{what} must be a mapping (key: value), not {node.shown}")
+    names = None if known is None else tuple(known)
+    for key, line, _ in node.fields:
+        if names is not None and key not in names:
+            raise node.error(unknown_key_message(key, names), line)
+    return {key: value for key, _, value in node.fields}
+
+
+def _read_flags(node: YamlNode, what: str) -> FlagNodes:
+    flags = _read_mapping(node, what)
+    for name, value in flags.items():
+        if value.kind == "mapping":
+            raise value.error(f"{name}: must be one value, or a list")
+        if value.kind == "list" and any(item.kind in ("mapping", "list") for item in value.items):
+            raise value.error(f"{name}: items of a list flag must be single values")
+    return flags
+
+
+def _read_includes(node: YamlNode, what: str) -> tuple[FlagNodes, ...]:
+    return tuple(_read_flags(item, f"an item of {what}") for item in _read_list(node, what))
+
+
+def _read_excludes(node: YamlNode, what: str) -> tuple[YamlNode, ...]:
+    for item in _read_list(node, what):
+        if not _read_mapping(item, f"an item of {what}"):
+            raise item.error(f"an item of {what} must name a flag")
+    return node.items
+
+
+def _read_axes(node: YamlNode, what: str) -> tuple[tuple[FlagNodes, ...], ...]:
+    axes = []
+    owners: dict[str, tuple[str, int]] = {}
+    for axis, values in _read_mapping(node, what).items():
+        sets = _read_axis(axis, values, f"{what}.{axis}")
+        for name, value in ((name, flags[name]) for flags in sets for name in flags):
+            owner, line = owners.setdefault(name, (axis, value.line))
+            if owner != axis:
+                raise value.error(
+                    f"{what}.{axis}: sets {name}, which {what}.{owner} sets in line {line}; "
+                    "one of the two values would have no effect"
+                )
+        axes.append(sets)
+    return tuple(axes)
+
+
+def _read_axis(name: str, node: YamlNode, what: str) -> tuple[FlagNodes, ...]:
+    items = _read_list(node, what, least=1)
+    sets = [item for item in items if item.kind == "mapping"]
+    if not sets:
+        return tuple({name: item} for item in items)
+    if len(sets) < len(items):
+        raise sets[0].error(f"{what}: values and mappings of flags cannot be mixed")
+    return _read_includes(node, what)
+
+
+_LAUNCH: Mapping[str, Reader] = {
+    "workers": _whole_number_reader(MAX_PROCESSES),
+    "ps": _whole_number_reader(MAX_PROCESSES),
+    "controller": _read_boolean,
+}
+"""The keys of `launch` in suite files, which are fields of `JobLayout`."""
+
+
+def _read_bounds(node: YamlNode, what: str) -> dict[str, Limits]:
+    bounds: dict[str, Limits] = {}
+    load_metrics(_read_mapping(node, what), BOUNDS)
+    for metric, limits in _read_mapping(node, what, BOUNDS).items():
+        of = f"{what}.{metric}"
+        ends = _read_mapping(limits, of, ("min", "max"))
+        low, high = (_number(ends[key], key) if key in ends else None for key in ("min", "max"))
+        if low is None and high is None:
+            raise limits.error(f"{of}: needs min, max or both")
+        if low is not None and high is not None and low > high:
+            raise limits.error(f"{of}: min {exact_number(low)} is above max {exact_number(high)}")
+        bounds[metric] = low, high
+    return bounds
+
+
+def _read_search(node: YamlNode, what: str) -> BatchSizeSearch | None:
+    if node.kind != "mapping":
+        return BatchSizeSearch() if _read_boolean(node, what) else None
+    search = BatchSizeSearch(**_read_fields(BatchSizeSearch, node, what))
+    if search.limit < search.multiple_of:
+        raise node.error(f"{what}: limit {search.limit} is below multiple_of {search.multiple_of}")
+    return search
+
+
+def _read_launch(node: YamlNode, what: str) -> JobLayout:
+    keys = _read_mapping(node, what, _LAUNCH)
+    layout = JobLayout(**{key: _LAUNCH[key](value, key) for key, value in keys.items()})
+    if layout.workers + layout.ps > MAX_PROCESSES:
+        raise node.error(f"{what}: more than {MAX_PROCESSES} processes")
+    return layout
+
+
+def _key_field(read: Reader, default: Any = None, name: str = "") -> Any:
+    """Declares that a dataclass field is a key in suite files. `name` is the key, if the key
+    differs from the name of the field.
+    """
+    return field(default=default, metadata={"read": read, "name": name})
+
+
+@dataclass(frozen=True)
+class BatchSizeSearch:
+    """Settings for searching the largest batch size per device, up to `limit`.
+
+    The search only tries multiples of `multiple_of`. Each trial runs `num_batches` steps after one
+    warm-up step.
+    """
+
+    limit: int = _key_field(_whole_number_reader(2**31 - 1), 65536)
+    multiple_of: int = _key_field(_whole_number_reader(2**31 - 1), 1)
+    num_batches: int = _key_field(_whole_number_reader(2**31 - 1), 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CpuVariant:
+    """Additional flags and a filter with which a suite for GPUs can run on CPUs."""
+
+    flags: FlagNodes = _key_field(_read_flags)  # noqa: RUF009
+    filter: str = _key_field(_text, "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntrySettings:
+    """Settings that the defaults and the entries of a suite file have in common.
+
+    `timeout` is in seconds per process. `repeats` is None for as many processes as a verdict needs.
+    `launch` is None for a run in one process.
+    """
+
+    command: str = _key_field(_command, "run")
+    flags: FlagNodes = _key_field(_read_flags)  # noqa: RUF009
+    repeats: int | None = _key_field(_read_repeats_or_auto)
+    timeout: float = _key_field(_seconds, DEFAULT_TIMEOUT)
+    launch: JobLayout | None = _key_field(_read_launch)  # noqa: RUF009
+    bounds: Mapping[str, Limits] = _key_field(_read_bounds)
+    search: BatchSizeSearch | None = _key_field(_read_search, name="max_batch_search")  # noqa: RUF009
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteEntry(EntrySettings):
+    """One entry of a suite, with the suite's defaults for the settings that the entry omits.
+
+    Each item on an axis of the matrix is a set of flags, and so is each item of `include`. An item
+    of `exclude` is a set of flags, each with one or several values; configurations with this
+    combination are removed. An optional entry is skipped if its flags contain environment variables
+    that are not set.
+    """
+
+    node: YamlNode
+    name: str = _key_field(_name, "")
+    axes: tuple[tuple[FlagNodes, ...], ...] = _key_field(_read_axes, (), "matrix")
+    include: tuple[FlagNodes, ...] = _key_field(_read_includes, ())
+    exclude: tuple[YamlNode, ...] = _key_field(_read_excludes, ())
+    optional: bool = _key_field(_read_boolean, False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """The checked content of a suite file. `on_cpu` is only set if the suite is meant for GPUs."""
+
+    file: str
+    name: str = _key_field(_name)
+    description: str = _key_field(_text, "")
+    on_cpu: CpuVariant | None = _key_field(  # noqa: RUF009
+        lambda node, what: CpuVariant(**_read_fields(CpuVariant, node, what))
+    )
+    defaults: Mapping[str, Any] = _key_field(
+        lambda node, what: _read_fields(EntrySettings, node, what)
+    )
+    entries: tuple[SuiteEntry, ...] = _key_field(partial(_read_list, least=1))
+
+    def with_settings(
+        self, repeats: int | None, timeout: float | None, search: BatchSizeSearch | None
+    ) -> Suite:
+        """Returns a copy of the suite with these settings in all entries. A setting that is None
+        remains unchanged.
+
+        `search` only applies to runs that have no search.
+        """
+        entries = (
+            replace(
+                entry,
+                repeats=repeats or entry.repeats,
+                timeout=timeout or entry.timeout,
+                search=entry.search or (search if entry.command == "run" else None),
+            )
+            for entry in self.entries
+        )
+        return replace(self, entries=tuple(entries))
+
+
+def parse_suite(root: YamlNode) -> Suite:
+    """Checks the YAML document of a suite file, and returns the suite.
+
+    Raises UsageError with file, line, key and the valid values.
+    """
+    values = {"name": Path(root.file).stem, "defaults": {}, **_read_fields(Suite, root, "a suite")}
+    if "entries" not in values:
+        raise root.error('a suite needs the key "entries", a list')
+    entries: dict[str, SuiteEntry] = {}
+    for node in values.pop("entries"):
+        entry = _read_entry(values["defaults"], node)
+        if entry.name in entries:
+            first = entries[entry.name].node.line
+            raise node.error(f'duplicate entry "{entry.name}"; the first is in line {first}')
+        entries[entry.name] = entry
+    return Suite(file=root.file, entries=tuple(entries.values()), **values)
+
+
+def _read_entry(defaults: Mapping[str, Any], node: YamlNode) -> SuiteEntry:
+    values = _read_fields(SuiteEntry, node, "an entry")
+    if "name" not in values:
+        raise node.error('an entry needs the key "name"')
+    base = dict(defaults)
+    if values.get("command", base.get("command", "run")) != base.get("command", "run"):
+        # Flags, bounds and searches are specific to a command: another command has no defaults.
+        for name in ("flags", "bounds", "search", "launch"):
+            base.pop(name, None)
+    for name in ("flags", "bounds"):
+        # Flags and bounds are merged by name: if an entry omits a name, the default is used.
+        values[name] = {**base.get(name, {}), **values.get(name, {})}
+    return SuiteEntry(node=node, **{**base, **values})
+
+
+def _read_fields(declared: type, node: YamlNode, what: str) -> dict[str, Any]:
+    """Reads a mapping of a suite file. The fields of the dataclass `declared` are its keys."""
+    by_key = declared_keys(declared)
+    return {
+        by_key[key].name: by_key[key].metadata["read"](value, key)
+        for key, value in _read_mapping(node, what, by_key).items()
+    }
+
+
+def declared_keys(declared: type) -> dict[str, Field[Any]]:
+    """Maps the keys of suite files to the dataclass fields that declare the keys (see
+    `_key_field`).
+    """
+    return {f.metadata["name"] or f.name: f for f in fields(declared) if f.metadata}
