@@ -179,7 +179,7 @@ OTHERS = {
     "another network": (
         resnet20(),
         "NHWC",
-        r"but does not fit --model=lenet \(docs/migrating.md\): .*",
+        r"but does not fit --model=lenet \(cnnbench docs migrating\): .*",
     ),
     "a shape": ({**LENET, "conv1/biases": (32,)}, "NHWC", r"but does not fit .*: conv1/bias"),
     "one less": (without(LENET, "affine1/biases"), "NHWC", r"but does not fit .*: affine1/bias"),
