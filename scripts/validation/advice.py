@@ -108,7 +108,7 @@ class _Experiment:
         result = MetricResult(samples=samples, judgement=found)
         return BisectionStep(
             commit="",
-            answer=bisect_answer(result, POLICY, searches_changed_work=False),
+            answer=bisect_answer(result, POLICY, about_work=False),
             judgement=found,
             pairs=len(self.new),
         )

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from cnnbench.campaigns.ab import side as side_flags
-from cnnbench.campaigns.bisect import commits
+from cnnbench.campaigns.bisect import search
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes import campaign, identity
 from cnnbench.campaigns.processes.child import ProcessResult
@@ -90,7 +90,7 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(side_flags, "run_code", _answer)
         patch.setattr(identity, "source_digest", lambda *_: "0" * 32)
         patch.setattr(facts, "collect", lambda: dict(_MACHINE))
-        for owner in (commits, sides):
+        for owner in (search, sides):
             patch.setattr(owner, "worktree", worktree)
         patch.setattr(sides, "resolve_commit", lambda flag, text: text)
         patch.setattr(repository, "read_repository_state", subject)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cnnbench.base.inference import ANALYSIS_STEP
+from cnnbench.campaigns.ab.experiment import ExperimentState
 from cnnbench.judge.compare import (
     ComparedConfiguration,
     Comparison,
@@ -14,6 +15,7 @@ from cnnbench.judge.compare import (
     MetricResult,
     Policy,
     Verdict,
+    processes_needed,
 )
 from cnnbench.judge.compare.estimate import exceeds
 from cnnbench.judge.compare.power import too_many_further
@@ -31,6 +33,7 @@ _TO_CHANGED_WORK = {
     Verdict.NOT_COMPARABLE: SKIP,
     Verdict.NOT_MEASURED: SKIP,
 }
+_OTHER_CONFIGURATION = "its runs have a different configuration from the runs of GOOD"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,8 @@ class BisectionStep:
         answer.
       confidence: confidence of the judgement's interval.
       pairs: number of measured pairs.
+      about_work: whether bisect looks for the commit that changed the work, such as FLOPs, and not
+        the speed.
       lost: whether the commit's processes were killed from outside too often.
       good_fails: whether processes of GOOD failed.
     """
@@ -53,6 +58,7 @@ class BisectionStep:
     judgement: Judgement
     confidence: float = 0.0
     pairs: int = 0
+    about_work: bool = False
     lost: bool = False
     good_fails: bool = False
 
@@ -68,12 +74,42 @@ def skipped_step(commit: str, reason: str, verdict: Verdict = Verdict.FAILED) ->
     return BisectionStep(commit=commit, answer=SKIP, judgement=judgement)
 
 
-def is_search_for_changed_work(bad_step: BisectionStep | None) -> bool:
-    """Whether bisect looks for the commit that changed the work, such as FLOPs, and not the speed.
+def step_of_experiment(
+    commit: str, state: ExperimentState, usual: Policy, bad_step: BisectionStep | None
+) -> BisectionStep:
+    """The answer about a commit, from an experiment with GOOD that has ended.
 
-    `bad_step` is the comparison of BAD with GOOD.
+    `usual` contains the thresholds of the comparison of BAD with GOOD, `bad_step` its answer. In
+    this comparison, `bad_step` is None.
     """
-    return bad_step is not None and bad_step.judgement.verdict is Verdict.CHANGED_WORK
+    end, comparison = state.last_end_event, state.final_comparison(state.is_alpha_spent)
+    assert end is not None
+    assert comparison is not None
+    step = skipped_step(commit, _OTHER_CONFIGURATION, Verdict.NOT_COMPARABLE)
+    entry = shared_configuration(comparison)
+    if entry is not None:
+        judgement, pairs = entry.main.judgement, min(len(entry.base), len(entry.new))
+        fewest = processes_needed(usual, paired=True)
+        if pairs < fewest:
+            judgement = replace(judgement, needed=fewest)
+        about_work = judgement.verdict is Verdict.CHANGED_WORK
+        if bad_step is not None:
+            about_work = bad_step.about_work
+        step = BisectionStep(
+            commit=commit,
+            answer=bisect_answer(entry.main, usual, about_work),
+            judgement=judgement,
+            confidence=usual.confidence,
+            pairs=pairs,
+            about_work=about_work,
+        )
+    of_good = (record for one in comparison.entries for record in one.base)
+    return replace(
+        step,
+        judgement=replace(step.judgement, reason=end["failure"] or step.judgement.reason),
+        lost=end.get("lost", False),
+        good_fails=any(record.status != "ok" for record in of_good),
+    )
 
 
 def shared_configuration(comparison: Comparison) -> ComparedConfiguration | None:
@@ -97,13 +133,13 @@ def policy_for_middle_commit(step: BisectionStep, usual: Policy) -> Policy:
     return usual.replace(threshold=max(usual.threshold, half), by_interval=True)
 
 
-def bisect_answer(result: MetricResult, usual_policy: Policy, searches_changed_work: bool) -> str:
+def bisect_answer(result: MetricResult, usual_policy: Policy, about_work: bool) -> str:
     """The answer about a commit ("good", "bad" or "skip"), from its comparison with GOOD.
 
-    In a search for changed work, one pair is enough. In a search for lower speed, an open commit is
-    bad if the whole interval is slower by more than the threshold in `usual_policy`.
+    In a search for changed work (`about_work`), one pair is enough. In a search for lower speed, an
+    open commit is bad if the whole interval is slower by more than the threshold in `usual_policy`.
     """
-    if searches_changed_work:
+    if about_work:
         return _TO_CHANGED_WORK.get(result.verdict, GOOD)
     high = result.judgement.high
     if result.verdict is Verdict.INCONCLUSIVE and high is not None and high < 0:

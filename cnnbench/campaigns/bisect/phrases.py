@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cnnbench.base.text import item_count, percent, percent_range
-from cnnbench.campaigns.bisect.answers import BAD, SKIP, BisectionStep, is_search_for_changed_work
+from cnnbench.campaigns.bisect.answers import BAD, SKIP, BisectionStep
 from cnnbench.judge.compare import Verdict
 from cnnbench.judge.metrics.judged import THROUGHPUT
 
@@ -21,11 +21,11 @@ TABLE = (
 _LARGE = 0.1
 
 
-def step_answer(step: BisectionStep, bad_step: BisectionStep) -> str:
-    """The answer about a commit as text. `bad_step` is the comparison of BAD with GOOD."""
+def step_answer(step: BisectionStep) -> str:
+    """The answer about a commit as text."""
     if step.answer == SKIP:
         return f"{'undecided' if step.is_undecided else 'skipped'}: {step.judgement.reason}"
-    if is_search_for_changed_work(bad_step):
+    if step.about_work:
         return "bad: other work to do" if step.answer == BAD else "good: the same work to do"
     return f"{step.answer}: {_speed_change(step)}"
 
@@ -48,11 +48,11 @@ def first_bad_commit(commit: str) -> str:
     return f"{commit} is the first bad commit"
 
 
-def change_within_pairs(step: BisectionStep, bad_step: BisectionStep) -> str:
+def change_within_pairs(step: BisectionStep) -> str:
     """The change of the first bad commit, with its interval if that is known."""
     change, low, high = step.judgement.change, step.judgement.low, step.judgement.high
-    if is_search_for_changed_work(bad_step) or change is None or low is None or high is None:
-        return step_answer(step, bad_step)
+    if step.about_work or change is None or low is None or high is None:
+        return step_answer(step)
     return (
         f"{THROUGHPUT.change_text(change)} images/sec within pairs, against GOOD "
         f"({percent(step.confidence, 0)} interval {THROUGHPUT.range_text(low, high)}, "

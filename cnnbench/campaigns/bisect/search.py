@@ -2,16 +2,81 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
 
+from cnnbench.base.child import exit_sentence
 from cnnbench.base.inference import FIRST_ANALYSIS
 from cnnbench.base.text import count_text, format_duration
-from cnnbench.campaigns.bisect.answers import BAD, SKIP, BisectionStep, is_search_for_changed_work
-from cnnbench.campaigns.bisect.commits import CommitBenchmark
+from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment, ExperimentState, find_experiment
+from cnnbench.campaigns.ab.explain import (
+    PROFILES_OF_SIDES,
+    AbProfiler,
+    NotExplainedError,
+    explain_or_notice,
+)
+from cnnbench.campaigns.ab.pairs import ExperimentRunner
+from cnnbench.campaigns.ab.shared_code import refuse_shared_code
+from cnnbench.campaigns.ab.side import (
+    AbSide,
+    choose_time_slice_seconds,
+    resolve_flags,
+    why_not_interleavable,
+)
+from cnnbench.campaigns.ab.worktree import worktree
+from cnnbench.campaigns.bisect.answers import (
+    BAD,
+    SKIP,
+    BisectionStep,
+    policy_for_middle_commit,
+    skipped_step,
+    step_of_experiment,
+)
 from cnnbench.campaigns.bisect.history import GitHistory
 from cnnbench.campaigns.bisect.phrases import step_answer
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.child import Command, execute, log_tail
+from cnnbench.campaigns.processes.journal import PROCESS
+from cnnbench.campaigns.processes.outcome import last_output_text
 from cnnbench.campaigns.processes.requests import ProcessRequests
+from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
+from cnnbench.errors import BenchmarkError, FlagError, UsageError
+from cnnbench.judge.compare import Verdict
+from cnnbench.machine import repository
 from cnnbench.records.profiles import Explanation
+
+BISECT = CampaignKind(command="bisect", noun="bisection")
+"""Kind of campaign for bisections. The journal contains the commits that cannot be measured. Every
+other commit has a folder of `cnnbench ab`, named by its hash. The answer about a commit is computed
+from this folder, so `report` and `history` can read the whole bisection.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BisectionSettings:
+    """Settings of a bisection, which apply to all measured commits.
+
+    Attributes:
+      good, bad: hashes of commits. All other commits are compared with `good`.
+      side: flags and Python interpreter of the processes.
+      build: shell command that prepares a worktree; None to leave it as it is.
+      experiment: settings of the experiments that compare commits with GOOD.
+      most_pairs: maximum number of pairs if the answer is not clear.
+      pairing: value of --pairing: how the processes of a pair alternate.
+    """
+
+    history: GitHistory
+    good: str
+    bad: str
+    side: AbSide
+    build: str | None
+    experiment: Experiment
+    most_pairs: int
+    pairing: str
 
 
 class CommitSearch:
@@ -20,7 +85,7 @@ class CommitSearch:
     def __init__(self, history: GitHistory, good: str, bad: str) -> None:
         self._history = history
         self._good = [good]
-        self.bad = bad
+        self._bad = bad
         self._skipped: set[str] = set()
         self._misses = 0
         self._suspects = history.suspects(self._good, bad)
@@ -53,22 +118,25 @@ class CommitSearch:
             self._misses += 1
             return
         if step.answer == BAD:
-            self.bad = step.commit
+            self._bad = step.commit
         else:
             self._good.append(step.commit)
         self._misses = 0
-        self._suspects = self._history.suspects(self._good, self.bad)
+        self._suspects = self._history.suspects(self._good, self._bad)
 
     def _untested_suspects(self) -> list[str]:
-        return [
-            commit
-            for commit in self._suspects
-            if commit != self.bad and commit not in self._skipped
-        ]
+        measured = {self._bad, *self._skipped}
+        return [commit for commit in self._suspects if commit not in measured]
+
+
+class _BuildFailedError(Exception):
+    """A commit cannot be built, so bisect skips the commit. The message contains the reason."""
 
 
 class Bisection:
     """Searches for the first bad commit. Commits with stored results are not measured again.
+
+    The worktree of GOOD exists until `stack` is closed.
 
     Attributes:
       steps: steps of this session and earlier ones, by commit, beginning with the comparison of BAD
@@ -77,19 +145,25 @@ class Bisection:
         differ.
     """
 
-    def __init__(self, bench: CommitBenchmark) -> None:
-        self._bench = bench
-        self.setting = setting = bench.setting
-        self._notice = bench.campaign.reporter.notice
-        self._search = CommitSearch(setting.history, setting.good, setting.bad)
+    def __init__(
+        self,
+        setting: BisectionSettings,
+        results: ResultsFolder,
+        campaign: Campaign,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self.setting = setting
+        self._results = results
+        self._campaign = campaign
+        self._notice = campaign.reporter.notice
+        self._stack = stack
         self.steps: dict[str, BisectionStep] = {}
         self.suspects: tuple[str, ...] = ()
 
     @property
     def bad_step(self) -> BisectionStep:
         """The comparison of BAD with GOOD, which is the first step of a bisection."""
-        assert self._bench.bad_step is not None
-        return self._bench.bad_step
+        return self.steps[self.setting.bad]
 
     @property
     def unanswered_steps(self) -> list[BisectionStep]:
@@ -108,53 +182,230 @@ class Bisection:
         After an interrupt, complete pairs are kept.
         """
         setting = self.setting
+        search = CommitSearch(setting.history, setting.good, setting.bad)
         commit: str | None = setting.bad
         while commit is not None:
-            known = self._bench.stored_answer(commit)
-            step = known or (yield from self._measure_commit(commit))
-            if self._bench.bad_step is None:
-                self._bench.bad_step = step
-            else:
-                self._search.add_answer(step)
-            before = "" if known is None else ", as measured before"
-            self._notice(f"{commit[:12]} is {step_answer(step, self.bad_step)}{before}")
+            step, before = self.stored_answer(commit), ", as measured before"
+            if step is None:
+                self._print_remaining_steps(commit, search)
+                step, before = (yield from self.compare_with_good(commit)), ""
+            self._notice(f"{commit[:12]} is {step_answer(step)}{before}")
             self.steps[commit] = step
-            commit = self._search.next_commit() if self.bad_step.answer == BAD else None
+            search.add_answer(step)
+            commit = search.next_commit() if self.bad_step.answer == BAD else None
         if self.bad_step.answer == BAD:
-            suspects = self._search.suspects
+            suspects = search.suspects
             self.suspects = setting.history.order_by_ancestry(suspects, setting.good, setting.bad)
 
+    def _print_remaining_steps(self, commit: str, search: CommitSearch) -> None:
+        """Prints which commit is compared next, and how many commits will still be compared, with
+        the estimated time.
+        """
+        done, per_pair = len(self.steps), self.seconds_per_pair
+        steps = search.steps_left + (not done)
+        most, burn_in = self._experiment.most_pairs, self._experiment.burn_in
+        least = min(FIRST_ANALYSIS, most)
+        number = len(search.suspects)
+        text = f"{count_text(number, 'commit', 'commits')} may be the first bad one: about "
+        text += f"{count_text(steps, 'step', 'steps')} of "
+        text += count_text(least, "pair", "pairs") if least == most else f"{least} to {most} pairs"
+        if per_pair is not None:
+            times = [format_duration(steps * (n + burn_in) * per_pair) for n in (least, most)]
+            known = self._campaign.mean_process_seconds(None)
+            basis = "as before" if known else "a first guess"
+            text += f", {' to '.join(dict.fromkeys(times))}, {basis}"
+        self._notice(text)
+        what = f"step {done} of about {done + steps - 1}" if done else "GOOD against BAD"
+        self._notice(f"{what}: {commit[:12]} {self.setting.history.format_commit(commit)}")
+
+    @property
+    def seconds_per_pair(self) -> float | None:
+        """Mean seconds per pair of processes so far, or a first estimate; None if unknown."""
+        work, seconds = self._good.resolved.work, self._campaign.mean_process_seconds(None)
+        if seconds is None and work is not None:
+            seconds = work.estimate_seconds(self._campaign.facts)
+        return None if seconds is None else len(SIDES) * seconds
+
+    @property
+    def _experiment(self) -> Experiment:
+        """The experiment that compares the next commit with GOOD. Commits between GOOD and BAD are
+        compared by half of the change of BAD or, if BAD has other work than GOOD, in one pair.
+        """
+        usual = self.setting.experiment
+        if not self.steps:
+            return usual
+        if self.bad_step.about_work:
+            return replace(usual, most_pairs=1, sequential=False, burn_in=0)
+        policy = policy_for_middle_commit(self.bad_step, usual.criteria.policy)
+        return replace(usual, criteria=replace(usual.criteria, policy=policy))
+
+    def stored_answer(self, commit: str) -> BisectionStep | None:
+        """The answer about a commit from earlier sessions; None if the commit must be measured."""
+        unusable = self._results.last_process_events.get(commit)
+        if unusable is not None and self.steps:
+            return skipped_step(commit, unusable["problem"])
+        state, step = self._stored_pairs(commit)
+        return None if self._target_pairs(state, step) else step
+
+    def compare_with_good(self, commit: str) -> ProcessRequests[BisectionStep]:
+        """Compares a commit with GOOD, and returns the answer. Pairs from earlier sessions are
+        included.
+
+        Raises BenchmarkError if GOOD failed, or if results cannot be written.
+        """
+        good, usual = self._good, self._experiment
+        with contextlib.ExitStack() as stack:
+            try:
+                sides = {"a": good, "b": stack.enter_context(self._built_side(commit, "b"))}
+                turn_seconds = choose_time_slice_seconds(
+                    self.setting.pairing,
+                    lambda: why_not_interleavable(sides),
+                    self._campaign.reporter,
+                )
+            except (_BuildFailedError, UsageError) as error:
+                is_of_pairing = isinstance(error, FlagError) and error.flag == "pairing"
+                if is_of_pairing and not self.steps:
+                    raise
+                problem = str(error)
+                self._results.journal.add(PROCESS, name=commit, status="failed", problem=problem)
+                return skipped_step(commit, problem)
+            refuse_shared_code(sides)
+            state, step = self._stored_pairs(commit)
+            seed = usual.seed + len(self.steps)
+            if state is not None:
+                seed, turn_seconds = state.experiment.seed, state.experiment.turn_seconds
+            experiment = replace(usual.with_sides(sides), seed=seed, turn_seconds=turn_seconds)
+            while most := self._target_pairs(state, step):
+                if step is not None:
+                    text = f"{commit[:12]} is undecided: continuing with up to {most} pairs"
+                    self._notice(text)
+                experiment = replace(experiment, most_pairs=most)
+                place, outer = self._pairs_folder(commit), self._results
+                with ResultsFolder(AB, place, experiment, resume=True, within=outer) as results:
+                    runner = ExperimentRunner(experiment, sides, results, self._campaign)
+                    yield from runner.requests()
+                experiment = replace(experiment, burn_in=0)
+                state, step = self._judged_pairs(commit)
+        assert step is not None
+        if step.good_fails:
+            name = self.setting.good[:12]
+            raise BenchmarkError(f"GOOD ({name}) fails: {step.judgement.reason}")
+        return step
+
+    def _pairs_folder(self, commit: str) -> Path:
+        """The results folder with the pairs of a commit and GOOD."""
+        return self._results.folder / commit[:12]
+
+    def _judged_pairs(self, commit: str) -> tuple[ExperimentState | None, BisectionStep | None]:
+        """The state of a commit's experiment, and the answer about the commit; None if there is no
+        experiment, or if it has not ended.
+        """
+        state = find_experiment(self._pairs_folder(commit))
+        if state is None or state.last_end_event is None:
+            return state, None
+        usual, bad_step = self.setting.experiment.criteria.policy, self.steps.get(self.setting.bad)
+        return state, step_of_experiment(commit, state, usual, bad_step)
+
+    def _stored_pairs(self, commit: str) -> tuple[ExperimentState | None, BisectionStep | None]:
+        """The result of `_judged_pairs` after earlier sessions.
+
+        The answer is None also if the commit must be measured again, because processes were killed
+        from outside, GOOD failed, or BAD failed when it was compared with GOOD.
+        """
+        state, step = self._judged_pairs(commit)
+        if step is not None:
+            bad_fails = not self.steps and step.judgement.verdict is Verdict.FAILED
+            if step.lost or step.good_fails or bad_fails:
+                step = None
+        return state, step
+
+    def _target_pairs(self, state: ExperimentState | None, step: BisectionStep | None) -> int:
+        """The number of pairs up to which a commit is measured; 0 if its answer is final."""
+        if state is None:
+            return self._experiment.most_pairs
+        if step is None:
+            return state.pair_limits[-1]
+        most, needed = self.setting.most_pairs, step.judgement.needed
+        decides = step.is_undecided and needed is not None and needed <= most
+        return most if decides and state.pair_limits[-1] < most else 0
+
+    @cached_property
+    def _good(self) -> AbSide:
+        """GOOD, in a worktree that is created and built when it is first needed.
+
+        Raises BenchmarkError if the build fails, and UsageError if GOOD refuses the flags.
+        """
+        good = self.setting.good
+        try:
+            return self._stack.enter_context(self._built_side(good, "a"))
+        except _BuildFailedError as error:
+            raise BenchmarkError(f"GOOD ({good[:12]}) {error}") from None
+        except UsageError as error:
+            raise UsageError(f"GOOD ({good[:12]}): {error}") from None
+
+    @contextlib.contextmanager
+    def _built_side(self, commit: str, name: str) -> Iterator[AbSide]:
+        """Context manager that creates and builds a temporary worktree of a commit, and yields an
+        `AbSide` that runs its code.
+
+        The flags of the runs are resolved in the worktree.
+        """
+        setting = self.setting
+        with worktree(commit, setting.history.repository) as folder:
+            # The build may change files that git tracks, so the commit is determined first.
+            subject = replace(repository.read_repository_state(folder), side=name)
+            if setting.build is not None:
+                self._run_build(setting.build, commit, folder)
+            side = replace(
+                setting.side,
+                checkout=folder,
+                revision=commit[:12],
+                commit=commit,
+                subject=subject,
+            )
+            yield resolve_flags(side)
+
+    def _run_build(self, command: str, commit: str, folder: Path) -> None:
+        log = self._results.folder / f"build-{commit[:12]}.log"
+        build = Command(words=("/bin/sh", "-c", command), log=log, folder=folder)
+        self._results.raise_if_replaced()
+        done = execute(build, self.setting.experiment.timeout)
+        if done.timed_out:
+            raise _BuildFailedError(
+                f"does not build: takes more than {format_duration(done.seconds)}"
+            )
+        if done.code != 0:
+            ending = exit_sentence("the command", done.code)
+            problem = f"{ending}; {last_output_text(log_tail(log))}"
+            raise _BuildFailedError(f"does not build: {problem}")
+
     def explain(self) -> Explanation | None:
-        """Explains why the first bad commit is slower; None if this commit was not found, or
-        if this is impossible.
+        """Explains by profiles, of this session or an earlier one, why the first bad commit is
+        slower than its parent.
+
+        Returns None if this commit was not found. If an explanation is impossible, also prints why.
         """
         if len(self.suspects) != 1:
             return None
         (commit,) = self.suspects
-        return self._bench.explain(self.setting.history.parent(commit), commit)
+        make = partial(self._profile, commit)
+        return explain_or_notice(self._results, make, "answer", self._notice, commit=commit)
 
-    def _measure_commit(self, commit: str) -> ProcessRequests[BisectionStep]:
-        self._bench.build_good()
-        steps_left, done = self._search.steps_left, len(self.steps)
-        what = f"step {done} of about {done + steps_left - 1}" if done else "GOOD against BAD"
-        self._notice(self._remaining_steps_text(steps_left + (not done)))
-        self._notice(f"{what}: {commit[:12]} {self.setting.history.format_commit(commit)}")
-        return (yield from self._bench.compare_with_good(done, commit))
-
-    def _remaining_steps_text(self, steps: int) -> str:
-        """Describes how many commits will still be measured, with the estimated time."""
-        number = len(self._search.suspects)
-        text = f"{count_text(number, 'commit', 'commits')} may be the first bad one: about "
-        text += f"{count_text(steps, 'step', 'steps')} of "
-        experiment = self.setting.experiment
-        most, burn_in = experiment.most_pairs, experiment.burn_in
-        least = min(FIRST_ANALYSIS, most)
-        if is_search_for_changed_work(self._bench.bad_step):
-            least, most, burn_in = 1, 1, 0
-        text += count_text(least, "pair", "pairs") if least == most else f"{least} to {most} pairs"
-        per_pair = self._bench.seconds_per_pair
-        if per_pair is None:
-            return text
-        times = [format_duration(steps * (pairs + burn_in) * per_pair) for pairs in (least, most)]
-        basis = "as before" if self._bench.campaign.mean_process_seconds(None) else "a first guess"
-        return f"{text}, {' to '.join(dict.fromkeys(times))}, {basis}"
+    def _profile(self, commit: str) -> Explanation:
+        parent = self.setting.history.parent(commit)
+        self._notice(f"profiling {commit[:12]} and {parent[:12]}, the commit before it")
+        with contextlib.ExitStack() as stack:
+            try:
+                a = stack.enter_context(self._built_side(parent, "a"))
+                b = stack.enter_context(self._built_side(commit, "b"))
+            except (_BuildFailedError, UsageError) as error:
+                raise NotExplainedError(str(error)) from error
+            place = self._results.folder / f"explain-{commit[:12]}"
+            kind = PROFILES_OF_SIDES
+            with ResultsFolder(kind, place, resume=True, within=self._results) as results:
+                return AbProfiler(
+                    sides={"a": a, "b": b},
+                    results=results,
+                    campaign=self._campaign,
+                    timeout=self.setting.experiment.timeout,
+                ).explain(store=True)

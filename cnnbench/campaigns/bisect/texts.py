@@ -10,9 +10,8 @@ from cnnbench.base.document import Answer, Paragraph, Row, Section, make_table, 
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.campaigns.bisect import phrases
 from cnnbench.campaigns.bisect.answers import BAD, BisectionStep
-from cnnbench.campaigns.bisect.commits import BISECT
 from cnnbench.campaigns.bisect.history import GitHistory
-from cnnbench.campaigns.bisect.search import Bisection
+from cnnbench.campaigns.bisect.search import BISECT, Bisection
 from cnnbench.campaigns.processes.answers import store_answer, stored_answers
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
@@ -72,13 +71,13 @@ def _answer_paragraphs(bisection: Bisection) -> list[Paragraph]:
     of which one is the first bad commit.
     """
     if len(bisection.suspects) == 1:
-        return _first_bad_commit_paragraphs(bisection)
+        return _culprit_paragraphs(bisection)
     if bisection.suspects:
-        return _suspect_range_paragraphs(bisection)
+        return _suspects_paragraphs(bisection)
     return [Paragraph(phrases.no_difference(bisection.bad_step))]
 
 
-def _first_bad_commit_paragraphs(bisection: Bisection) -> list[Paragraph]:
+def _culprit_paragraphs(bisection: Bisection) -> list[Paragraph]:
     (commit,), history = bisection.suspects, bisection.setting.history
     step = bisection.steps[commit]  # The only remaining candidate must have been measured.
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
@@ -88,8 +87,8 @@ def _first_bad_commit_paragraphs(bisection: Bisection) -> list[Paragraph]:
     lines = (
         history.format_commit(commit),
         history.format_commit(commit, "%an, %as"),
-        phrases.change_within_pairs(step, bisection.bad_step),
-        *_merge_and_revert_remarks(commit, history),
+        phrases.change_within_pairs(step),
+        *_merge_remarks(commit, history),
         phrases.repeat_comparison(again),
     )
     return [
@@ -98,7 +97,7 @@ def _first_bad_commit_paragraphs(bisection: Bisection) -> list[Paragraph]:
     ]
 
 
-def _merge_and_revert_remarks(commit: str, history: GitHistory) -> Iterator[str]:
+def _merge_remarks(commit: str, history: GitHistory) -> Iterator[str]:
     """Yields remarks about a commit: one if it is a merge, and one if it reverts another commit."""
     first, *merged = history.format_commit(commit, "%P").split()
     if merged:
@@ -107,13 +106,12 @@ def _merge_and_revert_remarks(commit: str, history: GitHistory) -> Iterator[str]
         yield phrases.reverts(abbreviate_hash(other))
 
 
-def _suspect_range_paragraphs(bisection: Bisection) -> list[Paragraph]:
+def _suspects_paragraphs(bisection: Bisection) -> list[Paragraph]:
     text = [Paragraph(phrases.suspects(bisection.suspects))]
     for commit in bisection.suspects:
         step, why = bisection.steps.get(commit), ""
         if step is not None:
-            bad_step = bisection.bad_step
-            why = BAD if step.answer == BAD else phrases.step_answer(step, bad_step)
+            why = BAD if step.answer == BAD else phrases.step_answer(step)
         title = f"{commit[:12]} {bisection.setting.history.format_commit(commit)}"
         text += [Paragraph(title, indent=6, whole=True), Paragraph(why, indent=12, whole=True)]
     return text

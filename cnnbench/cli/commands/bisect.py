@@ -16,10 +16,9 @@ from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.lengths import LENGTHS, LONGEST, SHORTEST
 from cnnbench.campaigns.ab.side import RESERVED, AbSide, check_flags_of_commit, refuse_flags
 from cnnbench.campaigns.bisect.answers import follow_up_pairs
-from cnnbench.campaigns.bisect.commits import BISECT, BisectionSettings, CommitBenchmark
 from cnnbench.campaigns.bisect.history import GitHistory, find_repository_root, good_and_bad_hashes
 from cnnbench.campaigns.bisect.phrases import no_difference
-from cnnbench.campaigns.bisect.search import Bisection
+from cnnbench.campaigns.bisect.search import BISECT, Bisection, BisectionSettings
 from cnnbench.campaigns.bisect.texts import bisection_text, store_result
 from cnnbench.campaigns.processes.identity import ConfigurationIdentity
 from cnnbench.cli.commands import sides, write_or_print_output
@@ -195,7 +194,7 @@ def _run_bisection(
         contextlib.ExitStack() as stack,
     ):
         folder.add_session_start()
-        bisection = Bisection(CommitBenchmark(setting, folder, campaign, stack))
+        bisection = Bisection(setting, folder, campaign, stack)
         campaign.run_requests(bisection.requests())
         store_result(folder, bisection)
         return bisection, bisection.explain() if options.explain else None

@@ -10,13 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from golden import golden
 
 from cnnbench.base.inference import FIRST_ANALYSIS
 from cnnbench.base.terminal import ChildProcessReporter
+from cnnbench.campaigns.ab.experiment import Experiment
+from cnnbench.campaigns.ab.side import AbSide
+from cnnbench.campaigns.bisect import search
 from cnnbench.campaigns.bisect.answers import (
     BAD,
     GOOD,
@@ -24,10 +27,9 @@ from cnnbench.campaigns.bisect.answers import (
     BisectionStep,
     shared_configuration,
 )
-from cnnbench.campaigns.bisect.commits import BISECT, CommitBenchmark
 from cnnbench.campaigns.bisect.history import find_repository_root, good_and_bad_hashes
 from cnnbench.campaigns.bisect.phrases import no_difference, step_answer
-from cnnbench.campaigns.bisect.search import Bisection
+from cnnbench.campaigns.bisect.search import BISECT, Bisection, BisectionSettings
 from cnnbench.campaigns.bisect.texts import bisection_text, store_result, stored_result
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
@@ -70,50 +72,51 @@ def step(commit: str, judgement: Judgement, answer: str, pairs: int = 12) -> Bis
     )
 
 
-class Answers:
-    """Answers about commits of a line, in place of measurements.
+class Answered(Bisection):
+    """A bisection of a line that has ended, with answers in place of measurements.
 
     Args:
-      answers: by commit.
+      given: answers by commit.
       stored: commits that earlier sessions have measured.
     """
 
+    seconds_per_pair: Any = None
+
     def __init__(
         self,
-        answers: Mapping[str, BisectionStep],
+        given: Mapping[str, BisectionStep],
         repository: Path,
         *,
         stored: tuple[str, ...] = (),
         seconds: float | None = 10.0,
+        most_pairs: int = 32,
     ) -> None:
-        self._answers, self._stored = answers, stored
-        self.said = io.StringIO()
-        self.campaign = Campaign(ChildProcessReporter(self.said))
-        self.bad_step: BisectionStep | None = None
-        self.seconds_per_pair = seconds
-        self.measured: list[tuple[int, str]] = []
-        self.built = 0
-        self.setting = SimpleNamespace(
-            history=Line(repository),
+        line: Any = Line(repository)
+        setting = BisectionSettings(
+            history=line,
             good="0",
             bad="9",
-            experiment=SimpleNamespace(most_pairs=32, burn_in=1),
-            side=SimpleNamespace(flags=("--model=lenet",)),
+            side=AbSide(flags=("--model=lenet",)),
+            build=None,
+            experiment=Experiment(seed=1, most_pairs=most_pairs, timeout=60.0),
+            most_pairs=64,
+            pairing="alternate",
         )
-
-    def build_good(self) -> None:
-        self.built += 1
+        self.said = io.StringIO()
+        campaign, nothing = Campaign(ChildProcessReporter(self.said)), cast(Any, None)
+        super().__init__(setting, nothing, campaign, nothing)
+        self.seconds_per_pair = seconds
+        self.measured: list[str] = []
+        self._given, self._stored = given, stored
+        campaign.run_requests(self.requests())
 
     def stored_answer(self, commit: str) -> BisectionStep | None:
-        return self._answers[commit] if commit in self._stored else None
+        return self._given[commit] if commit in self._stored else None
 
-    def compare_with_good(self, number: int, commit: str) -> Any:
+    def compare_with_good(self, commit: str) -> Any:
         yield from ()
-        self.measured.append((number, commit))
-        return self._answers[commit]
-
-    def explain(self, parent: str, commit: str) -> tuple[str, str]:
-        return parent, commit
+        self.measured.append(commit)
+        return self._given[commit]
 
 
 def answers(culprit: int, *skipped: str) -> dict[str, BisectionStep]:
@@ -126,50 +129,54 @@ def answers(culprit: int, *skipped: str) -> dict[str, BisectionStep]:
 
 
 @pytest.fixture
-def bisected(tmp_path: Path) -> Callable[..., tuple[Bisection, Answers]]:
-    """bisected(ANSWERS): a bisection that has ended, and what it has measured."""
+def bisected(tmp_path: Path) -> Callable[..., Answered]:
+    """bisected(ANSWERS): see `Answered`."""
+    return lambda given, **more: Answered(given, tmp_path / "repository", **more)
 
-    def bisected(given: Mapping[str, BisectionStep], **more: Any) -> tuple[Bisection, Answers]:
-        bench: Any = Answers(given, tmp_path / "repository", **more)
-        found = Bisection(bench)
-        bench.campaign.run_requests(found.requests())
-        return found, bench
 
-    return bisected
+@pytest.fixture
+def explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The explanation of a commit is its name."""
+    monkeypatch.setattr(search, "explain_or_notice", lambda *_, commit: commit)
 
 
 @pytest.mark.parametrize("culprit", range(1, 10))
-def test_the_first_bad_commit_is_found(bisected: Callable[..., Any], culprit: int) -> None:
-    found, bench = bisected(answers(culprit))
+def test_the_first_bad_commit_is_found(
+    bisected: Callable[..., Answered], explained: None, culprit: int
+) -> None:
+    found = bisected(answers(culprit))
     assert found.suspects == (str(culprit),)
     assert found.unanswered_steps == []
-    assert bench.measured[0] == (0, "9")
-    assert [number for number, _ in bench.measured] == list(range(len(bench.measured)))
-    assert list(found.steps) == [commit for _, commit in bench.measured]
-    assert len(bench.measured) <= 5
-    assert found.explain() == (str(culprit - 1), str(culprit))
+    assert found.measured[0] == "9"
+    assert list(found.steps) == found.measured
+    assert len(found.measured) <= 5
+    assert found.explain() == str(culprit)
 
 
 def test_commits_that_were_measured_before_are_not_measured_again(
-    bisected: Callable[..., Any],
+    bisected: Callable[..., Answered],
 ) -> None:
-    whole, first = bisected(answers(4))
-    commits = tuple(commit for _, commit in first.measured)
-    found, bench = bisected(answers(4), stored=commits)
+    whole = bisected(answers(4))
+    found = bisected(answers(4), stored=tuple(whole.measured))
     assert (found.suspects, found.steps) == (whole.suspects, whole.steps)
-    assert (bench.measured, bench.built) == ([], 0)
-    assert bench.said.getvalue().count("as measured before") == len(commits)
+    assert found.measured == []
+    assert found.said.getvalue().count("as measured before") == len(whole.measured)
 
 
-def test_where_bad_does_not_differ_nothing_is_searched(bisected: Callable[..., Any]) -> None:
-    found, bench = bisected({"9": step("9", SAME, GOOD)})
-    assert (found.suspects, bench.measured) == ((), [(0, "9")])
-    assert found.unanswered_steps == [found.bad_step]
-    assert found.explain() is None
+def test_where_bad_does_not_differ_nothing_is_searched(
+    bisected: Callable[..., Answered], explained: None
+) -> None:
+    for verdict, answer in ((SAME, GOOD), (FAILED, SKIP)):
+        found = bisected({"9": step("9", verdict, answer)})
+        assert (found.suspects, found.measured) == ((), ["9"])
+        assert found.unanswered_steps == [found.bad_step]
+        assert found.explain() is None
 
 
-def test_skipped_commits_stay_suspects(bisected: Callable[..., Any]) -> None:
-    found, _ = bisected(answers(5, "3", "4"))
+def test_skipped_commits_stay_suspects(
+    bisected: Callable[..., Answered], explained: None
+) -> None:
+    found = bisected(answers(5, "3", "4"))
     assert found.suspects == ("3", "4", "5")
     assert [one.commit for one in found.unanswered_steps] == [
         commit for commit in found.steps if commit in ("3", "4")
@@ -189,33 +196,31 @@ MOST = f"{FIRST_ANALYSIS} to 32 pairs"
     ],
 )
 def test_how_long_it_takes_is_said_before(
-    bisected: Callable[..., Any],
-    tmp_path: Path,
+    bisected: Callable[..., Answered],
     most_pairs: int,
     seconds: float | None,
     texts: tuple[str, ...],
 ) -> None:
-    bench: Any = Answers(answers(4), tmp_path, seconds=seconds)
-    bench.setting.experiment.most_pairs = most_pairs
-    bench.campaign.run_requests(Bisection(bench).requests())
-    first = bench.said.getvalue().splitlines()[0]
+    found = bisected(answers(4), most_pairs=most_pairs, seconds=seconds)
+    first = found.said.getvalue().splitlines()[0]
     assert all(text in first for text in texts)
     assert ("guess" in first) == (seconds is not None)
 
 
-def test_a_search_for_changed_work_takes_a_pair_each(tmp_path: Path) -> None:
+def test_a_search_for_changed_work_takes_a_pair_each(bisected: Callable[..., Answered]) -> None:
     other = Judgement(verdict=Verdict.CHANGED_WORK, reason="FLOPs differ")
-    given = {str(n): step(str(n), other, BAD if n >= 3 else GOOD, 1) for n in range(1, 10)}
-    bench: Any = Answers(given, tmp_path)
-    found = Bisection(bench)
-    bench.campaign.run_requests(found.requests())
+    given = {
+        str(n): replace(step(str(n), other, BAD if n >= 3 else GOOD, 1), about_work=True)
+        for n in range(1, 10)
+    }
+    found = bisected(given)
     assert found.suspects == ("3",)
-    lines = bench.said.getvalue().splitlines()
+    lines = found.said.getvalue().splitlines()
     assert [" of 1 pair, " in line for line in lines if "may be" in line][1:] == [True] * (
         len(found.steps) - 1
     )
-    assert step_answer(given["3"], found.bad_step).startswith("bad")
-    assert step_answer(given["2"], found.bad_step).startswith("good")
+    assert step_answer(given["3"]).startswith("bad")
+    assert step_answer(given["2"]).startswith("good")
 
 
 def test_results_are_told(
@@ -229,8 +234,7 @@ def test_results_are_told(
         {**answers(9), "8": step("8", OPEN, SKIP, 2)},
         {"9": step("9", SAME, GOOD)},
     ):
-        found, _ = bisected(given)
-        texts.append(bisection_text(found))
+        texts.append(bisection_text(bisected(given)))
     faster = replace(SLOWER, verdict=Verdict.FASTER, change=0.05, low=0.04, high=0.06)
     for judgement, answer in (
         (faster, GOOD),
@@ -241,7 +245,7 @@ def test_results_are_told(
         (replace(SLOWER, low=None), BAD),
     ):
         one = step("9", judgement, answer)
-        texts.append(f"{step_answer(one, one)}\n{no_difference(one)}")
+        texts.append(f"{step_answer(one)}\n{no_difference(one)}")
     text = "\n\n".join(texts).replace(str(tmp_path), "DIR")
     golden(Path(__file__).parent / "golden" / "bisect.txt", text + "\n")
 
@@ -257,7 +261,7 @@ def test_a_result_is_stored_for_reports(bisected: Callable[..., Any], tmp_path: 
         (answers(5, "3", "4"), "unsure", False),
         ({"9": step("9", SAME, GOOD)}, "unsure", False),
     ):
-        found, _ = bisected(given)
+        found = bisected(given)
         with ResultsFolder(BISECT, tmp_path / "results", resume=True) as folder:
             folder.add_session_start()
             store_result(folder, found)
@@ -267,18 +271,16 @@ def test_a_result_is_stored_for_reports(bisected: Callable[..., Any], tmp_path: 
         assert all(f"change {commit}" in repr(section.blocks) for commit in found.steps)
 
 
-def test_pairs_and_builds_of_a_commit_that_is_not_measured_are_known(tmp_path: Path) -> None:
+def test_a_build_that_failed_is_not_repeated(tmp_path: Path) -> None:
     setting: Any = SimpleNamespace(good="0", bad="9")
     with ResultsFolder(BISECT, tmp_path / "results") as folder:
         folder.add_session_start()
         folder.journal.add("process", name="5", status="failed", problem="does not build")
     with ResultsFolder(BISECT, tmp_path / "results", resume=True) as folder:
-        bench = CommitBenchmark(
-            setting, folder, Campaign(ChildProcessReporter(io.StringIO())), None
-        )
-        assert bench.seconds_per_pair is None
-        bench.bad_step = step("9", SLOWER, BAD)
-        found = bench.stored_answer("5")
+        campaign, stack = Campaign(ChildProcessReporter(io.StringIO())), cast(Any, None)
+        bisection = Bisection(setting, folder, campaign, stack)
+        bisection.steps["9"] = step("9", SLOWER, BAD)
+        found = bisection.stored_answer("5")
         assert (found.answer, found.judgement.reason) == (SKIP, "does not build")
         assert found.judgement.verdict is Verdict.FAILED
         assert not found.is_undecided

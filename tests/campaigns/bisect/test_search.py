@@ -100,8 +100,8 @@ def test_a_stretch_that_does_not_build_is_left_in_a_few_steps():
 )
 def test_answers_follow_from_verdicts(verdict, about_speed, about_work):
     result = SimpleNamespace(verdict=verdict, judgement=Judgement(verdict=verdict, reason=""))
-    assert bisect_answer(result, Policy(), searches_changed_work=False) == about_speed
-    assert bisect_answer(result, Policy(), searches_changed_work=True) == about_work
+    assert bisect_answer(result, Policy(), about_work=False) == about_speed
+    assert bisect_answer(result, Policy(), about_work=True) == about_work
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_answers_follow_from_verdicts(verdict, about_speed, about_work):
 def test_where_half_of_the_change_is_not_decided_the_usual_floor_is(high, expected):
     judgement = Judgement(verdict=Verdict.INCONCLUSIVE, reason="", low=-0.3, high=high)
     result = SimpleNamespace(verdict=judgement.verdict, judgement=judgement, metric=THROUGHPUT)
-    assert bisect_answer(result, Policy(), searches_changed_work=False) == expected
+    assert bisect_answer(result, Policy(), about_work=False) == expected
 
 
 def test_between_the_floor_is_half_of_the_change_and_no_less_than_the_usual_one():

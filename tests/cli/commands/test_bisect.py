@@ -105,7 +105,7 @@ def test_the_one_of_thirty_commits_is_found_among_some_that_do_not_build(
 
 def test_flags_are_checked_before_there_is_a_worktree(repository, bisect, monkeypatch):
     repository({"speed": 100}, {"speed": 50})
-    monkeypatch.setattr("cnnbench.campaigns.bisect.commits.worktree", None)
+    monkeypatch.setattr("cnnbench.campaigns.bisect.search.worktree", None)
     err = bisect("main~1", "main", python=None, flags=("--no_flag=1",), code=2).err
     assert err.startswith("cnnbench: error: ")
     assert "--no_flag" in err

@@ -26,7 +26,7 @@ from edits import edit
 
 from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.ab import worktree as checkout
-from cnnbench.campaigns.bisect import commits
+from cnnbench.campaigns.bisect import search
 from cnnbench.campaigns.processes import campaign, identity
 from cnnbench.campaigns.processes.identity import CampaignIdentity
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal
@@ -282,7 +282,7 @@ def recorded(one_worktree, monkeypatch):
         "execute_interleaved",
         lambda both, *_: [campaign.execute(one, 60) for one in both],
     )
-    monkeypatch.setattr(commits, "worktree", one_worktree)
+    monkeypatch.setattr(search, "worktree", one_worktree)
     monkeypatch.setattr(
         CampaignIdentity, "raise_if_code_changed", lambda self: None
     )  # edits have tests of their own
