@@ -41,7 +41,7 @@ def simulate_race(generator: Generator, kind: str, size: int) -> dict[Any, float
         logs = generator.normal(0.0, _FOR_ALL) + generator.normal(0.0, scatters)
         logs -= _DISTANCE * np.arange(size)
         found = {key: float(np.exp(logs[int(key)])) for key in race.remaining}
-        race.add_round(RaceRound(found))
+        race.add_round(RaceRound([found]))
         race.eliminate_after_round(10**6)
         processes += len(found)
     lost = "0" in race.eliminated and race.eliminated["0"].left == RACED_SLOWER

@@ -165,11 +165,11 @@ def strategies_of(seed: int, folder: Path, make: Any) -> Experiment:
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
         patch.setattr(
-            compared_weights, "compare_and_remove_checkpoints", lambda _, of: weights(draw, of)
+            compared_weights, "compare_checkpoints", lambda _, of: weights(draw, of)
         )
         patch.setattr(strategies, "_print_table", lambda *found: printed.append(found))
         if draw.random() < 0.2:
-            patch.setattr(compared_weights, "compare_and_remove_checkpoints", interrupted)
+            patch.setattr(compared_weights, "compare_checkpoints", interrupted)
         run(
             *("strategies", "--model=trivial", "--data_name=cifar10", "--device=cpu"),
             *("--num_gpus=2", "--batch_size=2", "--modes=parameter_server,replicated,independent"),
@@ -219,11 +219,11 @@ def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
         patch.setattr(
-            final, "compare_and_remove_checkpoints", lambda _, of, name: weights(draw, of)
+            final, "compare_checkpoints", lambda _, of, name: weights(draw, of)
         )
         patch.setattr(race, "MOST_ROUNDS", draw.choice([2, 4]))
         patch.setattr(
-            tune, "_write_and_report_outcome", lambda found, *_: printed.append(found) or 0
+            tune, "_write_outcome", lambda found, *_: printed.append(found) or 0
         )
         Path("space.yaml").write_text(SPACE)
         run(

@@ -86,7 +86,7 @@ def stored_weight_distances(
     return None
 
 
-def compare_and_remove_checkpoints(
+def compare_checkpoints(
     folder: ResultsFolder, checkpoints: Mapping[str, Path], name: str = ""
 ) -> Mapping[str, tuple[float, str]]:
     """Compares checkpoints by `weight_distances`, stores the result and removes the checkpoints."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -35,7 +34,6 @@ from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.params import FLAGS
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.machine.cpu import MemoryCapacity
-from cnnbench.records.campaigns import TuneRow
 from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord
 
@@ -270,9 +268,9 @@ class RaceBenchmark:
         still fit into the remaining time.
         """
         waiting = self._candidate_order(group, number, candidates)
-        round_ = RaceRound()
         taken: dict[str, RunRecord] = {}
-        blocks: dict[int, list[str]] = {}
+        failed: dict[str, str] = {}
+        block_of: dict[str, int] = {}
         lanes = self._max_parallel_processes(waiting)
         while waiting:
             parts = math.ceil(len(waiting) / lanes)  # The chunks have nearly equal sizes.
@@ -290,23 +288,22 @@ class RaceBenchmark:
             )
             results = yield from self._run_candidates(f"{group} {number}", names, None, keys)
             # If an earlier session was killed, the group number of its last processes is unknown.
-            last = max(ended.group for ended in results) or -len(blocks)
+            last = max(ended.group for ended in results) or -len(block_of)
             for candidate, ended in zip(chunk, results, strict=True):
                 # If processes run one after the other, all processes of a round are one block.
-                block = (ended.group or last) if self.settings.lanes > 1 else 0
-                blocks.setdefault(block, []).append(candidate.key)
+                block_of[candidate.key] = (ended.group or last) if self.settings.lanes > 1 else 0
                 if ended.status == "ok" and throughput(ended.record):
                     taken[candidate.key] = ended.record
                 else:
-                    round_.failed[candidate.key] = ended.message or phrases.NO_STEP
-        round_.blocks.extend(blocks.values())
-        round_.late.extend(candidate.key for candidate in waiting)
+                    failed[candidate.key] = ended.message or phrases.NO_STEP
         # `throughputs` gets all records together, so that it can remove rare disturbances.
         speeds = throughputs([*taken.values()])
-        round_.speeds.update(
-            (key, speed) for key, speed in zip(taken, speeds, strict=True) if speed
-        )
-        return round_
+        blocks: dict[int, dict[str, float]] = {}
+        for key, speed in zip(taken, speeds, strict=True):
+            if speed:
+                blocks.setdefault(block_of[key], {})[key] = speed
+        late = [candidate.key for candidate in waiting]
+        return RaceRound([*blocks.values()], failed, late)
 
     def _candidate_order(
         self, group: str, number: int, candidates: Sequence[Candidate]
@@ -322,17 +319,6 @@ class RaceBenchmark:
         if number == 1:
             others.sort(key=lambda candidate: (len(candidate.settings), not candidate.changes))
         return [first, *others]
-
-    def print_round_result(
-        self, group: str, number: int, eliminated: Sequence[TuneRow], best: str
-    ) -> None:
-        """Prints how many candidates a round has eliminated, and the name of the best candidate."""
-        if eliminated:
-            reasons = Counter(row.left for row in eliminated)
-            counts = ", ".join(f"{many} {reason}" for reason, many in reasons.items())
-            self.campaign.reporter.notice(
-                phrases.ELIMINATED.format(group=group, round=number, counts=counts, best=best)
-            )
 
     @property
     def _processes_that_fit(self) -> int:
@@ -351,7 +337,7 @@ class RaceBenchmark:
     def _run_candidates(
         self,
         label: str,
-        candidates_by_process_name: Mapping[str, Candidate],
+        candidates: Mapping[str, Candidate],
         length_flags: Mapping[str, int] | None,
         later_keys: Sequence[Hashable],
     ) -> ProcessRequests[list[ProcessResult]]:
@@ -361,7 +347,7 @@ class RaceBenchmark:
         have the length for a race.
         """
         requests = []
-        for name, candidate in candidates_by_process_name.items():
+        for name, candidate in candidates.items():
             images = candidate.resolved.global_batch
             length = (
                 self.lengths.step_count_flags(batch=images)

@@ -24,11 +24,12 @@ another round.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from cnnbench.base.inference import AdditiveModel, fit_additive_blocks
+from cnnbench.base.stats import CONFIDENCE, median
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.space import Candidate, DroppedCandidate
@@ -52,19 +53,17 @@ MOST_ROUNDS = 10
 
 @dataclass(frozen=True)
 class RaceRound:
-    """Results of one round of a race: speeds and errors, by key of the candidate.
+    """Results of one round of a race.
 
     Attributes:
-      speeds: images/sec of each candidate.
-      failed: error message of each failed candidate.
-      blocks: groups of candidates that ran at the same time; if empty, all candidates did.
-      late: candidates that did not run, for lack of time.
+      blocks: images/sec by key of the candidate, in blocks of candidates that ran at the same time.
+      failed: error messages by key of the candidate.
+      late: keys of candidates that did not run, for lack of time.
     """
 
-    speeds: dict[str, float] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    blocks: list[list[str]] = field(default_factory=list)
-    late: list[str] = field(default_factory=list)
+    blocks: Sequence[Mapping[str, float]] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    late: Sequence[str] = ()
 
 
 class CandidateRace:
@@ -72,12 +71,12 @@ class CandidateRace:
 
     Attributes:
       group: name of the group of flags that the candidates vary.
-      entered: all candidates. The first one is the best candidate of the previous groups.
+      entered: all candidates by key. The first one is the best candidate of the previous groups.
       dropped: candidates that cannot run.
       untried: candidates that there was no time to run once.
       remaining: keys of the candidates that are not eliminated.
-      rounds: logarithms of speeds, by key of the candidate, for each round.
-      blocks: the same speeds, in blocks of candidates that ran at the same time.
+      rounds: logarithms of speeds, by key of the candidate, for each round, in blocks of candidates
+        that ran at the same time.
       eliminated: by key and in order, rows of the eliminated candidates, without measurements.
     """
 
@@ -89,12 +88,12 @@ class CandidateRace:
         dropped: Sequence[DroppedCandidate] = (),
     ) -> None:
         self.group = group
-        self.entered = tuple(entered)
+        self.entered = {candidate.key: candidate for candidate in entered}
         self.dropped = dropped
-        self.untried = self.entered[1:]
-        self.remaining = [candidate.key for candidate in entered]
-        self.rounds: list[dict[str, float]] = []
-        self.blocks: list[list[dict[str, float]]] = []
+        self._first, *others = entered
+        self.untried = tuple(others)
+        self.remaining = [*self.entered]
+        self.rounds: list[list[dict[str, float]]] = []
         self.eliminated: dict[str, TuneRow] = {}
         # A candidate is adopted only if the logarithm of its gain is larger than this value.
         self._worth = math.log1p(threshold)
@@ -103,7 +102,7 @@ class CandidateRace:
     @property
     def candidates(self) -> list[Candidate]:
         """The first candidate, and the other candidates that were measured at least once."""
-        return [candidate for candidate in self.entered if candidate not in self.untried]
+        return [candidate for candidate in self.entered.values() if candidate not in self.untried]
 
     @property
     def is_over(self) -> bool:
@@ -111,30 +110,21 @@ class CandidateRace:
         over = len(self.remaining) < 2 or len(self.rounds) >= MOST_ROUNDS or self._short
         return over or self._is_leader_near_best()
 
-    @property
-    def fitted_model(self) -> AdditiveModel:
-        """The model of candidates and rounds, fitted to all speeds so far.
-
-        At least one speed must have been measured.
-        """
-        return fit_additive_blocks(self.blocks)
-
     def add_round(self, round_: RaceRound) -> None:
         """Adds the results of a round to the race, and eliminates candidates that failed.
 
         Late candidates are removed after the first round. In later rounds, they keep their
         estimates.
         """
-        speeds = {key: math.log(speed) for key, speed in round_.speeds.items()}
         if not self.rounds:
-            self.untried = tuple(
-                candidate for candidate in self.entered[1:] if candidate.key in round_.late
-            )
+            self.untried = tuple(one for one in self.untried if one.key in round_.late)
             self.remaining = [candidate.key for candidate in self.candidates]
-        self.rounds.append(speeds)
-        blocks = round_.blocks or [list(speeds)]
-        self.blocks.append(
-            [{key: speeds[key] for key in block if key in speeds} for block in blocks]
+        self.rounds.append(
+            [
+                {key: math.log(speed) for key, speed in block.items()}
+                for block in round_.blocks
+                if block
+            ]
         )
         for key in [key for key in self.remaining if key in round_.failed]:
             self._eliminate(key, FAILED, round_.failed[key])
@@ -146,29 +136,34 @@ class CandidateRace:
         number of processes that fit into the remaining time.
         """
         if any(self.rounds):
-            fitted = self.fitted_model
+            fitted = fit_additive_blocks(self.rounds)
             self._eliminate_slower(fitted)
             most = max(FINALISTS, affordable_processes // 2)
-            for place, key in enumerate(self.ranked_keys(fitted)[most:], start=most + 1):
+            for place, key in enumerate(self._ranked(fitted)[most:], start=most + 1):
                 self._eliminate(key, BEHIND, place=place)
         self._short = affordable_processes < len(self.remaining)
         return [row for row in self.eliminated.values() if row.after == len(self.rounds)]
 
     @property
+    def fastest(self) -> Candidate:
+        """The remaining candidate with the highest estimated speed. One must have been measured."""
+        return self.entered[self._ranked(fit_additive_blocks(self.rounds))[0]]
+
+    @property
     def leader(self) -> Candidate:
         """The fastest candidate. If its gain is at most the threshold, the first candidate."""
-        first = self.entered[0]
-        ranked = self.ranked_keys(self.fitted_model) if any(self.rounds) else []
+        first = self._first
+        if not any(self.rounds):
+            return first
+        fitted = fit_additive_blocks(self.rounds)
+        ranked = self._ranked(fitted)
         if not ranked:
             return first
-        if (
-            first.key in ranked
-            and self.fitted_model.difference(ranked[0], first.key) <= self._worth
-        ):
+        if first.key in ranked and fitted.difference(ranked[0], first.key) <= self._worth:
             return first
-        return next(candidate for candidate in self.entered if candidate.key == ranked[0])
+        return self.entered[ranked[0]]
 
-    def ranked_keys(self, fitted: AdditiveModel) -> list[str]:
+    def _ranked(self, fitted: AdditiveModel) -> list[str]:
         """Keys of the remaining measured candidates by estimated speed, the fastest first."""
         known = [key for key in self.remaining if key in fitted.names]
         return sorted(known, key=fitted.effect, reverse=True)
@@ -180,8 +175,8 @@ class CandidateRace:
         """
         if not any(self.rounds):
             return False
-        fitted = self.fitted_model
-        ranked = self.ranked_keys(fitted)
+        fitted = fit_additive_blocks(self.rounds)
+        ranked = self._ranked(fitted)
         if fitted.scatter is None or len(ranked) < max(2, len(self.remaining)):
             return False
         best, *others = ranked
@@ -190,7 +185,7 @@ class CandidateRace:
 
     def _eliminate_slower(self, fitted: AdditiveModel) -> None:
         number = len(self.rounds)
-        ranked = self.ranked_keys(fitted)
+        ranked = self._ranked(fitted)
         if number < 2 or len(ranked) < 2:
             return
         best, *others = ranked
@@ -203,21 +198,9 @@ class CandidateRace:
 
     def _eliminate(self, key: str, how: str, reason: str = "", **figures: Any) -> None:
         self.remaining.remove(key)
-        candidate = next(candidate for candidate in self.entered if candidate.key == key)
-        row = unmeasured_row(candidate, self.group)
+        row = _unmeasured_row(self.entered[key], self.group)
         row = replace(row, left=how, after=len(self.rounds), **figures)
         self.eliminated[key] = replace(row, reason=reason or phrases.elimination(row))
-
-
-def unmeasured_row(candidate: Candidate, group: str) -> TuneRow:
-    """Creates the row of a candidate in the table of results, without measurements."""
-    return TuneRow(
-        candidate=candidate.name,
-        flags=flags_to_arguments(candidate.flags),
-        variables=candidate.variables,
-        changes=candidate.changes,
-        group=group,
-    )
 
 
 class SearchOutcome(NamedTuple):
@@ -227,17 +210,14 @@ class SearchOutcome(NamedTuple):
     leader: Candidate
 
     @property
-    def log_speeds_by_round(self) -> list[dict[str, float]]:
-        """Logarithms of speeds by key of the candidate, for each round of all races."""
+    def rounds(self) -> list[list[dict[str, float]]]:
+        """The rounds of all races with measured speeds; see `CandidateRace`."""
         return [round_ for race in self.races for round_ in race.rounds if round_]
 
     @property
-    def log_speeds_by_round_and_block(self) -> list[list[dict[str, float]]]:
-        """The speeds in `log_speeds_by_round`, in blocks of candidates that ran at the same time.
-
-        See `CandidateRace`.
-        """
-        return [block for race in self.races for block in race.blocks if any(block)]
+    def fitted(self) -> AdditiveModel | None:
+        """The model of candidates and rounds, fitted to all speeds; None if there are no speeds."""
+        return fit_additive_blocks(self.rounds) if self.rounds else None
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -258,3 +238,61 @@ class SearchOutcome(NamedTuple):
         candidate.
         """
         return {key: row for race in self.races for key, row in race.eliminated.items()}
+
+    def rows(self, first: Candidate) -> Iterator[TuneRow]:
+        """Yields a table row for each candidate: measured candidates by their gain over the
+        candidate `first`, then candidates that were not tried.
+        """
+        groups = {
+            candidate.key: race.group
+            for race in reversed(self.races)
+            for candidate in race.candidates
+        }
+        fitted = self.fitted
+        rows = []
+        for candidate in self.candidates:
+            row = self._measured_row(candidate, groups[candidate.key])
+            rows.append(replace(row, **_gain_fields(fitted, candidate.key, first.key)))
+        yield from sorted(
+            rows, key=lambda row: -math.inf if row.gain is None else row.gain, reverse=True
+        )
+        for race in self.races:
+            for candidate in race.untried:
+                if candidate.key not in groups:
+                    row = _unmeasured_row(candidate, race.group)
+                    yield replace(row, left=UNTRIED, reason=phrases.NOT_TRIED)
+
+    def _measured_row(self, candidate: Candidate, group: str) -> TuneRow:
+        key = candidate.key
+        blocks = (block for round_ in self.rounds for block in round_)
+        speeds = [math.exp(block[key]) for block in blocks if key in block]
+        row = self.eliminated.get(key, _unmeasured_row(candidate, group))
+        return replace(
+            row,
+            group=group,
+            processes=len(speeds),
+            images_per_sec=median(speeds) if speeds else None,
+        )
+
+
+def _unmeasured_row(candidate: Candidate, group: str) -> TuneRow:
+    """Creates the row of a candidate in the table of results, without measurements."""
+    return TuneRow(
+        candidate=candidate.name,
+        flags=flags_to_arguments(candidate.flags),
+        variables=candidate.variables,
+        changes=candidate.changes,
+        group=group,
+    )
+
+
+def _gain_fields(fitted: AdditiveModel | None, key: str, first: str) -> dict[str, Any]:
+    if fitted is None or key not in fitted.names or first not in fitted.names:
+        return {}
+    difference = fitted.difference(key, first)
+    gains = {"gain": math.expm1(difference)}
+    reach = None if key == first else fitted.error_quantile(key, first, (1 - CONFIDENCE) / 2)
+    if reach is not None:
+        gains["low"] = math.expm1(difference - reach)
+        gains["high"] = math.expm1(difference + reach)
+    return gains

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.journal import END
 from cnnbench.campaigns.processes.requests import ProcessRequests
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.bench import RaceBenchmark, SearchSettings
-from cnnbench.campaigns.tune.final import FinalComparison
+from cnnbench.campaigns.tune.final import compare_weights, last_proven_settings, measure_proof
 from cnnbench.campaigns.tune.race import FINALISTS, CandidateRace, SearchOutcome
-from cnnbench.campaigns.tune.space import Candidate, SearchSpace, candidates_of_group
+from cnnbench.campaigns.tune.space import candidates_of_group
 from cnnbench.campaigns.tune.texts import processes_csv
 from cnnbench.records.campaigns import FASTER, TuneDocument
 
@@ -34,39 +37,36 @@ def search_requests(
 
     Returns the document and the result of the races. Measurements in the folder are not repeated.
     """
-    space = settings.space
     folder.add_session_start(minutes=settings.seconds / 60)
     bench = RaceBenchmark(folder, campaign, settings)
     yield from bench.measure_first_process()
-    outcome = yield from race_groups(space, settings.first, bench, settings.policy.threshold)
+    outcome = yield from race_groups(bench)
     folder.write(folder.folder / "race.csv", processes_csv(outcome).encode())
-    final = FinalComparison(bench)
-    document = yield from final.measure_proof(outcome)
-    proven = final.last_proven_settings()
+    document = yield from measure_proof(bench, outcome)
+    proven = last_proven_settings(folder)
     if document.verdict != FASTER and proven is not None:
         # The races now have another leader, but only the earlier leader is proven to be faster.
-        outcome = outcome._replace(leader=space.make_candidate(proven))
-        document = yield from final.measure_proof(outcome)
+        outcome = outcome._replace(leader=settings.space.make_candidate(proven))
+        document = yield from measure_proof(bench, outcome)
     if document.verdict == FASTER:
-        document = yield from final.compare_weights(document, outcome.leader)
+        document = yield from compare_weights(bench, document, outcome.leader)
     folder.journal.add(END, document=document.to_dict())
     # `cnnbench report` reads tune.json.
     folder.write(folder.folder / "tune.json", document.to_json().encode("ascii"))
     return document, outcome
 
 
-def race_groups(
-    space: SearchSpace, first: Candidate, bench: RaceBenchmark, threshold: float
-) -> ProcessRequests[SearchOutcome]:
+def race_groups(bench: RaceBenchmark) -> ProcessRequests[SearchOutcome]:
     """Runs the races of all groups. Each race starts with the best candidate of the previous race.
 
-    A candidate is adopted if its gain exceeds `threshold`.
+    A candidate is adopted if its gain exceeds the threshold of the search.
     """
-    leader = first
+    settings = bench.settings
+    leader, threshold = settings.first, settings.policy.threshold
     races: list[CandidateRace] = []
-    weights = [len(choices) for choices in space.groups.values()]
-    for at, (group, choices) in enumerate(space.groups.items()):
-        candidates, dropped = candidates_of_group(space, choices, leader)
+    weights = [len(choices) for choices in settings.space.groups.values()]
+    for at, (group, choices) in enumerate(settings.space.groups.items()):
+        candidates, dropped = candidates_of_group(settings.space, choices, leader)
         race = CandidateRace(group, candidates, threshold, dropped)
         if len(candidates) > 1:
             there_is = bench.affordable_processes(True)
@@ -75,39 +75,35 @@ def race_groups(
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
             share = min(there_is, max(min(share, there_is - sum(later)), own))
             if share >= _FEWEST:
-                yield from _run_race(race, bench, there_is - share, share, first)
+                yield from _run_race(race, bench, share, there_is - share)
         leader = race.leader
         races.append(race)
     return SearchOutcome(tuple(races), leader)
 
 
 def _run_race(
-    race: CandidateRace,
-    bench: RaceBenchmark,
-    reserved_processes: int,
-    group_processes: int,
-    reference: Candidate,
+    race: CandidateRace, bench: RaceBenchmark, share: int, reserved: int
 ) -> ProcessRequests[None]:
     """Runs the rounds of a race until the race is over or its time is used.
 
-    `reserved_processes` is the number of processes for later groups, `group_processes` for this
-    group.
+    `share` is the number of processes for this race, `reserved` the number for later races.
     """
-    names = {candidate.key: candidate.name for candidate in race.entered}
     while not race.is_over:
-        running = [candidate for candidate in race.entered if candidate.key in race.remaining]
+        running = [race.entered[key] for key in race.remaining]
         number = len(race.rounds) + 1
-        again = 0 if race.rounds else min(FINALISTS, len(running), group_processes // 3)
-        measured = yield from bench.measure_round(
-            race.group, number, running, reserved_processes + again
-        )
+        again = 0 if race.rounds else min(FINALISTS, len(running), share // 3)
+        measured = yield from bench.measure_round(race.group, number, running, reserved + again)
         race.add_round(measured)
-        if not measured.speeds:
+        if not any(measured.blocks):
             break
         # A later group may find a leader that needs a proof, so its processes are not spent here.
-        needs_proof = reserved_processes > 0 or race.leader.key != reference.key
-        eliminated = race.eliminate_after_round(
-            max(0, bench.affordable_processes(needs_proof) - reserved_processes)
-        )
-        best = names[race.ranked_keys(race.fitted_model)[0]]
-        bench.print_round_result(race.group, number, eliminated, best)
+        needs_proof = reserved > 0 or race.leader.key != bench.settings.first.key
+        affordable = bench.affordable_processes(needs_proof) - reserved
+        if eliminated := race.eliminate_after_round(max(0, affordable)):
+            reasons = Counter(row.left for row in eliminated)
+            counts = ", ".join(f"{many} {reason}" for reason, many in reasons.items())
+            best = race.fastest.name
+            text = phrases.ELIMINATED.format(
+                group=race.group, round=number, counts=counts, best=best
+            )
+            bench.campaign.reporter.notice(text)

@@ -75,11 +75,12 @@ def candidates_csv(tuning: TuneDocument) -> str:
 def processes_csv(outcome: SearchOutcome) -> str:
     """Speeds in the races as CSV with one line for each process. Numbers are not rounded."""
     rows = [
-        (candidate.name, race.group, at, math.exp(values[candidate.key]))
+        (candidate.name, race.group, at, math.exp(block[candidate.key]))
         for race in outcome.races
-        for at, values in enumerate(race.rounds, start=1)
+        for at, blocks in enumerate(race.rounds, start=1)
         for candidate in race.candidates
-        if candidate.key in values
+        for block in blocks
+        if candidate.key in block
     ]
     return csv_text(_CSV_HEADER, rows)
 
@@ -110,7 +111,7 @@ def assignments(variables: Mapping[str, str]) -> list[str]:
 
 
 def _gain_estimates(
-    blocks: Sequence[Sequence[Mapping[str, float]]], first: str
+    rounds: Sequence[Sequence[Mapping[str, float]]], first: str
 ) -> dict[str, list[tuple[int, float]]]:
     """Estimated speed gains of all candidates against the candidate `first`, by candidate key.
 
@@ -118,11 +119,11 @@ def _gain_estimates(
     which the candidate ran, and the estimate after that round.
     """
     estimates: dict[str, list[tuple[int, float]]] = {}
-    for many in range(1, len(blocks) + 1):
-        fitted = fit_additive_blocks(blocks[:many])
+    for many in range(1, len(rounds) + 1):
+        fitted = fit_additive_blocks(rounds[:many])
         if first not in fitted.names:
             continue
-        for key in (key for block in blocks[many - 1] for key in block):
+        for key in (key for block in rounds[many - 1] for key in block):
             gain = math.expm1(fitted.difference(key, first))
             estimates.setdefault(key, []).append((many, gain))
     return estimates
@@ -130,7 +131,7 @@ def _gain_estimates(
 
 def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> LineChart:
     """Draws the estimated speed gains of the fastest candidates after every round."""
-    curves = _gain_estimates(outcome.log_speeds_by_round_and_block, first.key)
+    curves = _gain_estimates(outcome.rounds, first.key)
     names = {candidate.key: candidate.name for candidate in outcome.candidates}
     last = sorted(curves, key=lambda key: curves[key][-1][1], reverse=True)
     drawn = [outcome.leader.key, *(key for key in last if key != outcome.leader.key)][:_DRAWN]
@@ -144,13 +145,13 @@ def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> LineCha
         if key in curves
     ]
     which = selection_text(len(series), "fastest", len(curves), "candidate", "candidates")
-    rounds = range(1, len(outcome.log_speeds_by_round_and_block) + 1)
+    numbers = range(1, len(outcome.rounds) + 1)
     return LineChart(
         title=f"{title}: {which}",
         x=Axis(
             label="round of the races",
-            ticks=tuple(map(float, rounds)),
-            tick_texts=tuple(map(str, rounds)),
+            ticks=tuple(map(float, numbers)),
+            tick_texts=tuple(map(str, numbers)),
         ),
         y=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
         series=tuple(series),

@@ -144,7 +144,7 @@ def _measure_modes(
                 if known is None and len(session.checkpoints) > 1:
                     reporter.notice(f"comparing the weights of {len(session.checkpoints)} modes")
                 if known is None:
-                    known = weights.compare_and_remove_checkpoints(folder, session.checkpoints)
+                    known = weights.compare_checkpoints(folder, session.checkpoints)
                 distances = known
         except (KeyboardInterrupt, BenchmarkError) as error:
             if not any(session.records.values()):

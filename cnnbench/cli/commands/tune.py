@@ -281,10 +281,10 @@ def _run_search(
     towers = options.workers * int(config["num_gpus"])
     title = f"{config['model']} on {count_text(towers, 'device', 'devices')}"
     draw = partial(texts.gains_chart, search, settings.first, title)
-    return _write_and_report_outcome(outcome, options, reporter, draw, title)
+    return _write_outcome(outcome, options, reporter, draw, title)
 
 
-def _write_and_report_outcome(
+def _write_outcome(
     outcome: TuneDocument,
     options: TuneFlags,
     reporter: ChildProcessReporter,

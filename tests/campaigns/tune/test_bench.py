@@ -90,7 +90,7 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
         question = SearchSettings(
             space=space,
             first=space.make_candidate({}),
-            policy=Policy(),
+            policy=Policy(threshold=0.01),
             seconds=seconds,
             command=(),
             timeout=60,
@@ -103,7 +103,7 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
         results.add_session_start(minutes=seconds / 60)
         bench = RaceBenchmark(results, campaign, question)
         campaign.run_requests(bench.measure_first_process())
-        found = campaign.run_requests(race_groups(space, question.first, bench, 0.01))
+        found = campaign.run_requests(race_groups(bench))
         return found, campaign, bench
 
     with held:
@@ -123,7 +123,7 @@ def test_what_the_time_is_not_enough_for_leaves_as_untried(
     # The best of those that ran are measured again.
     again = [name for names in later for name in names if name.endswith("-r2")]
     assert len(again) >= 3
-    assert {key for one in found.log_speeds_by_round for key in one} == {
+    assert {key for blocks in found.rounds for block in blocks for key in block} == {
         one.key for one in race.candidates
     }
     assert campaign.now <= 267.0 - bench.reserved_seconds
@@ -246,7 +246,7 @@ def test_killed_within_a_group_it_goes_on_with_the_same_blocks(
     for folder in left:
         done = [path.stem for path in folder.rglob("*.json")]
         found, later, _ = searched(900.0, folder.name)
-        assert found.log_speeds_by_round_and_block == whole.log_speeds_by_round_and_block
+        assert found.rounds == whole.rounds
         assert sorted([*done, *(name for group in later.started for name in group)]) == sorted(
             names
         )

@@ -20,7 +20,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune.bench import TUNE, RaceBenchmark, SearchSettings
-from cnnbench.campaigns.tune.final import FinalComparison, minutes_for_an_answer
+from cnnbench.campaigns.tune.final import compare_weights, minutes_for_an_answer
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, Settings
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs, parse_flag_texts
@@ -87,8 +87,8 @@ def weights(
             )
             bench = RaceBenchmark(folder, Standing(ChildProcessReporter(io.StringIO())), question)
             proven = tuning(weights="", trains_alike=None)
-            final, candidate = FinalComparison(bench), space.make_candidate(leader)
-            document = bench.campaign.run_requests(final.compare_weights(proven, candidate))
+            requests = compare_weights(bench, proven, space.make_candidate(leader))
+            document = bench.campaign.run_requests(requests)
         assert not (tmp_path / "results" / "checkpoints").exists()
         assert (document.command == proven.command) == (document.trains_alike is not False)
         return (document.weights, document.trains_alike), started

@@ -16,6 +16,7 @@ from cnnbench.base.inference import interim_analyses
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.requests import ProcessRequests
+from cnnbench.campaigns.tune.bench import SearchSettings
 from cnnbench.campaigns.tune.race import (
     BEHIND,
     FINALISTS,
@@ -30,7 +31,7 @@ from cnnbench.campaigns.tune.space import Candidate, SearchSpace, candidate_name
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs
 from cnnbench.judge.compare import Policy, Samples, Verdict, judge
-from cnnbench.records.campaigns import AS_GIVEN, TuneRow
+from cnnbench.records.campaigns import AS_GIVEN
 
 THRESHOLD = 0.01
 POLICY = Policy(threshold=THRESHOLD)
@@ -69,6 +70,8 @@ class Sampler:
         self._saved, self._more = saved, 0
         self._draw = random.Random(seed)
         self._noise = noise
+        self.campaign = Campaign(ChildProcessReporter(io.StringIO()))
+        self.settings: SearchSettings
         self.rounds: list[tuple[str, int, list[str]]] = []
 
     def affordable_processes(self, needs_proof: bool) -> int:
@@ -86,12 +89,7 @@ class Sampler:
         self.rounds.append((group, number, [one.name for one in candidates]))
         factor = 1 + self._draw.gauss(0, 0.05)
         speeds = {one.key: factor * self.draw(one) for one in candidates}
-        return RaceRound(speeds, late=[one.key for one in late])
-
-    def print_round_result(
-        self, group: str, number: int, eliminated: Sequence[TuneRow], best: str
-    ) -> None:
-        assert best
+        return RaceRound([speeds], late=[one.key for one in late])
 
     def draw(self, one: Candidate) -> float:
         return self._speed(one) * (1 + self._draw.gauss(0, self._noise))
@@ -107,8 +105,15 @@ def each(name: str, *values: str) -> list[dict[str, str]]:
 
 
 def searched(bench: Sampler, *groups: Sequence[Mapping[str, str]]) -> SearchOutcome:
-    policy = race_groups(space(*groups), space().make_candidate({}), bench, THRESHOLD)
-    return Campaign(ChildProcessReporter(io.StringIO())).run_requests(policy)
+    bench.settings = SearchSettings(
+        space=space(*groups),
+        first=space().make_candidate({}),
+        policy=POLICY,
+        seconds=60.0,
+        command=(),
+        timeout=60.0,
+    )
+    return bench.campaign.run_requests(race_groups(bench))
 
 
 def is_proven(bench: Sampler, leader: Candidate, pairs: int = 16) -> bool:
@@ -198,7 +203,7 @@ def test_time_is_kept_and_what_was_not_tried_is_named() -> None:
     none = searched(Sampler(lambda one: 100.0, processes=1), each("a", "1", "2"))
     assert none.leader.name == AS_GIVEN
     assert [one.name for one in none.races[0].untried] == ["a=1", "a=2"]
-    assert none.log_speeds_by_round == []
+    assert none.rounds == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -229,7 +234,7 @@ def race_of(names: Sequence[str], threshold: float = THRESHOLD) -> CandidateRace
 
 
 def add(race: CandidateRace, speeds: Mapping[str, float], affordable: int = PLENTY) -> None:
-    race.add_round(RaceRound(dict(speeds)))
+    race.add_round(RaceRound([speeds]))
     race.eliminate_after_round(affordable)
 
 

@@ -278,7 +278,7 @@ def outcome_of(*rounds: Mapping[str, float]) -> SearchOutcome:
     names = list(dict.fromkeys(name for one in rounds for name in one))
     race = CandidateRace("g", [candidate(name) for name in names])
     for one in rounds:
-        race.add_round(RaceRound(dict(one)))
+        race.add_round(RaceRound([one]))
         race.eliminate_after_round(10**6)
     return SearchOutcome((race,), race.leader)
 
@@ -331,5 +331,5 @@ def test_a_job_is_started_by_launch() -> None:
 def test_a_search_that_tried_one_candidate_tried_some(late: str, none: bool) -> None:
     race = CandidateRace("g", [candidate(name) for name in "abc"])
     speeds = dict.fromkeys((name for name in "abc" if name not in late), 100.0)
-    race.add_round(RaceRound(speeds, late=[*late]))
+    race.add_round(RaceRound([speeds], late=[*late]))
     assert SearchOutcome((race,), race.leader).tried_no_candidate is none

@@ -285,10 +285,10 @@ def test_a_leader_that_is_proven_stays_until_another_one_is(again, tmp_path, mon
     proven = json.loads(again("--format=json")[1])
     searched = searches.race_groups
 
-    def another(*args):
-        found = yield from searched(*args)
+    def another(races):
+        found = yield from searched(races)
         return found._replace(
-            leader=args[0].make_candidate({"variable_update": "mirrored_strategy"})
+            leader=races.settings.space.make_candidate({"variable_update": "mirrored_strategy"})
         )
 
     monkeypatch.setattr(searches, "race_groups", another)
