@@ -244,11 +244,9 @@ def _tune_document(
     """
     settings, first, fitted = bench.settings, bench.settings.first, outcome.fitted
     minutes = minutes_for_an_answer(outcome, bench, verdict, pairs, more_pairs_help)
-    if verdict == OPEN and not pairs and minutes is not None:
-        reason = phrases.ENOUGH_MINUTES.format(reason=reason, minutes=minutes)
     begun_at = datetime.fromisoformat(next(bench.folder.journal.read(SESSION))["time"])
     unknown: dict[str, Any] = dict.fromkeys(("gain", "low", "high", "confidence"))
-    return TuneDocument(
+    document = TuneDocument(
         started_at=begun_at.isoformat(timespec="seconds"),
         search_command=tuple(settings.command),
         command=_command(settings, outcome.leader if verdict == FASTER else first),
@@ -273,6 +271,10 @@ def _tune_document(
         enough_minutes=minutes,
         **{"failure": "", **unknown, **measured},
     )
+    if verdict == OPEN and not pairs and minutes is not None:
+        text = phrases.ENOUGH_MINUTES.format(reason=reason, minutes=document.enough_minutes)
+        return replace(document, reason=text)
+    return document
 
 
 def minutes_for_an_answer(

@@ -32,7 +32,6 @@ from cnnbench.plan import resolve
 from cnnbench.plan.rules import unused_flag_notices
 from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, modes
-from cnnbench.variable_mgr import modes as registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.all_reduce.spec import ALGORITHMS, declarations, find
 from cnnbench.variable_mgr.cross_device import alternatives_to_auto
@@ -80,18 +79,15 @@ TUNABLE = (
 """Flags that may vary: flags that do not change the work, and the flags in `CHANGES`."""
 
 
-Dimension: TypeAlias = tuple[Sequence[Settings], Callable[[Mode], bool]]
-"""Settings to try in addition to the given flags, and a function that says whether a mode supports
-the settings.
-"""
+class Dimension(NamedTuple):
+    """Settings to try in addition to the given flags. `suits` says whether a mode supports them."""
+
+    values: Sequence[Settings]
+    suits: Callable[[Mode], bool] = lambda mode: True
 
 
 def _settings_of_flag(name: str, *values: object) -> list[Settings]:
     return [{name: str(value)} for value in values]
-
-
-def _accept_any_mode(mode: Mode) -> bool:
-    return True
 
 
 def _is_all_reduce_mode(mode: Mode) -> bool:
@@ -133,22 +129,18 @@ def search_dimensions(
         _settings_of_flag("datasets_prefetch_buffer_size", 2, 4),
     ]
     return {
-        "computing": [(values, _accept_any_mode) for values in computing],
+        "computing": [*map(Dimension, computing)],
         "aggregation": _aggregation_dimensions(workers, on_gpu) if reduces else [],
-        "threads": [(values, _accept_any_mode) for values in threads],
-        "input": [
-            (values, _accept_any_mode) for values in reading if config["data_dir"] is not None
-        ],
+        "threads": [*map(Dimension, threads)],
+        "input": [] if config["data_dir"] is None else [*map(Dimension, reading)],
         # The last group, so that only its candidates have other variables than the user's.
-        "environment": [
-            (values, _accept_any_mode) for values in ([] if on_gpu else environment.dimensions())
-        ],
+        "environment": [] if on_gpu else [*map(Dimension, environment.dimensions())],
     }
 
 
 def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
-    modes = [registry.find_mode(name) for name in registry.names()]
-    alike = [mode for mode in modes if mode.in_sync and not mode.apart and not mode.one_tower]
+    known = map(modes.find_mode, modes.names())
+    alike = [mode for mode in known if mode.in_sync and not mode.apart and not mode.one_tower]
     kind = "gpu" if on_gpu else "cpu"
     ALGORITHMS.load_packages()
     declared = declarations().items()
@@ -160,29 +152,29 @@ def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
     ]
     return [
         # Values of --variable_update with which all towers train the same weights.
-        ([{"variable_update": mode.name, **mode.needs} for mode in alike], _accept_any_mode),
-        (
+        Dimension([{"variable_update": mode.name, **mode.needs} for mode in alike]),
+        Dimension(
             algorithms,
             lambda mode: _is_all_reduce_mode(mode) and not mode.algorithm and not mode.needs,
         ),
-        (
+        Dimension(
             # With one worker, the settings above already include these algorithms.
             algorithms if workers > 1 else [],
             lambda mode: _is_all_reduce_mode(mode) and "all_reduce_spec" in mode.needs,
         ),
-        (
+        Dimension(
             _settings_of_flag("cross_device_ops", *alternatives_to_auto(on_gpu=on_gpu)),
             lambda mode: mode.uses_cross_device_ops,
         ),
-        (packings, _is_all_reduce_mode),
-        (
+        Dimension(packings, _is_all_reduce_mode),
+        Dimension(
             _settings_of_flag("local_parameter_device", "cpu"),
             lambda mode: mode.reduction is Reduction.AT_VARIABLE,
         ),
         # --variable_consistency=relaxed and --staged_vars use values of the previous step.
-        (_settings_of_flag("variable_consistency", "relaxed"), _is_all_reduce_mode),
-        (_settings_of_flag("staged_vars", "true"), lambda mode: mode.staged),
-        (_settings_of_flag("gradient_reduction", "sum"), _accept_any_mode),
+        Dimension(_settings_of_flag("variable_consistency", "relaxed"), _is_all_reduce_mode),
+        Dimension(_settings_of_flag("staged_vars", "true"), lambda mode: mode.staged),
+        Dimension(_settings_of_flag("gradient_reduction", "sum")),
     ]
 
 
@@ -204,7 +196,7 @@ def combine_dimensions(
             {**settings, **value}
             for settings in combinations
             for value in ({}, *accepted)
-            if not value or suits(registry.find_mode(settings.get("variable_update", mode)))
+            if not value or suits(modes.find_mode(settings.get("variable_update", mode)))
         ]
     return combinations
 
@@ -394,7 +386,7 @@ def default_groups(
     }
     # Settings that change few flags come first, because the time may not suffice for all.
     return _groups_with_choices(
-        {name: tuple(sorted(group_choices, key=len)) for name, group_choices in groups.items()}
+        {name: tuple(sorted(choices, key=len)) for name, choices in groups.items()}
     )
 
 
@@ -461,17 +453,7 @@ def _compatible_choices(options: Iterable[Settings], given_flags: Settings) -> l
 def _groups_with_choices(
     groups: Mapping[str, tuple[Settings, ...]],
 ) -> dict[str, tuple[Settings, ...]]:
-    varied = {
-        name: group_choices for name, group_choices in groups.items() if len(group_choices) > 1
-    }
+    varied = {name: choices for name, choices in groups.items() if len(choices) > 1}
     if not varied:
         raise UsageError(phrases.NOTHING_VARIES)
     return varied
-
-
-def group_names_by_reason(dropped: Iterable[DroppedCandidate]) -> Mapping[str, tuple[str, ...]]:
-    """Groups the names of dropped candidates by the reason why they are dropped."""
-    grouped: dict[str, list[str]] = {}
-    for candidate in dropped:
-        grouped.setdefault(candidate.reason, []).append(candidate.name)
-    return {reason: tuple(names) for reason, names in grouped.items()}

@@ -12,16 +12,12 @@ from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
 from cnnbench.base.document import Paragraph, Section
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.inference import fit_additive_blocks
+from cnnbench.base.stats import group_by
 from cnnbench.base.tables import csv_text
 from cnnbench.base.text import count_text, percent, selection_text
 from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.race import SearchOutcome
-from cnnbench.campaigns.tune.space import (
-    Candidate,
-    SearchSpace,
-    candidates_of_group,
-    group_names_by_reason,
-)
+from cnnbench.campaigns.tune.space import Candidate, SearchSpace, candidates_of_group
 from cnnbench.judge.report.sections.tune import answer_sentence, search_sections
 from cnnbench.records.campaigns import TuneDocument, TuneRow
 
@@ -46,8 +42,9 @@ def _candidates_sections(space: SearchSpace, first: Candidate) -> Iterator[Secti
         candidates, dropped = candidates_of_group(space, choices, first)
         count = count_text(candidates, "candidate", "candidates")
         texts = [Paragraph(_candidate_text(one), indent=2, whole=True) for one in candidates]
-        for reason, names in group_names_by_reason(dropped).items():
-            text = phrases.DROPPED.format(reason=reason, names="; ".join(names))
+        for reason, those in group_by(dropped, lambda one: one.reason).items():
+            names = "; ".join(one.name for one in those)
+            text = phrases.DROPPED.format(reason=reason, names=names)
             texts.append(Paragraph(text, indent=2, hanging=4))
         yield Section(title=f"{name}: {count}", blocks=tuple(texts))
 

@@ -14,11 +14,9 @@ from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.tune import environment
 from cnnbench.campaigns.tune.space import (
     TUNABLE,
-    DroppedCandidate,
     SearchSpace,
     candidates_of_group,
     default_groups,
-    group_names_by_reason,
     read_groups,
 )
 from cnnbench.errors import UsageError
@@ -249,11 +247,6 @@ def test_a_group_adds_to_the_best_of_those_before() -> None:
         **{"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "8"},
         **{"variable_update": "replicated", "num_intra_threads": "1"},
     }
-
-
-def test_names_of_dropped_candidates_are_grouped_by_reason() -> None:
-    dropped = [DroppedCandidate(name, reason) for name, reason in zip("abc", "xyx", strict=True)]
-    assert group_names_by_reason(dropped) == {"x": ("a", "c"), "y": ("b",)}
 
 
 @pytest.mark.slow
