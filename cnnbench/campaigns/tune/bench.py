@@ -161,7 +161,10 @@ class SearchSettings:
 class RaceBenchmark:
     """Measures candidates in processes, and computes how many fit into the remaining time.
 
-    `lengths` is set by `measure_first_process`.
+    Attributes:
+      lengths: numbers of steps of the processes; set by `measure_first_process`.
+      needs_proof: whether the leader needs a proof, because it differs from the given flags. If it
+        needs none, the races can use the time for all but the minimum number of pairs.
     """
 
     lengths: ProcessStepCounts
@@ -170,7 +173,7 @@ class RaceBenchmark:
         self.folder = folder
         self.campaign = campaign
         self.settings = settings
-        self._proof = True
+        self.needs_proof = True
         self._spent: list[float] = []
 
     def measure_first_process(self) -> ProcessRequests[None]:
@@ -226,7 +229,7 @@ class RaceBenchmark:
         """
         total = self.settings.seconds
         fewest, most = map(self._seconds_for_pairs, (FEWEST_PAIRS, MOST_PAIRS))
-        wanted = max(fewest, min(_FINAL_SHARE * total, most)) if self._proof else fewest
+        wanted = max(fewest, min(_FINAL_SHARE * total, most)) if self.needs_proof else fewest
         if len(self._spent) > 1 and fewest > _MOST_FINAL_SHARE * total:
             return 0.0
         return min(wanted, _MOST_FINAL_SHARE * total)
@@ -250,14 +253,12 @@ class RaceBenchmark:
         # The additional pair is for the two processes whose weights are compared.
         return 2 * (pairs + 1) * self.final_process_seconds
 
-    def affordable_processes(self, needs_proof: bool) -> int:
-        """Number of processes of races for which the remaining time is sufficient.
-
-        `needs_proof` is whether the leader needs a proof, because it differs from the given flags.
-        Otherwise, the races can use the time for all but the minimum number of pairs.
-        """
-        self._proof = needs_proof
-        return self._processes_that_fit
+    @property
+    def affordable_processes(self) -> int:
+        """Number of processes of races for which the remaining time is sufficient."""
+        # The reserve also covers pairs of the final that an earlier session has measured.
+        seconds = self.settings.seconds - self.races_seconds - self.reserved_seconds
+        return max(0, int(seconds / max(self.mean_process_seconds, 1e-3)))
 
     def measure_round(
         self, group: str, number: int, candidates: Sequence[Candidate], reserved_processes: int
@@ -274,18 +275,15 @@ class RaceBenchmark:
         lanes = self._max_parallel_processes(waiting)
         while waiting:
             parts = math.ceil(len(waiting) / lanes)  # The chunks have nearly equal sizes.
-            size = min(
-                math.ceil(len(waiting) / parts), self._processes_that_fit - reserved_processes
-            )
+            fitting = self.affordable_processes - reserved_processes
+            size = min(math.ceil(len(waiting) / parts), fitting)
             if size < 1:
                 text = phrases.TIME_IS_UP.format(group=group, round=number)
                 self.campaign.reporter.notice(text)
                 break
             chunk, waiting = waiting[:size], waiting[size:]
             names = {f"{group}-{candidate.key}-r{number}": candidate for candidate in chunk}
-            keys = [(group, number)] * min(
-                len(waiting), self._processes_that_fit - reserved_processes
-            )
+            keys = [(group, number)] * min(len(waiting), fitting)
             results = yield from self._run_candidates(f"{group} {number}", names, None, keys)
             # If an earlier session was killed, the group number of its last processes is unknown.
             last = max(ended.group for ended in results) or -len(block_of)
@@ -319,12 +317,6 @@ class RaceBenchmark:
         if number == 1:
             others.sort(key=lambda candidate: (len(candidate.settings), not candidate.changes))
         return [first, *others]
-
-    @property
-    def _processes_that_fit(self) -> int:
-        # The reserve also covers pairs of the final that an earlier session has measured.
-        seconds = self.settings.seconds - self.races_seconds - self.reserved_seconds
-        return max(0, int(seconds / max(self.mean_process_seconds, 1e-3)))
 
     def _max_parallel_processes(self, candidates: Collection[Candidate]) -> int:
         """Number of processes that may run at the same time: `lanes`, if the memory suffices."""

@@ -69,7 +69,8 @@ def race_groups(bench: RaceBenchmark) -> ProcessRequests[SearchOutcome]:
         candidates, dropped = candidates_of_group(settings.space, choices, leader)
         race = CandidateRace(group, candidates, threshold, dropped)
         if len(candidates) > 1:
-            there_is = bench.affordable_processes(True)
+            bench.needs_proof = True
+            there_is = bench.affordable_processes
             share = there_is * weights[at] // sum(weights[at:])
             # Each race must leave time for a few processes of every later group.
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
@@ -97,8 +98,8 @@ def _run_race(
         if not any(measured.blocks):
             break
         # A later group may find a leader that needs a proof, so its processes are not spent here.
-        needs_proof = reserved > 0 or race.leader.key != bench.settings.first.key
-        affordable = bench.affordable_processes(needs_proof) - reserved
+        bench.needs_proof = reserved > 0 or race.leader.key != bench.settings.first.key
+        affordable = bench.affordable_processes - reserved
         if eliminated := race.eliminate_after_round(max(0, affordable)):
             reasons = Counter(row.left for row in eliminated)
             counts = ", ".join(f"{many} {reason}" for reason, many in reasons.items())

@@ -200,7 +200,8 @@ def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(
     _, _, bench = searched(900.0)
     there_is = {}
     for proof in (True, False):
-        there_is[proof] = bench.affordable_processes(proof)
+        bench.needs_proof = proof
+        there_is[proof] = bench.affordable_processes
         pairs = MOST_PAIRS if proof else FEWEST_PAIRS
         # With two processes more, whose weights are compared.
         assert bench.reserved_seconds == pytest.approx(

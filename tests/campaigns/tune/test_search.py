@@ -67,22 +67,23 @@ class Sampler:
     ) -> None:
         self._speed = speed
         self._left = processes
-        self._saved, self._more = saved, 0
+        self._saved = saved
+        self.needs_proof = True
         self._draw = random.Random(seed)
         self._noise = noise
         self.campaign = Campaign(ChildProcessReporter(io.StringIO()))
         self.settings: SearchSettings
         self.rounds: list[tuple[str, int, list[str]]] = []
 
-    def affordable_processes(self, needs_proof: bool) -> int:
-        self._more = 0 if needs_proof else self._saved
-        return self._left + self._more
+    @property
+    def affordable_processes(self) -> int:
+        return self._left + (0 if self.needs_proof else self._saved)
 
     def measure_round(
         self, group: str, number: int, candidates: Sequence[Candidate], reserved_processes: int
     ) -> ProcessRequests[RaceRound]:
         yield from ()
-        fitting = max(0, self._left + self._more - reserved_processes)
+        fitting = max(0, self.affordable_processes - reserved_processes)
         candidates, late = candidates[:fitting], candidates[fitting:]
         assert number == 1 or not late  # the race has asked how many there is time for
         self._left -= len(candidates)
