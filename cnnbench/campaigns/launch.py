@@ -148,7 +148,9 @@ def check_job_flags(layout: JobLayout, command: TaskCommand, towers: int | None)
         raise FlagError("ps", layout.ps, "has no effect in cnnbench allreduce; leave it out")
 
     def plan_task(own: Mapping[str, Any], names: JobFlagNames) -> RunPlan:
-        values = {**values_of_flags, **own, **({} if towers is None else {"num_gpus": (towers,)})}
+        values = {**values_of_flags, **own}
+        if towers is not None:
+            values["num_gpus"] = (towers,)
         return all_reduce_plan.make_plan(params_from_values(values), tuple(values), names).run
 
     return _plan_tasks(values_of_flags, layout, towers, plan_task)
@@ -243,7 +245,7 @@ def task_flags(job: Job, towers: int | None) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in ("", None)}
 
 
-def gpu_environment_variables(job: Job, flags: Params) -> dict[str, str]:
+def gpu_variables(job: Job, flags: Params) -> dict[str, str]:
     """Environment variables that restrict a process of a job to its own GPUs."""
     if flags.device == "cpu" or flags.gpu_indices or job.task.job != WORKER:
         return {}
@@ -364,7 +366,7 @@ class JobSession:
             command = Command(
                 words=self.command.task_command_line(seen, self.towers),
                 log=logs / f"{task.job}-{task.index}.log",
-                environment={GUARDED: "", **gpu_environment_variables(seen, self.chief.params)},
+                environment={GUARDED: "", **gpu_variables(seen, self.chief.params)},
                 cores=own,
             )
             child = Child(command, stdout=stdout if task == job.chief else None)

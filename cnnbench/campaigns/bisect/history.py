@@ -33,17 +33,14 @@ class GitHistory(NamedTuple):
         """
         options = ["--first-parent"] if self.first_parent else []
         commits = [bad, *(f"^{commit}" for commit in good)]
-        listed = git(
-            *("rev-list", "--bisect-all", *options, *commits, "--"), folder=self.repository
-        )
+        words = ["rev-list", "--bisect-all", *options, *commits, "--"]
+        listed = git(*words, folder=self.repository)
         return [line.split()[0] for line in listed.splitlines()]
 
     def order_by_ancestry(self, commits: Collection[str], good: str, bad: str) -> tuple[str, ...]:
         """Sorts commits between GOOD and BAD so that parents precede their children."""
-        listed = git(
-            *("rev-list", "--reverse", "--topo-order", bad, f"^{good}", "--"),
-            folder=self.repository,
-        )
+        words = ["rev-list", "--reverse", "--topo-order", bad, f"^{good}", "--"]
+        listed = git(*words, folder=self.repository)
         return tuple(line for line in listed.splitlines() if line in commits)
 
     def format_commit(self, commit: str, git_format: str = "%s") -> str:
@@ -90,14 +87,10 @@ def good_and_bad_hashes(good: str, bad: str, repository: Path) -> tuple[str, str
     if base == commits[1]:
         raise UsageError(f"GOOD {good!r}: BAD is an ancestor of GOOD; swap GOOD and BAD")
     if base != commits[0]:
-        replaced = CommitGraph(repository).replacing_commits(commits).items()
-        reasons = [
-            "it is not an ancestor of BAD",
-            *(
-                f"{abbreviate_hash(a)} was replaced, as by {how}: it is now {abbreviate_hash(b)}"
-                for a, (b, how) in replaced
-            ),
-            f"give their common ancestor: {abbreviate_hash(base)}",
-        ]
+        reasons = ["it is not an ancestor of BAD"]
+        for a, (b, how) in CommitGraph(repository).replacing_commits(commits).items():
+            replaced = f"{abbreviate_hash(a)} was replaced, as by {how}"
+            reasons.append(f"{replaced}: it is now {abbreviate_hash(b)}")
+        reasons.append(f"give their common ancestor: {abbreviate_hash(base)}")
         raise UsageError(f"GOOD {good!r}: {'; '.join(reasons)}")
     return commits[0], commits[1]

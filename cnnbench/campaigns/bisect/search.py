@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from cnnbench.base.child import exit_sentence
@@ -388,8 +388,9 @@ class Bisection:
         if len(self.suspects) != 1:
             return None
         (commit,) = self.suspects
-        make = partial(self._profile, commit)
-        return explain_or_notice(self._results, make, "answer", self._notice, commit=commit)
+        return explain_or_notice(
+            self._results, lambda: self._profile(commit), "answer", self._notice, commit=commit
+        )
 
     def _profile(self, commit: str) -> Explanation:
         parent = self.setting.history.parent(commit)

@@ -305,7 +305,8 @@ def _command(settings: SearchSettings, candidate: Candidate) -> tuple[str, ...]:
     if layout is None and flags:  # The word "run" is omitted, because it is the default command.
         words = flags
     variables = assignments(candidate.variables)
-    return (*(("env", *variables) if variables else ()), "cnnbench", *words)
+    env = ["env", *variables] if variables else []
+    return (*env, "cnnbench", *words)
 
 
 def compare_weights(

@@ -295,7 +295,7 @@ class SearchSpace:
         for name, value in variables.items():
             if reason := environment.why_unusable(name, value):
                 raise UsageError(reason)
-        own = {**({} if _MODE in settings else self.assumed_mode_flags), **flags}
+        own = flags if _MODE in settings else {**self.assumed_mode_flags, **flags}
         args = self.args.including(parse_flag_texts(own, SPECS))
         setup = plan_chief(args.including(STORED), self.layout)
         without_effect = unused_flag_notices(setup, tuple(flags))

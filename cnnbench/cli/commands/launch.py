@@ -267,7 +267,7 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
     }
     largest, chief = layouts[counts[-1]].size, chiefs[counts[-1]]
     link = None if options.link is None else parse_link("link", options.link)
-    _check_scaling_output_flags(options, chief.params)
+    _check_scaling_outputs(options, chief.params)
     shared = available_cpu_count() < largest
     if shared:
         print_notice(
@@ -346,7 +346,7 @@ def _measure_points(
     return points
 
 
-def _check_scaling_output_flags(options: LaunchFlags, params: Params) -> None:
+def _check_scaling_outputs(options: LaunchFlags, params: Params) -> None:
     for name in ("result_json", "train_dir"):
         if (value := getattr(params, name)) is not None:
             raise FlagError(name, value, "cannot be used by several jobs; use --results")

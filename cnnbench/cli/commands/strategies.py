@@ -131,6 +131,7 @@ def _measure_modes(
         reporter.notice(f"{len(cases) - 1} modes, seed {seed}, in {folder.folder}")
         session = StrategiesSession(cases, folder)
         ended_early: KeyboardInterrupt | BenchmarkError | None = None
+        end = None
         distances: Mapping[str, tuple[float, str]] = {}
         try:
             with (
@@ -141,16 +142,15 @@ def _measure_modes(
             ):
                 campaign.run_requests(session.requests(options.rounds, seed, options.timeout))
                 known = weights.stored_weight_distances(folder)
-                if known is None and len(session.checkpoints) > 1:
-                    reporter.notice(f"comparing the weights of {len(session.checkpoints)} modes")
                 if known is None:
+                    if len(session.checkpoints) > 1:
+                        reporter.notice(f"comparing the weights of {len(session.checkpoints)} modes")
                     known = weights.compare_checkpoints(folder, session.checkpoints)
                 distances = known
         except (KeyboardInterrupt, BenchmarkError) as error:
             if not any(session.records.values()):
                 raise
-            ended_early = error
-        end = None if ended_early is None else str(ended_early) or "interrupted"
+            ended_early, end = error, str(error) or "interrupted"
         document = table.strategies_document(
             session,
             distances,

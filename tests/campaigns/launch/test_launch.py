@@ -19,7 +19,7 @@ from cnnbench.campaigns.launch import (
     check_output_files,
     divide_cores,
     flags_to_arguments,
-    gpu_environment_variables,
+    gpu_variables,
     parse_task_command,
     plan_chief,
     resolve_run,
@@ -167,4 +167,4 @@ def test_workers_share_the_gpus(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     job = JobLayout(workers=2, ps=1).make_job((1, 2, 3))
     params = Params.from_dict({"device": "gpu", **flags})
-    assert gpu_environment_variables(replace(job, task=task), params) == share
+    assert gpu_variables(replace(job, task=task), params) == share
