@@ -61,7 +61,7 @@ INSIDE = {
     "campaigns": (
         ("processes",),
         ("launch",),
-        ("ab", "suite"),
+        ("ab", "job_session", "suite"),
         ("repeat",),
         ("bisect", "scaling", "sweep"),
         ("strategies",),

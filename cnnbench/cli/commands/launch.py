@@ -22,9 +22,9 @@ from cnnbench.base.terminal import (
 )
 from cnnbench.base.text import count_text
 from cnnbench.campaigns import scaling
+from cnnbench.campaigns.job_session import JobSession
 from cnnbench.campaigns.launch import (
     JobLayout,
-    JobSession,
     TaskCommand,
     check_job_flags,
     check_output_files,

@@ -131,7 +131,7 @@ def _measure_modes(
         reporter.notice(f"{len(cases) - 1} modes, seed {seed}, in {folder.folder}")
         session = StrategiesSession(cases, folder)
         ended_early: KeyboardInterrupt | BenchmarkError | None = None
-        end = None
+        end: str | None = None
         distances: Mapping[str, tuple[float, str]] = {}
         try:
             with (

@@ -1,4 +1,7 @@
-"""How the processes of a job end (launch.py), with processes that never start."""
+"""How the processes of a job end, with processes that never start.
+
+Tests cnnbench/campaigns/job_session.py.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from typing import Any
 import pytest
 from golden import sentences
 
-from cnnbench.campaigns import launch as module
-from cnnbench.campaigns.launch import JobLayout, JobSession
+from cnnbench.campaigns import job_session as module
+from cnnbench.campaigns.job_session import JobSession
+from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.child import Command, ProcessResult
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.runtime.supervisor import GUARDED

@@ -22,7 +22,7 @@ from forked import gone, until
 from cnnbench import cli
 from cnnbench.base.files import LOGS, FolderLock, TemporaryFolder
 from cnnbench.base.text import percent
-from cnnbench.campaigns import launch as session
+from cnnbench.campaigns import job_session as session
 from cnnbench.campaigns.processes import child
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.records.files import OutputFile, check_outputs
