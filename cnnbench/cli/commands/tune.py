@@ -207,14 +207,14 @@ def _make_search_settings(
         # With --device=cpu, candidates that need GPUs are dropped instead of failing.
         run_flags = {**run_flags, "device": "cpu"}
     allowed = frozenset(split_comma_separated(options.allow))
-    layout = options.multi_process_layout
+    machine_memory = memory = read_memory_capacity()
+    if on_gpu:
+        memory = least_free_gpu_memory(per_card=run_flags.get("gpus_per_card", 1))
     as_given = SearchSpace(
         args=args_from_values(run_flags),
         allowed=allowed,
-        memory=least_free_gpu_memory(per_card=run_flags.get("gpus_per_card", 1))
-        if on_gpu
-        else read_memory_capacity(),
-        layout=layout,
+        memory=memory,
+        layout=options.multi_process_layout,
     )
     first = as_given.make_candidate({})
     if options.space is not None:
@@ -229,7 +229,7 @@ def _make_search_settings(
         seconds=60 * options.minutes,
         command=("cnnbench", "tune", *argv),
         timeout=options.timeout,
-        memory=read_memory_capacity(),
+        memory=machine_memory,
     )
 
 
