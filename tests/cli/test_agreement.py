@@ -40,8 +40,9 @@ from cnnbench.campaigns.bisect import history as git_history
 from cnnbench.campaigns.bisect.texts import bisection_text
 from cnnbench.campaigns.strategies import table
 from cnnbench.campaigns.strategies import weights as compared_weights
-from cnnbench.campaigns.tune import final, race
+from cnnbench.campaigns.tune import race
 from cnnbench.campaigns.tune import texts as text
+from cnnbench.campaigns.tune import weights as tuned_weights
 from cnnbench.cli.commands import ab, bisect, strategies, tune
 from cnnbench.judge.compare import Comparison, Criteria, compare_records
 from cnnbench.judge.compare.comparability import differing_values_text
@@ -164,9 +165,7 @@ def strategies_of(seed: int, folder: Path, make: Any) -> Experiment:
 
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
-        patch.setattr(
-            compared_weights, "compare_checkpoints", lambda _, of: weights(draw, of)
-        )
+        patch.setattr(compared_weights, "compare_checkpoints", lambda _, of: weights(draw, of))
         patch.setattr(strategies, "_print_table", lambda *found: printed.append(found))
         if draw.random() < 0.2:
             patch.setattr(compared_weights, "compare_checkpoints", interrupted)
@@ -219,12 +218,10 @@ def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
         patch.setattr(
-            final, "compare_checkpoints", lambda _, of, name: weights(draw, of)
+            tuned_weights, "compare_checkpoints", lambda _, of, name: weights(draw, of)
         )
         patch.setattr(race, "MOST_ROUNDS", draw.choice([2, 4]))
-        patch.setattr(
-            tune, "_write_outcome", lambda found, *_: printed.append(found) or 0
-        )
+        patch.setattr(tune, "_write_outcome", lambda found, *_: printed.append(found) or 0)
         Path("space.yaml").write_text(SPACE)
         run(
             *("tune", "--model=lenet", "--num_gpus=2", "--space=space.yaml", f"--seed={seed}"),

@@ -21,12 +21,13 @@ from statistics import fmean
 from cnnbench.base.stats import median
 from cnnbench.campaigns.ab.lengths import LENGTHS, StepCountEstimate
 from cnnbench.campaigns.ab.side import TURN_SECONDS, AbSide, make_process_request
+from cnnbench.campaigns.launch import flags_to_arguments, run_command_words
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import JOURNAL, PROCESS, Journal
 from cnnbench.campaigns.processes.requests import ProcessRequests, RequestBatch
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
-from cnnbench.campaigns.tune import phrases
+from cnnbench.campaigns.tune import environment, phrases
 from cnnbench.campaigns.tune.race import RaceRound
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace
 from cnnbench.errors import BenchmarkError
@@ -149,6 +150,16 @@ class SearchSettings:
             variables=candidate.variables,
             resolved=candidate.resolved,
         ).with_added_flags(flags)
+
+    def command_of(self, candidate: Candidate) -> tuple[str, ...]:
+        """The cnnbench command line that runs with a candidate's flags."""
+        flags = flags_to_arguments(candidate.flags)
+        words = run_command_words(self.space.layout, flags)
+        if words[0] == "run" and flags:  # "run" is omitted, because it is the default command.
+            words = flags
+        variables = environment.assignments(candidate.variables)
+        env = ["env", *variables] if variables else []
+        return (*env, "cnnbench", *words)
 
     @property
     def turn_seconds(self) -> float:

@@ -69,6 +69,11 @@ def short_text(name: str, value: str) -> str:
     return f"{name}={_SHORT.get(value, value)}"
 
 
+def assignments(variables: Mapping[str, str]) -> list[str]:
+    """Environment variables as words of a command line, such as "LD_PRELOAD=lib.so"."""
+    return [f"{name}={value}" for name, value in variables.items()]
+
+
 @functools.cache
 def why_unusable(name: str, value: str) -> str:
     """Returns why a variable would have no effect on this machine, or "" if it has an effect."""

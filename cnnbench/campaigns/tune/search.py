@@ -10,10 +10,11 @@ from cnnbench.campaigns.processes.requests import ProcessRequests
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.bench import RaceBenchmark, SearchSettings
-from cnnbench.campaigns.tune.final import compare_weights, last_proven_settings, measure_proof
+from cnnbench.campaigns.tune.final import last_proven_settings, measure_proof
 from cnnbench.campaigns.tune.race import FINALISTS, CandidateRace, SearchOutcome
 from cnnbench.campaigns.tune.space import candidates_of_group
 from cnnbench.campaigns.tune.texts import processes_csv
+from cnnbench.campaigns.tune.weights import compare_weights
 from cnnbench.records.campaigns import FASTER, TuneDocument
 
 _ROUNDS = 2

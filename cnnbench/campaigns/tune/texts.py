@@ -15,7 +15,7 @@ from cnnbench.base.inference import fit_additive_blocks
 from cnnbench.base.stats import group_by
 from cnnbench.base.tables import csv_text
 from cnnbench.base.text import count_text, percent, selection_text
-from cnnbench.campaigns.tune import phrases
+from cnnbench.campaigns.tune import environment, phrases
 from cnnbench.campaigns.tune.race import SearchOutcome
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, candidates_of_group
 from cnnbench.judge.report.sections.tune import answer_sentence, search_sections
@@ -61,7 +61,7 @@ def candidates_csv(tuning: TuneDocument) -> str:
         {
             **asdict(row),
             "flags": shlex.join(row.flags),
-            "variables": shlex.join(assignments(row.variables)),
+            "variables": shlex.join(environment.assignments(row.variables)),
             "changes": " ".join(row.changes),
         }
         for row in tuning.rows
@@ -100,11 +100,6 @@ def flag_file_text(tuning: TuneDocument) -> str:
 def command_variables(tuning: TuneDocument) -> tuple[str, ...]:
     """The environment variables of a search's best command line, such as "LD_PRELOAD=lib.so"."""
     return tuple(map(shlex.quote, tuning.command[1 : tuning.command.index("cnnbench")]))
-
-
-def assignments(variables: Mapping[str, str]) -> list[str]:
-    """Environment variables as words of a command line, such as "LD_PRELOAD=lib.so"."""
-    return [f"{name}={value}" for name, value in variables.items()]
 
 
 def _gain_estimates(

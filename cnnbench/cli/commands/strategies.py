@@ -143,8 +143,8 @@ def _measure_modes(
                 campaign.run_requests(session.requests(options.rounds, seed, options.timeout))
                 known = weights.stored_weight_distances(folder)
                 if known is None:
-                    if len(session.checkpoints) > 1:
-                        reporter.notice(f"comparing the weights of {len(session.checkpoints)} modes")
+                    if (number := len(session.checkpoints)) > 1:
+                        reporter.notice(f"comparing the weights of {number} modes")
                     known = weights.compare_checkpoints(folder, session.checkpoints)
                 distances = known
         except (KeyboardInterrupt, BenchmarkError) as error:
