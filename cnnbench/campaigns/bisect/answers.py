@@ -103,7 +103,7 @@ def step_of_experiment(
             pairs=pairs,
             about_work=about_work,
         )
-    of_good = (record for one in comparison.entries for record in one.base)
+    of_good = (record for entry in comparison.entries for record in entry.base)
     return replace(
         step,
         judgement=replace(step.judgement, reason=end["failure"] or step.judgement.reason),

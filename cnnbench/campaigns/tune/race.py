@@ -117,7 +117,8 @@ class CandidateRace:
         estimates.
         """
         if not self.rounds:
-            self.untried = tuple(one for one in self.untried if one.key in round_.late)
+            late = (candidate for candidate in self.untried if candidate.key in round_.late)
+            self.untried = tuple(late)
             self.remaining = [candidate.key for candidate in self.candidates]
         self.rounds.append(
             [

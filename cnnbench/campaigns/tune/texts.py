@@ -42,8 +42,8 @@ def _candidates_sections(space: SearchSpace, first: Candidate) -> Iterator[Secti
         candidates, dropped = candidates_of_group(space, choices, first)
         count = count_text(candidates, "candidate", "candidates")
         texts = [Paragraph(_candidate_text(one), indent=2, whole=True) for one in candidates]
-        for reason, those in group_by(dropped, lambda one: one.reason).items():
-            names = "; ".join(one.name for one in those)
+        for reason, group in group_by(dropped, lambda candidate: candidate.reason).items():
+            names = "; ".join(candidate.name for candidate in group)
             text = phrases.DROPPED.format(reason=reason, names=names)
             texts.append(Paragraph(text, indent=2, hanging=4))
         yield Section(title=f"{name}: {count}", blocks=tuple(texts))
