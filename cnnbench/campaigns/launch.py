@@ -62,9 +62,9 @@ class JobLayout(NamedTuple):
     @property
     def flags(self) -> tuple[str, ...]:
         """The flags with which `cnnbench launch` starts a job of this layout."""
-        ps = (f"--ps={self.ps}",) if self.ps else ()
-        controller = ("--controller",) if self.controller else ()
-        return (f"--workers={self.workers}", *ps, *controller, *self.options)
+        own = {"workers": self.workers, "ps": self.ps, "controller": self.controller}
+        given = {name: value for name, value in own.items() if value}
+        return (*flags_to_arguments(given), *self.options)
 
     def with_needed_controller(self, run: ParsedArgs) -> JobLayout:
         """Returns the layout, with a controller if the run's --variable_update needs one."""
