@@ -217,9 +217,7 @@ def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
 
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
-        patch.setattr(
-            tuned_weights, "compare_checkpoints", lambda _, of, name: weights(draw, of)
-        )
+        patch.setattr(tuned_weights, "compare_checkpoints", lambda _, of, name: weights(draw, of))
         patch.setattr(race, "MOST_ROUNDS", draw.choice([2, 4]))
         patch.setattr(tune, "_write_outcome", lambda found, *_: printed.append(found) or 0)
         Path("space.yaml").write_text(SPACE)

@@ -173,9 +173,7 @@ def test_where_bad_does_not_differ_nothing_is_searched(
         assert found.explain() is None
 
 
-def test_skipped_commits_stay_suspects(
-    bisected: Callable[..., Answered], explained: None
-) -> None:
+def test_skipped_commits_stay_suspects(bisected: Callable[..., Answered], explained: None) -> None:
     found = bisected(answers(5, "3", "4"))
     assert found.suspects == ("3", "4", "5")
     assert [one.commit for one in found.unanswered_steps] == [
