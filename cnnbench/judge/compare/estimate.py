@@ -58,7 +58,22 @@ class Samples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleStatistics(Samples):
+class Estimate:
+    """An estimated change of a metric.
+
+    Attributes:
+      change: the Hodges-Lehmann shift as a share of the base (-0.05 means that new is 5 % lower),
+        or as a difference for accuracies; None if unknown.
+      low, high: confidence interval of the change; None if there are too few values.
+    """
+
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleStatistics(Samples, Estimate):
     """Two samples with their statistics: estimated change, interval, p-value and limits. A change
     is a share of the base value or, for metrics such as accuracy, a difference.
 
@@ -73,8 +88,6 @@ class SampleStatistics(Samples):
     policy: Policy
     family: int
     change: float
-    low: float | None
-    high: float | None
     p: float
     p_of_looks: float
     alpha: float

@@ -29,13 +29,14 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from cnnbench.base import inference
 from cnnbench.base.stats import group_by, median
 from cnnbench.base.text import count_text, item_count, number
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.estimate import (
+    Estimate,
     Samples,
     SampleStatistics,
     is_usable,
@@ -48,7 +49,7 @@ from cnnbench.judge.compare.power import (
     too_many_further,
 )
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.records.codec import ABSENT, HIDDEN, OPTIONAL, dataclass_from_sources
+from cnnbench.records.codec import ABSENT, HIDDEN, OPTIONAL, JsonKeys, dataclass_from_sources
 from cnnbench.records.metric import Metric
 
 _DEFAULT = Policy()
@@ -104,16 +105,13 @@ class Verdict(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class Judgement(Estimate):
     """The verdict on one metric of one configuration, with the statistics on which it is based.
 
     Attributes:
       verdict: the verdict.
       reason: reason for the verdict, in one sentence.
       base_median, new_median: medians of the values of BASE and NEW; None without values.
-      change: the Hodges-Lehmann shift as a share of the base (-0.05 means that new is 5 % lower),
-        or as a difference for accuracies; None if unknown.
-      low, high: confidence interval of the change; None if there are too few values.
       confidence: confidence level of the interval (0.98: 98 %). None if the interval uses the whole
         significance level of the policy.
       p: p-value of the two-sided test; None if there was no test.
@@ -146,13 +144,12 @@ class Judgement:
         these; None for the whole reason.
     """
 
+    json_keys: ClassVar[JsonKeys] = ("verdict", "reason", "base_median", "new_median", ...)
+
     verdict: Verdict
     reason: str
     base_median: float | None = None
     new_median: float | None = None
-    change: float | None = None
-    low: float | None = None
-    high: float | None = None
     confidence: float | None = field(default=None, metadata=ABSENT)
     p: float | None = None
     p_adjusted: float | None = None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import ab_place
@@ -45,22 +46,22 @@ def pair_id_of(record: object) -> tuple[int, int] | None:
     return (seed, number) if isinstance(seed, int) and isinstance(number, int) else None
 
 
-class MeasuredProcess(Protocol):
-    """Protocol for a measured process that may belong to a `cnnbench ab` experiment.
-
-    For `pair`, see `pair_id_of`. `started` is in UTC.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredProcess:
+    """A measured process, which may belong to an experiment of `cnnbench ab`.
 
     A commit such as GOOD of a bisection is compared with several commits at different times, and
     the state of the machine varies. Therefore processes of one commit are pooled only if they were
     compared with the same commit.
+
+    Attributes:
+      started: start of the process, in UTC.
+      pair: seed of an experiment of `cnnbench ab`, and number of the pair; None for other runs.
     """
 
-    @property
-    def origin(self) -> Origin: ...  # noqa: D102
-    @property
-    def started(self) -> datetime: ...  # noqa: D102
-    @property
-    def pair(self) -> tuple[int, int] | None: ...  # noqa: D102
+    origin: Origin
+    started: datetime
+    pair: tuple[int, int] | None = None
 
 
 Pair: TypeAlias = tuple[MeasuredProcess, MeasuredProcess]

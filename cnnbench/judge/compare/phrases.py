@@ -8,25 +8,13 @@ sentence applies. A sentence has no full stop if something may follow it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from cnnbench.base.text import NONE, count_text, item_count, p_value
-from cnnbench.judge.compare.estimate import SampleStatistics, from_test_scale
+from cnnbench.judge.compare.estimate import Estimate, SampleStatistics, from_test_scale
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.records.metric import Metric
 
 # Values within sentences.
-
-
-class Estimate(Protocol):
-    """Protocol for an estimated change with its confidence interval; None if unknown."""
-
-    @property
-    def change(self) -> float | None: ...  # noqa: D102
-    @property
-    def low(self) -> float | None: ...  # noqa: D102
-    @property
-    def high(self) -> float | None: ...  # noqa: D102
 
 
 def change_text(metric: Metric, estimate: Estimate) -> str:

@@ -23,6 +23,7 @@ from cnnbench.judge.compare.configuration import Configuration, unique_names
 from cnnbench.judge.compare.facts import DifferenceEffect, fact_rule
 from cnnbench.judge.compare.matching import find_resolved_match
 from cnnbench.judge.compare.pairs import (
+    MeasuredProcess,
     Pair,
     Revision,
     match_complete_pairs,
@@ -40,30 +41,25 @@ from cnnbench.records.run import ModelInfo, RunRecord, Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryEntry:
+class HistoryEntry(MeasuredProcess):
     """One measurement in a history: a run, or a row of an all-reduce record.
 
     Attributes:
-      started: start of the process, in UTC.
       status: status of the measurement: "ok", "failed" or "interrupted".
       error: type and message of the error; "" if there was none.
       facts: recorded properties of the environment that may affect measurements, and versions.
       values: finite values by name of the metric.
-      pair: seed of an experiment of `cnnbench ab`, and number of the pair; None for other runs.
       slow: slow steps of a run; None if there are none.
     """
 
     run_id: str
-    started: datetime
     status: str
     error: str
     configuration: Configuration
     labels: Mapping[str, str]
     facts: Mapping[str, str]
     values: Mapping[str, float]
-    origin: Origin
     subject: Subject | None = None
-    pair: tuple[int, int] | None = None
     slow: SlowSteps | None = None
 
     @classmethod

@@ -197,10 +197,10 @@ class Rules:
 
     def without_judged_metrics(self) -> Rules:
         """Returns a copy without the metrics, and their shares, that --metrics overrides."""
-        rules = []
-        for rule in self.rules:
-            metrics = tuple(replace(metric, share=None) for metric in rule.metrics)
-            rules.append(replace(rule, judge=(), metrics=metrics))
+        rules = [
+            replace(rule, judge=(), metrics=tuple(replace(own, share=None) for own in rule.metrics))
+            for rule in self.rules
+        ]
         return replace(self, rules=tuple(rules))
 
     @property

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from math import isfinite
 from operator import attrgetter
 from statistics import fmean
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from cnnbench.base.document import TableCell, interval_cell
 from cnnbench.base.inference import mean_interval
@@ -24,6 +24,7 @@ from cnnbench.judge.compare.configuration import Configuration, unique_names
 from cnnbench.judge.compare.facts import UNKNOWN
 from cnnbench.judge.compare.matching import group_by_configuration
 from cnnbench.judge.compare.pairs import (
+    MeasuredProcess,
     compared_commit_lookup,
     compared_commit_text,
     match_complete_pairs,
@@ -240,7 +241,12 @@ def group_runs(
     names = unique_names(group.configuration for group in grouped_runs)
     measured = {
         group.configuration.key: [
-            _PairedRecord(record, origin, parse_start_time(record.started_at), pair_id_of(record))
+            _PairedRecord(
+                record=record,
+                origin=origin,
+                started=parse_start_time(record.started_at),
+                pair=pair_id_of(record),
+            )
             for origin, members in group.by_origin().items()
             for record in members
         ]
@@ -274,11 +280,9 @@ def group_runs(
     return tuple(sorted(configured, key=lambda group: group.order))
 
 
-class _PairedRecord(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PairedRecord(MeasuredProcess):
     record: Measurement
-    origin: Origin
-    started: datetime
-    pair: tuple[int, int] | None
 
 
 _START = attrgetter("started")
