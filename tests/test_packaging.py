@@ -67,7 +67,7 @@ import sys
 import cnnbench.data, cnnbench.plan.training, cnnbench.models as models
 import cnnbench.base.job
 from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create, names
-from cnnbench.variable_mgr.all_reduce import spec as limits
+from cnnbench.variable_mgr.all_reduce import registry as limits
 
 assert "copy" in all_reduce.names()
 assert all(limits.find(name).cost for name in all_reduce.names())

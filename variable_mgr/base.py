@@ -24,7 +24,7 @@ from cnnbench.variable_mgr.all_reduce.algorithms.collective import (
     build_collective_ops,
     collective_group_key,
 )
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.gradients import FlatBufferLayout, VariableGradients
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cnnbench.base.job import Job
 from cnnbench.errors import FlagError
-from cnnbench.variable_mgr.all_reduce.spec import is_gpu
+from cnnbench.variable_mgr.all_reduce.context import is_gpu
 
 CROSS_DEVICE_OPS = ("auto", "reduction_to_one_device", "hierarchical_copy", "nccl", "ring")
 COLLECTIVE = ("auto", "ring")

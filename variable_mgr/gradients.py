@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.spec import LINE_BYTES
+from cnnbench.variable_mgr.all_reduce.sizes import LINE_BYTES
 from cnnbench.variable_mgr.packing import (
     Packing,
     buffer_sizes,

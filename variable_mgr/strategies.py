@@ -15,7 +15,7 @@ import tensorflow as tf
 from cnnbench.base.job import Job
 from cnnbench.errors import BenchmarkError, FlagError, UsageError, first_line
 from cnnbench.variable_mgr import exchange, gradients
-from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of_device
+from cnnbench.variable_mgr.all_reduce.context import is_gpu, process_of_device
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.cross_device import COLLECTIVE, CrossDeviceSpec, refuse_cpu_towers
 from cnnbench.variable_mgr.gradients import VariableGradients

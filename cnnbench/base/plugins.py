@@ -157,7 +157,7 @@ _REGISTRIES = (
     "cnnbench.data.open",
     "cnnbench.models.model",
     "cnnbench.variable_mgr.modes",
-    "cnnbench.variable_mgr.all_reduce.spec",
+    "cnnbench.variable_mgr.all_reduce.registry",
     "cnnbench.optimizers.registry",
     "cnnbench.records.exports",
     "cnnbench.records.metric",

@@ -39,7 +39,8 @@ from cnnbench.plan import RunPlan
 from cnnbench.records.files import OutputFile, check_outputs
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
-from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, Link, parse_all_reduce_spec
+from cnnbench.variable_mgr.all_reduce.cost import Link
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
 WEAK, STRONG = "weak", "strong"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cnnbench import arrays
 from cnnbench.variable_mgr.all_reduce import ReduceContext, register
-from cnnbench.variable_mgr.all_reduce.spec import (
+from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
     NodeLayout,
     ReductionPhase,

@@ -19,7 +19,7 @@ from cnnbench.cli.commands import launch
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import check_flags
-from cnnbench.variable_mgr.all_reduce.spec import Link
+from cnnbench.variable_mgr.all_reduce.cost import Link
 
 
 @pytest.fixture

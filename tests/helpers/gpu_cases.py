@@ -17,7 +17,7 @@ from cnnbench.flags import Params
 from cnnbench.models import model as registry
 from cnnbench.optimizers import OPTIMIZERS as REGISTERED
 from cnnbench.plan import check_flags
-from cnnbench.variable_mgr.all_reduce.spec import names
+from cnnbench.variable_mgr.all_reduce.registry import names
 
 Flags = Mapping[str, Any]
 

@@ -19,7 +19,8 @@ import numpy as np
 from short_runs import RATE
 
 from cnnbench.models.spec import IMAGE_CLASSIFICATION, resolve_sizes
-from cnnbench.variable_mgr.all_reduce.spec import NodeLayout, cost_formulas
+from cnnbench.variable_mgr.all_reduce.cost import NodeLayout
+from cnnbench.variable_mgr.all_reduce.registry import cost_formulas
 
 # The mode of docs/examples/local_sgd_plugin.py, and the steps between two of its exchanges.
 LOCAL_SGD = "local_sgd"

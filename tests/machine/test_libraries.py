@@ -146,7 +146,7 @@ register_model("loading", "imagenet", Loading)
 ALGORITHM = """
 import ctypes
 import tensorflow as tf
-from cnnbench.variable_mgr.all_reduce.spec import register
+from cnnbench.variable_mgr.all_reduce.registry import register
 
 @register("loading")
 class Loading:

@@ -20,7 +20,7 @@ from cnnbench.variable_mgr.all_reduce import (
     ReduceContext,
     algorithms,
     parse_all_reduce_spec,
-    spec,
+    registry,
 )
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.cross_device import CrossDeviceSpec
@@ -198,8 +198,8 @@ def registered() -> Iterator[dict[str, Any]]:
     for name in all_reduce.names():
         importlib.import_module(f"{algorithms.__name__}.{name}")
     known = set(sys.modules)
-    with kept(spec.ALGORITHMS):
-        yield spec.ALGORITHMS
+    with kept(registry.ALGORITHMS):
+        yield registry.ALGORITHMS
     for name in set(sys.modules) - known:
         if name.startswith(algorithms.__name__):
             del sys.modules[name]

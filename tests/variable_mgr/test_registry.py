@@ -17,7 +17,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.plan import check_flags
 from cnnbench.variable_mgr import Mode, Processes, VariableMgrSpec, create, modes, names
-from cnnbench.variable_mgr.all_reduce.spec import cost_formulas
+from cnnbench.variable_mgr.all_reduce.registry import cost_formulas
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.modes import BUILT_IN, Reduction, find_mode
 from cnnbench.variable_mgr.per_tower import ReplicatedVariableMgr

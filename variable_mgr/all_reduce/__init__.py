@@ -5,16 +5,13 @@ A new algorithm is one module in algorithms/ with one registration; see docs/all
 
 from __future__ import annotations
 
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.registry import Algorithm, create, names, register
 from cnnbench.variable_mgr.all_reduce.spec import (
-    Algorithm,
     AlgorithmSpec,
     AllReduceSpec,
-    ReduceContext,
     SizeRange,
-    create,
-    names,
     parse_all_reduce_spec,
-    register,
     single,
 )
 

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.spec import LINE_BYTES, ReduceContext, elements_per_chunk
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.sizes import LINE_BYTES, elements_per_chunk
 from cnnbench.variable_mgr.gradients import concat
 
 Copies: TypeAlias = "Mapping[str, tf.Tensor]"

@@ -6,16 +6,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.spec import (
-    Algorithm,
-    AlgorithmSpec,
-    AllReduceSpec,
-    ReduceContext,
-    check_spec,
-    create,
-    leaders_by_rotation,
-    must_use_all_results,
-)
+from cnnbench.variable_mgr.all_reduce.check import check_spec
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext, leaders_by_rotation
+from cnnbench.variable_mgr.all_reduce.registry import Algorithm, create, must_use_all_results
+from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
 
 
 class AllReducer:

@@ -28,7 +28,7 @@ from cnnbench.run.driver.estimates import (
     estimate_memory,
     estimate_run_computation,
 )
-from cnnbench.variable_mgr.all_reduce.spec import names
+from cnnbench.variable_mgr.all_reduce.registry import names
 
 STORED = {"result_json": "record.json"}
 """Flags of a run or an all-reduce whose record is stored. Some notices depend on these flags."""

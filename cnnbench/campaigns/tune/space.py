@@ -33,7 +33,7 @@ from cnnbench.plan.rules import unused_flag_notices
 from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, modes
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, parse_all_reduce_spec
-from cnnbench.variable_mgr.all_reduce.spec import ALGORITHMS, declarations, find
+from cnnbench.variable_mgr.all_reduce.registry import ALGORITHMS, declarations, find
 from cnnbench.variable_mgr.cross_device import alternatives_to_auto
 from cnnbench.variable_mgr.modes import (
     BUCKET_BYTES,

@@ -45,13 +45,10 @@ from cnnbench.plan import RunPlan, check_flags
 from cnnbench.plan.network import model_gradients
 from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, single
-from cnnbench.variable_mgr.all_reduce.spec import (
-    DTYPE_BYTES,
-    check_all_reduce,
-    create,
-    group_devices,
-    process_of_device,
-)
+from cnnbench.variable_mgr.all_reduce.check import check_all_reduce
+from cnnbench.variable_mgr.all_reduce.context import group_devices, process_of_device
+from cnnbench.variable_mgr.all_reduce.registry import create
+from cnnbench.variable_mgr.all_reduce.sizes import DTYPE_BYTES
 from cnnbench.variable_mgr.cross_device import CrossDeviceSpec
 from cnnbench.variable_mgr.modes import Processes, mode_without_ps
 from cnnbench.variable_mgr.packing import Packing

@@ -54,7 +54,9 @@ from cnnbench.records.all_reduce import Copying, Point
 from cnnbench.run.runtime.loading import without_gc
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, names, single
 from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
-from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, create, group_devices
+from cnnbench.variable_mgr.all_reduce.context import group_devices
+from cnnbench.variable_mgr.all_reduce.registry import create
+from cnnbench.variable_mgr.all_reduce.sizes import DTYPE_BYTES
 from cnnbench.variable_mgr.base import WorkerGroup
 from cnnbench.variable_mgr.gradients import make_stages, reduce_through_stages, transpose_lists
 from cnnbench.variable_mgr.packing import AggregationSpec, Packing

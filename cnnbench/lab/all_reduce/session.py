@@ -47,7 +47,11 @@ from cnnbench.records.run import (
 from cnnbench.run.driver.describe import machine_check_flags
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import load_tensorflow, without_info_lines
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, cpus_for_additions, group_devices
+from cnnbench.variable_mgr.all_reduce.context import (
+    ReduceContext,
+    cpus_for_additions,
+    group_devices,
+)
 
 if TYPE_CHECKING:
     from cnnbench.base.job import Job

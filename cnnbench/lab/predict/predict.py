@@ -41,20 +41,18 @@ from cnnbench.errors import FlagError
 from cnnbench.records.all_reduce import Prediction, Predictions
 from cnnbench.records.codec import choice_metadata
 from cnnbench.records.documents import json_document
-from cnnbench.variable_mgr.all_reduce.spec import (
-    DTYPE_BYTES,
-    LINE_BYTES,
-    AlgorithmSpec,
-    AllReduceSpec,
+from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
     Link,
     NodeLayout,
     Path,
     ReductionPhase,
     Tensor,
-    find,
     star_of,
 )
+from cnnbench.variable_mgr.all_reduce.registry import find
+from cnnbench.variable_mgr.all_reduce.sizes import DTYPE_BYTES, LINE_BYTES
+from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
 from cnnbench.variable_mgr.packing import (
     Packing,
     buffer_sizes,

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of_device
+from cnnbench.variable_mgr.all_reduce.context import is_gpu, process_of_device
 
 # Conditional operations send no data: operations in their branches read the inputs themselves.
 _BRANCHES = ("If", "StatelessIf")

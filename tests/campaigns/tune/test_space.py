@@ -27,7 +27,7 @@ from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.variable_mgr import Mode
 from cnnbench.variable_mgr import modes as registry
-from cnnbench.variable_mgr.all_reduce import ReduceContext, spec
+from cnnbench.variable_mgr.all_reduce import ReduceContext, registry
 
 OWN_BATCH = ("--model=lenet", "--device=cpu", "--num_gpus=2")
 LENET = (*OWN_BATCH, "--batch_size=8")
@@ -408,9 +408,9 @@ class OfEvenDevices:
 @pytest.fixture
 def even() -> Iterator[Callable[..., None]]:
     """even(DECLARED=VALUE, ...): registers an algorithm as a plug-in does."""
-    spec.declarations()  # what a test imports is forgotten after it
-    with kept(spec.ALGORITHMS):
-        yield lambda **declared: spec.register("even", **declared)(OfEvenDevices)
+    registry.declarations()  # what a test imports is forgotten after it
+    with kept(registry.ALGORITHMS):
+        yield lambda **declared: registry.register("even", **declared)(OfEvenDevices)
 
 
 REPLICATED = (*LENET, "--variable_update=replicated")

@@ -20,7 +20,7 @@ from cnnbench.lab.all_reduce.session import AllReduceBenchmark
 from cnnbench.machine import checks
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.run.driver.membership import JobMembership
-from cnnbench.variable_mgr.all_reduce import spec
+from cnnbench.variable_mgr.all_reduce import registry
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -76,8 +76,8 @@ def algorithm(monkeypatch):
             return lambda tensors, index: function(tensors, context.devices, index)
 
         factory.__module__ = "cnnbench.own"  # results of plug-ins are checked when they are traced
-        declared = spec.Registration(name=name, factory=factory)
-        monkeypatch.setitem(spec.ALGORITHMS, name, declared)
+        declared = registry.Registration(name=name, factory=factory)
+        monkeypatch.setitem(registry.ALGORITHMS, name, declared)
 
     return add
 

@@ -11,7 +11,7 @@ from registries import kept
 from cnnbench.errors import FlagError
 from cnnbench.lab.predict import command
 from cnnbench.lab.predict.predict import COLUMNS
-from cnnbench.variable_mgr.all_reduce import names, spec
+from cnnbench.variable_mgr.all_reduce import names, registry
 
 SMALL = {"model": "trivial", "data_name": "cifar10"}
 
@@ -46,9 +46,9 @@ def test_more_gpus_than_nvlink_connects_are_warned_of(capsys, given, warned):
 def test_an_algorithm_says_which_second_levels_are_predicted(capsys):
     nodes = {**SMALL, "link": "nvlink3", "inter_link": "hdr", "devices": "16"}
     assert "even/tree" not in run(capsys, **nodes)
-    with kept(spec.ALGORITHMS):
-        register = spec.register(
-            "even", cost=spec.cost_formulas()["xring"], second_levels=("tree",)
+    with kept(registry.ALGORITHMS):
+        register = registry.register(
+            "even", cost=registry.cost_formulas()["xring"], second_levels=("tree",)
         )
         register(lambda context: None)
         found = run(capsys, **nodes)

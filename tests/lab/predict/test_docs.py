@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from cnnbench.lab.predict.predict import PRESETS
-from cnnbench.variable_mgr.all_reduce.spec import cost_formulas
+from cnnbench.variable_mgr.all_reduce.registry import cost_formulas
 
 TEXT = (Path(__file__).parents[3] / "docs" / "cost_model.md").read_text(encoding="utf-8")
 

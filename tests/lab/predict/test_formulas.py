@@ -1,16 +1,14 @@
-"""Costs worked out by hand, and what must hold for any formula, spec and list of tensors."""
+"""Costs worked out by hand, and what must hold for any formula, spec and list of tensors.
+
+Tests variable_mgr/all_reduce/cost.py.
+"""
 
 import pytest
 
 from cnnbench.lab.predict.predict import Interconnect, NotPredictedError
-from cnnbench.variable_mgr.all_reduce.spec import (
-    Link,
-    ReductionPhase,
-    Tensor,
-    cost_formulas,
-    names,
-    parse_all_reduce_spec,
-)
+from cnnbench.variable_mgr.all_reduce.cost import Link, ReductionPhase, Tensor
+from cnnbench.variable_mgr.all_reduce.registry import cost_formulas, names
+from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 from cnnbench.variable_mgr.packing import Packing
 
 MIB = 1 << 20

@@ -10,7 +10,8 @@ from cnnbench.lab.predict.predict import (
     fastest_by_size,
     predict_all,
 )
-from cnnbench.variable_mgr.all_reduce.spec import Link, Tensor, parse_all_reduce_spec
+from cnnbench.variable_mgr.all_reduce.cost import Link, Tensor
+from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 from cnnbench.variable_mgr.packing import Packing
 
 NETWORK = Interconnect(Link("test", 1e-5, 1e-9, 1e-12))

@@ -6,8 +6,10 @@ from covering import covering_pairs
 from oracle import AT_ROOTS, SHARDED, sent_by_all
 
 from cnnbench.run.observe.traffic import count_messages_and_bytes, count_traffic_of_calls
-from cnnbench.variable_mgr.all_reduce import spec
-from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, Tensor, cost_formulas
+
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.cost import Tensor
+from cnnbench.variable_mgr.all_reduce.registry import cost_formulas, create
 
 # One chunk; two of them; a size that is no multiple of 64 bytes; many.
 SIZES = (1000, 8192, 40_001, 300_000)
@@ -50,7 +52,7 @@ def test_messages_and_bytes_are_those_of_the_graph(algorithm, count, elements):
     name, shards = algorithm
     devices = tuple(of_task("worker", index) for index in range(count))
     context = ReduceContext(devices=devices, cpu_devices=devices, shards=shards)
-    found = counted(spec.create(name, context), devices, elements)
+    found = counted(create(name, context), devices, elements)
     messages, sent = sent_by_all(name, Tensor(elements), count, shards)
     assert found == (pytest.approx(messages), pytest.approx(sent))
 
@@ -59,7 +61,7 @@ def test_messages_and_bytes_are_those_of_the_graph(algorithm, count, elements):
 def test_cpus_of_other_tasks_hear_every_device(count):
     devices = tuple(of_task("worker", index) for index in range(count))
     cpus = tuple(of_task("ps", index) for index in range(2))
-    algorithm = spec.create("pscpu", ReduceContext(devices=devices, cpu_devices=cpus, shards=2))
+    algorithm = create("pscpu", ReduceContext(devices=devices, cpu_devices=cpus, shards=2))
     assert counted(algorithm, devices, 8192) == (2 * 2 * count, 2 * count * 8192 * 4)
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from cnnbench.lab.predict.predict import pack_tensors, packing_text
 from cnnbench.variable_mgr.all_reduce.chunks import elements_of_each_chunk
-from cnnbench.variable_mgr.all_reduce.spec import Tensor
+from cnnbench.variable_mgr.all_reduce.cost import Tensor
 from cnnbench.variable_mgr.gradients import make_stages
 from cnnbench.variable_mgr.packing import AggregationSpec, Packing
 

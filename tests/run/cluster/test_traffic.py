@@ -6,7 +6,7 @@ import pytest
 from oracle import sent_by_all
 from worker_runs import counts_of
 
-from cnnbench.variable_mgr.all_reduce.spec import Tensor
+from cnnbench.variable_mgr.all_reduce.cost import Tensor
 
 pytestmark = pytest.mark.slow
 

@@ -1,3 +1,5 @@
+"""Tests variable_mgr/all_reduce/sizes.py."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.all_reduce.chunks import ChunkLayout, elements_of_each_chunk
-from cnnbench.variable_mgr.all_reduce.spec import LINE_BYTES, MIN_CHUNK_BYTES
+from cnnbench.variable_mgr.all_reduce.sizes import LINE_BYTES, MIN_CHUNK_BYTES
 
 
 @given(

@@ -1,4 +1,7 @@
-"""Algorithms by name, and by the sizes of a spec; test_oracle.py has the sums."""
+"""Algorithms by name, and by the sizes of a spec; test_oracle.py has the sums.
+
+Tests variable_mgr/all_reduce/registry.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from covering import slow_if
 
 from cnnbench.errors import UsageError
 from cnnbench.variable_mgr import all_reduce
-from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec, single, spec
+from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec, registry, single
 from cnnbench.variable_mgr.all_reduce.algorithms.copy import CopyToOneDevice
 from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
 
@@ -23,11 +26,11 @@ def test_every_file_registers_the_name_it_bears(make_context):
         # Some cannot work on CPUs; that is a reason of theirs, not a missing name.
         with contextlib.suppress(ValueError):
             all_reduce.create(name, make_context(8))
-    assert set(spec.ALGORITHMS) == set(all_reduce.names())
+    assert set(registry.ALGORITHMS) == set(all_reduce.names())
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch, call):
-    monkeypatch.setattr(spec.algorithms, "__path__", [str(tmp_path / "gone")])
+    monkeypatch.setattr(registry.algorithms, "__path__", [str(tmp_path / "gone")])
     flags = ("--device=cpu", "--num_gpus=2", "--variable_update=replicated")
     err = call(*flags, "--all_reduce_spec=copy", code=4).err
     reason = f"{tmp_path}/gone: cannot be read: No such file or directory; reinstall cnnbench"
@@ -119,5 +122,5 @@ def test_an_algorithm_declares_the_flags_that_change_what_it_does(name, make_con
 
     usual = operations()
     changing = {flag for flag, other in OTHER_VALUES.items() if operations(**other) != usual}
-    assert changing == {*spec.find(name).reads}
-    assert all(name in spec.readers_of(flag) for flag in changing)
+    assert changing == {*registry.find(name).reads}
+    assert all(name in registry.readers_of(flag) for flag in changing)

@@ -1,4 +1,7 @@
-"""Memories, groups, their leaders and what each level runs; test_oracle.py has the sums."""
+"""Memories, groups, their leaders and what each level runs; test_oracle.py has the sums.
+
+Tests variable_mgr/all_reduce/context.py.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base.job import Task
-from cnnbench.variable_mgr.all_reduce import ReduceContext, spec
+from cnnbench.variable_mgr.all_reduce import ReduceContext, registry
 from cnnbench.variable_mgr.all_reduce.reducer import TwoLevelAllReduce
-from cnnbench.variable_mgr.all_reduce.spec import group_devices
+from cnnbench.variable_mgr.all_reduce.context import group_devices
 
 
 def groups_by(devices, sizes):
@@ -155,7 +158,7 @@ def test_what_runs_together_is_kept_whole(says_so, cpu_devices, needed):
 
             return [add(device) for device in self._devices]
 
-    spec.register("waiting")(Waiting)
+    registry.register("waiting")(Waiting)
     devices = cpu_devices[:5]
     groups = groups_by(devices, (2, 3))
     algorithm = TwoLevelAllReduce("waiting", "xring", context_of(devices), groups, 1)

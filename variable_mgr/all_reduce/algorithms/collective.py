@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from cnnbench.variable_mgr.all_reduce.algorithms.nccl import nccl_kernel_exists, refuse_shared_card
-from cnnbench.variable_mgr.all_reduce.spec import (
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext, is_gpu, process_of_device
+from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
     NodeLayout,
     Path,
-    ReduceContext,
     ReductionPhase,
     Tensor,
-    is_gpu,
-    process_of_device,
-    register,
     ring_lap,
 )
+from cnnbench.variable_mgr.all_reduce.registry import register
 
 if TYPE_CHECKING:
     import tensorflow as tf

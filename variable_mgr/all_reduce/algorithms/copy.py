@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cnnbench.variable_mgr.all_reduce.spec import (
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
     NodeLayout,
     Path,
-    ReduceContext,
     ReductionPhase,
     Tensor,
-    register,
     star_of,
 )
+from cnnbench.variable_mgr.all_reduce.registry import register
 
 if TYPE_CHECKING:
     import tensorflow as tf

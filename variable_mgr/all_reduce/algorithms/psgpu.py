@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 from cnnbench.variable_mgr.all_reduce.algorithms.pscpu import Shuffle, shuffle_phases
-from cnnbench.variable_mgr.all_reduce.spec import Formula, ReduceContext, register
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.cost import Formula
+from cnnbench.variable_mgr.all_reduce.registry import register
 
 
 # `cnnbench tune` does not try it: on CPUs, it is the same as pscpu, and other algorithms of GPUs

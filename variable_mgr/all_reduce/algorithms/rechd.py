@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from cnnbench.variable_mgr.all_reduce.spec import (
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
     NodeLayout,
     Path,
-    ReduceContext,
     ReductionPhase,
     Tensor,
     join_phase,
     messages_phase,
     mixed_messages_phase,
-    register,
 )
+from cnnbench.variable_mgr.all_reduce.registry import register
 
 if TYPE_CHECKING:
     import tensorflow as tf

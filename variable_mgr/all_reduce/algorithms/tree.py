@@ -6,17 +6,17 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cnnbench.variable_mgr.all_reduce.spec import (
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
     NodeLayout,
     Path,
-    ReduceContext,
     ReductionPhase,
     Tensor,
     mixed_messages_phase,
-    register,
     round_trip_phases,
 )
+from cnnbench.variable_mgr.all_reduce.registry import register
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -6,18 +6,17 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cnnbench.variable_mgr.all_reduce.spec import (
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext, group_devices
+from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
     NodeLayout,
     Path,
-    ReduceContext,
     Tensor,
-    group_devices,
     messages_phase,
-    register,
     ring_lap,
     round_trip_phases,
 )
+from cnnbench.variable_mgr.all_reduce.registry import register
 
 if TYPE_CHECKING:
     import tensorflow as tf

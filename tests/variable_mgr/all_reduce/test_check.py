@@ -9,9 +9,9 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import ReduceContext, parse_all_reduce_spec
-from cnnbench.variable_mgr.all_reduce import spec as limits
+from cnnbench.variable_mgr.all_reduce.check import check_context, check_spec
+from cnnbench.variable_mgr.all_reduce.context import cpus_for_additions, group_devices
 from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
-from cnnbench.variable_mgr.all_reduce.spec import cpus_for_additions, group_devices
 
 HOST = "/job:localhost/replica:0/task:0"
 TWO_PROCESSES = [f"/job:worker/replica:0/task:{task}/device:GPU:0" for task in (0, 1)]
@@ -71,7 +71,7 @@ def test_what_is_built_is_what_is_allowed(name):
         context = context_of(kind, count, network_topology=topology).with_devices(
             devices(kind, count), shards
         )
-        assert refusal(limits.check_context, name, context) == refusal(
+        assert refusal(check_context, name, context) == refusal(
             all_reduce.create, name, context
         )
 
@@ -96,7 +96,7 @@ def test_what_an_algorithm_refuses_is_refused_before_it_runs(declares):
     for count, message in ((3, "character 9, 'even': needs an even number"), (4, None)):
         context = context_of("CPU", count)
         groups = group_devices(context.devices)
-        told = refusal(limits.check_spec, parse_all_reduce_spec("copy:1K:even"), context, groups)
+        told = refusal(check_spec, parse_all_reduce_spec("copy:1K:even"), context, groups)
         assert message in told if message else told is None
     assert bool(made) is not declares
     all_reduce.create("even", context_of("CPU", 2))
@@ -107,7 +107,7 @@ def test_what_an_algorithm_refuses_is_refused_before_it_runs(declares):
 def test_a_name_that_nothing_registers_is_refused_elsewhere():
     context = context_of("CPU", 4)
     for spec in ("warp", "copy/warp", "warp/copy"):
-        limits.check_spec(parse_all_reduce_spec(spec), context, group_devices(context.devices, 2))
+        check_spec(parse_all_reduce_spec(spec), context, group_devices(context.devices, 2))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_name_that_nothing_registers_is_refused_elsewhere():
 def test_specs_that_the_devices_do_not_allow_are_refused(spec, count, group_size, message):
     context = context_of("CPU", count, network_topology="gcp_v100")
     groups = group_devices(context.devices, group_size)
-    for check in (limits.check_spec, AllReducer):
+    for check in (check_spec, AllReducer):
         with pytest.raises(FlagError, match=message):
             check(parse_all_reduce_spec(spec), context, groups)
 
@@ -144,5 +144,5 @@ def test_specs_that_the_devices_do_not_allow_are_refused(spec, count, group_size
 def test_what_works_is_let_through(spec, count, group_size):
     context = context_of("CPU", count, network_topology="gcp_v100")
     groups = group_devices(context.devices, group_size)
-    for check in (limits.check_spec, AllReducer):
+    for check in (check_spec, AllReducer):
         check(parse_all_reduce_spec(spec), context, groups)
