@@ -153,7 +153,7 @@ RECIPES = (
         "flags = ['--variable_update=replicated', '--num_gpus=2', '--reverse_gradients']\n"
         "packing = parse_run(flags).exchange.aggregation\n"
         "assert str(packing) == 'reverse'\n"
-        "from cnnbench.variable_mgr.gradients import make_stages\n"
+        "from cnnbench.variable_mgr.stages import make_stages\n"
         "(stage,) = make_stages(packing, ('a', 'b'), None)\n"
         "sent, inverse = stage([[1, 2], [3, 4]])\n"
         "assert (sent, inverse(sent)) == ([[2, 1], [4, 3]], [[1, 2], [3, 4]])\n"

@@ -25,7 +25,8 @@ from cnnbench.variable_mgr.all_reduce.algorithms.collective import (
     collective_group_key,
 )
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.gradients import FlatBufferLayout, VariableGradients
+from cnnbench.variable_mgr.buffers import FlatBufferLayout
+from cnnbench.variable_mgr.gradients import VariableGradients
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 

@@ -11,15 +11,10 @@ import tensorflow as tf
 
 from cnnbench.variable_mgr import gradients, towers
 from cnnbench.variable_mgr.base import GradientPairs, OptimizerLike, VariableMgr
-from cnnbench.variable_mgr.gradients import (
-    PerTraceCache,
-    VariableGradients,
-    assign_and_return_old,
-    cast,
-    run_untraced,
-)
+from cnnbench.variable_mgr.gradients import VariableGradients, cast
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
+from cnnbench.variable_mgr.tracing import PerTraceCache, assign_and_return_old, run_untraced
 
 
 class StagedVariables:

@@ -23,13 +23,9 @@ from cnnbench.variable_mgr.all_reduce.context import (
     group_devices,
 )
 from cnnbench.variable_mgr.base import GradientPairs, OptimizerLike, VariableMgr
-from cnnbench.variable_mgr.gradients import (
-    Gradient,
-    VariableGradients,
-    make_stages,
-    reduce_through_stages,
-)
+from cnnbench.variable_mgr.gradients import Gradient, VariableGradients
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
+from cnnbench.variable_mgr.stages import make_stages, reduce_through_stages
 from cnnbench.variable_mgr.towers import TowerVariable
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from cnnbench.flags import Params
 from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.run.step.optimizer import Optimizer
-from cnnbench.variable_mgr import gradients
+from cnnbench.variable_mgr import gradients, stages
 from cnnbench.variable_mgr.gradients import VariableGradients
 
 
@@ -50,10 +50,10 @@ class ByTower:
         return _by_tower(sent, len(tensors)), ByTower(inverse)
 
 
-def run_through(stages: Any, tensors: Sequence[Sequence[Any]], reduce: Any) -> Any:
-    """`gradients.reduce_through_stages` of tensors[tower][index]."""
-    through = gradients.reduce_through_stages
-    return ByTower(lambda columns: through(stages, columns, reduce))(tensors)
+def run_through(made: Any, tensors: Sequence[Sequence[Any]], reduce: Any) -> Any:
+    """`stages.reduce_through_stages` of tensors[tower][index]."""
+    through = stages.reduce_through_stages
+    return ByTower(lambda columns: through(made, columns, reduce))(tensors)
 
 
 def _by_tower(columns: Sequence[Sequence[Any]], towers: int) -> list[list[Any]]:

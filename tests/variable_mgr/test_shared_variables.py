@@ -2,7 +2,7 @@
 
 Logical CPU devices stand for ps tasks.
 
-Tests variable_mgr/parameter_server.py.
+Tests variable_mgr/parameter_server.py and variable_mgr/tracing.py.
 """
 
 from __future__ import annotations

@@ -58,8 +58,9 @@ from cnnbench.variable_mgr.all_reduce.context import group_devices
 from cnnbench.variable_mgr.all_reduce.registry import create
 from cnnbench.variable_mgr.all_reduce.sizes import DTYPE_BYTES
 from cnnbench.variable_mgr.base import WorkerGroup
-from cnnbench.variable_mgr.gradients import make_stages, reduce_through_stages, transpose_lists
+from cnnbench.variable_mgr.gradients import transpose_lists
 from cnnbench.variable_mgr.packing import AggregationSpec, Packing
+from cnnbench.variable_mgr.stages import make_stages, reduce_through_stages
 
 # Creates the tensors that are reduced, and checks their sums.
 

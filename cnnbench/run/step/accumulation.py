@@ -16,6 +16,7 @@ from cnnbench.run.step.tower import TowerResult
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import read
+from cnnbench.variable_mgr.tracing import run_untraced
 
 
 class PassAccumulator:
@@ -133,7 +134,7 @@ class PassAccumulator:
     ) -> list[tf.Variable]:
         if tower not in self._sums:
             device, shapes = self._manager.get_devices()[tower], [term.shape for _, term in terms]
-            self._sums[tower] = gradients.run_untraced(partial(_make_sums, device, shapes))
+            self._sums[tower] = run_untraced(partial(_make_sums, device, shapes))
         return self._sums[tower]
 
     def _build_mean_result(self, last: TowerResult, sums: Sequence[tf.Tensor]) -> TowerResult:

@@ -26,8 +26,9 @@ from cnnbench.run.step.readers import BufferReaderFinder
 from cnnbench.run.step.tower import TowerResult
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.gradients import Gradient, VariableGradients, current_traced_graph
+from cnnbench.variable_mgr.gradients import Gradient, VariableGradients
 from cnnbench.variable_mgr.towers import read
+from cnnbench.variable_mgr.tracing import current_traced_graph
 
 
 class Updater:

@@ -8,8 +8,8 @@ import tensorflow as tf
 from cnnbench.lab.predict.predict import pack_tensors, packing_text
 from cnnbench.variable_mgr.all_reduce.chunks import elements_of_each_chunk
 from cnnbench.variable_mgr.all_reduce.cost import Tensor
-from cnnbench.variable_mgr.gradients import make_stages
 from cnnbench.variable_mgr.packing import AggregationSpec, Packing
+from cnnbench.variable_mgr.stages import make_stages
 
 DEVICES = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(2))
 SIZES = (3, 16, 17, 1000, 4096, 64, 1, 0, 50_000, 5, 5, 5, 5)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from towers import ByTower
 
-from cnnbench.variable_mgr.gradients import DeferredGradients
+from cnnbench.variable_mgr.stages import DeferredGradients
 
 
 def stepping(deferral, outputs=lambda deferred: deferred):

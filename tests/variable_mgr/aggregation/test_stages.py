@@ -1,6 +1,7 @@
 """Stages: what they send, their inverses, and where operations run.
 
-Around every algorithm they are in ../all_reduce/test_oracle.py. Tests variable_mgr/packing.py.
+Around every algorithm they are in ../all_reduce/test_oracle.py. Tests variable_mgr/packing.py,
+variable_mgr/buffers.py and variable_mgr/stages.py.
 """
 
 from __future__ import annotations
@@ -14,12 +15,9 @@ from towers import ByTower, run_through
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext, single
 from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
-from cnnbench.variable_mgr.gradients import (
-    FlatBufferLayout,
-    make_stages,
-    split_scale,
-)
+from cnnbench.variable_mgr.buffers import FlatBufferLayout
 from cnnbench.variable_mgr.packing import AggregationSpec, buffer_sizes, group_into_buckets
+from cnnbench.variable_mgr.stages import make_stages, split_scale
 
 VECTOR = ((64,), tf.float32)
 

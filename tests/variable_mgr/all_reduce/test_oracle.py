@@ -22,8 +22,8 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
-from cnnbench.variable_mgr.gradients import make_stages
 from cnnbench.variable_mgr.packing import AggregationSpec
+from cnnbench.variable_mgr.stages import make_stages
 
 COUNTS = (1, 2, 3, 4, 8)
 DTYPES = (tf.float32, tf.float16, tf.bfloat16, tf.float64)

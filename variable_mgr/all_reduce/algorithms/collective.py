@@ -200,7 +200,7 @@ def build_collective_ops(
     """
     import tensorflow as tf
 
-    from cnnbench.variable_mgr.gradients import current_traced_graph
+    from cnnbench.variable_mgr.tracing import current_traced_graph
 
     if tf.executing_eagerly():
         raise RuntimeError("collective reductions work inside a tf.function only")
