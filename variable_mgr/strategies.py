@@ -5,25 +5,22 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from cnnbench.base.job import Job
-from cnnbench.errors import BenchmarkError, FlagError, UsageError, first_line
-from cnnbench.variable_mgr import exchange, gradients
-from cnnbench.variable_mgr.all_reduce.context import is_gpu, process_of_device
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.variable_mgr import distribute, exchange, gradients
+from cnnbench.variable_mgr.all_reduce.context import is_gpu
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.cross_device import COLLECTIVE, CrossDeviceSpec, refuse_cpu_towers
+from cnnbench.variable_mgr.cross_device import COLLECTIVE
 from cnnbench.variable_mgr.gradients import VariableGradients
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
-
-# Base class of managers that use strategies of tf.distribute.
 
 _T = TypeVar("_T")
 
@@ -153,162 +150,6 @@ def _to_dense_column(column: VariableGradients) -> VariableGradients:
     return column.map_gradients(homes, gradients.to_dense) if column.is_sparse else column
 
 
-# Creating strategies of tf.distribute.
-
-Hosts: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
-"""For each job name, the addresses of its tasks in order."""
-
-_collective_devices: tuple[str, ...] | None = None
-
-
-def make_mirrored_strategy(
-    devices: Sequence[str], spec: CrossDeviceSpec
-) -> tf.distribute.MirroredStrategy:
-    """Returns a MirroredStrategy over `devices`, the same object for equal arguments.
-
-    Every MirroredStrategy counts its groups of devices from 1, and the collectives of a group from
-    100. The runtime aborts all collectives of the process if two collectives with the same numbers
-    differ in shape or devices. Therefore all values of `spec.ops` that are collective operations
-    share one strategy, and collectives over other devices than the first ones are refused.
-    """
-    refuse_wrong_devices(devices)
-    spec.check_devices(devices)
-    if spec.ops not in COLLECTIVE:
-        return _cached_mirrored(tuple(devices), spec.ops, spec.packs)
-    if len(devices) > 1:
-        _claim_devices(tuple(devices))
-    return _cached_mirrored(tuple(devices))
-
-
-def clone_for_input(strategy: tf.distribute.MirroredStrategy) -> Any:
-    """Creates a copy of a MirroredStrategy for one input pipeline per replica.
-
-    TensorFlow 2.21 stores InputReplicationMode.PER_REPLICA in the strategy. In the original
-    strategy, every later input would then give all batches to each replica.
-    """
-    devices = strategy.extended.worker_devices
-    return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
-
-
-def make_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """Returns the MultiWorkerMirroredStrategy of a job; the first call creates it.
-
-    In a job of several processes, the first call starts this worker's TensorFlow server, which
-    serves collectives and heartbeats. It then waits for the servers of the other workers. Before
-    the call, devices of this process must be configured, and no operation may have run. Raises
-    BenchmarkError if the server cannot start.
-    """
-    refuse_cpu_towers(job)
-    if job.towers_per_worker > 1:
-        _claim_devices(job.own_tower_devices)
-    return connect_worker_strategy(job)
-
-
-def connect_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """Returns a job's MultiWorkerMirroredStrategy; the first call connects the workers."""
-    gpus = job.towers_per_worker if job.device == "gpu" else 0
-    return _cached_worker_strategy(_hosts_of_job(job), job.task.job, job.task.index, gpus)
-
-
-def _hosts_of_job(job: Job) -> Hosts:
-    return tuple((name, tuple(addresses)) for name, addresses in job.hosts_by_job.items())
-
-
-def _cluster_resolver(hosts: Hosts, task: str, index: int = 0, gpus: int = 0) -> Any:
-    return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({name: list(addresses) for name, addresses in hosts}),
-        task_type=task if hosts else "",
-        task_id=index,
-        num_accelerators={"GPU": gpus} if gpus else {},
-        rpc_layer="grpc",
-    )
-
-
-@functools.cache
-def _cached_worker_strategy(
-    hosts: Hosts, task: str, index: int, gpus: int
-) -> tf.distribute.MultiWorkerMirroredStrategy:
-    resolver = _cluster_resolver(hosts, task, index, gpus)
-    try:
-        with tf.init_scope():
-            return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
-    except tf.errors.OpError as error:
-        raise BenchmarkError(
-            f"the server of {task}:{index} could not start on {dict(hosts)[task][index]}: "
-            f"{first_line(error)}"
-        ) from error
-
-
-def communication_options(
-    spec: CrossDeviceSpec, devices: Sequence[str]
-) -> tf.distribute.experimental.CommunicationOptions:
-    """Returns options that select a strategy's collective operations: ring, NCCL or AUTO.
-
-    TensorFlow's AUTO uses the ring, which goes through the hosts, even between GPUs of several
-    processes.
-    """
-    kinds = tf.distribute.experimental.CommunicationImplementation
-    ops = spec.resolved_ops(on_gpu=True) if all(map(is_gpu, devices)) else spec.ops
-    return tf.distribute.experimental.CommunicationOptions(
-        bytes_per_pack=spec.pack_bytes,
-        implementation={"ring": kinds.RING, "nccl": kinds.NCCL}.get(ops, kinds.AUTO),
-    )
-
-
-def connect_ps_strategy(job: Job) -> tf.distribute.ParameterServerStrategy:
-    """Returns a job's ParameterServerStrategy; the first call connects to the servers.
-
-    This process is the coordinator. The servers of the other processes must be running.
-    """
-    return _cached_ps_strategy(_hosts_of_job(job), job.task.tensorflow_job)
-
-
-@functools.cache
-def _cached_ps_strategy(hosts: Hosts, task: str) -> tf.distribute.ParameterServerStrategy:
-    return tf.distribute.ParameterServerStrategy(_cluster_resolver(hosts, task))
-
-
-def refuse_wrong_devices(devices: Sequence[str]) -> None:
-    """Raises UsageError if a strategy fails on `devices`, or would silently use other devices."""
-    for device in devices:
-        if list(devices).count(device) > 1:
-            raise UsageError(f"a strategy uses every device once, but {device} is given twice")
-    if len({process_of_device(device) for device in devices}) > 1:
-        raise UsageError("a MirroredStrategy needs devices of one process, not of several")
-    if len(set(map(is_gpu, devices))) > 1:
-        raise UsageError("a strategy needs devices of one kind: only GPUs, or only CPUs")
-
-
-def _claim_devices(devices: tuple[str, ...]) -> None:
-    global _collective_devices
-    if _collective_devices is None:
-        _collective_devices = devices
-    if _collective_devices != devices:
-        raise UsageError(
-            f"this process has a MirroredStrategy over {len(_collective_devices)} devices "
-            f"already; collectives of a second MirroredStrategy over {len(devices)} other devices "
-            "would make both strategies fail"
-        )
-
-
-@functools.cache
-def _cached_mirrored(
-    devices: tuple[str, ...], ops: str | None = None, num_packs: int = 1
-) -> tf.distribute.MirroredStrategy:
-    """Creates a MirroredStrategy for a value of --cross_device_ops; None means collectives."""
-    reductions = {
-        "reduction_to_one_device": tf.distribute.ReductionToOneDevice,
-        "hierarchical_copy": functools.partial(tf.distribute.HierarchicalCopyAllReduce, num_packs),
-        "nccl": functools.partial(tf.distribute.NcclAllReduce, num_packs),
-    }
-    with tf.init_scope():  # The strategy is needed longer than the function that is being traced.
-        reduction = None if ops is None else reductions[ops]()
-        return tf.distribute.MirroredStrategy(devices, reduction)
-
-
-# One manager class for each strategy of tf.distribute.
-
-
 class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
     """Manager for `tf.distribute.ParameterServerStrategy`.
 
@@ -338,7 +179,7 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
             return super().run_towers(build, exchanges_values=exchanges_values)
 
     def _make_strategy(self) -> tf.distribute.Strategy:
-        return connect_ps_strategy(self._job)
+        return distribute.connect_ps_strategy(self._job)
 
     def _devices_of_copies(self) -> Sequence[str]:
         return self._spec.ps_devices[:1]
@@ -359,11 +200,13 @@ class MirroredStrategyVariableMgr(StrategyVariableMgr):
     """Manager for `tf.distribute.MirroredStrategy`."""
 
     def _make_strategy(self) -> tf.distribute.Strategy:
-        return make_mirrored_strategy(self._spec.devices, self._spec.cross_device)
+        return distribute.make_mirrored_strategy(self._spec.devices, self._spec.cross_device)
 
     def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
         spec = self._spec.cross_device
-        return communication_options(spec, self._spec.devices) if spec.ops in COLLECTIVE else None
+        if spec.ops not in COLLECTIVE:
+            return None
+        return distribute.communication_options(spec, self._spec.devices)
 
 
 class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
@@ -371,7 +214,7 @@ class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         devices = self._spec.devices
-        refuse_wrong_devices(devices)
+        distribute.refuse_wrong_devices(devices)
         with tf.init_scope():
             home = self._devices_of_copies()[0]
             return tf.distribute.experimental.CentralStorageStrategy(list(devices), home)
@@ -420,7 +263,7 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
         devices = self._spec.devices
         kind = "gpu" if is_gpu(devices[0]) else "cpu"
         alone = Job(towers_per_worker=len(devices), device=kind)
-        return make_worker_strategy(self._spec.job or alone)
+        return distribute.make_worker_strategy(self._spec.job or alone)
 
     def _options(self) -> tf.distribute.experimental.CommunicationOptions:
-        return communication_options(self._spec.cross_device, self._spec.devices)
+        return distribute.communication_options(self._spec.cross_device, self._spec.devices)

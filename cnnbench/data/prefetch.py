@@ -39,7 +39,7 @@ from cnnbench.errors import DataError
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.models.spec import values_by_name
 from cnnbench.records.run import SkippedRecords
-from cnnbench.variable_mgr.strategies import clone_for_input
+from cnnbench.variable_mgr.distribute import clone_for_input
 
 # Prefetching: batches are copied from the host to the devices before the steps need them
 

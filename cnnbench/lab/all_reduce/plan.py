@@ -88,9 +88,9 @@ def peer_reduction(name: str, devices: Sequence[str]) -> Callable[[TowerTensors]
     check_peer(name, devices)
     import tensorflow as tf
 
-    from cnnbench.variable_mgr import strategies
+    from cnnbench.variable_mgr import distribute
 
-    strategy: Any = strategies.make_mirrored_strategy(
+    strategy: Any = distribute.make_mirrored_strategy(
         tuple(devices), CrossDeviceSpec(ops=_OPS[name])
     )
 

@@ -158,9 +158,9 @@ class JobMembership:
         try:
             if self._plan.place.coordinated:
                 # Importing this module loads TensorFlow.
-                from cnnbench.variable_mgr import strategies
+                from cnnbench.variable_mgr import distribute
 
-                strategies.connect_ps_strategy(job)
+                distribute.connect_ps_strategy(job)
             else:
                 spec = tf.train.ClusterSpec(job.hosts_by_job)
                 name, index = job.task.tensorflow_job, job.task.index
@@ -188,10 +188,10 @@ class JobMembership:
         """Connects this worker, which runs its own step, with the other workers for collectives."""
         import tensorflow as tf
 
-        from cnnbench.variable_mgr import strategies
+        from cnnbench.variable_mgr import distribute
 
         try:
-            strategies.connect_worker_strategy(job)
+            distribute.connect_worker_strategy(job)
         except RuntimeError as error:
             # TensorFlow has already initialized the devices of this process.
             raise BenchmarkError(

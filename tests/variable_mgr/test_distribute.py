@@ -1,6 +1,6 @@
 """Where strategies are made: what is refused, in one line, and before TensorFlow fails on it.
 
-Tests variable_mgr/strategies.py and variable_mgr/cross_device.py.
+Tests variable_mgr/distribute.py and variable_mgr/cross_device.py.
 """
 
 from __future__ import annotations
@@ -9,47 +9,47 @@ import pytest
 
 from cnnbench.base.job import Job, Task
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.variable_mgr import strategies
+from cnnbench.variable_mgr import distribute
 from cnnbench.variable_mgr.cross_device import CrossDeviceSpec, alternatives_to_auto
 
 SIMPLE = CrossDeviceSpec(ops="reduction_to_one_device")
 
 
 def test_the_same_strategy_is_made_once(cpu_devices):
-    assert strategies.make_mirrored_strategy(
+    assert distribute.make_mirrored_strategy(
         cpu_devices[:2], SIMPLE
-    ) is strategies.make_mirrored_strategy(cpu_devices[:2], SIMPLE)
-    assert strategies.make_mirrored_strategy(
+    ) is distribute.make_mirrored_strategy(cpu_devices[:2], SIMPLE)
+    assert distribute.make_mirrored_strategy(
         cpu_devices[:2], SIMPLE
-    ) is not strategies.make_mirrored_strategy(cpu_devices[:3], SIMPLE)
+    ) is not distribute.make_mirrored_strategy(cpu_devices[:3], SIMPLE)
 
 
 @pytest.fixture
 def no_collectives_yet(monkeypatch):
     """No collective has run in this process, which can run them on one set of devices only."""
-    monkeypatch.setattr(strategies, "_collective_devices", None)
+    monkeypatch.setattr(distribute, "_collective_devices", None)
 
 
 def test_collectives_over_other_devices_are_refused(cpu_devices, no_collectives_yet):
-    made = strategies.make_mirrored_strategy(cpu_devices[:2], CrossDeviceSpec(ops="ring", packs=2))
+    made = distribute.make_mirrored_strategy(cpu_devices[:2], CrossDeviceSpec(ops="ring", packs=2))
     # Two strategies would number their collectives alike, and those of other shapes would fail.
-    assert strategies.make_mirrored_strategy(cpu_devices[:2], CrossDeviceSpec(ops="auto")) is made
-    strategies.make_mirrored_strategy(cpu_devices[:1], CrossDeviceSpec(ops="auto"))
-    strategies.make_mirrored_strategy(cpu_devices[:4], CrossDeviceSpec(ops="hierarchical_copy"))
+    assert distribute.make_mirrored_strategy(cpu_devices[:2], CrossDeviceSpec(ops="auto")) is made
+    distribute.make_mirrored_strategy(cpu_devices[:1], CrossDeviceSpec(ops="auto"))
+    distribute.make_mirrored_strategy(cpu_devices[:4], CrossDeviceSpec(ops="hierarchical_copy"))
     with pytest.raises(UsageError, match="over 2 devices already") as error:
-        strategies.make_mirrored_strategy(cpu_devices[:3], CrossDeviceSpec(ops="ring"))
+        distribute.make_mirrored_strategy(cpu_devices[:3], CrossDeviceSpec(ops="ring"))
     assert "\n" not in str(error.value)
 
 
 def test_a_multi_worker_strategy_of_one_process(cpu_devices, no_collectives_yet):
     alone = Job(device="cpu")
-    strategy = strategies.make_worker_strategy(alone)
-    assert strategies.make_worker_strategy(alone) is strategy
+    strategy = distribute.make_worker_strategy(alone)
+    assert distribute.make_worker_strategy(alone) is strategy
     assert strategy.num_replicas_in_sync == 1
-    assert strategies._collective_devices is None  # one tower has no collectives
+    assert distribute._collective_devices is None  # one tower has no collectives
     assert strategy.extended.worker_devices == (cpu_devices[0],)
     with pytest.raises(FlagError, match="must be 1 on CPUs") as error:
-        strategies.make_worker_strategy(Job(device="cpu", towers_per_worker=2))
+        distribute.make_worker_strategy(Job(device="cpu", towers_per_worker=2))
     assert error.value.flag == "num_gpus"
 
 
@@ -59,7 +59,7 @@ def test_a_multi_worker_strategy_of_one_process(cpu_devices, no_collectives_yet)
 )
 def test_operations_that_cannot_work_are_refused(ops, count, words, cpu_devices):
     with pytest.raises(FlagError, match=words) as error:
-        strategies.make_mirrored_strategy(cpu_devices[:count], CrossDeviceSpec(ops=ops))
+        distribute.make_mirrored_strategy(cpu_devices[:count], CrossDeviceSpec(ops=ops))
     assert error.value.flag == "cross_device_ops"
 
 
@@ -75,7 +75,7 @@ def test_operations_that_cannot_work_are_refused(ops, count, words, cpu_devices)
 )
 def test_what_a_strategy_is_asked_to_communicate_by(ops, kind, implementation):
     devices = [Task("worker", task).device(kind, 0) for task in range(2)]
-    options = strategies.communication_options(CrossDeviceSpec(ops=ops, pack_bytes=9), devices)
+    options = distribute.communication_options(CrossDeviceSpec(ops=ops, pack_bytes=9), devices)
     assert (options.implementation.name, options.bytes_per_pack) == (implementation, 9)
 
 
