@@ -1,4 +1,7 @@
-"""The modes with a step in every worker, between real processes: NumPy and one process agree."""
+"""The modes with a step in every worker, between real processes: NumPy and one process agree.
+
+Tests variable_mgr/workers.py.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
 from cnnbench.variable_mgr.all_reduce.context import group_devices
 from cnnbench.variable_mgr.all_reduce.registry import create
 from cnnbench.variable_mgr.all_reduce.sizes import DTYPE_BYTES
-from cnnbench.variable_mgr.base import WorkerGroup
+from cnnbench.variable_mgr.workers import WorkerGroup
 from cnnbench.variable_mgr.gradients import transpose_lists
 from cnnbench.variable_mgr.packing import AggregationSpec, Packing
 from cnnbench.variable_mgr.stages import make_stages, reduce_through_stages

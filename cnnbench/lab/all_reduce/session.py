@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from cnnbench.lab.all_reduce.program import WorkloadBenchmark
     from cnnbench.run.driver.membership import JobMembership
     from cnnbench.variable_mgr.all_reduce import AllReduceSpec
-    from cnnbench.variable_mgr.base import WorkerGroup
+    from cnnbench.variable_mgr.workers import WorkerGroup
 
 
 def write_final_record(
@@ -207,7 +207,7 @@ class AllReduceBenchmark:
             self._messages.notice(EMULATED_NOTICE)
         self._update_record(placement=RingDevices(device=device, devices=job.tower_devices))
         if job.client_per_worker and job.num_workers > 1:
-            from cnnbench.variable_mgr.base import WorkerGroup
+            from cnnbench.variable_mgr.workers import WorkerGroup
 
             self._workers = WorkerGroup(job.cpu_devices, job.cpu_device)
         return {count: self._reduce_context(job, count) for count in self.plan.counts}

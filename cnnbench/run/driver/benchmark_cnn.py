@@ -49,7 +49,7 @@ from cnnbench.run.runtime.turns import TimeSlices
 if TYPE_CHECKING:
     from cnnbench.run.driver.step_profile import StepProfiler
     from cnnbench.run.driver.work import Work
-    from cnnbench.variable_mgr.base import WorkerGroup
+    from cnnbench.variable_mgr.workers import WorkerGroup
 
 
 def _long_run_notice(plan: RunPlan) -> str:

@@ -26,7 +26,7 @@ from cnnbench.run.runtime.turns import TimeSlices
 from cnnbench.run.watchdog import PATIENCE, RunEnding, Watchdog
 
 if TYPE_CHECKING:
-    from cnnbench.variable_mgr.base import WorkerGroup
+    from cnnbench.variable_mgr.workers import WorkerGroup
 
 _DISMISSAL_SECONDS = 60.0
 """Maximum time after a successful run in which other processes, which may be slow, must end."""

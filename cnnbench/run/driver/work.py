@@ -17,8 +17,9 @@ from cnnbench.run.driver.saved_model import SavedModelExporter
 from cnnbench.run.observe.traffic import collective_libraries, count_traffic_of_calls
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import StepResult, TrainStep
-from cnnbench.variable_mgr.base import VariableMgr, WorkerGroup
+from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
+from cnnbench.variable_mgr.workers import WorkerGroup
 
 
 class Step(Protocol):

@@ -10,9 +10,10 @@ import tensorflow as tf
 
 from cnnbench.models.graph import StateUpdate
 from cnnbench.variable_mgr import gradients
-from cnnbench.variable_mgr.base import Guard, VariableMgr, WorkerGroup
+from cnnbench.variable_mgr.base import Guard, VariableMgr
 from cnnbench.variable_mgr.exchange import merge_over_towers
 from cnnbench.variable_mgr.towers import read
+from cnnbench.variable_mgr.workers import WorkerGroup
 
 _Pair = tuple[tf.Tensor, tf.Tensor]
 

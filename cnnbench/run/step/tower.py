@@ -22,7 +22,7 @@ from cnnbench.run.runtime import convolutions
 from cnnbench.run.runtime.loading import MADE_AT
 from cnnbench.run.step.batch_norm import moments_over_towers
 from cnnbench.run.step.loss_scale import Factor
-from cnnbench.variable_mgr.base import WorkerGroup
+from cnnbench.variable_mgr.workers import WorkerGroup
 from cnnbench.variable_mgr.gradients import Gradient
 
 _CALIBRATION_EXAMPLES = 8

@@ -18,7 +18,7 @@ from cnnbench.errors import ReplicaDivergenceError
 from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver.observers.observer import PausingObserver, TrainingState
 from cnnbench.run.step.tracing import TracedFunction
-from cnnbench.variable_mgr.base import WorkerGroup
+from cnnbench.variable_mgr.workers import WorkerGroup
 from cnnbench.variable_mgr.towers import TowerVariable, read
 
 _DIGEST_BYTES = 16
