@@ -40,7 +40,7 @@ def weight_distances(checkpoints: Mapping[str, Path]) -> dict[str, tuple[float, 
 
 def _read_checkpoint(name: str, folder: Path) -> dict[str, np.ndarray]:
     # This import loads TensorFlow.
-    from cnnbench.run.driver.checkpoints import read_stored_variables
+    from cnnbench.run.driver.stored_checkpoint import read_stored_variables
 
     path = files.find_latest_checkpoint(str(folder))
     if path is None:

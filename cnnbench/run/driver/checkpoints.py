@@ -7,26 +7,30 @@ tf.train; `cnnbench.records.files` manages the files.
 
 from __future__ import annotations
 
-import contextlib
-import re
 import threading
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from cnnbench.base.files import local_or_url_path
 from cnnbench.base.job import Job
 from cnnbench.data.dataset import InputSource
-from cnnbench.errors import BenchmarkError, FlagError, first_line
+from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.models.spec import ModelSpec
-from cnnbench.optimizers.registry import AVERAGE, OPTIMIZERS
+from cnnbench.optimizers.registry import AVERAGE
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records import files
+from cnnbench.run.driver.stored_checkpoint import (
+    EXAMPLES,
+    GLOBAL_STEP,
+    StoredCheckpoint,
+    by_key,
+    key_of,
+    name_of,
+)
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
@@ -156,23 +160,23 @@ class Checkpoints:
             model.
           FlagError: a checkpoint of tf_cnn_benchmarks does not fit the variables of this model.
         """
-        stored = _StoredCheckpoint(path, _OTHER_MODEL, self.spec)
+        stored = StoredCheckpoint(path, _OTHER_MODEL, self.spec)
         model = {self._source_key(name): v.primary for name, v in self._variables.items()}
         if self.averaged and not stored.has_keys(model):
             missing = "has no moving averages: it was written without --ema_decay"
             raise BenchmarkError(f"{path} {missing}")
-        stored.check_shapes({**model, _GLOBAL_STEP: self._global_step})
+        stored.check_shapes({**model, GLOBAL_STEP: self._global_step})
         averages = {n: slot for n, slot in self.slots.items() if n.endswith(f"/{AVERAGE}")}
         other_slots = {n: slot for n, slot in self.slots.items() if n not in averages}
         slots, average_variables = (
-            _by_key("slots", {n: slot.primary for n, slot in group.items()})
+            by_key("slots", {n: slot.primary for n, slot in group.items()})
             for group in (other_slots, averages)
         )
-        scale = _by_key("loss_scale", self.loss_scale)
+        scale = by_key("loss_scale", self.loss_scale)
         before = stored.read_optimizer_name() if self.optimizer_name else None
         has_slots = before == self.optimizer_name and stored.has_keys(slots)
         has_averages, has_scale = stored.has_keys(average_variables), stored.has_keys(scale)
-        nonfinite = stored.assign_stored_values({_GLOBAL_STEP: self._global_step, **model})
+        nonfinite = stored.assign_stored_values({GLOBAL_STEP: self._global_step, **model})
         present = {**(slots if has_slots else {}), **(scale if has_scale else {})}
         stored.assign_stored_values(present | (average_variables if has_averages else {}))
         copied = (other_slots if has_slots else {}) | (averages if has_averages else {})
@@ -183,8 +187,8 @@ class Checkpoints:
         by_this_batch = global_step * self.global_batch
         # Checkpoints of earlier versions of cnnbench do not contain the number of examples.
         examples = by_this_batch
-        if stored.has_keys([_EXAMPLES]):
-            examples = int(stored.read_tensor(_EXAMPLES))
+        if stored.has_keys([EXAMPLES]):
+            examples = int(stored.read_tensor(EXAMPLES))
         self._examples_offset = examples - by_this_batch
         notices = list(self._optimizer_notices(path, stored, before, has_slots))
         if not has_averages:
@@ -193,14 +197,14 @@ class Checkpoints:
             notices.append(f"{path} has no loss scale; the loss scale begins at --fp16_loss_scale")
         warning = ""
         if nonfinite:
-            first = _name_of(nonfinite)
+            first = name_of(nonfinite)
             warning = f"{path} has values that are not finite, first in {first}"
         return RestoredState(
             global_step, examples, tuple(notices), stored.read_skipped_records(), warning
         )
 
     def _optimizer_notices(
-        self, path: str, stored: _StoredCheckpoint, before: str | None, has_slots: bool
+        self, path: str, stored: StoredCheckpoint, before: str | None, has_slots: bool
     ) -> Iterator[str]:
         """Yields a notice if a checkpoint does not contain the state of this run's optimizer.
 
@@ -217,8 +221,8 @@ class Checkpoints:
     def _source_key(self, name: str) -> str:
         """Returns the checkpoint key of the value from which variable `name` is restored."""
         if self.averaged and self._variables[name].primary.trainable:
-            return _key_of("slots", f"{name}/{AVERAGE}")
-        return _key_of("model", name)
+            return key_of("slots", f"{name}/{AVERAGE}")
+        return key_of("model", name)
 
     def _make_tf_checkpoint(self) -> tf.train.Checkpoint:
         """Creates the tf.train.Checkpoint with all values to save, by their names in the files."""
@@ -292,203 +296,3 @@ def reset_averages(manager: VariableMgr, slots: Mapping[str, TowerVariable]) -> 
         for copy, variable in zip(average.copies, manager.updated(name).copies, strict=True):
             with tf.device(copy.device):
                 copy.assign(towers.read(variable), read_value=False)
-
-
-def check_old_checkpoint(folder: str, spec: ModelSpec) -> None:
-    """Raises FlagError if the newest checkpoint is from tf_cnn_benchmarks and cannot be used."""
-    # Other errors, such as an unreadable file, are reported when the checkpoint is restored.
-    with contextlib.suppress(BenchmarkError):
-        if path := files.find_latest_checkpoint(folder):
-            _StoredCheckpoint(path, "", spec)
-
-
-def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
-    """Restores the backbone of a detector from a checkpoint of a classification network.
-
-    Returns the number of restored variables. The first layers of the classification network are the
-    backbone. Their variables have the same names as in the detector, without the scope.
-
-    Args:
-      scope: scope of the backbone's variables, see `Model.backbone`.
-      path: prefix of a checkpoint, as `files.find_latest_checkpoint` returns it.
-
-    Raises:
-      BenchmarkError: the checkpoint is unreadable, or it does not fit the layers of the backbone.
-    """
-    backbone = {
-        _key_of("model", name.removeprefix(f"{scope}/")): variable.primary
-        for name, variable in manager.savable_variables().items()
-        if name.startswith(f"{scope}/")
-    }
-    stored = _StoredCheckpoint(path, "it is not from a network with the layers of this backbone")
-    stored.check_shapes(backbone)
-    stored.assign_stored_values(backbone)
-    manager.after_restore()
-    return len(backbone)
-
-
-def read_stored_variables(path: str) -> dict[str, Any]:
-    """Reads all variables and slots of a checkpoint, as NumPy arrays by canonical name."""
-    stored = _StoredCheckpoint(path, "")
-    keys = sorted(key for key in stored.shapes if key.startswith(("model/", "slots/")))
-    return {_name_of(key): stored.read_tensor(key) for key in keys}
-
-
-class _StoredCheckpoint:
-    """Reads the tensors of a checkpoint by key. Tensors are converted to the variables' dtypes.
-
-    Args:
-      mismatch: end of the error message if variables are missing or have different shapes.
-      spec: the network, which is needed to read a checkpoint of tf_cnn_benchmarks. FlagError if the
-        checkpoint is from another network.
-    """
-
-    def __init__(self, path: str, mismatch: str, spec: ModelSpec | None = None) -> None:
-        self._path = path
-        with self._converting_read_errors():
-            self._reader = tf.train.load_checkpoint(path)
-            self.shapes = self._reader.get_variable_to_shape_map()
-        # Unlike tf.compat.v1.train.Saver, tf.train.Checkpoint also stores a graph of objects.
-        written_here = "_CHECKPOINTABLE_OBJECT_GRAPH" in self.shapes
-        self.is_old = not written_here and any(re.match("v0?/", key) for key in self.shapes)
-        old = "checkpoints of tf_cnn_benchmarks can be read only from --train_dir"
-        self._mismatch = old if self.is_old else mismatch
-        self._old_keys: dict[str, str] = {}
-        self._channels_first: dict[str, tuple[int, int, int]] = {}
-        if self.is_old and spec is not None:
-            self._old_keys = _map_old_keys(path, self.shapes, spec)
-            self.shapes = {key: self.shapes[old] for key, old in self._old_keys.items()}
-            if spec.flattened:
-                meta = f"{path}.meta"
-                match = tf.io.gfile.exists(meta) and _FORMAT.search(tf.io.read_file(meta).numpy())
-                if not match:
-                    problem = f"is from tf_cnn_benchmarks, and {meta} does not show its data format"
-                    raise FlagError("train_dir", path, f"{problem} (cnnbench docs migrating)")
-                if match[1] == b"NCHW":
-                    for name, (height, width, channels) in spec.flattened.items():
-                        self._channels_first[_key_of("model", name)] = (channels, height, width)
-
-    def has_keys(self, variables: Iterable[str]) -> bool:
-        """Whether the checkpoint contains all of the keys `variables`."""
-        return all(key in self.shapes for key in variables)
-
-    def read_tensor(self, key: str) -> Any:
-        """Reads the stored value of a key, as a NumPy array."""
-        with self._converting_read_errors():
-            value = self._reader.get_tensor(self._old_keys.get(key, key))
-        if image := self._channels_first.get(key):
-            value = value.reshape(*image, -1).transpose(1, 2, 0, 3).reshape(value.shape)
-        return value
-
-    def read_skipped_records(self) -> tuple[int, ...]:
-        """Reads the numbers of skipped records (see `RestoredState`); empty if none was skipped."""
-        return tuple(self.read_tensor(_PASSED_OVER).tolist()) if _PASSED_OVER in self.shapes else ()
-
-    def read_optimizer_name(self) -> str:
-        """The value of --optimizer with which the checkpoint was written."""
-        if self.has_keys([_OPTIMIZER]):
-            return str(self.read_tensor(_OPTIMIZER).decode())
-        slots = (_name_of(key) for key in self.shapes if key.startswith("slots/"))
-        slot_names = {name.rpartition("/")[2] for name in slots}
-        candidates = map(OPTIMIZERS.__getitem__, _UNNAMED)
-        fitting = [o for o in candidates if {slot.name for slot in o.slots} <= slot_names]
-        return max(fitting, key=lambda optimizer: len(optimizer.slots)).name
-
-    def check_shapes(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Raises BenchmarkError for the first variable that is missing or has a different shape."""
-        missing = [key for key in variables if key not in self.shapes]
-        if missing:
-            first = _name_of(missing[0])
-            problem = f"lacks {len(missing)} of {len(variables)} variables (first: {first})"
-            raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
-        for key, variable in variables.items():
-            shape, wanted = self.shapes[key], list(variable.shape)
-            if shape != wanted:
-                problem = f"contains {_name_of(key)} with the shape {shape}, not {wanted}"
-                raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
-
-    def assign_stored_values(self, variables: Mapping[str, tf.Variable]) -> str:
-        """Assigns the stored value of each key in `variables` to the variable of that key.
-
-        Returns the first key whose value is not finite, or "".
-        """
-        first = ""
-        for key, variable in variables.items():
-            value = self.read_tensor(key)
-            variable.assign(tf.cast(value, variable.dtype))
-            if not (first or np.isfinite(value).all()):
-                first = key
-        return first
-
-    @contextlib.contextmanager
-    def _converting_read_errors(self) -> Iterator[None]:
-        """A context that converts errors of TensorFlow's checkpoint reader to BenchmarkErrors."""
-        try:
-            yield
-        except (tf.errors.OpError, ValueError, LookupError) as error:
-            # TensorFlow's reader raises IndexError if a file is too short.
-            reason = first_line(error)
-            raise BenchmarkError(f"checkpoint {self._path} cannot be read: {reason}") from error
-
-
-_ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_GLOBAL_STEP = f"global_step{_ATTRIBUTE}"
-_OPTIMIZER = f"optimizer{_ATTRIBUTE}"
-_UNNAMED = ("sgd", "momentum", "rmsprop", "adam")
-"""Optimizers of the versions of cnnbench that did not store the name of the optimizer."""
-_EXAMPLES = f"examples{_ATTRIBUTE}"
-_PASSED_OVER = f"passed_over{_ATTRIBUTE}"
-
-
-def _key_of(checkpoint_part: str, name: str) -> str:
-    """Returns the key of `name` in a part of a checkpoint: "model", "slots" or "loss_scale"."""
-    # tf.train.Checkpoint escapes '/' in a name as '.S', and '.' as '..'.
-    return f"{checkpoint_part}/{name.replace('.', '..').replace('/', '.S')}{_ATTRIBUTE}"
-
-
-def _by_key(checkpoint_part: str, variables: Mapping[str, Any]) -> dict[str, Any]:
-    return {_key_of(checkpoint_part, n): v for n, v in variables.items()}
-
-
-def _name_of(key: str) -> str:
-    """Returns the canonical name of the variable that a checkpoint stores under `key`."""
-    escaped = key.removesuffix(_ATTRIBUTE).removeprefix("model/").removeprefix("slots/")
-    return escaped.replace(".S", "/").replace("..", ".")
-
-
-# Matches names in checkpoints of tf_cnn_benchmarks, which numbers the layers of each type.
-# For example, ``v/cg/resnet_v10/conv1/batchnorm1/beta`` belongs to the second batch norm.
-# cnnbench declares layers in the same order, except in the networks that docs/migrating.md lists.
-# At least one variable has a different shape in each network that docs/migrating.md lists.
-# The prefix ``v0/`` marks the copy of the first device.
-# Optimizer slots do not match, because their names have a further component.
-_OLD_NAME = re.compile(r"v0?/(?:.+/)?(conv|batchnorm|affine)(\d+)/(?:conv2d/)?(\w+)")
-# Matches the data format of the first convolution in a serialized graph.
-_FORMAT = re.compile(rb"\x12\x06Conv2D.*?data_format\x12\x06\x12\x04(NCHW|NHWC)", re.DOTALL)
-
-
-def _map_old_keys(
-    path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec
-) -> dict[str, str]:
-    """Maps keys of cnnbench to the keys of the same variables in a tf_cnn_benchmarks checkpoint.
-
-    FlagError if the checkpoint is from another network.
-    """
-    matches = filter(None, map(_OLD_NAME.fullmatch, shapes))
-    unmatched = {(m[1], int(m[2]), m[3]): m[0] for m in matches}
-    keys, layers = {_GLOBAL_STEP: "global_step"}, defaultdict[str, dict[str, int]](dict)
-    for variable in spec.variables:
-        layer, _, name = variable.name.rpartition("/")
-        kind = layer.rpartition("/")[2].rstrip("0123456789")
-        number = layers[kind].setdefault(layer, len(layers[kind]))
-        name = {"bias": "biases", "kernel": "weights" if kind == "affine" else name}.get(name, name)
-        old = unmatched.pop((kind, number, name), "")
-        if shapes.get(old) != list(variable.shape):
-            unmatched[kind, number, name] = variable.name
-        keys[_key_of("model", variable.name)] = old
-    if unmatched:
-        problem = f"is from tf_cnn_benchmarks, but does not fit --model={spec.name}"
-        raise FlagError(
-            "train_dir", path, f"{problem} (cnnbench docs migrating): {min(unmatched.values())}"
-        )
-    return keys

@@ -94,7 +94,7 @@ def _check_devices(run: RunContext, devices: runtime.Devices) -> None:
     folder = plan.params.train_dir
     if folder is not None and plan.work is not WorkKind.INPUT and devices.job.is_chief:
         # This module loads TensorFlow.
-        from cnnbench.run.driver.checkpoints import check_old_checkpoint
+        from cnnbench.run.driver.stored_checkpoint import check_old_checkpoint
 
         check_old_checkpoint(folder, plan.network.spec)
 

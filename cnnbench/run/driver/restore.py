@@ -11,9 +11,9 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.training import round_up_steps
 from cnnbench.records import files
-from cnnbench.run.driver import checkpoints
-from cnnbench.run.driver.checkpoints import RestoredState
+from cnnbench.run.driver.checkpoints import RestoredState, reset_averages
 from cnnbench.run.driver.context import RunContext
+from cnnbench.run.driver.stored_checkpoint import StoredCheckpoint, key_of
 from cnnbench.run.driver.work import ForwardWork, NetworkWork
 
 
@@ -73,16 +73,32 @@ def restore_or_initialize(run: RunContext, work: ForwardWork) -> tuple[RestoredS
 
 
 def _restore_backbone(run: RunContext, work: ForwardWork) -> None:
-    """Restores --backbone_model_path, if the flag is given and this process trains as the chief."""
+    """Restores --backbone_model_path, if the flag is given and this process trains as the chief.
+
+    The first layers of a classification network are the backbone of a detector. Their variables
+    have the same names as in the detector, without the scope of the backbone.
+
+    Raises:
+      BenchmarkError: the checkpoint is unreadable, or it does not fit the layers of the backbone.
+    """
     plan, folder = run.plan, run.plan.params.backbone_model_path
     if folder is None or not plan.work.trains or not plan.place.job.is_chief:
         return
     path = files.find_latest_checkpoint(folder)
     if path is None:
         raise BenchmarkError(f"no checkpoint in --backbone_model_path={folder}")
-    count = checkpoints.restore_backbone(work.manager, plan.network.model.backbone, path)
-    run.output.messages.notice(f"backbone of {count} variables restored from {path}")
-    checkpoints.reset_averages(work.manager, work.slots)
+    scope = f"{plan.network.model.backbone}/"
+    backbone = {
+        key_of("model", name.removeprefix(scope)): variable.primary
+        for name, variable in work.manager.savable_variables().items()
+        if name.startswith(scope)
+    }
+    stored = StoredCheckpoint(path, "it is not from a network with the layers of this backbone")
+    stored.check_shapes(backbone)
+    stored.assign_stored_values(backbone)
+    work.manager.after_restore()
+    run.output.messages.notice(f"backbone of {len(backbone)} variables restored from {path}")
+    reset_averages(work.manager, work.slots)
 
 
 def _unsaved_state(plan: RunPlan) -> Iterator[str]:

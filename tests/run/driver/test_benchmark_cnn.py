@@ -35,7 +35,7 @@ from cnnbench.records import measurements
 from cnnbench.records.codec import encode
 from cnnbench.records.result_files import RUNS, ResultFiles, load_run
 from cnnbench.records.run import Subject
-from cnnbench.run.driver import benchmark_cnn, checkpoints, preflight, scenarios
+from cnnbench.run.driver import benchmark_cnn, preflight, scenarios, stored_checkpoint
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.membership import JobMembership
@@ -160,13 +160,13 @@ def test_allow_nonfinite_goes_on():
     [(math.nan, {"eval": True, "num_eval_batches": 1}), (math.inf, {"forward_only": True})],
 )
 def test_weights_that_are_not_finite_are_warned_of_once(trained, monkeypatch, value, scenario):
-    read = checkpoints._StoredCheckpoint.read_tensor
+    read = stored_checkpoint.StoredCheckpoint.read_tensor
 
     def damaged(stored, key):
         found = read(stored, key)
         return found + value if "bias" in key else found
 
-    monkeypatch.setattr(checkpoints._StoredCheckpoint, "read_tensor", damaged)
+    monkeypatch.setattr(stored_checkpoint.StoredCheckpoint, "read_tensor", damaged)
     err = run(train_dir=trained, allow_nonfinite=True, **scenario).err
     (line,) = (one for one in err.splitlines() if "finite," in one)
     told = "model.ckpt-6 has values that are not finite, first in affine0/bias"

@@ -1,4 +1,7 @@
-"""Checkpoints: every mode reads those of every other, and what does not fit is named."""
+"""Checkpoints: every mode reads those of every other, and what does not fit is named.
+
+Tests cnnbench/run/driver/stored_checkpoint.py.
+"""
 
 from __future__ import annotations
 

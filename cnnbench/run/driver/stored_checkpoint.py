@@ -1,0 +1,147 @@
+"""Reads the values that a checkpoint contains, by their keys in tf.train.Checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.models.spec import ModelSpec
+from cnnbench.optimizers.registry import OPTIMIZERS
+from cnnbench.records import files
+from cnnbench.run.driver.old_checkpoints import find_channels_first, map_old_names
+
+_ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
+GLOBAL_STEP = f"global_step{_ATTRIBUTE}"
+_OPTIMIZER = f"optimizer{_ATTRIBUTE}"
+_UNNAMED = ("sgd", "momentum", "rmsprop", "adam")
+"""Optimizers of the versions of cnnbench that did not store the name of the optimizer."""
+EXAMPLES = f"examples{_ATTRIBUTE}"
+_PASSED_OVER = f"passed_over{_ATTRIBUTE}"
+
+
+def key_of(part: str, name: str) -> str:
+    """Returns the key of `name` in a part of a checkpoint: "model", "slots" or "loss_scale"."""
+    # tf.train.Checkpoint escapes '/' in a name as '.S', and '.' as '..'.
+    return f"{part}/{name.replace('.', '..').replace('/', '.S')}{_ATTRIBUTE}"
+
+
+def by_key(part: str, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Replaces canonical names by the keys of a part of a checkpoint, see `key_of`."""
+    return {key_of(part, n): v for n, v in variables.items()}
+
+
+def name_of(key: str) -> str:
+    """Returns the canonical name of the variable that a checkpoint stores under `key`."""
+    escaped = key.removesuffix(_ATTRIBUTE).removeprefix("model/").removeprefix("slots/")
+    return escaped.replace(".S", "/").replace("..", ".")
+
+
+class StoredCheckpoint:
+    """Reads the tensors of a checkpoint by key. Tensors are converted to the variables' dtypes.
+
+    Args:
+      mismatch: end of the error message if variables are missing or have different shapes.
+      spec: the network, which is needed to read a checkpoint of tf_cnn_benchmarks. FlagError if the
+        checkpoint is from another network.
+    """
+
+    def __init__(self, path: str, mismatch: str, spec: ModelSpec | None = None) -> None:
+        self._path = path
+        with self._converting_read_errors():
+            self._reader = tf.train.load_checkpoint(path)
+            self.shapes = self._reader.get_variable_to_shape_map()
+        # Unlike tf.compat.v1.train.Saver, tf.train.Checkpoint also stores a graph of objects.
+        written_here = "_CHECKPOINTABLE_OBJECT_GRAPH" in self.shapes
+        self.is_old = not written_here and any(re.match("v0?/", key) for key in self.shapes)
+        old = "checkpoints of tf_cnn_benchmarks can be read only from --train_dir"
+        self._mismatch = old if self.is_old else mismatch
+        self._old_keys: dict[str, str] = {}
+        self._channels_first: dict[str, tuple[int, int, int]] = {}
+        if self.is_old and spec is not None:
+            names = map_old_names(path, self.shapes, spec)
+            self._old_keys = {GLOBAL_STEP: "global_step", **by_key("model", names)}
+            self.shapes = {key: self.shapes[old] for key, old in self._old_keys.items()}
+            self._channels_first = by_key("model", find_channels_first(path, spec))
+
+    def has_keys(self, variables: Iterable[str]) -> bool:
+        """Whether the checkpoint contains all of the keys `variables`."""
+        return all(key in self.shapes for key in variables)
+
+    def read_tensor(self, key: str) -> Any:
+        """Reads the stored value of a key, as a NumPy array."""
+        with self._converting_read_errors():
+            value = self._reader.get_tensor(self._old_keys.get(key, key))
+        if image := self._channels_first.get(key):
+            value = value.reshape(*image, -1).transpose(1, 2, 0, 3).reshape(value.shape)
+        return value
+
+    def read_skipped_records(self) -> tuple[int, ...]:
+        """Reads the numbers of skipped records (see `RestoredState`); empty if none was skipped."""
+        return tuple(self.read_tensor(_PASSED_OVER).tolist()) if _PASSED_OVER in self.shapes else ()
+
+    def read_optimizer_name(self) -> str:
+        """The value of --optimizer with which the checkpoint was written."""
+        if self.has_keys([_OPTIMIZER]):
+            return str(self.read_tensor(_OPTIMIZER).decode())
+        slots = (name_of(key) for key in self.shapes if key.startswith("slots/"))
+        slot_names = {name.rpartition("/")[2] for name in slots}
+        candidates = map(OPTIMIZERS.__getitem__, _UNNAMED)
+        fitting = [o for o in candidates if {slot.name for slot in o.slots} <= slot_names]
+        return max(fitting, key=lambda optimizer: len(optimizer.slots)).name
+
+    def check_shapes(self, variables: Mapping[str, tf.Variable]) -> None:
+        """Raises BenchmarkError for the first variable that is missing or has a different shape."""
+        missing = [key for key in variables if key not in self.shapes]
+        if missing:
+            first = name_of(missing[0])
+            problem = f"lacks {len(missing)} of {len(variables)} variables (first: {first})"
+            raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
+        for key, variable in variables.items():
+            shape, wanted = self.shapes[key], list(variable.shape)
+            if shape != wanted:
+                problem = f"contains {name_of(key)} with the shape {shape}, not {wanted}"
+                raise BenchmarkError(f"checkpoint {self._path} {problem}; {self._mismatch}")
+
+    def assign_stored_values(self, variables: Mapping[str, tf.Variable]) -> str:
+        """Assigns the stored value of each key in `variables` to the variable of that key.
+
+        Returns the first key whose value is not finite, or "".
+        """
+        first = ""
+        for key, variable in variables.items():
+            value = self.read_tensor(key)
+            variable.assign(tf.cast(value, variable.dtype))
+            if not (first or np.isfinite(value).all()):
+                first = key
+        return first
+
+    @contextlib.contextmanager
+    def _converting_read_errors(self) -> Iterator[None]:
+        """A context that converts errors of TensorFlow's checkpoint reader to BenchmarkErrors."""
+        try:
+            yield
+        except (tf.errors.OpError, ValueError, LookupError) as error:
+            # TensorFlow's reader raises IndexError if a file is too short.
+            reason = first_line(error)
+            raise BenchmarkError(f"checkpoint {self._path} cannot be read: {reason}") from error
+
+
+def read_stored_variables(path: str) -> dict[str, Any]:
+    """Reads all variables and slots of a checkpoint, as NumPy arrays by canonical name."""
+    stored = StoredCheckpoint(path, "")
+    keys = sorted(key for key in stored.shapes if key.startswith(("model/", "slots/")))
+    return {name_of(key): stored.read_tensor(key) for key in keys}
+
+
+def check_old_checkpoint(folder: str, spec: ModelSpec) -> None:
+    """Raises FlagError if the newest checkpoint is from tf_cnn_benchmarks and cannot be used."""
+    # Other errors, such as an unreadable file, are reported when the checkpoint is restored.
+    with contextlib.suppress(BenchmarkError):
+        if path := files.find_latest_checkpoint(folder):
+            StoredCheckpoint(path, "", spec)
