@@ -128,13 +128,11 @@ def output_files(plan: RunPlan) -> Iterator[OutputFile]:
         yield OutputFile("partitioned_graph_file_prefix", path, _graph_kind(path))
     if plan.params.profile_layers:
         # The late import saves other runs the time to load the charts.
-        from cnnbench.base.charts.draw import FORMATS
-        from cnnbench.run.observe.work import TABLES
+        from cnnbench.run.observe.layers import SUFFIXES
 
-        suffixes = (*TABLES, *FORMATS)
         for path in plan.params.profile_layers.split(","):
-            if Path(path).suffix.lower()[1:] not in suffixes:
-                listed = ", ".join(f".{suffix}" for suffix in suffixes)
+            if Path(path).suffix.lower()[1:] not in SUFFIXES:
+                listed = ", ".join(f".{suffix}" for suffix in SUFFIXES)
                 raise FlagError("profile_layers", path, f"must end in one of {listed}")
             yield OutputFile("profile_layers", path)
 

@@ -1,6 +1,6 @@
 """--profile_layers: time, memory and FLOPs by layer.
 
-Tests cnnbench/run/observe/work.py.
+Tests cnnbench/run/observe/work.py and cnnbench/run/observe/layers.py.
 """
 
 import csv
@@ -15,15 +15,9 @@ from cnnbench.models.cpu_operations import FASTEST_ALGORITHMS, CpuOperations
 from cnnbench.models.declaration import FlopCounts, declare, scope_flops
 from cnnbench.records.files import OutputFile, check_outputs
 from cnnbench.records.profiles import REST, TO_INPUT, TO_KERNEL, StepPartKey
+from cnnbench.run.observe.layers import Layer, layer_chart, layer_table, layers_of_step
 from cnnbench.run.observe.operations import WallTimes
-from cnnbench.run.observe.work import (
-    Layer,
-    OperationWorkFinder,
-    flops_by_part,
-    layer_chart,
-    layer_table,
-    layers_of_step,
-)
+from cnnbench.run.observe.work import OperationWorkFinder, flops_by_part
 
 
 @pytest.mark.parametrize("model", ["resnet50", "lenet", "googlenet"])

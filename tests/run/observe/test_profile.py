@@ -1,7 +1,7 @@
 """--trace_file and --tfprof_file.
 
-Tests cnnbench/run/driver/observers/profiles.py, cnnbench/run/observe/operations.py and
-cnnbench/run/observe/messages.py.
+Tests cnnbench/run/driver/observers/profiles.py, cnnbench/run/observe/operations.py,
+cnnbench/run/observe/xplane.py and cnnbench/run/observe/messages.py.
 """
 
 import gzip
@@ -13,13 +13,13 @@ from covering import slow_if
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from cnnbench.records.files import KINDS, is_replaceable
-from cnnbench.run.observe import operations
 from cnnbench.run.observe.operations import (
     ExecutedOperation,
     TimePriority,
     operation_table,
     sorted_operations,
 )
+from cnnbench.run.observe.xplane import read_profile
 
 PRODUCT = re.compile(r"[\w/]+:\w*MatMul")
 """What remains of an affine layer's name; the optimizer joins bias and ReLU to the product."""
@@ -70,7 +70,7 @@ def gpu_step():
 
 
 def test_a_profile_is_read_as_tensorflow_wrote_it(gpu_step):
-    host, gpu = operations.read_profile(gpu_step)
+    host, gpu = read_profile(gpu_step)
     assert (host.name, gpu.name) == ("/host:CPU", "/device:GPU:0")
     (stream,) = gpu.lines
     name, (first, *_) = stream
@@ -80,7 +80,7 @@ def test_a_profile_is_read_as_tensorflow_wrote_it(gpu_step):
 
 
 def test_kernels_of_gpus_count_and_launches_do_not(gpu_step):
-    ran = sorted_operations(operations.read_profile(gpu_step), lambda name: True)
+    ran = sorted_operations(read_profile(gpu_step), lambda name: True)
     assert {(one.name, one.type, one.end - one.start) for one in ran} == {
         ("tower_0/conv0/Conv2D", "Conv2D", 4_000_000),
         ("tower_0/relu/Relu", "Relu", 1_000_000),
@@ -139,7 +139,7 @@ def test_a_folder_for_tensorboard(run, tmp_path):
     assert any(PRODUCT.fullmatch(name.removeprefix("tower_0/affine0/")) for name in names)
     ours = {
         e.name
-        for p in operations.read_profile(path.read_bytes())
+        for p in read_profile(path.read_bytes())
         for _, line in p.lines
         for e in line
     }
@@ -154,7 +154,7 @@ def test_the_profiled_step_is_marked_with_its_number(run, tmp_path, warm_up, pro
     run(*flags, f"--num_warmup_batches={warm_up}")
     (path,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
     events = [
-        e for p in operations.read_profile(path.read_bytes()) for _, line in p.lines for e in line
+        e for p in read_profile(path.read_bytes()) for _, line in p.lines for e in line
     ]
     # TensorBoard recognizes a step by this name and the root mark.
     (mark,) = [e for e in events if e.name == "train"]

@@ -19,16 +19,15 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import collecting_write_errors, write_bytes, write_text
 from cnnbench.run.driver.preflight import partition_file
-from cnnbench.run.observe import work
+from cnnbench.run.observe import layers
 from cnnbench.run.observe.graphs import collecting_partitions, write_graph
 from cnnbench.run.observe.operations import (
-    XPlane,
     divide_wall_time_of_step,
     operation_table,
-    read_profile,
     sorted_operations,
 )
 from cnnbench.run.observe.work import make_work_finder
+from cnnbench.run.observe.xplane import XPlane, read_profile
 from cnnbench.run.runtime.loading import without_info_lines
 from cnnbench.version import __version__
 
@@ -121,9 +120,9 @@ def _write_profile_files(
             name: batch * plan.params.gradient_accumulation_steps * flops_of_image.training
             for name, flops_of_image in works.image_flops.items()
         }
-        layers = work.layers_of_step(divide_wall_time_of_step(ran), works, graph, flops)
+        rows = layers.layers_of_step(divide_wall_time_of_step(ran), works, graph, flops)
         for path in plan.params.profile_layers.split(","):
-            work.write_layers("profile_layers", path, layers, f"layers of {title}")
+            layers.write_layers("profile_layers", path, rows, f"layers of {title}")
 
 
 @contextmanager
