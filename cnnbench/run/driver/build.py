@@ -24,9 +24,10 @@ from cnnbench.run.driver.work import (
     Work,
 )
 from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.step.coordinated_step import CoordinatedStep
 from cnnbench.run.step.optimizer import Optimizer, make_optimizer
 from cnnbench.run.step.staleness import UpdateCounter
-from cnnbench.run.step.train_step import CoordinatedStep, TrainStep
+from cnnbench.run.step.train_step import TrainStep
 from cnnbench.variable_mgr import create
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr

@@ -1,4 +1,7 @@
-"""parameter_server_strategy: a coordinator has updates made by whichever worker is free."""
+"""parameter_server_strategy: a coordinator has updates made by whichever worker is free.
+
+Tests cnnbench/run/step/coordinated_step.py.
+"""
 
 from __future__ import annotations
 
