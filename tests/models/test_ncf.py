@@ -14,7 +14,7 @@ from cnnbench import BenchmarkCNN, Params
 from cnnbench.models import declare, get_model, register_model
 from cnnbench.models.networks.ncf import NeuMF, rank_rated_items
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.membership import SharedInterrupts
+from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console, DisplayInterval
-from cnnbench.run.driver.host_metrics import HostMetricsExecutor, PendingEvaluation, Rows
-from cnnbench.run.driver.membership import SharedInterrupts
+from cnnbench.run.driver.evaluation_results import PendingEvaluation
+from cnnbench.run.driver.host_metrics import HostMetricsExecutor, Rows
+from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.runtime.convolutions import (
     doubtful_layer_notice,
     resolve_data_format,

@@ -1,4 +1,4 @@
-"""Connects the processes of a job, and shares interrupts and the end of the run among them.
+"""Connects the processes of a job, and tells them the end of the run.
 
 In a job with one process, this module does almost nothing.
 """
@@ -10,10 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import FrameType
-from typing import TYPE_CHECKING
 
-from cnnbench.base.interrupts import handling_signals, raise_if_interrupted
 from cnnbench.base.job import CONTROLLER, Job, Task
 from cnnbench.base.probe import NAMED, OK, probe_grpc_server, unresponsive_tasks, wait_for_servers
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
@@ -25,14 +22,10 @@ from cnnbench.run.runtime.progress import ProcessActivity, ProcessProgress
 from cnnbench.run.runtime.turns import TimeSlices
 from cnnbench.run.watchdog import PATIENCE, RunEnding, Watchdog
 
-if TYPE_CHECKING:
-    from cnnbench.variable_mgr.workers import WorkerGroup
-
 _DISMISSAL_SECONDS = 60.0
 """Maximum time after a successful run in which other processes, which may be slow, must end."""
 _FAILURE_SECONDS = 5.0
 """Time in which other processes may fail for the same reason and report it."""
-_CHECK_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 _LINGER_SECONDS = 10.0
 
@@ -295,50 +288,3 @@ class JobMembership:
         # If this process ended at once, undelivered messages of the last collective would fail.
         seconds = _FAILURE_SECONDS if code or together else _DISMISSAL_SECONDS
         self._watchdog.announce_end(RunEnding(code, reason), seconds, lost=together and code != 0)
-
-
-class SharedInterrupts:
-    """Shares interrupts between all workers of a job.
-
-    Attributes:
-      pending: whether this process was interrupted and has not yet informed the other workers.
-    """
-
-    def __init__(self, workers: WorkerGroup | None) -> None:
-        self._workers = workers
-        self.pending = False
-
-    def raise_if_any_interrupted(self, pass_seconds: float) -> int:
-        """Raises KeyboardInterrupt in all workers if one of the workers was interrupted.
-
-        All workers call it between steps.
-
-        Args:
-          pass_seconds: duration of one pass of the caller's loop in this process.
-
-        Returns:
-          Number of passes until the next call. The chief needs about one second for them.
-        """
-        if self._workers is None:
-            raise_if_interrupted()
-            return 1
-        passes = max(1, int(_CHECK_SECONDS / pass_seconds)) if self._workers.is_chief else 0
-        pending, passes = self._workers.sum_over_workers([int(self.pending), passes])
-        if pending:
-            raise KeyboardInterrupt
-        return int(passes)
-
-    @contextmanager
-    def sharing_interrupts(self) -> Iterator[None]:
-        """A context in which Ctrl-C in one worker ends all workers after the same step."""
-        if self._workers is None:
-            yield
-            return
-
-        def note_interrupt(number: int, frame: FrameType | None) -> None:
-            self.pending = True
-
-        with handling_signals(note_interrupt):
-            yield
-            # Handles a signal that came after the last check in the block.
-            self.raise_if_any_interrupted(1.0)

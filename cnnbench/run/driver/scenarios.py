@@ -21,14 +21,14 @@ from cnnbench.run.driver.checkpoint_evaluations import (
 )
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import benchmark_log_parameters
-from cnnbench.run.driver.host_metrics import EvaluationPublisher
+from cnnbench.run.driver.evaluation_results import EvaluationPublisher
 from cnnbench.run.driver.input_speed import (
     DEVICE_STAGE,
     combine_pipelines,
     time_input,
     time_stages,
 )
-from cnnbench.run.driver.membership import SharedInterrupts
+from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.driver.observers.benchmark_log import BenchmarkLog, describe_run
 from cnnbench.run.driver.observers.checkpoint_saver import CheckpointSaver
 from cnnbench.run.driver.observers.evaluations import TrainingEvaluations

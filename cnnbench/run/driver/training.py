@@ -25,7 +25,7 @@ from cnnbench.records.endings import ENDINGS, LoopProgress
 from cnnbench.records.measurements import StepSeries
 from cnnbench.run.driver.console import DisplayInterval
 from cnnbench.run.driver.context import RunContext
-from cnnbench.run.driver.membership import SharedInterrupts
+from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.driver.observers.observer import (
     Observer,
     PausingObserver,

@@ -1,4 +1,7 @@
-"""Metrics of all rows, computed in a process of their own while the run goes on."""
+"""Metrics of all rows, computed in a process of their own while the run goes on.
+
+Tests cnnbench/run/driver/evaluation_results.py.
+"""
 
 import io
 import os
@@ -21,12 +24,8 @@ from cnnbench.models import get_model
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.host_metrics import (
-    EvaluationPublisher,
-    HostMetricsChildExecutor,
-    HostMetricsExecutor,
-    PendingEvaluation,
-)
+from cnnbench.run.driver.evaluation_results import EvaluationPublisher, PendingEvaluation
+from cnnbench.run.driver.host_metrics import HostMetricsChildExecutor, HostMetricsExecutor
 
 EVALUATING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 2}
 

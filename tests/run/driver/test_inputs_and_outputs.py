@@ -7,7 +7,7 @@ from data_sets import WEATHER, own_forecast, write_weather
 
 from cnnbench import BenchmarkCNN, Console, Params
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.run.driver.membership import SharedInterrupts
+from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

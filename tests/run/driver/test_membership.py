@@ -1,4 +1,7 @@
-"""A process joins the others of its job."""
+"""A process joins the others of its job.
+
+Tests cnnbench/run/driver/shared_interrupts.py.
+"""
 
 import contextlib
 import dataclasses
@@ -19,7 +22,8 @@ from cnnbench.flags import Params
 from cnnbench.plan import check_flags
 from cnnbench.run import handshake
 from cnnbench.run.driver import membership
-from cnnbench.run.driver.membership import JobMembership, SharedInterrupts
+from cnnbench.run.driver.membership import JobMembership
+from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.runtime.progress import ProcessActivity
 from cnnbench.run.runtime.tensorflow import Devices
 

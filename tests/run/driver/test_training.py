@@ -19,12 +19,10 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation, RunRecord, TurnTaking
 from cnnbench.run.driver.console import Console, RunOutput
 from cnnbench.run.driver.context import RunContext
-from cnnbench.run.driver.host_metrics import (
-    EvaluationPublisher,
-    HostMetricsExecutor,
-    PendingEvaluation,
-)
-from cnnbench.run.driver.membership import JobMembership, SharedInterrupts
+from cnnbench.run.driver.evaluation_results import EvaluationPublisher, PendingEvaluation
+from cnnbench.run.driver.host_metrics import HostMetricsExecutor
+from cnnbench.run.driver.membership import JobMembership
+from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.driver.observers.checkpoint_saver import CheckpointSaver
 from cnnbench.run.driver.observers.evaluations import TrainingEvaluations
 from cnnbench.run.driver.observers.observer import PausingObserver
