@@ -11,7 +11,8 @@ from types import ModuleType
 
 from forked import shorten_runs
 
-from cnnbench.run.runtime.loading import faster_tensorflow_import, without_info_lines
+from cnnbench.run.runtime.loading import faster_tensorflow_import
+from cnnbench.run.runtime.native_log import without_info_lines
 
 _PACKAGE = "tensorflow"
 

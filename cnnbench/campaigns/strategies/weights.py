@@ -12,7 +12,7 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.params import FLAGS
 from cnnbench.records import files
-from cnnbench.run.runtime.loading import without_info_lines
+from cnnbench.run.runtime.native_log import without_info_lines
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,7 +20,7 @@ from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.models.model import datasets
-from cnnbench.run.runtime.loading import filtered_stderr
+from cnnbench.run.runtime.native_log import filtered_stderr
 
 _ABOUT = """\
 Usage: cnnbench data make-imagenet DIR OUT [FLAGS]

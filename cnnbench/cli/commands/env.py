@@ -24,7 +24,8 @@ from cnnbench.records.codec import ABSENT, encode
 from cnnbench.records.documents import json_document
 from cnnbench.records.run import ConditionNote
 from cnnbench.run.driver.memory_estimate import computes_on_cpu
-from cnnbench.run.runtime.loading import load_tensorflow, without_info_lines
+from cnnbench.run.runtime.loading import load_tensorflow
+from cnnbench.run.runtime.native_log import without_info_lines
 from cnnbench.run.runtime.supervisor import fork_supervised
 
 if TYPE_CHECKING:

@@ -46,7 +46,8 @@ from cnnbench.records.run import (
 )
 from cnnbench.run.driver.describe import machine_check_flags
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.loading import load_tensorflow, without_info_lines
+from cnnbench.run.runtime.loading import load_tensorflow
+from cnnbench.run.runtime.native_log import without_info_lines
 from cnnbench.variable_mgr.all_reduce.context import (
     ReduceContext,
     cpus_for_additions,

@@ -28,8 +28,9 @@ from cnnbench.run.runtime.convolutions import (
     resolve_conv_gradients,
     resolve_data_format,
 )
-from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow, without_info_lines
+from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow
 from cnnbench.run.runtime.memory import reset_peak_memory
+from cnnbench.run.runtime.native_log import without_info_lines
 
 
 def start_devices(run: RunContext) -> runtime.Devices:

@@ -17,7 +17,7 @@ from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.loading import without_info_lines
+from cnnbench.run.runtime.native_log import without_info_lines
 from cnnbench.run.runtime.progress import ProcessActivity, ProcessProgress
 from cnnbench.run.runtime.turns import TimeSlices
 from cnnbench.run.watchdog import PATIENCE, RunEnding, Watchdog

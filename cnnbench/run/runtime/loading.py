@@ -1,6 +1,4 @@
-"""Imports TensorFlow, and filters what native libraries write to standard error.
-
-TensorFlow, CUDA and libjpeg write to file descriptor 2, in part before a log level can be set.
+"""Imports TensorFlow, for a run or for a plug-in, and checks its version.
 
 Plug-ins are loaded while flags are checked. A plug-in module may import TensorFlow, before the run
 sets the log level and starts its clock.
@@ -14,136 +12,20 @@ import gc
 import importlib.util
 import logging
 import os
-import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import IO, Any
+from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import errors_as_interrupts
-from cnnbench.base.log_lines import library_output_notices
-from cnnbench.base.terminal import ErrorStoringStream
+from cnnbench.base.interrupts import converting_errors_to_interrupts
+from cnnbench.base.text import library_output_notices
 from cnnbench.errors import BenchmarkError, UsageError, exhausted, first_line
-
-# Switches off Python's garbage collection.
-
-
-@contextlib.contextmanager
-def without_gc() -> Iterator[None]:
-    """A context without Python's garbage collection, which would pause the code in it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-# Filters the standard error of native libraries.
-
-# Absl writes "I1129 17:33:25.5 1234 file.cc:1] TEXT", or "I0000 00:00:1795162120.9 1234 file.cc:1]"
-# before its initialization. TensorFlow before 2.21 writes "2026-11-29 17:33:25.5: I file.cc:1]".
-_DATE = r"\d{4}-\d\d-\d\d [\d:.]+: "
-_INFORMATIONAL = re.compile(
-    rf"^(I\d{{4}} |{_DATE}I |WARNING: All log messages before absl::InitializeLog"
-    # Error 303 of cuInit means that no GPU driver is installed, the other error that there is no
-    # GPU; cnnbench reports both itself.
-    rf"|(E\d{{4}} |{_DATE}E ).*cuInit.*(\(303\)|CUDA_ERROR_NO_DEVICE\b.*)$"
-    # This is the second line of a message about the instruction sets of a CPU.
-    r"|To enable the following instructions: .* rebuild TensorFlow)"
-)
-
-
-# Contains the file in which the next `filtered_stderr` stores output, unless that file is in use.
-_shared: list[IO[bytes]] = []
-
-
-def share_held_back_output() -> Callable[[], str]:
-    """Creates a file for the output that `filtered_stderr` holds back in the next child process.
-
-    Returns a function that returns the stored output without informational lines. The output is
-    not empty if the child process has ended within `filtered_stderr`.
-    """
-    try:
-        with tempfile.TemporaryFile() as made:
-            # Parent and child keep this copy open until they exit.
-            file: IO[bytes] = os.fdopen(os.dup(made.fileno()), "w+b", closefd=False)
-    except OSError:
-        return lambda: ""
-    _shared[:] = [file]
-
-    def text() -> str:
-        file.seek(0)
-        return _drop_info_lines(file.read().decode(errors="replace"), None)
-
-    return text
-
-
-@contextlib.contextmanager
-def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Iterator[None]:
-    """A context that holds back standard error, and writes what `select` returns at its end.
-
-    `select` gets the stored text and the exception that ended the block, if any. It returns the
-    text that is written, as notices. Nothing is stored if TF_CPP_MIN_LOG_LEVEL is 0, or if file
-    descriptor 2 or a temporary file is not available.
-    """
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
-        yield
-        return
-    shared = _shared.pop() if _shared else None
-    try:
-        held = shared or tempfile.TemporaryFile()  # noqa: SIM115 - the ExitStack closes it
-        original = os.dup(2)
-    except OSError:
-        yield
-        return
-    with contextlib.ExitStack() as stack:
-        if shared is None:
-            stack.enter_context(held)
-        else:
-            stack.callback(_shared.append, shared)
-            stack.callback(shared.seek, 0)
-            stack.callback(os.ftruncate, shared.fileno(), 0)
-        stderr = ErrorStoringStream(sys.stderr)
-        stderr.flush()
-        os.dup2(held.fileno(), 2)
-        ended_by: BaseException | None = None
-        try:
-            yield
-        except BaseException as error:
-            ended_by = error
-            raise
-        finally:
-            stderr.flush()
-            os.dup2(original, 2)
-            os.close(original)
-            held.seek(0)
-            text = held.read().decode(errors="replace")
-            stderr.write(library_output_notices(select(text, ended_by)))
-            stderr.flush()
-
-
-def without_info_lines() -> contextlib.AbstractContextManager[None]:
-    """A context that drops informational lines of native code from standard error.
-
-    Warnings and errors are written at the end of the block.
-    """
-    return filtered_stderr(_drop_info_lines)
-
-
-def _drop_info_lines(text: str, _: BaseException | None) -> str:
-    lines = text.splitlines(keepends=True)
-    return "".join(line for line in lines if not _INFORMATIONAL.match(line))
-
-
-# Imports TensorFlow, for a run or for a plug-in, and checks its version.
+from cnnbench.run.runtime.native_log import without_info_lines
 
 OLDEST = (2, 18)
 """Major and minor version of TensorFlow before which a run is refused."""
@@ -232,6 +114,18 @@ def _mark_created_variables() -> None:
         return variable
 
     plugins.add_plugin_code_context(lambda: tf.variable_creator_scope(create_noted))
+
+
+@contextlib.contextmanager
+def without_gc() -> Iterator[None]:
+    """A context without Python's garbage collection, which would pause the code in it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

@@ -192,7 +192,7 @@ def fork_supervised(
         return
     state.wanted = False
     # The late import saves time for --help and for refused flags.
-    from cnnbench.run.runtime.loading import share_held_back_output
+    from cnnbench.run.runtime.native_log import share_held_back_output
 
     # Signals are blocked first, because they must not end the parent while the child is alive.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)

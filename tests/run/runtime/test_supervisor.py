@@ -327,7 +327,7 @@ OLD_FATAL = "2026-11-24 10:00:00.139305: F tensorflow/core/tensor.cc:84] Check f
 )
 def test_the_reason_is_what_native_code_said(start, line, held, told):
     body = f"""
-    from cnnbench.run.runtime.loading import without_info_lines
+    from cnnbench.run.runtime.native_log import without_info_lines
     with without_info_lines() if {held} else contextlib.nullcontext():
         os.write(2, {line.encode()!r} + b"\\n*** stack ***\\n    @ 0x7f31 f()\\n")
         os.abort()"""

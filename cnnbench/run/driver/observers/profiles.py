@@ -28,7 +28,7 @@ from cnnbench.run.observe.operations import (
 )
 from cnnbench.run.observe.work import make_work_finder
 from cnnbench.run.observe.xplane import XPlane, read_profile
-from cnnbench.run.runtime.loading import without_info_lines
+from cnnbench.run.runtime.native_log import without_info_lines
 from cnnbench.version import __version__
 
 _MICROSECONDS = 1e-6

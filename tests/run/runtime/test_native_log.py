@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from cnnbench.run.runtime.loading import without_info_lines
+from cnnbench.run.runtime.native_log import without_info_lines
 
 
 def write(text):
