@@ -35,7 +35,7 @@ from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.optimizers.clipping import CLIPPINGS
-from cnnbench.optimizers.registry import Constant
+from cnnbench.optimizers.spec import Constant
 from cnnbench.records.codec import encode
 from cnnbench.records.endings import ENDINGS
 

@@ -3,14 +3,11 @@
 from cnnbench.optimizers.registry import (
     OPTIMIZERS,
     SCHEDULES,
-    Constant,
-    OptimizerSpec,
-    ScheduledSteps,
-    ScheduleSpec,
-    Slot,
     register_optimizer,
     register_schedule,
 )
+from cnnbench.optimizers.schedules import ScheduledSteps, ScheduleSpec
+from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
 
 __all__ = [
     "OPTIMIZERS",

@@ -27,7 +27,8 @@ from cnnbench.flags.facts import (
 )
 from cnnbench.flags.params import Params
 from cnnbench.optimizers.clipping import CLIPPINGS
-from cnnbench.optimizers.registry import OPTIMIZERS, OptimizerSpec
+from cnnbench.optimizers.registry import OPTIMIZERS
+from cnnbench.optimizers.spec import OptimizerSpec
 from cnnbench.variable_mgr.all_reduce.context import group_devices
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
 from cnnbench.variable_mgr.cross_device import CrossDeviceSpec

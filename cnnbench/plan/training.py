@@ -23,7 +23,8 @@ from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model
-from cnnbench.optimizers.registry import SCHEDULES, Schedule, ScheduledSteps
+from cnnbench.optimizers.registry import SCHEDULES
+from cnnbench.optimizers.schedules import Schedule, ScheduledSteps
 from cnnbench.plan.network import NetworkPlan
 from cnnbench.records.run import Target
 

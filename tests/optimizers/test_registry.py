@@ -1,4 +1,7 @@
-"""Optimizers and schedules of plug-ins."""
+"""Optimizers and schedules of plug-ins.
+
+Tests cnnbench/optimizers/spec.py and cnnbench/optimizers/schedules.py.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ from cnnbench.optimizers import (
     register_optimizer,
     register_schedule,
 )
-from cnnbench.optimizers.registry import BUILT_IN, Constant
+from cnnbench.optimizers.schedules import BUILT_IN
+from cnnbench.optimizers.spec import Constant
 from cnnbench.plan import check_flags
 
 EPSILON = OPTIMIZERS.constants["adam_epsilon"]

@@ -20,13 +20,9 @@ from cnnbench.flags.declare import (
 from cnnbench.flags.facts import RunFacts, needs_network, needs_training
 from cnnbench.optimizers.clipping import CLIPPINGS
 from cnnbench.optimizers.piecewise import PiecewiseSchedule, parse_piecewise
-from cnnbench.optimizers.registry import (
-    OPTIMIZERS,
-    SCHEDULES,
-    Constant,
-    DeclarationRegistry,
-    ScheduleSpec,
-)
+from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES, DeclarationRegistry
+from cnnbench.optimizers.schedules import ScheduleSpec
+from cnnbench.optimizers.spec import Constant
 
 _update = partial(flag, part=RunPart.UPDATE)
 _schedule = partial(flag, part=RunPart.UPDATE | RunPart.LEARNING_RATE)

@@ -3,7 +3,7 @@
 The computation follows the end of section 2 of the paper, where epsilon is not bias-corrected.
 """
 
-from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
+from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
 
 BETA1 = Constant("adam_beta1", 0.9, "Decay of the first moment", minimum=0, below=1)
 BETA2 = Constant("adam_beta2", 0.999, "Decay of the second moment", minimum=0, below=1)

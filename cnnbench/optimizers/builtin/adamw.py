@@ -10,7 +10,7 @@ from typing import Any
 
 from cnnbench.arrays import Tensor
 from cnnbench.optimizers.builtin.adam import BETA1, BETA2, EPSILON, POWERS, REFUSES_FP16, SLOTS
-from cnnbench.optimizers.registry import OptimizerSpec
+from cnnbench.optimizers.spec import OptimizerSpec
 
 
 def adam_update_and_moments(

@@ -16,7 +16,7 @@ from cnnbench.arrays import Tensor
 from cnnbench.optimizers.builtin.adam import BETA1, BETA2, POWERS, REFUSES_FP16, SLOTS
 from cnnbench.optimizers.builtin.adamw import adam_update_and_moments
 from cnnbench.optimizers.builtin.lars import float32_norm, trust_ratio
-from cnnbench.optimizers.registry import Constant, OptimizerSpec
+from cnnbench.optimizers.spec import Constant, OptimizerSpec
 
 
 def update(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from cnnbench.arrays import Tensor
 from cnnbench.optimizers.builtin.momentum import MOMENTUM
-from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
+from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
 
 
 def float32_norm(tensor: Tensor) -> Tensor:

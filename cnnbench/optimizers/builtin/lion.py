@@ -6,7 +6,7 @@ The update follows algorithm 2. The defaults are from the paper.
 from __future__ import annotations
 
 from cnnbench.arrays import Tensor
-from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
+from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
 
 
 def update(

@@ -1,7 +1,7 @@
 """The optimizer "momentum": gradient descent with Nesterov momentum, as in tf_cnn_benchmarks."""
 
 from cnnbench.optimizers.builtin.sgd import MLPERF
-from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
+from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
 
 MOMENTUM = Constant("momentum", 0.9, "Momentum", minimum=0, maximum=1)
 

@@ -1,6 +1,6 @@
 """The optimizer RMSProp, with momentum."""
 
-from cnnbench.optimizers.registry import Constant, OptimizerSpec, Slot
+from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
 
 OPTIMIZER = OptimizerSpec(
     name="rmsprop",

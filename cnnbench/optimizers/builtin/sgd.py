@@ -1,6 +1,6 @@
 """The optimizer "sgd": plain gradient descent without momentum."""
 
-from cnnbench.optimizers.registry import OptimizerSpec
+from cnnbench.optimizers.spec import OptimizerSpec
 
 # MLPerf logs a momentum for sgd. It is 0, because cnnbench's sgd has no momentum.
 MLPERF = {

@@ -20,7 +20,7 @@ from cnnbench.base.job import Job
 from cnnbench.data.dataset import InputSource
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.models.spec import ModelSpec
-from cnnbench.optimizers.registry import AVERAGE
+from cnnbench.optimizers.spec import AVERAGE
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records import files
 from cnnbench.run.driver.stored_checkpoint import (

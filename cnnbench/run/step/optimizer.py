@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.optimizers.registry import AVERAGE, OptimizerSpec
+from cnnbench.optimizers.spec import AVERAGE, OptimizerSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.step.fused_decay import FusedSgdDecay
 from cnnbench.variable_mgr.base import VariableMgr
