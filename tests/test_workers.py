@@ -25,7 +25,7 @@ from worker_runs import (
     saved_values,
 )
 
-from cnnbench.base.job import ReservedPorts
+from cnnbench.base.ports import ReservedPorts
 from cnnbench.data.imagenet import serialize
 from cnnbench.records.run import RunRecord
 from cnnbench.variable_mgr.all_reduce.cost import Tensor

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from cnnbench.arrays import Array
-from cnnbench.base.job import Chooser, Job, cpu_of_device, least_bytes_chooser, round_robin_chooser
-from cnnbench.base.suggestions import unknown_name_reason
+from cnnbench.base.job import Job, cpu_of_device
+from cnnbench.base.text import unknown_name_reason
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.cross_device import CrossDeviceSpec
 from cnnbench.variable_mgr.modes import Mode
@@ -120,14 +121,23 @@ class VariableMgrSpec:
             return self.ps_devices
         return (self.cpu_device,) if self.parameter_device == "cpu" else self.devices
 
-    def variable_device_chooser(self) -> Chooser:
-        """Creates a function that assigns each shared variable to a device.
+    def variable_device_chooser(self) -> Callable[[int], str]:
+        """Creates a function from the bytes of a shared variable to its device.
 
-        The devices are `variable_devices`. Use one function for the whole run.
+        The devices are `variable_devices`. Use one function for the whole run, because it keeps
+        track of earlier choices: it takes the device with the fewest bytes so far, or rotates.
         """
-        rotates = self.ps_devices and self.ps_strategy == "round_robin"
-        choose = round_robin_chooser if rotates else least_bytes_chooser
-        return choose(self.variable_devices)
+        if self.ps_devices and self.ps_strategy == "round_robin":
+            turns = itertools.cycle(self.variable_devices)
+            return lambda num_bytes: next(turns)
+        loads = dict.fromkeys(self.variable_devices, 0)
+
+        def choose(num_bytes: int) -> str:
+            lightest = min(loads, key=loads.__getitem__)
+            loads[lightest] += num_bytes
+            return lightest
+
+        return choose
 
     def caching_device(self, reader: str) -> str | None:
         """Returns the device that caches a shared variable for the device `reader`.

@@ -1,4 +1,4 @@
-"""Describes a job of several processes, with its tasks and devices, and reserves free ports.
+"""Describes a job of several processes, with its tasks and devices.
 
 A run in one process is a job with one task. In a cluster, each process is one task; the
 descriptions of all processes differ only in `task`.
@@ -6,22 +6,14 @@ descriptions of all processes differ only in `task`.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import itertools
-import random
 import re
-import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TypeAlias
 
-from cnnbench.errors import BenchmarkError, FlagError
-
-# Functions that read device names or choose a device. They do not need TensorFlow.
+from cnnbench.errors import FlagError
 
 
 def cpu_of_device(device: str) -> str:
@@ -33,41 +25,9 @@ def cpu_of_device(device: str) -> str:
 
 
 def is_cpu(device: str) -> bool:
-    """Whether a device name, such as "CPU:0" or "/job:worker/task:0/device:CPU:0", is the name of a
-    CPU.
-    """
+    """Whether a device name, such as "CPU:0" or "/task:0/device:CPU:0", is the name of a CPU."""
     return "CPU:" in device.upper()
 
-
-Chooser: TypeAlias = Callable[[int], str]
-"""Function from a variable's bytes to the variable's device. It keeps track of earlier choices."""
-
-
-def round_robin_chooser(devices: Sequence[str]) -> Chooser:
-    """Returns a function that places variables on the devices in rotation, starting with the first
-    device.
-    """
-    turns = itertools.cycle(devices)
-    return lambda num_bytes: next(turns)
-
-
-def least_bytes_chooser(devices: Sequence[str]) -> Chooser:
-    """Returns a function that places a variable of a given size on the device with the fewest bytes
-    so far.
-
-    If several devices have the fewest bytes, the first of them is chosen.
-    """
-    loads = dict.fromkeys(devices, 0)
-
-    def choose(num_bytes: int) -> str:
-        lightest = min(loads, key=loads.__getitem__)
-        loads[lightest] += num_bytes
-        return lightest
-
-    return choose
-
-
-# Classes that describe a job: its tasks (processes), towers (model replicas) and devices.
 
 LOCAL = "localhost"
 WORKER = "worker"
@@ -98,9 +58,7 @@ class Task:
         return f"{self.job}:{self.index}"
 
     def device(self, kind: str, index: int = 0) -> str:
-        """Full name of a device that belongs to this task, such as
-        "/job:ps/replica:0/task:1/device:CPU:0".
-        """
+        """Full name of a device of this task, such as "/job:ps/replica:0/task:1/device:CPU:0"."""
         process = f"/job:{self.tensorflow_job}/replica:0/task:{self.index}"
         return f"{process}/device:{kind.upper()}:{index}"
 
@@ -118,8 +76,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Describes all tasks, towers (model replicas) and devices of a run, as model_deploy does in
-    TF-slim.
+    """All tasks, towers (model replicas) and devices of a run, as in model_deploy of TF-slim.
 
     Tower numbers are unique in the job: worker 0 has the first `towers_per_worker` towers, worker 1
     the next ones. FlagError for addresses that are malformed or duplicate, a task that is not in
@@ -191,9 +148,7 @@ class Job:
 
     @property
     def in_cluster(self) -> bool:
-        """Whether the tasks of the job have host:port addresses. This is also true for a cluster of
-        only one worker.
-        """
+        """Whether the tasks have host:port addresses, as even a cluster of one worker has."""
         return bool(self.worker_addresses or self.ps_addresses or self.controller_address)
 
     @property
@@ -216,23 +171,17 @@ class Job:
 
     @property
     def chief(self) -> Task:
-        """The task that prints the output, saves checkpoints and decides when the job ends: the
-        controller if there is one, otherwise worker 0.
-        """
+        """The task that prints, saves checkpoints and ends the job: the controller, or worker 0."""
         return self.tasks[0]
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the chief. The process of a run in one process is always the
-        chief.
-        """
+        """Whether this process is the chief, which the only process of a run always is."""
         return self.task == self.chief
 
     @property
     def is_server_only(self) -> bool:
-        """Whether this process only executes operations for the chief and runs no training step
-        itself.
-        """
+        """Whether this process runs no training step itself, but operations for the chief."""
         if self.client_per_worker and self.in_cluster:
             return self.task.job != WORKER
         return not self.is_chief
@@ -243,9 +192,7 @@ class Job:
         return tuple(task for task in self.tasks if task != self.task)
 
     def addresses_of(self, job: str) -> tuple[str, ...]:
-        """The host:port addresses of all tasks with a job name such as "worker", by task index.
-        Empty if there are no such tasks.
-        """
+        """The addresses of all tasks of a job name such as "worker", by index; may be empty."""
         controller = (self.controller_address,) if self.controller_address else ()
         addresses = {WORKER: self.worker_addresses, PS: self.ps_addresses, CONTROLLER: controller}
         return addresses.get(job, ())
@@ -287,9 +234,7 @@ class Job:
 
     @property
     def own_towers(self) -> range:
-        """Numbers of the towers for which this process builds the training step. A process that
-        is a server only (see `is_server_only`) builds none.
-        """
+        """Numbers of the towers whose training step this process builds; none in a server."""
         if self.is_server_only:
             return range(0)
         if not self.client_per_worker:
@@ -305,9 +250,7 @@ class Job:
         return (self.task,) if self.client_per_worker else self.workers
 
     def devices_of(self, *workers: Task) -> tuple[str, ...]:
-        """Full names of the devices on which the towers of the given workers run, in the order of
-        the towers.
-        """
+        """Full names of the devices of the given workers, in the order of their towers."""
         order = self.device_order or range(self.towers_per_worker)
         return tuple(worker.device(self.device, number) for worker in workers for number in order)
 
@@ -322,9 +265,7 @@ class Job:
         return self.devices_of(*self.own_workers)
 
     def with_devices(self, device: str, order: Sequence[int] = ()) -> Job:
-        """Returns a copy of the job whose towers run on devices of the kind `device`, in the order
-        `order` (see `device_order`).
-        """
+        """Returns a copy whose towers are on devices of kind `device`, in this `device_order`."""
         return dataclasses.replace(self, device=device, device_order=tuple(order))
 
     # CPUs.
@@ -363,58 +304,3 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 def _hosts_flag_of(task: Task) -> str:
     return "controller_host" if task.job == CONTROLLER else f"{task.job}_hosts"
-
-
-# Functions that reserve ports for the servers of a job.
-
-LOWEST = 10000
-
-_TRIES = 1000
-_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-
-
-class ReservedPorts(contextlib.ExitStack):
-    """Reserves free ports for the servers of a job until `close` is called. `numbers` lists the
-    ports.
-
-    A socket that does not listen is bound to each port. It allows other sockets with SO_REUSEADDR,
-    which servers set, on the same port. The ports are outside the range of ports for outgoing
-    connections, so they also stay free between two runs of a process.
-    """
-
-    def __init__(self, count: int) -> None:
-        """Reserves `count` free ports. Raises BenchmarkError if too few are free."""
-        super().__init__()
-        self.numbers: list[int] = []
-        outgoing = "32768 60999"
-        # Only Linux has the file /proc/sys/net/ipv4/ip_local_port_range.
-        with contextlib.suppress(OSError):
-            outgoing = _RANGE_FILE.read_text(encoding="ascii")
-        low, high = map(int, outgoing.split())
-        free = [*range(LOWEST, low), *range(high + 1, LARGEST_PORT + 1)] or range(low, high + 1)
-        for port in random.SystemRandom().sample(free, min(_TRIES, len(free))):
-            if len(self.numbers) == count:
-                return
-            bound_socket = unbound_socket()
-            try:
-                bound_socket.bind(("", port))
-                bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            except OSError:
-                bound_socket.close()
-            else:
-                self.enter_context(bound_socket)
-                self.numbers.append(port)
-        if len(self.numbers) < count:
-            self.close()
-            raise BenchmarkError(f"only {len(self.numbers)} of {count} ports are free")
-
-
-def unbound_socket() -> socket.socket:
-    """Creates a socket that can be bound to all addresses of this machine: IPv4 and, if supported,
-    IPv6.
-    """
-    both = socket.has_dualstack_ipv6()
-    new_socket = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
-    if both:
-        new_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    return new_socket

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cnnbench.base.job import CONTROLLER, LOWEST, WORKER, Job, Task
+from cnnbench.base.job import CONTROLLER, WORKER, Job, Task
+from cnnbench.base.ports import LOWEST
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.base.text import count_text
 from cnnbench.campaigns.processes.program import own_command_prefix

@@ -11,7 +11,8 @@ from typing import Any
 
 from forked import Forked, cnnbench
 
-from cnnbench.base.job import Job, ReservedPorts
+from cnnbench.base.job import Job
+from cnnbench.base.ports import ReservedPorts
 from cnnbench.campaigns.launch import JobLayout
 
 SECONDS = 150.0

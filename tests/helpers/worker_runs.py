@@ -22,7 +22,7 @@ from unittest import mock
 import pytest
 from forked import Forked, be_brief, cnnbench, shorten_runs
 
-from cnnbench.base.job import ReservedPorts
+from cnnbench.base.ports import ReservedPorts
 
 # Rows of the global batch that have the label INFINITY of the network `poison`.
 POISONED_ROWS = (2, 3)

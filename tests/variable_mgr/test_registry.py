@@ -32,6 +32,16 @@ def spec(mode):
     return VariableMgrSpec(mode=find_mode(mode), devices=("/CPU:0",), cpu_device="/CPU:0")
 
 
+def test_devices_for_variables():
+    shared = spec("parameter_server")
+    one_each = dataclasses.replace(shared, devices=("a", "b"), parameter_device="towers")
+    lightest = one_each.variable_device_chooser()
+    assert [lightest(size) for size in (9, 4, 4, 1, 1)] == ["a", "b", "b", "b", "a"]
+    servers = dataclasses.replace(shared, ps_devices=("a", "b"), ps_strategy="round_robin")
+    turns = servers.variable_device_chooser()
+    assert [turns(size) for size in (9, 1, 1)] == ["a", "b", "a"]
+
+
 @pytest.mark.parametrize("mode", BUILT_IN, ids=lambda mode: mode.name)
 def test_a_row_names_a_manager_of_its_kind(mode):
     made = mode.manager_class()

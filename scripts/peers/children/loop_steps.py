@@ -29,7 +29,7 @@ from bare_network import (  # type: ignore[import-not-found] # the file beside t
 )
 from steps import measure, parse, tell, tell_step  # type: ignore[import-not-found] # likewise
 
-from cnnbench.base.job import ReservedPorts
+from cnnbench.base.ports import ReservedPorts
 
 Hosts = Mapping[str, Sequence[str]]
 """Addresses of tasks, by the name of their job."""

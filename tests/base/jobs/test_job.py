@@ -14,8 +14,6 @@ from cnnbench.base.job import (
     host_and_port,
     is_address,
     is_cpu,
-    least_bytes_chooser,
-    round_robin_chooser,
     split_hosts,
 )
 from cnnbench.errors import FlagError
@@ -122,10 +120,3 @@ def test_addresses():
     assert host_and_port("[::1]:80") == ("::1", 80)
     found = [is_address(text) for text in ("a:1", "a:65535", "a:65536", "a:0", "[::1]:80", "a")]
     assert found == [True, True, False, False, True, False]
-
-
-def test_devices_for_variables():
-    turns = round_robin_chooser(("a", "b"))
-    assert [turns(size) for size in (9, 1, 1)] == ["a", "b", "a"]
-    lightest = least_bytes_chooser(("a", "b"))
-    assert [lightest(size) for size in (9, 4, 4, 1, 1)] == ["a", "b", "b", "b", "a"]

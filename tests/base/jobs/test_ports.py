@@ -1,6 +1,6 @@
 """Ports that are kept for servers.
 
-Tests cnnbench/base/job.py.
+Tests cnnbench/base/ports.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import socket
 
 import pytest
 
-from cnnbench.base import job as cluster_ports
-from cnnbench.base.job import ReservedPorts
+from cnnbench.base import ports as cluster_ports
+from cnnbench.base.ports import ReservedPorts
 from cnnbench.errors import BenchmarkError
 
 

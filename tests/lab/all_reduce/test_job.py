@@ -11,7 +11,7 @@ import pytest
 from forked import cnnbench, hasty, until
 from worker_runs import processes
 
-from cnnbench.base.job import ReservedPorts
+from cnnbench.base.ports import ReservedPorts
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.run.runtime.supervisor import GUARDED
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cnnbench.base.job import ReservedPorts
+from cnnbench.base.ports import ReservedPorts
 
 SECONDS = 120.0
 """For a process that starts, waits for a second and ends; the stand-ins wait for ever."""

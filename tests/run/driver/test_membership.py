@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from cnnbench.base import probe
 from cnnbench.base.interrupts import begin_command, conclude_command, handling_signals
-from cnnbench.base.job import Job, ReservedPorts, Task
+from cnnbench.base.job import Job, Task
+from cnnbench.base.ports import ReservedPorts
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import check_flags
