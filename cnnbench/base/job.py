@@ -34,9 +34,6 @@ WORKER = "worker"
 PS = "ps"
 CONTROLLER = "controller"
 
-# ParameterServerStrategy requires that the coordinating process is called "chief".
-_NAME_IN_TENSORFLOW = {CONTROLLER: "chief"}
-
 DEVICE_KINDS = ("cpu", "gpu")
 
 HOST = r"[^\s:,/\[\]]+"
@@ -64,14 +61,11 @@ class Task:
 
     @property
     def tensorflow_job(self) -> str:
-        """The job name of this task in TensorFlow, where a controller is called "chief"."""
-        return _NAME_IN_TENSORFLOW.get(self.job, self.job)
+        """The job name of this task in TensorFlow, where a controller is called "chief".
 
-    @classmethod
-    def of_tensorflow(cls, job: str, index: int) -> Task:
-        """Creates the task that TensorFlow identifies by a job name and a task index."""
-        names = {name: ours for ours, name in _NAME_IN_TENSORFLOW.items()}
-        return cls(names.get(job, job), index)
+        ParameterServerStrategy requires this name of the coordinating process.
+        """
+        return "chief" if self.job == CONTROLLER else self.job
 
 
 @dataclass(frozen=True, kw_only=True)

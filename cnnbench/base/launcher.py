@@ -49,20 +49,18 @@ class LauncherRanks(NamedTuple):
 
     @property
     def exchange_port(self) -> int:
-        """A port for the address exchange, computed from the job identifier `job`, so that all
-        processes of the job agree on it. It is below the range of ports for outgoing connections.
+        """A port for the address exchange, which is the same in all processes of the job.
+
+        It is below the range of ports for outgoing connections.
         """
         return 10000 + zlib.crc32(self.job.encode()) % 20000
 
 
 def resolve_job(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | None]:
-    """Finds the job to which this process belongs, and the rank of this process among the processes
-    on its machine (None if unknown).
+    """Finds the job of this process, and its rank on its machine (None if unknown).
 
-    `cluster` is the value of --cluster.
-
-    The last `ps` processes are parameter servers (except for TF_CONFIG, which lists them). If
-    `cluster` is "mpi", the addresses are placeholders that contain the ranks.
+    `cluster` is the value of --cluster; with "mpi", the addresses are placeholders that contain the
+    ranks. The last `ps` processes are parameter servers (except for TF_CONFIG, which lists them).
 
     Raises:
       UsageError: a variable is missing or malformed.
@@ -176,15 +174,14 @@ def _tf_config_job(ps: int, environ: Environment) -> _JobAndLocalRank:
         reason = "must not be given with --cluster=tf_config: TF_CONFIG lists the parameter servers"
         raise FlagError("cluster_ps", ps, reason)
     try:
-        place = _tf_config_fields(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))
+        fields = _fields_of_job(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))
     except ValueError as error:
-        raise _invalid_variable(environ, "TF_CONFIG", str(error)) from None
-    return Job(**place), None
+        raise _invalid_variable_error(environ, "TF_CONFIG", str(error)) from None
+    return Job(**fields), None
 
 
-def _tf_config_fields(config: Any) -> dict[str, Any]:
-    """Converts the content of TF_CONFIG to the fields of `Job`. ValueError describes an invalid
-    part.
+def _fields_of_job(config: Any) -> dict[str, Any]:
+    """Converts TF_CONFIG to the fields of `Job`. ValueError describes an invalid part.
 
     A chief becomes the first worker or, if there are parameter servers, the controller. Without a
     cluster, the job consists of this process, which must be its first task. As in tf.distribute, an
@@ -264,9 +261,7 @@ def _complete_cluster(sparse: Any) -> dict[str, list[Any]]:
 
 
 def _check_only_task(config: Mapping[str, Any], task: Mapping[str, Any]) -> None:
-    """Checks that a TF_CONFIG without addresses can be that of a job of one process. ValueError
-    otherwise.
-    """
+    """Raises ValueError if a TF_CONFIG without addresses is not that of a job of one process."""
     if unknown := sorted(config.keys() - {*_TF_CONFIG, *_TF_OTHERS}):
         raise ValueError(f'has no "cluster", and the key {unknown[0][:40]!r} is unknown')
     if task:
@@ -310,9 +305,7 @@ def _job_from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
 
 
 def expand_node_list(environ: Environment, name: str) -> list[str]:
-    """Expands a Slurm node list in an environment variable: "n[001-002],gpu1" becomes n001, n002,
-    gpu1.
-    """
+    """Expands a Slurm node list in a variable: "n[001-002],gpu1" becomes n001, n002, gpu1."""
     text = _required_variable(environ, name)
     nodes: list[str] = []
     if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
@@ -377,9 +370,7 @@ def _kubernetes_job(ps: int, environ: Environment) -> _JobAndLocalRank:
 
 
 def _job_of_rank(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> _JobAndLocalRank:
-    """Creates the job of a process: the last `ps` processes are parameter servers, all others are
-    workers.
-    """
+    """Creates the job of a process: the last `ps` processes are parameter servers."""
     workers = len(hosts) - ps
     if workers < 1:
         reason = f"there are {len(hosts)} processes, and one must be a worker"
@@ -410,9 +401,7 @@ def _required_variable(environ: Environment, name: str) -> str:
 def _whole_number(
     environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
 ) -> int:
-    """Reads a whole number from an environment variable, or from `otherwise` if the variable is not
-    set.
-    """
+    """Reads a whole number from a variable, or from `otherwise` if the variable is not set."""
     text = environ.get(name, "").strip() or otherwise or _required_variable(environ, name)
     if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
         raise _invalid_variable(environ, name, f"must be a whole number from {least} to {most}")

@@ -72,10 +72,10 @@ def probe_grpc_server(address: str, timeout: float = 3.0) -> str:
 
 
 def wait_for_servers(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
-    """Waits until the servers of all other tasks in the job answer; BenchmarkError after `timeout`
-    seconds.
+    """Waits until the servers of all other tasks in the job answer. Call it before connecting.
 
-    Call it before connecting. Every few seconds, `tell` is called with a line about missing tasks.
+    Every few seconds, `tell` is called with a line about missing tasks. BenchmarkError after
+    `timeout` seconds.
     """
     started = last = time.monotonic()
     missing = failed_probes(job, job.peers, timeout=3.0)
@@ -91,15 +91,13 @@ def wait_for_servers(job: Job, timeout: float, tell: Callable[[str], None]) -> N
 
 
 def unresponsive_tasks(job: Job, error: BaseException) -> dict[Task, str]:
-    """Finds the tasks that do not answer and therefore probably caused a TensorFlow error. Returns
-    their states, such as "does not answer".
+    """Finds the tasks that probably caused an error of TensorFlow, with a state such as `SILENT`.
 
     Tasks that are named in the error message come first. If all tasks answer, only the named tasks
     are returned.
     """
     names = _TASK_OF_TENSORFLOW.findall(str(error))
-    reported_tasks = {Task.of_tensorflow(name, int(index)) for name, index in names}
-    named = [task for task in job.peers if task in reported_tasks]
+    named = [task for task in job.peers if (task.tensorflow_job, str(task.index)) in names]
     lost = failed_probes(job, job.peers, timeout=5.0)
     if not lost:
         return dict.fromkeys(named, NAMED)
@@ -113,9 +111,7 @@ def failed_probes(
     timeout: float,
     ask: Callable[[str, float], str] = probe_grpc_server,
 ) -> dict[Task, str]:
-    """Probes the gRPC servers of tasks concurrently. Returns the tasks that do not answer, each
-    with the reason.
-    """
+    """Probes the gRPC servers of tasks concurrently. Returns the silent tasks with the reasons."""
     if not tasks:
         return {}
     with ThreadPoolExecutor(min(len(tasks), _MOST_AT_ONCE)) as pool:

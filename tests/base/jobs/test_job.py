@@ -81,8 +81,6 @@ def test_tasks_and_their_addresses():
     assert job.cpu_device == "/job:ps/replica:0/task:0/device:CPU:0"
     # The only name that ParameterServerStrategy takes.
     assert job.chief.device("cpu") == "/job:chief/replica:0/task:0/device:CPU:0"
-    assert Task.of_tensorflow("chief", 0) == job.chief
-    assert Task.of_tensorflow("worker", 1) == job.workers[1]
     assert job.cpu_devices == (W0 + "CPU:0", W1 + "CPU:0")
     assert job.ps_devices == ("/job:ps/replica:0/task:0/device:CPU:0",)
     assert _job(**TWO).ps_devices == ()
