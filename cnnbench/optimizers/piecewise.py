@@ -12,9 +12,7 @@ from cnnbench.errors import FlagError
 
 @dataclass(frozen=True)
 class PiecewiseSchedule:
-    """The parsed value of --piecewise_learning_rate_schedule: learning rates, and the epochs at
-    which they change.
-    """
+    """A parsed --piecewise_learning_rate_schedule: rates, and the epochs at which they change."""
 
     rates: tuple[float, ...]
     boundaries: tuple[int, ...]
@@ -22,9 +20,7 @@ class PiecewiseSchedule:
 
 
 def parse_piecewise(text: str) -> PiecewiseSchedule:
-    """Parses ``LR0;E1;LR1;...;En;LRn``, learning rates and the epochs at which they change. Raises
-    FlagError for an invalid value.
-    """
+    """Parses ``LR0;E1;LR1;...;En;LRn``: rates, and epochs. FlagError for an invalid value."""
     name = "piecewise_learning_rate_schedule"
     pieces = [piece.strip() for piece in text.split(";")]
     if len(pieces) % 2 == 0:

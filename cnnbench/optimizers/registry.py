@@ -25,8 +25,7 @@ D = TypeVar("D", bound=_DeclaresFlags)
 
 
 class DeclarationRegistry(SpecRegistry[D]):
-    """Registry of optimizers or schedules by name. The names are the valid values of a flag such as
-    --optimizer.
+    """Registry of optimizers or schedules by name, which are the values of a flag (--optimizer).
 
     cnnbench's own declarations come before those of plug-ins.
 
@@ -59,9 +58,7 @@ class DeclarationRegistry(SpecRegistry[D]):
         return {name: c for name, c in self.constants.items() if name not in self._own_flags}
 
     def add(self, name: str, value: D, shown: str = "") -> None:
-        """Registers an optimizer or schedule under a new name, and adds the flags of its
-        constants.
-        """
+        """Registers an optimizer or schedule under a new name, with the flags of its constants."""
         if name not in self:
             self._check_flags(value)
         super().add(name, value, shown)
@@ -80,10 +77,9 @@ class DeclarationRegistry(SpecRegistry[D]):
                     raise UsageError(f"{self.kind} {spec.name}: {text_of(error)}") from None
 
     def users_text(self, flag: str) -> str:
-        """Lists the optimizers or schedules that have a constant with this flag, such as "adam,
-        adamw or lamb".
-        """
-        return enumeration(spec.name for spec in self.values() if flag in spec.flags)
+        """Lists the optimizers or schedules with a constant of this flag: "adam, adamw or lamb"."""
+        *other_names, last = (spec.name for spec in self.values() if flag in spec.flags)
+        return f"{', '.join(other_names)} or {last}" if other_names else last
 
 
 def _built_in_optimizers() -> Iterable[OptimizerSpec]:

@@ -37,9 +37,7 @@ class ScheduledSteps(NamedTuple):
     steps_per_epoch: float
 
     def done(self, step: int) -> float:
-        """Share of the steps after the warm-up that are complete before the given step, at most
-        1.
-        """
+        """Share of the steps after the warm-up that are complete before `step`, at most 1."""
         return (step - self.warmup) / (self.steps - self.warmup) if step < self.steps else 1.0
 
 
@@ -81,9 +79,7 @@ class ScheduleSpec:
         return {constant.flag: constant for constant in self.constants.values()}
 
     def missing_flags(self, params: object) -> list[str]:
-        """Names of the flags in `needs` whose value is 0. `params` is an object with the values of
-        all flags.
-        """
+        """Names of the flags in `needs` whose value in `params`, the values of all flags, is 0."""
         return [flag for flag in self.needs if not getattr(params, flag)]
 
     def __call__(self, run: ScheduledSteps, params: object) -> Schedule:
@@ -119,9 +115,7 @@ _EPOCHS = Constant(
 
 
 def _cosine_decay(run: ScheduledSteps, floor: float) -> Schedule:
-    """Schedule that decreases the rate along half a cosine (Loshchilov and Hutter,
-    arXiv:1608.03983).
-    """
+    """Decreases the rate along half a cosine (Loshchilov and Hutter, arXiv:1608.03983)."""
     half = 0.5 * (run.base - floor)
     return lambda step: floor + half * (1.0 + math.cos(math.pi * run.done(step)))
 

@@ -54,9 +54,7 @@ class Constant:
 
 
 def check_constants(who: str, *constants: Mapping[str, object]) -> None:
-    """Raises UsageError unless all constants are instances of `Constant` in dictionaries with text
-    keys.
-    """
+    """Raises UsageError unless all constants are dictionaries of `Constant` by text."""
     for table in constants:
         wrong = plugins.describe_mismatch(table, dict[str, Constant])
         if wrong:
@@ -165,7 +163,5 @@ class OptimizerSpec:
         return {c.flag: c for c in (*self.constants.values(), *self.powers.values())}
 
     def values(self, params: object) -> dict[str, float]:
-        """Returns the values of the optimizer's flags by flag name. `params` is an object with the
-        values of all flags.
-        """
+        """Returns the values of the optimizer's flags by name; `params` has those of all flags."""
         return {flag: getattr(params, flag) for flag in self.flags}

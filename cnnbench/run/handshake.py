@@ -99,9 +99,7 @@ class _Card:
 
     @classmethod
     def receive(cls, link: socket.socket) -> _Card:
-        """Receives a card. Raises the errors of `message.receive`; ValueError if the message is not
-        the card of a cnnbench process.
-        """
+        """Receives a card. Raises the errors of `message.receive`; ValueError if it is no card."""
         values = message.receive(link, CALL_SECONDS)
         card = decode(cls, values)
         if values.get(_GREETING) != 1:

@@ -201,7 +201,5 @@ def join_phase(tensor: Tensor, chunks: int) -> ReductionPhase:
 
 
 def round_trip_phases(move: ReductionPhase, added: float, tensor: Tensor, chunks: int) -> Path:
-    """Returns the phases of an algorithm that moves and adds chunks, moves the sums back in the
-    same way, and joins the chunks.
-    """
+    """Returns the phases of moving and adding chunks, moving the sums back, and joining them."""
     return (move + ReductionPhase(added=added), move, join_phase(tensor, chunks))

@@ -140,9 +140,7 @@ def names(used: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def find(name: str) -> Registration | None:
-    """Returns the algorithm `name`; None if there is none. Its module imports TensorFlow only when
-    the algorithm is created or called.
-    """
+    """Returns the algorithm `name`; None if there is none. TensorFlow is not imported."""
     if name not in ALGORITHMS and name in plugins.submodule_names(algorithms):
         importlib.import_module(f"{algorithms.__name__}.{name}")
     if name not in ALGORITHMS:

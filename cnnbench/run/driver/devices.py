@@ -69,9 +69,7 @@ def start_devices(run: RunContext) -> runtime.Devices:
 
 
 def _check_devices(run: RunContext, devices: runtime.Devices) -> None:
-    """Raises FlagError for flags that the devices do not support, and for a checkpoint that cannot
-    be used. Warns of missing files.
-    """
+    """Raises FlagError for flags or a checkpoint that cannot be used. Warns of missing files."""
     plan, messages = run.plan, run.output.messages
     if plan.params.device != "cpu":
         check_memory(plan, run.measurements, messages, devices.kind)
