@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeVar, overload
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Array, Tensor, Tensors
 from cnnbench.base import plugins
 from cnnbench.base.plugins import is_tensor, sizes_agree, tensor_sizes, value_text
@@ -190,8 +191,6 @@ class Model(abc.ABC):
           outputs: the result of `build`, as float32; by default, logits ``[n, num_classes]``.
           labels: by default int64 ``[n]``. If the `elements` have several labels, a mapping.
         """
-        import tensorflow as tf
-
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
 
     def metrics(self, outputs: Tensors, labels: Tensors) -> Metrics:
@@ -276,8 +275,6 @@ def top_k_hits(logits: Tensor, labels: Tensor, tops: Sequence[int]) -> list[Colu
     Returns:
       A float32 tensor ``[n]``, 0 to 1, for each k.
     """
-    import tensorflow as tf
-
     of_label = tf.one_hot(labels, logits.shape[1], on_value=True, off_value=False)
     own = tf.reduce_max(tf.where(of_label, logits, -math.inf), axis=1, keepdims=True)
     larger = tf.math.count_nonzero(logits > own, axis=1, dtype=tf.float32)

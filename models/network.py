@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Literal, TypeVar, get_args
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.errors import UsageError
 from cnnbench.models.spec import (
     TRUNCATED_STDDEV,
@@ -575,8 +576,6 @@ class Network(SequenceLayers[T]):
         self._checked_image_shape(x, "lrn")
 
         def normalise_locally(image: Any) -> Any:
-            import tensorflow as tf
-
             whole = tf.cast(image, tf.float32)  # In float16, the squares of values may overflow.
             y = tf.nn.local_response_normalization(whole, radius, bias, alpha, beta)
             return tf.cast(y, image.dtype)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Tensor
 
 
@@ -39,8 +40,6 @@ def _by_value(
     gradients: Sequence[Tensor], variables: Sequence[ClippedVariable], bound: float
 ) -> list[Tensor]:
     """Clips every element of the gradients to [-bound, bound], each on its device."""
-    import tensorflow as tf
-
     clipped = []
     for gradient, variable in zip(gradients, variables, strict=True):
         with tf.device(variable.device):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Tensor
 from cnnbench.optimizers.builtin.adam import BETA1, BETA2, EPSILON, POWERS, REFUSES_FP16, SLOTS
 from cnnbench.optimizers.spec import OptimizerSpec
@@ -29,8 +30,6 @@ def adam_update_and_moments(
     The product of the first two results is m^ / (sqrt(v^) + epsilon), with m^ = m / (1 - beta1^t)
     and v^ = v / (1 - beta2^t).
     """
-    import tensorflow as tf
-
     m = beta1 * m + (1.0 - beta1) * gradient
     v = beta2 * v + (1.0 - beta2) * tf.square(gradient)
     correction = tf.sqrt(1.0 - beta2_power)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Tensor
 from cnnbench.optimizers.builtin.momentum import MOMENTUM
 from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
@@ -18,8 +19,6 @@ from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
 
 def float32_norm(tensor: Tensor) -> Tensor:
     """Euclidean norm of a tensor over all elements, computed in one pass."""
-    import tensorflow as tf
-
     return tf.sqrt(2.0 * tf.nn.l2_loss(tensor))
 
 
@@ -28,8 +27,6 @@ def trust_ratio(weight: Tensor, divisor: Callable[[Tensor], Tensor], factor: flo
 
     The ratio is 1 for scalars and vectors, and if the formula results in zero or infinity.
     """
-    import tensorflow as tf
-
     if weight.shape.rank < 2:
         return 1.0
     size = float32_norm(weight)

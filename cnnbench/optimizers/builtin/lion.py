@@ -5,6 +5,7 @@ The update follows algorithm 2. The defaults are from the paper.
 
 from __future__ import annotations
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Tensor
 from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
 
@@ -19,8 +20,6 @@ def update(
     beta2: float,
 ) -> tuple[Tensor, ...]:
     """Computes a Lion update. See `OptimizerSpec` for the arguments and the result."""
-    import tensorflow as tf
-
     step = tf.sign(beta1 * m + (1.0 - beta1) * gradient)
     step = rate * (step + decay * weight if decay else step)
     return step, beta2 * m + (1.0 - beta2) * gradient

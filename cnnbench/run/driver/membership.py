@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.base.job import CONTROLLER, Job, Task
 from cnnbench.base.probe import NAMED, OK, probe_grpc_server, unresponsive_tasks, wait_for_servers
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
@@ -140,8 +141,6 @@ class JobMembership:
 
         If this process is a controller without GPUs, the returned devices are the workers' GPUs.
         """
-        import tensorflow as tf
-
         job = devices.job
         if self._plan.place.asynchronous:
             # Otherwise the step of a worker would wait until the read of its next batch has ended.
@@ -179,8 +178,6 @@ class JobMembership:
 
     def _connect_worker(self, job: Job) -> None:
         """Connects this worker, which runs its own step, with the other workers for collectives."""
-        import tensorflow as tf
-
         from cnnbench.variable_mgr import distribute
 
         try:
@@ -230,8 +227,6 @@ class JobMembership:
         """Returns an error that names the lost process, if its loss explains `error`; else None."""
         if not self._tensorflow_connected:
             return None  # A failed handshake must not import TensorFlow, which takes seconds.
-        import tensorflow as tf
-
         unreachable = (
             *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError),
             *(tf.errors.InternalError, tf.errors.DeadlineExceededError),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.base.job import is_cpu
 from cnnbench.errors import FlagError
 from cnnbench.machine.cpu import LIBRARY, MEASURED_KERNELS, Host, convolution_kernels
@@ -24,8 +25,6 @@ def check_nchw_support(dtype: str) -> None:
 
     Without oneDNN, convolutions of all dtypes need NHWC.
     """
-    import tensorflow as tf
-
     image, kernel = tf.zeros([1, 1, 4, 4], dtype), tf.zeros([3, 3, 1, 1], dtype)
     try:
         with tf.device("cpu:0"):

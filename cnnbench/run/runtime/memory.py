@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.run.runtime.tensorflow import physical_devices_of_gpus
 
 _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -13,8 +14,6 @@ _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 def reset_peak_memory(device_kind: str) -> None:
     """Resets the peak memory of GPUs. The peak memory of a process cannot be reset."""
     if device_kind == "gpu":
-        import tensorflow as tf
-
         for number in range(len(physical_devices_of_gpus())):
             tf.config.experimental.reset_memory_stats(f"GPU:{number}")
 
@@ -33,7 +32,5 @@ def read_peak_memory(device_kind: str) -> int | None:
 
 def tensor_bytes_by_gpu(key: str) -> list[int]:
     """Bytes of tensors on each GPU of this process. `key` is "current" or "peak"."""
-    import tensorflow as tf
-
     gpus = (f"GPU:{number}" for number in range(len(physical_devices_of_gpus())))
     return [int(tf.config.experimental.get_memory_info(gpu)[key]) for gpu in gpus]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.machine.cpu import Host, available_cpu_count
 from cnnbench.machine.gpu import uses_tensor_float_32
 from cnnbench.run.runtime.tensorflow import physical_devices_of_gpus
@@ -136,8 +137,6 @@ def measure_peak_flops(dtype: str) -> tuple[float, str]:
     cores, so many products at once that all cores are used. Matrices have 2048 columns, or fewer if
     that would take too long. Allocates up to 50 MB per product.
     """
-    import tensorflow as tf
-
     cores = available_cpu_count()
     pool = tf.config.threading.get_intra_op_parallelism_threads() or cores
     streams = max(1, cores // pool)
@@ -152,8 +151,6 @@ def measure_peak_flops(dtype: str) -> tuple[float, str]:
 
 def gpu_name(device: str) -> str | None:
     """The driver's name of a TensorFlow GPU device, such as "NVIDIA H200"; None if unknown."""
-    import tensorflow as tf
-
     match = re.search(r"GPU:(\d+)$", device, re.IGNORECASE)
     cards = physical_devices_of_gpus()
     if match is None or int(match.group(1)) >= len(cards):
@@ -165,8 +162,6 @@ def gpu_name(device: str) -> str | None:
 
 def _measure_matmul_seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:
     """Times up to `repetitions` matrix products (`streams` at once). Returns the least seconds."""
-    import tensorflow as tf
-
     with tf.device("/CPU:0"):
         shape = (size, size)
         left = tf.cast(tf.random.stateless_uniform(shape, (1, 2)), dtype)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.base.job import Job
 from cnnbench.base.text import count_text
 from cnnbench.errors import BenchmarkError, FlagError, first_line
@@ -103,8 +104,6 @@ def choose_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
 
     FlagError if there are too few devices. Without `job`, the run has only this process.
     """
-    import tensorflow as tf
-
     gpus = flags.gpus_per_card * len(tf.config.list_physical_devices("GPU"))
     kind, notices = _resolve_device_kind(flags, gpus)
     intra, inter = choose_thread_counts(flags, kind, available_cpu_count())
@@ -134,10 +133,8 @@ def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
       FlagError: there are fewer devices than requested, or TensorFlow was already initialised in
         this process with fewer logical devices than needed.
     """
-    import tensorflow as tf
-
     chosen = choose_devices(flags, job)
-    _set_threads(tf, flags, chosen.intra_threads, chosen.inter_threads)
+    _set_threads(flags, chosen.intra_threads, chosen.inter_threads)
     # Both options are always set, because an earlier run in this process may have set them.
     tf.config.optimizer.set_jit("autoclustering" if flags.xla else False)
     options = {"disable_meta_optimizer": not flags.enable_optimizations}
@@ -145,12 +142,12 @@ def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     tf.config.set_soft_device_placement(False)
     if chosen.kind == "gpu":
         gpus = tf.config.list_physical_devices("GPU")
-        _make_gpus_visible(tf, flags, [gpus[number] for number in sorted(card_numbers(flags))])
+        _make_gpus_visible(flags, [gpus[number] for number in sorted(card_numbers(flags))])
     else:
         # All GPUs are hidden, because TensorFlow would allocate memory on visible GPUs.
         with contextlib.suppress(RuntimeError):  # An earlier run may have initialised TensorFlow.
             tf.config.set_visible_devices([], "GPU")
-        _make_logical_cpus(tf, flags.num_gpus)
+        _make_logical_cpus(flags.num_gpus)
     return chosen
 
 
@@ -253,7 +250,7 @@ def _memory_limits_by_card(flags: MachineFlags) -> dict[int, list[int]]:
     return {card: [int(_DIVIDED * memory.total) >> 20] * used[card] for card in sorted(used)}
 
 
-def _set_threads(tf: Any, flags: MachineFlags, intra: int, inter: int) -> None:
+def _set_threads(flags: MachineFlags, intra: int, inter: int) -> None:
     pools = (
         ("num_intra_threads", "intra_op", intra, flags.num_intra_threads),
         ("num_inter_threads", "inter_op", inter, flags.num_inter_threads or None),
@@ -270,7 +267,7 @@ def _set_threads(tf: Any, flags: MachineFlags, intra: int, inter: int) -> None:
                 raise FlagError(flag, threads, reason) from None
 
 
-def _make_gpus_visible(tf: Any, flags: MachineFlags, gpus: Sequence[Any]) -> None:
+def _make_gpus_visible(flags: MachineFlags, gpus: Sequence[Any]) -> None:
     """Makes only `gpus` visible, and divides their memory as the flags request."""
     parts = _memory_limits_by_card(flags)
     try:
@@ -322,7 +319,7 @@ def choose_input_threads(flags: MachineFlags, kind: str) -> int:
     return max(1, cores - (launchers + 2) * flags.num_gpus)
 
 
-def _make_logical_cpus(tf: Any, count: int) -> None:
+def _make_logical_cpus(count: int) -> None:
     """Divides the CPU into at least `count` logical devices.
 
     Raises FlagError if TensorFlow already runs in this process with fewer devices.
@@ -342,8 +339,6 @@ def _make_logical_cpus(tf: Any, count: int) -> None:
 
 def physical_devices_of_gpus() -> list[Any]:
     """The physical device of each logical GPU of this process, by its number in TensorFlow."""
-    import tensorflow as tf
-
     return [
         card
         for card in tf.config.get_visible_devices("GPU")
@@ -353,8 +348,6 @@ def physical_devices_of_gpus() -> list[Any]:
 
 def find_unresponsive_gpus() -> list[str]:
     """Returns the names, such as "GPU:1", of GPUs of this process that do not respond in time."""
-    import tensorflow as tf
-
     def add(gpu: str) -> None:
         # A function is used, because its call releases the GIL, unlike an eager copy.
         def add_on_gpu(number: Any) -> Any:

@@ -6,9 +6,10 @@ import itertools
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+
 from weakref import WeakKeyDictionary
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.algorithms.nccl import nccl_kernel_exists, refuse_shared_card
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, is_gpu, process_of_device
 from cnnbench.variable_mgr.all_reduce.cost import (
@@ -20,9 +21,6 @@ from cnnbench.variable_mgr.all_reduce.cost import (
     ring_lap,
 )
 from cnnbench.variable_mgr.all_reduce.registry import register
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 IN_FLIGHT = 8
 """Largest number of collective operations that run on a device at the same time.
@@ -113,15 +111,11 @@ class Collective:
         self._hint = context.collective_hint
         if self._hint == "nccl" and not nccl_kernel_exists():
             if context.communication_hint == "nccl":
-                import tensorflow as tf
-
                 raise ValueError(f"TensorFlow {tf.__version__} was built without NCCL; use ring")
             self._hint = "ring"
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor, with a separate copy for every device; see `Algorithm.__call__`."""
-        import tensorflow as tf
-
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
 
@@ -145,8 +139,6 @@ class Collective:
 
         The tensors have the same static shape. Their order is the same on every device.
         """
-        import tensorflow as tf
-
         from cnnbench.variable_mgr.gradients import map_on_devices
 
         rows, *other_dimensions = tensors[0].shape
@@ -172,8 +164,6 @@ class Collective:
     def _build_collective_ops(
         self, op: Callable[[tf.Tensor, int], tf.Tensor], tensors: Sequence[tf.Tensor]
     ) -> list[tf.Tensor]:
-        import tensorflow as tf
-
         from cnnbench.variable_mgr.gradients import map_on_devices
 
         if self._hint != "nccl":
@@ -198,8 +188,6 @@ def build_collective_ops(
     All results must be used. `op` creates the operation of a device from its tensor and the
     instance key. At most `in_flight` such operations run at the same time on a device.
     """
-    import tensorflow as tf
-
     from cnnbench.variable_mgr.tracing import current_traced_graph
 
     if tf.executing_eagerly():

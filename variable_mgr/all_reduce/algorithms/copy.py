@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
@@ -15,9 +15,6 @@ from cnnbench.variable_mgr.all_reduce.cost import (
     star_of,
 )
 from cnnbench.variable_mgr.all_reduce.registry import register
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -42,8 +39,6 @@ class CopyToOneDevice:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor, with one sum that all devices share; see `Algorithm.__call__`."""
-        import tensorflow as tf
-
         from cnnbench.variable_mgr.gradients import sum_tensors
 
         devices = self._context.devices

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
@@ -17,9 +18,6 @@ from cnnbench.variable_mgr.all_reduce.cost import (
     star_of,
 )
 from cnnbench.variable_mgr.all_reduce.registry import register
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 TOPOLOGIES = ("dgx1", "gcp_v100")
 
@@ -77,8 +75,6 @@ class HierarchicalCopy:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor, with one sum for each half of the devices; see `Algorithm.__call__`."""
-        import tensorflow as tf
-
         from cnnbench.variable_mgr.all_reduce.chunks import send_along_hops
         from cnnbench.variable_mgr.gradients import sum_tensors
 

@@ -6,8 +6,8 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, is_gpu, process_of_device
 from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
@@ -19,9 +19,6 @@ from cnnbench.variable_mgr.all_reduce.cost import (
     ring_lap,
 )
 from cnnbench.variable_mgr.all_reduce.registry import register
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 # Dtypes that the kernel of NcclAllReduce supports in TensorFlow 2.21.
 _DTYPES = ("float16", "float32", "float64")
@@ -131,16 +128,12 @@ class Nccl:
     runs_together = True
 
     def __init__(self, context: ReduceContext) -> None:
-        import tensorflow as tf
-
         if not nccl_kernel_exists():
             raise ValueError(f"TensorFlow {tf.__version__} was built without NCCL")
         self._devices = context.devices
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor, with a separate copy for every GPU; see `Algorithm.__call__`."""
-        import tensorflow as tf
-
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
         dtype = tensors[0].dtype
@@ -166,8 +159,6 @@ def nccl_kernel_exists() -> bool:
     The function requests a kernel on the CPU, which does not exist. TensorFlow's error message
     lists the kernels that exist.
     """
-    import tensorflow as tf
-
     try:
         with tf.init_scope(), tf.device("/device:CPU:0"):
             tf.raw_ops.NcclAllReduce(

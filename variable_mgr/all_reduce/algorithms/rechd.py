@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
@@ -22,8 +23,6 @@ from cnnbench.variable_mgr.all_reduce.cost import (
 from cnnbench.variable_mgr.all_reduce.registry import register
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from cnnbench.variable_mgr.all_reduce.chunks import ChunkLayout
 
 
@@ -131,8 +130,6 @@ class RecursiveHalvingDoubling:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor; see `Algorithm.__call__`."""
-        import tensorflow as tf
-
         from cnnbench.variable_mgr.all_reduce.chunks import ChunkLayout
 
         layout = ChunkLayout(tensors[0], self._chunks)
@@ -169,8 +166,6 @@ def _reduce_scatter(
     values: Sequence[tf.Tensor], layout: ChunkLayout, order: Sequence[str], power: int
 ) -> list[_Part]:
     """Exchanges and adds halves of tensors until each rank r < `power` has the sum of chunk r."""
-    import tensorflow as tf
-
     sizes = [*layout.sizes, *[0] * (power - len(layout))]
     parts: list[_Part] = list(values)
     length = power
@@ -206,8 +201,6 @@ def _split_part(part: _Part, lower: int, upper: int, layout: ChunkLayout) -> tup
 
 
 def _add_parts(own: _Part, other: _Part, device: str) -> _Part:
-    import tensorflow as tf
-
     if own is None:
         return None
     with tf.device(device):
@@ -250,8 +243,6 @@ def _all_gather_by_doubling(
 
 def _send_pieces(pieces: list[tf.Tensor], sender: str, receiver: str) -> list[tf.Tensor]:
     """Sends the tensors of a block of chunks as one message."""
-    import tensorflow as tf
-
     from cnnbench.variable_mgr.gradients import concat
 
     if not pieces:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
@@ -17,9 +17,6 @@ from cnnbench.variable_mgr.all_reduce.cost import (
     round_trip_phases,
 )
 from cnnbench.variable_mgr.all_reduce.registry import register
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -83,8 +80,6 @@ class DoubleBinaryTree:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor; see `Algorithm.__call__`."""
-        import tensorflow as tf
-
         from cnnbench.variable_mgr.all_reduce import chunks
         from cnnbench.variable_mgr.gradients import sum_tensors
 
