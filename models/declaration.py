@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from cnnbench.errors import UsageError
 from cnnbench.models.model import Model, build_checked_outputs
-from cnnbench.models.network import Cell, Elementwise, Network
+from cnnbench.models.network import Elementwise, Network
+from cnnbench.models.sequence_layers import Cell
 from cnnbench.models.spec import (
     MASTER_BYTES,
     BatchNormLayer,

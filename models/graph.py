@@ -19,8 +19,9 @@ from cnnbench.arrays import Tensor
 from cnnbench.errors import UsageError
 from cnnbench.models.cpu_operations import CpuOperations, convolve_without_onednn, is_doubtful
 from cnnbench.models.model import Model, build_checked_outputs
-from cnnbench.models.network import Cell, Elementwise, Network
+from cnnbench.models.network import Elementwise, Network
 from cnnbench.models.sequence import multi_head_attention, run_recurrent_cell
+from cnnbench.models.sequence_layers import Cell
 from cnnbench.models.spec import (
     BatchNormLayer,
     LayerFlopsAndMemory,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from cnnbench.arrays import Tensor
-from cnnbench.models.network import Cell
+from cnnbench.models.sequence_layers import Cell
 
 
 def multi_head_attention(

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model, register_variants
-from cnnbench.models.network import Network, T, squeeze_excite
+from cnnbench.models.network import Network, T
+from cnnbench.models.shared_blocks import squeeze_excite
 
 
 class WidthParameters(NamedTuple):

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from cnnbench.arrays import Tensor
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
-from cnnbench.models.network import (
+from cnnbench.models.network import Network, T
+from cnnbench.models.shared_blocks import (
     STDDEV,
-    Network,
-    T,
     add_residual_branch,
     self_attention,
     token_perceptron,

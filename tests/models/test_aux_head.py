@@ -1,4 +1,7 @@
-"""The auxiliary head of Inception 3 and the NASNets: off by default, and of training alone."""
+"""The auxiliary head of Inception 3 and the NASNets: off by default, and of training alone.
+
+Tests models/shared_blocks.py.
+"""
 
 from __future__ import annotations
 
