@@ -113,21 +113,21 @@ class KerasModel(Model):
         self.variables = tuple(replace(variable, initializer=initializer) for variable in variables)
 
     def _declare_keras_model(self) -> KerasDeclaration:
-        from cnnbench.models import keras_graph  # loads Keras
+        from cnnbench.models import keras_declaration  # loads Keras
 
         built = self.get_built_model("float32")
-        declared = keras_graph.declare_keras_model(built.model, self._given_size)
+        declared = keras_declaration.declare_keras_model(built.model, self._given_size)
         self._apply_declaration(declared)
-        return declared._replace(work=keras_graph.count_layer_work(self, built, declared))
+        return declared._replace(work=keras_declaration.count_layer_work(self, built, declared))
 
     def get_built_model(self, dtype: str, seed: int = 0) -> Any:
         """Returns the `BuiltKerasModel` for a dtype, such as "float32"; builds it if necessary."""
-        from cnnbench.models import keras_graph
+        from cnnbench.models import keras_build
 
         with self._lock:
             if dtype not in self._built:
                 fuses = self.keras_layers == "fused"
-                self._built[dtype] = keras_graph.build_keras_model(
+                self._built[dtype] = keras_build.build_keras_model(
                     *(self._make, dtype, seed, self._given_size), fuses=fuses
                 )
             return self._built[dtype]
@@ -156,9 +156,9 @@ class KerasModel(Model):
         first = int(self.dataset == "imagenet" and self.classes == 1000)
         elements = {**example, "label": (example["label"] - first) % self.classes}
         if self._application:
-            from cnnbench.models import keras_graph
+            from cnnbench.models import keras_build
 
-            elements["image"] = keras_graph.preprocess_images(self._application, example["image"])
+            elements["image"] = keras_build.preprocess_images(self._application, example["image"])
         return elements
 
     def build(self, net: Network[T], images: T) -> T:
@@ -166,9 +166,9 @@ class KerasModel(Model):
         values = [net.declared(variable) for variable in self.variables]
 
         def call(images: Tensor, *values: Tensor) -> Tensor:
-            from cnnbench.models import keras_graph
+            from cnnbench.models import keras_layers
 
-            return keras_graph.call_keras_model(
+            return keras_layers.call_keras_model(
                 self.get_built_model, self.variables, net, images, values
             )
 
@@ -235,15 +235,15 @@ def _create_model(name: str, dataset: str) -> KerasModel:
 
 
 def _load_keras_file(path: str, policy: str) -> Any:
-    from cnnbench.models import keras_graph
+    from cnnbench.models import keras_build
 
-    return keras_graph.load_keras_file(path, policy)
+    return keras_build.load_keras_file(path, policy)
 
 
 def _application(name: str, sizes: tuple[int, int] | None, policy: str) -> Any:
-    from cnnbench.models import keras_graph
+    from cnnbench.models import keras_build
 
-    return keras_graph.make_application(name, sizes)
+    return keras_build.make_application(name, sizes)
 
 
 def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclaration:
@@ -259,7 +259,7 @@ def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclarati
     import pickle  # Few runs need this module, so it is not imported at the top of the file.
 
     # Importing Keras before the fork is safe: the import starts no threads.
-    from cnnbench.models import keras_graph  # noqa: F401
+    from cnnbench.models import keras_declaration  # noqa: F401
 
     if _may_have_threads():
         return declare()
