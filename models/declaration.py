@@ -262,21 +262,21 @@ class ShapeNetwork(Network[ShapedValue]):
           trained: whether the operation has trainable variables.
         """
         y = ShapedValue(shape, trained or any(x.differentiated for x in inputs))
-        self._refuse_outside_values(inputs)
+        self._check_inside(inputs)
         inputs = tuple(x for x in inputs if x not in self._read_values)
         needed: tuple[ShapedValue, ...] = ()
         stores = False
         if y.differentiated and self.training:
             needed = inputs if "x" in keeps else ()
             stores = "y" in keeps or (extra > 0 and not drawn)
-            self._store_until_backward((*needed, y) if "y" in keeps else needed)
+            self._store((*needed, y) if "y" in keeps else needed)
             self._stored += extra
         self._record_operation(y, inputs, needed, stores)
         current = sum(math.prod(value.shape) for value in (y, *inputs))
         self.peak = max(self.peak, self._stored + current + (0 if self.training else extra))
         return y
 
-    def _store_until_backward(self, values: Sequence[ShapedValue]) -> None:
+    def _store(self, values: Sequence[ShapedValue]) -> None:
         """Adds values to the memory that is in use from the forward to the backward pass."""
         for value in values:
             buffer = self._buffers.get(value, value)
@@ -284,7 +284,7 @@ class ShapeNetwork(Network[ShapedValue]):
                 self._stored_values.add(buffer)
                 self._stored += math.prod(value.shape)
 
-    def _refuse_outside_values(self, inputs: Sequence[ShapedValue]) -> None:
+    def _check_inside(self, inputs: Sequence[ShapedValue]) -> None:
         """Raises UsageError if a block uses a value that is not one of its arguments.
 
         The backward pass would compute no gradient for such a value.
@@ -310,7 +310,7 @@ class ShapeNetwork(Network[ShapedValue]):
     def _block(self, body: Callable[..., ShapedValue], xs: Sequence[ShapedValue]) -> ShapedValue:
         self._operations, self._values, self._counted = [], set(xs), self.forward_flops
         if self._recomputes:
-            self._store_until_backward([x for x in xs if x not in self._read_values])
+            self._store([x for x in xs if x not in self._read_values])
         stored, values = self._stored, set(self._stored_values)
         y = body(self, *xs)
         if self._recomputes:
@@ -388,7 +388,7 @@ class ShapeNetwork(Network[ShapedValue]):
 
     def _reshape(self, x: ShapedValue, shape: tuple[int, ...]) -> ShapedValue:
         view = ShapedValue(shape, x.differentiated)
-        self._refuse_outside_values([x])
+        self._check_inside([x])
         self._record_operation(view, [x])
         if x in self._read_values:
             self._read_values.add(view)
@@ -422,7 +422,7 @@ class ShapeNetwork(Network[ShapedValue]):
         scored = query.differentiated or key.differentiated
         self._count_flops(product, query.differentiated, weights=key.differentiated)
         if bias is not None:
-            self._refuse_outside_values([bias])
+            self._check_inside([bias])
             scored = scored or bias.differentiated
         self._count_flops(product, scored, weights=value.differentiated)
         # Attention stores the weights of all heads, and the inputs split into heads.

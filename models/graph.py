@@ -294,7 +294,7 @@ class GraphNetwork(Network[Tensor]):
             return x
         return tf.transpose(x, _TO_NHWC)
 
-    def _values_per_dimension(self, vertical: Any, horizontal: Any, other: Any) -> list[Any]:
+    def _per_dimension(self, vertical: Any, horizontal: Any, other: Any) -> list[Any]:
         if self._channels_first:
             return [other, other, vertical, horizontal]
         return [other, vertical, horizontal, other]
@@ -336,9 +336,9 @@ class GraphNetwork(Network[Tensor]):
         if operations is not None and window.size == (1, 1):
             pixels = self._subsample(operations, x, window)
             return operations.conv(pixels, kernel, [1, 1, 1, 1], "SAME")
-        strides = self._values_per_dimension(*window.stride, 1)
+        strides = self._per_dimension(*window.stride, 1)
         if window.needs_explicit_padding:
-            x = tf.pad(x, self._values_per_dimension(*window.zeros, (0, 0)))
+            x = tf.pad(x, self._per_dimension(*window.zeros, (0, 0)))
         operation = tf.raw_ops.DepthwiseConv2dNative if depthwise else tf.raw_ops.Conv2D
         if self.must_avoid_library(x, kernel, window):
             pixels = tf.transpose(x, _TO_NHWC) if self._channels_first else x
@@ -365,7 +365,7 @@ class GraphNetwork(Network[Tensor]):
 
     def must_avoid_library(self, x: Tensor, kernel: Tensor, window: SlidingWindow) -> bool:
         """Whether a convolution of padded images is not computed by TensorFlow's operation."""
-        strides = self._values_per_dimension(*window.stride, 1)
+        strides = self._per_dimension(*window.stride, 1)
         return self._avoids_doubtful and is_doubtful(
             x, kernel, strides, window.padding, self._format
         )

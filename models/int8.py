@@ -150,7 +150,7 @@ class Int8Network(GraphNetwork):
 
     def _bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
         compute_float32 = partial(super()._bias_add, x, bias)
-        fused = self._fusable_convolution(x)
+        fused = self._fusable(x)
         if fused is None:
             return compute_float32()
         value = _static_value(bias)
@@ -159,7 +159,7 @@ class Int8Network(GraphNetwork):
 
     def _batch_norm(self, x: Tensor, layer: BatchNormLayer) -> Tensor:
         compute_float32 = partial(super()._batch_norm, x, layer)
-        fused = self._fusable_convolution(x)
+        fused = self._fusable(x)
         if fused is None:
             return compute_float32()
         with tf.init_scope():  # Factor and offset are computed eagerly: kernels must be constants.
@@ -169,7 +169,7 @@ class Int8Network(GraphNetwork):
 
     def _elementwise(self, kind: Elementwise, x: Tensor) -> Tensor:
         compute_float32 = partial(super()._elementwise, kind, x)
-        fused = self._fusable_convolution(x)
+        fused = self._fusable(x)
         if fused is None or kind not in _RECTIFIERS:
             return compute_float32()
         return self._compute_fused(fused._replace(rectified=True), compute_float32)
@@ -183,11 +183,11 @@ class Int8Network(GraphNetwork):
             input=integers,
             min_input=low,
             max_input=high,
-            ksize=self._values_per_dimension(*window.size, 1),
-            strides=self._values_per_dimension(*window.stride, 1),
+            ksize=self._per_dimension(*window.size, 1),
+            strides=self._per_dimension(*window.stride, 1),
             padding=window.padding,
         )
-        return self._dequantize_and_remember(_QuantisedValue(pooled.output, low, high))
+        return self._remember(_QuantisedValue(pooled.output, low, high))
 
     # Ranges ------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class Int8Network(GraphNetwork):
 
     # Fused convolutions ------------------------------------------------------------------
 
-    def _fusable_convolution(self, x: Tensor) -> _FusedConvolution | None:
+    def _fusable(self, x: Tensor) -> _FusedConvolution | None:
         """Returns the convolution with the result `x`, or None if nothing can be fused with it."""
         if self._last is None or self._last[0] is not x or self._last[1].rectified:
             return None
@@ -228,20 +228,20 @@ class Int8Network(GraphNetwork):
                 y = super()._bias_add(y, tf.constant(fused.bias))
             else:
                 self._calibration.in_8_bits += fused.depthwise
-                y = self._dequantize_and_remember(_convolve_quantised(fused, value_range))
+                y = self._remember(_convolve_quantised(fused, value_range))
         self._last = (y, fused)
         return y
 
     # Integers ----------------------------------------------------------------------------
 
-    def _dequantize_and_remember(self, quantised: _QuantisedValue) -> Tensor:
+    def _remember(self, quantised: _QuantisedValue) -> Tensor:
         y = _dequantize(quantised)
         self._quantised_values[y.ref()] = quantised
         return y
 
     def _quantize(self, x: Tensor, value_range: Range) -> _QuantisedValue:
         if x.ref() not in self._quantised_values:
-            low, high = _quantisation_bounds(value_range, signed=value_range[0] < 0)
+            low, high = _bounds(value_range, signed=value_range[0] < 0)
             quantized = tf.raw_ops.QuantizeV2(
                 input=x,
                 min_range=low,
@@ -258,7 +258,7 @@ def _convolve_quantised(fused: _FusedConvolution, value_range: Range) -> _Quanti
     axes = (0, 1, 3) if fused.depthwise else (0, 1, 2)
     most = np.maximum(np.abs(fused.kernel).max(axes), np.float32(1e-30))
     steps = fused.kernel / (most[:, None] if fused.depthwise else most) * _MAX_INT8
-    low, high = _quantisation_bounds(value_range, signed=not fused.rectified)
+    low, high = _bounds(value_range, signed=not fused.rectified)
     if fused.depthwise:
         operation = tf.raw_ops.QuantizedDepthwiseConv2DWithBiasAndReluAndRequantize
     elif fused.rectified:
@@ -287,7 +287,7 @@ def _convolve_quantised(fused: _FusedConvolution, value_range: Range) -> _Quanti
     return _QuantisedValue(integers, low, high)
 
 
-def _quantisation_bounds(value_range: Range, *, signed: bool) -> tuple[float, float]:
+def _bounds(value_range: Range, *, signed: bool) -> tuple[float, float]:
     """Returns the smallest and the largest real number that the 8-bit integers represent.
 
     The range is symmetric around 0 if `signed`; otherwise it starts at 0.

@@ -115,8 +115,8 @@ def count_layer_work(
             }
         elif any(differentiated) and operation.type not in _LINEAR:
             needed = outputs if operation.type in _BY_RESULT else inputs
-            stored |= {owners.get(t.name, t.name): _elements_per_example(t) for t in needed}
-        largest = max(largest, sum(map(_elements_per_example, (*inputs, *outputs))))
+            stored |= {owners.get(t.name, t.name): _elements(t) for t in needed}
+        largest = max(largest, sum(map(_elements, (*inputs, *outputs))))
         scope = innermost_scope(operation.name.split("/")[:-1], layers)
         before = flops.setdefault(scope, (0, 0, 0)) if scope else (0, 0, 0)
         if count := _flops_of_operation(operation) // _BATCH:
@@ -181,7 +181,7 @@ def _layer_of(frame: FrameType) -> str:
     return f"layer {layer.name} ({type(layer).__name__})"
 
 
-def _elements_per_example(tensor: tf.Tensor) -> int:
+def _elements(tensor: tf.Tensor) -> int:
     """Returns a tensor's number of elements per example, or 0 if it has no batch dimension."""
     shape = tensor.shape
     if not shape.is_fully_defined() or not shape.rank or shape[0] % _BATCH:

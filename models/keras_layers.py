@@ -110,7 +110,7 @@ class _DepthwiseConv2D(keras.layers.DepthwiseConv2D):  # type: ignore[misc]
     """Keras depthwise convolution that avoids wrong results of TensorFlow."""
 
     def call(self, inputs: Any) -> Any:
-        y = _depthwise_if_doubtful(self, inputs, self.kernel)
+        y = _safe_depthwise(self, inputs, self.kernel)
         return super().call(inputs) if y is None else _with_activation(self, y)
 
 
@@ -118,7 +118,7 @@ class _SeparableConv2D(keras.layers.SeparableConv2D):  # type: ignore[misc]
     """Keras separable convolution that avoids wrong results of TensorFlow."""
 
     def call(self, inputs: Any) -> Any:
-        y = _depthwise_if_doubtful(self, inputs, self.depthwise_kernel)
+        y = _safe_depthwise(self, inputs, self.depthwise_kernel)
         if y is None:
             return super().call(inputs)
         y = keras.ops.conv(y, self.pointwise_kernel, padding="valid", data_format=self.data_format)
@@ -134,7 +134,7 @@ def _sliding_window(layer: Any, inputs: Any) -> SlidingWindow | None:
     return SlidingWindow.make(image, layer.kernel_size, layer.strides, layer.padding.upper())
 
 
-def _depthwise_if_doubtful(layer: Any, inputs: Any, kernel: Any) -> Any:
+def _safe_depthwise(layer: Any, inputs: Any, kernel: Any) -> Any:
     """Computes a layer's depthwise convolution if TensorFlow may compute it wrongly, else None."""
     net, window = _calling_network(), _sliding_window(layer, inputs)
     if net is None or window is None:

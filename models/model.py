@@ -383,14 +383,14 @@ def get_model(name: str, dataset: str) -> Model:
       FlagError: there is no such model.
       UsageError: the registered factory does not create a valid `Model`.
     """
-    _import_family_module(name)
+    _import_family(name)
     key = (dataset, name)
-    factory = MODELS.get(key) or _find_family_factory(name, dataset)
+    factory = MODELS.get(key) or _family_factory(name, dataset)
     if factory is None:
         MODELS.load_packages()
         factory = MODELS.get(key)
     if factory is None:
-        raise FlagError("model", name, _unknown_model_reason(name, dataset))
+        raise FlagError("model", name, _unknown_reason(name, dataset))
     plugin = plugins.plugin_of_object("model", key)
     block = plugins.containing_plugin_code(plugin) if plugin else contextlib.nullcontext()
     with plugins.reporting_plugin_errors(UsageError, plugin or f"--model={name}"), block:
@@ -403,7 +403,7 @@ def get_model(name: str, dataset: str) -> Model:
     return model
 
 
-def _find_family_factory(name: str, dataset: str) -> Callable[[], Model] | None:
+def _family_factory(name: str, dataset: str) -> Callable[[], Model] | None:
     for prefix, (make, _) in _families.items():
         if name.startswith(prefix):
             # Prepare functions may start a process by fork, so they run before the model's code.
@@ -431,10 +431,10 @@ def datasets() -> tuple[str, ...]:
 
 def datasets_of(name: str) -> tuple[str, ...]:
     """Sorted names of the data sets with a model of this name; empty if the name is unknown."""
-    _import_family_module(name)
-    if not _datasets_with_model(name):
+    _import_family(name)
+    if not _owners(name):
         MODELS.load_packages()
-    return _datasets_with_model(name)
+    return _owners(name)
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
@@ -442,7 +442,7 @@ def load_plugin(path: str) -> tuple[str, ...]:
     return tuple(name for _, name in plugins.load_plugin_file(path)["model"])
 
 
-def _import_family_module(name: str) -> None:
+def _import_family(name: str) -> None:
     """Imports the module that defines a model, such as ``networks.resnet`` for resnet50.
 
     The module's name is the beginning of the model's name. If this module defines no model with the
@@ -451,7 +451,7 @@ def _import_family_module(name: str) -> None:
     for module in plugins.submodule_names(networks):
         if name.startswith(module):
             importlib.import_module(f"{networks.__name__}.{module}")
-    if not _datasets_with_model(name):
+    if not _owners(name):
         MODELS.load_own()
 
 
@@ -462,12 +462,12 @@ def _all_model_keys() -> Iterable[Key]:
     return MODELS
 
 
-def _datasets_with_model(name: str) -> tuple[str, ...]:
+def _owners(name: str) -> tuple[str, ...]:
     return tuple(sorted(owner for owner, model in MODELS if model == name))
 
 
-def _unknown_model_reason(name: str, dataset: str) -> str:
-    owners = _datasets_with_model(name)
+def _unknown_reason(name: str, dataset: str) -> str:
+    owners = _owners(name)
     if owners:
         hint = "give its --data_name"
         if plugins.plugin_of_object("data set", dataset):

@@ -90,7 +90,7 @@ class Network(SequenceLayers[T]):
           stddev: standard deviation of a truncated normal for the kernel; by default, variance
             scaling by fan-in.
         """
-        height, width, channels = self._checked_image_shape(x, "conv")
+        height, width, channels = self._image_shape(x, "conv")
         if groups < 1 or channels % groups or filters % groups:
             raise UsageError(
                 f"with {groups} groups, channels and filters of a conv must be multiples of "
@@ -101,7 +101,7 @@ class Network(SequenceLayers[T]):
             shape = (*window.size, channels // groups, filters)
             y = self._conv(x, self._create_kernel("kernel", shape, stddev), window, filters)
             y = self._add_bias(y, filters, None if batch_norm else bias)
-        return self._normalise_and_activate(y, batch_norm, activation)
+        return self._finish(y, batch_norm, activation)
 
     def depthwise_conv(
         self,
@@ -120,12 +120,12 @@ class Network(SequenceLayers[T]):
 
         The arguments are the same as for `conv`. The fan-in of the kernel is height x width.
         """
-        height, width, channels = self._checked_image_shape(x, "depthwise_conv")
+        height, width, channels = self._image_shape(x, "depthwise_conv")
         window = SlidingWindow.make((height, width), kernel, stride, padding)
         with self._layer("depthwise"):
             y = self._depthwise_conv("kernel", x, window, multiplier, stddev)
             y = self._add_bias(y, channels * multiplier, None if batch_norm else bias)
-        return self._normalise_and_activate(y, batch_norm, activation)
+        return self._finish(y, batch_norm, activation)
 
     def separable_conv(
         self,
@@ -150,7 +150,7 @@ class Network(SequenceLayers[T]):
           stddev: standard deviation of truncated normals for both kernels; by default, variance
             scaling by the fan-in of each kernel.
         """
-        height, width, channels = self._checked_image_shape(x, "separable_conv")
+        height, width, channels = self._image_shape(x, "separable_conv")
         window = SlidingWindow.make((height, width), kernel, stride, padding)
         pointwise = SlidingWindow.make(window.output, 1, 1, "SAME")
         with self._layer("separable"):
@@ -159,7 +159,7 @@ class Network(SequenceLayers[T]):
             kernel_1x1 = self._create_kernel("pointwise_kernel", shape, stddev)
             y = self._conv(y, kernel_1x1, pointwise, filters)
             y = self._add_bias(y, filters, None if batch_norm else bias)
-        return self._normalise_and_activate(y, batch_norm, activation)
+        return self._finish(y, batch_norm, activation)
 
     def batch_norm(
         self, x: T, *, activation: Activation = None, settings: BatchNorm | None = None
@@ -263,7 +263,7 @@ class Network(SequenceLayers[T]):
 
     def global_avg_pool(self, x: T) -> T:
         """Global average pooling: the mean over height and width, ``(h, w, c)`` to ``(c,)``."""
-        self._checked_image_shape(x, "global_avg_pool")
+        self._image_shape(x, "global_avg_pool")
         return self._spatial_mean(x)
 
     def dropout(self, x: T, keep: float = 0.5) -> T:
@@ -323,7 +323,7 @@ class Network(SequenceLayers[T]):
 
         The sum includes ``radius`` channels on each side.
         """
-        self._checked_image_shape(x, "lrn")
+        self._image_shape(x, "lrn")
 
         def normalise_locally(image: Any) -> Any:
             whole = tf.cast(image, tf.float32)  # In float16, the squares of values may overflow.
@@ -334,7 +334,7 @@ class Network(SequenceLayers[T]):
 
     def pad_channels(self, x: T, before: int, after: int) -> T:
         """Adds channels of zeros to ``x``: ``before`` at the beginning, ``after`` at the end."""
-        self._checked_image_shape(x, "pad_channels")
+        self._image_shape(x, "pad_channels")
         return self._pad_channels(x, before, after)
 
     # Blocks that --recompute=blocks recomputes ---------------------------------------------
@@ -385,7 +385,7 @@ class Network(SequenceLayers[T]):
 
     # Helpers for creating layers ---------------------------------------------------------
 
-    def _checked_image_shape(self, x: T, layer: str) -> tuple[int, int, int]:
+    def _image_shape(self, x: T, layer: str) -> tuple[int, int, int]:
         shape = self.shape(x)
         if len(shape) != 3:
             raise UsageError(f"{layer} takes an image-like input (h, w, c), not shape {shape}")
@@ -401,7 +401,7 @@ class Network(SequenceLayers[T]):
     ) -> T:
         if padding == "SAME_RESNET":
             raise UsageError("pooling supports only the paddings SAME and VALID, not SAME_RESNET")
-        height, width, _ = self._checked_image_shape(x, f"{kind}_pool")
+        height, width, _ = self._image_shape(x, f"{kind}_pool")
         window = SlidingWindow.make((height, width), size, stride, padding)
         return self._pool(kind, x, window)
 
@@ -443,7 +443,7 @@ class Network(SequenceLayers[T]):
         bias = self._declare("bias", (size,), Initializer.constant(value))
         return self._bias_add(y, self._read(bias))
 
-    def _normalise_and_activate(
+    def _finish(
         self, y: T, batch_norm: bool | BatchNorm, activation: Activation
     ) -> T:
         if not batch_norm:

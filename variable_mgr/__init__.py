@@ -50,11 +50,11 @@ def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> Variable
     with plugins.reporting_plugin_errors(UsageError, origin or ""):
         manager_class = mode.manager_class()
         if origin:
-            _check_manager_class(mode, manager_class)
+            _check_manager(mode, manager_class)
         return cast("VariableMgr", manager_class(spec, variables))
 
 
-def _check_manager_class(mode: Mode, manager_class: type[Any]) -> None:
+def _check_manager(mode: Mode, manager_class: type[Any]) -> None:
     # Imports at the top of this file would import TensorFlow.
     from cnnbench.variable_mgr.base import VariableMgr
     from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr

@@ -126,7 +126,7 @@ class VariableMgr(abc.ABC):
         compute gradients with respect to it, because the operations that created it may have run
         before the tape began. The manager casts gradients back to float32.
         """
-        return self._cast_on_own_device(self.variable(tower, name), dtype)
+        return self._cast_at_home(self.variable(tower, name), dtype)
 
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
         """Reads the value of a variable with which a tower computes gradients in this step.
@@ -292,7 +292,7 @@ class VariableMgr(abc.ABC):
         value = initial_value(variable, self._spec.seed, tower)
         return tf.cast(value, self._spec.variable_dtype) if variable.fits_16_bits else value
 
-    def _cast_on_own_device(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
+    def _cast_at_home(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
         """Reads a variable and casts it on its own device, so that 16 bits halve the data sent."""
         value = towers.read(variable)
         if value.dtype == dtype:

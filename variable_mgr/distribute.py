@@ -32,10 +32,10 @@ def make_mirrored_strategy(
     refuse_wrong_devices(devices)
     spec.check_devices(devices)
     if spec.ops not in COLLECTIVE:
-        return _cached_mirrored(tuple(devices), spec.ops, spec.packs)
+        return _mirrored(tuple(devices), spec.ops, spec.packs)
     if len(devices) > 1:
         _claim_devices(tuple(devices))
-    return _cached_mirrored(tuple(devices))
+    return _mirrored(tuple(devices))
 
 
 def clone_for_input(strategy: tf.distribute.MirroredStrategy) -> Any:
@@ -65,7 +65,7 @@ def make_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
 def connect_worker_strategy(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
     """Returns a job's MultiWorkerMirroredStrategy; the first call connects the workers."""
     gpus = job.towers_per_worker if job.device == "gpu" else 0
-    return _cached_worker_strategy(_hosts_of_job(job), job.task.job, job.task.index, gpus)
+    return _worker_strategy(_hosts_of_job(job), job.task.job, job.task.index, gpus)
 
 
 def _hosts_of_job(job: Job) -> Hosts:
@@ -83,7 +83,7 @@ def _cluster_resolver(hosts: Hosts, task: str, index: int = 0, gpus: int = 0) ->
 
 
 @functools.cache
-def _cached_worker_strategy(
+def _worker_strategy(
     hosts: Hosts, task: str, index: int, gpus: int
 ) -> tf.distribute.MultiWorkerMirroredStrategy:
     resolver = _cluster_resolver(hosts, task, index, gpus)
@@ -118,11 +118,11 @@ def connect_ps_strategy(job: Job) -> tf.distribute.ParameterServerStrategy:
 
     This process is the coordinator. The servers of the other processes must be running.
     """
-    return _cached_ps_strategy(_hosts_of_job(job), job.task.tensorflow_job)
+    return _ps_strategy(_hosts_of_job(job), job.task.tensorflow_job)
 
 
 @functools.cache
-def _cached_ps_strategy(hosts: Hosts, task: str) -> tf.distribute.ParameterServerStrategy:
+def _ps_strategy(hosts: Hosts, task: str) -> tf.distribute.ParameterServerStrategy:
     return tf.distribute.ParameterServerStrategy(_cluster_resolver(hosts, task))
 
 
@@ -150,7 +150,7 @@ def _claim_devices(devices: tuple[str, ...]) -> None:
 
 
 @functools.cache
-def _cached_mirrored(
+def _mirrored(
     devices: tuple[str, ...], ops: str | None = None, num_packs: int = 1
 ) -> tf.distribute.MirroredStrategy:
     """Creates a MirroredStrategy for a value of --cross_device_ops; None means collectives."""

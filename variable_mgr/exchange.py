@@ -173,8 +173,8 @@ class _TowerThread:
 
     def _run_tower(self, number: int, build: Callable[[int], Any], state: State) -> None:
         try:
-            self._wait_until_resumed()
-            with state(), set_rendezvous(self._meet_other_towers):
+            self._wait()
+            with state(), set_rendezvous(self._meet):
                 self.result = build(number)
             self.visit, self.done = None, True
         except _TowerEnded:
@@ -184,16 +184,16 @@ class _TowerThread:
         finally:
             self._paused.release()
 
-    def _meet_other_towers(
+    def _meet(
         self, point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]
     ) -> Any:
         scope = _absolute_scope(tf.get_current_name_scope())
         self.visit = _MeetingVisit(point, value, merge, scope)
         self._paused.release()
-        self._wait_until_resumed()
+        self._wait()
         return self.answer
 
-    def _wait_until_resumed(self) -> None:
+    def _wait(self) -> None:
         if not self._ending:
             self._resume.acquire()
         if self._ending:

@@ -98,11 +98,11 @@ class ParameterServerVariableMgr(VariableMgr):
         variable = self.variable(tower, name)
         # Moving averages are not cached, because the step may assign them between two reads.
         if not (variable.trainable and tf.inside_function()):
-            return self._cast_on_own_device(variable, dtype)
+            return self._cast_at_home(variable, dtype)
         values = self._values.tensors_of_trace()
         at_home = (name, tf.as_dtype(dtype), None)
         if at_home not in values:
-            values[at_home] = self._cast_on_own_device(variable, dtype)
+            values[at_home] = self._cast_at_home(variable, dtype)
         where = self._spec.caching_device(self._spec.devices[tower])
         if where in (None, variable.device):
             return values[at_home]

@@ -164,7 +164,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         ops = super()._apply_gradients(optimizer, pairs, device, learning_rate)
         # tf.function reads the shadow copies only after their update.
         for _, shadow in pairs:
-            ops += self._copy_shadow_to_towers(shadow)
+            ops += self._copy_shadow(shadow)
         return ops
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
@@ -184,7 +184,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
                 self._name_of[copy.ref()] = variable.name
         return created
 
-    def _copy_shadow_to_towers(self, shadow: tf.Variable) -> list[Any]:
+    def _copy_shadow(self, shadow: tf.Variable) -> list[Any]:
         value = towers.read(shadow)
         cached: dict[str | None, tf.Tensor] = {None: value, shadow.device: value}
         ops = []

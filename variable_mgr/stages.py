@@ -63,7 +63,7 @@ def make_stages(
     most, group = packing.agg_small_grads_max_bytes, packing.agg_small_grads_max_group
     dtype = packing.compact_dtype
     if most > 0:
-        stages.append(partial(_join_small_tensors, devices, most, group))
+        stages.append(partial(_join_small, devices, most, group))
     if packing.gradient_bucket_bytes:
         stages.append(partial(_fill_buckets, devices, packing.gradient_bucket_bytes, dtype))
     if packing.gradient_repacking:
@@ -94,7 +94,7 @@ def reduce_through_stages(
     return tensors
 
 
-def _join_small_tensors(
+def _join_small(
     devices: Sequence[str], max_bytes: int, max_group: int, tensors: Tensors
 ) -> tuple[Tensors, Inverse]:
     """Joins consecutive small float32 tensors, because latency dominates their transfer time.
@@ -228,7 +228,7 @@ class DeferredGradients:
         if not self._variables:
             forms = list(zip(_shapes(tensors), _dtypes(tensors), strict=True))
             self._variables = run_untraced(
-                lambda: [self._make_zero_variables(i, *f) for i, f in enumerate(forms)]
+                lambda: [self._make_zeros(i, *f) for i, f in enumerate(forms)]
             )
         deferred = []
         for variables, values in zip(self._variables, tensors, strict=True):
@@ -237,7 +237,7 @@ class DeferredGradients:
             deferred.append(old)
         return deferred, _return_unchanged
 
-    def _make_zero_variables(
+    def _make_zeros(
         self, index: int, shape: tf.TensorShape, dtype: tf.DType
     ) -> list[tf.Variable]:
         result = []

@@ -98,10 +98,10 @@ class StrategyVariableMgr(VariableMgr):
             first = VariableGradients(list(tensor_by_tower), reduced[0].variables)
             reduced = self._reduce_columns([*reduced, first] if tensor_by_tower else reduced)
             tensor_by_tower = reduced.pop().gradients if tensor_by_tower else tensor_by_tower
-        devices = list(dict.fromkeys(self._devices_of_copies()))
+        devices = list(dict.fromkeys(self._copy_devices()))
         return devices, [_to_dense_column(column) for column in reduced], list(tensor_by_tower)
 
-    def _devices_of_copies(self) -> Sequence[str]:
+    def _copy_devices(self) -> Sequence[str]:
         """Returns the devices on which the strategy stores copies of a variable."""
         return self._spec.devices
 
@@ -114,7 +114,7 @@ class StrategyVariableMgr(VariableMgr):
         op = tf.distribute.ReduceOp.MEAN if means else tf.distribute.ReduceOp.SUM
         with self._strategy.scope():
             variables = [self._distributed[column.variables[0].ref()] for column in columns]
-            values = [self._distribute_to_replicas(column.gradients) for column in columns]
+            values = [self._per_replica(column.gradients) for column in columns]
             pairs = list(zip(values, variables, strict=True))
             totals = self._strategy.extended.batch_reduce_to(op, pairs, self._options())
         results = []
@@ -123,7 +123,7 @@ class StrategyVariableMgr(VariableMgr):
             results.append(VariableGradients(local_values, column.variables[: len(local_values)]))
         return results
 
-    def _distribute_to_replicas(self, values: Sequence[Any]) -> Any:
+    def _per_replica(self, values: Sequence[Any]) -> Any:
         return self._strategy.experimental_distribute_values_from_function(
             lambda context: values[context.replica_id_in_sync_group - self._first]
         )
@@ -175,18 +175,18 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
     def run_towers(self, build: Callable[[int], _T], *, exchanges_values: bool = False) -> list[_T]:
         """Runs the only tower; see `StrategyVariableMgr.run_towers`."""
         # TensorFlow would warn that a coordinator is missing, although there is a coordinator.
-        with _without_tf_warnings():
+        with _quietly():
             return super().run_towers(build, exchanges_values=exchanges_values)
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         return distribute.connect_ps_strategy(self._job)
 
-    def _devices_of_copies(self) -> Sequence[str]:
+    def _copy_devices(self) -> Sequence[str]:
         return self._spec.ps_devices[:1]
 
 
 @contextlib.contextmanager
-def _without_tf_warnings() -> Iterator[None]:
+def _quietly() -> Iterator[None]:
     logger = tf.get_logger()
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -216,10 +216,10 @@ class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
         devices = self._spec.devices
         distribute.refuse_wrong_devices(devices)
         with tf.init_scope():
-            home = self._devices_of_copies()[0]
+            home = self._copy_devices()[0]
             return tf.distribute.experimental.CentralStorageStrategy(list(devices), home)
 
-    def _devices_of_copies(self) -> Sequence[str]:
+    def _copy_devices(self) -> Sequence[str]:
         return self._spec.devices if len(self._spec.devices) == 1 else [self._spec.cpu_device]
 
 

@@ -77,7 +77,7 @@ class WorkerGroup:
             layout = FlatBufferLayout([values[i].shape for i in group], dtype)
             with tf.device(self._own):
                 (flat,) = layout.join([values[i] for i in group])
-                received = layout.split([self._call_traced(self._broadcast_from_chief, flat)])
+                received = layout.split([self._call_traced(self._broadcast, flat)])
             for i, value in zip(group, received, strict=True):
                 results[i] = value
         return results
@@ -112,7 +112,7 @@ class WorkerGroup:
     def _sum_traced(self, value: tf.Tensor) -> tf.Tensor:
         return self._reduce([value], 0)[0]
 
-    def _broadcast_from_chief(self, value: tf.Tensor) -> tf.Tensor:
+    def _broadcast(self, value: tf.Tensor) -> tf.Tensor:
         size, key = len(self._cpus), collective_group_key(self._cpus)
 
         def broadcast_op(tensor: tf.Tensor, instance_key: int) -> tf.Tensor:

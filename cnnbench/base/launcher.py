@@ -87,7 +87,7 @@ def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | 
         job = Job() if name in _SIZES else _tf_config_job(0, environ)[0]
         if job.task.job == EVALUATOR:
             return None if evaluates else (f"{name} is that of an evaluator", cluster)
-        size = _whole_number(environ, name) if name in _SIZES else len(job.tasks)
+        size = _number(environ, name) if name in _SIZES else len(job.tasks)
         return (f"{name} is that of {size} processes", cluster) if size > 1 else None
     except UsageError as error:
         return str(error), cluster
@@ -112,13 +112,13 @@ def mpi_ranks(environ: Environment) -> LauncherRanks | None:
     launcher, values = next(iter(found.items()))
     same = [_RANK_VARIABLES[name] for name in found if found[name] == values]
     first = _RANK_VARIABLES[launcher]
-    rank = _whole_number(environ, first[0])
-    size = _whole_number(environ, first[1], most=_MOST_TASKS)
+    rank = _number(environ, first[0])
+    size = _number(environ, first[1], most=_MOST_TASKS)
     if rank >= size:
-        raise _invalid_variable(environ, first[0], f"{first[1]} is {size}")
+        raise _invalid(environ, first[0], f"{first[1]} is {size}")
     local_ranks = [row[2] for row in same if environ.get(row[2])]
     local_sizes = [row[3] for row in same if environ.get(row[3])]
-    local_rank = _whole_number(environ, local_ranks[0]) if local_ranks else None
+    local_rank = _number(environ, local_ranks[0]) if local_ranks else None
     local_size = _processes_on_node(environ, local_sizes[0]) if local_sizes else None
     if size == 1:
         local_rank, local_size = local_rank or 0, 1
@@ -156,7 +156,7 @@ def _processes_on_node(environ: Environment, name: str) -> int | None:
     Returns None if the list does not contain this node.
     """
     counts = _tasks_per_node(environ, name)
-    node = 0 if len(counts) == 1 else _whole_number(environ, "SLURM_NODEID", str(len(counts)))
+    node = 0 if len(counts) == 1 else _number(environ, "SLURM_NODEID", str(len(counts)))
     return counts[node] if node < len(counts) else None
 
 
@@ -176,7 +176,7 @@ def _tf_config_job(ps: int, environ: Environment) -> _JobAndLocalRank:
     try:
         fields = _fields_of_job(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))
     except ValueError as error:
-        raise _invalid_variable_error(environ, "TF_CONFIG", str(error)) from None
+        raise _invalid(environ, "TF_CONFIG", str(error)) from None
     return Job(**fields), None
 
 
@@ -204,7 +204,7 @@ def _fields_of_job(config: Any) -> dict[str, Any]:
             raise ValueError(f"cluster.{name} must be a list of host:port")
         hosts[str(name)] = [host.strip() for host in listed]
     hosts.pop(EVALUATOR, None)
-    job, index = _tf_config_task(me)
+    job, index = _task_of_config(me)
     unknown = sorted(({job} | hosts.keys()) - _TF_JOBS)
     if unknown:
         jobs = ", ".join(sorted(_TF_JOBS))
@@ -231,7 +231,7 @@ def _fields_of_job(config: Any) -> dict[str, Any]:
     }
 
 
-def _tf_config_task(task: Mapping[str, Any]) -> tuple[str, int]:
+def _task_of_config(task: Mapping[str, Any]) -> tuple[str, int]:
     job, index = task.get("type"), task.get("index", 0)
     if isinstance(index, str) and re.fullmatch(_NUMBER, index):
         index = int(index)
@@ -265,7 +265,7 @@ def _check_only_task(config: Mapping[str, Any], task: Mapping[str, Any]) -> None
     if unknown := sorted(config.keys() - {*_TF_CONFIG, *_TF_OTHERS}):
         raise ValueError(f'has no "cluster", and the key {unknown[0][:40]!r} is unknown')
     if task:
-        job, index = _tf_config_task(task)
+        job, index = _task_of_config(task)
         if job not in {WORKER, *_TF_CHIEFS} or index:
             raise ValueError(
                 f'has no "cluster" with the addresses of the job, and {job[:40]}:{index} cannot be '
@@ -282,9 +282,9 @@ _TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
 
 
 def _job_from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
-    rank = _whole_number(environ, "SLURM_PROCID")
-    size = _whole_number(environ, "SLURM_NTASKS", most=_MOST_TASKS)
-    local = _whole_number(environ, "SLURM_LOCALID")
+    rank = _number(environ, "SLURM_PROCID")
+    size = _number(environ, "SLURM_NTASKS", most=_MOST_TASKS)
+    local = _number(environ, "SLURM_LOCALID")
     step = "SLURM_STEP_NODELIST" in environ
     list_name = "SLURM_STEP_NODELIST" if step else "SLURM_JOB_NODELIST"
     counts_name = "SLURM_STEP_TASKS_PER_NODE" if step else "SLURM_TASKS_PER_NODE"
@@ -292,13 +292,13 @@ def _job_from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
     counts = _tasks_per_node(environ, counts_name)
     if len(counts) != len(nodes):
         reason = f"{list_name} has {count_text(nodes, 'node', 'nodes')}"
-        raise _invalid_variable(environ, counts_name, reason)
+        raise _invalid(environ, counts_name, reason)
     if sum(counts) != size:
-        raise _invalid_variable(environ, counts_name, f"SLURM_NTASKS is {size}")
+        raise _invalid(environ, counts_name, f"SLURM_NTASKS is {size}")
     places = [(node, i) for node, count in zip(nodes, counts, strict=True) for i in range(count)]
     if rank >= size or places[rank][1] != local:
         reason = f"is not task {local} of its node by blocks; use srun --distribution=block"
-        raise _invalid_variable(environ, "SLURM_PROCID", reason)
+        raise _invalid(environ, "SLURM_PROCID", reason)
     job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
     first = LauncherRanks("Slurm", rank, size, local, counts[0], job).exchange_port
     return _job_of_rank(rank, [f"{node}:{first + i}" for node, i in places], ps, local)
@@ -306,10 +306,10 @@ def _job_from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
 
 def expand_node_list(environ: Environment, name: str) -> list[str]:
     """Expands a Slurm node list in a variable: "n[001-002],gpu1" becomes n001, n002, gpu1."""
-    text = _required_variable(environ, name)
+    text = _required(environ, name)
     nodes: list[str] = []
     if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
-        raise _invalid_variable(environ, name, "is not a list of nodes such as n[01-04],m7")
+        raise _invalid(environ, name, "is not a list of nodes such as n[01-04],m7")
     # Commas within brackets do not separate nodes.
     for part in re.findall(r"(?:[^\[\],]|\[[^\]]*\])+", text):
         pieces = re.split(r"\[([^\]]*)\]", part)
@@ -318,7 +318,7 @@ def expand_node_list(environ: Environment, name: str) -> list[str]:
             for i, piece in enumerate(pieces)
         ]
         if math.prod(map(len, choices)) + len(nodes) > _MOST_TASKS:
-            raise _invalid_variable(environ, name, f"has more than {_MOST_TASKS} nodes")
+            raise _invalid(environ, name, f"has more than {_MOST_TASKS} nodes")
         nodes += ("".join(words) for words in itertools.product(*choices))
     return nodes
 
@@ -330,7 +330,7 @@ def _expand_numbers(text: str, environ: Environment, name: str) -> list[str]:
         match = re.fullmatch(f"{_NUMBER}(?:-{_NUMBER})?", part)
         low, high = match.groups(match[1]) if match else ("1", "0")
         if not 0 <= int(high) - int(low) < _MOST_TASKS:
-            raise _invalid_variable(
+            raise _invalid(
                 environ, name, f"[{text}] is not a list of numbers such as 01-04,7"
             )
         numbers += (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
@@ -339,33 +339,33 @@ def _expand_numbers(text: str, environ: Environment, name: str) -> list[str]:
 
 def _tasks_per_node(environ: Environment, name: str) -> list[int]:
     """Expands Slurm's number of tasks on each node: "2(x3),1" becomes 2, 2, 2, 1."""
-    text = _required_variable(environ, name)
+    text = _required(environ, name)
     counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?", part)
         if match is None:
-            raise _invalid_variable(environ, name, "is not a list of numbers such as 2(x3),1")
+            raise _invalid(environ, name, "is not a list of numbers such as 2(x3),1")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
-def _kubernetes_job(ps: int, environ: Environment) -> _JobAndLocalRank:
-    pod = re.fullmatch(f"({HOST})-{_NUMBER}", _required_variable(environ, "HOSTNAME"))
+def _job_from_kubernetes(ps: int, environ: Environment) -> _JobAndLocalRank:
+    pod = re.fullmatch(f"({HOST})-{_NUMBER}", _required(environ, "HOSTNAME"))
     if pod is None:
         reason = (
             "is not of the form NAME-NUMBER, as pods of a StatefulSet or an Indexed Job are called"
         )
-        raise _invalid_variable(environ, "HOSTNAME", reason)
+        raise _invalid(environ, "HOSTNAME", reason)
     name, index = pod[1], int(pod[2])
-    service = _required_variable(environ, "CNNBENCH_SERVICE")
+    service = _required(environ, "CNNBENCH_SERVICE")
     if not re.fullmatch(HOST, service):
-        raise _invalid_variable(environ, "CNNBENCH_SERVICE", "is not a service name")
-    size = _whole_number(environ, "CNNBENCH_PROCESSES", least=1, most=_MOST_TASKS)
-    port = _whole_number(
+        raise _invalid(environ, "CNNBENCH_SERVICE", "is not a service name")
+    size = _number(environ, "CNNBENCH_PROCESSES", least=1, most=_MOST_TASKS)
+    port = _number(
         environ, "CNNBENCH_PORT", str(_KUBERNETES_PORT), least=1, most=LARGEST_PORT
     )
     if index >= size:
-        raise _invalid_variable(environ, "HOSTNAME", f"CNNBENCH_PROCESSES is {size}")
+        raise _invalid(environ, "HOSTNAME", f"CNNBENCH_PROCESSES is {size}")
     return _job_of_rank(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)
 
 
@@ -391,24 +391,26 @@ _RESOLVERS: dict[str, Callable[[int, Environment], _JobAndLocalRank]] = {
 }
 
 
-def _required_variable(environ: Environment, name: str) -> str:
+def _required(environ: Environment, name: str) -> str:
     text = environ.get(name, "").strip()
     if not text:
         raise UsageError(f"the environment variable {name} is not set; see --cluster")
     return text
 
 
-def _whole_number(
+def _number(
     environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
 ) -> int:
     """Reads a whole number from a variable, or from `otherwise` if the variable is not set."""
-    text = environ.get(name, "").strip() or otherwise or _required_variable(environ, name)
+    text = environ.get(name, "").strip() or otherwise or _required(environ, name)
     if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
-        raise _invalid_variable(environ, name, f"must be a whole number from {least} to {most}")
+        raise _invalid(
+            environ, name, f"must be a whole number from {least} to {most}"
+        )
     return int(text)
 
 
-def _invalid_variable(environ: Environment, name: str, reason: str) -> UsageError:
+def _invalid(environ: Environment, name: str, reason: str) -> UsageError:
     value = environ[name]
     short = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}..."
     return UsageError(f"the environment variable {name}={short}: {reason}")

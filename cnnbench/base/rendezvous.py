@@ -91,9 +91,9 @@ class _Exchange(Meeting):
             for listener in self._listen():
                 self.answer_calls(listener, self._receive_address, most=64 + size)
         else:
-            self.repeat(self._request_addresses)
-        if not self.wait(self._is_complete, timeout, self._missing_ranks_text):
-            self._fail(f"rank {rank} waited {timeout:g} s for {self._missing_ranks_text()}")
+            self.repeat(self._request)
+        if not self.wait(self._is_complete, timeout, self._missing_text):
+            self._fail(f"rank {rank} waited {timeout:g} s for {self._missing_text()}")
         if self._failure:
             raise BenchmarkError(self._failure)
         hosts = tuple(self._found[number] for number in range(size))
@@ -159,7 +159,7 @@ class _Exchange(Meeting):
             link.recv(1)
         if not (self.over.is_set() or self._is_complete() or self._failure):
             self._fail(f"rank {rank}, at {address}, has ended")
-            missing = self._missing_ranks_text()
+            missing = self._missing_text()
             self._tell(f"{self._failure}; waiting for {missing} to report this, too")
         return False
 
@@ -185,7 +185,7 @@ class _Exchange(Meeting):
 
     # The other ranks.
 
-    def _request_addresses(self) -> bool:
+    def _request(self) -> bool:
         """Calls rank 0. Returns whether it has sent all addresses, or has failed."""
         failure = ""
         # Rank 0 may not have started yet, so connection errors are ignored.
@@ -227,7 +227,7 @@ class _Exchange(Meeting):
         host = host.removeprefix("::ffff:")
         return f"[{host}]" if ":" in host else host
 
-    def _missing_ranks_text(self) -> str:
+    def _missing_text(self) -> str:
         if self._ranks.rank:
             return f"rank 0 at {self._place} (--rendezvous)"
         missing = [str(rank) for rank in range(self._ranks.size) if rank not in self._found]

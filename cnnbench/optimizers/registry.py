@@ -82,12 +82,12 @@ class DeclarationRegistry(SpecRegistry[D]):
         return f"{', '.join(other_names)} or {last}" if other_names else last
 
 
-def _built_in_optimizers() -> Iterable[OptimizerSpec]:
+def _built_in() -> Iterable[OptimizerSpec]:
     for module in plugins.submodule_names(builtin):
         yield importlib.import_module(f"{builtin.__name__}.{module}").OPTIMIZER
 
 
-OPTIMIZERS = DeclarationRegistry("optimizer", OptimizerSpec, "update", _built_in_optimizers())
+OPTIMIZERS = DeclarationRegistry("optimizer", OptimizerSpec, "update", _built_in())
 """Values of --optimizer."""
 SCHEDULES = DeclarationRegistry("learning_rate_schedule", ScheduleSpec, "make", BUILT_IN)
 """Values of --learning_rate_schedule."""

@@ -120,7 +120,7 @@ def _cosine_decay(run: ScheduledSteps, floor: float) -> Schedule:
     return lambda step: floor + half * (1.0 + math.cos(math.pi * run.done(step)))
 
 
-def _decay_period_steps(run: ScheduledSteps, factor: float, epochs: float) -> int:
+def _period(run: ScheduledSteps, factor: float, epochs: float) -> int:
     """Number of steps between two decays, at which the learning rate is multiplied by `factor`."""
     period = int(run.steps_per_epoch * epochs)
     if period < 1:
@@ -134,12 +134,12 @@ def _decay_period_steps(run: ScheduledSteps, factor: float, epochs: float) -> in
 
 
 def _staircase_decay(run: ScheduledSteps, floor: float, factor: float, epochs: float) -> Schedule:
-    period = _decay_period_steps(run, factor, epochs)
+    period = _period(run, factor, epochs)
     return lambda step: max(floor, run.base * factor ** (step // period))
 
 
 def _exponential_decay(run: ScheduledSteps, floor: float, factor: float, epochs: float) -> Schedule:
-    period = _decay_period_steps(run, factor, epochs)
+    period = _period(run, factor, epochs)
     return lambda step: max(floor, run.base * factor ** (step / period))
 
 

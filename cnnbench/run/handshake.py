@@ -147,23 +147,23 @@ class _Handshake(Meeting):
         try:
             listener, reserved = self._listen()
         except BenchmarkError as error:
-            self._report_failure_to_peers(str(error), deadline)
+            self._give_up(str(error), deadline)
             raise
         with contextlib.ExitStack() as opened:
             opened.enter_context(reserved)
             opened.callback(self._close_lines)
             self.answer_calls(listener, self._answer_call, most=64 + 2 * len(self._by_name))
             for peer in self._job.peers:
-                call = partial(self._call_until_arrived, peer)
+                call = partial(self._call, peer)
                 self._pauses_by_peer[peer] = self.repeat(call)
             self._check_arrivals()
-            if not self.wait(lambda: self._outcome is not None, timeout, self._missing_peers_text):
-                missing = self._missing_peers_text()
+            if not self.wait(lambda: self._outcome is not None, timeout, self._missing_text):
+                missing = self._missing_text()
                 waited = f"waited {timeout:g} s (--cluster_timeout) for {missing}"
                 self._decide(f"{self._job.task}: {waited}")
             if self._outcome:
                 opened.close()
-                self._report_failure_to_peers(self._outcome, deadline)
+                self._give_up(self._outcome, deadline)
                 raise BenchmarkError(self._outcome)
             with self.changed:
                 self.over.set()
@@ -179,7 +179,7 @@ class _Handshake(Meeting):
         deadline = time.monotonic() + _PORT_SECONDS
         while True:
             try:
-                return _bind_and_reserve_port(self._job.address(self._job.task))
+                return _bind(self._job.address(self._job.task))
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
                     time.sleep(probe.RETRY_SECONDS)
@@ -204,7 +204,7 @@ class _Handshake(Meeting):
                 self._decide(f"{card.task} gave up: {card.failed}")
             return False
         link.sendall(self._own.pack())
-        if not self._has_equal_facts(card):
+        if not self._agrees(card):
             return False
         peer = self._by_name.get(card.task)
         if peer is not None and peer in self._pauses_by_peer:
@@ -215,13 +215,13 @@ class _Handshake(Meeting):
             return False
         with self.changed:
             self._called_by[peer] = card.nonce
-            kept = self._job.is_chief and self._keep_connection(peer, link)
+            kept = self._job.is_chief and self._keep(peer, link)
             self._check_arrivals()
         return kept
 
     # Calls from this process to the ports of other processes.
 
-    def _call_until_arrived(self, peer: Task) -> bool:
+    def _call(self, peer: Task) -> bool:
         """Calls a peer once if it has not arrived. Returns whether it has arrived."""
         if not self._has_arrived(peer) and (peer not in self._reached or peer in self._called_by):
             self._trouble[peer] = self._call_peer(peer)
@@ -231,7 +231,7 @@ class _Handshake(Meeting):
     def _call_peer(self, peer: Task) -> str:
         """Calls a peer once. Returns the reason why the call failed; "" if it succeeded."""
         try:
-            card = self._exchange_cards(peer, self._own)
+            card = self._exchange(peer, self._own)
         except TimeoutError:
             return "no answer"
         except ConnectionRefusedError:
@@ -244,7 +244,7 @@ class _Handshake(Meeting):
         except OSError as error:
             return (error.strerror or str(error)).lower()
         self._came.add(card.task)
-        if not self._has_equal_facts(card):
+        if not self._agrees(card):
             return "disagrees"
         if card.task != str(peer):
             return f"answers as {card.task}"
@@ -252,7 +252,7 @@ class _Handshake(Meeting):
             self._reached[peer] = card
         return ""
 
-    def _exchange_cards(self, peer: Task, own: _Card) -> _Card:
+    def _exchange(self, peer: Task, own: _Card) -> _Card:
         """Sends a card to a peer. Returns the card with which it answers.
 
         Raises the errors of `message.receive`, ValueError also for an answer that is not a card.
@@ -262,16 +262,16 @@ class _Handshake(Meeting):
         try:
             link.sendall(own.pack())
             card = _Card.receive(link)
-            if not _describe_differences(self._own, card):
+            if not _differences(self._own, card):
                 link.sendall(message.pack({}))
                 if peer == self._job.chief and card.task == str(peer):
-                    kept = self._keep_connection(peer, link)
+                    kept = self._keep(peer, link)
             return card
         finally:
             if not kept:
                 link.close()
 
-    def _keep_connection(self, peer: Task, link: socket.socket) -> bool:
+    def _keep(self, peer: Task, link: socket.socket) -> bool:
         """Keeps the last connection with a peer for the watchdog. Returns False if it is late."""
         with self.changed:
             if self.over.is_set():
@@ -286,14 +286,14 @@ class _Handshake(Meeting):
             for line in self._lines.values():
                 line.close()
 
-    def _report_failure_to_peers(self, reason: str, deadline: float) -> None:
+    def _give_up(self, reason: str, deadline: float) -> None:
         """Reports to the other processes that this process has given up."""
         card = replace(self._own, facts={}, failed=reason)
         untold = set(self._job.peers)
 
         def tell(peer: Task) -> bool:
             try:
-                self._exchange_cards(peer, card)
+                self._exchange(peer, card)
             except EOFError:
                 pass  # The peer has read the card, and sends no answer.
             except (OSError, ValueError):
@@ -319,8 +319,8 @@ class _Handshake(Meeting):
 
     # The state of the handshake: which peers have arrived, and whether it has failed.
 
-    def _has_equal_facts(self, card: _Card) -> bool:
-        differences = _describe_differences(self._own, card)
+    def _agrees(self, card: _Card) -> bool:
+        differences = _differences(self._own, card)
         if differences:
             self._decide(f"the processes of the job disagree: {_join_phrases(differences)}")
         return not differences
@@ -339,7 +339,7 @@ class _Handshake(Meeting):
                 self._outcome = to_terminal_line(outcome)
                 self.changed.notify_all()
 
-    def _missing_peers_text(self) -> str:
+    def _missing_text(self) -> str:
         job, peers = self._job, [peer for peer in self._job.peers if not self._has_arrived(peer)]
         return _join_phrases([f"{job.named(p)}: {self._state_of_peer(p)}" for p in peers])
 
@@ -353,7 +353,7 @@ class _Handshake(Meeting):
         return f"it has not reached this process at {self._job.address(self._job.task)}"
 
 
-def _bind_and_reserve_port(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
+def _bind(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
     """Opens a socket that listens on the port of an address, on all network interfaces.
 
     Also returns the sockets that reserve the port until they are closed. Raises OSError
@@ -377,7 +377,7 @@ def _bind_and_reserve_port(address: str) -> tuple[socket.socket, contextlib.Exit
     return pair[1], reserved
 
 
-def _describe_differences(own: _Card, other: _Card) -> list[str]:
+def _differences(own: _Card, other: _Card) -> list[str]:
     """Returns texts about versions and flags that differ between two processes."""
     if own.facts == other.facts:
         return []
@@ -386,14 +386,14 @@ def _describe_differences(own: _Card, other: _Card) -> list[str]:
     if any(card.task.startswith(f"{PS}:") for card in (own, other)):
         names = [name for name in own.facts if name in other.facts]
     return [
-        f"{name} is {_shortened_value(own.facts.get(name))} at {own.task}, "
-        f"{_shortened_value(other.facts.get(name))} at {other.task}"
+        f"{name} is {_shortened(own.facts.get(name))} at {own.task}, "
+        f"{_shortened(other.facts.get(name))} at {other.task}"
         for name in names
         if own.facts.get(name) != other.facts.get(name)
     ]
 
 
-def _shortened_value(value: object) -> str:
+def _shortened(value: object) -> str:
     text = "unknown" if value is None else str(value) or "''"
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 

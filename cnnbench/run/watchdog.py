@@ -137,7 +137,7 @@ class Watchdog:
     def start(self, connections: Mapping[Task, socket.socket]) -> None:
         """Starts the watchdog's thread, which uses the given connections to tasks."""
         self.adopt_connections(connections)
-        threading.Thread(target=self._run_watchdog, name="watchdog", daemon=True).start()
+        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def adopt_connections(self, connections: Mapping[Task, socket.socket]) -> None:
         """Takes over the connections of the handshake, without starting the thread.
@@ -229,13 +229,13 @@ class Watchdog:
 
     def send_and_check_progress(self) -> None:
         """Sends the progress of this process, and checks the reports of the other processes."""
-        now = self._read_clock_and_detect_suspension()
+        now = self._tick()
         if self._progress is not None:
             self._own = self._progress.progress_at(now)
         self._send({"up": self._up, "standing": self._own}, can_be_skipped=True)
-        self._end_if_tasks_are_lost(now)
+        self._check_losses(now)
         if not self._stopped.is_set():
-            self._end_if_job_is_stalled()
+            self._check_stall()
 
     def read_messages(self, timeout: float) -> bool:
         """Reads messages of other tasks for up to `timeout` seconds.
@@ -243,21 +243,21 @@ class Watchdog:
         Returns True as soon as a connection was closed.
         """
         ready = self._selector.select(timeout)
-        now = self._read_clock_and_detect_suspension()
-        closed = [self._receive_messages(key.data, now) for key, _ in ready]
+        now = self._tick()
+        closed = [self._receive(key.data, now) for key, _ in ready]
         return any(closed)
 
-    def _run_watchdog(self) -> None:
+    def _run(self) -> None:
         while not (self._stopped.is_set() and self.all_peers_ended()):
             self.send_and_check_progress()
             until = self._clock() + self._period
             while (left := until - self._clock()) > 0 and not self.read_messages(left):
                 pass
         for peer in self._peers.values():
-            self._close_connection(peer)
+            self._close(peer)
         self._selector.close()
 
-    def _read_clock_and_detect_suspension(self) -> float:
+    def _tick(self) -> float:
         """Returns the time. Detects that this process was stopped since the previous call."""
         now = self._clock()
         gap = now - self._ticked
@@ -288,24 +288,24 @@ class Watchdog:
                 if line is not None and (not can_be_skipped or line.flush()):
                     line.send(message)
 
-    def _receive_messages(self, task: Task, now: float) -> bool:
+    def _receive(self, task: Task, now: float) -> bool:
         """Reads the messages of a task. Returns whether the connection was closed."""
         peer = self._peers[task]
         assert peer.line is not None
         try:
             texts = peer.line.receive()
         except EOFError:
-            self._close_connection(peer)
+            self._close(peer)
             return True
         for text in texts:
             peer.heard = now
             with contextlib.suppress(ValueError, TypeError, AttributeError, LookupError):
-                self._handle_message(task, peer, parse_json(text))
+                self._handle(task, peer, parse_json(text))
         return False
 
-    def _handle_message(self, task: Task, peer: _PeerConnection, message: dict[str, Any]) -> None:
+    def _handle(self, task: Task, peer: _PeerConnection, message: dict[str, Any]) -> None:
         if "lost" in message:
-            self._report_failure_and_end(str(message["lost"]))
+            self._fail(str(message["lost"]))
             return
         with self._changed:
             if "failed" in message:
@@ -329,7 +329,7 @@ class Watchdog:
     def _task_named(self, name: str, default: Task) -> Task:
         return next((task for task in self._job.tasks if str(task) == name), default)
 
-    def _close_connection(self, peer: _PeerConnection) -> None:
+    def _close(self, peer: _PeerConnection) -> None:
         with self._changed:
             if peer.line is not None:
                 self._selector.unregister(peer.line)
@@ -349,7 +349,7 @@ class Watchdog:
 
     # Detection of lost and stalled tasks.
 
-    def _end_if_tasks_are_lost(self, now: float) -> None:
+    def _check_losses(self, now: float) -> None:
         """Probes suspect tasks, and ends this process if the job cannot continue without them."""
         watched = {t: p for t, p in self._peers.items() if not p.ended and t not in self.lost_tasks}
         suspects = [
@@ -360,7 +360,7 @@ class Watchdog:
         # Other tasks report only to the chief, so all tasks are probed if the chief may be lost.
         asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
         states = failed_probes(self._job, asked, _ANSWER_SECONDS, self._ask)
-        self._read_clock_and_detect_suspension()
+        self._tick()
         self._missed = {task: self._missed.get(task, 0) + 1 for task in states}
         lost = {task: states[task] for task, n in self._missed.items() if n >= _MISSES}
         if self._stall_timeout:
@@ -380,15 +380,15 @@ class Watchdog:
         if any(task in suspects for task in lost):
             lost = self.replace_by_sent_reasons(lost)
             self.lost_tasks |= lost
-            self._report_failure_and_end(f"lost {self._job.states_text(lost)}")
+            self._fail(f"lost {self._job.states_text(lost)}")
         late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
         if late and now - self._start >= self._patience:
             states = dict.fromkeys(late, "its server has not started")
             states |= failed_probes(self._job, late, _ANSWER_SECONDS, self._ask)
             missing = self._job.states_text(states)
-            self._report_failure_and_end(f"waited {self._patience:g} s for {missing}")
+            self._fail(f"waited {self._patience:g} s for {missing}")
 
-    def _end_if_job_is_stalled(self) -> None:
+    def _check_stall(self) -> None:
         """Ends the job if no training loop has made progress for --stall_timeout."""
         if self._own is None or not self._job.is_chief:
             return
@@ -407,9 +407,9 @@ class Watchdog:
         tasks = {self._task_named(at.task, task): str(at) for task, at in blocking.items()}
         even = "; all are at the same step" if len(blocking) > 1 else ""
         stuck = f"stuck: {self._job.states_text(tasks)}{even}"
-        self._report_failure_and_end(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
+        self._fail(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
 
-    def _report_failure_and_end(self, message: str) -> None:
+    def _fail(self, message: str) -> None:
         """Tells the other tasks why the job failed, and ends this process.
 
         Returns only if a test replaces `leave`.

@@ -112,7 +112,7 @@ class BenchmarkCNN:
             reason = f"{job.task} is a server; start it with cnnbench run"
             raise FlagError("job_name", job.task.job, reason)
         tell = messages.notice
-        lost = partial(self._write_failure_record, tell_error=messages.error)
+        lost = partial(self._write_failure, tell_error=messages.error)
         silence_warnings(parse_silenced(plan.params.quiet_conditions))
         if not job.is_chief:
             # Only the chief prints and writes; a worker prints its own fatal error.
@@ -255,7 +255,7 @@ class BenchmarkCNN:
             # `_write_record_once`, which may run during a hang, does not list libraries.
             facts = environment.with_loaded_libraries(measurements.parts.environment)
             measurements.update_record(environment=facts)
-        self._record_peak_memory()
+        self._record_memory()
         recorded = self.output.files.is_requested
         if group is not None:
             recorded = group.broadcast_chief_bool(recorded)
@@ -264,16 +264,16 @@ class BenchmarkCNN:
         work.close()
         if group is not None:
             # Also waits until the measurements of the chief have ended.
-            self._skipped_in_job = self._gather_skipped_records(group)
+            self._skipped_in_job = self._gather_skipped(group)
         return total
 
-    def _gather_skipped_records(self, group: WorkerGroup) -> SkippedRecords:
+    def _gather_skipped(self, group: WorkerGroup) -> SkippedRecords:
         """Returns the records that the inputs of all workers have skipped so far."""
-        own = json.dumps(dataclasses.asdict(self._own_skipped_records()))
+        own = json.dumps(dataclasses.asdict(self._own_skipped()))
         of_workers = map(json.loads, group.gather_bytes(own.encode()))
         return SkippedRecords.combined(SkippedRecords(**fields) for fields in of_workers)
 
-    def _own_skipped_records(self) -> SkippedRecords:
+    def _own_skipped(self) -> SkippedRecords:
         return SkippedRecords.combined(source.skipped() for source in self.sources)
 
     def _warn_of(self, conditions: Sequence[ConditionNote]) -> None:
@@ -294,7 +294,7 @@ class BenchmarkCNN:
         batches = sum(source.batches for source in sources)
         return ProcessProgress(str(task), warm_up + timed, last, doing, batches)
 
-    def _write_failure_record(self, message: str, tell_error: Callable[[str], None]) -> None:
+    def _write_failure(self, message: str, tell_error: Callable[[str], None]) -> None:
         """Writes the record of a run that cannot continue, before the watchdog ends this process.
 
         `message` names the lost process. The method runs in the watchdog's thread.
@@ -310,7 +310,7 @@ class BenchmarkCNN:
             write_training_status(self.plan.checkpoint_save_folder, "failed")
         tell_error(message)
 
-    def _record_peak_memory(self) -> None:
+    def _record_memory(self) -> None:
         """Records peak memory once, before later measurements allocate more memory."""
         parts = self.measurements.parts
         # Without a placement, the run ended before TensorFlow was loaded.
@@ -323,7 +323,7 @@ class BenchmarkCNN:
         measurements = self.measurements
         if measurements.written and self.record is not None:
             return self.record
-        self._record_peak_memory()
+        self._record_memory()
         self._use.close()
         conditions = self.watch.check_timed_loop()
         measurements.update_record(conditions=self.watch.observed_conditions())
@@ -332,7 +332,7 @@ class BenchmarkCNN:
             measurements.update_record("measured", **self.watch.energy)
         if status == "failed":
             measurements.lost_workers += self.membership.lost_tasks().keys()
-        skipped = self._skipped_in_job or self._own_skipped_records()
+        skipped = self._skipped_in_job or self._own_skipped()
         measurements.update_record(skipped_records=skipped if skipped.count else None)
         self.record = record = measurements.make_record(status, error)
         if isinstance(error, OutOfMemoryError) and measurements.can_halve_batch:

@@ -126,10 +126,10 @@ class Checkpoints:
 
     def _write_checkpoint(self, prefix: str, directory: str, global_step: int) -> None:
         if not self.outlives_others:
-            self._make_tf_checkpoint().write(prefix)
+            self._tf_checkpoint().write(prefix)
             return
         # A thread writes, because TensorFlow may wait for lost processes after writing the files.
-        checkpoint = self._make_tf_checkpoint()
+        checkpoint = self._tf_checkpoint()
         errors: list[tf.errors.OpError] = []
 
         def write() -> None:
@@ -224,7 +224,7 @@ class Checkpoints:
             return key_of("slots", f"{name}/{AVERAGE}")
         return key_of("model", name)
 
-    def _make_tf_checkpoint(self) -> tf.train.Checkpoint:
+    def _tf_checkpoint(self) -> tf.train.Checkpoint:
         """Creates the tf.train.Checkpoint with all values to save, by their names in the files."""
         parts = {
             "model": {n: self._on_host(v.primary) for n, v in self._variables.items()},

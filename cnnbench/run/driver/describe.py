@@ -45,7 +45,7 @@ def header_lines(
     lines = [
         f"TensorFlow:  {'.'.join(tensorflow_version.split('.')[:2])}",
         *network_lines(plan),
-        f"Devices:     {_tower_device_names(devices, device)}",
+        f"Devices:     {_device_names(devices, device)}",
         "NUMA bind:   False",
         f"Data format: {resolve_data_format(plan.params.data_format, devices.kind)}",
         *update_lines(plan),
@@ -94,7 +94,7 @@ def benchmark_log_parameters(plan: RunPlan, devices: runtime.Devices) -> dict[st
         "dataset": _dataset_text(plan),
         "mode": plan.work.value,
         "single_sess": _is_single_session(plan),
-        "devices": _tower_device_names(devices, devices.kind),
+        "devices": _device_names(devices, devices.kind),
         "batch_size": plan.length.global_batch,
         "batch_size_per_device": plan.length.batch_per_device,
         "num_batches": plan.length.batches,
@@ -140,7 +140,7 @@ def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
     return f"{text}, {towers} in {count_text(job.num_workers, 'process', 'processes')}"
 
 
-def _tower_device_names(devices: runtime.Devices, device: str) -> list[str]:
+def _device_names(devices: runtime.Devices, device: str) -> list[str]:
     """Names of the towers' devices, as tf_cnn_benchmarks prints them.
 
     If one process runs the steps of all workers, these are the devices of the whole job.

@@ -110,7 +110,7 @@ class Evaluator:
             sums, collected = self._function(*self.inputs.next())
             values = sums.numpy().tolist()
             totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]
-            rows += [_rows_without_padding(of_tower) for of_tower in collected if of_tower]
+            rows += [_unpadded(of_tower) for of_tower in collected if of_tower]
             if interval.is_display_due(batch):
                 now = time.perf_counter()
                 images = self._manager.num_towers * self.inputs.spec.batch_per_device
@@ -121,9 +121,9 @@ class Evaluator:
         elapsed = time.perf_counter() - start
         # If the input stayed open, its prefetching would slow down the training.
         self.inputs.close()
-        return self._make_pending_evaluation(totals, _concatenate_rows(rows), elapsed, global_step)
+        return self._combine(totals, _joined_rows(rows), elapsed, global_step)
 
-    def _make_pending_evaluation(
+    def _combine(
         self, totals: list[float], rows: Rows, elapsed: float, global_step: int
     ) -> PendingEvaluation:
         """Combines the sums and `Model.host_rows` values of all workers into one evaluation."""
@@ -134,7 +134,7 @@ class Evaluator:
             if rows:
                 np.savez(packed, **rows)
             gathered = workers.gather_bytes(packed.getvalue())
-            rows = _concatenate_rows([np.load(io.BytesIO(part)) for part in gathered if part])
+            rows = _joined_rows([np.load(io.BytesIO(part)) for part in gathered if part])
         *sums, loss, count = totals
         if not count:
             raise DataError("no example of the validation subset could be used")
@@ -152,7 +152,7 @@ class Evaluator:
 
         Returns sums over all towers, [metrics ..., loss, examples], and the rows of each tower.
         """
-        make: Callable[..., Any] = self._build_tower_evaluation
+        make: Callable[..., Any] = self._build_tower
         if len(self._devices) > 1:
             make = TowerCopier(make, self.notices.append)
 
@@ -174,7 +174,7 @@ class Evaluator:
         with tf.device(self._devices[0]):
             return tf.add_n([sums for sums, _ in results]), [rows for _, rows in results]
 
-    def _build_tower_evaluation(
+    def _build_tower(
         self, read: Reader, batch: TowerBatch, host: str
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Evaluates one tower's batch. Returns sums over examples, and `Model.host_rows` values."""
@@ -202,11 +202,11 @@ class Evaluator:
         return tf.reduce_sum(columns, axis=1), rows
 
 
-def _concatenate_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
+def _joined_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
     return {name: np.concatenate([part[name] for part in rows]) for name in rows[0]} if rows else {}
 
 
-def _rows_without_padding(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+def _unpadded(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
     """Copies `Model.host_rows` values of one tower's batch to the host, without padding."""
     values = {name: value.numpy() for name, value in rows.items()}
     weights = values.pop(_WEIGHTS, None)

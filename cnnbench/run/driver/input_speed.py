@@ -40,7 +40,7 @@ def time_input(inputs: InputSource, *, in_step: bool) -> InputStage:
     if in_step:
         return time_whole(inputs)
     timings = [partial(time_whole, source) for source in inputs.sources_to_time()]
-    return combine_pipelines(_run_at_the_same_time(timings), in_step=False)
+    return combine_pipelines(_run_together(timings), in_step=False)
 
 
 def time_stages(inputs: InputSource, max_examples: int) -> list[InputStage]:
@@ -56,7 +56,7 @@ def time_stages(inputs: InputSource, max_examples: int) -> list[InputStage]:
             partial(time_stage, stage, source.spec, share)
             for stage, source in zip(stages, sources, strict=True)
         ]
-        timed.append(combine_pipelines(_run_at_the_same_time(timings), in_step=True))
+        timed.append(combine_pipelines(_run_together(timings), in_step=True))
     return timed
 
 
@@ -79,7 +79,7 @@ def combine_pipelines(stages: Sequence[InputStage], *, in_step: bool) -> InputSt
     return InputStage(name=first.name, examples=examples, seconds=seconds)
 
 
-def _run_at_the_same_time(timings: Sequence[Callable[[], InputStage]]) -> list[InputStage]:
+def _run_together(timings: Sequence[Callable[[], InputStage]]) -> list[InputStage]:
     if len(timings) == 1:
         return [timings[0]()]
     all_started = threading.Barrier(len(timings))

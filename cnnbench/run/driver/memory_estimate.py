@@ -84,11 +84,11 @@ def available_memory(plan: RunPlan, kind: str) -> MemoryCapacity | None:
 def computes_on_cpu(plan: RunPlan) -> bool:
     """Whether a run will probably compute on the CPU. Does not load TensorFlow."""
     device = plan.params.device
-    return device == "cpu" or (device == "auto" and not _count_machine_gpus())
+    return device == "cpu" or (device == "auto" and not _count_gpus())
 
 
 @cache
-def _count_machine_gpus() -> int:
+def _count_gpus() -> int:
     return count_gpus(Host())
 
 

@@ -75,7 +75,7 @@ def ended_run_notices(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield f"the speed is of {single_speed_text(record.cluster is not None)}", ""
     steady = find_steady_state_of_run(record)
     if steady.shape is not SeriesShape.TOO_SHORT and record.step_seconds:
-        yield _steady_state_notice(record, steady)
+        yield _steady_notice(record, steady)
 
 
 def _loss_scaling_lines(record: RunRecord, scaling: LossScaling) -> list[str]:
@@ -95,7 +95,7 @@ def _loss_scaling_lines(record: RunRecord, scaling: LossScaling) -> list[str]:
     return [line]
 
 
-def _steady_state_notice(record: RunRecord, steady: SteadyState) -> tuple[str, str]:
+def _steady_notice(record: RunRecord, steady: SteadyState) -> tuple[str, str]:
     """Returns a text about the first steady step, and the name of its warning ("" for a notice)."""
     if steady.start is None:
         text = "step times reached no steady state"

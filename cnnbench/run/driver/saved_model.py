@@ -72,7 +72,7 @@ class SavedModelExporter:
             dtype, shape = "float32" if element.is_real else element.dtype, [None, *element.sizes]
             signature[element.name] = tf.TensorSpec(shape, dtype, name=element.name)
         try:
-            traced = tf.function(self._serving_signature, autograph=False)
+            traced = tf.function(self._serve, autograph=False)
             self._serving = traced.get_concrete_function(**signature)
         except (TypeError, ValueError) as error:
             raise BenchmarkError(
@@ -118,7 +118,7 @@ class SavedModelExporter:
                 f"--export_dir={self.folder}: cannot be written: {first_line(error)}"
             ) from error
 
-    def _serving_signature(self, **features: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _serve(self, **features: tf.Tensor) -> dict[str, tf.Tensor]:
         def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
             return tf.cast(self._module.weights[spec.name].read_value(), dtype)
 

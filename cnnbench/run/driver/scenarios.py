@@ -171,7 +171,7 @@ def _requested_observers(run: RunContext, work: NetworkWork) -> Iterator[Observe
     """Creates the observers that the flags request, except evaluations during a training."""
     plan, flags, measured = run.plan, run.plan.params, run.measurements
     if isinstance(work, TrainingWork):
-        yield from _observers_of_training(run, work)
+        yield from _training_observers(run, work)
     if plan.summarizes_evaluations:
         evaluates_one = not plan.work.trains and files.is_checkpoint_prefix(flags.train_dir or "")
         yield EvaluationSummaries(flags.eval_dir, newest=not evaluates_one)
@@ -189,7 +189,7 @@ def _requested_observers(run: RunContext, work: NetworkWork) -> Iterator[Observe
             yield made
 
 
-def _observers_of_training(run: RunContext, work: TrainingWork) -> Iterator[Observer]:
+def _training_observers(run: RunContext, work: TrainingWork) -> Iterator[Observer]:
     """Creates the observers that read the variables of a training."""
     plan, flags, manager = run.plan, run.plan.params, work.manager
     if plan.checkpoint_save_folder is not None:
@@ -214,14 +214,14 @@ def measure_speed_limits(run: RunContext, work: Work) -> None:
     """
     lost = bool(run.measurements.lost_workers)
     if run.plan.params.data_dir is not None and isinstance(work, ForwardWork) and not lost:
-        _measure_input_speed(run, work)
+        _time_input(run, work)
     work.close()
     # TensorFlow cannot run new functions after a process is lost.
     if work.devices.job.is_chief and not lost:
         _measure_peak_flops(run, work.devices)
 
 
-def _measure_input_speed(run: RunContext, work: ForwardWork) -> None:
+def _time_input(run: RunContext, work: ForwardWork) -> None:
     """Measures how fast the input pipelines of all workers deliver batches without training."""
     in_step, group = not run.plan.place.asynchronous, work.worker_group
     try:

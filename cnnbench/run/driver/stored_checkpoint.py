@@ -53,7 +53,7 @@ class StoredCheckpoint:
 
     def __init__(self, path: str, mismatch: str, spec: ModelSpec | None = None) -> None:
         self._path = path
-        with self._converting_read_errors():
+        with self._reading():
             self._reader = tf.train.load_checkpoint(path)
             self.shapes = self._reader.get_variable_to_shape_map()
         # Unlike tf.compat.v1.train.Saver, tf.train.Checkpoint also stores a graph of objects.
@@ -75,7 +75,7 @@ class StoredCheckpoint:
 
     def read_tensor(self, key: str) -> Any:
         """Reads the stored value of a key, as a NumPy array."""
-        with self._converting_read_errors():
+        with self._reading():
             value = self._reader.get_tensor(self._old_keys.get(key, key))
         if image := self._channels_first.get(key):
             value = value.reshape(*image, -1).transpose(1, 2, 0, 3).reshape(value.shape)
@@ -122,7 +122,7 @@ class StoredCheckpoint:
         return first
 
     @contextlib.contextmanager
-    def _converting_read_errors(self) -> Iterator[None]:
+    def _reading(self) -> Iterator[None]:
         """A context that converts errors of TensorFlow's checkpoint reader to BenchmarkErrors."""
         try:
             yield

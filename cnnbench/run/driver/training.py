@@ -293,7 +293,7 @@ class Training:
         run.membership.activity = activity
         with ExitStack() as probing:
             pause(0)
-            loop.run(warm_up.most, self._record_warmup_steps, pause_due, pause)
+            loop.run(warm_up.most, self._record_warmup, pause_due, pause)
         measurements.update_record(
             warmup_status="fixed" if not warm_up.auto else "steady" if steady else "limit",
             environment=with_loaded_libraries(measurements.parts.environment),
@@ -305,7 +305,7 @@ class Training:
     def _launch_steps(self) -> StepResult:
         """Launches the next execution (one call for one or more steps), with learning rates."""
         group = self._group
-        stop = float(self._find_reached_ending()) if group is not None and group.is_chief else 0.0
+        stop = float(self._reached_ending()) if group is not None and group.is_chief else 0.0
         if self._interrupts.pending:
             stop = _INTERRUPTED
         if stop:
@@ -316,7 +316,7 @@ class Training:
         self.global_step = steps.stop
         return result
 
-    def _record_warmup_steps(
+    def _record_warmup(
         self, step: int, spent: StepTime, values: Sequence[StepValues]
     ) -> None:
         """Adds warm-up steps to the measurements, checks their results, and shows the progress."""
@@ -380,7 +380,7 @@ class Training:
         self._ending = self._ending or int(values.stop)
         raise_if_interrupted()
 
-    def _find_reached_ending(self) -> int:
+    def _reached_ending(self) -> int:
         """Returns the position in ENDINGS (from 1) of a flag that ends the loop now, or 0.
 
         Uses the clock of this process.
@@ -395,10 +395,10 @@ class Training:
 
     def _is_pause_due(self, step: int) -> bool:
         """Returns whether to pause after this step of the warm-up or of the timed loop."""
-        executed = self._steps_of_execution(step)
+        executed = self._executed(step)
         # Workers that run their own steps get the chief's request with the results of a step.
         if self._group is None:
-            self._ending = self._ending or self._find_reached_ending()
+            self._ending = self._ending or self._reached_ending()
         return (
             (self._ending > 0 and step < self._steps)
             or (step < self._steps and self._run.membership.turns.is_slice_over())
@@ -406,7 +406,7 @@ class Training:
             or any(any(map(each.needs_suspension_after, executed)) for each in self._suspending)
         )
 
-    def _steps_of_execution(self, step: int) -> range:
+    def _executed(self, step: int) -> range:
         """Returns the global steps of the execution that ends with step `step` of this loop."""
         last = self._steps_before_loop + step
         return range(last - self._together + 1, last + 1)
@@ -416,7 +416,7 @@ class Training:
 
         Returns whether to end the loop.
         """
-        executed = self._steps_of_execution(step)
+        executed = self._executed(step)
         with self._run.membership.marking_activity(ProcessActivity.PAUSE):
             for observer in self._pausing:
                 if any(map(observer.needs_pause_after, executed)):
@@ -436,7 +436,7 @@ class Training:
                 )
                 return True
             if step < self._steps and self._run.membership.turns.is_slice_over():
-                self._wait_for_time_slice()
+                self._wait_for_slice()
             for observer in self._suspending:
                 if any(map(observer.needs_suspension_after, executed)):
                     loop_seconds = self._timer.elapsed().wall if self._steps else None
@@ -446,7 +446,7 @@ class Training:
                         )
             return self._stopped_early
 
-    def _wait_for_time_slice(self) -> None:
+    def _wait_for_slice(self) -> None:
         """Waits while the interleaved processes run their steps. The wait is not timed."""
         membership = self._run.membership
         others = membership.marking_activity(ProcessActivity.OTHERS)

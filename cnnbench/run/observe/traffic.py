@@ -57,13 +57,13 @@ def count_messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | Non
         if op.type in (*_REDUCE, *_GATHER):
             if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
                 # A collective whose key is created in each call has no key in the graph.
-                unnumbered[op.device].append(_count_ring_traffic(op, processes))
+                unnumbered[op.device].append(_ring_traffic(op, processes))
             else:
                 instance = (
-                    _read_collective_number(op, "group_key", 2),
-                    _read_collective_number(op, "instance_key", 3),
+                    _read_number(op, "group_key", 2),
+                    _read_number(op, "instance_key", 3),
                 )
-                rings[instance] = _count_ring_traffic(op, processes)
+                rings[instance] = _ring_traffic(op, processes)
         if op.type in _BRANCHES or not op.device:
             continue
         for tensor in op.inputs:
@@ -108,9 +108,9 @@ def _needed_operations(graph: Any) -> Iterator[Any]:
             todo += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
 
 
-def _count_ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
+def _ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
     """Returns the messages and bytes that one ring collective sends between processes."""
-    size = _read_collective_number(op, "group_size", 1)
+    size = _read_number(op, "group_size", 1)
     reduces = op.type in _REDUCE
     hops = processes * (2 if reduces else 1) * (size - 1)
     subdivisions = len(op.get_attr("subdiv_offsets")) if op.type == _REDUCE[0] else 1
@@ -119,7 +119,7 @@ def _count_ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
     return hops * subdivisions, sent
 
 
-def _read_collective_number(op: Any, name: str, position: int) -> int:
+def _read_number(op: Any, name: str, position: int) -> int:
     """Reads attribute `name` of a collective or, in V2 operations, the input at `position`."""
     if not op.type.endswith("V2"):
         return int(op.get_attr(name))

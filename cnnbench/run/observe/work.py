@@ -112,18 +112,18 @@ class OperationWorkFinder:
 
         `name` and `type` are the name and the type of the operation.
         """
-        moved = self._count_memory_traffic(name)
+        moved = self._moved_bytes(name)
         if is_transfer(type):
             kind = REDUCTION if source_operation_name(name) in self._backward else COPIES
             return OperationWork(StepPartKey(REST, kind, OUTSIDE), False, moved)
         plain = _DECORATION.sub("", type)
         layer = layer_of_operation(name, self.image_flops)
         is_product = bool(_PRODUCT.search(plain))
-        product = self._find_fused_product(name) if is_product else None
+        product = self._fused_product(name) if is_product else None
         if product is not None:
             layer = layer_of_operation(product.name, self.image_flops)
         if layer == REST:
-            kind = self._kind_outside_towers(name, plain)
+            kind = self._kind_outside(name, plain)
             return OperationWork(StepPartKey(REST, kind, OUTSIDE), False, moved)
         direction = FORWARD
         if name in self._backward or "gradient_tape/" in name:
@@ -166,7 +166,7 @@ class OperationWorkFinder:
         """Counts the operations in the graph partitions, by type."""
         return dict(sorted(Counter(node.op for node in self._nodes.values()).items()))
 
-    def _find_fused_product(self, name: str) -> Any:
+    def _fused_product(self, name: str) -> Any:
         """Finds the convolution or matrix product with which an operation, such as ReLU, was fused.
 
         Returns the traced operation; None if the operation was not fused with a product.
@@ -214,14 +214,14 @@ class OperationWorkFinder:
         sizes = map(math.prod, self._kernels.values())
         return source.type in _WEIGHTS and len(shape) > 1 and shape.num_elements() in sizes
 
-    def _kind_outside_towers(self, name: str, plain: str) -> str:
+    def _kind_outside(self, name: str, plain: str) -> str:
         if plain == "L2Loss":
             return "L2 loss"
         if plain not in _NO_TRAFFIC and self._count_variables(name):
             return UPDATE
         return REDUCTION if name in self._backward or is_collective(plain) else _OTHER
 
-    def _count_memory_traffic(self, name: str) -> int:
+    def _moved_bytes(self, name: str) -> int:
         """Bytes of the inputs and outputs of an operation; 0 if it moves no data."""
         operation, node = self._traced.get(name), self._nodes.get(name)
         variables = self._count_variables(name)
@@ -229,7 +229,7 @@ class OperationWorkFinder:
             return 0
         if operation is not None and operation.type in _NO_TRAFFIC:
             return 0
-        inputs = dict.fromkeys(map(self._find_traced_tensor, node.input))
+        inputs = dict.fromkeys(map(self._traced_tensor, node.input))
         sizes = [_tensor_bytes(tensor.deref()) for tensor in inputs if tensor is not None]
         written = 0 if operation is None else sum(map(_tensor_bytes, operation.outputs))
         # An update reads and writes its variables, each of which is as large as the gradient.
@@ -245,7 +245,7 @@ class OperationWorkFinder:
         nodes = (self._nodes.get(self._find_source(name)[0]) for name in node.input)
         return sum(node is not None and node.attr["T"].type == _RESOURCE for node in nodes)
 
-    def _find_traced_tensor(self, name: str) -> Any:
+    def _traced_tensor(self, name: str) -> Any:
         """Returns a hashable reference to the traced tensor to which input `name` of a node refers.
 
         None if the tensor is unknown, or if the input is a control dependency.

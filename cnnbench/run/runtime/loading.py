@@ -64,9 +64,9 @@ def load_tensorflow() -> Any:
     except Exception as error:  # Any type of error can occur if there is too little memory.
         reason = exhausted(error) or first_line(error)
         raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error
-    _mark_created_variables()
+    _mark_variables()
     _prefix_log_lines(tf)
-    if _tensorflow_version(tf) < OLDEST:
+    if _version(tf) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise BenchmarkError(
             f"TensorFlow {tf.__version__} is installed; cnnbench needs at least {oldest}"
@@ -99,7 +99,7 @@ MADE_AT = "_cnnbench_made_at"
 
 
 @functools.cache
-def _mark_created_variables() -> None:
+def _mark_variables() -> None:
     """Marks variables that plug-ins create from now on with the code location (`MADE_AT`).
 
     TensorFlow keeps a creator of variables for one thread and one default graph, which Keras'
@@ -151,13 +151,13 @@ def faster_tensorflow_import() -> Iterator[None]:
                 gc.freeze()
 
 
-def _tensorflow_version(tf: Any) -> tuple[int, ...]:
+def _version(tf: Any) -> tuple[int, ...]:
     return tuple(map(int, tf.__version__.split(".")[:2]))
 
 
 def untested_version_notices(tf: Any) -> tuple[str, ...]:
     """Returns a notice if TensorFlow is newer than all versions with which cnnbench was tested."""
-    if _tensorflow_version(tf) <= NEWEST_TESTED:
+    if _version(tf) <= NEWEST_TESTED:
         return ()
     newest = ".".join(map(str, NEWEST_TESTED))
     return (f"TensorFlow {tf.__version__} is newer than {newest}, the newest tested",)
@@ -182,12 +182,12 @@ class _TensorFlowFinder(MetaPathFinder):
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
             # The loader itself is not replaced, because TensorFlow finds its files with it.
-            execute = partial(_import_and_measure, spec.loader.exec_module)
+            execute = partial(_timed_import, spec.loader.exec_module)
             spec.loader.exec_module = execute  # type: ignore[method-assign]
         return spec
 
 
-def _import_and_measure(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+def _timed_import(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
     """Imports TensorFlow for a plug-in, with the settings of this process. Records the time."""
     # `set_environment` sets TF_CPP_MIN_LOG_LEVEL to the same value.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -202,7 +202,7 @@ def _import_and_measure(execute: Callable[[ModuleType], None], module: ModuleTyp
                 if not early_setup:
                     # A command that only plans a run must not occupy GPUs.
                     module.config.set_visible_devices([], "GPU")
-            _mark_created_variables()
+            _mark_variables()
             _prefix_log_lines(module)
     finally:
         early_import_seconds.append(time.perf_counter() - start)

@@ -140,10 +140,10 @@ def measure_peak_flops(dtype: str) -> tuple[float, str]:
     cores = available_cpu_count()
     pool = tf.config.threading.get_intra_op_parallelism_threads() or cores
     streams = max(1, cores // pool)
-    cube = _measure_matmul_seconds(_SIZES[-1], dtype, 2, streams) / _SIZES[-1] ** 3
+    cube = _matmul_seconds(_SIZES[-1], dtype, 2, streams) / _SIZES[-1] ** 3
     fitting = (size for size in _SIZES if 3 * cube * size**3 <= _BUDGET_SECONDS)
     size = next(fitting, _SIZES[-1])
-    seconds = _measure_matmul_seconds(size, dtype, _MAX_REPETITIONS, streams)
+    seconds = _matmul_seconds(size, dtype, _MAX_REPETITIONS, streams)
     at_once = f"{streams} x " if streams > 1 else ""
     source = f"measured: {at_once}matmul {size}x{size}x{size} {dtype}"
     return streams * 2 * size**3 / seconds, source
@@ -160,7 +160,7 @@ def gpu_name(device: str) -> str | None:
     return None if name is None else str(name)
 
 
-def _measure_matmul_seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:
+def _matmul_seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:
     """Times up to `repetitions` matrix products (`streams` at once). Returns the least seconds."""
     with tf.device("/CPU:0"):
         shape = (size, size)

@@ -221,7 +221,7 @@ def fork_supervised(
     if not link.recv(1):
         os._exit(int(ExitCode.FAILED))
     state.link = link
-    _end_plugin_forks_with(os.getpid())
+    _end_forks_with(os.getpid())
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -270,7 +270,7 @@ def _end_like_child(
     os._exit(announced)
 
 
-def _end_plugin_forks_with(process: int) -> None:
+def _end_forks_with(process: int) -> None:
     """Makes processes that plug-ins fork end with this process.
 
     They would keep the output of this process open.

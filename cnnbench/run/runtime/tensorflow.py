@@ -105,7 +105,7 @@ def choose_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     FlagError if there are too few devices. Without `job`, the run has only this process.
     """
     gpus = flags.gpus_per_card * len(tf.config.list_physical_devices("GPU"))
-    kind, notices = _resolve_device_kind(flags, gpus)
+    kind, notices = _device_kind(flags, gpus)
     intra, inter = choose_thread_counts(flags, kind, available_cpu_count())
     chosen = gpu_numbers(flags) if kind == "gpu" else tuple(range(flags.num_gpus))
     if kind == "gpu" and max(chosen) >= gpus:
@@ -192,7 +192,7 @@ def start_server(flags: MachineFlags, job: Job) -> Any:
     if chosen.kind == "gpu":
         config.gpu_options.visible_device_list = ",".join(map(str, sorted(card_numbers(flags))))
         config.gpu_options.allow_growth = bool(flags.allow_growth)
-        for parts in _memory_limits_by_card(flags).values():
+        for parts in _memory_limits(flags).values():
             config.gpu_options.experimental.virtual_devices.add(memory_limit_mb=parts)
     else:
         config.device_count["GPU"] = 0
@@ -211,7 +211,7 @@ def start_server(flags: MachineFlags, job: Job) -> Any:
         ) from error
 
 
-def _resolve_device_kind(flags: MachineFlags, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
+def _device_kind(flags: MachineFlags, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
     """Resolves --device to "cpu" or "gpu". Also returns notices for the user."""
     if flags.device == "cpu":
         return "cpu", ()
@@ -234,7 +234,7 @@ def _resolve_device_kind(flags: MachineFlags, visible_gpus: int) -> tuple[str, t
     return "gpu", ()
 
 
-def _memory_limits_by_card(flags: MachineFlags) -> dict[int, list[int]]:
+def _memory_limits(flags: MachineFlags) -> dict[int, list[int]]:
     """Returns the memory limits (MiB) of the run's logical GPUs, by card; empty for whole cards.
 
     These are shares of the whole memory, so processes on the same card get the same result. Raises
@@ -269,7 +269,7 @@ def _set_threads(flags: MachineFlags, intra: int, inter: int) -> None:
 
 def _make_gpus_visible(flags: MachineFlags, gpus: Sequence[Any]) -> None:
     """Makes only `gpus` visible, and divides their memory as the flags request."""
-    parts = _memory_limits_by_card(flags)
+    parts = _memory_limits(flags)
     try:
         tf.config.set_visible_devices(gpus, "GPU")
         for gpu, limits in zip(gpus, parts.values(), strict=False):

@@ -48,7 +48,7 @@ class PassAccumulator:
             with tf.device(self._manager.get_devices()[tower]):
                 terms = self._terms_and_factors(tower, result)
                 added += [tensor for _, tensor in terms]
-                for total, term in zip(self._get_or_create_sums(tower, terms), terms, strict=True):
+                for total, term in zip(self._sums_of(tower, terms), terms, strict=True):
                     self._add_term(total, *term)
         state = [[update for update in result.updates if not update.decay] for result in results]
         if state[0]:
@@ -67,7 +67,7 @@ class PassAccumulator:
             with tf.device(device):
                 zero = _make_zero(rate) if is_cpu(device) else None
                 terms = self._terms_and_factors(tower, result)
-                pairs = zip(self._get_or_create_sums(tower, terms), terms, strict=True)
+                pairs = zip(self._sums_of(tower, terms), terms, strict=True)
                 sums = [self._add_last_term(total, *term, zero) for total, term in pairs]
                 totals.append(self._build_mean_result(result, sums))
         return totals
@@ -129,7 +129,7 @@ class PassAccumulator:
             *((update.decay, (1.0 - update.decay) * update.value) for update in averages),
         ]
 
-    def _get_or_create_sums(
+    def _sums_of(
         self, tower: int, terms: Sequence[tuple[float, tf.Tensor]]
     ) -> list[tf.Variable]:
         if tower not in self._sums:

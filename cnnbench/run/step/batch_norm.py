@@ -124,7 +124,7 @@ def update_moving_averages(
     run = guards[0]
     if bn_stats == "mean" and manager.num_towers > 1:
         with tf.device(manager.get_devices()[0]):
-            means = _build_mean_updates(manager, towers)
+            means = _mean_updates(manager, towers)
         return run(partial(_assign_updates, manager, range(len(towers)), means))
     return run(partial(_assign_updates, manager, range(len(towers)), towers[0]))
 
@@ -137,7 +137,7 @@ def share_moving_averages(manager: VariableMgr) -> None:
     manager.broadcast_from_chief([v for v in variables if not v.primary.trainable])
 
 
-def _build_mean_updates(
+def _mean_updates(
     manager: VariableMgr, towers: Sequence[Sequence[StateUpdate]]
 ) -> list[StateUpdate]:
     """Returns the updates of tower 0, with floating-point values replaced by means of towers."""

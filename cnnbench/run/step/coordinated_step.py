@@ -33,7 +33,7 @@ class CoordinatedStep(TrainStep):
         # TensorFlow's messages about lost workers are hidden, because cnnbench reports the losses.
         logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
-        return TracedFunction("the step", self._build_scheduled_update, (RATE,))
+        return TracedFunction("the step", self._build_update, (RATE,))
 
     def resume(self, global_step: int) -> None:
         """Sets the number of completed updates, which random draws depend on."""
@@ -47,7 +47,7 @@ class CoordinatedStep(TrainStep):
         """
         self.inputs.next()
         scheduled = time.perf_counter()
-        arguments = (self._make_rate_tensor(*learning_rates),)
+        arguments = (self._rate_tensor(*learning_rates),)
         remote = self._coordinator.schedule(self.function.concrete, args=arguments)
         results = self._wait_for_result(remote).numpy()
         fetched = zip(tf.nest.flatten(self._fields), results, strict=True)
@@ -71,14 +71,14 @@ class CoordinatedStep(TrainStep):
             # The coordinator repeats the step on another worker, whose result is used.
             time.sleep(_RETRY_SECONDS)
 
-    def _build_scheduled_update(self, rate: tf.Tensor) -> tf.Tensor:
+    def _build_update(self, rate: tf.Tensor) -> tf.Tensor:
         """Builds a step that returns its results in one float64 tensor."""
         result = self._build_step(rate)._replace(worker=self.inputs.worker_number())
         scalars = {name: value for name, value in result._asdict().items() if value is not None}
         self._fields = tf.nest.map_structure(lambda x: tf.TensorSpec([], x.dtype), scalars)
         return tf.stack([tf.cast(scalar, tf.float64) for scalar in tf.nest.flatten(scalars)])
 
-    def _build_seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
+    def _build_seed(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         del tower
         assert count_before is not None
         seed = self._plan.params.tf_random_seed + self.inputs.worker_number()

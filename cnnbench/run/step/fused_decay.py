@@ -66,10 +66,10 @@ class FusedSgdDecay:
         ends = []
         for device, there in by_device.items():
             with tf.device(device):
-                ends.append(_apply_sgd(there, rate, self._compute_decay_of_step(rate)))
+                ends.append(_apply_sgd(there, rate, self._decay_of_step(rate)))
         return ends
 
-    def _compute_decay_of_step(self, rate: tf.Tensor) -> tf.Tensor:
+    def _decay_of_step(self, rate: tf.Tensor) -> tf.Tensor:
         """The decay x_t of the current step, a float32 scalar (see the docstring of the module)."""
         product = tf.cast(rate, tf.float64) * self._decay
         kept_share = 1.0 - product

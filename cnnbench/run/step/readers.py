@@ -48,13 +48,13 @@ class BufferReaderFinder:
 
     def wait_for_readers(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
         """Makes a gradient, and so an update, wait for operations that use a variable's buffer."""
-        home = _task_of_cpu_device(variable.device)
+        home = _cpu_task(variable.device)
         if home is None:
             return gradient
         # Operations without a task run in the calling process, which is not a ps task.
         near = {home} if home.startswith("ps:") else {home, ""}
         of_variable = self._readers.get(id(variable.handle), ())
-        readers = [reader for reader in of_variable if _task_of_cpu_device(reader.device) in near]
+        readers = [reader for reader in of_variable if _cpu_task(reader.device) in near]
         if not readers:
             return gradient
         waiting = tf.control_dependencies(group_dependencies(readers, variable.device))
@@ -70,7 +70,7 @@ def group_dependencies(operations: Sequence[Any], device: str) -> list[Any]:
 
 
 @functools.cache
-def _task_of_cpu_device(device: str) -> str | None:
+def _cpu_task(device: str) -> str | None:
     """Returns the task of a CPU device, such as "ps:0" ("" if unnamed); None for a GPU."""
     spec = tf.DeviceSpec.from_string(device)
     if spec.device_type not in (None, "CPU"):

@@ -105,7 +105,7 @@ class Tower:
             return self._build_passes(read, features, labels, seed, factor)
         # A compiled computation cannot access other devices, so variables are read outside of it.
         # Frozen variables are constants inside of the computation, which the compiler can fold.
-        dtypes = {} if frozen else self._find_read_dtypes(features)
+        dtypes = {} if frozen else self._read_dtypes(features)
         values = {spec.name: read(spec, dtype) for spec, dtype in dtypes.items()}
         updates: list[StateUpdate] = []
 
@@ -127,7 +127,7 @@ class Tower:
         outside = tuple(u._replace(value=v) for u, v in zip(updates, averaged, strict=True))
         return TowerResult(list(gradients), loss, outside, metrics)
 
-    def _find_read_dtypes(self, features: Any) -> dict[VariableSpec, tf.DType]:
+    def _read_dtypes(self, features: Any) -> dict[VariableSpec, tf.DType]:
         """Determines the dtypes in which the network reads its variables, by a discarded trace."""
         dtypes: dict[VariableSpec, tf.DType] = {}
 
@@ -204,11 +204,11 @@ class Tower:
         sources = [values[v.name] for v in self._trainables if v.name in values]
         computed = iter(tape.gradient(target, sources))
         gradients = [next(computed) if v.name in values else None for v in self._trainables]
-        self._check_trained_variables(gradients, outer.watched_variables())
+        self._check_trained(gradients, outer.watched_variables())
         updates = tuple(network.updates)
         return TowerResult(gradients, loss, updates, self._mean_metrics(outputs, labels))
 
-    def _check_trained_variables(
+    def _check_trained(
         self, gradients: Sequence[Any], undeclared: Sequence[tf.Variable]
     ) -> None:
         """Sets `undeclared_variable_locations`. Raises UsageError if no variable has a gradient."""
@@ -230,7 +230,7 @@ class Tower:
 
     def _example_losses(self, outputs: Any, labels: Any) -> tf.Tensor:
         """Builds the loss of each example. Labels are smoothed as in arXiv:1512.00567."""
-        losses = self._weighted_over_labels(partial(self._model.loss, outputs), labels)
+        losses = self._over_labels(partial(self._model.loss, outputs), labels)
         share = self._plan.params.label_smoothing
         if not share:
             return losses
@@ -241,10 +241,10 @@ class Tower:
     def _mean_metrics(self, outputs: Any, labels: Any) -> dict[str, tf.Tensor]:
         if not self._plan.step_metrics:
             return {}
-        columns = self._weighted_over_labels(partial(self._model.metrics, outputs), labels)
+        columns = self._over_labels(partial(self._model.metrics, outputs), labels)
         return {name: tf.reduce_mean(columns[name]) for name in self._plan.step_metrics}
 
-    def _weighted_over_labels(self, of_label: Callable[[Any], Any], labels: Any) -> Any:
+    def _over_labels(self, of_label: Callable[[Any], Any], labels: Any) -> Any:
         """Computes values of each example for its label; for a mixed image, their weighted mean.
 
         The cross entropy and the hits are linear in the labels, so the mean over both labels is the

@@ -126,7 +126,7 @@ class _CopyableTowerGraph:
         self._inside = {operation.name for operation in body}
         # Maps names of outside tensors in the definition to their names in the traced graph.
         self._outer: dict[str, str] = {}
-        self._nodes = [self._make_node_definition(operation) for operation in body]
+        self._nodes = [self._node_def(operation) for operation in body]
 
     def copy(self, read: Reader, inputs: Sequence[tf.Tensor]) -> Any:
         """Adds a copy of the tower in the current name scope, on the current device."""
@@ -143,7 +143,7 @@ class _CopyableTowerGraph:
             return name.replace(self._scope, scope, 1)
 
         outputs = tf.graph_util.import_graph_def(
-            self._make_graph_definition(renamed),
+            self._graph_def(renamed),
             input_map={key: self._outer_tensor(name, own) for key, name in self._outer.items()},
             return_elements=[renamed(name) for name in wanted],
             name="",  # Without a prefix, operations get the names that a trace would give them.
@@ -160,7 +160,7 @@ class _CopyableTowerGraph:
             return self._graph.get_operation_by_name(name[1:]).outputs[0]
         return own[name] if name in own else self._graph.get_tensor_by_name(name)
 
-    def _make_node_definition(self, operation: tf.Operation) -> Any:
+    def _node_def(self, operation: tf.Operation) -> Any:
         """Returns an operation's NodeDef without device, and with new names of outer inputs."""
         node = operation.node_def
         node.input[:] = [self._rename_input(name) for name in node.input]
@@ -183,7 +183,7 @@ class _CopyableTowerGraph:
         self._outer[f"{elsewhere}:{number or 0}"] = f"{operation}:{number or 0}"
         return f"{elsewhere}:{number or 0}"
 
-    def _make_graph_definition(self, renamed: Callable[[str], str]) -> Any:
+    def _graph_def(self, renamed: Callable[[str], str]) -> Any:
         definition = tf.Graph().as_graph_def()
         for original in self._nodes:
             node = definition.node.add()

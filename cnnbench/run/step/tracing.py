@@ -54,7 +54,7 @@ class TracedFunction:
 
 def _signature_changes(signature: Any, arguments: Any) -> list[str]:
     """Returns texts about tensors in `arguments` whose dtype or shape differs from `signature`."""
-    before, now = (dict(_tensor_descriptions(value, "")) for value in (signature, arguments))
+    before, now = (dict(_descriptions(value, "")) for value in (signature, arguments))
     return [
         f"{path} was {before.get(path, 'missing')} and is {now.get(path, 'missing')}"
         for path in dict.fromkeys((*before, *now))
@@ -62,7 +62,7 @@ def _signature_changes(signature: Any, arguments: Any) -> list[str]:
     ]
 
 
-def _tensor_descriptions(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def _descriptions(value: Any, path: str) -> Iterator[tuple[str, str]]:
     """Yields the path (such as "0.features") and "dtype[shape]" of every tensor in a nest."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
@@ -70,7 +70,7 @@ def _tensor_descriptions(value: Any, path: str) -> Iterator[tuple[str, str]]:
         value = dict(enumerate(value))
     if isinstance(value, Mapping):
         for name, part in value.items():
-            yield from _tensor_descriptions(part, f"{path}.{name}" if path else f"{name}")
+            yield from _descriptions(part, f"{path}.{name}" if path else f"{name}")
     elif value is not None:
         sizes = ", ".join("?" if size is None else str(size) for size in value.shape)
         yield path, f"{tf.as_dtype(value.dtype).name}[{sizes}]"

@@ -220,7 +220,7 @@ class TrainStep:
             fetches = len(learning_rates) * self._plan.params.gradient_accumulation_steps
             fetched = [self.inputs.next() for _ in range(fetches)]
             self._batches = fetched[-1] if self._keeps_batches else None
-            rates, flat = self._make_rate_tensor(*learning_rates), itertools.chain(*fetched)
+            rates, flat = self._rate_tensor(*learning_rates), itertools.chain(*fetched)
             return cast("StepResult", self._execution(rates, *flat))
         if self._earlier is not None:
             for number in self._passes:
@@ -228,7 +228,7 @@ class TrainStep:
         batches = self.inputs.next()
         if self._keeps_batches:
             self._batches = batches
-        result: StepResult = self.function(self._make_rate_tensor(*learning_rates), *batches)
+        result: StepResult = self.function(self._rate_tensor(*learning_rates), *batches)
         return result
 
     def copy_result_to_host(self, result: StepResult, events: ReadCallbacks) -> StepResult:
@@ -247,7 +247,7 @@ class TrainStep:
         traced = TracedFunction(name, self._build_gradients, self.inputs.step_argument_specs)
         return lambda: traced(*self._batches)
 
-    def _make_rate_tensor(self, *rates: float) -> tf.Tensor:
+    def _rate_tensor(self, *rates: float) -> tf.Tensor:
         """Returns a tensor of the learning rates times the plan's factor for learning rates.
 
         Equal rates return the same tensor.
@@ -293,7 +293,7 @@ class TrainStep:
         factor = None if self._update is None else self.loss_scale.factor()
         counter = self._updates_counter
         count_before = None if counter is None else counter.read()
-        towers = self._build_all_towers(batches, factor, count_before)
+        towers = self._build_towers(batches, factor, count_before)
         if self._sums is not None:
             towers = self._sums.add_last_pass(towers, rate)
         sums = self._build_scalar_sums(towers)
@@ -322,10 +322,10 @@ class TrainStep:
     ) -> None:
         """Builds a pass before the last pass of a step, which only adds up its results."""
         last, self._pass = self._pass, number
-        sums.add(self._build_all_towers(batches, self.loss_scale.factor(), None))
+        sums.add(self._build_towers(batches, self.loss_scale.factor(), None))
         self._pass = last
 
-    def _build_all_towers(
+    def _build_towers(
         self, batches: Sequence[TowerBatch], factor: Factor, count_before: tf.Tensor | None
     ) -> list[TowerResult]:
         # Synchronised towers (built together) and frozen towers (own constants) are never copied.
@@ -336,7 +336,7 @@ class TrainStep:
             exchanges_values=self._synchronises,
         )
 
-    def _build_seed_of_tower(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
+    def _build_seed(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         """Builds the seed, int64 [2], of random draws in a tower and step."""
         del count_before  # Only the method of `CoordinatedStep` uses this argument.
         number, done = self._first_tower + tower, self._counter
@@ -362,7 +362,7 @@ class TrainStep:
         """
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
             features, labels, _ = self.inputs.get_tower_batch(tower, batches)
-            seed = self._build_seed_of_tower(tower, count_before)
+            seed = self._build_seed(tower, count_before)
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
                 if self._plan.numerics.frozen:

@@ -104,7 +104,7 @@ class Updater:
         manager = self._manager
         self._number_step(count_before)
         early, late = (factor, None) if self._plan.deferred else (None, factor)
-        columns = self._gradients_by_variable(towers, early)
+        columns = self._columns(towers, early)
         graph = current_traced_graph()
         before = len(graph.get_operations())
         devices, state, totals = manager.reduce_gradients_and_sum(columns, sums)
@@ -117,7 +117,7 @@ class Updater:
             [[gradient for gradient, _ in one] for one in reduced]
         )
         readers = BufferReaderFinder(towers[0].loss.graph)
-        rates = self._send_rate_to_devices(rate, devices)
+        rates = self._send_rate(rate, devices)
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
                 inverse = inverse_scale(late)
@@ -162,7 +162,7 @@ class Updater:
         copies = 1 if self._manager.replicas_in_sync else len(self._devices)
         return tf.add_n(list(weight_losses)) * (self._plan.weight_decay / copies)
 
-    def _gradients_by_variable(
+    def _columns(
         self, towers: Sequence[TowerResult], factor: Factor
     ) -> list[VariableGradients]:
         """Collects the gradients of all towers by variable, divided by the loss scale `factor`."""
@@ -218,7 +218,7 @@ class Updater:
             late = variable.ref() in self._added_late
             return self._add_weight_decay(gradient, variable) if late else gradient
 
-    def _send_rate_to_devices(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
+    def _send_rate(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
         """Returns the learning rate as a tensor for each device. Every process receives it once."""
         by_home: dict[str, tf.Tensor] = {}
         for home in dict.fromkeys((self._host, *map(cpu_of_device, devices))):

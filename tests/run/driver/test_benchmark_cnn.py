@@ -231,7 +231,7 @@ def test_a_loss_after_the_record_is_no_failed_run(tmp_path, monkeypatch):
     end = JobMembership.report_run_end
 
     def loses(membership, code, reason=""):
-        bench._write_failure_record("lost worker:1", print)
+        bench._write_failure("lost worker:1", print)
         end(membership, code, reason)
 
     monkeypatch.setattr(JobMembership, "report_run_end", loses)

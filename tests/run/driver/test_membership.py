@@ -87,7 +87,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fail
 
 def _reserved(address):
     """The reservation of a port that `connect_job` returns."""
-    listener, reserved = handshake._bind_and_reserve_port(address)
+    listener, reserved = handshake._bind(address)
     listener.close()
     return reserved
 

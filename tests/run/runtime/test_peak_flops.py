@@ -130,7 +130,7 @@ def test_the_rate_of_products_as_large_and_as_many_as_fit(
         assert streams == at_once
         return probe_seconds if repetitions == 2 else 1e-3
 
-    monkeypatch.setattr(module, "_measure_matmul_seconds", seconds)
+    monkeypatch.setattr(module, "_matmul_seconds", seconds)
     cpus(range(cores))
     threading = SimpleNamespace(get_intra_op_parallelism_threads=lambda: pool)
     config = SimpleNamespace(threading=threading)

@@ -114,7 +114,7 @@ def test_dropout_differs_in_each_pass():
     @tf.function(autograph=False)
     def draw(number):
         step._pass = number
-        return step._build_seed_of_tower(0, None)
+        return step._build_seed(0, None)
 
     for _ in range(2):
         seeds += [draw(tf.constant(number, tf.int64)).numpy().tolist() for number in range(PASSES)]

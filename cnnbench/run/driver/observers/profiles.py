@@ -52,7 +52,7 @@ def make_warm_up_profilers(plan: RunPlan, graph: Any, messages: MessageWriter) -
         # As in tf_cnn_benchmarks, there is one step between the profiled step and the timed steps.
         step = max(1, plan.length.warm_up.least - 1)
         folder = None if flags.use_chrome_trace_format else flags.trace_file or None
-        write = partial(_write_profile_files, plan, graph, partitions, step)
+        write = partial(_write_profile, plan, graph, partitions, step)
         yield step, profiling_step(step, folder, write)
     if flags.tfprof_file or flags.profile_layers or flags.partitioned_graph_file_prefix:
         # TensorFlow partitions a graph when it runs for the first time, so in the first step.
@@ -93,7 +93,7 @@ def profiling_step(
         on_profile(tuple(plane for path in written for plane in read_profile(path.read_bytes())))
 
 
-def _write_profile_files(
+def _write_profile(
     plan: RunPlan, graph: Any, partitions: Sequence[Any], step: int, planes: tuple[XPlane, ...]
 ) -> None:
     """Writes a profile of a step to --trace_file, --tfprof_file and --profile_layers."""

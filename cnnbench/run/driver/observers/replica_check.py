@@ -54,7 +54,7 @@ class ReplicaCheck(PausingObserver):
         self._variables = variables
         self._every = every
         self._measurements = measurements
-        self._differing = TracedFunction("the comparison of copies", self._build_tower_comparison)
+        self._differing = TracedFunction("the comparison of copies", self._compare_towers)
 
     def training_begins(self, global_step: int, steps: int) -> None:
         """Checks the initial or restored values. This also traces the comparison."""
@@ -76,7 +76,7 @@ class ReplicaCheck(PausingObserver):
         # All workers must take part in this exchange, so it precedes any error of this worker.
         error = self._compare_workers(bool(differing.any()), global_step)
         if differing.any():
-            raise self._make_divergence_error(differing, global_step)
+            raise self._divergence(differing, global_step)
         if error is not None:
             raise error
 
@@ -86,7 +86,7 @@ class ReplicaCheck(PausingObserver):
         """Compares the variables of all workers. Returns an error if they differ, else None."""
         if self._workers is None:
             return None
-        own = b"".join(map(_digest_of_variable, self._variables)) + bytes([differs_here])
+        own = b"".join(map(_digest, self._variables)) + bytes([differs_here])
         of_workers = [(values[:-1], bool(values[-1])) for values in self._workers.gather_bytes(own)]
         first = of_workers[0][0]
         beginning = f"replicas diverged by global step {global_step}: "
@@ -103,7 +103,7 @@ class ReplicaCheck(PausingObserver):
             return ReplicaDivergenceError(beginning + text)
         return None
 
-    def _build_tower_comparison(self) -> list[tf.Tensor]:
+    def _compare_towers(self) -> list[tf.Tensor]:
         """Compares each tower's variables with tower 0's, inside of the traced function.
 
         Returns a bool tensor ``[variables]`` for each tower except tower 0: True if copies differ.
@@ -123,7 +123,7 @@ class ReplicaCheck(PausingObserver):
                 differing.append(tf.stack(flags))
         return differing
 
-    def _make_divergence_error(self, differing: Any, global_step: int) -> ReplicaDivergenceError:
+    def _divergence(self, differing: Any, global_step: int) -> ReplicaDivergenceError:
         """Returns the error for copies that differ. Its message names the first such variable.
 
         `differing` has the shape [towers - 1, variables].
@@ -149,6 +149,6 @@ class ReplicaCheck(PausingObserver):
         )
 
 
-def _digest_of_variable(variable: TowerVariable) -> bytes:
+def _digest(variable: TowerVariable) -> bytes:
     value = np.ascontiguousarray(variable.primary.numpy())
     return hashlib.blake2b(value.tobytes(), digest_size=_DIGEST_BYTES).digest()
