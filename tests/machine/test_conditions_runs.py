@@ -81,7 +81,7 @@ def test_silenced_conditions_are_recorded_all_the_same() -> None:
 def test_processes_of_the_job_are_not_among_the_others(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(JobMembership, "connect_and_get_local_pids", lambda self: [4242])
+    monkeypatch.setattr(JobMembership, "connect", lambda self: [4242])
     run()
     assert machine.peers == [[], *[[4242]] * 4]
 

@@ -188,7 +188,7 @@ class AllReduceBenchmark:
         Returns the context of reductions for each number of devices per worker.
         """
         settings = self.plan.run.process_flags
-        self._watch.add_peer_processes(self._membership.connect_and_get_local_pids())
+        self._watch.add_peer_processes(self._membership.connect())
         for warning in runtime.set_environment(settings):
             self._messages.warning(warning, "variables")
         with without_info_lines():

@@ -227,7 +227,7 @@ class BenchmarkCNN:
         self.membership.turns = turns = TimeSlices.from_environment(os.environ)
         gpus = plan.params.device != "cpu"
         self.watch.start(gpus=gpus, starts_with_others=turns.is_interleaved)
-        self.watch.add_peer_processes(self.membership.connect_and_get_local_pids())
+        self.watch.add_peer_processes(self.membership.connect())
         if plan.checkpoint_save_folder is not None and plan.place.job.is_chief:
             # This check follows the handshake, so that the other processes also receive its error.
             preflight.check_steps_left(plan, plan.checkpoint_save_folder)

@@ -91,7 +91,7 @@ class JobMembership:
         finally:
             self.activity = before
 
-    def connect_and_get_local_pids(self) -> Collection[int]:
+    def connect(self) -> Collection[int]:
         """Waits for all processes of the job, then starts the watchdog.
 
         Must be called before TensorFlow is loaded.
@@ -195,7 +195,7 @@ class JobMembership:
 
     def serve_until_run_ends(self) -> RunEnding:
         """Loads TensorFlow, and runs a server for the chief until the chief ends the run."""
-        self.connect_and_get_local_pids()
+        self.connect()
         chief, address = self._job.chief, self._job.address(self._job.chief)
         try:
             settings = self._plan.process_flags
