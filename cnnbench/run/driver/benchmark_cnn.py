@@ -285,7 +285,9 @@ class BenchmarkCNN:
         job, sources, doing = self.plan.place.job, self.sources, self.membership.activity
         measurements = self.measurements
         warm_up, timed = len(measurements.warmup.losses), len(measurements.timed.losses)
-        last = f"step {timed}" if timed else f"warm-up step {warm_up}" if warm_up else "no step"
+        last = f"step {timed}" if timed else "no step"
+        if warm_up and not timed:
+            last = f"warm-up step {warm_up}"
         waiting = [shard for source in sources for shard in source.seconds_waiting_by_shard()]
         task = job.task
         if doing is ProcessActivity.STEP and waiting:

@@ -167,20 +167,15 @@ class Checkpoints:
             raise BenchmarkError(f"{path} {missing}")
         stored.check_shapes({**model, GLOBAL_STEP: self._global_step})
         averages = {n: slot for n, slot in self.slots.items() if n.endswith(f"/{AVERAGE}")}
-        other_slots = {n: slot for n, slot in self.slots.items() if n not in averages}
-        slots, average_variables = (
-            by_key("slots", {n: slot.primary for n, slot in group.items()})
-            for group in (other_slots, averages)
-        )
-        scale = by_key("loss_scale", self.loss_scale)
+        others = {n: slot for n, slot in self.slots.items() if n not in averages}
         before = stored.read_optimizer_name() if self.optimizer_name else None
-        has_slots = before == self.optimizer_name and stored.has_keys(slots)
-        has_averages, has_scale = stored.has_keys(average_variables), stored.has_keys(scale)
         nonfinite = stored.assign_stored_values({GLOBAL_STEP: self._global_step, **model})
-        present = {**(slots if has_slots else {}), **(scale if has_scale else {})}
-        stored.assign_stored_values(present | (average_variables if has_averages else {}))
-        copied = (other_slots if has_slots else {}) | (averages if has_averages else {})
-        self.manager.after_restore(copied.values())
+        has_slots = before == self.optimizer_name and stored.assign_if_complete(_slots_by_key(others))
+        has_averages = stored.assign_if_complete(_slots_by_key(averages))
+        has_scale = stored.assign_if_complete(by_key("loss_scale", self.loss_scale))
+        copied = [*others.values()] if has_slots else []
+        copied += averages.values() if has_averages else ()
+        self.manager.after_restore(copied)
         if not has_averages:
             reset_averages(self.manager, self.slots)
         self._first_step = global_step = int(self._global_step.numpy())
@@ -249,6 +244,10 @@ class Checkpoints:
         value = towers.read(variable)
         with tf.device(self.host):
             return tf.Variable(tf.identity(value), trainable=False)
+
+
+def _slots_by_key(slots: Mapping[str, TowerVariable]) -> dict[str, tf.Variable]:
+    return by_key("slots", {name: slot.primary for name, slot in slots.items()})
 
 
 def make_checkpoints(

@@ -121,6 +121,13 @@ class StoredCheckpoint:
                 first = key
         return first
 
+    def assign_if_complete(self, variables: Mapping[str, tf.Variable]) -> bool:
+        """Assigns the stored values if all keys are stored. Returns whether they are."""
+        complete = self.has_keys(variables)
+        if complete:
+            self.assign_stored_values(variables)
+        return complete
+
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         """A context that converts errors of TensorFlow's checkpoint reader to BenchmarkErrors."""

@@ -294,8 +294,9 @@ class Training:
         with ExitStack() as probing:
             pause(0)
             loop.run(warm_up.most, self._record_warmup, pause_due, pause)
+        status = "steady" if steady else "limit"
         measurements.update_record(
-            warmup_status="fixed" if not warm_up.auto else "steady" if steady else "limit",
+            warmup_status=status if warm_up.auto else "fixed",
             environment=with_loaded_libraries(measurements.parts.environment),
         )
         measurements.publish_to_parent()

@@ -115,8 +115,9 @@ def _ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
     hops = processes * (2 if reduces else 1) * (size - 1)
     subdivisions = len(op.get_attr("subdiv_offsets")) if op.type == _REDUCE[0] else 1
     whole = _tensor_bytes(op.inputs[0])
-    sent = None if whole is None else hops * whole // (size if reduces else 1)
-    return hops * subdivisions, sent
+    if whole is None:
+        return hops * subdivisions, None
+    return hops * subdivisions, hops * whole // (size if reduces else 1)
 
 
 def _read_number(op: Any, name: str, position: int) -> int:
