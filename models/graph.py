@@ -400,7 +400,9 @@ class GraphNetwork(Network[Tensor]):
         image_like = len(x.shape) == 4
         if self.training and self._synchronise is not None:
             y, mean, variance = synchronised_batch_norm(
-                *(x, scale, offset),
+                x,
+                scale,
+                offset,
                 name=layer.mean.name,
                 epsilon=epsilon,
                 channels_at=channels_at,

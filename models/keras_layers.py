@@ -43,7 +43,9 @@ def call_keras_model(
     token = _calls.set((net, specs))
     try:
         logits, states, losses = keras_model.model.stateless_call(
-            *(cast[:trained], cast[trained:], images),
+            cast[:trained],
+            cast[trained:],
+            images,
             training=net.training and keras_model.takes_training,
             return_losses=True,
         )

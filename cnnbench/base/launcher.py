@@ -139,13 +139,17 @@ _RANK_VARIABLES = {
     "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 }
 _JOB_VARIABLES = (
-    *("HOROVOD_GLOO_RENDEZVOUS_PORT", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_PORT"),
+    "HOROVOD_GLOO_RENDEZVOUS_PORT",
+    "PMIX_NAMESPACE",
+    "OMPI_MCA_ess_base_jobid",
+    "PMI_PORT",
     "SLURM_JOB_ID",
 )
 # SLURM_NTASKS does not count started processes: Slurm also sets it for a batch script.
 _SIZES = {
     **{row[1]: "mpi" for launcher, row in _RANK_VARIABLES.items() if launcher != "Slurm"},
-    **{"SLURM_STEP_NUM_TASKS": "slurm", "CNNBENCH_PROCESSES": "kubernetes"},
+    "SLURM_STEP_NUM_TASKS": "slurm",
+    "CNNBENCH_PROCESSES": "kubernetes",
 }
 
 

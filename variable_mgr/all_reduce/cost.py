@@ -164,8 +164,10 @@ def ring_lap(layout: NodeLayout, messages_per_hop: float, bytes_sent: float) -> 
     hops = layout.devices - 1
     far = min(layout.nodes, hops) if layout.nodes > 1 else 0
     return ReductionPhase(
-        *(messages_per_hop * (hops - far), bytes_sent if far < hops else 0),
-        *(messages_per_hop * far, bytes_sent if far else 0),
+        near_messages=messages_per_hop * (hops - far),
+        near_bytes=bytes_sent if far < hops else 0,
+        far_messages=messages_per_hop * far,
+        far_bytes=bytes_sent if far else 0,
     )
 
 

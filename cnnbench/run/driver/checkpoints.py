@@ -170,8 +170,8 @@ class Checkpoints:
         others = {n: slot for n, slot in self.slots.items() if n not in averages}
         before = stored.read_optimizer_name() if self.optimizer_name else None
         nonfinite = stored.assign_stored_values({GLOBAL_STEP: self._global_step, **model})
-        has_slots = before == self.optimizer_name and stored.assign_if_complete(_slots_by_key(others))
-        has_averages = stored.assign_if_complete(_slots_by_key(averages))
+        has_slots = before == self.optimizer_name and stored.assign_if_complete(_slot_keys(others))
+        has_averages = stored.assign_if_complete(_slot_keys(averages))
         has_scale = stored.assign_if_complete(by_key("loss_scale", self.loss_scale))
         copied = [*others.values()] if has_slots else []
         copied += averages.values() if has_averages else ()
@@ -246,7 +246,7 @@ class Checkpoints:
             return tf.Variable(tf.identity(value), trainable=False)
 
 
-def _slots_by_key(slots: Mapping[str, TowerVariable]) -> dict[str, tf.Variable]:
+def _slot_keys(slots: Mapping[str, TowerVariable]) -> dict[str, tf.Variable]:
     return by_key("slots", {name: slot.primary for name, slot in slots.items()})
 
 

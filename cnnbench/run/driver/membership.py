@@ -228,8 +228,11 @@ class JobMembership:
         if not self._tensorflow_connected:
             return None  # A failed handshake must not import TensorFlow, which takes seconds.
         unreachable = (
-            *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError),
-            *(tf.errors.InternalError, tf.errors.DeadlineExceededError),
+            tf.errors.UnavailableError,
+            tf.errors.AbortedError,
+            tf.errors.CancelledError,
+            tf.errors.InternalError,
+            tf.errors.DeadlineExceededError,
         )
         causes = (error, error.__cause__)
         if not any(isinstance(cause, unreachable) for cause in causes):

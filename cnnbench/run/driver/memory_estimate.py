@@ -136,7 +136,8 @@ def estimate_job_memory(plan: RunPlan) -> int:
 
 def _activation_bytes(plan: RunPlan, training: bool) -> int:
     return bytes_per_image(
-        *(plan.network.model, plan.network.spec),
+        plan.network.model,
+        plan.network.spec,
         training=training,
         value_bytes=plan.numerics.activation_bytes,
         recomputes=plan.recomputed_flops is not None,

@@ -97,12 +97,12 @@ class MLPerfLog(Observer):
         if not length:
             return
         self._block = self._epochs_of_steps(global_step)
-        self._log_event(
-            *(_START, "block_start", None),
-            first_epoch_num=self._block,
-            epoch_count=self._epochs_of_steps(length),
-            samples_count=global_step * self._plan.length.global_batch,
-        )
+        block = {
+            "first_epoch_num": self._block,
+            "epoch_count": self._epochs_of_steps(length),
+            "samples_count": global_step * self._plan.length.global_batch,
+        }
+        self._log_event(_START, "block_start", None, **block)
 
     def training_ended(self, global_step: int, steps: int, total: float, mean: float) -> None:
         """Records that the training has ended after its last evaluation, for `close`."""
