@@ -33,7 +33,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.records.run import ConditionNote, RunRecord, SkippedRecords
 from cnnbench.run.driver import preflight
-from cnnbench.run.driver.console import Console, RunOutput
+from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import machine_check_flags
 from cnnbench.run.driver.devices import start_devices
@@ -62,7 +62,7 @@ def _long_run_notice(plan: RunPlan) -> str:
     return f"a long run: up to {steps}"
 
 
-class BenchmarkCNN:
+class BenchmarkCNN(RunContext):
     """One run of a benchmark in this process.
 
     Args:
@@ -74,20 +74,13 @@ class BenchmarkCNN:
       measurements: an object that the run fills; by default a new object, with `command`.
 
     Attributes:
-      plan: the plan of the run.
-      output: what the run prints, and its result files.
-      measurements: results and recorded properties, which are filled in during the run.
-      membership: connections to the other processes of the job.
-      watch: measures conditions of the machine, from the start of the devices.
       sources: open inputs.
-      profiler: profiles the last steps of the warm-up; None if nothing is profiled.
       record: the record, after it has been written.
 
     Raises:
       FlagError: a parameter is invalid.
     """
 
-    profiler: StepProfiler | None = None
     record: RunRecord | None = None
     _skipped_in_job: SkippedRecords | None = None
 
@@ -118,16 +111,19 @@ class BenchmarkCNN:
             # Only the chief prints and writes; a worker prints its own fatal error.
             plan = without_outputs(plan)
             console, progress, messages = None, None, MessageWriter.silent()
-        self.plan, config = plan, plan.config
-        self.output = RunOutput(
+        config = plan.config
+        facts = plan.job_facts_to_agree_on if job.in_cluster else {}
+        self._use = ProcessUseSampler()
+        super().__init__(
+            plan,
             console or Console.silent(),
             messages,
             progress or ProgressLine.silent(),
             ResultFiles(plan.params.result_json, plan.params.result_csv, RUNS),
+            measurements or Measurements(command=command),
+            ConditionMonitor(use=self._use),
+            JobMembership(plan, tell, lost, facts, read_progress=self._read_progress),
         )
-        facts = plan.job_facts_to_agree_on if job.in_cluster else {}
-        self.membership = JobMembership(plan, tell, lost, facts, read_progress=self._read_progress)
-        self.measurements = measurements or Measurements(command=command)
         self.measurements.update_config(**plan.given.as_dict())
         self.measurements.update_config(**config)
         self.measurements.update_record(
@@ -140,8 +136,6 @@ class BenchmarkCNN:
         if plan.place.asynchronous:
             # A record needs the updates of each worker, which the shared memory cannot contain.
             self.measurements.stop_sharing_with_parent()
-        self._use = ProcessUseSampler()
-        self.watch = ConditionMonitor(use=self._use)
         self.sources: list[InputSource] = []
         if plan.params.profile_json is not None:
             self.profile_warm_up_steps(plan.params.profile_steps)
@@ -174,9 +168,9 @@ class BenchmarkCNN:
           BenchmarkError: the run failed, or an output could not be written; see `self.record`.
           KeyboardInterrupt: the run was interrupted. The record contains the measurements.
         """
-        messages, measurements = self.output.messages, self.measurements
+        messages, measurements = self.messages, self.measurements
         with contextlib.ExitStack() as stack:
-            stack.enter_context(preflight.locked_outputs(self.plan, self.output.files, messages))
+            stack.enter_context(preflight.locked_outputs(self.plan, self.files, messages))
             # Inputs are closed after the record is written. A command does not join their threads.
             seconds = 0.0 if supervisor.state.program else CLOSE_SECONDS
             stack.callback(close_inputs, self.sources, seconds)
@@ -196,7 +190,7 @@ class BenchmarkCNN:
             print_notices(record, messages)
             # The total is the last line of a successful run, after its results are written.
             if total is not None:
-                self.output.console.footer(total)
+                self.console.footer(total)
             report_failed_writes()
             return record
 
@@ -211,14 +205,14 @@ class BenchmarkCNN:
         from cnnbench.run.driver.build import build
 
         start = time.perf_counter()
-        work = build(self.plan, devices, self.output.console)
+        work = build(self.plan, devices, self.console)
         self.measurements.update_record("startup_seconds", build=time.perf_counter() - start)
         self.sources += work.sources
         work.record_sizes(self.measurements)
         for notice in dict.fromkeys(work.notices):
-            self.output.messages.notice(notice)
+            self.messages.notice(notice)
         for name, warning in work.warnings.items():
-            self.output.messages.warning(warning, name)
+            self.messages.warning(warning, name)
         return work
 
     def _start_devices(self) -> runtime.Devices:
@@ -231,10 +225,7 @@ class BenchmarkCNN:
         if plan.checkpoint_save_folder is not None and plan.place.job.is_chief:
             # This check follows the handshake, so that the other processes also receive its error.
             preflight.check_steps_left(plan, plan.checkpoint_save_folder)
-        self._run = RunContext(
-            plan, self.output, self.measurements, self.watch, self.membership, self.profiler
-        )
-        devices = start_devices(self._run)
+        devices = start_devices(self)
         if devices.kind == "gpu":
             self._use.device_memory = lambda: max(memory.tensor_bytes_by_gpu("current"), default=0)
         return devices
@@ -250,17 +241,17 @@ class BenchmarkCNN:
         self.membership.turns.wait_for_next_slice()
         measurements.publish_to_parent()
         try:
-            total = scenarios.run_work(self._run, work)
+            total = scenarios.run_work(self, work)
         finally:
             # `_write_record_once`, which may run during a hang, does not list libraries.
             facts = environment.with_loaded_libraries(measurements.parts.environment)
             measurements.update_record(environment=facts)
         self._record_memory()
-        recorded = self.output.files.is_requested
+        recorded = self.files.is_requested
         if group is not None:
             recorded = group.broadcast_chief_bool(recorded)
         if recorded and self.plan.work is not WorkKind.INPUT:
-            scenarios.measure_speed_limits(self._run, work)
+            scenarios.measure_speed_limits(self, work)
         work.close()
         if group is not None:
             # Also waits until the measurements of the chief have ended.
@@ -278,7 +269,7 @@ class BenchmarkCNN:
 
     def _warn_of(self, conditions: Sequence[ConditionNote]) -> None:
         for condition in conditions:
-            self.output.messages.warning(str(condition), condition.id)
+            self.messages.warning(str(condition), condition.id)
 
     def _read_progress(self) -> ProcessProgress:
         """Returns the number of finished steps and the current activity, for the watchdog."""
@@ -343,14 +334,14 @@ class BenchmarkCNN:
             self._warn_of(conditions)
         with delaying_interrupts():
             flags = self.plan.changed_flags(record.config)
-            self.output.files.write(record, lambda: [run_row(record, flags)])
+            self.files.write(record, lambda: [run_row(record, flags)])
             measurements.written = True
             measurements.publish_to_parent()
             profiler, path = self.profiler, self.plan.params.profile_json
             if path and profiler and status == "ok" and profiler.steps and record.step_seconds:
                 write_text("profile_json", path, profiler.profile(record).to_json())
         if status != "ok":
-            print_notices(record, self.output.messages)
+            print_notices(record, self.messages)
             # The error that ended the run is raised, so unwritten outputs are only warnings.
-            report_failed_writes(self.output.messages.warning)
+            report_failed_writes(self.messages.warning)
         return record

@@ -38,7 +38,7 @@ def evaluate_checkpoints(
         end.read_training_status()
         path = files.find_latest_checkpoint(folder)
         if path is None:
-            run.output.console.lines(f"Checkpoint not found in {folder}")
+            run.console.lines(f"Checkpoint not found in {folder}")
             if not pause:
                 raise BenchmarkError(f"no checkpoint in --train_dir={folder}")
         elif path != done:
@@ -49,15 +49,15 @@ def evaluate_checkpoints(
                     continue  # The training has replaced this checkpoint by a newer checkpoint.
                 raise
             broadcast_from_chief(work, restored.global_step)
-            run.output.console.lines(f"Successfully loaded model from {path}.")
+            run.console.lines(f"Successfully loaded model from {path}.")
             if restored.warning:
-                run.output.messages.warning(restored.warning, "nonfinite")
+                run.messages.warning(restored.warning, "nonfinite")
             speed = _evaluate_restored(run, work, results, restored.global_step, interrupts)
             if not pause:
                 return speed
             # In repeated evaluations, each evaluation reports failed outputs and prints a total.
-            report_failed_writes(run.output.messages.warning)
-            run.output.console.footer(speed)
+            report_failed_writes(run.messages.warning)
+            run.console.footer(speed)
             end.restart_time_limit()
             done = path
         if reason := end.explain_end():
@@ -65,7 +65,7 @@ def evaluate_checkpoints(
             broadcast_from_chief(work, _NO_CHECKPOINT)
             if done is None:
                 raise BenchmarkError(f"no checkpoint in --train_dir={folder}, and {reason}")
-            run.output.messages.notice(f"the evaluation ends: {reason}")
+            run.messages.notice(f"the evaluation ends: {reason}")
             return None
         wake = time.monotonic() + end.seconds_to_wait(pause)
         with run.membership.marking_activity(ProcessActivity.OTHERS):
@@ -84,12 +84,12 @@ def _evaluate_restored(
     timer = LoopTimer()
     evaluating = run.membership.marking_activity(ProcessActivity.EVALUATION)
     with run.watch, evaluating, interrupts.sharing_interrupts():
-        evaluated = work.evaluator.run(global_step, run.output.console, interrupts)
+        evaluated = work.evaluator.run(global_step, run.console, interrupts)
     results.add(evaluated)
     images = evaluated.evaluation.examples
     figures = timer.elapsed().record_fields()
     run.measurements.update_record("measured", **figures, loop_images=images)
-    export_weights(work.exporters, run.output.messages)
+    export_weights(work.exporters, run.messages)
     return evaluated.evaluation.images_per_sec
 
 
@@ -105,7 +105,7 @@ def evaluate_with_the_chief(
         if global_step == _NO_CHECKPOINT:
             return None
         with interrupts.sharing_interrupts():
-            evaluated = work.evaluator.run(global_step, run.output.console, interrupts)
+            evaluated = work.evaluator.run(global_step, run.console, interrupts)
         results.add(evaluated)
         if not run.plan.params.eval_interval_secs:
             return evaluated.evaluation.images_per_sec

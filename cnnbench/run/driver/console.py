@@ -11,14 +11,11 @@ import io
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TextIO
 
 from cnnbench.base.stats import Speed
-from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine
-from cnnbench.base.values import Duration
-
-if TYPE_CHECKING:
-    from cnnbench.records.result_files import ResultFiles
+from cnnbench.base.terminal import LineWriter
+from cnnbench.base.text import Duration
 
 _RULE = "-" * 64
 # Printed names of two metrics, as in tf_cnn_benchmarks. Other metrics keep their own names.
@@ -109,11 +106,3 @@ class Console:
         values = [f"{_RESULTS.get(name, name)} = {value:.4f}" for name, value in metrics.items()]
         self.lines(" ".join([*values, f"[{examples} examples]"]))
 
-
-class RunOutput(NamedTuple):
-    """The outputs of a run: its log, messages, progress line, and result files."""
-
-    console: Console
-    messages: MessageWriter
-    progress_line: ProgressLine
-    files: ResultFiles

@@ -5,34 +5,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cnnbench.base.terminal import MessageWriter, ProgressLine
 from cnnbench.machine.watch import ConditionMonitor
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.measurements import Measurements
-from cnnbench.run.driver.console import RunOutput
+from cnnbench.records.result_files import ResultFiles
+from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.membership import JobMembership
 
 if TYPE_CHECKING:
     from cnnbench.run.driver.step_profile import StepProfiler
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class RunContext:
     """What the work of a run needs besides its TensorFlow objects.
 
-    It exists as soon as the processes of the job are connected.
-
     Attributes:
       plan: the plan of the run.
-      output: what the run prints, and its result files.
+      console, messages, progress_line: the log of the run, its notices and warnings, and the line
+        that shows its progress.
+      files: the result files of the run.
       measurements: results and recorded properties, which are filled in during the run.
-      watch: a context manager around the timed loop, which measures conditions of the machine.
+      watch: a context manager around the timed loop. It measures conditions of the machine, from
+        the start of the devices.
       membership: connections to the other processes of the job.
       profiler: profiles the last steps of the warm-up; None if nothing is profiled.
     """
 
     plan: RunPlan
-    output: RunOutput
+    console: Console
+    messages: MessageWriter
+    progress_line: ProgressLine
+    files: ResultFiles
     measurements: Measurements
     watch: ConditionMonitor
     membership: JobMembership
-    profiler: StepProfiler | None
+    profiler: StepProfiler | None = None

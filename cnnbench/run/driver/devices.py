@@ -40,11 +40,11 @@ def start_devices(run: RunContext) -> runtime.Devices:
       FlagError: the devices do not exist, or do not support a flag.
       BenchmarkError: TensorFlow cannot be loaded, or a process of the job is missing.
     """
-    plan, output, measurements = run.plan, run.output, run.measurements
+    plan, messages, measurements = run.plan, run.messages, run.measurements
     settings = plan.process_flags
     start = time.perf_counter()
     for warning in runtime.set_environment(settings):
-        output.messages.warning(warning, "variables")
+        messages.warning(warning, "variables")
     with without_info_lines():
         tf = load_tensorflow()
         seconds = time.perf_counter() - start + sum(early_import_seconds)
@@ -52,7 +52,7 @@ def start_devices(run: RunContext) -> runtime.Devices:
         devices = runtime.configure_devices(settings, plan.place.job)
         devices = run.membership.connect_tensorflow(devices)
     for notice in devices.notices:
-        output.messages.notice(notice)
+        messages.notice(notice)
     _check_devices(run, devices)
     # The load of the machine is recorded before the run, because the run itself adds load.
     measurements.update_record(environment=environment.collect())
@@ -61,16 +61,16 @@ def start_devices(run: RunContext) -> runtime.Devices:
     _record_setup(run, devices)
     device = device_kind_for_record(devices.kind, measurements.parts.environment)
     if device == EMULATED_GPU:
-        output.messages.notice(EMULATED_NOTICE)
+        messages.notice(EMULATED_NOTICE)
     config = measurements.parts.config
-    output.console.lines(*header_lines(plan, devices, tf.__version__, device, config))
+    run.console.lines(*header_lines(plan, devices, tf.__version__, device, config))
     reset_peak_memory(devices.kind)
     return devices
 
 
 def _check_devices(run: RunContext, devices: runtime.Devices) -> None:
     """Raises FlagError for flags or a checkpoint that cannot be used. Warns of missing files."""
-    plan, messages = run.plan, run.output.messages
+    plan, messages = run.plan, run.messages
     if plan.params.device != "cpu":
         check_memory(plan, run.measurements, messages, devices.kind)
     if devices.kind == "cpu" and plan.params.data_format == "NCHW":
@@ -100,7 +100,7 @@ def _check_devices(run: RunContext, devices: runtime.Devices) -> None:
 
 def _warn_of_setup(run: RunContext, devices: runtime.Devices) -> None:
     """Warns of code whose commit is unknown, and of flags that CPUs support only badly."""
-    plan, messages = run.plan, run.output.messages
+    plan, messages = run.plan, run.messages
     facts, subject = run.measurements.parts.environment, run.measurements.parts.subject
     if subject is not None and subject.unknown_commit_warning:
         messages.warning(subject.unknown_commit_warning, "commit")

@@ -79,7 +79,7 @@ class EvaluationPublisher:
             # If the metrics could not be computed, the evaluation stays in the queue until `close`.
             metrics = self._waiting[0].metrics
             evaluated = self._waiting.popleft()
-            self._run.output.console.evaluation_result(metrics, evaluated.evaluation.examples)
+            self._run.console.evaluation_result(metrics, evaluated.evaluation.examples)
             self._record_evaluation(evaluated.evaluation, metrics)
 
     def publish_all(self, timeout: float | None = None) -> None:
@@ -107,7 +107,7 @@ class EvaluationPublisher:
         if missing:
             steps = ", ".join(missing)
             text = f"metrics that need all examples are missing: evaluations at global_step {steps}"
-            self._run.output.messages.warning(text, "eval_metrics")
+            self._run.messages.warning(text, "eval_metrics")
         self._host.close()
 
     def _record_evaluation(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:

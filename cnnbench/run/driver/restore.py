@@ -41,8 +41,8 @@ def restore_or_initialize(run: RunContext, work: ForwardWork) -> tuple[RestoredS
 
     Returns the state of the checkpoint and the number of steps to run.
     """
-    plan, messages = run.plan, run.output.messages
-    run.output.console.lines("Initializing graph")
+    plan, messages = run.plan, run.messages
+    run.console.lines("Initializing graph")
     work.manager.after_initialization()
     folder = plan.params.train_dir
     if folder is not None and plan.work.trains:
@@ -97,7 +97,7 @@ def _restore_backbone(run: RunContext, work: ForwardWork) -> None:
     stored.check_shapes(backbone)
     stored.assign_stored_values(backbone)
     work.manager.after_restore()
-    run.output.messages.notice(f"backbone of {len(backbone)} variables restored from {path}")
+    run.messages.notice(f"backbone of {len(backbone)} variables restored from {path}")
     reset_averages(work.manager, work.slots)
 
 
@@ -146,4 +146,4 @@ def resume_input(
         notice = f"the input continues after the {examples} examples trained on"
     else:
         notice = "the input starts over: its data set cannot be resumed in the middle"
-    run.output.messages.notice(notice)
+    run.messages.notice(notice)

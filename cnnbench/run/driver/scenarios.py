@@ -90,7 +90,7 @@ def measure_input(run: RunContext, work: InputWork) -> float | None:
     whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=training.loop_seconds)
     measurements.update_record(input_stages=(*time_stages(inputs, examples), whole))
     if length.epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
-        run.output.messages.notice(
+        run.messages.notice(
             "the whole data set fits into the shuffle buffer, so its files are read only once "
             "per epoch; to measure this, too, use --num_epochs=1 or more"
         )
@@ -120,13 +120,13 @@ def train(run: RunContext, work: ForwardWork) -> float | None:
             # The late import saves most runs the time to load readers of profiles.
             from cnnbench.run.driver.observers.profiles import make_warm_up_profilers
 
-            probes += make_warm_up_profilers(run.plan, work.step.graph, run.output.messages)
+            probes += make_warm_up_profilers(run.plan, work.step.graph, run.messages)
         training = Training(
             run, work, interrupts, global_step=global_step, probes=probes, observers=observers
         )
         with _recording_changes(run, work.step.loss_scale):
             total = training.run(steps)
-        export_weights(work.exporters, run.output.messages)
+        export_weights(work.exporters, run.messages)
         return total
 
 
@@ -183,7 +183,7 @@ def _requested_observers(run: RunContext, work: NetworkWork) -> Iterator[Observe
         about = describe_run(parameters, facts, test_id, record)
         yield BenchmarkLog(flags.benchmark_log_dir, about)
     if flags.ml_perf_compliance_logging and plan.work.trains:
-        yield MLPerfLog(plan, run.output.messages.write_unprefixed, config)
+        yield MLPerfLog(plan, run.messages.write_unprefixed, config)
     for make in OBSERVERS.values():
         if (made := make(flags)) is not None:
             yield made
@@ -235,7 +235,7 @@ def _time_input(run: RunContext, work: ForwardWork) -> None:
     errors = [worker["error"] for worker in of_workers if "error" in worker]
     if errors:
         text = f"the input pipeline alone was not measured: {errors[0]}"
-        run.output.messages.warning(text, "pipeline")
+        run.messages.warning(text, "pipeline")
         return
     whole = combine_pipelines([InputStage(**worker) for worker in of_workers], in_step=True)
     run.measurements.update_record(input_stages=(whole,))

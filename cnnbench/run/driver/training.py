@@ -151,8 +151,8 @@ class Training:
             if self._stopped_early:
                 return self._finish_training(0.0, 0)
             plan = run.plan
-            run.output.console.table_header(plan.params.loss_type_to_report, plan.step_metrics)
-            run.output.progress_line.start("training", steps, plan.length.global_batch)
+            run.console.table_header(plan.params.loss_type_to_report, plan.step_metrics)
+            run.progress_line.start("training", steps, plan.length.global_batch)
             waited = self._input_wait_seconds()
             self._waits = [waited]
             self._steps = steps
@@ -178,7 +178,7 @@ class Training:
                     if self._group is None:
                         figures["input_wait_seconds"] = self._input_wait_seconds() - waited
                     run.measurements.update_record("measured", **figures)
-                    run.output.progress_line.finish()
+                    run.progress_line.finish()
             self.loop_seconds = spent.wall
             self._record_input_wait(spent.wall)
             if self._work.lag and not plan.work.trains and self._together == 1:
@@ -190,7 +190,7 @@ class Training:
 
     def _measure_latency(self) -> None:
         """Times single batches of a forward-only run, because its timed steps overlap on a GPU."""
-        latencies, progress = list[float](), self._run.output.progress_line
+        latencies, progress = list[float](), self._run.progress_line
         batches = min(len(self._run.measurements.timed.seconds), FEWEST_FOR_P99)
 
         def after_latency_step(step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
@@ -255,16 +255,16 @@ class Training:
 
     def _note_lost_worker(self, worker: str, error: Exception) -> None:
         self._run.measurements.lost_workers.append(worker)
-        self._run.output.messages.warning(
+        self._run.messages.warning(
             f"{worker} is lost; the other workers continue: {first_line(error)}", "workers"
         )
 
     def _run_warm_up(self, loop: _Loop) -> None:
         run, measurements = self._run, self._run.measurements
         warm_up = run.plan.length.warm_up
-        run.output.console.lines("Running warm up")
+        run.console.lines("Running warm up")
         label = "warm-up, at most" if warm_up.auto else "warm-up"
-        run.output.progress_line.start(label, warm_up.most)
+        run.progress_line.start(label, warm_up.most)
         steady, checks = False, warm_up.steadiness_check_steps
 
         # The loop pauses before and after each profiled execution to enter and leave the profiler.
@@ -300,8 +300,8 @@ class Training:
             environment=with_loaded_libraries(measurements.parts.environment),
         )
         measurements.publish_to_parent()
-        run.output.progress_line.finish()
-        run.output.console.lines("Done warm up")
+        run.progress_line.finish()
+        run.console.lines("Done warm up")
 
     def _launch_steps(self) -> StepResult:
         """Launches the next execution (one call for one or more steps), with learning rates."""
@@ -325,10 +325,10 @@ class Training:
         self._record_execution(self._run.measurements.warmup, spent.seconds, values)
         # Warm-up steps have negative numbers up to -1, and the first timed step has number 1.
         self._check_results(step - 1 - most, values)
-        shown = self._run.output.progress_line.update(step)
+        shown = self._run.progress_line.update(step)
         if not shown and time.monotonic() >= self._silent_since + _SILENT_SECONDS:
             remaining = format_duration((most - step) * spent.seconds)
-            self._run.output.messages.notice(f"warm-up step {step} of {most}, {remaining} left")
+            self._run.messages.notice(f"warm-up step {step} of {most}, {remaining} left")
             self._silent_since = time.monotonic()
 
     def _record_timed_steps(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
@@ -341,10 +341,10 @@ class Training:
         self._check_results(step, values)
         if self._display.is_display_due(step) or step == self._together:
             speed = self._speed.current()
-            self._run.output.console.row(step, speed, last.loss, last.metrics)
+            self._run.console.row(step, speed, last.loss, last.metrics)
             for observer in self._observers:
                 observer.table_row_printed(step, speed.mean, self._metrics_by_name())
-        self._run.output.progress_line.update(step)
+        self._run.progress_line.update(step)
 
     def _record_execution(
         self,
@@ -432,7 +432,7 @@ class Training:
             if self._ending and step < self._steps:
                 flag = [*ENDINGS][self._ending - 1]
                 self._run.measurements.update_record(ended_by=flag)
-                self._run.output.messages.notice(
+                self._run.messages.notice(
                     f"--{flag} ended the timed loop after {step} of {self._steps} steps"
                 )
                 return True

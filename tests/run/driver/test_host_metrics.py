@@ -103,10 +103,8 @@ def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
     out, said = io.StringIO(), {}
     measurements = Measurements(command=[], config={})
     model = get_model("lenet", "imagenet")
-    output = SimpleNamespace(
-        console=Console(out), messages=SimpleNamespace(warning=said.__setitem__)
-    )
-    run = SimpleNamespace(output=output, measurements=measurements)
+    messages = SimpleNamespace(warning=said.__setitem__)
+    run = SimpleNamespace(console=Console(out), messages=messages, measurements=measurements)
     results = EvaluationPublisher(run, HostMetricsExecutor(model), ())
     first, second, third = Future(), Future(), Future()
     for step, host in ((10, first), (20, second), (30, third)):

@@ -24,9 +24,7 @@ def test_an_input_goes_on_behind_the_examples_of_earlier_runs(asynchronous, exam
     asked: list[object] = []
     inputs = SimpleNamespace(resume=lambda *given: asked.append(given) or True)
     told: list[str] = []
-    run = SimpleNamespace(
-        plan=plan, output=SimpleNamespace(messages=SimpleNamespace(notice=told.append))
-    )
+    run = SimpleNamespace(plan=plan, messages=SimpleNamespace(notice=told.append))
     resume_input(run, inputs, examples, (3,))
     assert asked == [(steps, (3,))]
     assert told == [f"the input continues after the {examples} examples trained on"]

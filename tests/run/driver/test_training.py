@@ -17,7 +17,7 @@ from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation, RunRecord, TurnTaking
-from cnnbench.run.driver.console import Console, RunOutput
+from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.evaluation_results import EvaluationPublisher, PendingEvaluation
 from cnnbench.run.driver.host_metrics import HostMetricsExecutor
@@ -119,16 +119,17 @@ def trained(script, global_step=0, lag=0, steps=40, turns=None, observers=(), **
     vars(plan)["rates"] = rates
     out = io.StringIO()
     measurements = Measurements(command=[], config={})
-    console = Console(out)
     if turns is not None:
         script.suspended = turns.suspended
     context = RunContext(
         plan=plan,
-        output=RunOutput(console, MessageWriter.silent(), ProgressLine.silent(), files=None),
+        console=Console(out),
+        messages=MessageWriter.silent(),
+        progress_line=ProgressLine.silent(),
+        files=None,
         measurements=measurements,
         watch=script,
         membership=JobMembership(plan, print, print, {}),
-        profiler=None,
     )
     if turns is not None:
         context.membership.turns = turns

@@ -59,14 +59,14 @@ class TrainingEvaluations(SuspendingObserver):
         """Evaluates the current weights. Returns whether the target of --stop_at was reached."""
         self._reached_target = self._evaluate_for_target(global_step, loop_seconds, timer)
         if not self._reached_target:
-            self._run.output.console.lines("Resuming training")
+            self._run.console.lines("Resuming training")
             for observer in self._observers:
                 observer.training_resumes_after_evaluation(global_step)
         return self._reached_target
 
     def steps_ended(self, global_step: int, loop_seconds: float, timer: LoopTimer) -> None:
         """Evaluates the last weights, unless the target was reached with them."""
-        console = self._run.output.console
+        console = self._run.console
         console.lines("Done with training")
         if not self._reached_target:
             console.lines(f"Running final evaluation at global_step {global_step}")
@@ -85,7 +85,7 @@ class TrainingEvaluations(SuspendingObserver):
         waits for the metrics: the number of steps does not depend on the speed of the child
         process. If they reach the target, there is no further evaluation.
         """
-        plan, console = self._run.plan, self._run.output.console
+        plan, console = self._run.plan, self._run.console
         model, target = plan.network.model, plan.length.target
         before, self._unjudged = self._unjudged, None
         if before is None or target is None or not self._reaches(target, before.metrics):
@@ -127,7 +127,7 @@ class TrainingEvaluations(SuspendingObserver):
             if str(first) in (*run.measurements.lost_workers, *run.membership.lost_tasks()):
                 # TensorFlow would wait for the lost worker forever.
                 raise BenchmarkError(f"lost {job.named(first)}, which runs the evaluations")
-            evaluated = self._evaluator.run(global_step, run.output.console, self._interrupts)
+            evaluated = self._evaluator.run(global_step, run.console, self._interrupts)
         wall_seconds = None if loop_seconds is None else timer.whole_seconds
         self._results.add(evaluated, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
         return evaluated
