@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-import tensorflow as tf
-
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.spec import VariableMgrSpec
 
 Gradient: TypeAlias = Any
@@ -62,8 +61,11 @@ def transpose_lists(lists: Sequence[Sequence[_T]]) -> list[list[_T]]:
     return [list(values) for values in zip(*lists, strict=True)]
 
 
-def to_dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType = tf.float32) -> tf.Tensor:
-    """Converts a gradient to a dense tensor, by adding slices with the same index."""
+def to_dense(
+    gradient: Gradient, variable: tf.Variable, dtype: tf.DType | None = None
+) -> tf.Tensor:
+    """Converts a gradient to a dense tensor (default: float32); adds slices with the same index."""
+    dtype = dtype or tf.float32
     if isinstance(gradient, tf.IndexedSlices):
         # tf.IndexedSlices may not contain the shape of the dense tensor, but the variable does.
         return tf.math.unsorted_segment_sum(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import tensorflow as tf
+from cnnbench import lazy_tensorflow as tf
 
 _T = TypeVar("_T")
 

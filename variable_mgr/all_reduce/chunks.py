@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-import tensorflow as tf
-
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.sizes import LINE_BYTES, elements_per_chunk
 from cnnbench.variable_mgr.gradients import concat

@@ -21,6 +21,8 @@ from cnnbench.variable_mgr.all_reduce.cost import (
     ring_lap,
 )
 from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.gradients import map_on_devices
+from cnnbench.variable_mgr.tracing import current_traced_graph
 
 IN_FLIGHT = 8
 """Largest number of collective operations that run on a device at the same time.
@@ -139,8 +141,6 @@ class Collective:
 
         The tensors have the same static shape. Their order is the same on every device.
         """
-        from cnnbench.variable_mgr.gradients import map_on_devices
-
         rows, *other_dimensions = tensors[0].shape
         shape = [rows * self._group_size, *other_dimensions]
 
@@ -164,8 +164,6 @@ class Collective:
     def _build_collective_ops(
         self, op: Callable[[tf.Tensor, int], tf.Tensor], tensors: Sequence[tf.Tensor]
     ) -> list[tf.Tensor]:
-        from cnnbench.variable_mgr.gradients import map_on_devices
-
         if self._hint != "nccl":
             return build_collective_ops(op, self._devices, tensors, self._group_key)
         dtype = tensors[0].dtype
@@ -188,8 +186,6 @@ def build_collective_ops(
     All results must be used. `op` creates the operation of a device from its tensor and the
     instance key. At most `in_flight` such operations run at the same time on a device.
     """
-    from cnnbench.variable_mgr.tracing import current_traced_graph
-
     if tf.executing_eagerly():
         raise RuntimeError("collective reductions work inside a tf.function only")
     graph = current_traced_graph()

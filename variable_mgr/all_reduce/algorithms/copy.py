@@ -15,6 +15,7 @@ from cnnbench.variable_mgr.all_reduce.cost import (
     star_of,
 )
 from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.gradients import sum_tensors
 
 
 def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -39,8 +40,6 @@ class CopyToOneDevice:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor, with one sum that all devices share; see `Algorithm.__call__`."""
-        from cnnbench.variable_mgr.gradients import sum_tensors
-
         devices = self._context.devices
         with tf.device(self._context.cpu_device or devices[index % len(devices)]):
             total = sum_tensors(tensors)

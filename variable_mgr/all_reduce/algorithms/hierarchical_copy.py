@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from cnnbench import lazy_tensorflow as tf
+from cnnbench.variable_mgr.all_reduce.chunks import send_along_hops
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
@@ -18,6 +19,7 @@ from cnnbench.variable_mgr.all_reduce.cost import (
     star_of,
 )
 from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.gradients import sum_tensors
 
 TOPOLOGIES = ("dgx1", "gcp_v100")
 
@@ -75,9 +77,6 @@ class HierarchicalCopy:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor, with one sum for each half of the devices; see `Algorithm.__call__`."""
-        from cnnbench.variable_mgr.all_reduce.chunks import send_along_hops
-        from cnnbench.variable_mgr.gradients import sum_tensors
-
         (first, second), halves = self._trees[index % len(self._trees)]
         mains = self._devices[first], self._devices[second]
         sums = []

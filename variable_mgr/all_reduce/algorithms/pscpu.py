@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from cnnbench import lazy_tensorflow as tf
+from cnnbench.variable_mgr.all_reduce import chunks
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
@@ -18,6 +19,7 @@ from cnnbench.variable_mgr.all_reduce.cost import (
     star_of,
 )
 from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.gradients import sum_tensors
 
 
 def shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
@@ -66,9 +68,6 @@ class Shuffle:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor; see `Algorithm.__call__`."""
-        from cnnbench.variable_mgr.all_reduce import chunks
-        from cnnbench.variable_mgr.gradients import sum_tensors
-
         layout = chunks.ChunkLayout(tensors[0], len(self._groups[0]))
         devices = self._context.devices
         parts = layout.chunks(tensors, devices)

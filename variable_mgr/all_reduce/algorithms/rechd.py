@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from cnnbench import lazy_tensorflow as tf
+from cnnbench.variable_mgr.all_reduce.chunks import ChunkLayout
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
@@ -21,9 +22,7 @@ from cnnbench.variable_mgr.all_reduce.cost import (
     mixed_messages_phase,
 )
 from cnnbench.variable_mgr.all_reduce.registry import register
-
-if TYPE_CHECKING:
-    from cnnbench.variable_mgr.all_reduce.chunks import ChunkLayout
+from cnnbench.variable_mgr.gradients import concat
 
 
 def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -130,8 +129,6 @@ class RecursiveHalvingDoubling:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor; see `Algorithm.__call__`."""
-        from cnnbench.variable_mgr.all_reduce.chunks import ChunkLayout
-
         layout = ChunkLayout(tensors[0], self._chunks)
         order = self.device_order(index)
         value_on = dict(zip(self._context.devices, tensors, strict=True))
@@ -243,8 +240,6 @@ def _all_gather_by_doubling(
 
 def _send_pieces(pieces: list[tf.Tensor], sender: str, receiver: str) -> list[tf.Tensor]:
     """Sends the tensors of a block of chunks as one message."""
-    from cnnbench.variable_mgr.gradients import concat
-
     if not pieces:
         return []
     with tf.device(sender):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from cnnbench import lazy_tensorflow as tf
+from cnnbench.variable_mgr.all_reduce import chunks
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
@@ -17,6 +18,7 @@ from cnnbench.variable_mgr.all_reduce.cost import (
     round_trip_phases,
 )
 from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.gradients import sum_tensors
 
 
 def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -80,9 +82,6 @@ class DoubleBinaryTree:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor; see `Algorithm.__call__`."""
-        from cnnbench.variable_mgr.all_reduce import chunks
-        from cnnbench.variable_mgr.gradients import sum_tensors
-
         devices = self._context.devices
         layout = chunks.ChunkLayout(tensors[0], self._trees * self._context.shards)
         parts = dict(zip(devices, layout.chunks(tensors, devices), strict=True))

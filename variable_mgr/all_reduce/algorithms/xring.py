@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from cnnbench import lazy_tensorflow as tf
+from cnnbench.variable_mgr.all_reduce import chunks
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, group_devices
 from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
@@ -17,6 +18,7 @@ from cnnbench.variable_mgr.all_reduce.cost import (
     round_trip_phases,
 )
 from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.gradients import sum_tensors
 
 
 def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -90,9 +92,6 @@ class Ring:
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """Sums one tensor; see `Algorithm.__call__`."""
-        from cnnbench.variable_mgr.all_reduce import chunks
-        from cnnbench.variable_mgr.gradients import sum_tensors
-
         devices = self._context.devices
         count = len(devices)
         layout = chunks.ChunkLayout(tensors[0], self._context.num_memories * self._rings)
