@@ -6,8 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import tensorflow as tf
-
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.base.job import Job
 from cnnbench.errors import BenchmarkError, UsageError, first_line
 from cnnbench.variable_mgr.all_reduce.context import is_gpu, process_of_device

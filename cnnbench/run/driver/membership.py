@@ -22,6 +22,7 @@ from cnnbench.run.runtime.native_log import without_info_lines
 from cnnbench.run.runtime.progress import ProcessActivity, ProcessProgress
 from cnnbench.run.runtime.turns import TimeSlices
 from cnnbench.run.watchdog import PATIENCE, RunEnding, Watchdog
+from cnnbench.variable_mgr import distribute
 
 _DISMISSAL_SECONDS = 60.0
 """Maximum time after a successful run in which other processes, which may be slow, must end."""
@@ -149,9 +150,6 @@ class JobMembership:
         wait_for_servers(job, self._plan.params.cluster_timeout, self._tell)
         try:
             if self._plan.place.coordinated:
-                # Importing this module loads TensorFlow.
-                from cnnbench.variable_mgr import distribute
-
                 distribute.connect_ps_strategy(job)
             else:
                 spec = tf.train.ClusterSpec(job.hosts_by_job)
@@ -178,8 +176,6 @@ class JobMembership:
 
     def _connect_worker(self, job: Job) -> None:
         """Connects this worker, which runs its own step, with the other workers for collectives."""
-        from cnnbench.variable_mgr import distribute
-
         try:
             distribute.connect_worker_strategy(job)
         except RuntimeError as error:
