@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TypeAlias
 
 from cnnbench.data.dataset import InputSource
 from cnnbench.data.prefetch import WORKER_HOST, CoordinatedInput
@@ -74,18 +74,18 @@ def _build_steps(plan: RunPlan, devices: runtime.Devices, console: Console) -> F
     manager = _create_variables(plan, devices)
     optimizer = make_optimizer(plan, manager) if plan.work.trains else None
     inputs = make_inputs(plan, devices, manager)
-    made = _make_steps(plan, devices, manager, optimizer, inputs["train"])
+    step, workers, evaluated = _make_steps(plan, devices, manager, optimizer, inputs["train"])
     slots = {} if optimizer is None else manager.savable_slots(optimizer)
-    averages, scale = select_moving_averages(slots), made.step.loss_scale.variables()
+    averages, scale = select_moving_averages(slots), step.loss_scale.variables()
     work = (TrainingWork if plan.work.trains else ForwardWork)(
         devices=devices,
         manager=manager,
         slots=slots,
-        notices=tuple(made.step.notices),
-        warnings=made.step.warnings,
-        step=made.step,
+        notices=tuple(step.notices),
+        warnings=step.warnings,
+        step=step,
         inputs=inputs["train"],
-        workers=made.workers,
+        workers=workers,
         lag=int(devices.kind == "gpu"),
         checkpoints=make_checkpoints(plan, devices.job, manager, slots, scale, inputs["train"]),
         exporters=make_exporters(plan, devices.job, manager, averages),
@@ -94,7 +94,7 @@ def _build_steps(plan: RunPlan, devices: runtime.Devices, console: Console) -> F
         return work
     console.lines("Generating evaluation model")
     host = make_host_metrics(plan)
-    evaluator = Evaluator(plan, made.evaluated, inputs["validation"], host, averages)
+    evaluator = Evaluator(plan, evaluated, inputs["validation"], host, averages)
     parts = {**vars(work), "notices": (*work.notices, *evaluator.notices)}
     return EvaluatedTrainingWork(**parts, evaluator=evaluator)
 
@@ -122,17 +122,8 @@ def _create_variables(plan: RunPlan, devices: runtime.Devices) -> VariableMgr:
     return manager
 
 
-class _Steps(NamedTuple):
-    """The step of a run.
-
-    Attributes:
-      workers: see `LoopWork`.
-      evaluated: variable manager whose variables an evaluation reads.
-    """
-
-    step: TrainStep
-    workers: Mapping[str, TrainStep]
-    evaluated: VariableMgr
+_Steps: TypeAlias = "tuple[TrainStep, Mapping[str, TrainStep], VariableMgr]"
+"""The step of a run, `LoopWork.workers`, and the manager whose variables an evaluation reads."""
 
 
 def _make_steps(
@@ -153,7 +144,7 @@ def _make_steps(
         counter = UpdateCounter(job.ps_devices[0])
         step = CoordinatedStep(plan, manager, optimizer, inputs, host=WORKER_HOST, counter=counter)
         slots = {f"slot {n}": step for n in range(_UPDATES_PER_WORKER * job.num_workers)}
-        return _Steps(step, slots, manager.make_worker_manager(job.devices_of(job.workers[0])))
+        return step, slots, manager.make_worker_manager(job.devices_of(job.workers[0]))
     if plan.place.asynchronous:
         # Asynchronous updates are refused in modes with another variable manager.
         assert isinstance(manager, ParameterServerVariableMgr)
@@ -167,10 +158,10 @@ def _make_steps(
                 plan, own, optimizer, source, host=host, first_tower=first, counter=counter
             )
         evaluated = manager.make_worker_manager(job.devices_of(job.workers[0]))
-        return _Steps(next(iter(workers.values())), workers, evaluated)
+        return next(iter(workers.values())), workers, evaluated
     if plan.numerics.frozen:
         # Tracing turns variables into constants, so all copies get their initial values now.
         manager.after_initialization()
     first = job.own_towers.start
     together = TrainStep(plan, manager, optimizer, inputs, host=host, first_tower=first)
-    return _Steps(together, {}, manager)
+    return together, {}, manager
