@@ -27,9 +27,9 @@ from cnnbench.records.exports import EXPORTS
 from cnnbench.records.metric import ALL, HISTORY, METRICS, load_metrics
 from cnnbench.records.readers import READERS, read_results
 from cnnbench.run.driver.observers.observer import OBSERVERS
-from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create, modes
+from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create
 from cnnbench.variable_mgr.gradients import VariableGradients
-from cnnbench.variable_mgr.modes import find_mode
+from cnnbench.variable_mgr.registry import find_mode
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("\n## Plug-ins\n")[2].partition("\n## ")[0]
@@ -241,7 +241,7 @@ def test_a_mistake_in_an_observer_is_one_line(
 LOOKUPS: dict[str, Callable[[], Any]] = {
     "Network": lambda: get_model("averages", "cifar10").name == "averages",
     "Data set": lambda: find_dataset("arrays", None).name == "arrays",
-    "Mode": lambda: modes.find_mode("signs").name == "signs",
+    "Mode": lambda: find_mode("signs").name == "signs",
     "All-reduce algorithm": lambda: "last_device" in all_reduce.names(["last_device"]),
     "Optimizer": lambda: OPTIMIZERS.find("heavy_ball").name == "heavy_ball",
     "Schedule": lambda: SCHEDULES.find("linear").name == "linear",

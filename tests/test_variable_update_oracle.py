@@ -17,7 +17,7 @@ from worker_runs import run_in_process
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.optimizers.clipping import CLIPPINGS
-from cnnbench.variable_mgr import modes
+from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.modes import BUILT_IN, Processes, Reduction
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -86,7 +86,7 @@ def test_every_optimizer_meets_every_manager():
     met = {(MANAGERS[mode], optimizer) for mode, _, optimizer, *_ in COVER}
     assert met == {*itertools.product(MANAGERS.values(), OPTIMIZERS)}
     coordinated = {"parameter_server_strategy"}
-    assert {mode for mode, *_ in COVER} == {*modes.names(), LOCAL_SGD} - coordinated
+    assert {mode for mode, *_ in COVER} == {*registry.names(), LOCAL_SGD} - coordinated
 
 
 @pytest.mark.parametrize(

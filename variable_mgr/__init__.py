@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 from cnnbench.base import plugins
 from cnnbench.base.rules import no_effect, refuse, refuse_any_value
 from cnnbench.errors import UsageError
-from cnnbench.variable_mgr.modes import (
-    Copies,
-    Mode,
-    Processes,
-    Reduction,
-    load_plugin,
-    names,
-    register_mode,
-)
+from cnnbench.variable_mgr.modes import Copies, Mode, Processes, Reduction
+from cnnbench.variable_mgr.registry import load_plugin, names, register_mode
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 
 if TYPE_CHECKING:

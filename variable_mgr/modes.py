@@ -1,4 +1,4 @@
-"""The modes of `--variable_update`, and their registry, without importing TensorFlow.
+"""The modes of `--variable_update`, without importing TensorFlow.
 
 Flags, checks, notices, the header, memory estimates, docs/modes.md and `cnnbench strategies` use
 the properties in `Mode`.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import enum
 import importlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from cnnbench.base import plugins
-from cnnbench.base.registry import SpecRegistry
 from cnnbench.base.rules import FlagRule, HasFlags, always, refuse, refuse_any_value
 from cnnbench.errors import UsageError
 
@@ -299,60 +298,3 @@ def mode_without_ps(processes: Processes) -> Mode:
 def built_in_names(which: Callable[[Mode], bool]) -> str:
     """Comma-separated names of the built-in modes for which `which` returns true."""
     return ", ".join(mode.name for mode in BUILT_IN if which(mode))
-
-
-# Registry of modes by name: built-in modes, plug-in files and entry points.
-
-MODES = SpecRegistry(
-    Mode,
-    "manager",
-    kind="mode",
-    call="cnnbench.variable_mgr.register_mode(Mode(...))",
-    flag="variable_update",
-    group="cnnbench.variable_mgr",
-)
-"""All modes by name."""
-MODES.update({mode.name: mode for mode in BUILT_IN})
-
-register_mode = MODES.register
-find_mode = MODES.find
-
-
-def names() -> tuple[str, ...]:
-    """Returns the names of all modes of --variable_update: built-in modes, then plug-ins'."""
-    MODES.load_packages()
-    return tuple(MODES)
-
-
-def load_plugin(path: str) -> tuple[str, ...]:
-    """Runs a plug-in file; returns the names of the modes that it registers."""
-    return tuple(map(str, plugins.load_plugin_file(path)["mode"]))
-
-
-class _ModeNames(Sequence[str]):
-    """Names of all modes, as the choices of a flag, including modes that plug-ins add later.
-
-    If an entry point fails, its modes are missing in this sequence. `find_mode` raises the error
-    for an unknown name.
-    """
-
-    def __contains__(self, name: object) -> bool:
-        return name in MODES or name in names()
-
-    def __len__(self) -> int:
-        return len(self._all_names())
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._all_names()[index]
-
-    def __bool__(self) -> bool:
-        return True
-
-    def _all_names(self) -> tuple[str, ...]:
-        try:
-            return names()
-        except UsageError:
-            return tuple(MODES)
-
-
-NAMES = _ModeNames()

@@ -156,7 +156,7 @@ FLAG = "plugin"
 _REGISTRIES = (
     "cnnbench.data.open",
     "cnnbench.models.model",
-    "cnnbench.variable_mgr.modes",
+    "cnnbench.variable_mgr.registry",
     "cnnbench.variable_mgr.all_reduce.registry",
     "cnnbench.optimizers.registry",
     "cnnbench.records.exports",

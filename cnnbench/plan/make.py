@@ -21,7 +21,7 @@ from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, resolve_place, work_
 from cnnbench.plan.rules import RULES_OF_NETWORK, rules_of_run, unused_flag_notices
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import resolve_exchange, resolve_numerics
-from cnnbench.variable_mgr import all_reduce, modes
+from cnnbench.variable_mgr import all_reduce, registry
 
 
 def parse_run(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> RunPlan:
@@ -158,7 +158,7 @@ def plan_before_plugins(
 def _plan_of_flags(given: Params, params: Params, names: JobFlagNames) -> RunPlan:
     """Creates a plan from the flags. Network and data set are not resolved yet."""
     work = work_of(params)
-    place = resolve_place(params, work, modes.find_mode(params.variable_update), names)
+    place = resolve_place(params, work, registry.find_mode(params.variable_update), names)
     numerics = resolve_numerics(params, work)
     return RunPlan(
         params=params,

@@ -26,7 +26,7 @@ from cnnbench.errors import UsageError
 from cnnbench.flags import Params, parse
 from cnnbench.plan import make
 from cnnbench.plan.network import NetworkPlan
-from cnnbench.variable_mgr import modes as registry
+from cnnbench.variable_mgr import registry
 
 TINY = ("--model=trivial", "--device=cpu")
 JOB = "entries: [{name: a, launch: {workers: 2, ps: 1}, flags: {model: trivial, device: cpu}}]"

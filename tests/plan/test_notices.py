@@ -18,7 +18,7 @@ from cnnbench.flags.params import SPECS
 from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.plan import parse_run
 from cnnbench.plan.rules import rules_of_run
-from cnnbench.variable_mgr.modes import find_mode
+from cnnbench.variable_mgr.registry import find_mode
 
 GOLDEN = Path(__file__).parent / "golden" / "notices.txt"
 UNUSED = [

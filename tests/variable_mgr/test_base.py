@@ -11,7 +11,8 @@ import tensorflow as tf
 from towers import optimizer_of, trained
 
 from cnnbench.variable_mgr import VariableMgrSpec, create
-from cnnbench.variable_mgr.modes import Copies, find_mode
+from cnnbench.variable_mgr.modes import Copies
+from cnnbench.variable_mgr.registry import find_mode
 from cnnbench.variable_mgr.towers import TowerVariable
 
 STRATEGIES = ("mirrored_strategy", "central_storage_strategy")

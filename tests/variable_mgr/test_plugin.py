@@ -17,7 +17,7 @@ from cnnbench.flags import parse_flags
 from cnnbench.flags.params import FLAGS
 from cnnbench.plan import check_flags, parse_run
 from cnnbench.variable_mgr import VariableMgrSpec, create, load_plugin, names
-from cnnbench.variable_mgr.modes import find_mode
+from cnnbench.variable_mgr.registry import find_mode
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

@@ -16,11 +16,12 @@ from cnnbench.cli import documents
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.plan import check_flags
-from cnnbench.variable_mgr import Mode, Processes, VariableMgrSpec, create, modes, names
+from cnnbench.variable_mgr import Mode, Processes, VariableMgrSpec, create, names, registry
 from cnnbench.variable_mgr.all_reduce.registry import cost_formulas
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.modes import BUILT_IN, Reduction, find_mode
+from cnnbench.variable_mgr.modes import BUILT_IN, Reduction
 from cnnbench.variable_mgr.per_tower import ReplicatedVariableMgr
+from cnnbench.variable_mgr.registry import find_mode
 from cnnbench.variable_mgr.strategies import StrategyVariableMgr
 
 ROOT = Path(__file__).parents[2]
@@ -80,11 +81,11 @@ def test_a_row_says_what_validation_and_the_job_go_by(mode):
 )
 def test_a_row_that_cannot_be_is_refused(fields, message):
     with pytest.raises(UsageError) as caught:
-        modes.register_mode(Mode(**{"name": "own", "manager": ReplicatedVariableMgr, **fields}))
+        registry.register_mode(Mode(**{"name": "own", "manager": ReplicatedVariableMgr, **fields}))
     assert message in str(caught.value)
     assert "own" not in names()
     with pytest.raises(UsageError, match="mode: 3 is not of type Mode"):
-        modes.register_mode(3)
+        registry.register_mode(3)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_a_row_that_cannot_be_is_refused(fields, message):
 )
 def test_a_row_that_names_no_flag_is_refused(row, monkeypatch):
     own = dataclasses.replace(find_mode("replicated"), **row)
-    monkeypatch.setitem(modes.MODES, "replicated", own)
+    monkeypatch.setitem(registry.MODES, "replicated", own)
     with pytest.raises(UsageError, match="mode replicated names --nosuch, which is not a flag"):
         check_flags(Params(variable_update="replicated"))
 

@@ -31,7 +31,7 @@ from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.records.campaigns import ONE_TOWER
 from cnnbench.records.run import RunRecord
-from cnnbench.variable_mgr import modes as registry
+from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.modes import DEFAULT, Mode
 
 STRATEGIES = CampaignKind(command="strategies", noun="comparison", subfolders=(LOGS,))

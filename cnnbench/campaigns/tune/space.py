@@ -31,7 +31,7 @@ from cnnbench.machine.cpu import ONEDNN, MemoryCapacity
 from cnnbench.plan import resolve
 from cnnbench.plan.rules import unused_flag_notices
 from cnnbench.records.campaigns import AS_GIVEN
-from cnnbench.variable_mgr import all_reduce, modes
+from cnnbench.variable_mgr import all_reduce, registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.all_reduce.registry import ALGORITHMS, declarations, find
 from cnnbench.variable_mgr.cross_device import alternatives_to_auto
@@ -139,7 +139,7 @@ def search_dimensions(
 
 
 def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
-    known = map(modes.find_mode, modes.names())
+    known = map(registry.find_mode, registry.names())
     alike = [mode for mode in known if mode.in_sync and not mode.apart and not mode.one_tower]
     kind = "gpu" if on_gpu else "cpu"
     ALGORITHMS.load_packages()
@@ -196,7 +196,7 @@ def combine_dimensions(
             {**settings, **value}
             for settings in combinations
             for value in ({}, *accepted)
-            if not value or suits(modes.find_mode(settings.get("variable_update", mode)))
+            if not value or suits(registry.find_mode(settings.get("variable_update", mode)))
         ]
     return combinations
 
@@ -340,7 +340,7 @@ def _changed_properties(settings: Settings) -> Iterator[str]:
         if any(algorithm is not None and algorithm.lossy for algorithm in algorithms):
             yield "precision"
     if _MODE in settings:
-        mode = modes.find_mode(settings[_MODE])
+        mode = registry.find_mode(settings[_MODE])
         if not mode.in_sync or mode.apart or mode.processes is Processes.COORDINATOR:
             yield "consistency"  # The towers of this mode train different weights.
 

@@ -23,7 +23,7 @@ from cnnbench.campaigns.tune.bench import RaceBenchmark
 from cnnbench.campaigns.tune.space import COMPUTING, Candidate, candidate_name
 from cnnbench.errors import UsageError
 from cnnbench.records.campaigns import TuneDocument
-from cnnbench.variable_mgr import modes
+from cnnbench.variable_mgr import registry
 
 WEIGHTS_STEPS = 3
 
@@ -84,7 +84,7 @@ def _why_weights_may_differ(first: Candidate, leader: Candidate) -> str:
     if leader.changes:
         return phrases.OTHER_TRAINING.format(changes=", ".join(leader.changes))
     for candidate in (first, leader):
-        mode = modes.find_mode(str(candidate.resolved.config["variable_update"]))
+        mode = registry.find_mode(str(candidate.resolved.config["variable_update"]))
         if mode.apart or not mode.in_sync:
             return phrases.TOWERS_APART.format(mode=mode.name)
         if candidate.resolved.asynchronous:

@@ -36,12 +36,12 @@ from cnnbench.variable_mgr.modes import (
     BUCKET_BYTES,
     BUILT_IN,
     DEFAULT,
-    NAMES,
     Processes,
     Reduction,
     built_in_names,
 )
 from cnnbench.variable_mgr.packing import MOST_PACKS
+from cnnbench.variable_mgr.registry import NAMES
 from cnnbench.variable_mgr.spec import CACHING_POLICIES, PS_STRATEGIES
 
 _MODES = ". ".join(f"{mode.name}: {mode.about}" for mode in BUILT_IN if mode.about)

@@ -25,9 +25,9 @@ from cnnbench.flags.params import ACCEPTED
 from cnnbench.machine import cpu
 from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.records.campaigns import AS_GIVEN
-from cnnbench.variable_mgr import Mode
-from cnnbench.variable_mgr import modes as registry
-from cnnbench.variable_mgr.all_reduce import ReduceContext, registry
+from cnnbench.variable_mgr import Mode, registry
+from cnnbench.variable_mgr.all_reduce import ReduceContext
+from cnnbench.variable_mgr.all_reduce import registry as algorithms
 
 OWN_BATCH = ("--model=lenet", "--device=cpu", "--num_gpus=2")
 LENET = (*OWN_BATCH, "--batch_size=8")
@@ -408,9 +408,9 @@ class OfEvenDevices:
 @pytest.fixture
 def even() -> Iterator[Callable[..., None]]:
     """even(DECLARED=VALUE, ...): registers an algorithm as a plug-in does."""
-    registry.declarations()  # what a test imports is forgotten after it
-    with kept(registry.ALGORITHMS):
-        yield lambda **declared: registry.register("even", **declared)(OfEvenDevices)
+    algorithms.declarations()  # what a test imports is forgotten after it
+    with kept(algorithms.ALGORITHMS):
+        yield lambda **declared: algorithms.register("even", **declared)(OfEvenDevices)
 
 
 REPLICATED = (*LENET, "--variable_update=replicated")

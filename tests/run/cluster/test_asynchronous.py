@@ -23,7 +23,7 @@ from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.run.step.staleness import UpdateCounter
 from cnnbench.variable_mgr import VariableMgrSpec, create
 from cnnbench.variable_mgr.gradients import VariableGradients
-from cnnbench.variable_mgr.modes import find_mode
+from cnnbench.variable_mgr.registry import find_mode
 
 pytestmark = pytest.mark.slow
 
