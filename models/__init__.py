@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from cnnbench.models.declaration import declare
 from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import (
-    Model,
+from cnnbench.models.model import Model
+from cnnbench.models.network import Network, T
+from cnnbench.models.networks.keras import register_keras_model
+from cnnbench.models.registry import (
     datasets,
     datasets_of,
     get_model,
@@ -13,8 +15,6 @@ from cnnbench.models.model import (
     model_names,
     register_model,
 )
-from cnnbench.models.network import Network, T
-from cnnbench.models.networks.keras import register_keras_model
 from cnnbench.models.spec import (
     IMAGE,
     LABEL,

@@ -39,7 +39,7 @@ from cnnbench.flags.groups.all_reduce import AllReduceParams
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.cpu import Host
-from cnnbench.models import model
+from cnnbench.models import registry
 from cnnbench.records.all_reduce import AllReduceRecord, Point
 from cnnbench.records.codec import encode
 from cnnbench.records.run import (
@@ -140,13 +140,13 @@ def shuffled(files: Sequence[str], seed: int) -> list[int]:
 @pytest.fixture
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Starts with the models of the package alone; what the test registers is gone afterwards."""
-    model.MODELS.load_own()
-    with kept(model.MODELS):
-        for key, make in [*model.MODELS.items()]:
+    registry.MODELS.load_own()
+    with kept(registry.MODELS):
+        for key, make in [*registry.MODELS.items()]:
             if not type(make()).__module__.startswith("cnnbench.models."):
-                del model.MODELS[key]
+                del registry.MODELS[key]
         monkeypatch.setattr(plugins, "_files", {})
-        monkeypatch.setattr(plugins, "_groups", plugins._groups | {model.MODELS.group})
+        monkeypatch.setattr(plugins, "_groups", plugins._groups | {registry.MODELS.group})
         yield
 
 

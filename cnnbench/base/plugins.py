@@ -155,7 +155,7 @@ FLAG = "plugin"
 # Otherwise, their objects could be mistaken for objects that the plug-in has registered.
 _REGISTRIES = (
     "cnnbench.data.open",
-    "cnnbench.models.model",
+    "cnnbench.models.registry",
     "cnnbench.variable_mgr.registry",
     "cnnbench.variable_mgr.all_reduce.registry",
     "cnnbench.optimizers.registry",

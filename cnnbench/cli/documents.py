@@ -27,7 +27,8 @@ from cnnbench.errors import FlagError
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.machine.checks import CONDITIONS, WARNINGS
 from cnnbench.models.declaration import declare
-from cnnbench.models.model import Model, get_model, model_names
+from cnnbench.models.model import Model
+from cnnbench.models.registry import get_model, model_names
 from cnnbench.plan import parse_run
 from cnnbench.records.codec import IMPLIED_KIND, NOT_FINITE, Document, Json, document_keys
 from cnnbench.records.documents import DOCUMENTS, load_documents

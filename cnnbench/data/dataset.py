@@ -22,7 +22,7 @@ from cnnbench.base.registry import SpecRegistry
 from cnnbench.data.folder import Findings, converting_read_errors
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags.groups.data import DataParams
-from cnnbench.models import model as registry
+from cnnbench.models import registry
 from cnnbench.models.spec import IMAGE_CLASSIFICATION, Element, group_values, resolve_sizes
 from cnnbench.records.run import SkippedRecords
 

@@ -13,7 +13,7 @@ from cnnbench.base.files import is_url, local_or_url_path
 from cnnbench.data.dataset import Dataset, Preprocess, find_dataset
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.params import FLAGS, Params
-from cnnbench.models import model as registry
+from cnnbench.models import registry
 from cnnbench.models.declaration import declare
 from cnnbench.models.model import Model
 from cnnbench.models.spec import Element, ModelSpec, resolve_sizes

@@ -13,7 +13,8 @@ from typing import Any
 
 from cnnbench.arrays import Array, Tensor
 from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import Model, register_model
+from cnnbench.models.model import Model
+from cnnbench.models.registry import register_model
 from cnnbench.models.network import Network, T
 from cnnbench.models.spec import BatchNorm, Element
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 
 from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import LARGEST_IMAGE, Model, register_variants
+from cnnbench.models.model import LARGEST_IMAGE, Model
+from cnnbench.models.registry import register_variants
 from cnnbench.models.network import Network, T
 from cnnbench.models.spec import BatchNorm
 

@@ -27,7 +27,8 @@ from cnnbench.base.suggestions import nearest_word
 from cnnbench.base.terminal import ErrorStoringStream
 from cnnbench.errors import UsageError, text_of
 from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import Elements, Model, register_family, register_model
+from cnnbench.models.model import Elements, Model
+from cnnbench.models.registry import register_family, register_model
 from cnnbench.models.network import Network, T
 from cnnbench.models.spec import Initializer, KerasDeclaration
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import LARGEST_IMAGE, Model, register_model
+from cnnbench.models.model import LARGEST_IMAGE, Model
+from cnnbench.models.registry import register_model
 from cnnbench.models.network import Network, T
 
 

@@ -11,7 +11,8 @@ import math
 from typing import NamedTuple
 
 from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import Model, register_variants
+from cnnbench.models.model import Model
+from cnnbench.models.registry import register_variants
 from cnnbench.models.network import Network, T
 from cnnbench.models.shared_blocks import squeeze_excite
 

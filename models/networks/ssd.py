@@ -15,7 +15,8 @@ from collections.abc import Mapping
 
 from cnnbench.arrays import Array, Tensor
 from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import Model, register_model
+from cnnbench.models.model import Model
+from cnnbench.models.registry import register_model
 from cnnbench.models.network import Network, T
 from cnnbench.models.networks.resnet import ResNet
 from cnnbench.models.spec import IMAGE, BatchNorm, Element

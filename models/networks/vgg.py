@@ -6,7 +6,8 @@ Source: Simonyan and Zisserman, arXiv:1409.1556, configurations A (11), D (16), 
 from __future__ import annotations
 
 from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import LARGEST_IMAGE, Model, register_variants
+from cnnbench.models.model import LARGEST_IMAGE, Model
+from cnnbench.models.registry import register_variants
 from cnnbench.models.network import Network, T
 
 FILTERS = (64, 128, 256, 512, 512)

@@ -22,7 +22,7 @@ from typing import Any
 
 from cnnbench.models import Model, register_model
 from cnnbench.models.declaration import ShapeNetwork
-from cnnbench.models.model import get_model
+from cnnbench.models.registry import get_model
 from cnnbench.models.spec import BatchNormLayer
 
 SLOWED, ROWS, _WIDTH = "slowed_lenet", "EXTRA_ROWS", 512

@@ -12,7 +12,7 @@ from cnnbench.data import open as built_in
 from cnnbench.errors import FlagError
 from cnnbench.flags.params import SPECS
 from cnnbench.models import Model
-from cnnbench.models import model as registry
+from cnnbench.models import registry
 
 
 @pytest.mark.parametrize(

@@ -103,11 +103,11 @@ def flags(generator: random.Random, folder: Path) -> None:
     """Sets of flags, plausible and absurd, as far as a run checks them without TensorFlow."""
     del folder
     from cnnbench.flags import FLAGS
-    from cnnbench.models import model
+    from cnnbench.models import registry
 
     def value(spec: Any) -> str:
         if spec.name == "model" and generator.random() < 0.8:
-            return generator.choice(model.model_names(generator.choice(model.datasets())))
+            return generator.choice(registry.model_names(generator.choice(registry.datasets())))
         if spec.name == "all_reduce_spec":
             return spec_text(generator)
         if spec.choices and generator.random() < 0.8:
@@ -635,9 +635,9 @@ _ERRORS = (
 def plug_ins(generator: random.Random, folder: Path) -> None:
     """Plug-in files with every kind of mistake."""
     from cnnbench.base import plugins
-    from cnnbench.models import model
+    from cnnbench.models import registry
 
-    model.datasets()
+    registry.datasets()
 
     def filled(text: str) -> str:
         number = generator.choice(("0", "1", "-1", "3", "None", "'x'", "1e300", "2**70"))
@@ -658,22 +658,22 @@ def plug_ins(generator: random.Random, folder: Path) -> None:
         f"        {filled(generator.choice(_BODIES))}\n\n"
         f"{filled(generator.choice(_ENDS))}\n"
     )
-    model.all_model_names()  # all modules of networks are imported
-    before = dict(model.MODELS)
+    registry.all_model_names()  # all modules of networks are imported
+    before = dict(registry.MODELS)
     try:
 
         def run() -> None:
             from cnnbench.flags import Params
             from cnnbench.plan import make_plan
 
-            model.load_plugin(str(path))
-            name = "fuzzed" if "fuzzed" in model.model_names("imagenet") else "trivial"
+            registry.load_plugin(str(path))
+            name = "fuzzed" if "fuzzed" in registry.model_names("imagenet") else "trivial"
             make_plan(Params(model=name))
 
         refused(run)
     finally:
-        model.MODELS.clear()
-        model.MODELS.update(before)
+        registry.MODELS.clear()
+        registry.MODELS.update(before)
         plugins.forget_plugin(path)
 
 

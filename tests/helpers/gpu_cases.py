@@ -14,7 +14,7 @@ from covering import covering_pairs
 
 from cnnbench.errors import UsageError
 from cnnbench.flags import Params
-from cnnbench.models import model as registry
+from cnnbench.models import registry
 from cnnbench.optimizers import OPTIMIZERS as REGISTERED
 from cnnbench.plan import check_flags
 from cnnbench.variable_mgr.all_reduce.registry import names

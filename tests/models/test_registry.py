@@ -18,7 +18,7 @@ from cnnbench.models import (
     model_names,
     register_model,
 )
-from cnnbench.models.model import all_model_names
+from cnnbench.models.registry import all_model_names
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 

@@ -19,7 +19,7 @@ from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, Usag
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.flags.groups.run import RunParams
-from cnnbench.models.model import datasets
+from cnnbench.models.registry import datasets
 from cnnbench.run.runtime.native_log import filtered_stderr
 
 _ABOUT = """\

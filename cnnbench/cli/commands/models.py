@@ -18,7 +18,7 @@ from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.flags.groups.data import DataParams
-from cnnbench.models import model as registry
+from cnnbench.models import registry
 from cnnbench.models.declaration import bytes_per_image, declare
 from cnnbench.records.codec import encode
 from cnnbench.records.documents import json_document

@@ -27,7 +27,7 @@ from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.models import model as registry
+from cnnbench.models import registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, names, parse_all_reduce_spec
 from cnnbench.variable_mgr.packing import MOST_PACKS, Packing
 

@@ -9,7 +9,7 @@ from cnnbench.base.rules import FlagRule, no_effect, no_effect_with, no_effect_w
 from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag, names_of_flags, specs_of
 from cnnbench.flags.facts import RunFacts, needs_training
 from cnnbench.flags.groups.runtime import MOST_THREADS
-from cnnbench.models.model import datasets
+from cnnbench.models.registry import datasets
 
 PREPROCESSORS = ("default", "official_models_imagenet")
 RESIZE_METHODS = ("nearest", "bilinear", "bicubic", "area", "round_robin", "crop")

@@ -17,7 +17,8 @@ from cnnbench.base.rules import (
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import ComparedBy, RunPart, flag
 from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, needs_training, runs_only_forward
-from cnnbench.models.model import LARGEST_IMAGE, all_model_names
+from cnnbench.models.model import LARGEST_IMAGE
+from cnnbench.models.registry import all_model_names
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

@@ -23,7 +23,7 @@ from cnnbench.base import plugins
 from cnnbench.base.child import end_with_parent, exit_sentence
 from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.machine import repository
-from cnnbench.models import model as registry
+from cnnbench.models import registry
 from cnnbench.models.model import Model
 
 if TYPE_CHECKING:

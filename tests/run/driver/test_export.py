@@ -18,7 +18,7 @@ from short_runs import NETWORKS, command
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.data.dataset import find_dataset
-from cnnbench.models import model as registry
+from cnnbench.models import registry
 from cnnbench.models.networks.nasnet import NasNet
 from cnnbench.models.spec import elements_of_role, group_values, resolve_sizes
 

@@ -18,9 +18,9 @@ from short_runs import build, run
 from cnnbench import Params
 from cnnbench.errors import UsageError
 from cnnbench.models import declare, get_model
-from cnnbench.models import model as registry
+from cnnbench.models import registry
 from cnnbench.models.declaration import scope_flops
-from cnnbench.models.model import load_plugin
+from cnnbench.models.registry import load_plugin
 from cnnbench.models.networks.keras import APPLICATIONS
 from cnnbench.plan import make_plan
 

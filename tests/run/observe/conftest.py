@@ -5,7 +5,7 @@ import functools
 import pytest
 from short_runs import TINY
 
-from cnnbench.models.model import register_model
+from cnnbench.models.registry import register_model
 from cnnbench.models.networks.resnet import ResNetCifar10
 
 

@@ -8,7 +8,7 @@ from covering import slow_if
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.errors import NonFiniteLossError
-from cnnbench.models import model
+from cnnbench.models import registry
 from cnnbench.run.runtime import convolutions
 
 PLUGIN = """
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("quick_start", "forgotten_plugin")
 @pytest.fixture
 def forgotten_plugin():
     yield
-    del model.MODELS["imagenet", "tiny_images"]
+    del registry.MODELS["imagenet", "tiny_images"]
 
 
 def benchmark(tmp_path, monkeypatch, rate=0.01, code=PLUGIN, **flags):
