@@ -15,16 +15,8 @@ from cnnbench.models.registry import (
     model_names,
     register_model,
 )
-from cnnbench.models.spec import (
-    IMAGE,
-    LABEL,
-    BatchNorm,
-    Draw,
-    Element,
-    Initializer,
-    ModelSpec,
-    VariableSpec,
-)
+from cnnbench.models.elements import IMAGE, LABEL, Draw, Element
+from cnnbench.models.spec import BatchNorm, Initializer, ModelSpec, VariableSpec
 
 __all__ = [
     "IMAGE",

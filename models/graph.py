@@ -22,14 +22,8 @@ from cnnbench.models.model import Model, build_checked_outputs
 from cnnbench.models.network import Elementwise, Network
 from cnnbench.models.sequence import multi_head_attention, run_recurrent_cell
 from cnnbench.models.sequence_layers import Cell
-from cnnbench.models.spec import (
-    BatchNormLayer,
-    LayerFlopsAndMemory,
-    VariableSpec,
-    elements_of_role,
-    resolve_sizes,
-    values_by_name,
-)
+from cnnbench.models.elements import elements_of_role, resolve_sizes, values_by_name
+from cnnbench.models.spec import BatchNormLayer, LayerFlopsAndMemory, VariableSpec
 from cnnbench.models.windows import SlidingWindow
 
 # Synchronised batch norm: it uses mean and variance of the batches of all towers.

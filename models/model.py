@@ -15,13 +15,8 @@ from cnnbench.base.plugins import is_tensor, sizes_agree, tensor_sizes, value_te
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.network import Network, T
-from cnnbench.models.spec import (
-    IMAGE_CLASSIFICATION,
-    BatchNorm,
-    Element,
-    group_values,
-    positive_size_attribute,
-)
+from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element, group_values, positive_size_attribute
+from cnnbench.models.spec import BatchNorm
 
 LARGEST_IMAGE = 2**14
 """Largest height and width of images in pixels; a larger number is considered a typing error."""

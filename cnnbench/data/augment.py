@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from cnnbench.data.dataset import OTHER_LABEL, OWN_SHARE, InputSpec
 from cnnbench.data.pipeline import Pipeline, draw_uniform_int, positions_of, stateless_seed
-from cnnbench.models.spec import elements_of_role
+from cnnbench.models.elements import elements_of_role
 
 # Mixing of images: mixup (Zhang et al., arXiv:1710.09412), CutMix (Yun et al., arXiv:1905.04899)
 

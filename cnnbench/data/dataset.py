@@ -23,7 +23,7 @@ from cnnbench.data.folder import Findings, converting_read_errors
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.models import registry
-from cnnbench.models.spec import IMAGE_CLASSIFICATION, Element, group_values, resolve_sizes
+from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element, group_values, resolve_sizes
 from cnnbench.records.run import SkippedRecords
 
 # Data sets: their names, classes and files, and how flags select a data set (without TensorFlow)

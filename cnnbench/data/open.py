@@ -14,7 +14,7 @@ from cnnbench.base import plugins
 from cnnbench.data import tfrecord
 from cnnbench.data.dataset import Dataset, InputSource, InputSpec, register_dataset
 from cnnbench.flags.groups.data import PREPROCESSORS
-from cnnbench.models.spec import IMAGE, Draw, Element
+from cnnbench.models.elements import IMAGE, Draw, Element
 
 if TYPE_CHECKING:
     from cnnbench.data.prefetch import InputDistribution

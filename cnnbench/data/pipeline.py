@@ -24,7 +24,7 @@ from cnnbench.arrays import Array
 from cnnbench.base import plugins
 from cnnbench.data.dataset import Dataset, InputSource, InputSpec, Preprocess, TowerBatch
 from cnnbench.errors import DataError, UsageError, first_line, text_of
-from cnnbench.models.spec import Element
+from cnnbench.models.elements import Element
 from cnnbench.records.run import SkippedRecords
 
 # Random numbers that depend only on the seed and on the position of an example in the stream

@@ -37,7 +37,7 @@ from cnnbench.data.pipeline import (
 )
 from cnnbench.errors import DataError
 from cnnbench.flags.groups.strategies import StrategyParams
-from cnnbench.models.spec import values_by_name
+from cnnbench.models.elements import values_by_name
 from cnnbench.records.run import SkippedRecords
 from cnnbench.variable_mgr.distribute import clone_for_input
 

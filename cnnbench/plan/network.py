@@ -16,7 +16,8 @@ from cnnbench.flags.params import FLAGS, Params
 from cnnbench.models import registry
 from cnnbench.models.declaration import declare
 from cnnbench.models.model import Model
-from cnnbench.models.spec import Element, ModelSpec, resolve_sizes
+from cnnbench.models.elements import Element, resolve_sizes
+from cnnbench.models.spec import ModelSpec
 
 FILE_SYSTEMS = "cnnbench.file_systems"
 """Group of the Python entry points that register file systems with TensorFlow."""

@@ -16,7 +16,8 @@ from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model
 from cnnbench.models.registry import register_model
 from cnnbench.models.network import Network, T
-from cnnbench.models.spec import BatchNorm, Element
+from cnnbench.models.elements import Element
+from cnnbench.models.spec import BatchNorm
 
 SPACE = 0
 """Class of the space between two words. The last class is the blank."""

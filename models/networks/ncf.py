@@ -13,7 +13,7 @@ from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model
 from cnnbench.models.registry import register_model
 from cnnbench.models.network import Network, T
-from cnnbench.models.spec import Element
+from cnnbench.models.elements import Element
 
 CUTOFF = 10
 """Number of top ranks that are included in hit rate and gain."""

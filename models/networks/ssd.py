@@ -19,7 +19,8 @@ from cnnbench.models.model import Model
 from cnnbench.models.registry import register_model
 from cnnbench.models.network import Network, T
 from cnnbench.models.networks.resnet import ResNet
-from cnnbench.models.spec import IMAGE, BatchNorm, Element
+from cnnbench.models.elements import IMAGE, Element
+from cnnbench.models.spec import BatchNorm
 from cnnbench.models.windows import Padding
 
 IMAGE_SIZE = 300

@@ -27,7 +27,7 @@ from cnnbench.data import (
     tfrecord,
 )
 from cnnbench.data.dataset import TowerBatch
-from cnnbench.models.spec import resolve_sizes
+from cnnbench.models.elements import resolve_sizes
 
 
 def write_cifar10(directory, images, labels, *, subset="train", form="python", files=5):

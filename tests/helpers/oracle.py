@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from short_runs import RATE
 
-from cnnbench.models.spec import IMAGE_CLASSIFICATION, resolve_sizes
+from cnnbench.models.elements import IMAGE_CLASSIFICATION, resolve_sizes
 from cnnbench.variable_mgr.all_reduce.cost import NodeLayout
 from cnnbench.variable_mgr.all_reduce.registry import cost_formulas
 

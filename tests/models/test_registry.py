@@ -1,3 +1,8 @@
+"""Models by name, and mistakes in what they declare.
+
+Tests models/elements.py.
+"""
+
 from __future__ import annotations
 
 import hashlib

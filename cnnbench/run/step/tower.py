@@ -15,7 +15,8 @@ from cnnbench.errors import UsageError
 from cnnbench.models.graph import GraphNetwork, Reader, StateUpdate
 from cnnbench.models.int8 import Calibration, Int8Network, record_value_ranges
 from cnnbench.models.model import plugin_location_prefix
-from cnnbench.models.spec import VariableSpec, elements_of_role
+from cnnbench.models.elements import elements_of_role
+from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.runtime import convolutions

@@ -20,7 +20,7 @@ from cnnbench import BenchmarkCNN, Params
 from cnnbench.data.dataset import find_dataset
 from cnnbench.models import registry
 from cnnbench.models.networks.nasnet import NasNet
-from cnnbench.models.spec import elements_of_role, group_values, resolve_sizes
+from cnnbench.models.elements import elements_of_role, group_values, resolve_sizes
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
