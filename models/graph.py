@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from cnnbench.arrays import Tensor
 from cnnbench.errors import UsageError
+from cnnbench.models.batch_norm import Synchronise, normalise_channels, synchronised_batch_norm
 from cnnbench.models.cpu_operations import CpuOperations, convolve_without_onednn, is_doubtful
 from cnnbench.models.model import Model, build_checked_outputs
 from cnnbench.models.network import Elementwise, Network
@@ -25,85 +26,6 @@ from cnnbench.models.sequence_layers import Cell
 from cnnbench.models.elements import elements_of_role, resolve_sizes, values_by_name
 from cnnbench.models.spec import BatchNormLayer, LayerFlopsAndMemory, VariableSpec
 from cnnbench.models.windows import SlidingWindow
-
-# Synchronised batch norm: it uses mean and variance of the batches of all towers.
-Synchronise = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor, int]]
-"""Function that converts moments of one tower's batch to moments of the batches of all towers.
-
-It maps (layer name, mean, biased variance) to (mean, biased variance, number of towers). The
-moments are float32 ``[channels]``. Gradients flow back through the function.
-"""
-
-
-class StateUpdate(NamedTuple):
-    """An update of an untrained variable in each step: new = decay * old + (1 - decay) * value.
-
-    Moving averages of batch norm follow the moments of the batch, float32 ``[channels]``.
-    """
-
-    variable: VariableSpec
-    value: Tensor
-    decay: float = 0.0
-
-
-def synchronised_batch_norm(
-    x: Tensor,
-    scale: Tensor | None,
-    offset: Tensor,
-    *,
-    name: str,
-    epsilon: float,
-    channels_at: int,
-    synchronise: Synchronise,
-    unbiased: bool = True,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalises the batch of one tower with mean and variance over the batches of all towers.
-
-    All values are computed in float32.
-
-    Args:
-      x: values of any floating-point dtype, with the same shape in all towers.
-      scale, offset: float32 [channels]; None for a scale of 1.
-      channels_at: axis of the channels; may be negative.
-      unbiased: whether the returned variance is divided by count - 1 instead of the count.
-
-    Returns:
-      The result in the dtype of `x`; and the mean and the variance of all batches.
-    """
-    precise = tf.cast(x, tf.float32)
-    rank = len(x.shape)
-    axes = [axis for axis in range(rank) if axis != channels_at % rank]
-    mean, variance, towers = synchronise(name, *tf.nn.moments(precise, axes))
-    y = normalise_channels(precise, mean, variance, scale, offset, epsilon, channels_at)
-    count = tf.cast(towers * tf.size(x) // offset.shape[0], tf.float32)
-    factor = count / tf.maximum(count - 1.0, 1.0) if unbiased else 1.0
-    return tf.cast(y, x.dtype), mean, variance * factor
-
-
-def normalise_channels(
-    x: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    scale: Tensor | None,
-    offset: Tensor,
-    epsilon: float,
-    channels_at: int,
-) -> Tensor:
-    """Normalises float32 values with the given mean and variance of each channel.
-
-    The channels can be on any axis.
-
-    Args:
-      mean, variance, scale, offset: float32 [channels]; None for a scale of 1.
-    """
-    shape = [1] * len(x.shape)
-    shape[channels_at] = -1
-    mean, variance, offset = (tf.reshape(v, shape) for v in (mean, variance, offset))
-    scale = None if scale is None else tf.reshape(scale, shape)
-    return tf.nn.batch_normalization(x, mean, variance, offset, scale, epsilon)
-
-
-# The interpreter that runs `Model.build` with TensorFlow tensors.
 
 DataFormat = Literal["NHWC", "NCHW"]
 Reader = Callable[[VariableSpec, Any], Tensor]
@@ -124,6 +46,17 @@ _ELEMENTWISE: dict[Elementwise, Callable[[Tensor], Tensor]] = {
     "swish": tf.nn.silu,
     "gelu": tf.nn.gelu,
 }
+
+
+class StateUpdate(NamedTuple):
+    """An update of an untrained variable in each step: new = decay * old + (1 - decay) * value.
+
+    Moving averages of batch norm follow the moments of the batch, float32 ``[channels]``.
+    """
+
+    variable: VariableSpec
+    value: Tensor
+    decay: float = 0.0
 
 
 class _FoldableConvolution(NamedTuple):
