@@ -10,7 +10,7 @@ import detections
 import numpy as np
 import pytest
 
-from cnnbench.models.networks.ssd import THRESHOLDS, average_precision
+from cnnbench.models.average_precision import THRESHOLDS, average_precision
 
 
 def images(*rows):
