@@ -1,6 +1,6 @@
 """--summary_verbosity: event files, read with TensorFlow's own classes.
 
-Tests cnnbench/run/driver/observers/summaries.py.
+Tests cnnbench/run/driver/observers/summaries.py and cnnbench/run/observe/event_file.py.
 """
 
 import json
@@ -12,7 +12,7 @@ from covering import slow_if
 from short_runs import RATE, build
 from tensorflow.core.util import event_pb2
 
-from cnnbench.run.driver.observers.summaries import EventFile, histogram_buckets
+from cnnbench.run.observe.event_file import EventFile, histogram_buckets
 
 
 def _values(folder):
