@@ -30,7 +30,7 @@ from cnnbench.records.files import (
 )
 from cnnbench.records.profiles import Roofline
 from cnnbench.run.runtime.supervisor import fork_supervised
-from cnnbench.run.runtime.tensorflow import prepare_for_plugins
+from cnnbench.run.runtime.devices import prepare_for_plugins
 
 _ABOUT = """\
 Usage: cnnbench roofline MODEL [-o FILE] [--csv=FILE] [--json=FILE] [--plot=FILE] [FLAGS OF A RUN]

@@ -45,7 +45,8 @@ from cnnbench.records.run import (
     device_kind_for_record,
 )
 from cnnbench.run.driver.describe import machine_check_flags
-from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.devices import configure_devices
+from cnnbench.run.runtime.environment import set_environment
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.native_log import without_info_lines
 from cnnbench.variable_mgr.all_reduce.context import (
@@ -189,12 +190,12 @@ class AllReduceBenchmark:
         """
         settings = self.plan.run.process_flags
         self._watch.add_peer_processes(self._membership.connect())
-        for warning in runtime.set_environment(settings):
+        for warning in set_environment(settings):
             self._messages.warning(warning, "variables")
         with without_info_lines():
             load_tensorflow()
             devices = self._membership.connect_tensorflow(
-                runtime.configure_devices(settings, self.plan.job)
+                configure_devices(settings, self.plan.job)
             )
             # TensorFlow creates the devices when the first operation runs.
             self._update_record(environment=facts.collect())

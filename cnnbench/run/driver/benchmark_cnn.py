@@ -42,7 +42,7 @@ from cnnbench.run.driver.failures import to_benchmark_error
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.notices import print_notices
 from cnnbench.run.runtime import memory, supervisor
-from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.devices import Devices, find_unresponsive_gpus
 from cnnbench.run.runtime.progress import ProcessActivity, ProcessProgress
 from cnnbench.run.runtime.turns import TimeSlices
 
@@ -215,7 +215,7 @@ class BenchmarkCNN(RunContext):
             self.messages.warning(warning, name)
         return work
 
-    def _start_devices(self) -> runtime.Devices:
+    def _start_devices(self) -> Devices:
         """Connects the processes of the job, and starts the devices of the run."""
         plan = self.plan
         self.membership.turns = turns = TimeSlices.from_environment(os.environ)
@@ -295,7 +295,7 @@ class BenchmarkCNN(RunContext):
         placement = self.measurements.parts.placement
         if not self.plan.place.job.in_cluster and placement is not None and placement.kind == "gpu":
             # In a job of one process, a GPU may have caused the stall, so silent GPUs are named.
-            silent = (f"{gpu} does not respond" for gpu in runtime.find_unresponsive_gpus())
+            silent = (f"{gpu} does not respond" for gpu in find_unresponsive_gpus())
             message = "; ".join([message, *silent])
         error = BenchmarkError(message)
         self._write_record_once("failed", error)

@@ -23,7 +23,7 @@ from cnnbench.run.driver.work import (
     TrainingWork,
     Work,
 )
-from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.devices import Devices
 from cnnbench.run.step.coordinated_step import CoordinatedStep
 from cnnbench.run.step.optimizer import Optimizer, make_optimizer
 from cnnbench.run.step.staleness import UpdateCounter
@@ -38,7 +38,7 @@ from cnnbench.variable_mgr.strategies import ParameterServerStrategyVariableMgr
 _UPDATES_PER_WORKER = 2
 
 
-def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> Work:
+def build(plan: RunPlan, devices: Devices, console: Console) -> Work:
     """Creates the variables and the inputs of a run, and traces its functions.
 
     Raises:
@@ -52,7 +52,7 @@ def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> Work:
     return _build_steps(plan, devices, console)
 
 
-def _build_evaluation(plan: RunPlan, devices: runtime.Devices, console: Console) -> EvaluationWork:
+def _build_evaluation(plan: RunPlan, devices: Devices, console: Console) -> EvaluationWork:
     console.lines("Generating evaluation model")
     manager = _create_variables(plan, devices)
     inputs = make_inputs(plan, devices)["validation"]
@@ -68,7 +68,7 @@ def _build_evaluation(plan: RunPlan, devices: runtime.Devices, console: Console)
     )
 
 
-def _build_steps(plan: RunPlan, devices: runtime.Devices, console: Console) -> ForwardWork:
+def _build_steps(plan: RunPlan, devices: Devices, console: Console) -> ForwardWork:
     """Builds a training or forward passes: both run the same steps, with or without updates."""
     console.lines("Generating training model")
     manager = _create_variables(plan, devices)
@@ -99,7 +99,7 @@ def _build_steps(plan: RunPlan, devices: runtime.Devices, console: Console) -> F
     return EvaluatedTrainingWork(**parts, evaluator=evaluator)
 
 
-def _create_variables(plan: RunPlan, devices: runtime.Devices) -> VariableMgr:
+def _create_variables(plan: RunPlan, devices: Devices) -> VariableMgr:
     """Creates the variable manager of the run's mode, and the variables of the network."""
     spec = VariableMgrSpec(
         mode=plan.place.mode,
@@ -128,7 +128,7 @@ _Steps: TypeAlias = "tuple[TrainStep, Mapping[str, TrainStep], VariableMgr]"
 
 def _make_steps(
     plan: RunPlan,
-    devices: runtime.Devices,
+    devices: Devices,
     manager: VariableMgr,
     optimizer: Optimizer | None,
     inputs: InputSource,

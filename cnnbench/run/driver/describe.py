@@ -10,13 +10,13 @@ from cnnbench.base.text import count_text
 from cnnbench.machine.checks import ConditionCheckFlags
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import card_numbers
-from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.devices import Devices
 from cnnbench.run.runtime.convolutions import resolve_data_format
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
 
 def machine_check_flags(
-    plan: RunPlan, devices: runtime.Devices, batch_size: int = 0
+    plan: RunPlan, devices: Devices, batch_size: int = 0
 ) -> ConditionCheckFlags:
     """Returns the properties of a run that `cnnbench.machine.checks` needs to check the machine."""
     return ConditionCheckFlags(
@@ -31,7 +31,7 @@ def machine_check_flags(
 
 def header_lines(
     plan: RunPlan,
-    devices: runtime.Devices,
+    devices: Devices,
     tensorflow_version: str,
     device: str,
     config: Mapping[str, Any],
@@ -87,7 +87,7 @@ def update_lines(plan: RunPlan) -> list[str]:
     ]
 
 
-def benchmark_log_parameters(plan: RunPlan, devices: runtime.Devices) -> dict[str, Any]:
+def benchmark_log_parameters(plan: RunPlan, devices: Devices) -> dict[str, Any]:
     """Returns the parameters of the benchmark log that are not values of flags of that name."""
     return {
         "model": plan.network.model.name,
@@ -116,7 +116,7 @@ def _is_single_session(plan: RunPlan) -> bool:
     return is_single and plan.place.job.in_cluster
 
 
-def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
+def _all_reduce_text(plan: RunPlan, devices: Devices) -> str | None:
     """The value of "AllReduce:" in the header; None if the mode has no all-reduce.
 
     In modes for which tf_cnn_benchmarks prints --all_reduce_spec, and whose devices are all listed
@@ -140,7 +140,7 @@ def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
     return f"{text}, {towers} in {count_text(job.num_workers, 'process', 'processes')}"
 
 
-def _device_names(devices: runtime.Devices, device: str) -> list[str]:
+def _device_names(devices: Devices, device: str) -> list[str]:
     """Names of the towers' devices, as tf_cnn_benchmarks prints them.
 
     If one process runs the steps of all workers, these are the devices of the whole job.

@@ -22,7 +22,8 @@ from cnnbench.records.run import (
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import header_lines
 from cnnbench.run.driver.memory_estimate import check_memory
-from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.devices import Devices, configure_devices
+from cnnbench.run.runtime.environment import set_environment
 from cnnbench.run.runtime.convolutions import (
     check_nchw_support,
     resolve_conv_gradients,
@@ -33,7 +34,7 @@ from cnnbench.run.runtime.memory import reset_peak_memory
 from cnnbench.run.runtime.native_log import without_info_lines
 
 
-def start_devices(run: RunContext) -> runtime.Devices:
+def start_devices(run: RunContext) -> Devices:
     """Loads TensorFlow, connects the devices of the job, and prints the header of the run.
 
     Raises:
@@ -43,13 +44,13 @@ def start_devices(run: RunContext) -> runtime.Devices:
     plan, messages, measurements = run.plan, run.messages, run.measurements
     settings = plan.process_flags
     start = time.perf_counter()
-    for warning in runtime.set_environment(settings):
+    for warning in set_environment(settings):
         messages.warning(warning, "variables")
     with without_info_lines():
         tf = load_tensorflow()
         seconds = time.perf_counter() - start + sum(early_import_seconds)
         measurements.update_record("startup_seconds", import_=seconds)
-        devices = runtime.configure_devices(settings, plan.place.job)
+        devices = configure_devices(settings, plan.place.job)
         devices = run.membership.connect_tensorflow(devices)
     for notice in devices.notices:
         messages.notice(notice)
@@ -68,7 +69,7 @@ def start_devices(run: RunContext) -> runtime.Devices:
     return devices
 
 
-def _check_devices(run: RunContext, devices: runtime.Devices) -> None:
+def _check_devices(run: RunContext, devices: Devices) -> None:
     """Raises FlagError for flags or a checkpoint that cannot be used. Warns of missing files."""
     plan, messages = run.plan, run.messages
     if plan.params.device != "cpu":
@@ -98,7 +99,7 @@ def _check_devices(run: RunContext, devices: runtime.Devices) -> None:
         check_old_checkpoint(folder, plan.network.spec)
 
 
-def _warn_of_setup(run: RunContext, devices: runtime.Devices) -> None:
+def _warn_of_setup(run: RunContext, devices: Devices) -> None:
     """Warns of code whose commit is unknown, and of flags that CPUs support only badly."""
     plan, messages = run.plan, run.messages
     facts, subject = run.measurements.parts.environment, run.measurements.parts.subject
@@ -117,7 +118,7 @@ def _warn_of_setup(run: RunContext, devices: runtime.Devices) -> None:
         messages.notice("on CPUs, MultiWorkerMirroredStrategy supports only one device per process")
 
 
-def _record_setup(run: RunContext, devices: runtime.Devices) -> None:
+def _record_setup(run: RunContext, devices: Devices) -> None:
     """Records what is known before the first step: model, placement, batch size and flags."""
     plan, measurements = run.plan, run.measurements
     job, spec = plan.place.job, plan.network.spec

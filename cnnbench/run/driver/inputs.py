@@ -16,14 +16,14 @@ from cnnbench.data.prefetch import (
     PipelineInput,
 )
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.devices import Devices
 from cnnbench.run.step.train_step import StepResult
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.strategies import StrategyVariableMgr
 
 
 def make_inputs(
-    plan: RunPlan, devices: runtime.Devices, manager: VariableMgr | None = None
+    plan: RunPlan, devices: Devices, manager: VariableMgr | None = None
 ) -> dict[str, InputSource]:
     """Creates the input of each subset that the run reads, by "train" and "validation".
 
@@ -37,7 +37,7 @@ def make_inputs(
 
 
 def _make_input(
-    plan: RunPlan, devices: runtime.Devices, subset: str, manager: VariableMgr | None
+    plan: RunPlan, devices: Devices, subset: str, manager: VariableMgr | None
 ) -> InputSource:
     """Creates the input of one subset, which joins the pipelines of its workers."""
     job, training = devices.job, subset == "train"

@@ -17,7 +17,8 @@ from cnnbench.base.probe import NAMED, OK, probe_grpc_server, unresponsive_tasks
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.runtime import supervisor
-from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.devices import Devices, start_server
+from cnnbench.run.runtime.environment import set_environment
 from cnnbench.run.runtime.native_log import without_info_lines
 from cnnbench.run.runtime.progress import ProcessActivity, ProcessProgress
 from cnnbench.run.runtime.turns import TimeSlices
@@ -115,7 +116,7 @@ class JobMembership:
             self._watchdog.start(lines)
         return local
 
-    def connect_tensorflow(self, devices: runtime.Devices) -> runtime.Devices:
+    def connect_tensorflow(self, devices: Devices) -> Devices:
         """Connects TensorFlow with the other processes; returns the devices of the run.
 
         TensorFlow must be configured.
@@ -137,7 +138,7 @@ class JobMembership:
                 self._watchdog.announce_server_ready(all_tasks_ready=True)
         return devices
 
-    def _connect_chief(self, devices: runtime.Devices) -> runtime.Devices:
+    def _connect_chief(self, devices: Devices) -> Devices:
         """Connects this process, which runs the steps of all workers, with the workers' servers.
 
         If this process is a controller without GPUs, the returned devices are the workers' GPUs.
@@ -195,9 +196,9 @@ class JobMembership:
         chief, address = self._job.chief, self._job.address(self._job.chief)
         try:
             settings = self._plan.process_flags
-            runtime.set_environment(settings)
+            set_environment(settings)
             with self._port, without_info_lines():
-                server = runtime.start_server(settings, self._job)
+                server = start_server(settings, self._job)
             self._watchdog.announce_server_ready()
             self._tell(f"serving {chief} ({address})")
             chief_ending = self._watchdog.wait_for_run_end()

@@ -50,7 +50,7 @@ from cnnbench.run.driver.work import (
 )
 from cnnbench.run.observe.graphs import write_graph
 from cnnbench.run.runtime.peak_flops import peak_flops
-from cnnbench.run.runtime.tensorflow import Devices
+from cnnbench.run.runtime.devices import Devices
 from cnnbench.run.runtime.turns import TimeSlices
 from cnnbench.run.step.loss_scale import LossScale
 

@@ -15,7 +15,7 @@ from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.inputs import InputOnlyStep
 from cnnbench.run.driver.saved_model import SavedModelExporter
 from cnnbench.run.observe.traffic import collective_libraries, count_traffic_of_calls
-from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.devices import Devices
 from cnnbench.run.step.train_step import StepResult, TrainStep
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
@@ -40,7 +40,7 @@ class BuiltWork(abc.ABC):
       notices, warnings: lines for the user about what was built; warnings by their names.
     """
 
-    devices: runtime.Devices
+    devices: Devices
     notices: tuple[str, ...] = ()
     warnings: Mapping[str, str] = field(default_factory=dict)
 

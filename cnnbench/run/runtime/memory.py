@@ -6,7 +6,7 @@ import resource
 import sys
 
 from cnnbench import lazy_tensorflow as tf
-from cnnbench.run.runtime.tensorflow import physical_devices_of_gpus
+from cnnbench.run.runtime.devices import physical_devices_of_gpus
 
 _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 

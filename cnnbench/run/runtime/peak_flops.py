@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.machine.cpu import Host, available_cpu_count
 from cnnbench.machine.gpu import uses_tensor_float_32
-from cnnbench.run.runtime.tensorflow import physical_devices_of_gpus
+from cnnbench.run.runtime.devices import physical_devices_of_gpus
 
 _TERA = 1e12
 

@@ -75,7 +75,7 @@ def cluster(
 
 def one_process(args: argparse.Namespace) -> None:
     """Measures a strategy in this process, on one or two devices."""
-    from cnnbench.run.runtime.tensorflow import configure_devices
+    from cnnbench.run.runtime.devices import configure_devices
 
     count = 1 if args.strategy == "one_device_strategy" else 2
     # Threads and devices are configured as in a run of cnnbench.

@@ -25,7 +25,7 @@ from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.run.driver import console, describe
 from cnnbench.run.driver.console import Console, DisplayInterval
-from cnnbench.run.runtime.tensorflow import Devices
+from cnnbench.run.runtime.devices import Devices
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

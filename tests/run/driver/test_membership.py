@@ -26,7 +26,7 @@ from cnnbench.run.driver import membership
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.runtime.progress import ProcessActivity
-from cnnbench.run.runtime.tensorflow import Devices
+from cnnbench.run.runtime.devices import Devices
 
 
 def is_taken(port):

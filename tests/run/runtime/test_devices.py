@@ -1,6 +1,7 @@
 """Thread rules, the environment, and peak memory of the process and of the fullest GPU.
 
-Tests cnnbench/run/runtime/memory.py.
+Tests cnnbench/run/runtime/environment.py, cnnbench/run/runtime/memory.py and
+cnnbench/run/runtime/threads.py.
 """
 
 from __future__ import annotations
@@ -25,12 +26,9 @@ from cnnbench.flags import Params
 from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.memory import read_peak_memory, reset_peak_memory
-from cnnbench.run.runtime.tensorflow import (
-    choose_input_threads,
-    choose_thread_counts,
-    configure_devices,
-    set_environment,
-)
+from cnnbench.run.runtime.devices import configure_devices
+from cnnbench.run.runtime.environment import set_environment
+from cnnbench.run.runtime.threads import choose_input_threads, choose_thread_counts
 
 
 @pytest.mark.parametrize(
