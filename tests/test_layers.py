@@ -30,19 +30,10 @@ WINGS = (
 
 INSIDE = {
     "base": (
-        (
-            "escapes",
-            "files",
-            "interrupts",
-            "lazy_numpy",
-            "stats",
-            "suggestions",
-            "text",
-            "values",
-            "widths",
-        ),
-        ("log_lines", "notebook"),
+        ("environ", "files", "interrupts", "lazy_numpy", "stats", "text"),
+        ("notebook",),
         ("charts", "job", "inference", "plugins", "rules", "slow_steps", "terminal", "time_series"),
+        ("slurm", "tf_config"),
         ("document", "launcher", "levels", "message", "ports", "probe", "registry"),
         ("child", "meeting"),
         ("rendezvous",),

@@ -9,27 +9,23 @@ only the rank is known at first, and the processes exchange their addresses when
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
 import re
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
+from cnnbench.base.environ import NUMBER, Environment, invalid, number, required
 from cnnbench.base.files import parse_json
-from cnnbench.base.job import CONTROLLER, HOST, LARGEST_PORT, PS, WORKER, Job, Task, is_address
+from cnnbench.base.job import HOST, LARGEST_PORT, PS, WORKER, Job, Task
+from cnnbench.base.slurm import expand_node_list, tasks_per_node
 from cnnbench.base.text import count_text
+from cnnbench.base.tf_config import EVALUATOR, fields_of_job
 from cnnbench.errors import FlagError, UsageError
 
-EVALUATOR = "evaluator"
 
-_MOST_TASKS = LARGEST_PORT
-_NUMBER = "([0-9]{1,9})"
-_LONGEST_VALUE = 100
 _KUBERNETES_PORT = 2222
 
-Environment = Mapping[str, str]
 _JobAndLocalRank: TypeAlias = "tuple[Job, int | None]"  # Result of `resolve_job`.
 
 
@@ -87,7 +83,7 @@ def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | 
         job = Job() if name in _SIZES else _tf_config_job(0, environ)[0]
         if job.task.job == EVALUATOR:
             return None if evaluates else (f"{name} is that of an evaluator", cluster)
-        size = _number(environ, name) if name in _SIZES else len(job.tasks)
+        size = number(environ, name) if name in _SIZES else len(job.tasks)
         return (f"{name} is that of {size} processes", cluster) if size > 1 else None
     except UsageError as error:
         return str(error), cluster
@@ -112,13 +108,13 @@ def mpi_ranks(environ: Environment) -> LauncherRanks | None:
     launcher, values = next(iter(found.items()))
     same = [_RANK_VARIABLES[name] for name in found if found[name] == values]
     first = _RANK_VARIABLES[launcher]
-    rank = _number(environ, first[0])
-    size = _number(environ, first[1], most=_MOST_TASKS)
+    rank = number(environ, first[0])
+    size = number(environ, first[1], most=LARGEST_PORT)
     if rank >= size:
-        raise _invalid(environ, first[0], f"{first[1]} is {size}")
+        raise invalid(environ, first[0], f"{first[1]} is {size}")
     local_ranks = [row[2] for row in same if environ.get(row[2])]
     local_sizes = [row[3] for row in same if environ.get(row[3])]
-    local_rank = _number(environ, local_ranks[0]) if local_ranks else None
+    local_rank = number(environ, local_ranks[0]) if local_ranks else None
     local_size = _processes_on_node(environ, local_sizes[0]) if local_sizes else None
     if size == 1:
         local_rank, local_size = local_rank or 0, 1
@@ -159,8 +155,8 @@ def _processes_on_node(environ: Environment, name: str) -> int | None:
 
     Returns None if the list does not contain this node.
     """
-    counts = _tasks_per_node(environ, name)
-    node = 0 if len(counts) == 1 else _number(environ, "SLURM_NODEID", str(len(counts)))
+    counts = tasks_per_node(environ, name)
+    node = 0 if len(counts) == 1 else number(environ, "SLURM_NODEID", str(len(counts)))
     return counts[node] if node < len(counts) else None
 
 
@@ -178,198 +174,52 @@ def _tf_config_job(ps: int, environ: Environment) -> _JobAndLocalRank:
         reason = "must not be given with --cluster=tf_config: TF_CONFIG lists the parameter servers"
         raise FlagError("cluster_ps", ps, reason)
     try:
-        fields = _fields_of_job(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))
+        fields = fields_of_job(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))
     except ValueError as error:
-        raise _invalid(environ, "TF_CONFIG", str(error)) from None
+        raise invalid(environ, "TF_CONFIG", str(error)) from None
     return Job(**fields), None
 
 
-def _fields_of_job(config: Any) -> dict[str, Any]:
-    """Converts TF_CONFIG to the fields of `Job`. ValueError describes an invalid part.
-
-    A chief becomes the first worker or, if there are parameter servers, the controller. Without a
-    cluster, the job consists of this process, which must be its first task. As in tf.distribute, an
-    evaluator is not in the cluster, even if TF_CONFIG lists it there.
-    """
-    cluster, me = (config.get(key, {}) if isinstance(config, dict) else None for key in _TF_CONFIG)
-    if not isinstance(cluster, dict) or not isinstance(me, dict):
-        raise ValueError('must contain "cluster" and "task", whose values are objects')
-    if me.get("type") == EVALUATOR:
-        return {"task": Task(EVALUATOR)}
-    if not cluster and _SPARSE in config:
-        cluster = _complete_cluster(config[_SPARSE])
-    if not cluster:
-        _check_only_task(config, me)
-        return {}
-    hosts: dict[str, list[str]] = {}
-    for name, value in cluster.items():
-        listed: list[Any] = value if isinstance(value, list) else [None]
-        if not all(isinstance(host, str) and is_address(host.strip()) for host in listed):
-            raise ValueError(f"cluster.{name} must be a list of host:port")
-        hosts[str(name)] = [host.strip() for host in listed]
-    hosts.pop(EVALUATOR, None)
-    job, index = _task_of_config(me)
-    unknown = sorted(({job} | hosts.keys()) - _TF_JOBS)
-    if unknown:
-        jobs = ", ".join(sorted(_TF_JOBS))
-        raise ValueError(f"{unknown[0]!r} is not a job; must be one of {jobs}")
-    if index >= len(hosts.get(job, ())):
-        raise ValueError(f"cluster has no task {job}:{index}")
-    chiefs = [host for name in _TF_CHIEFS for host in hosts.get(name, [])]
-    controllers = hosts.get(CONTROLLER, [])
-    workers, servers = hosts.get(WORKER, []), hosts.get(PS, [])
-    if len(chiefs) + len(controllers) > 1:
-        raise ValueError("cluster has more than one chief")
-    if servers:
-        controllers = controllers + chiefs
-        job = CONTROLLER if job in _TF_CHIEFS else job
-    else:
-        index += len(chiefs) if job == WORKER else 0
-        workers = chiefs + workers
-        job = WORKER if job in _TF_CHIEFS else job
-    return {
-        "task": Task(job, index),
-        "worker_addresses": tuple(workers),
-        "ps_addresses": tuple(servers),
-        "controller_address": controllers[0] if controllers else None,
-    }
-
-
-def _task_of_config(task: Mapping[str, Any]) -> tuple[str, int]:
-    job, index = task.get("type"), task.get("index", 0)
-    if isinstance(index, str) and re.fullmatch(_NUMBER, index):
-        index = int(index)
-    if not isinstance(job, str) or type(index) is not int or not 0 <= index < _MOST_TASKS:
-        reason = 'must contain a "type" (a string) and an "index" (a whole number from 0)'
-        raise ValueError(f"task {reason}")
-    return job, index
-
-
-def _complete_cluster(sparse: Any) -> dict[str, list[Any]]:
-    """Converts the value of `sparseCluster`, which maps numbers of workers to addresses, to the
-    form of `cluster`.
-
-    A Kubernetes operator writes it if workers may be added to a job. Its process then knows only
-    itself and the parameter servers, so a single worker does not show that it is the only one.
-    """
-    workers = sparse.get(WORKER) if isinstance(sparse, dict) else None
-    if not isinstance(workers, dict) or len(workers) < 2:
-        raise ValueError(
-            f'"{_SPARSE}" does not list all workers of the job; turn off enableDynamicWorker, or '
-            "give the addresses as flags (--cluster=flags)"
-        )
-    numbers = [str(number) for number in range(len(workers))]
-    if workers.keys() != set(numbers):
-        raise ValueError(f"{_SPARSE}.worker must have the keys 0 to {len(workers) - 1}")
-    return {**sparse, WORKER: [workers[number] for number in numbers]}
-
-
-def _check_only_task(config: Mapping[str, Any], task: Mapping[str, Any]) -> None:
-    """Raises ValueError if a TF_CONFIG without addresses is not that of a job of one process."""
-    if unknown := sorted(config.keys() - {*_TF_CONFIG, *_TF_OTHERS}):
-        raise ValueError(f'has no "cluster", and the key {unknown[0][:40]!r} is unknown')
-    if task:
-        job, index = _task_of_config(task)
-        if job not in {WORKER, *_TF_CHIEFS} or index:
-            raise ValueError(
-                f'has no "cluster" with the addresses of the job, and {job[:40]}:{index} cannot be '
-                "its only task"
-            )
-
-
-_TF_CONFIG = ("cluster", "task")
-_SPARSE = "sparseCluster"
-# Keys that Vertex AI and TensorFlow's ClusterResolver also know. They contain no addresses.
-_TF_OTHERS = ("environment", "job", "trial", "model_dir", "rpc_layer")
-_TF_CHIEFS = ("chief", "master")
-_TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
-
-
 def _job_from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
-    rank = _number(environ, "SLURM_PROCID")
-    size = _number(environ, "SLURM_NTASKS", most=_MOST_TASKS)
-    local = _number(environ, "SLURM_LOCALID")
+    rank = number(environ, "SLURM_PROCID")
+    size = number(environ, "SLURM_NTASKS", most=LARGEST_PORT)
+    local = number(environ, "SLURM_LOCALID")
     step = "SLURM_STEP_NODELIST" in environ
     list_name = "SLURM_STEP_NODELIST" if step else "SLURM_JOB_NODELIST"
     counts_name = "SLURM_STEP_TASKS_PER_NODE" if step else "SLURM_TASKS_PER_NODE"
     nodes = expand_node_list(environ, list_name)
-    counts = _tasks_per_node(environ, counts_name)
+    counts = tasks_per_node(environ, counts_name)
     if len(counts) != len(nodes):
         reason = f"{list_name} has {count_text(nodes, 'node', 'nodes')}"
-        raise _invalid(environ, counts_name, reason)
+        raise invalid(environ, counts_name, reason)
     if sum(counts) != size:
-        raise _invalid(environ, counts_name, f"SLURM_NTASKS is {size}")
+        raise invalid(environ, counts_name, f"SLURM_NTASKS is {size}")
     places = [(node, i) for node, count in zip(nodes, counts, strict=True) for i in range(count)]
     if rank >= size or places[rank][1] != local:
         reason = f"is not task {local} of its node by blocks; use srun --distribution=block"
-        raise _invalid(environ, "SLURM_PROCID", reason)
+        raise invalid(environ, "SLURM_PROCID", reason)
     job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
     first = LauncherRanks("Slurm", rank, size, local, counts[0], job).exchange_port
     return _job_of_rank(rank, [f"{node}:{first + i}" for node, i in places], ps, local)
 
 
-def expand_node_list(environ: Environment, name: str) -> list[str]:
-    """Expands a Slurm node list in a variable: "n[001-002],gpu1" becomes n001, n002, gpu1."""
-    text = _required(environ, name)
-    nodes: list[str] = []
-    if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
-        raise _invalid(environ, name, "is not a list of nodes such as n[01-04],m7")
-    # Commas within brackets do not separate nodes.
-    for part in re.findall(r"(?:[^\[\],]|\[[^\]]*\])+", text):
-        pieces = re.split(r"\[([^\]]*)\]", part)
-        choices = [
-            _expand_numbers(piece, environ, name) if i % 2 else [piece]
-            for i, piece in enumerate(pieces)
-        ]
-        if math.prod(map(len, choices)) + len(nodes) > _MOST_TASKS:
-            raise _invalid(environ, name, f"has more than {_MOST_TASKS} nodes")
-        nodes += ("".join(words) for words in itertools.product(*choices))
-    return nodes
-
-
-def _expand_numbers(text: str, environ: Environment, name: str) -> list[str]:
-    """Expands the numbers in a Slurm node list: "1-3,07" becomes "1", "2", "3", "07"."""
-    numbers: list[str] = []
-    for part in text.split(","):
-        match = re.fullmatch(f"{_NUMBER}(?:-{_NUMBER})?", part)
-        low, high = match.groups(match[1]) if match else ("1", "0")
-        if not 0 <= int(high) - int(low) < _MOST_TASKS:
-            raise _invalid(
-                environ, name, f"[{text}] is not a list of numbers such as 01-04,7"
-            )
-        numbers += (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
-    return numbers
-
-
-def _tasks_per_node(environ: Environment, name: str) -> list[int]:
-    """Expands Slurm's number of tasks on each node: "2(x3),1" becomes 2, 2, 2, 1."""
-    text = _required(environ, name)
-    counts: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?", part)
-        if match is None:
-            raise _invalid(environ, name, "is not a list of numbers such as 2(x3),1")
-        counts += [int(match[1])] * int(match[2] or 1)
-    return counts
-
-
 def _job_from_kubernetes(ps: int, environ: Environment) -> _JobAndLocalRank:
-    pod = re.fullmatch(f"({HOST})-{_NUMBER}", _required(environ, "HOSTNAME"))
+    pod = re.fullmatch(f"({HOST})-{NUMBER}", required(environ, "HOSTNAME"))
     if pod is None:
         reason = (
             "is not of the form NAME-NUMBER, as pods of a StatefulSet or an Indexed Job are called"
         )
-        raise _invalid(environ, "HOSTNAME", reason)
+        raise invalid(environ, "HOSTNAME", reason)
     name, index = pod[1], int(pod[2])
-    service = _required(environ, "CNNBENCH_SERVICE")
+    service = required(environ, "CNNBENCH_SERVICE")
     if not re.fullmatch(HOST, service):
-        raise _invalid(environ, "CNNBENCH_SERVICE", "is not a service name")
-    size = _number(environ, "CNNBENCH_PROCESSES", least=1, most=_MOST_TASKS)
-    port = _number(
+        raise invalid(environ, "CNNBENCH_SERVICE", "is not a service name")
+    size = number(environ, "CNNBENCH_PROCESSES", least=1, most=LARGEST_PORT)
+    port = number(
         environ, "CNNBENCH_PORT", str(_KUBERNETES_PORT), least=1, most=LARGEST_PORT
     )
     if index >= size:
-        raise _invalid(environ, "HOSTNAME", f"CNNBENCH_PROCESSES is {size}")
+        raise invalid(environ, "HOSTNAME", f"CNNBENCH_PROCESSES is {size}")
     return _job_of_rank(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)
 
 
@@ -393,28 +243,3 @@ _RESOLVERS: dict[str, Callable[[int, Environment], _JobAndLocalRank]] = {
     "kubernetes": _kubernetes_job,
     "mpi": _job_from_mpi,
 }
-
-
-def _required(environ: Environment, name: str) -> str:
-    text = environ.get(name, "").strip()
-    if not text:
-        raise UsageError(f"the environment variable {name} is not set; see --cluster")
-    return text
-
-
-def _number(
-    environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
-) -> int:
-    """Reads a whole number from a variable, or from `otherwise` if the variable is not set."""
-    text = environ.get(name, "").strip() or otherwise or _required(environ, name)
-    if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
-        raise _invalid(
-            environ, name, f"must be a whole number from {least} to {most}"
-        )
-    return int(text)
-
-
-def _invalid(environ: Environment, name: str, reason: str) -> UsageError:
-    value = environ[name]
-    short = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}..."
-    return UsageError(f"the environment variable {name}={short}: {reason}")
