@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cnnbench.models.declaration import declare
+from cnnbench.models.elements import IMAGE, LABEL, Draw, Element
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
@@ -15,7 +16,6 @@ from cnnbench.models.registry import (
     model_names,
     register_model,
 )
-from cnnbench.models.elements import IMAGE, LABEL, Draw, Element
 from cnnbench.models.spec import BatchNorm, Initializer, ModelSpec, VariableSpec
 
 __all__ = [

@@ -11,11 +11,17 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NamedTuple
 
 from cnnbench.errors import UsageError
+from cnnbench.models.elements import elements_of_role, resolve_sizes
 from cnnbench.models.model import Model, build_checked_outputs
 from cnnbench.models.network import Elementwise, Network
 from cnnbench.models.sequence_layers import Cell
-from cnnbench.models.elements import elements_of_role, resolve_sizes
-from cnnbench.models.spec import MASTER_BYTES, BatchNormLayer, LayerFlopsAndMemory, ModelSpec, VariableSpec
+from cnnbench.models.spec import (
+    MASTER_BYTES,
+    BatchNormLayer,
+    LayerFlopsAndMemory,
+    ModelSpec,
+    VariableSpec,
+)
 from cnnbench.models.windows import SlidingWindow
 
 _FRAGMENTATION = 1.15

@@ -19,11 +19,11 @@ from cnnbench.arrays import Tensor
 from cnnbench.errors import UsageError
 from cnnbench.models.batch_norm import Synchronise, normalise_channels, synchronised_batch_norm
 from cnnbench.models.cpu_operations import CpuOperations, convolve_without_onednn, is_doubtful
+from cnnbench.models.elements import elements_of_role, resolve_sizes, values_by_name
 from cnnbench.models.model import Model, build_checked_outputs
 from cnnbench.models.network import Elementwise, Network
 from cnnbench.models.sequence import multi_head_attention, run_recurrent_cell
 from cnnbench.models.sequence_layers import Cell
-from cnnbench.models.elements import elements_of_role, resolve_sizes, values_by_name
 from cnnbench.models.spec import BatchNormLayer, LayerFlopsAndMemory, VariableSpec
 from cnnbench.models.windows import SlidingWindow
 

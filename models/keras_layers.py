@@ -69,6 +69,7 @@ class Logits(keras.layers.Softmax):  # type: ignore[misc]
     """Layer without effect that replaces a final softmax layer, because the loss takes logits."""
 
     def call(self, inputs: Any, mask: Any = None) -> Any:
+        """Returns the inputs."""
         return inputs
 
 

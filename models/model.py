@@ -13,9 +13,14 @@ from cnnbench.arrays import Array, Tensor, Tensors
 from cnnbench.base import plugins
 from cnnbench.base.plugins import is_tensor, sizes_agree, tensor_sizes, value_text
 from cnnbench.errors import FlagError, UsageError
+from cnnbench.models.elements import (
+    IMAGE_CLASSIFICATION,
+    Element,
+    group_values,
+    positive_size_attribute,
+)
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.network import Network, T
-from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element, group_values, positive_size_attribute
 from cnnbench.models.spec import BatchNorm
 
 LARGEST_IMAGE = 2**14

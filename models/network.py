@@ -443,9 +443,7 @@ class Network(SequenceLayers[T]):
         bias = self._declare("bias", (size,), Initializer.constant(value))
         return self._bias_add(y, self._read(bias))
 
-    def _finish(
-        self, y: T, batch_norm: bool | BatchNorm, activation: Activation
-    ) -> T:
+    def _finish(self, y: T, batch_norm: bool | BatchNorm, activation: Activation) -> T:
         if not batch_norm:
             return self.activate(y, activation)
         settings = None if batch_norm is True else batch_norm

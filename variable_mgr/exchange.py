@@ -184,9 +184,7 @@ class _TowerThread:
         finally:
             self._paused.release()
 
-    def _meet(
-        self, point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]
-    ) -> Any:
+    def _meet(self, point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]) -> Any:
         scope = _absolute_scope(tf.get_current_name_scope())
         self.visit = _MeetingVisit(point, value, merge, scope)
         self._paused.release()

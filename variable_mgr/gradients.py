@@ -61,9 +61,7 @@ def transpose_lists(lists: Sequence[Sequence[_T]]) -> list[list[_T]]:
     return [list(values) for values in zip(*lists, strict=True)]
 
 
-def to_dense(
-    gradient: Gradient, variable: tf.Variable, dtype: tf.DType | None = None
-) -> tf.Tensor:
+def to_dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType | None = None) -> tf.Tensor:
     """Converts a gradient to a dense tensor (default: float32); adds slices with the same index."""
     dtype = dtype or tf.float32
     if isinstance(gradient, tf.IndexedSlices):

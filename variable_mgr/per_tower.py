@@ -16,12 +16,12 @@ import tensorflow as tf
 
 from cnnbench.variable_mgr import gradients, towers
 from cnnbench.variable_mgr.all_reduce.algorithms.collective import Collective
-from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
 from cnnbench.variable_mgr.all_reduce.context import (
     ReduceContext,
     cpus_for_additions,
     group_devices,
 )
+from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
 from cnnbench.variable_mgr.base import GradientPairs, OptimizerLike, VariableMgr
 from cnnbench.variable_mgr.gradients import Gradient, VariableGradients
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec

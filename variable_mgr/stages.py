@@ -237,9 +237,7 @@ class DeferredGradients:
             deferred.append(old)
         return deferred, _return_unchanged
 
-    def _make_zeros(
-        self, index: int, shape: tf.TensorShape, dtype: tf.DType
-    ) -> list[tf.Variable]:
+    def _make_zeros(self, index: int, shape: tf.TensorShape, dtype: tf.DType) -> list[tf.Variable]:
         result = []
         for device in self._devices:
             with tf.device(device):

@@ -31,9 +31,7 @@ def number(
     """
     text = environ.get(name, "").strip() or otherwise or required(environ, name)
     if not re.fullmatch(NUMBER, text) or not least <= int(text) <= most:
-        raise invalid(
-            environ, name, f"must be a whole number from {least} to {most}"
-        )
+        raise invalid(environ, name, f"must be a whole number from {least} to {most}")
     return int(text)
 
 

@@ -23,7 +23,6 @@ from cnnbench.base.text import count_text
 from cnnbench.base.tf_config import EVALUATOR, fields_of_job
 from cnnbench.errors import FlagError, UsageError
 
-
 _KUBERNETES_PORT = 2222
 
 _JobAndLocalRank: TypeAlias = "tuple[Job, int | None]"  # Result of `resolve_job`.
@@ -215,9 +214,7 @@ def _job_from_kubernetes(ps: int, environ: Environment) -> _JobAndLocalRank:
     if not re.fullmatch(HOST, service):
         raise invalid(environ, "CNNBENCH_SERVICE", "is not a service name")
     size = number(environ, "CNNBENCH_PROCESSES", least=1, most=LARGEST_PORT)
-    port = number(
-        environ, "CNNBENCH_PORT", str(_KUBERNETES_PORT), least=1, most=LARGEST_PORT
-    )
+    port = number(environ, "CNNBENCH_PORT", str(_KUBERNETES_PORT), least=1, most=LARGEST_PORT)
     if index >= size:
         raise invalid(environ, "HOSTNAME", f"CNNBENCH_PROCESSES is {size}")
     return _job_of_rank(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)

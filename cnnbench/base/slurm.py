@@ -36,9 +36,7 @@ def _expand_numbers(text: str, environ: Environment, name: str) -> list[str]:
         match = re.fullmatch(f"{NUMBER}(?:-{NUMBER})?", part)
         low, high = match.groups(match[1]) if match else ("1", "0")
         if not 0 <= int(high) - int(low) < LARGEST_PORT:
-            raise invalid(
-                environ, name, f"[{text}] is not a list of numbers such as 01-04,7"
-            )
+            raise invalid(environ, name, f"[{text}] is not a list of numbers such as 01-04,7")
         numbers += (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
     return numbers
 

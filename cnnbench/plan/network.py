@@ -15,8 +15,8 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.models import registry
 from cnnbench.models.declaration import declare
-from cnnbench.models.model import Model
 from cnnbench.models.elements import Element, resolve_sizes
+from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
 
 FILE_SYSTEMS = "cnnbench.file_systems"

@@ -28,8 +28,8 @@ from cnnbench.flags.groups import (
 )
 from cnnbench.flags.params import FLAGS, SPECS
 from cnnbench.machine.cpu import ONEDNN, Host, processor_facts
-from cnnbench.models.model import Model
 from cnnbench.models.elements import elements_of_role
+from cnnbench.models.model import Model
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import find_latest_checkpoint, refuse_shared_outputs
 from cnnbench.variable_mgr.modes import Mode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.registry import register_variants
 from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_variants
 from cnnbench.models.shared_blocks import STDDEV, add_residual_branch
 from cnnbench.models.spec import Initializer
 

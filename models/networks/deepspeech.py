@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cnnbench.arrays import Array, Tensor
+from cnnbench.models.elements import Element
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model
-from cnnbench.models.registry import register_model
 from cnnbench.models.network import Network, T
-from cnnbench.models.elements import Element
+from cnnbench.models.registry import register_model
 from cnnbench.models.spec import BatchNorm
 
 SPACE = 0

@@ -10,8 +10,8 @@ import math
 
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.registry import register_variants
 from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_variants
 from cnnbench.models.spec import BatchNorm
 
 BLOCKS = 3

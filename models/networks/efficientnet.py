@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model
-from cnnbench.models.registry import register_variants
 from cnnbench.models.network import Activation, Network, T
+from cnnbench.models.registry import register_variants
 from cnnbench.models.shared_blocks import add_residual_branch, squeeze_excite
 from cnnbench.models.spec import BatchNorm
 

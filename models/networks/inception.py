@@ -13,8 +13,8 @@ from typing import Any
 
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.registry import register_model
 from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_model
 from cnnbench.models.shared_blocks import add_aux_head
 from cnnbench.models.spec import BatchNorm
 from cnnbench.models.windows import Pair

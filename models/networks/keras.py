@@ -28,8 +28,8 @@ from cnnbench.base.terminal import ErrorStoringStream
 from cnnbench.errors import UsageError, text_of
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Elements, Model
-from cnnbench.models.registry import register_family, register_model
 from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_family, register_model
 from cnnbench.models.spec import Initializer, KerasDeclaration
 
 PREFIX = "keras:"

@@ -11,8 +11,8 @@ from typing import Generic, Literal, NamedTuple
 from cnnbench.arrays import Tensor
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.registry import register_variants
 from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_variants
 from cnnbench.models.shared_blocks import add_aux_head
 from cnnbench.models.spec import BatchNorm
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cnnbench.arrays import Array, Tensor
+from cnnbench.models.elements import Element
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model
-from cnnbench.models.registry import register_model
 from cnnbench.models.network import Network, T
-from cnnbench.models.elements import Element
+from cnnbench.models.registry import register_model
 
 CUTOFF = 10
 """Number of top ranks that are included in hit rate and gain."""

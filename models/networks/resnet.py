@@ -28,8 +28,8 @@ from typing import Literal
 
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model
-from cnnbench.models.registry import register_variants
 from cnnbench.models.network import Activation, Network, T
+from cnnbench.models.registry import register_variants
 from cnnbench.models.spec import BatchNorm
 from cnnbench.models.windows import Padding
 

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 
 from cnnbench.arrays import Array, Tensor
 from cnnbench.models.average_precision import THRESHOLDS, average_precision
+from cnnbench.models.elements import IMAGE, Element
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Model
-from cnnbench.models.registry import register_model
 from cnnbench.models.network import Network, T
 from cnnbench.models.networks.resnet import ResNet
-from cnnbench.models.elements import IMAGE, Element
+from cnnbench.models.registry import register_model
 from cnnbench.models.spec import BatchNorm
 from cnnbench.models.windows import Padding
 

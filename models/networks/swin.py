@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from cnnbench.arrays import Tensor
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.registry import register_model
 from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_model
 from cnnbench.models.shared_blocks import (
     STDDEV,
     add_residual_branch,

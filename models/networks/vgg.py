@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.registry import register_variants
 from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_variants
 
 FILTERS = (64, 128, 256, 512, 512)
 CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from cnnbench.arrays import Tensor
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.registry import register_model
 from cnnbench.models.network import Network, T
+from cnnbench.models.registry import register_model
 from cnnbench.models.shared_blocks import STDDEV, self_attention, token_perceptron
 from cnnbench.models.spec import Initializer
 

@@ -11,8 +11,7 @@ from cnnbench.data import CIFAR10, Dataset, InputSpec, find_dataset
 from cnnbench.data import open as built_in
 from cnnbench.errors import FlagError
 from cnnbench.flags.params import SPECS
-from cnnbench.models import Model
-from cnnbench.models import registry
+from cnnbench.models import Model, registry
 
 
 @pytest.mark.parametrize(

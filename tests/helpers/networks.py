@@ -11,8 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from cnnbench.errors import UsageError
-from cnnbench.models import LearningRateSpec, Model, get_model
-from cnnbench.models import registry
+from cnnbench.models import LearningRateSpec, Model, get_model, registry
 from cnnbench.models.declaration import declare
 from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.networks.efficientnet import B0, MOBILE

@@ -24,8 +24,8 @@ from cnnbench.variable_mgr.all_reduce import (
 )
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.cross_device import CrossDeviceSpec
-from cnnbench.variable_mgr.registry import find_mode
 from cnnbench.variable_mgr.packing import AggregationSpec
+from cnnbench.variable_mgr.registry import find_mode
 
 
 @pytest.fixture(scope="session")

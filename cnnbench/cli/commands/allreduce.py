@@ -29,8 +29,8 @@ from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.measurements import SharedValue
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles
 from cnnbench.run.driver.membership import JobMembership
-from cnnbench.run.runtime.supervisor import fork_supervised
 from cnnbench.run.runtime.devices import prepare_for_plugins
+from cnnbench.run.runtime.supervisor import fork_supervised
 
 _ACCEPTED = {spec.name: spec for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
 _MEASURED_WITH = ("predict", *(spec.name for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)))

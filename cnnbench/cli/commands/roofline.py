@@ -29,8 +29,8 @@ from cnnbench.records.files import (
     write_text,
 )
 from cnnbench.records.profiles import Roofline
-from cnnbench.run.runtime.supervisor import fork_supervised
 from cnnbench.run.runtime.devices import prepare_for_plugins
+from cnnbench.run.runtime.supervisor import fork_supervised
 
 _ABOUT = """\
 Usage: cnnbench roofline MODEL [-o FILE] [--csv=FILE] [--json=FILE] [--plot=FILE] [FLAGS OF A RUN]

@@ -42,8 +42,8 @@ from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.run.driver import describe
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.notices import print_notices
-from cnnbench.run.runtime.supervisor import RETRY, exit_without_cleanup, fork_supervised, state
 from cnnbench.run.runtime.devices import prepare_for_plugins
+from cnnbench.run.runtime.supervisor import RETRY, exit_without_cleanup, fork_supervised, state
 
 _FIND = "find_batch_size"
 _REPEAT = {spec.name: spec for spec in specs_of(RepeatFlags)}

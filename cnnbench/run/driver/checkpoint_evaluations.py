@@ -10,9 +10,9 @@ from cnnbench.records import files
 from cnnbench.records.files import report_failed_writes
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.evaluation_results import EvaluationPublisher
-from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.driver.restore import broadcast_from_chief
 from cnnbench.run.driver.saved_model import export_weights
+from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.driver.step_loop import LoopTimer
 from cnnbench.run.driver.work import EvaluationWork
 from cnnbench.run.runtime.progress import ProcessActivity

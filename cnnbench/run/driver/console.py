@@ -105,4 +105,3 @@ class Console:
         """Prints the metrics of an evaluation over all its examples. Accuracies are from 0 to 1."""
         values = [f"{_RESULTS.get(name, name)} = {value:.4f}" for name, value in metrics.items()]
         self.lines(" ".join([*values, f"[{examples} examples]"]))
-

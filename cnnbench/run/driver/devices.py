@@ -22,13 +22,13 @@ from cnnbench.records.run import (
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import header_lines
 from cnnbench.run.driver.memory_estimate import check_memory
-from cnnbench.run.runtime.devices import Devices, configure_devices
-from cnnbench.run.runtime.environment import set_environment
 from cnnbench.run.runtime.convolutions import (
     check_nchw_support,
     resolve_conv_gradients,
     resolve_data_format,
 )
+from cnnbench.run.runtime.devices import Devices, configure_devices
+from cnnbench.run.runtime.environment import set_environment
 from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow
 from cnnbench.run.runtime.memory import reset_peak_memory
 from cnnbench.run.runtime.native_log import without_info_lines

@@ -15,8 +15,8 @@ from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.job import Job
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.errors import BenchmarkError, FlagError, first_line
-from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.elements import elements_of_role, group_values, resolve_sizes
+from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import check_export_folder, collecting_write_errors

@@ -28,7 +28,6 @@ from cnnbench.run.driver.input_speed import (
     time_input,
     time_stages,
 )
-from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.driver.observers.benchmark_log import BenchmarkLog, describe_run
 from cnnbench.run.driver.observers.checkpoint_saver import CheckpointSaver
 from cnnbench.run.driver.observers.evaluations import TrainingEvaluations
@@ -38,6 +37,7 @@ from cnnbench.run.driver.observers.replica_check import ReplicaCheck
 from cnnbench.run.driver.observers.summaries import EvaluationSummaries, TrainingSummaries
 from cnnbench.run.driver.restore import begin
 from cnnbench.run.driver.saved_model import export_weights
+from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.driver.training import Training
 from cnnbench.run.driver.work import (
     EvaluatedTrainingWork,
@@ -49,8 +49,8 @@ from cnnbench.run.driver.work import (
     Work,
 )
 from cnnbench.run.observe.graphs import write_graph
-from cnnbench.run.runtime.peak_flops import peak_flops
 from cnnbench.run.runtime.devices import Devices
+from cnnbench.run.runtime.peak_flops import peak_flops
 from cnnbench.run.runtime.turns import TimeSlices
 from cnnbench.run.step.loss_scale import LossScale
 

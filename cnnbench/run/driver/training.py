@@ -25,13 +25,13 @@ from cnnbench.records.endings import ENDINGS, LoopProgress
 from cnnbench.records.measurements import StepSeries
 from cnnbench.run.driver.console import DisplayInterval
 from cnnbench.run.driver.context import RunContext
-from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.driver.observers.observer import (
     Observer,
     PausingObserver,
     SuspendingObserver,
     TrainingState,
 )
+from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.driver.step_loop import (
     AsyncLoop,
     CoordinatedLoop,
@@ -317,9 +317,7 @@ class Training:
         self.global_step = steps.stop
         return result
 
-    def _record_warmup(
-        self, step: int, spent: StepTime, values: Sequence[StepValues]
-    ) -> None:
+    def _record_warmup(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
         """Adds warm-up steps to the measurements, checks their results, and shows the progress."""
         most = self._run.plan.length.warm_up.most
         self._record_execution(self._run.measurements.warmup, spent.seconds, values)

@@ -253,6 +253,7 @@ def physical_devices_of_gpus() -> list[Any]:
 
 def find_unresponsive_gpus() -> list[str]:
     """Returns the names, such as "GPU:1", of GPUs of this process that do not respond in time."""
+
     def add(gpu: str) -> None:
         # A function is used, because its call releases the GIL, unlike an eager copy.
         def add_on_gpu(number: Any) -> Any:

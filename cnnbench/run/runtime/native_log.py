@@ -108,4 +108,3 @@ def without_info_lines() -> contextlib.AbstractContextManager[None]:
 def _drop_info_lines(text: str, _: BaseException | None) -> str:
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if not _INFORMATIONAL.match(line))
-

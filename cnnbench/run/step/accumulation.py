@@ -129,9 +129,7 @@ class PassAccumulator:
             *((update.decay, (1.0 - update.decay) * update.value) for update in averages),
         ]
 
-    def _sums_of(
-        self, tower: int, terms: Sequence[tuple[float, tf.Tensor]]
-    ) -> list[tf.Variable]:
+    def _sums_of(self, tower: int, terms: Sequence[tuple[float, tf.Tensor]]) -> list[tf.Variable]:
         if tower not in self._sums:
             device, shapes = self._manager.get_devices()[tower], [term.shape for _, term in terms]
             self._sums[tower] = run_untraced(partial(_make_sums, device, shapes))

@@ -12,10 +12,10 @@ from cnnbench.base.job import is_cpu
 from cnnbench.data.dataset import OTHER_LABEL, OWN_SHARE, TowerBatch
 from cnnbench.data.pipeline import draw_synthetic_rows
 from cnnbench.errors import UsageError
+from cnnbench.models.elements import elements_of_role
 from cnnbench.models.graph import GraphNetwork, Reader, StateUpdate
 from cnnbench.models.int8 import Calibration, Int8Network, record_value_ranges
 from cnnbench.models.model import plugin_location_prefix
-from cnnbench.models.elements import elements_of_role
 from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
@@ -23,8 +23,8 @@ from cnnbench.run.runtime import convolutions
 from cnnbench.run.runtime.loading import MADE_AT
 from cnnbench.run.step.batch_norm import moments_over_towers
 from cnnbench.run.step.loss_scale import Factor
-from cnnbench.variable_mgr.workers import WorkerGroup
 from cnnbench.variable_mgr.gradients import Gradient
+from cnnbench.variable_mgr.workers import WorkerGroup
 
 _CALIBRATION_EXAMPLES = 8
 """Number of examples that determine the ranges of 8-bit integers."""
@@ -209,9 +209,7 @@ class Tower:
         updates = tuple(network.updates)
         return TowerResult(gradients, loss, updates, self._mean_metrics(outputs, labels))
 
-    def _check_trained(
-        self, gradients: Sequence[Any], undeclared: Sequence[tf.Variable]
-    ) -> None:
+    def _check_trained(self, gradients: Sequence[Any], undeclared: Sequence[tf.Variable]) -> None:
         """Sets `undeclared_variable_locations`. Raises UsageError if no variable has a gradient."""
         where = plugin_location_prefix(self._model)
         places = (getattr(v, MADE_AT, "") or f"{where}{v.name}" for v in undeclared)

@@ -162,9 +162,7 @@ class Updater:
         copies = 1 if self._manager.replicas_in_sync else len(self._devices)
         return tf.add_n(list(weight_losses)) * (self._plan.weight_decay / copies)
 
-    def _columns(
-        self, towers: Sequence[TowerResult], factor: Factor
-    ) -> list[VariableGradients]:
+    def _columns(self, towers: Sequence[TowerResult], factor: Factor) -> list[VariableGradients]:
         """Collects the gradients of all towers by variable, divided by the loss scale `factor`."""
         inverses = gradients.map_on_devices(self._devices, inverse_scale, [factor] * len(towers))
         columns = []

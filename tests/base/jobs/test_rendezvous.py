@@ -21,9 +21,9 @@ import pytest
 from forked import finished, until
 
 from cnnbench.base import meeting, rendezvous
-from cnnbench.base.ports import ReservedPorts
 from cnnbench.base.launcher import LauncherRanks
 from cnnbench.base.message import pack, receive
+from cnnbench.base.ports import ReservedPorts
 from cnnbench.base.rendezvous import exchange_addresses
 from cnnbench.errors import BenchmarkError, FlagError
 

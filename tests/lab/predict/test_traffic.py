@@ -6,7 +6,6 @@ from covering import covering_pairs
 from oracle import AT_ROOTS, SHARDED, sent_by_all
 
 from cnnbench.run.observe.traffic import count_messages_and_bytes, count_traffic_of_calls
-
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.cost import Tensor
 from cnnbench.variable_mgr.all_reduce.registry import cost_formulas, create

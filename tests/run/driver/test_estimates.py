@@ -145,7 +145,9 @@ def test_steps_images_devices_and_evaluations_are_work():
 
 def test_seconds_follow_from_the_speed_of_the_device(limits):
     assert 1e8 < duration_estimate.measure_cpu_flops() < 1e14
-    assert duration_estimate.measure_cpu_flops() == duration_estimate.measure_cpu_flops()  # measured once
+    assert (
+        duration_estimate.measure_cpu_flops() == duration_estimate.measure_cpu_flops()
+    )  # measured once
     limits(duration_estimate, measure_cpu_flops=lambda: 1e11)
     assert 7 < work().estimate_seconds({}) < 10
     # 40 steps of 8 images of 25 GFLOP at half of 100 GFLOP/s.

@@ -19,8 +19,8 @@ from short_runs import NETWORKS, command
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.data.dataset import find_dataset
 from cnnbench.models import registry
-from cnnbench.models.networks.nasnet import NasNet
 from cnnbench.models.elements import elements_of_role, group_values, resolve_sizes
+from cnnbench.models.networks.nasnet import NasNet
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

@@ -17,11 +17,10 @@ from short_runs import build, run
 
 from cnnbench import Params
 from cnnbench.errors import UsageError
-from cnnbench.models import declare, get_model
-from cnnbench.models import registry
+from cnnbench.models import declare, get_model, registry
 from cnnbench.models.declaration import scope_flops
-from cnnbench.models.registry import load_plugin
 from cnnbench.models.networks.keras import APPLICATIONS
+from cnnbench.models.registry import load_plugin
 from cnnbench.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("quick_start")

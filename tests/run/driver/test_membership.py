@@ -25,8 +25,8 @@ from cnnbench.run import handshake
 from cnnbench.run.driver import membership
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.shared_interrupts import SharedInterrupts
-from cnnbench.run.runtime.progress import ProcessActivity
 from cnnbench.run.runtime.devices import Devices
+from cnnbench.run.runtime.progress import ProcessActivity
 
 
 def is_taken(port):

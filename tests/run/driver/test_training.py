@@ -22,10 +22,10 @@ from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.evaluation_results import EvaluationPublisher, PendingEvaluation
 from cnnbench.run.driver.host_metrics import HostMetricsExecutor
 from cnnbench.run.driver.membership import JobMembership
-from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.driver.observers.checkpoint_saver import CheckpointSaver
 from cnnbench.run.driver.observers.evaluations import TrainingEvaluations
 from cnnbench.run.driver.observers.observer import PausingObserver
+from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.driver.step_loop import LoopTime, StepTime
 from cnnbench.run.driver.training import Training
 from cnnbench.run.driver.work import EvaluatedTrainingWork, ForwardWork, TrainingWork

@@ -5,8 +5,8 @@ import functools
 import pytest
 from short_runs import TINY
 
-from cnnbench.models.registry import register_model
 from cnnbench.models.networks.resnet import ResNetCifar10
+from cnnbench.models.registry import register_model
 
 
 @pytest.fixture

@@ -137,12 +137,7 @@ def test_a_folder_for_tensorboard(run, tmp_path):
     space = xplane_pb2.XSpace.FromString(path.read_bytes())
     names = {m.name for plane in space.planes for m in plane.event_metadata.values()}
     assert any(PRODUCT.fullmatch(name.removeprefix("tower_0/affine0/")) for name in names)
-    ours = {
-        e.name
-        for p in read_profile(path.read_bytes())
-        for _, line in p.lines
-        for e in line
-    }
+    ours = {e.name for p in read_profile(path.read_bytes()) for _, line in p.lines for e in line}
     assert ours <= names
     assert len(ours) > 20
     assert "tower_0/affine0/" in (tmp_path / "top").read_text()
@@ -153,9 +148,7 @@ def test_the_profiled_step_is_marked_with_its_number(run, tmp_path, warm_up, pro
     flags = f"--trace_file={tmp_path}", "--nouse_chrome_trace_format"
     run(*flags, f"--num_warmup_batches={warm_up}")
     (path,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
-    events = [
-        e for p in read_profile(path.read_bytes()) for _, line in p.lines for e in line
-    ]
+    events = [e for p in read_profile(path.read_bytes()) for _, line in p.lines for e in line]
     # TensorBoard recognizes a step by this name and the root mark.
     (mark,) = [e for e in events if e.name == "train"]
     assert (mark.stats["step_num"], mark.stats["_r"]) == (profiled, 1)

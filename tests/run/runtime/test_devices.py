@@ -24,10 +24,10 @@ from cnnbench.base.interrupts import begin_command, conclude_command, handling_s
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.facts import XLA_CACHE
-from cnnbench.run.runtime.loading import load_tensorflow
-from cnnbench.run.runtime.memory import read_peak_memory, reset_peak_memory
 from cnnbench.run.runtime.devices import configure_devices
 from cnnbench.run.runtime.environment import set_environment
+from cnnbench.run.runtime.loading import load_tensorflow
+from cnnbench.run.runtime.memory import read_peak_memory, reset_peak_memory
 from cnnbench.run.runtime.threads import choose_input_threads, choose_thread_counts
 
 

@@ -71,9 +71,7 @@ def test_what_is_built_is_what_is_allowed(name):
         context = context_of(kind, count, network_topology=topology).with_devices(
             devices(kind, count), shards
         )
-        assert refusal(check_context, name, context) == refusal(
-            all_reduce.create, name, context
-        )
+        assert refusal(check_context, name, context) == refusal(all_reduce.create, name, context)
 
 
 def refuse_odd_numbers(context: ReduceContext) -> None:

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from cnnbench.base.job import Task
 from cnnbench.variable_mgr.all_reduce import ReduceContext, registry
-from cnnbench.variable_mgr.all_reduce.reducer import TwoLevelAllReduce
 from cnnbench.variable_mgr.all_reduce.context import group_devices
+from cnnbench.variable_mgr.all_reduce.reducer import TwoLevelAllReduce
 
 
 def groups_by(devices, sizes):

@@ -6,7 +6,6 @@ import itertools
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-
 from weakref import WeakKeyDictionary
 
 from cnnbench import lazy_tensorflow as tf

@@ -18,8 +18,8 @@ from cnnbench.errors import ReplicaDivergenceError
 from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver.observers.observer import PausingObserver, TrainingState
 from cnnbench.run.step.tracing import TracedFunction
-from cnnbench.variable_mgr.workers import WorkerGroup
 from cnnbench.variable_mgr.towers import TowerVariable, read
+from cnnbench.variable_mgr.workers import WorkerGroup
 
 _DIGEST_BYTES = 16
 # On GPUs, TensorFlow compares unsigned integers, but compares signed 32-bit integers on the host.
