@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 
 from cnnbench.base import plugins
 from cnnbench.base.registry import Registry
-from cnnbench.base.text import unknown_name_reason
+from cnnbench.base.suggestions import unknown_name_reason
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models import networks
 from cnnbench.models.model import Model
@@ -176,7 +176,7 @@ def _unknown_reason(name: str, dataset: str) -> str:
     if owners:
         hint = "give its --data_name"
         if plugins.plugin_of_object("data set", dataset):
-            hint += f", or register it for {dataset} (docs/data.md)"
+            hint += f", or register it for {dataset} (cnnbench docs data)"
         return f"is a model for {' and '.join(owners)}, not for {dataset}; {hint}"
     known = unknown_name_reason(name, model_names(dataset), f"models for {dataset}:")
     return f"unknown; {known}"

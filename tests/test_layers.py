@@ -30,10 +30,21 @@ WINGS = (
 
 INSIDE = {
     "base": (
-        ("environ", "files", "interrupts", "lazy_numpy", "stats", "text"),
-        ("notebook",),
+        (
+            "environ",
+            "escapes",
+            "files",
+            "interrupts",
+            "lazy_numpy",
+            "stats",
+            "suggestions",
+            "text",
+            "values",
+            "widths",
+        ),
+        ("log_lines", "notebook"),
         ("charts", "job", "inference", "plugins", "rules", "slow_steps", "terminal", "time_series"),
-        ("slurm", "tf_config"),
+        ("slurm", "tables", "tf_config"),
         ("document", "launcher", "levels", "message", "ports", "probe", "registry"),
         ("child", "meeting"),
         ("rendezvous",),

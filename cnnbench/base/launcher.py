@@ -79,7 +79,7 @@ def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | 
     name = names[0]
     cluster = _SIZES.get(name, "tf_config")
     try:
-        job = Job() if name in _SIZES else _tf_config_job(0, environ)[0]
+        job = Job() if name in _SIZES else _job_from_tf_config(0, environ)[0]
         if job.task.job == EVALUATOR:
             return None if evaluates else (f"{name} is that of an evaluator", cluster)
         size = number(environ, name) if name in _SIZES else len(job.tasks)
@@ -168,7 +168,7 @@ def _job_from_mpi(ps: int, environ: Environment) -> _JobAndLocalRank:
     return _job_of_rank(ranks.rank, hosts, ps, ranks.local_rank)
 
 
-def _tf_config_job(ps: int, environ: Environment) -> _JobAndLocalRank:
+def _job_from_tf_config(ps: int, environ: Environment) -> _JobAndLocalRank:
     if ps:
         reason = "must not be given with --cluster=tf_config: TF_CONFIG lists the parameter servers"
         raise FlagError("cluster_ps", ps, reason)
@@ -235,8 +235,8 @@ def _job_of_rank(rank: int, hosts: list[str], ps: int, local_rank: int | None) -
 
 
 _RESOLVERS: dict[str, Callable[[int, Environment], _JobAndLocalRank]] = {
-    "tf_config": _tf_config_job,
+    "tf_config": _job_from_tf_config,
     "slurm": _job_from_slurm,
-    "kubernetes": _kubernetes_job,
+    "kubernetes": _job_from_kubernetes,
     "mpi": _job_from_mpi,
 }

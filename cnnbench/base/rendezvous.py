@@ -15,11 +15,11 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 from cnnbench.base import message
+from cnnbench.base.escapes import to_terminal_line
 from cnnbench.base.job import host_and_port, is_address
 from cnnbench.base.launcher import LauncherRanks
 from cnnbench.base.meeting import CALL_SECONDS, Meeting
 from cnnbench.base.ports import ReservedPorts
-from cnnbench.base.text import to_terminal_line
 from cnnbench.errors import BenchmarkError, FlagError
 
 _GREETING = "cnnbench rendezvous"

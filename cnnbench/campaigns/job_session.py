@@ -15,8 +15,8 @@ from cnnbench.base.child import exit_sentence
 from cnnbench.base.escapes import to_terminal_line
 from cnnbench.base.interrupts import AT_ONCE
 from cnnbench.base.job import Job, Task
-from cnnbench.base.ports import ReservedPorts
 from cnnbench.base.log_lines import error_line, fatal_message
+from cnnbench.base.ports import ReservedPorts
 from cnnbench.base.probe import REFUSED
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, gpu_variables
 from cnnbench.campaigns.processes.child import (

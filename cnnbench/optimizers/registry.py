@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.base.registry import SpecRegistry
+from cnnbench.base.text import enumeration
 from cnnbench.errors import UsageError, text_of
 from cnnbench.optimizers import builtin
 from cnnbench.optimizers.schedules import BUILT_IN, ScheduleSpec
@@ -78,8 +79,7 @@ class DeclarationRegistry(SpecRegistry[D]):
 
     def users_text(self, flag: str) -> str:
         """Lists the optimizers or schedules with a constant of this flag: "adam, adamw or lamb"."""
-        *other_names, last = (spec.name for spec in self.values() if flag in spec.flags)
-        return f"{', '.join(other_names)} or {last}" if other_names else last
+        return enumeration(spec.name for spec in self.values() if flag in spec.flags)
 
 
 def _built_in() -> Iterable[OptimizerSpec]:

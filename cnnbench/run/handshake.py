@@ -26,10 +26,10 @@ from functools import partial
 from typing import NamedTuple
 
 from cnnbench.base import message, probe
+from cnnbench.base.escapes import to_terminal_line
 from cnnbench.base.job import PS, Job, Task, host_and_port
 from cnnbench.base.meeting import CALL_SECONDS, Meeting
 from cnnbench.base.ports import unbound_socket
-from cnnbench.base.text import to_terminal_line
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine.cpu import Host, pid_namespace
 from cnnbench.records.codec import decode

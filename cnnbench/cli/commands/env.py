@@ -22,8 +22,6 @@ from cnnbench.machine.checks import ConditionCheckFlags, parse_silenced
 from cnnbench.machine.cpu import ONEDNN, Host, convolution_kernels
 from cnnbench.records.codec import ABSENT, encode
 from cnnbench.records.documents import json_document
-from cnnbench.records.run import ConditionNote
-from cnnbench.run.driver.memory_estimate import computes_on_cpu
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.native_log import without_info_lines
 from cnnbench.run.runtime.supervisor import fork_supervised
@@ -178,7 +176,7 @@ def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequenc
     from cnnbench.machine.watch import ConditionMonitor
     from cnnbench.plan import parse_run, resolve
     from cnnbench.plan.setup import card_numbers
-    from cnnbench.run.driver.estimates import computes_on_cpu
+    from cnnbench.run.driver.memory_estimate import computes_on_cpu
 
     plan = resolve(parse_run(run_flags))  # Invalid flags are refused as in `cnnbench run`.
     host = Host()

@@ -15,7 +15,7 @@ from typing import TextIO
 
 from cnnbench.base.stats import Speed
 from cnnbench.base.terminal import LineWriter
-from cnnbench.base.text import Duration
+from cnnbench.base.values import Duration
 
 _RULE = "-" * 64
 # Printed names of two metrics, as in tf_cnn_benchmarks. Other metrics keep their own names.

@@ -45,7 +45,7 @@ def map_old_names(
     if unmatched:
         problem = f"is from tf_cnn_benchmarks, but does not fit --model={spec.name}"
         raise FlagError(
-            "train_dir", path, f"{problem} (docs/migrating.md): {min(unmatched.values())}"
+            "train_dir", path, f"{problem} (cnnbench docs migrating): {min(unmatched.values())}"
         )
     return keys
 
@@ -62,7 +62,7 @@ def find_channels_first(path: str, spec: ModelSpec) -> dict[str, tuple[int, int,
     match = tf.io.gfile.exists(meta) and _FORMAT.search(tf.io.read_file(meta).numpy())
     if not match:
         problem = f"is from tf_cnn_benchmarks, and {meta} does not show its data format"
-        raise FlagError("train_dir", path, f"{problem} (docs/migrating.md)")
+        raise FlagError("train_dir", path, f"{problem} (cnnbench docs migrating)")
     if match[1] == b"NHWC":
         return {}
     return {name: (channels, h, w) for name, (h, w, channels) in spec.flattened.items()}

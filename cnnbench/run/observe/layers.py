@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from cnnbench.base.charts import Axis, DistributionRow, RowChart
 from cnnbench.base.charts.draw import FORMATS, render_chart_file
-from cnnbench.base.terminal import align_table, csv_text
+from cnnbench.base.tables import align_table, csv_text
 from cnnbench.base.text import billions, format_bytes, milliseconds, percent
 from cnnbench.records.files import write_bytes, write_text
 from cnnbench.records.profiles import GAPS, INPUT_OPERATIONS, REST, TO_INPUT, TO_KERNEL

@@ -22,8 +22,8 @@ from types import ModuleType
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import converting_errors_to_interrupts
-from cnnbench.base.text import library_output_notices
+from cnnbench.base.interrupts import errors_as_interrupts
+from cnnbench.base.log_lines import library_output_notices
 from cnnbench.errors import BenchmarkError, UsageError, exhausted, first_line
 from cnnbench.run.runtime.native_log import without_info_lines
 

@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import IO
 
+from cnnbench.base.log_lines import library_output_notices
 from cnnbench.base.terminal import ErrorStoringStream
-from cnnbench.base.text import library_output_notices
 
 # Absl writes "I1129 17:33:25.5 1234 file.cc:1] TEXT", or "I0000 00:00:1795162120.9 1234 file.cc:1]"
 # before its initialization. TensorFlow before 2.21 writes "2026-11-29 17:33:25.5: I file.cc:1]".
