@@ -38,9 +38,7 @@ EVALUATED = {"eval_during_training_every_n_steps": 7, "num_eval_batches": 2}
 COLLECTIVE = {"variable_update": "collective_all_reduce"}
 # Runs whose steps have a known pattern: microseconds of the slow kernel, and flags.
 CASES: Mapping[str, tuple[str, Flags]] = {
-    "equal steps": ("30000", {}),
     "steps of 1:3": ("15000,45000", {}),
-    "a slow step every eighth": ("7*15000,90000", {}),
     "forward-only": ("15000,45000", {"forward_only": True}),
     "slow input": ("15000,45000;MemcpyH2D=5*1000,80000", REAL),
     "evaluations": ("15000,45000", {**EVALUATED, **REAL}),
@@ -120,10 +118,8 @@ STEP = 0.06
 """Seconds of the one slow kernel of a step on one GPU; the steps of eight take a host longer."""
 EVERY = 5
 
-SAVING = {"train_dir": "{attempt}"}
 # Flags, and whether the run pauses after every fifth global step.
 BESIDE: Mapping[str, tuple[Flags, bool]] = {
-    "batches": ({}, False),
     "batches on eight GPUs": ({"num_gpus": 8, "variable_update": "independent"}, False),
     "a learning rate that changes in every step": (
         {
@@ -132,8 +128,13 @@ BESIDE: Mapping[str, tuple[Flags, bool]] = {
         },
         False,
     ),
-    "summaries": ({**SAVING, "summary_verbosity": 1, "save_summaries_steps": EVERY}, True),
-    "checkpoints": ({**SAVING, "save_model_steps": EVERY}, True),
+    "summaries and checkpoints": (
+        {
+            **{"train_dir": "{attempt}", "save_model_steps": EVERY},
+            **{"summary_verbosity": 1, "save_summaries_steps": EVERY},
+        },
+        True,
+    ),
     "profiles": ({"profile_layers": "layers.txt", "trace_file": "trace.json"}, False),
 }
 
@@ -178,9 +179,10 @@ def test_gpus_do_not_wait_for_the_host(emulated: EmulatedGpus, tmp_path: Path, n
         overlap = min(hidden(done, device) for device in range(gpus))
         waits = pauses(done, 0)
         between = [wait for at, wait in enumerate(waits, 1) if not due or (WARMUP + at) % EVERY]
-        # Where a step waits for the host, all do, for 2 ms at least, in which it is launched.
-        # Several GPUs have their steps launched one after the other.
-        wait = 0.0 if gpus > 1 else sorted(between)[len(between) // 3]
+        # Where a step waits for the host, all do, for 2 ms at least, in which it is launched; on a
+        # busy machine, others wait for a processor. Several GPUs have their steps launched one
+        # after the other.
+        wait = 0.0 if gpus > 1 else sorted(between)[2]
         if overlap > 0.4 and wait < 0.0015:
             return
     pytest.fail(f"{overlap:.0%} of the copies' time are hidden; pauses in seconds: {waits}")
