@@ -125,7 +125,7 @@ def test_workers_that_do_not_wait_for_one_another_go_on_without_it(flags, tmp_pa
     mode = [*flags, "--nocross_replica_sync"]
     with job(tmp_path, WITH_PS, mode, program=impatient) as tasks:
         # Late enough that threads of worker 1 hang in its input and keep its step from ending.
-        tasks.wait_for("worker:0", "\n1000\t")
+        tasks.wait_for("worker:0", "\n400\t")
         closed(tmp_path / "worker:1")
         tasks.wait_for(
             "worker:0", "worker:1 is lost; the other workers continue: no progress", "err"
