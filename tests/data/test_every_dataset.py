@@ -682,8 +682,8 @@ def test_files_that_are_damaged_cut_off_missing_or_empty(
 
 MODELS = {
     "imagenet": ["--model=lenet"],
-    "cifar10": ["--model=trivial"],
-    "coco": ["--model=narrow_ssd", "--num_gpus=2", "--stop_at_top_1_accuracy=1"],
+    "cifar10": ["--model=trivial", "--num_gpus=2"],
+    "coco": ["--model=narrow_ssd", "--stop_at_top_1_accuracy=1"],
     "librispeech": ["--model=small_speech"],
     "ratings": ["--model=small_ncf"],
 }

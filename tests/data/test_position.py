@@ -180,7 +180,6 @@ def test_draws_depend_on_the_row_of_the_global_batch_alone(make, towers, tmp_pat
         lambda options: options["num_shards"] != 2,  # those that are skipped below are cached
         [
             {"num_shards": 2, "shuffle_buffer": 4},  # a file is divided
-            {"num_shards": 3, "on_bad_record": "skip"},
             {"num_shards": 3, "shard_files": True, "datasets_parallel_interleave_cycle_length": 1},
             {"num_shards": 1, "datasets_use_caching": True},
         ],

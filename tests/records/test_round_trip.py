@@ -153,7 +153,7 @@ def test_runs_of_each_kind_survive_their_import(media, flags):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(KINDS)))
+@pytest.mark.parametrize("number", range(0, len(KINDS), 2))
 def test_runs_of_each_work_survive_their_import(media, number):
     check(*media(**of_kind(number)))
 

@@ -100,7 +100,6 @@ def reference(make, batches, policy="first"):
 WAYS = [
     {"variable_update": "parameter_server", "keras_layers": "own"},
     {"variable_update": "parameter_server"},
-    {"variable_update": "replicated", "num_gpus": 2},
     {"variable_update": "mirrored_strategy", "num_gpus": 2, "keras_layers": "own"},
     {"variable_update": "parameter_server", "num_gpus": 2, "bn_stats": "mean"},
     {"variable_update": "replicated", "num_gpus": 2, "bn_stats": "mean", "keras_layers": "own"},

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 
 TOGETHER = 3
 OF_ONE_PROCESS = {one.name: one for one in BUILT_IN if one.processes is not Processes.COORDINATOR}
-ONE_TOWER = ("one_device_strategy", "multi_worker_mirrored_strategy")
 
 
 def trained(steps_per_execution, **flags):
@@ -52,17 +51,18 @@ def assert_equal_training(**flags):
 
 def devices_of(mode):
     """One, two and four devices are distributed over the modes."""
-    if mode in ONE_TOWER:
-        return 1
     return (2, 4, 1)[[*OF_ONE_PROCESS].index(mode) % 3]
 
 
-# Distributed all-reduce has the manager of replicated.
+# Others have the manager of replicated, which the kinds of steps below have, or are strategies.
 @pytest.mark.parametrize(
     "mode",
     slow_if(
         lambda mode: mode != "parameter_server",
-        [mode for mode in OF_ONE_PROCESS if mode != "distributed_all_reduce"],
+        [
+            *("parameter_server", "distributed_replicated", "independent"),
+            *("collective_all_reduce", "mirrored_strategy", "central_storage_strategy"),
+        ],
     ),
 )
 def test_steps_of_an_execution_train_as_single_steps(mode):
@@ -77,9 +77,8 @@ def test_steps_of_an_execution_train_as_single_steps(mode):
 @pytest.mark.parametrize(
     "flags",
     [
-        {"gradient_accumulation_steps": 2, "bn_stats": "sync"},
+        {"gradient_accumulation_steps": 2, "bn_stats": "sync", "variable_consistency": "relaxed"},
         {"staged_vars": True, "variable_update": "parameter_server"},
-        {"variable_consistency": "relaxed"},
         {"precision": "fp16", "fp16_enable_auto_loss_scale": True, "fp16_loss_scale": 64.0},
     ],
     ids=lambda flags: next(iter(flags)),
