@@ -95,7 +95,6 @@ NORMAL = of(
 # Compared with one process that has all the towers.
 COMPARED = {
     "batch norm": NORMAL,
-    "moments of the first tower": {**NORMAL, "bn_stats": "first", "num_batches": 2},
     "sparse gradients": of("rows", num_gpus=2),
     "sparse gradients in 16 bits, by a strategy": of(
         "rows", num_gpus=1, precision="bf16", **BY_STRATEGY
@@ -118,10 +117,6 @@ MOMENTS = {
     "of all batches, by a strategy": (
         {**SYNCHRONISED, **BY_STRATEGY, "num_gpus": 1},
         {"num_gpus": 1, "batch_size": 4},
-    ),
-    "their mean, one tower each": (
-        {**SYNCHRONISED, "bn_stats": "mean", "num_gpus": 1},
-        {"num_gpus": 2},
     ),
 }
 FINISHED = {**EVALUATING, "num_batches": 3, "num_warmup_batches": 2}

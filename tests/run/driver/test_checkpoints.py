@@ -37,7 +37,6 @@ MODES: dict[str, dict[str, object]] = {
         "cross_device_ops": "reduction_to_one_device",
     },
     "central-storage": {"num_gpus": 2, "variable_update": "central_storage_strategy"},
-    "one-device": {"num_gpus": 1, "variable_update": "one_device_strategy"},
 }
 
 

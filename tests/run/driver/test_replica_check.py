@@ -47,8 +47,7 @@ def flags(**more):
 @pytest.mark.parametrize(
     ("mode", "towers"),
     [
-        *(pytest.param(*mode.values, 2, id=mode.id) for mode in KINDS),
-        pytest.param(*KINDS[1].values, 1, id="alone"),
+        *(pytest.param(*mode.values, 2, id=mode.id) for mode in KINDS if mode.id != "replicated"),
         pytest.param(RELAXED, 2, id="relaxed"),
     ],
 )

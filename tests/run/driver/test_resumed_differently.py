@@ -43,7 +43,6 @@ def losses_and_notices(steps, **flags):
                 },
                 "relaxed",
             ),
-            ({"variable_update": "independent"}, ""),
             ({"variable_update": "replicated", "num_gpus": 2}, ""),
         ],
     ),
