@@ -14,6 +14,7 @@ from cnnbench.judge.report.sections import (
     all_reduce,
     baseline,
     conditions,
+    environment,
     quantities,
     roofline,
     runs,
@@ -47,7 +48,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "steps": ("Step times", steps.steps_section),
     "use": ("Memory and CPUs over time", steps.use_section),
     "conditions": ("Conditions", conditions.conditions_section),
-    "environment": ("Environment", conditions.environment_section),
+    "environment": ("Environment", environment.environment_section),
     "runs": ("Runs and commands", runs.commands_section),
     "earlier": ("Earlier results", runs.omitted_section),
 }
