@@ -47,8 +47,8 @@ from peers.scenarios import (
 )
 
 from cnnbench.flags.declare import split_comma_separated
+from cnnbench.machine.counters import changes, read_counters
 from cnnbench.machine.cpu import Host, processor_facts
-from cnnbench.machine.watch import changes, read_counters
 
 Due: TypeAlias = tuple[Measurement, Subject]
 """A subject, and its position in the experiment."""

@@ -28,8 +28,8 @@ from cnnbench.campaigns.ab import side as ab
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags.declare import flag, split_comma_separated
 from cnnbench.judge.explain import explain
+from cnnbench.machine.counters import changes, read_counters
 from cnnbench.machine.cpu import Host
-from cnnbench.machine.watch import changes, read_counters
 from cnnbench.records.profiles import Explanation, StepProfile
 
 PLUGIN = Path(planted_plugin.__file__).resolve()

@@ -341,10 +341,10 @@ def quick_start(monkeypatch):
 
     All tests share them. Beside their steps, runs measure `brief`.
     """
-    from cnnbench.data import pipeline
+    from cnnbench.data import synthetic
     from cnnbench.variable_mgr import base as variables
 
-    draw = pipeline.draw_synthetic_rows
+    draw = synthetic.draw_synthetic_rows
     draw_value = variables.initial_value
 
     def subject(flags):
@@ -361,7 +361,7 @@ def quick_start(monkeypatch):
         (environment, "collect", lambda: dict(_machine())),
         (environment, "loaded_library_versions", lambda host: {}),  # there are no GPUs
         (repository, "measured_code", subject),
-        (pipeline, "draw_synthetic_rows", lambda rows, *of: _rows(draw, tuple(rows.numpy()), *of)),
+        (synthetic, "draw_synthetic_rows", lambda rows, *of: _rows(draw, tuple(rows.numpy()), *of)),
         (variables, "initial_value", initial_value),
     ):
         monkeypatch.setattr(owner, name, value)

@@ -22,7 +22,7 @@ from forked import Forked, finished
 
 from cnnbench import cli
 from cnnbench.errors import exhausted
-from cnnbench.flags.params import identity_flags
+from cnnbench.flags.identity import identity_flags
 from cnnbench.records.result_files import record_from_json
 from cnnbench.records.run import Batch
 

@@ -64,7 +64,7 @@ def test_help_among_hostile_folders(hostile):
 
 CODE = """
 import sys
-import cnnbench.data, cnnbench.plan.training, cnnbench.models as models
+import cnnbench.data, cnnbench.plan.length, cnnbench.models as models
 import cnnbench.base.job
 from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create, names
 from cnnbench.variable_mgr.all_reduce import registry as limits

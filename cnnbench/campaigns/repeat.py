@@ -30,7 +30,7 @@ from cnnbench.campaigns.processes.requests import ProcessRequests, measure_proce
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.errors import FlagError
 from cnnbench.flags.groups.repeat import RepeatFlags
-from cnnbench.flags.params import ONLY_CHECK
+from cnnbench.flags.obsolete import ONLY_CHECK
 from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.judge.report.results import speed_and_certainty
 from cnnbench.machine import facts as environment

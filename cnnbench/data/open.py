@@ -17,7 +17,7 @@ from cnnbench.flags.groups.data import PREPROCESSORS
 from cnnbench.models.elements import IMAGE, Draw, Element
 
 if TYPE_CHECKING:
-    from cnnbench.data.prefetch import InputDistribution
+    from cnnbench.data.strategy_input import InputDistribution
 
 
 def make_input(
@@ -30,7 +30,7 @@ def make_input(
     as this data set. UsageError if a plug-in's pipeline does not deliver the elements of ``spec``.
     """
     if spec.data_dir is None:
-        from cnnbench.data.pipeline import SyntheticInput
+        from cnnbench.data.synthetic import SyntheticInput
 
         return SyntheticInput(spec, devices)
     from cnnbench.data.prefetch import PipelineInput
@@ -41,7 +41,7 @@ def make_input(
 
         check_pipeline(pipeline, spec)
     if distribution is not None:
-        from cnnbench.data.prefetch import DistributedInput
+        from cnnbench.data.strategy_input import DistributedInput
 
         return DistributedInput(spec, devices, pipeline, distribution)
     return PipelineInput(spec, devices, pipeline)

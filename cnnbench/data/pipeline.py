@@ -1,4 +1,4 @@
-"""Base classes of tf.data pipelines that can resume at a position in the data, and synthetic data.
+"""Base classes of tf.data pipelines that can resume at a position in the data.
 
 A position is the index of an example in the stream of the whole run. The stream consists of the
 global batches of all steps, in order. The rows of a global batch are in the order of the towers of
@@ -12,22 +12,17 @@ from __future__ import annotations
 import abc
 import functools
 import itertools
-import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from cnnbench.arrays import Array
 from cnnbench.base import plugins
-from cnnbench.data.dataset import Dataset, InputSource, InputSpec, Preprocess, TowerBatch
+from cnnbench.data.dataset import Dataset, InputSpec
 from cnnbench.errors import DataError, UsageError, first_line, text_of
-from cnnbench.models.elements import Element
 from cnnbench.records.run import SkippedRecords
-
-# Random numbers that depend only on the seed and on the position of an example in the stream
 
 
 def positions_of(numbers_in_shard: Any, spec: InputSpec) -> Any:
@@ -83,8 +78,6 @@ def stateless_seed(position: tf.Tensor, seed: int, purpose: str) -> tf.Tensor:
     mixed = (mixed + 2**63) % 2**64 - 2**63
     return tf.stack([tf.constant(mixed, tf.int64), position])
 
-
-# Pipelines that read files on the host, with error messages that name the record
 
 # Time limit of the search for the defective record, after a plug-in's pipeline failed
 _CHECK_SECONDS = 20.0
@@ -369,9 +362,6 @@ def shuffled_index_dataset(count: int, spec: InputSpec, start: int = 0) -> tf.da
     return epochs.flat_map(tf.autograph.experimental.do_not_convert(make_shuffled_epoch))
 
 
-# Pipelines of data sets that fit into host memory as arrays
-
-
 class ArrayPipeline(Pipeline):
     """Pipeline of a data set that is stored as arrays in host memory. Shuffles the whole subset in
     every epoch, and gathers the examples of each batch from the arrays.
@@ -438,269 +428,3 @@ class ArrayPipeline(Pipeline):
             wanted = f"an array for each of {', '.join(names)}, not {len(rows)}"
             raise UsageError(f"{type(self).__name__} needs {wanted}")
         return preprocess_batch(dict(zip(names, rows, strict=True)), positions, self.spec)
-
-
-# Copies of tensors between host and devices
-
-
-def make_copy_to_device(device: str, nest: Any) -> Callable[[Any], Any]:
-    """Returns a thread-safe function that copies all tensors of a nested structure to a device with
-    one call of TensorFlow.
-
-    The structures have the same nesting and dtypes as `nest`, may have any shapes, and may contain
-    None. In TensorFlow 2.21, a copy between host and GPU, in either direction, first waits for
-    everything that is already enqueued on the GPU. One call for all tensors waits only once; with
-    eager copies, each copy would wait.
-    """
-
-    def copies(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        with tf.device(device):
-            return [tf.identity(tensor) for tensor in tensors]
-
-    specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _tensors_of_nest(nest)]
-    concrete = tf.function(copies, autograph=False).get_concrete_function(*specs)
-    return lambda tensors: _replace_values(tensors, concrete(*_tensors_of_nest(tensors)))
-
-
-def _tensors_of_nest(nest: Any) -> list[Any]:
-    return [tensor for tensor in tf.nest.flatten(nest) if tensor is not None]
-
-
-def _replace_values(nest: Any, values: Iterable[Any]) -> Any:
-    """Replaces the values in a nested structure, in order. None remains None."""
-    tensors = iter(values)
-    return tf.nest.map_structure(lambda part: None if part is None else next(tensors), nest)
-
-
-class ReadCallbacks(NamedTuple):
-    """Callbacks of one read from a GPU by `ScalarReader`. Each is called once, in any thread.
-
-    `issued` is called when steps that are launched later can no longer delay the read. `arrived` is
-    called with the seconds since the values arrived on the host.
-    """
-
-    issued: Callable[[], None]
-    arrived: Callable[[float], None]
-
-
-class ScalarReader:
-    """Reads scalars from a GPU to the host, and reports when steps that are launched later can no
-    longer delay the read.
-
-    A copy to the host waits for everything that is enqueued on the GPU when the copy is issued.
-    Python cannot observe this moment directly, so it is derived from the order of operations in
-    TensorFlow.
-
-    The scalars (float32 or bool; parts of the nest may be None) are packed into an int32 vector in
-    GPU memory. An operation with int32 operands in host memory reads the vector, so TensorFlow
-    inserts a copy before it (``EnsureMemoryTypes``), in the GPU's part of the function. A GPU's
-    executor runs operations in one thread, in the order in which they become ready. A second branch
-    depends on the vector, too, and is two operations long; its result is sent to the host. When it
-    arrives, the copy must have been issued.
-
-    The arrival of the scalars is timestamped inside the function, because the function returns
-    later: several threads wait for each other first.
-    """
-
-    def __init__(self, device: str, host: str, nest: Any) -> None:
-        self._host = host
-        self._issued: Callable[[], None] = lambda: None
-
-        def issued(behind: np.ndarray) -> np.ndarray:
-            self._issued()
-            return behind
-
-        def read(*scalars: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            with tf.xla.experimental.jit_scope(compile_ops=False):
-                with tf.device(device):
-                    packed = tf.stack([tf.cast(scalar, tf.float32) for scalar in scalars])
-                    bits = tf.bitcast(packed, tf.int32)
-                    # tf.maximum reads int32 operands in host memory, so TensorFlow copies the bits.
-                    copied = tf.maximum(bits, tf.int32.min)
-                    with tf.control_dependencies([bits]):
-                        behind = tf.shape(packed) + 1
-                with tf.device(host):
-                    values = tf.bitcast(copied, tf.float32)
-                    with tf.control_dependencies([values]):
-                        stamp = tf.timestamp()
-                    called = tf.numpy_function(issued, [behind], tf.int32, stateful=False)
-                    return values, stamp, called
-
-        # The shapes are left open: otherwise TensorFlow would replace `behind` by a constant.
-        specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _tensors_of_nest(nest)]
-        self._read = tf.function(read, autograph=False).get_concrete_function(*specs)
-
-    def __call__(self, nest: Any, events: ReadCallbacks) -> Any:
-        """Waits for the scalars and returns them as NumPy values in a structure like `nest`.
-
-        Do not start the next call before `events.issued` has been called.
-        """
-        self._issued = events.issued
-        # The host is the device where TensorFlow places the results of the function.
-        with tf.device(self._host):
-            values, stamp, _ = self._read(*_tensors_of_nest(nest))
-        events.arrived(time.time() - float(stamp))
-        return _replace_values(nest, values.numpy())
-
-
-# Synthetic data, which stays on the devices and adds no work to a step
-
-# Up to this many rows are drawn eagerly, because tracing takes as long as drawing 200 rows.
-_FEW = 128
-
-
-class SyntheticInput(InputSource):
-    """Input of synthetic examples, which are drawn once from the seed and stored in variables on
-    the devices.
-
-    Images have values like normalised photographs: a truncated normal distribution in [-1, 1] with
-    a standard deviation of about one half. The labels are fixed, so that the loss can decrease and
-    stays finite. Row i of the global batch depends only on the seed and on i. With batch size b,
-    tower t (numbered over all shards) has rows [t*b, (t+1)*b), for any number of towers. With
-    several passes per step, b is the number of examples in all passes together, and each pass uses
-    the next part of the rows.
-    """
-
-    synthetic = True
-
-    def __init__(self, spec: InputSpec, devices: Sequence[str]) -> None:
-        super().__init__(spec, devices, spec.dataset.num_examples(spec.subset))
-        self._towers = [self._tower_variables(tower) for tower in range(spec.num_devices)]
-        with tf.device(spec.host):
-            self._numbers = [tf.constant(number) for number in range(spec.passes)]
-
-    def _tower_variables(self, tower: int) -> tuple[tf.Variable, ...]:
-        spec = self.spec
-        number = spec.shard_index * spec.num_devices + tower
-        count = spec.batch_per_device * spec.passes
-        # Values are drawn on the host, so that they are bit-identical for every kind of device.
-        with tf.device(spec.host):
-            rows = tf.range(number * count, (number + 1) * count)
-            values = draw_synthetic_rows(rows, spec.seed, spec.examples, spec.preprocess)
-            drawn = [(e.name, tf.cast(values[e.name], spec.dtype_of(e))) for e in spec.elements]
-        with tf.device(self.devices[tower]):
-            return tuple(
-                tf.Variable(value, trainable=False, name=f"synthetic_{name}_{tower}")
-                for name, value in drawn
-            )
-
-    @property
-    def step_argument_specs(self) -> tuple[TowerBatch, ...]:
-        """See `InputSource.step_argument_specs`.
-
-        If there are several passes, the argument is the number of the pass.
-        """
-        return () if self.spec.passes == 1 else (TowerBatch(tf.TensorSpec([], tf.int32), None),)
-
-    def get_tower_batch(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
-        """See `InputSource.get_tower_batch`. Reads the examples from the tower's variables."""
-        elements, count = self.spec.elements, self.spec.batch_per_device
-        values = [variable.read_value() for variable in self._towers[tower]]
-        if batches:
-            first = batches[0].features * count
-            values = [
-                tf.slice(v, [first, *[0] * (v.shape.rank - 1)], [count, *v.shape[1:]])
-                for v in values
-            ]
-        return TowerBatch.from_values(
-            elements, dict(zip((e.name for e in elements), values, strict=True))
-        )
-
-    def next(self) -> tuple[TowerBatch, ...]:
-        """Returns the number of the pass if a step has several passes, otherwise (). The traced
-        step reads the examples from variables.
-        """
-        number, self.batches = self.batches % self.spec.passes, self.batches + 1
-        return () if self.spec.passes == 1 else (TowerBatch(self._numbers[number], None),)
-
-
-def draw_synthetic_rows(
-    rows: tf.Tensor,
-    seed: int,
-    elements: tuple[Element, ...],
-    preprocess: Preprocess | None = None,
-) -> dict[str, tf.Tensor]:
-    """Draws the given rows (int32 [n]) of the synthetic global batch. Returns one tensor [n, ...]
-    for each element, by name.
-
-    Tensors have the dtypes of the elements, whose sizes must be numbers. `preprocess` converts them
-    to different elements (`Model.preprocess`).
-    """
-    count = rows.shape[0]
-    if preprocess is None and count is not None and count <= _FEW and tf.executing_eagerly():
-        drawn = [_draw_example(row, seed, elements) for row in tf.unstack(rows)]
-        return {name: tf.stack([example[name] for example in drawn]) for name in drawn[0]}
-    return _make_row_drawer(seed, elements, preprocess)(rows)
-
-
-@functools.cache
-def _make_row_drawer(
-    seed: int, elements: tuple[Element, ...], preprocess: Preprocess | None
-) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    def draw_row(row: tf.Tensor) -> dict[str, tf.Tensor]:
-        if preprocess is None:
-            return _draw_example(row, seed, elements)
-        streams = len(elements) + 1
-        example = _draw_example(row, seed, elements, streams)
-        own = tf.stack([seed, streams * row + len(elements)])
-        return dict(preprocess(example, tf.cast(own, tf.int64)))
-
-    @tf.function(autograph=False)
-    def draw(rows: tf.Tensor) -> Any:
-        made = tf.function(draw_row, autograph=False).get_concrete_function(
-            tf.TensorSpec([], rows.dtype)
-        )
-        signature = tf.nest.map_structure(
-            lambda value: tf.TensorSpec(value.shape, value.dtype), made.structured_outputs
-        )
-        return tf.map_fn(draw_row, rows, fn_output_signature=signature, parallel_iterations=16)
-
-    return cast("Callable[[tf.Tensor], dict[str, tf.Tensor]]", draw)
-
-
-def _draw_example(
-    row: tf.Tensor, seed: int, elements: tuple[Element, ...], streams: int | None = None
-) -> dict[str, tf.Tensor]:
-    """Draws the synthetic example of a row. Each element has its own stream of numbers."""
-    streams = streams or len(elements)
-    # Each element of each row needs its own pair of seeds.
-    seeds = [tf.stack([seed, streams * row + stream]) for stream in range(len(elements))]
-    example = {e.name: _draw_element(e, pair) for e, pair in zip(elements, seeds, strict=True)}
-    for element in elements:
-        if element.rows is not None:
-            example[element.name] = _zero_rows_after(example[element.name], example[element.rows])
-    return example
-
-
-def _draw_element(element: Element, seed: tf.Tensor) -> tf.Tensor:
-    draw, shape, dtype = element.draw, element.sizes, tf.as_dtype(element.dtype)
-    if draw is None:
-        raise ValueError(f"element {element.name}: no distribution of synthetic values is given")
-    low, high = int(draw.low), int(draw.high)
-    if draw.kind == "normal":
-        value = tf.random.stateless_truncated_normal(shape, seed, stddev=draw.scale)
-    elif draw.kind == "integers":
-        value = tf.random.stateless_uniform(shape, seed, low, high, tf.int32)
-    elif draw.kind == "uniform":
-        value = tf.random.stateless_uniform(shape, seed, float(low), float(high))
-    elif draw.kind == "boxes":
-        value = _draw_boxes(shape, seed)
-    else:
-        value = tf.fill(shape, draw.scale)
-    return tf.cast(value, dtype)
-
-
-def _draw_boxes(shape: tuple[int, ...], seed: tf.Tensor) -> tf.Tensor:
-    """Draws random boxes inside an image. The height and width of a box are 0.1 to 0.9 times the
-    height and width of the image.
-    """
-    drawn = tf.random.stateless_uniform([*shape[:-1], 2, 2], seed)
-    size = 0.1 + 0.8 * drawn[..., 0, :]
-    first = drawn[..., 1, :] * (1.0 - size)
-    return tf.concat([first, first + size], axis=-1)
-
-
-def _zero_rows_after(value: tf.Tensor, rows: Any) -> tf.Tensor:
-    inside = tf.range(value.shape[0], dtype=rows.dtype) < rows
-    inside = tf.reshape(inside, [-1] + [1] * (len(value.shape) - 1))
-    return tf.where(inside, value, tf.zeros([], value.dtype))

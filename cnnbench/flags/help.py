@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.repeat import RepeatFlags
-from cnnbench.flags.params import ABSL, ADDED, GROUPS, SPECS, ObsoleteParams
+from cnnbench.flags.obsolete import ABSL, ObsoleteParams
+from cnnbench.flags.params import ADDED, GROUPS, SPECS
 
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
 """Title and flags of a section of the help."""

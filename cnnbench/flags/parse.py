@@ -18,17 +18,8 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.groups.model import refuse_fp16_conflict
 from cnnbench.flags.groups.optimizer import REGISTRIES
-from cnnbench.flags.params import (
-    ACCEPTED,
-    REMOVED,
-    RENAMED,
-    SPECS,
-    Params,
-    load_plugin_flags,
-    obsolete_notices,
-    renamed_notices,
-    unset_notices,
-)
+from cnnbench.flags.obsolete import REMOVED, RENAMED, obsolete_notices, renamed_notices
+from cnnbench.flags.params import ACCEPTED, SPECS, Params, load_plugin_flags, unset_notices
 
 FLAG_FILE = "flagfile"
 _MOST_NESTED = 64

@@ -101,7 +101,7 @@ class ConditionCheckInput(NamedTuple):
 
     Attributes:
       facts: properties of the machine and software, see `cnnbench.machine.facts`.
-      interval: changes of counters in the checked interval, see `cnnbench.machine.watch.changes`.
+      interval: changes of counters in the checked interval, see `counters.changes`.
       gpus: state of the GPUs at the end of the interval.
       gpus_before: state of the GPUs at the beginning of the interval; only used after the loop.
     """

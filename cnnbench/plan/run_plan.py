@@ -1,51 +1,29 @@
-"""The plan of a run: its flags, the values that the flags resolve to, and the run's identity.
-
-Runs with the same identity are repetitions of one measurement.
-"""
+"""The plan of a run: its flags, and the values that the flags resolve to."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from cnnbench.base import plugins
-from cnnbench.base.files import is_url
 from cnnbench.base.job import WORKER
-from cnnbench.flags.declare import Affects, ComparedBy, FlagSpec, RunPart, names_of_flags, specs_of
+from cnnbench.flags.declare import names_of_flags, specs_of
 from cnnbench.flags.facts import RunFacts, WorkKind
-from cnnbench.flags.groups.cluster import FEWEST_COORDINATED_THREADS, ClusterParams
+from cnnbench.flags.groups.cluster import FEWEST_COORDINATED_THREADS
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.params import FLAGS, SPECS, Params, changed_identity, identity_flags, is_place
-from cnnbench.machine.cpu import Host, available_cpu_count
+from cnnbench.flags.identity import changed_identity
+from cnnbench.flags.params import FLAGS, SPECS, Params
+from cnnbench.flags.roles import RunPart
+from cnnbench.machine.cpu import available_cpu_count
+from cnnbench.plan.identity import digest_of_value, facts_to_agree_on, identity_on_this_machine
+from cnnbench.plan.input import InputPlan, plan_input
+from cnnbench.plan.length import RunLength
 from cnnbench.plan.network import NetworkPlan
-from cnnbench.plan.place import ADDRESSES
-from cnnbench.plan.training import InputPlan, LearningRates, RunLength, make_rates, plan_input
+from cnnbench.plan.rates import LearningRates, make_rates
 from cnnbench.records.codec import encode
 from cnnbench.variable_mgr.modes import Reduction
-
-# The identity of a run on this machine, and values that all processes of a job must agree on.
-
-KEY_LENGTH = 12
-"""Digits of digests that identify runs."""
-
-_PATHS = [spec.name for spec in FLAGS if spec.path and is_place(spec) and not spec.repeated]
-_VERSIONS = ("cnnbench_version", "tensorflow_version")
-
-_OWN = {
-    # The handshake of a job's processes compares addresses separately.
-    *ADDRESSES,
-    *names_of_flags(specs_of(ClusterParams), Affects.NOTHING),
-    # The machines of a job may have different GPUs, and the data in different folders.
-    *names_of_flags(FLAGS, ComparedBy.NUMBER),
-    "data_dir",
-    *(spec.name for spec in specs_of(OutputParams)),
-}
-"""Names of the flags that may differ between the processes of a job."""
 
 _SHOWN = {
     *names_of_flags(FLAGS, RunPart.HEADER | RunPart.TASK | RunPart.LEARNING_RATE),
@@ -53,48 +31,6 @@ _SHOWN = {
     *names_of_flags(FLAGS, RunPart.WARM_UP | RunPart.EVALUATIONS),
 }
 """Flags of tf_cnn_benchmarks that its header shows, or that hardly change the speed of a step."""
-
-
-def identity_on_this_machine(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that distinguish a run from other runs on this machine, and digests of plug-ins.
-
-    Paths are absolute. The digest of a plug-in includes the files that it uses.
-    """
-    flags = identity_flags(config, of_places=True)
-    for name in _PATHS:
-        if flags.get(name) and not is_url(flags[name]):
-            flags[name] = os.path.abspath(flags[name])
-    files = plugins.plugin_files_of_flags(flags)
-    flags[plugins.FLAG] = [*map(os.path.abspath, files)]
-    for path in files:
-        with contextlib.suppress(OSError):
-            used = plugins.files_used_by_plugins({plugins.FLAG: path})
-            digest = plugins.plugin_digest(path, used)[:KEY_LENGTH]
-            flags[f"{plugins.FLAG} digest {os.path.abspath(path)}"] = digest
-    return flags
-
-
-def facts_to_agree_on(
-    values: Mapping[str, Any], specs: Iterable[FlagSpec] | None = None
-) -> dict[str, str]:
-    """Versions and flag values that must be equal in all processes of a job, as text by name.
-
-    The processes compare them when they connect (`cnnbench.run.handshake`).
-    """
-    from cnnbench.machine.facts import package_versions
-
-    versions = package_versions(Host())
-    known = [spec for spec in SPECS.values() if spec.name in values] if specs is None else specs
-    flags = {f"--{s.name}": s.text(values[s.name]) for s in known if s.name not in _OWN}
-    return {**{name: str(versions[name]) for name in _VERSIONS}, **flags}
-
-
-def digest_of_value(value: object) -> str:
-    """Returns a short digest of a value whose text is too long to compare in a message."""
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
-
-
-# The plan of a run, resolved from its parameters before TensorFlow is loaded.
 
 
 @dataclass(frozen=True, kw_only=True)

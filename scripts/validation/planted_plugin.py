@@ -138,7 +138,7 @@ def _late_batches(
     is_late: Callable[[], bool] = lambda: True,
 ) -> None:
     """Delays some batches when the step requests them."""
-    from cnnbench.data.pipeline import SyntheticInput
+    from cnnbench.data.synthetic import SyntheticInput
 
     usual = SyntheticInput.next
 

@@ -25,8 +25,8 @@ from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import Journal
 from cnnbench.judge.compare.cpu_time import seconds_by_slice
 from cnnbench.judge.metrics.judged import CPU_TIME
+from cnnbench.machine.counters import read_counters
 from cnnbench.machine.cpu import Host
-from cnnbench.machine.watch import read_counters
 from cnnbench.records.metrics.figures import throughput
 from validation import planted_plugin
 

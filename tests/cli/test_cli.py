@@ -28,7 +28,8 @@ from cnnbench.flags import FLAGS, parse
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.flags.help import MOST_USED
-from cnnbench.flags.params import OBSOLETE, SPECS
+from cnnbench.flags.obsolete import OBSOLETE
+from cnnbench.flags.params import SPECS
 from cnnbench.machine import repository
 from cnnbench.records.run import Subject
 

@@ -18,7 +18,7 @@ from data_sets import SMALL, damage, input_spec, jpeg, write_records
 from cnnbench.data import COCO, IMAGENET, RATINGS, coco, imagenet, make_input, tfrecord
 from cnnbench.data.coco import CocoObject
 from cnnbench.data.folder import RecordDefect
-from cnnbench.data.prefetch import JoinedWorkerInput
+from cnnbench.data.joined_input import JoinedWorkerInput
 from cnnbench.data.records import RecordPipeline
 from cnnbench.data.tfrecord import find_files
 

@@ -1,4 +1,7 @@
-"""Inputs of pipelines that count: read ahead, copied to devices, joined of several workers."""
+"""Inputs of pipelines that count: read ahead, copied to devices, joined of several workers.
+
+Tests cnnbench/data/joined_input.py and cnnbench/data/copies.py.
+"""
 
 import contextlib
 import dataclasses
@@ -15,8 +18,9 @@ from data_sets import input_spec, write_random_cifar10
 from forked import until
 
 from cnnbench.data import CIFAR10, make_input, prefetch
+from cnnbench.data.joined_input import JoinedWorkerInput
 from cnnbench.data.pipeline import Pipeline, refuse_python_code
-from cnnbench.data.prefetch import BatchReader, JoinedWorkerInput, PipelineInput
+from cnnbench.data.prefetch import BatchReader, PipelineInput
 from cnnbench.errors import DataError, UsageError
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from data_sets import input_spec
 
 from cnnbench.data import COCO, IMAGENET, make_input
-from cnnbench.data.pipeline import draw_synthetic_rows
+from cnnbench.data.synthetic import draw_synthetic_rows
 from cnnbench.models import Draw, Element
 
 

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from cnnbench.flags import FLAGS
-from cnnbench.flags.params import OBSOLETE
+from cnnbench.flags.obsolete import OBSOLETE
 
 ANCESTOR = {
     row["name"]: row

@@ -1,4 +1,7 @@
-"""Kinds of values of flags, and flags of two kinds (`cnnbench/flags/declare.py`)."""
+"""Kinds of values of flags, and flags of two kinds (`cnnbench/flags/declare.py`).
+
+Tests cnnbench/flags/kinds.py.
+"""
 
 import re
 from pathlib import Path
@@ -9,7 +12,7 @@ from golden import sentences
 from cnnbench.base.values import Duration
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params
-from cnnbench.flags.declare import numeric_kind
+from cnnbench.flags.kinds import numeric_kind
 from cnnbench.flags.params import SPECS
 
 GOLDEN = Path(__file__).parent / "golden" / "declare.txt"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cnnbench.flags import FLAGS
 from cnnbench.flags.help import fit_text, flags_page_markdown
-from cnnbench.flags.params import OBSOLETE
+from cnnbench.flags.obsolete import OBSOLETE
 
 DOCS = Path(__file__).parents[2] / "docs"
 

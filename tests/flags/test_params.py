@@ -1,4 +1,7 @@
-"""Parameters given from Python."""
+"""Parameters given from Python.
+
+Tests cnnbench/flags/obsolete.py.
+"""
 
 import dataclasses
 import inspect
@@ -11,7 +14,7 @@ from golden import sentences
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params
 from cnnbench.flags.groups.optimizer import PiecewiseSchedule
-from cnnbench.flags.params import changed_flags
+from cnnbench.flags.identity import changed_flags
 from cnnbench.plan import check_flags, parse_run
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from cnnbench.base.job import Task
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command
-from cnnbench.flags.params import ABSL, OBSOLETE, ONLY_CHECK, SPECS
+from cnnbench.flags.obsolete import ABSL, OBSOLETE, ONLY_CHECK
+from cnnbench.flags.params import SPECS
 from cnnbench.plan import parse_run
 from cnnbench.variable_mgr.modes import BUILT_IN
 

@@ -38,7 +38,7 @@ def slopes(devices: int, batch: int = 2, seed: int = 1234) -> np.ndarray:
     """c_t of each tower, from the synthetic images themselves."""
     import tensorflow as tf
 
-    from cnnbench.data.pipeline import draw_synthetic_rows
+    from cnnbench.data.synthetic import draw_synthetic_rows
 
     rows = draw_synthetic_rows(tf.range(devices * batch), seed, ELEMENTS)
     means = rows["image"].numpy().astype(np.float64).reshape(devices, -1).mean(axis=1)

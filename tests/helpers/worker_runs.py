@@ -139,11 +139,11 @@ def labels_read(flags, steps):
 def outcome(flags):
     """What a run came to: losses, evaluations, loss scale, error; see `poisoned` for that flag."""
     from cnnbench import BenchmarkCNN, Params
-    from cnnbench.data import pipeline
+    from cnnbench.data import pipeline, synthetic
     from cnnbench.errors import BenchmarkError
 
     flags = dict(flags)
-    drawn = pipeline.draw_synthetic_rows
+    drawn = synthetic.draw_synthetic_rows
     rows = poisoned(drawn) if flags.pop("poisoned", False) else drawn
     benchmark = BenchmarkCNN(Params.from_dict(flags))
     error = ""

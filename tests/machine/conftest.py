@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.machine import watch
+from cnnbench.machine import counters
 from cnnbench.machine.cpu import Host
 
 
@@ -61,8 +61,8 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(tmp_path)
-    monkeypatch.setattr(watch.resource, "getrusage", made.used)
-    monkeypatch.setattr(watch.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(counters.resource, "getrusage", made.used)
+    monkeypatch.setattr(counters.os, "sysconf", lambda name: 100)
     return made
 
 

@@ -12,7 +12,8 @@ from short_runs import TINY, run
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.machine import watch
-from cnnbench.machine.watch import EnergyCounter, MachineCounters
+from cnnbench.machine.counters import MachineCounters
+from cnnbench.machine.energy import EnergyCounter
 from cnnbench.run.driver.membership import JobMembership
 
 pytestmark = pytest.mark.usefixtures("quick_start")

@@ -7,12 +7,7 @@ from functools import partial
 import pytest
 
 from cnnbench.machine.cpu import Host
-from cnnbench.machine.watch import (
-    EnergyCounter,
-    EnergyMeter,
-    opened_nvml_counters,
-    rapl_counters,
-)
+from cnnbench.machine.energy import EnergyCounter, EnergyMeter, opened_nvml_counters, rapl_counters
 
 
 def zone(machine, name, domain, microjoules=None, range_=262_143_328_850, **files):

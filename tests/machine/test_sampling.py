@@ -1,4 +1,7 @@
-"""Counters and clocks as files write them, and what lies between two readings."""
+"""Counters and clocks as files write them, and what lies between two readings.
+
+Tests cnnbench/machine/counters.py.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ import time
 
 import pytest
 
-from cnnbench.machine.cpu import Host, pid_namespace
-from cnnbench.machine.watch import (
+from cnnbench.machine.counters import (
     MachineCounters,
     changes,
     current_clock_mhz,
     process_cpu_seconds,
     read_counters,
 )
+from cnnbench.machine.cpu import Host, pid_namespace
 
 
 def test_counters(machine):

@@ -14,7 +14,8 @@ from short_runs import TINY, run
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params, args_from_values
-from cnnbench.flags.params import SPECS, identity_flags
+from cnnbench.flags.identity import identity_flags
+from cnnbench.flags.params import SPECS
 from cnnbench.optimizers import (
     OPTIMIZERS,
     SCHEDULES,

@@ -9,9 +9,9 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, parse_args
 from cnnbench.plan import check_flags, join_job, parse_run
+from cnnbench.plan.identity import facts_to_agree_on
 from cnnbench.plan.job import locate_job
 from cnnbench.plan.make import plan_before_plugins
-from cnnbench.plan.run_plan import facts_to_agree_on
 
 TF_CONFIG = {
     "TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:2"], "ps": ["c:3"]}, '

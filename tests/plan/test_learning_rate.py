@@ -1,6 +1,6 @@
 """Learning rates of the schedules, among them those of tf_cnn_benchmarks.
 
-Tests `make_rates` of `cnnbench/plan/training.py`, and cnnbench/optimizers/piecewise.py.
+Tests cnnbench/plan/rates.py and cnnbench/optimizers/piecewise.py.
 """
 
 import pytest
@@ -11,7 +11,7 @@ from cnnbench.models import get_model
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.optimizers import SCHEDULES
 from cnnbench.optimizers.piecewise import parse_piecewise
-from cnnbench.plan.training import make_rates
+from cnnbench.plan.rates import make_rates
 
 IMAGENET = 1281167
 CIFAR10 = 50000

@@ -1,7 +1,7 @@
 """Batches, epochs, warm-up, evaluation points and aggregation.
 
-Tests `cnnbench/plan/run_plan.py`, `cnnbench/plan/make.py`, `cnnbench/plan/network.py` and the
-lengths in `cnnbench/plan/training.py`.
+Tests `cnnbench/plan/run_plan.py`, `cnnbench/plan/make.py`, `cnnbench/plan/network.py`,
+`cnnbench/plan/length.py`, `cnnbench/plan/input.py` and `cnnbench/plan/identity.py`.
 """
 
 import dataclasses
@@ -11,9 +11,10 @@ import pytest
 from cnnbench.base import plugins
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params
-from cnnbench.flags.declare import RunPart, names_of_flags
+from cnnbench.flags.declare import names_of_flags
+from cnnbench.flags.roles import RunPart
 from cnnbench.plan import check_flags, make_plan, parse_run
-from cnnbench.plan.training import WarmUpLength
+from cnnbench.plan.length import WarmUpLength
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 from cnnbench.variable_mgr.packing import AggregationSpec
 

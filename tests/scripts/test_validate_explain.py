@@ -13,7 +13,7 @@ import validate_explain
 from short_runs import run
 from step_profiles import CONV, Profiles, changed
 
-from cnnbench.data.pipeline import SyntheticInput
+from cnnbench.data.synthetic import SyntheticInput
 from cnnbench.errors import UsageError
 from cnnbench.records.run import Conditions
 from cnnbench.run.step.train_step import TrainStep

@@ -36,8 +36,9 @@ from cnnbench.campaigns.ab.noise import (
     sample_pairs,
 )
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.flags.declare import RunPart, names_of_flags
+from cnnbench.flags.declare import names_of_flags
 from cnnbench.flags.params import ACCEPTED
+from cnnbench.flags.roles import RunPart
 from cnnbench.records.run import RunRecord
 
 if TYPE_CHECKING:

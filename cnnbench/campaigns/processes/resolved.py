@@ -14,8 +14,8 @@ from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_from_value
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
 from cnnbench.plan import RunPlan
+from cnnbench.plan.identity import identity_on_this_machine
 from cnnbench.plan.place import WorkKind
-from cnnbench.plan.run_plan import identity_on_this_machine
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_outputs
 from cnnbench.run.driver import preflight

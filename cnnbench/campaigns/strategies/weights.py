@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.sweep.run import NOT_IN_TRIALS
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags.declare import RunPart, names_of_flags
+from cnnbench.flags.declare import names_of_flags
 from cnnbench.flags.params import FLAGS
+from cnnbench.flags.roles import RunPart
 from cnnbench.records import files
 from cnnbench.run.runtime.native_log import without_info_lines
 

@@ -18,7 +18,7 @@ from cnnbench.campaigns.suite.cases import SweepCase, expand_entry
 from cnnbench.campaigns.suite.keys import Suite
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import args_from_values, parse_flag_texts
-from cnnbench.flags.params import REMOVED
+from cnnbench.flags.obsolete import REMOVED
 from cnnbench.flags.parse import plugin_flags_of
 from cnnbench.judge.compare.power import processes_to_decide
 from cnnbench.records.run import Subject

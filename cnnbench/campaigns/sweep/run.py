@@ -32,8 +32,9 @@ from cnnbench.campaigns.suite.cases import SweepCase
 from cnnbench.campaigns.suite.keys import BatchSizeSearch
 from cnnbench.campaigns.sweep import phrases
 from cnnbench.campaigns.sweep.plan import SweepItem, SweepPlan, ordered_items
-from cnnbench.flags.declare import RunPart, names_of_flags
+from cnnbench.flags.declare import names_of_flags
 from cnnbench.flags.params import ACCEPTED, FLAGS
+from cnnbench.flags.roles import RunPart
 from cnnbench.records.codec import encode
 from cnnbench.records.run import RunRecord, SweepPlace, add_subject
 

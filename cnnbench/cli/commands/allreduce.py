@@ -12,9 +12,11 @@ from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine
 from cnnbench.cli.commands.run import serve_devices
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
-from cnnbench.flags.declare import RunPart, flag_sections, names_of_flags, split_options
+from cnnbench.flags.declare import flag_sections, names_of_flags, split_options
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, ALL_REDUCE_TITLES, AllReduceParams
-from cnnbench.flags.params import Params, obsolete_notices
+from cnnbench.flags.obsolete import obsolete_notices
+from cnnbench.flags.params import Params
+from cnnbench.flags.roles import RunPart
 from cnnbench.lab.all_reduce.plan import (
     WITHOUT_EFFECT,
     make_plan,
@@ -24,7 +26,7 @@ from cnnbench.lab.all_reduce.plan import (
 from cnnbench.lab.all_reduce.session import AllReduceBenchmark, write_final_record
 from cnnbench.lab.predict import command
 from cnnbench.lab.predict.command import PREDICT_FLAGS
-from cnnbench.plan.run_plan import digest_of_value, facts_to_agree_on
+from cnnbench.plan.identity import digest_of_value, facts_to_agree_on
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.measurements import SharedValue
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles

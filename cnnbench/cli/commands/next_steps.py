@@ -16,8 +16,8 @@ from cnnbench.campaigns.ab.experiment import SIDES, ExperimentState, find_experi
 from cnnbench.campaigns.ab.side import RESERVED
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
 from cnnbench.cli.commands.sides import MOST_PAIRS, mask_variable_value
-from cnnbench.flags.declare import Affects
 from cnnbench.flags.params import FLAGS, SPECS
+from cnnbench.flags.roles import Affects
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Policy
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.criteria import PlanOf

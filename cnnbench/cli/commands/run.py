@@ -20,7 +20,9 @@ from cnnbench.base.text import format_duration
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, OutOfMemoryError
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.repeat import RepeatFlags
-from cnnbench.flags.params import ONLY_CHECK, SPECS, changed_identity
+from cnnbench.flags.identity import changed_identity
+from cnnbench.flags.obsolete import ONLY_CHECK
+from cnnbench.flags.params import SPECS
 from cnnbench.flags.parse import (
     ParsedArgs,
     expand_flag_files,
@@ -30,8 +32,8 @@ from cnnbench.flags.parse import (
 )
 from cnnbench.machine.checks import parse_silenced
 from cnnbench.plan import RunPlan, check_flags, join_job, make_plan, resolve
+from cnnbench.plan.identity import facts_to_agree_on
 from cnnbench.plan.make import plan_before_plugins
-from cnnbench.plan.run_plan import facts_to_agree_on
 from cnnbench.records.files import (
     remember_output_state,
     report_failed_writes,

@@ -16,8 +16,9 @@ from cnnbench.base.suggestions import nearest_word
 from cnnbench.base.text import alternatives
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
-from cnnbench.flags.declare import ComparedBy, RunPart, names_of_flags
-from cnnbench.flags.params import flags_compared_by
+from cnnbench.flags.declare import names_of_flags
+from cnnbench.flags.identity import flags_compared_by
+from cnnbench.flags.roles import ComparedBy, RunPart
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.configuration import IMPORTED, Configuration
 from cnnbench.judge.compare.facts import (

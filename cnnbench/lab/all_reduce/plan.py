@@ -1,36 +1,19 @@
-"""Plans the measurements of `cnnbench allreduce`, including reductions of tf.distribute that are
-measured for comparison (peers).
-
-TensorFlow's default, the collective ring, is not a peer, because it is the algorithm `collective`.
-
-The grammar of --sizes:
-
-    sizes = item ("," item)*
-    item  = (size | range) ["*" count]
-    range = size ":" size ":" ("x" factor | "+" size)
-    size  = integer ["K" | "M" | "G" | "T"]             powers of 1024, in bytes
-
-`1K:256M:x4` is 1K, 4K, 16K ... up to 256M, `64K:256K:+64K` is four sizes, and `4K*1000`
-is a thousand tensors of 4 KiB each.
-"""
+"""Plans the measurements of `cnnbench allreduce` from its flags, without TensorFlow."""
 
 from __future__ import annotations
 
 import itertools
-import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cnnbench.base import plugins
 from cnnbench.base.job import Job
 from cnnbench.base.rules import FlagRule, always, no_effect
 from cnnbench.base.suggestions import unknown_name_reason
-from cnnbench.base.values import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.declare import FlagSpec, RunPart, specs_of, split_comma_separated
+from cnnbench.flags.declare import FlagSpec, specs_of, split_comma_separated
 from cnnbench.flags.groups.all_reduce import (
     ALL_REDUCE_FLAGS,
     AllReduceParams,
@@ -41,88 +24,21 @@ from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import UNUSED_ON_CPUS, RuntimeParams
 from cnnbench.flags.groups.variable_update import unread_flag_rule, unused_all_reduce_rules
 from cnnbench.flags.params import ACCEPTED, SPECS
+from cnnbench.flags.roles import RunPart
+from cnnbench.lab.all_reduce.peers import NAMES
+from cnnbench.lab.all_reduce.sizes import Workload, parse_sizes
 from cnnbench.plan import RunPlan, check_flags
 from cnnbench.plan.network import model_gradients
 from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames
-from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, single
+from cnnbench.variable_mgr.all_reduce import AllReduceSpec, single
 from cnnbench.variable_mgr.all_reduce.check import check_all_reduce
-from cnnbench.variable_mgr.all_reduce.context import group_devices, process_of_device
-from cnnbench.variable_mgr.all_reduce.registry import create
-from cnnbench.variable_mgr.all_reduce.sizes import DTYPE_BYTES
-from cnnbench.variable_mgr.cross_device import CrossDeviceSpec
+from cnnbench.variable_mgr.all_reduce.context import group_devices
 from cnnbench.variable_mgr.modes import Processes, mode_without_ps
 from cnnbench.variable_mgr.packing import Packing
 
 if TYPE_CHECKING:
-    import tensorflow as tf
+    pass
 
-
-# A peer is a cross-device reduction of tf.distribute that is measured for comparison.
-
-TowerTensors: TypeAlias = "Sequence[Sequence[tf.Tensor]]"
-
-# Maps the name of each peer to a value of --cross_device_ops.
-_OPS = {
-    "reduction_to_one_device": "reduction_to_one_device",
-    "hierarchical_copy_all_reduce": "hierarchical_copy",
-    "nccl_all_reduce": "nccl",
-}
-NAMES = tuple(_OPS)
-
-
-def peer_reduction(name: str, devices: Sequence[str]) -> Callable[[TowerTensors], Any]:
-    """Returns a function that reduces tensors [tower][i] with tf.distribute to sums [tower][i].
-
-    The function is called while a tf.function is traced, with tensors on each device. It adds the
-    operations that `tf.distribute.ReplicaContext.all_reduce` creates for the whole list, with a
-    `MirroredStrategy` on the same devices. So the measured time includes the same as for cnnbench's
-    algorithms: the same tensors on the same devices, in the same function, until every device has
-    every sum.
-
-    Options are TensorFlow's defaults: hierarchical copy and NCCL combine all tensors in one pack,
-    and ReductionToOneDevice reduces each tensor separately on the first device. The replica context
-    adds one IdentityN for each device, which copies nothing.
-
-    `devices` are different full device names in one process.
-    """
-    check_peer(name, devices)
-    import tensorflow as tf
-
-    from cnnbench.variable_mgr import distribute
-
-    strategy: Any = distribute.make_mirrored_strategy(
-        tuple(devices), CrossDeviceSpec(ops=_OPS[name])
-    )
-
-    def reduce(tower_tensors: TowerTensors) -> list[list[tf.Tensor]]:
-        def replica() -> Any:
-            context = tf.distribute.get_replica_context()
-            number = int(tf.get_static_value(context.replica_id_in_sync_group))
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, list(tower_tensors[number]))
-
-        by_tensor = [
-            strategy.experimental_local_results(of_devices) for of_devices in strategy.run(replica)
-        ]
-        return [list(sums) for sums in zip(*by_tensor, strict=True)]
-
-    return reduce
-
-
-def check_peer(name: str, devices: Sequence[str]) -> None:
-    """Raises an error if a reduction of tf.distribute would fail or compute wrong sums."""
-    if len({process_of_device(device) for device in devices}) > 1:
-        raise ValueError("tf.distribute reduces only between devices of one process")
-    if name == "hierarchical_copy_all_reduce" and len(devices) % 2:
-        # In TensorFlow 2.21, HierarchicalCopyAllReduce adds 1, 10 and 100 on three devices to 11.
-        raise ValueError(
-            f"tf.distribute.HierarchicalCopyAllReduce leaves out the last of {len(devices)} "
-            "devices; use an even number of devices"
-        )
-    if name == "nccl_all_reduce":
-        create("nccl", ReduceContext(devices=tuple(devices)))
-
-
-# Functions that plan a run of `cnnbench allreduce` from its flags, without TensorFlow.
 
 WITHOUT_EFFECT: tuple[FlagSpec, ...] = tuple(
     spec
@@ -157,21 +73,6 @@ def translate_flags(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _DEFAULT_SIZES = "1K:64M:x4"
-_MOST_SIZES = 1000
-
-
-class Workload(NamedTuple):
-    """The tensors that each device reduces. `name` is their size ("65536"), size and number
-    ("4096*1000"), or the model whose gradients they are.
-    """
-
-    name: str
-    shapes: tuple[tuple[int, ...], ...]
-
-    @property
-    def elements(self) -> int:
-        """Number of elements in all tensors of one device."""
-        return sum(math.prod(shape) for shape in self.shapes)
 
 
 class ReductionCase(NamedTuple):
@@ -311,65 +212,6 @@ def _check_counts(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec
                 "other algorithms in a separate command"
             )
             raise FlagError("all_reduce_spec", specs, reason)
-
-
-def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
-    """Parses the value of --sizes to workloads, in order, without duplicates. The docstring of this
-    module contains the grammar.
-    """
-    workloads: dict[Workload, None] = {}
-    item_bytes = DTYPE_BYTES[dtype]
-    try:
-        for item in map(str.strip, text.split(",")):
-            head, star, tail = item.partition("*")
-            if star and (not re.fullmatch("[0-9]{1,6}", tail.strip()) or int(tail) < 1):
-                reason = "* must be followed by a number of tensors, 1 to 999999"
-                raise ValueError(f"{item!r}: {reason}")
-            count = int(tail) if star else 1
-            for size in _expand_range(head):
-                if size % item_bytes:
-                    reason = f"are not a multiple of the {item_bytes} bytes of a {dtype}"
-                    raise ValueError(f"{item!r}: {size} bytes {reason}")
-                name = str(size) if count == 1 else f"{size}*{count}"
-                workloads[Workload(name, ((size // item_bytes,),) * count)] = None
-            if len(workloads) > _MOST_SIZES:
-                raise ValueError(f"has more than {_MOST_SIZES} sizes")
-    except ValueError as error:
-        raise FlagError("sizes", text, str(error)) from error
-    return tuple(workloads)
-
-
-def _expand_range(item: str) -> Iterable[int]:
-    pieces = item.split(":")
-    first = _parse_size(pieces[0])
-    if len(pieces) == 1:
-        return [first]
-    if len(pieces) != 3:
-        raise ValueError(f"{item!r}: a range needs three parts, as in 1K:256M:x4")
-    last, step = _parse_size(pieces[1]), pieces[2].strip()
-    if last < first:
-        raise ValueError(f"{item!r}: a range must not end below its beginning")
-    if step[:1] == "+":
-        by = _parse_size(step[1:])
-        if (last - first) // by >= _MOST_SIZES:
-            raise ValueError(f"{item!r} has more than {_MOST_SIZES} sizes")
-        return range(first, last + 1, by)
-    match = re.fullmatch(r"[xX]([0-9]{1,9})", step)
-    factor = int(match[1]) if match else 0
-    if factor < 2:
-        raise ValueError(f"{item!r}: must end in a factor of 2 or more (x4) or a step (+64K)")
-    sizes = (first * factor**power for power in itertools.count())
-    return itertools.takewhile(lambda size: size <= last, sizes)
-
-
-def _parse_size(piece: str) -> int:
-    size = parse_bytes(piece.strip())
-    if not size:
-        raise ValueError(
-            f"{piece.strip()!r}: must be bytes, 1 or more, as in 4096, 64K or 1M; --sizes takes "
-            "sizes such as 4K, 4K*1000, 1K:256M:x4 or 64K:1M:+64K"
-        )
-    return size
 
 
 def _used_algorithms(plan: AllReducePlan) -> frozenset[str] | None:

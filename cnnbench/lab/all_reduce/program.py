@@ -1,20 +1,4 @@
-"""TensorFlow programs that only reduce tensors, and the check of the sums that they compute.
-
-The values on a device repeat with a period. So a few hundred kilobytes describe tensors of any
-size. The period is a prime: algorithms split tensors at multiples of powers of two, so parts that
-an algorithm might mix up are different.
-
-There are two sets of values. The first set contains integers whose sums are exact in any order. A
-wrong sum shows that a device was left out or included twice. The second set contains numbers with
-mixed magnitudes and signs. Rounding of their sums depends on the order, so each sum must be within
-
-    ((n-1) eps + cast eps) * sum |x_i|
-
-of the exact sum. There are n-1 additions. Each one rounds by at most eps/2 times a partial sum,
-which is at most sum |x_i|. A second eps/2 allows for the growth of partial sums by rounding. If
-values are rounded to 16 bits before they are sent, cast is 1 and allows for eps/2 by the rounding
-of each value; otherwise, cast is 0. eps is the distance from 1 to the next number in the format of
-the additions. See N. Higham, Accuracy and Stability of Numerical Algorithms, section 4.2.
+"""TensorFlow programs that only reduce tensors.
 
 Tensors and sums are in staging areas, one for each device, instead of variables. One operation
 reads all tensors of an area, and one operation stores all sums, by reference. Reading and assigning
@@ -36,10 +20,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-import ml_dtypes
-import numpy as np
 import tensorflow as tf
 
 from cnnbench.arrays import Array
@@ -48,8 +30,10 @@ from cnnbench.base.interrupts import errors_as_interrupts, raise_if_interrupted
 from cnnbench.base.terminal import ProgressLine
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.flags.groups.all_reduce import AllReduceParams
-from cnnbench.lab.all_reduce import plan
-from cnnbench.lab.all_reduce.plan import ReductionCase, Workload
+from cnnbench.lab.all_reduce import peers
+from cnnbench.lab.all_reduce.data import SETS, ReductionData, make_reduction_data
+from cnnbench.lab.all_reduce.plan import ReductionCase
+from cnnbench.lab.all_reduce.sizes import Workload
 from cnnbench.records.all_reduce import Copying, Point
 from cnnbench.run.runtime.loading import without_gc
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, names, single
@@ -61,96 +45,6 @@ from cnnbench.variable_mgr.gradients import transpose_lists
 from cnnbench.variable_mgr.packing import AggregationSpec, Packing
 from cnnbench.variable_mgr.stages import make_stages, reduce_through_stages
 from cnnbench.variable_mgr.workers import WorkerGroup
-
-# Creates the tensors that are reduced, and checks their sums.
-
-PERIOD = 65521
-SETS = ("integers", "floats")
-
-_MAGNITUDES = (-4.0, 4.0)
-_LARGEST_INTEGER = 100
-
-
-def _machine_epsilon(dtype: str) -> float:
-    """Distance from 1 to the next larger number in the floating-point format `dtype`."""
-    return float(ml_dtypes.finfo(np.dtype(dtype)).eps)  # type: ignore[no-untyped-call]
-
-
-class ReductionData(NamedTuple):
-    """The values that each device reduces, and their exact sums over all devices. The values repeat
-    after `PERIOD` elements, so only one period is stored.
-
-    `values` has the dtype of the tensors. `total` contains the sums, and `magnitude` the sums of
-    the absolute values, both in float64.
-    """
-
-    name: str
-    values: tuple[Array, ...]
-    total: Array
-    magnitude: Array
-
-    def make_tensor(self, device: int, begin: int, shape: Sequence[int]) -> Array:
-        """Makes a tensor from the values of a device, beginning with the value number `begin`."""
-        count = int(np.prod(shape, dtype=np.int64))
-        start = np.roll(self.values[device], -(begin % PERIOD))
-        return np.resize(start, count).reshape(shape)
-
-    def count_wrong_elements(self, result: Array, begin: int, sum_dtype: str, cast: bool) -> int:
-        """Counts the wrong elements in `result`, the sum that a device has computed.
-
-        `sum_dtype` is the dtype of the additions. `cast` says whether values were first rounded to
-        this dtype.
-        """
-        roundings = len(self.values) - 1 + int(cast)
-        tolerance = roundings * _machine_epsilon(sum_dtype) * self.magnitude
-        if self.name == "integers":
-            tolerance = np.zeros_like(self.total)
-        total, tolerance = (np.roll(x, -(begin % PERIOD)) for x in (self.total, tolerance))
-        flat = result.reshape(-1)
-        wrong = 0
-        for first in range(0, len(flat), PERIOD):
-            part = flat[first : first + PERIOD].astype(np.float64)
-            error = np.abs(part - total[: len(part)])
-            # Every comparison with NaN is false, so NaN counts as a wrong value.
-            wrong += len(part) - int(np.count_nonzero(error <= tolerance[: len(part)]))
-        return wrong
-
-
-def make_reduction_data(
-    name: str, devices: int, dtype: str, sum_dtypes: Sequence[str], seed: int
-) -> ReductionData:
-    """Draws random values for every device and computes their sums. `name` selects the kind of
-    values: "integers" or "floats".
-
-    Integers are so small that sums in the dtypes `sum_dtypes` are exact.
-    """
-    streams = np.random.SeedSequence([seed, SETS.index(name), devices]).spawn(devices)
-    generators = [np.random.default_rng(stream) for stream in streams]
-    if name == "integers":
-        # A floating-point format represents integers exactly up to the size of its significand.
-        exact = min(round(2 / _machine_epsilon(name)) for name in (dtype, *sum_dtypes))
-        values = [_draw_integers(g, d, devices, exact) for d, g in enumerate(generators)]
-    else:
-        values = [
-            g.choice([-1.0, 1.0], PERIOD) * np.exp2(g.uniform(*_MAGNITUDES, PERIOD))
-            for g in generators
-        ]
-    rounded = [value.astype(np.dtype(dtype)) for value in values]
-    exactly = np.stack([value.astype(np.float64) for value in rounded])
-    return ReductionData(name, tuple(rounded), exactly.sum(axis=0), np.abs(exactly).sum(axis=0))
-
-
-def _draw_integers(generator: np.random.Generator, device: int, devices: int, exact: int) -> Array:
-    """Draws random integers for one device. They are so small that the absolute value of the sum
-    over all devices is at most `exact`.
-    """
-    largest = min(_LARGEST_INTEGER, max(1, exact // devices))
-    values = generator.integers(-largest, largest, PERIOD, endpoint=True)
-    # If the sum of +-1 over all devices could be inexact, some devices contribute 0.
-    # The devices that contribute 0 differ from element to element.
-    used = (device + np.arange(PERIOD)) % devices < exact
-    return np.where(used, values, 0)
-
 
 # Classes that execute chains of reductions in a TensorFlow function, on tensors in buffers.
 
@@ -360,7 +254,7 @@ def reduction_factory(
     """
     if case.peer is not None:
         # The strategy is created here, because that is impossible while a function is traced.
-        reduction = plan.peer_reduction(case.peer, place.devices)
+        reduction = peers.peer_reduction(case.peer, place.devices)
         return lambda: reduction
     spec = case.spec or single("copy")
     groups = group_devices(place.devices, group_size)
@@ -424,7 +318,7 @@ def check_algorithms(
         AllReducer(spec, place, group_devices(place.devices, group_size))
     for name in peer_names:
         try:
-            plan.check_peer(name, place.devices)
+            peers.check_peer(name, place.devices)
         except ValueError as error:
             raise FlagError("peers", name, first_line(error)) from error
 

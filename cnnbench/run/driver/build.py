@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from cnnbench.data.dataset import InputSource
-from cnnbench.data.prefetch import WORKER_HOST, CoordinatedInput
+from cnnbench.data.joined_input import WORKER_HOST, CoordinatedInput
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.driver.checkpoints import make_checkpoints, select_moving_averages

@@ -7,14 +7,11 @@ import dataclasses
 import tensorflow as tf
 
 from cnnbench.data import make_input
+from cnnbench.data.copies import ReadCallbacks
 from cnnbench.data.dataset import InputSource
-from cnnbench.data.pipeline import ReadCallbacks
-from cnnbench.data.prefetch import (
-    CoordinatedInput,
-    InputDistribution,
-    JoinedWorkerInput,
-    PipelineInput,
-)
+from cnnbench.data.joined_input import CoordinatedInput, JoinedWorkerInput
+from cnnbench.data.prefetch import PipelineInput
+from cnnbench.data.strategy_input import InputDistribution
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.runtime.devices import Devices
 from cnnbench.run.step.train_step import StepResult

@@ -8,7 +8,7 @@ weight updates, so the step has finished when its loss has been read.
 
 A second thread reads the results of a step, because the read waits for the step. The read must not
 wait for the next step, too. So the next step is launched after the read has reported that later
-launches cannot delay it (`cnnbench.data.pipeline.ScalarReader`). Results remain on the device of
+launches cannot delay it (`cnnbench.data.copies.ScalarReader`). Results remain on the device of
 the step: a function that returns tensors on the host would return only when they are copied, and
 the device would be idle until the next launch. A step ends when its values arrive on the host,
 which the read reports.
@@ -38,7 +38,7 @@ from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
 from cnnbench.base.interrupts import raise_if_interrupted
-from cnnbench.data.pipeline import ReadCallbacks
+from cnnbench.data.copies import ReadCallbacks
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.run.runtime.progress import ProcessActivity, stall_time_limit
 

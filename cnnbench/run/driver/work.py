@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from cnnbench.data.copies import ReadCallbacks
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, close_inputs
-from cnnbench.data.pipeline import ReadCallbacks
 from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.evaluation import Evaluator

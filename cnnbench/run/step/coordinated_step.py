@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.data.prefetch import CoordinatedInput
+from cnnbench.data.joined_input import CoordinatedInput
 from cnnbench.run.step.staleness import UpdateCounter
 from cnnbench.run.step.tracing import TracedFunction
 from cnnbench.run.step.train_step import RATE, StepResult, TrainStep

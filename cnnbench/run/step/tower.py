@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cnnbench.base.job import is_cpu
 from cnnbench.data.dataset import OTHER_LABEL, OWN_SHARE, TowerBatch
-from cnnbench.data.pipeline import draw_synthetic_rows
+from cnnbench.data.synthetic import draw_synthetic_rows
 from cnnbench.errors import UsageError
 from cnnbench.models.elements import elements_of_role
 from cnnbench.models.graph import GraphNetwork, Reader, StateUpdate

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, cast
 import tensorflow as tf
 
 from cnnbench.base.job import is_cpu
+from cnnbench.data.copies import ReadCallbacks, ScalarReader
 from cnnbench.data.dataset import InputSource, TowerBatch
-from cnnbench.data.pipeline import ReadCallbacks, ScalarReader
 from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.runtime.convolutions import doubtful_layer_notice

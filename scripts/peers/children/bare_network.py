@@ -57,7 +57,7 @@ class BareNetwork:
         """Synthetic images and labels, beginning with row `first`."""
         import tensorflow as tf
 
-        from cnnbench.data.pipeline import draw_synthetic_rows
+        from cnnbench.data.synthetic import draw_synthetic_rows
 
         rows = draw_synthetic_rows(
             tf.range(first, first + count), SEED, self._plan.network.examples

@@ -8,7 +8,7 @@ import pytest
 from cnnbench.cli.commands import env
 from cnnbench.machine import facts as environment
 from cnnbench.machine import watch
-from cnnbench.machine.watch import MachineCounters
+from cnnbench.machine.counters import MachineCounters
 
 SECTIONS = {
     "Machine": {"logical_cpus": 2, "usable_cpus": 2, "memory_bytes": 3 << 30, "cpu_smt": False},

@@ -8,8 +8,8 @@ import itertools
 import numpy as np
 import pytest
 
-from cnnbench.lab.all_reduce import program as module
-from cnnbench.lab.all_reduce.program import PERIOD, SETS, make_reduction_data
+from cnnbench.lab.all_reduce import data as module
+from cnnbench.lab.all_reduce.data import PERIOD, SETS, make_reduction_data
 
 
 def sums(data, dtype, order):

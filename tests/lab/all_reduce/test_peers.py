@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base.job import Task
-from cnnbench.lab.all_reduce.plan import NAMES, peer_reduction
+from cnnbench.lab.all_reduce.peers import NAMES, peer_reduction
 
 
 @pytest.mark.parametrize(("name", "additions"), [(NAMES[0], 3), (NAMES[1], 1)])

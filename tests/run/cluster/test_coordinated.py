@@ -21,7 +21,7 @@ from worker_runs import saved_values
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.base.job import Task
 from cnnbench.base.probe import REFUSED, SILENT
-from cnnbench.data.pipeline import draw_synthetic_rows
+from cnnbench.data.synthetic import draw_synthetic_rows
 from cnnbench.errors import BenchmarkError
 from cnnbench.plan import make_plan, parse_run
 from cnnbench.run.driver.step_loop import CoordinatedLoop

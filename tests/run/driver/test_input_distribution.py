@@ -1,6 +1,6 @@
 """--input_distribution=strategy: the same batches on the same devices as towers get.
 
-Tests cnnbench/run/driver/inputs.py.
+Tests cnnbench/run/driver/inputs.py and cnnbench/data/strategy_input.py.
 """
 
 import functools
@@ -14,7 +14,7 @@ from covering import slow_if
 from data_sets import input_spec, write_cifar10
 
 from cnnbench.data import CIFAR10
-from cnnbench.data.prefetch import InputDistribution
+from cnnbench.data.strategy_input import InputDistribution
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.plan import check_flags, make_plan

@@ -14,7 +14,7 @@ from data_sets import WEATHER, write_weather
 from cnnbench import Params
 from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.plan import make_plan
-from cnnbench.plan.training import count_evaluated_examples
+from cnnbench.plan.length import count_evaluated_examples
 from cnnbench.records.run import Evaluation, RunRecord
 from cnnbench.run.driver.observers.mlperf_log import MLPerfLog
 

@@ -11,7 +11,7 @@ from covering import slow_if
 from data_sets import WEATHER
 from short_runs import RATE
 
-from cnnbench.data.pipeline import draw_synthetic_rows
+from cnnbench.data.synthetic import draw_synthetic_rows
 from cnnbench.variable_mgr.towers import read
 
 pytestmark = pytest.mark.usefixtures("quick_start")

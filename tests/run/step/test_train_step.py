@@ -13,7 +13,7 @@ from data_sets import write_random_cifar10
 from short_runs import RATE, build
 
 from cnnbench.data import make_input
-from cnnbench.data.pipeline import ReadCallbacks
+from cnnbench.data.copies import ReadCallbacks
 from cnnbench.models import (
     Initializer,
     LearningRateSpec,

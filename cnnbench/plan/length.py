@@ -1,46 +1,40 @@
-"""The number of steps, the learning rates and the input of a training.
-
-The host computes the learning rate from the step number, without TensorFlow, and passes it to the
-step. The rate depends on the global batch size, but not on the mode or the number of towers.
-"""
+"""The length of a run: batches, steps, evaluations, and the metric value that ends the training."""
 
 from __future__ import annotations
 
-import bisect
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from cnnbench.base.text import number
 from cnnbench.base.time_series import MIN_STEPS
-from cnnbench.data.dataset import InputSpec
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.facts import PlaceInJob, WorkKind
-from cnnbench.flags.groups.optimizer import OptimizerParams
-from cnnbench.flags.params import FLAGS, Params
-from cnnbench.models.learning_rate import LearningRateSpec
+from cnnbench.flags.params import Params
 from cnnbench.models.model import Model
-from cnnbench.optimizers.registry import SCHEDULES
-from cnnbench.optimizers.schedules import Schedule, ScheduledSteps
 from cnnbench.plan.network import NetworkPlan
 from cnnbench.records.run import Target
 
-# The length of a run: batches, steps, evaluations, and the metric value that ends the training.
-
 DEFAULT_NUM_BATCHES = 100
+
+
 MINIMUM_WARMUP = 10
+
 
 TOP_1_ACCURACY = "top_1_accuracy"
 """Name in tf_cnn_benchmarks of the metric that ends a training, for any model."""
 
+
 _MOST_STEPS = 2**31 - 1
+
+
 _MOST_COUNTED = 100_000
+
 
 # A check of --warmup=auto follows the previous check after at least 5 steps and 10 % more steps.
 _SMALLEST_STRIDE = 5
+
+
 _GROWTH = 1.1
 
 
@@ -340,144 +334,3 @@ def _refuse_too_many(flag: str, value: float, count: float, what: str = "evaluat
     if count > _MOST_COUNTED:
         most = f"at most {_MOST_COUNTED} are possible"
         raise FlagError(flag, value, f"means {number(count)} {what}, but {most}")
-
-
-# The learning rate of each step, from the flags or from the model's own schedule.
-
-
-class LearningRates(NamedTuple):
-    """The learning rate of each step, and what it follows from. Without training, the rate is 0.
-
-    Attributes:
-      schedule: the learning rate as a function of the step (from 0).
-      base: the learning rate after the warm-up.
-      warmup_epochs, warmup_steps: length of the linear increase from 0 to `base`.
-      boundaries_epochs: epochs at which the rate changes in steps; empty if it does not.
-    """
-
-    schedule: Schedule
-    base: float = 0.0
-    warmup_epochs: float = 0.0
-    warmup_steps: int = 0
-    boundaries_epochs: tuple[float, ...] = ()
-
-
-def make_rates(
-    flags: OptimizerParams,
-    defaults: LearningRateSpec,
-    global_batch: int,
-    examples_per_epoch: int,
-    steps: int,
-) -> LearningRates:
-    """The learning rates of a run.
-
-    In this order: --piecewise_learning_rate_schedule, --init_learning_rate (with or without decay,
-    see --learning_rate_schedule), the model's own schedule. Only the first two use
-    --num_learning_rate_warmup_epochs; only models that scale their rate by the batch size (the
-    ResNets of ImageNet, today's networks) use --resnet_base_lr.
-
-    Args:
-      global_batch: images per step over all towers and workers.
-      steps: number of steps of the whole run, from global step 0; a cosine ends with them.
-
-    Raises:
-      FlagError: if decay would come more often than steps.
-    """
-    base, warmup_epochs, epochs = _base_rate(flags, defaults, global_batch)
-    steps_per_epoch = examples_per_epoch / global_batch
-    warmup = int(steps_per_epoch * warmup_epochs)
-    boundaries = [int(epoch * steps_per_epoch) for epoch in epochs]
-    if flags.piecewise_learning_rate_schedule is not None:
-        rates = flags.piecewise_learning_rate_schedule.rates
-        # Boundaries from the flag are one step earlier than a model's, as in tf_cnn_benchmarks.
-        decayed = _piecewise([boundary - 1 for boundary in boundaries], rates)
-    elif flags.init_learning_rate is None and defaults.decay_epochs:
-        # As in tf_cnn_benchmarks, the period is computed from examples, not from whole steps.
-        period = max(1, int(defaults.decay_epochs * examples_per_epoch // global_batch))
-
-        def decayed(step: int) -> float:
-            """The learning rate of a step. It changes by the same factor after every period."""
-            return base * defaults.decay_factor ** (step // period)
-
-    elif flags.init_learning_rate is None:
-        if defaults.whole_batches:
-            boundaries = [int(epoch * int(steps_per_epoch)) for epoch in epochs]
-        decayed = _piecewise(boundaries, [base * factor for factor in defaults.factors])
-    else:
-        run = ScheduledSteps(base, warmup, steps, steps_per_epoch)
-        decayed = SCHEDULES.find(flags.learning_rate_schedule)(run, flags)
-
-    def schedule(step: int) -> float:
-        return base * step / warmup if step < warmup else decayed(step)
-
-    return LearningRates(schedule, base, warmup_epochs, warmup, epochs)
-
-
-def _base_rate(
-    flags: OptimizerParams, defaults: LearningRateSpec, global_batch: int
-) -> tuple[float, float, tuple[float, ...]]:
-    """Returns `base`, `warmup_epochs` and `boundaries_epochs` of `LearningRates`."""
-    pieces, base = flags.piecewise_learning_rate_schedule, flags.init_learning_rate
-    if pieces is not None:
-        return pieces.rates[0], flags.num_learning_rate_warmup_epochs, pieces.boundaries
-    if base is not None:
-        return base, flags.num_learning_rate_warmup_epochs, ()
-    base = defaults.base
-    if defaults.base_batch is not None:
-        base = base if flags.resnet_base_lr is None else flags.resnet_base_lr
-        base *= global_batch / defaults.base_batch
-    return base, defaults.warmup_epochs, defaults.boundaries_epochs
-
-
-def _piecewise(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:
-    """A schedule of constant learning rates: ``rates[k]`` applies until step ``boundaries[k]``.
-
-    The boundary step is included. The last rate applies after the last boundary.
-    """
-    return lambda step: rates[bisect.bisect_left(boundaries, step)]
-
-
-# The input of a run: data and preprocessing.
-
-
-class InputPlan(NamedTuple):
-    """The inputs of one worker that reads all data, for training and for evaluation.
-
-    The fields that depend on the worker, its devices and its threads have their defaults.
-    """
-
-    training: InputSpec
-    validation: InputSpec
-
-
-def plan_input(
-    flags: Params, work: WorkKind, network: NetworkPlan, length: RunLength, towers: int, dtype: str
-) -> InputPlan:
-    """Resolves the input that the flags select.
-
-    `towers` is the number of towers of one worker, `dtype` the type of real features.
-    """
-    # Forward passes do not mix images, because only a training loss uses mixed labels.
-    unmixed = dict.fromkeys(names_of_flags(FLAGS, RunPart.MIXING), 0.0) if work.only_forward else {}
-
-    def spec(training: bool) -> InputSpec:
-        return InputSpec.from_flags(
-            flags,
-            **unmixed,
-            dataset=network.dataset,
-            subset="train" if training else "validation",
-            batch_per_device=length.batch_per_device if training else length.eval_batch_per_device,
-            num_devices=towers,
-            passes=flags.gradient_accumulation_steps if training else 1,
-            shard_files=training and flags.auto_shard_policy == "file",
-            image_size=getattr(network.model, "image_size", 0),
-            channels=network.model.channels,
-            num_classes=network.dataset.num_classes,
-            examples=network.examples,
-            elements=network.spec.elements,
-            preprocess=network.preprocess(training=training),
-            seed=flags.tf_random_seed,
-            dtype=dtype,
-        )
-
-    return InputPlan(training=spec(training=True), validation=spec(training=False))
