@@ -33,7 +33,6 @@ from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, is_futile
 from cnnbench.campaigns.ab.lengths import ChosenLength, VerdictPlan
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.identity import CodeChangedError
 from cnnbench.campaigns.processes.journal import ANALYSED, END
 from cnnbench.campaigns.processes.requests import ProcessRequest, ProcessRequests, RequestBatch
@@ -268,16 +267,20 @@ class ExperimentRunner:
         samples = dict(zip(order, ended, strict=True))
         self._seconds |= {f"{prefix}-{side}": samples[side].seconds for side in SIDES}
         failed = {side: samples[side] for side in SIDES if samples[side].status != "ok"}
-        if failed or not burn_in:
-            for side in SIDES:
-                self.records[side].append(samples[side].record)
-        else:
-            for side in SIDES:
-                self._burn_ins[side].append(samples[side].record)
-            if not later_burn_ins:
-                self._choose_length(self._burn_ins)
+        kept = self.records if failed or not burn_in else self._burn_ins
+        for side in SIDES:
+            kept[side].append(samples[side].record)
         if failed:
-            self._raise_failure(prefix, what, failed)
+            text = "; ".join(f"{side.upper()}: {ended.message}" for side, ended in failed.items())
+            lost = all(ended.lost for ended in failed.values())
+            if lost:
+                had = len(self.results.killed_processes[prefix])
+                all_had = self.results.number_of_repeated_attempts
+                text += f"; no repeat is left: {what} had {had} of {MOST_REPEATS}, "
+                text += f"all pairs {all_had} of {self._most_repeats}"
+            raise PairFailedError(text, lost)
+        if burn_in and not later_burn_ins:
+            self._choose_length(self._burn_ins)
 
     def _process_request(self, prefix: str, pair_label: str, place: AbPlace) -> ProcessRequest:
         """Creates the request for the process of A or B in a pair or in a burn-in."""
@@ -331,19 +334,6 @@ class ExperimentRunner:
             rates.append(rate)
             precisions.add(config.get("precision"))
         return {"peak_flops": max(rates)} if len(precisions) == 1 else {}
-
-    def _raise_failure(
-        self, prefix: str, pair_label: str, failed: Mapping[str, ProcessResult]
-    ) -> None:
-        text = "; ".join(f"{side.upper()}: {ended.message}" for side, ended in failed.items())
-        lost = all(ended.lost for ended in failed.values())
-        if lost:
-            had = f"{pair_label} had {len(self.results.killed_processes[prefix])} of {MOST_REPEATS}"
-            all_had = (
-                f"all pairs {self.results.number_of_repeated_attempts} of {self._most_repeats}"
-            )
-            text += f"; no repeat is left: {had}, {all_had}"
-        raise PairFailedError(text, lost)
 
     def _compare_measured_pairs(self) -> Comparison:
         records, pairs = self.records, len(self.records["a"])
