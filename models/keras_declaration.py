@@ -16,12 +16,7 @@ from cnnbench.models.declaration import innermost_scope
 from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.keras_build import BuiltKerasModel, all_layers, is_integer
 from cnnbench.models.model import Model
-from cnnbench.models.spec import (
-    Initializer,
-    KerasDeclaration,
-    LayerFlopsAndMemory,
-    VariableSpec,
-)
+from cnnbench.models.spec import Initializer, KerasDeclaration, LayerFlopsAndMemory, VariableSpec
 
 _NOT_DECAYED = ("gamma", "beta", "embeddings")
 """Variables without weight decay: normalisation, and embeddings, of which batches use few rows."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Array, Tensor
 from cnnbench.models.elements import Element
 from cnnbench.models.learning_rate import LearningRateSpec
@@ -83,8 +84,6 @@ class DeepSpeech2(Model):
         self, features: Tensor, outputs: Tensor, labels: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """Returns the most likely letter (or blank) of each frame, and the true transcript."""
-        import tensorflow as tf
-
         del features
         best = tf.argmax(outputs, axis=-1)
         there = tf.range(best.shape[1], dtype=tf.int64) < frames_left(labels["num_frames"])[:, None]

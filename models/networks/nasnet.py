@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Generic, Literal, NamedTuple
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Tensor
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model
@@ -196,8 +197,6 @@ class NasnetCell(Generic[T]):
 
 def _select_odd_pixels(images: Tensor) -> Tensor:
     """Selects the image rows and columns 1, 3, 5, ...; appends zeros if the image size is odd."""
-    import tensorflow as tf
-
     missing = [(0, size % 2) for size in images.shape[1:3]]
     return tf.pad(images[:, 1::2, 1::2], [(0, 0), *missing, (0, 0)])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Array, Tensor
 from cnnbench.models.elements import Element
 from cnnbench.models.learning_rate import LearningRateSpec
@@ -64,8 +65,6 @@ class NeuMF(Model):
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Computes the binary cross entropy. The label is 1 for an item that the user rated."""
-        import tensorflow as tf
-
         logits = outputs[:, 0]
         return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, logits.dtype), logits)
 
@@ -73,8 +72,6 @@ class NeuMF(Model):
         self, features: Mapping[str, Tensor], outputs: Tensor, labels: Tensor
     ) -> Mapping[str, Tensor]:
         """Returns the user, the score, and whether the user rated the item, for each example."""
-        import tensorflow as tf
-
         return {
             "user": tf.cast(features["user"], tf.int32),
             "score": outputs[:, 0],

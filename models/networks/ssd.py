@@ -13,6 +13,7 @@ import functools
 import math
 from collections.abc import Mapping
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Array, Tensor
 from cnnbench.models.average_precision import THRESHOLDS, average_precision
 from cnnbench.models.elements import IMAGE, Element
@@ -76,16 +77,12 @@ def make_anchors() -> Array:
 
 def centre_to_corner_boxes(boxes: Tensor) -> Tensor:
     """Converts boxes [..., 4] from centre, height and width to top, left, bottom and right."""
-    import tensorflow as tf
-
     centre, sides = boxes[..., :2], boxes[..., 2:]
     return tf.concat([centre - sides / 2, centre + sides / 2], axis=-1)
 
 
 def intersection_over_union(first: Tensor, second: Tensor) -> Tensor:
     """Computes the intersection over union of boxes [m, 4] and [n, 4]: float32 [m, n]."""
-    import tensorflow as tf
-
     begin = tf.maximum(first[:, None, :2], second[None, :, :2])
     end = tf.minimum(first[:, None, 2:], second[None, :, 2:])
     common = tf.reduce_prod(tf.maximum(end - begin, 0.0), axis=-1)
@@ -105,8 +102,6 @@ def match_anchors(boxes: Tensor, is_matchable: Tensor) -> tuple[Tensor, Tensor]:
     box is used.) Each other anchor is matched to the box with the largest overlap, if it is more
     than `LEAST_OVERLAP`.
     """
-    import tensorflow as tf
-
     overlap = intersection_over_union(centre_to_corner_boxes(tf.constant(make_anchors())), boxes)
     overlap = tf.where(is_matchable, overlap, -1.0)
     number = tf.range(tf.shape(boxes, tf.int64)[0])
@@ -122,8 +117,6 @@ def match_anchors(boxes: Tensor, is_matchable: Tensor) -> tuple[Tensor, Tensor]:
 
 def encode_boxes(boxes: Tensor) -> Tensor:
     """Encodes one box per anchor, [8732, 4], as the offsets that the network should predict."""
-    import tensorflow as tf
-
     base = tf.constant(make_anchors())
     centre, sides = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
     return tf.concat(
@@ -137,8 +130,6 @@ def encode_boxes(boxes: Tensor) -> Tensor:
 
 def decode_boxes(encoded: Tensor) -> Tensor:
     """Converts predicted offsets [n, 8732, 4] to boxes, as the inverse of `encode_boxes`."""
-    import tensorflow as tf
-
     base = tf.constant(make_anchors())
     centre = encoded[..., :2] * _CENTRE_SCALE * base[:, 2:] + base[:, :2]
     sides = tf.exp(encoded[..., 2:] * _SIDE_SCALE) * base[:, 2:]
@@ -221,8 +212,6 @@ class SSD300(Model):
             ]
 
         def join_predictions(*parts: Tensor) -> Tensor:
-            import tensorflow as tf
-
             rows = [
                 tf.reshape(part, [-1, math.prod(part.shape[1:]) // width, width]) for part in parts
             ]
@@ -234,8 +223,6 @@ class SSD300(Model):
         self, example: Mapping[str, Tensor], seed: Tensor, *, training: bool
     ) -> Mapping[str, Tensor]:
         """Adds the target box and the target class of each anchor to an example's labels."""
-        import tensorflow as tf
-
         boxes = example["boxes"]
         counted = tf.range(MAX_BOXES, dtype=tf.int64) < example["num_boxes"]
         index, matched = match_anchors(boxes, counted & (example["is_crowd"] == 0))
@@ -253,8 +240,6 @@ class SSD300(Model):
         negative anchors are those with the largest cross entropy, three times as many as matched
         anchors.
         """
-        import tensorflow as tf
-
         positive = labels["anchor_classes"] > 0
         matches = tf.reduce_sum(tf.cast(positive, tf.int32), axis=1)
         off = tf.abs(outputs["boxes"] - labels["anchor_boxes"])
@@ -277,8 +262,6 @@ class SSD300(Model):
         As in MLPerf's reference, detections are chosen from the 200 best detections of each class.
         A detection that overlaps a better one is removed. Boxes are not clipped to the image.
         """
-        import tensorflow as tf
-
         del features
         scores = tf.nn.softmax(outputs["classes"])[..., 1:]
         least = tf.math.top_k(tf.linalg.matrix_transpose(scores), MAX_BOXES).values[:, None, :, -1]

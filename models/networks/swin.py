@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Tensor
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model
@@ -117,7 +118,6 @@ def make_window_bias(table: Tensor, window: int, side: int, shift: int) -> Tenso
       ``[heads, tokens, tokens]``. With a shift, ``[windows, windows, heads, tokens, tokens]``.
     """
     import numpy as np
-    import tensorflow as tf
 
     rows, columns = np.divmod(np.arange(window**2), window)
     down = rows[:, None] - rows + window - 1
@@ -159,8 +159,6 @@ def _shift_tokens(net: Network[T], x: T, side: int, shift: int) -> T:
     count, channels = net.shape(x)
 
     def roll(tokens: Tensor) -> Tensor:
-        import tensorflow as tf
-
         grid = tf.reshape(tokens, [-1, side, side, channels])
         return tf.reshape(tf.roll(grid, [shift, shift], [1, 2]), [-1, count, channels])
 

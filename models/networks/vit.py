@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Tensor
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import LARGEST_IMAGE, Model
@@ -48,8 +49,6 @@ class ViTB16(Model):
         token = net.variable("token", (channels,), Initializer.constant(0.0), weight_decay=False)
 
         def prepend_token(tokens: Tensor, token: Tensor) -> Tensor:
-            import tensorflow as tf
-
             repeated = tf.broadcast_to(token, [tf.shape(tokens)[0], 1, channels])
             return tf.concat([repeated, tokens], axis=1)
 

@@ -8,12 +8,7 @@ from cnnbench.base.terminal import MessageWriter
 from cnnbench.base.text import exact_number, format_interval, milliseconds, number, percent
 from cnnbench.base.time_series import SeriesShape, SteadyState, StepTimeLevel
 from cnnbench.records.metric import SUMMARY
-from cnnbench.records.run import (
-    LossScaling,
-    RunRecord,
-    find_steady_state_of_run,
-    single_speed_text,
-)
+from cnnbench.records.run import LossScaling, RunRecord, find_steady_state_of_run, single_speed_text
 
 
 def print_notices(record: RunRecord, messages: MessageWriter) -> None:
