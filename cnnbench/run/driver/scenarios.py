@@ -44,7 +44,6 @@ from cnnbench.run.observe.graphs import write_graph
 from cnnbench.run.runtime.devices import Devices
 from cnnbench.run.runtime.peak_flops import peak_flops
 from cnnbench.run.runtime.turns import TimeSlices
-from cnnbench.run.step.loss_scale import LossScale
 
 
 def run_work(run: RunContext, work: Work) -> float | None:
@@ -116,22 +115,16 @@ def train(run: RunContext, work: ForwardWork) -> float | None:
         training = Training(
             run, work, interrupts, global_step=global_step, probes=probes, observers=observers
         )
-        with _recording_changes(run, work.step.loss_scale):
+        scale = work.step.loss_scale
+        start = scale.value
+        try:
             total = training.run(steps)
+        finally:
+            end = scale.value
+            if start is not None and end is not None:
+                run.measurements.update_record(loss_scaling=LossScaling(start=start, end=end))
         export_weights(work.exporters, run.messages)
         return total
-
-
-@contextmanager
-def _recording_changes(run: RunContext, scale: LossScale) -> Iterator[None]:
-    """A context around the steps, which records how they change an automatic loss scale."""
-    start = scale.value
-    try:
-        yield
-    finally:
-        end = scale.value
-        if start is not None and end is not None:
-            run.measurements.update_record(loss_scaling=LossScaling(start=start, end=end))
 
 
 def run_evaluation(run: RunContext, work: EvaluationWork) -> float | None:
