@@ -37,7 +37,7 @@ from cnnbench.judge.compare import (
 from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.files import write_atomically
-from cnnbench.records.result_files import BaselineDocument
+from cnnbench.records.load import BaselineDocument
 from cnnbench.records.run import RunRecord
 
 _LOG_LINES = 15

@@ -52,7 +52,8 @@ from cnnbench.data.folder import UNFINISHED
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.declare import flag
-from cnnbench.records.result_files import RUNS, ResultFiles, load_run, run_row
+from cnnbench.records.load import load_run
+from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 
 Report = Callable[[int], object]
 """Reports the number of each completed write."""

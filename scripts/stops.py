@@ -27,7 +27,7 @@ from pathlib import Path
 import psutil
 
 from cnnbench.cli import entry_point
-from cnnbench.records.result_files import load_run
+from cnnbench.records.load import load_run
 
 FORK = multiprocessing.get_context("fork")
 

@@ -22,7 +22,7 @@ from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.plan import parse_run
 from cnnbench.records.codec import parse_json
-from cnnbench.records.result_files import record_from_json
+from cnnbench.records.load import record_from_json
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

@@ -23,7 +23,7 @@ from forked import Forked, finished
 from cnnbench import cli
 from cnnbench.errors import exhausted
 from cnnbench.flags.identity import identity_flags
-from cnnbench.records.result_files import record_from_json
+from cnnbench.records.load import record_from_json
 from cnnbench.records.run import Batch
 
 RECORDS = Path(__file__).parent / "frozen" / "runs"

@@ -24,7 +24,7 @@ from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.models import registry
 from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element, group_values, resolve_sizes
-from cnnbench.records.run import SkippedRecords
+from cnnbench.records.input import SkippedRecords
 
 # Data sets: their names, classes and files, and how flags select a data set (without TensorFlow)
 

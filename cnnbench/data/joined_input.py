@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, TowerBatch, close_inputs
 from cnnbench.models.elements import values_by_name
-from cnnbench.records.run import SkippedRecords
+from cnnbench.records.input import SkippedRecords
 
 WORKER_HOST = "/device:CPU:0"
 """Device name for the CPU of the worker that runs the step."""

@@ -22,7 +22,7 @@ from cnnbench.arrays import Array
 from cnnbench.base import plugins
 from cnnbench.data.dataset import Dataset, InputSpec
 from cnnbench.errors import DataError, UsageError, first_line, text_of
-from cnnbench.records.run import SkippedRecords
+from cnnbench.records.input import SkippedRecords
 
 
 def positions_of(numbers_in_shard: Any, spec: InputSpec) -> Any:

@@ -20,7 +20,7 @@ from cnnbench.data.copies import make_copy_to_device
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, TowerBatch
 from cnnbench.data.pipeline import Pipeline, PipelineStage, check_batch, refuse_python_code
 from cnnbench.errors import DataError
-from cnnbench.records.run import SkippedRecords
+from cnnbench.records.input import SkippedRecords
 
 Step = tuple[TowerBatch, ...]
 PendingStep = tuple["TowerBatch | Future[TowerBatch]", ...]

@@ -30,7 +30,7 @@ from cnnbench.data.pipeline import (
 from cnnbench.data.tfrecord import cached_record_count, count_records_by_file, missing_shard_names
 from cnnbench.errors import DataError, first_line
 from cnnbench.machine.cpu import available_cpu_count
-from cnnbench.records.run import SkippedRecords
+from cnnbench.records.input import SkippedRecords
 
 # Checks of all records in TFRecord files, by several threads
 

@@ -14,7 +14,7 @@ from cnnbench.judge.history.blocks import build_page
 from cnnbench.judge.history.page import HistoryDocument, csv_rows
 from cnnbench.judge.report import ReportSubject, build, gather
 from cnnbench.judge.report.tables import data_frame, frame
-from cnnbench.records.result_files import Loaded
+from cnnbench.records.load import Loaded
 from cnnbench.records.run import RunRecord
 
 if TYPE_CHECKING:

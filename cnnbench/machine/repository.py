@@ -34,7 +34,7 @@ from cnnbench.base.stats import group_by
 from cnnbench.base.suggestions import suggestion
 from cnnbench.base.text import count_text, first_few
 from cnnbench.base.values import labels_from_config
-from cnnbench.records.run import Subject
+from cnnbench.records.subject import Subject
 
 _SECONDS = 10.0
 

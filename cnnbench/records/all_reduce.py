@@ -28,10 +28,10 @@ from cnnbench.records.run import (
     Conditions,
     ErrorInfo,
     RingDevices,
-    Subject,
     SweepPlace,
     check_status,
 )
+from cnnbench.records.subject import Subject
 from cnnbench.variable_mgr.packing import Packing
 
 # `AllReduceRecord` stores the raw times. Statistics are computed from the raw times.

@@ -20,7 +20,7 @@ from cnnbench.records.codec import (
     parse_start_time,
 )
 from cnnbench.records.documents import json_document
-from cnnbench.records.run import Subject
+from cnnbench.records.subject import Subject
 
 # The document of `cnnbench strategies`: speed and memory of each mode of --variable_update.
 

@@ -19,15 +19,8 @@ from typing import Any, NamedTuple, TypeAlias, overload
 
 from cnnbench.base.values import labels_from_config
 from cnnbench.records.codec import encode
-from cnnbench.records.run import (
-    Cluster,
-    ErrorInfo,
-    Evaluation,
-    ResourceUse,
-    RunRecord,
-    Subject,
-    TurnTaking,
-)
+from cnnbench.records.run import Cluster, ErrorInfo, Evaluation, ResourceUse, RunRecord, TurnTaking
+from cnnbench.records.subject import Subject
 
 # Shared memory of a process and its forked child processes (only on Linux)
 

@@ -14,7 +14,7 @@ from cnnbench.base import plugins
 from cnnbench.base.files import parse_json, read_file, read_json, read_text
 from cnnbench.campaigns.suite.nodes import load_yaml_file
 from cnnbench.errors import FlagError, PathError, UsageError
-from cnnbench.records.result_files import load_run
+from cnnbench.records.load import load_run
 
 
 @pytest.fixture

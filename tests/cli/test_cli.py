@@ -31,7 +31,7 @@ from cnnbench.flags.help import MOST_USED
 from cnnbench.flags.obsolete import OBSOLETE
 from cnnbench.flags.params import SPECS
 from cnnbench.machine import repository
-from cnnbench.records.run import Subject
+from cnnbench.records.subject import Subject
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from covering import slow_if
 
 from cnnbench.machine import repository
-from cnnbench.records.run import Subject
+from cnnbench.records.subject import Subject
 
 pytestmark = pytest.mark.timeout(120)
 

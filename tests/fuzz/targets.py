@@ -372,7 +372,8 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def run_records(generator: random.Random, folder: Path) -> None:
     """Documents of runs with values exchanged: what is read must be summarised and judged."""
     from cnnbench.judge.compare.configuration import Configuration
-    from cnnbench.records.result_files import RUNS, load_records, run_row
+    from cnnbench.records.load import load_records
+    from cnnbench.records.result_files import RUNS, run_row
 
     sources = sorted((ROOT / "tests/frozen/runs").glob("*.json"))
     document = json.loads(generator.choice(sources).read_text())
@@ -471,7 +472,8 @@ def result_files() -> dict[str, bytes]:
     """A result file of each format that `cnnbench import` reads, by name. A name that ends with
     benchmark_run.log is that of a description, which is beside `_LOG_DIR`.
     """
-    from cnnbench.records.result_files import RUNS, load_run, run_row
+    from cnnbench.records.load import load_run
+    from cnnbench.records.result_files import RUNS, run_row
 
     of_tools = IMPORTS.glob("*.json")
     of_ancestor = GOLDEN.glob("*.txt")

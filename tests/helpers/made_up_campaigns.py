@@ -28,7 +28,8 @@ from cnnbench.cli.commands import sides
 from cnnbench.flags import parse_args
 from cnnbench.machine import facts, repository
 from cnnbench.records.codec import encode
-from cnnbench.records.run import RunRecord, Subject
+from cnnbench.records.run import RunRecord
+from cnnbench.records.subject import Subject
 
 Make = Callable[[Mapping[str, str], str, str], RunRecord | None]
 """Makes the record of a process from its flags, its folder and its name; None if it fails."""

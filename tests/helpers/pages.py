@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 from cnnbench.base.document import Table
 from cnnbench.judge.report import build, gather
-from cnnbench.records.result_files import Loaded
+from cnnbench.records.load import Loaded
 
 HOSTILE = (
     "</script></style></title></svg>--><script>alert(1)</script><img src=x onerror=alert(1)>"

@@ -14,7 +14,7 @@ from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 from cnnbench.judge.report import build, gather
 from cnnbench.records.all_reduce import Copying
-from cnnbench.records.result_files import Loaded
+from cnnbench.records.load import Loaded
 from cnnbench.records.run import (
     ConditionNote,
     Conditions,
@@ -22,8 +22,8 @@ from cnnbench.records.run import (
     Measured,
     ModelInfo,
     StartupSeconds,
-    Subject,
 )
+from cnnbench.records.subject import Subject
 
 ENVIRONMENT = {"hostname": "box", "cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"}
 

@@ -14,7 +14,7 @@ from cnnbench.judge.history import all_series, trend
 from cnnbench.judge.history.reading import contents
 from cnnbench.judge.report import gather
 from cnnbench.judge.report.renderers import render
-from cnnbench.records.result_files import Loaded
+from cnnbench.records.load import Loaded
 from cnnbench.records.run import ConditionNote, Conditions, Measured, ModelInfo, StartupSeconds
 
 ASKED = (

@@ -17,7 +17,7 @@ from cnnbench.judge.explain import explain
 from cnnbench.judge.history import METRICS, blocks, trend
 from cnnbench.judge.history.page import HistoryDocument
 from cnnbench.judge.report import build, gather, render
-from cnnbench.records.result_files import Loaded
+from cnnbench.records.load import Loaded
 
 pytestmark = pytest.mark.slow
 

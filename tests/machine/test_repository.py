@@ -25,7 +25,7 @@ from cnnbench.machine.repository import (
     repository_address,
 )
 from cnnbench.machine.repository import git as read_only_git
-from cnnbench.records.run import Subject
+from cnnbench.records.subject import Subject
 
 
 class Traps:

@@ -156,7 +156,7 @@ def test_documents_that_are_not_imported_are_no_defects(tmp_path):
     for kind in ("history", "comparison", "baseline"):
         (tmp_path / f"{kind}.json").write_text(json.dumps({"schema": 1, "kind": kind}))
     code = (
-        "from cnnbench.records.result_files import load_records;"
+        "from cnnbench.records.load import load_records;"
         "loaded = load_records(['.']); assert (len(loaded.skipped), loaded.defects) == (3, ())"
     )
     finished([sys.executable, "-c", code], cwd=tmp_path)

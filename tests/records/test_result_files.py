@@ -1,4 +1,7 @@
-"""--result_json and --result_csv: whole documents and rows, whoever else appends or is killed."""
+"""--result_json and --result_csv: whole documents and rows, whoever else appends or is killed.
+
+Tests cnnbench/records/csv_table.py.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,12 @@ import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.records.files import report_failed_writes
+from cnnbench.records.load import load_run
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY
-from cnnbench.records.result_files import _RUN, REDUCTIONS, RUNS, ResultFiles, load_run, run_row
-from cnnbench.records.run import (
-    Batch,
-    Conditions,
-    Evaluation,
-    Measured,
-    Placement,
-    StartupSeconds,
-    Subject,
-)
+from cnnbench.records.result_files import _RUN, REDUCTIONS, RUNS, ResultFiles, run_row
+from cnnbench.records.run import Batch, Conditions, Evaluation, Measured, Placement, StartupSeconds
+from cnnbench.records.subject import Subject
 
 
 def a_run(**config):

@@ -10,8 +10,8 @@ from covering import covering_pairs, slow_if
 from short_runs import TINY
 
 from cnnbench.judge.compare.configuration import IMPORTED, Configuration
+from cnnbench.records.load import load_records
 from cnnbench.records.metrics.figures import throughput
-from cnnbench.records.result_files import load_records
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

@@ -1,4 +1,7 @@
-"""The record: its document, strict reading, and a summary that is always recomputed."""
+"""The record: its document, strict reading, and a summary that is always recomputed.
+
+Tests cnnbench/records/input.py.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ import numpy as np
 import pytest
 
 from cnnbench.records.codec import parse_start_time
+from cnnbench.records.input import InputStage
 from cnnbench.records.run import (
     Cluster,
     Evaluation,
-    InputStage,
     LossScaling,
     Measured,
     RunRecord,

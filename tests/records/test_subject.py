@@ -7,7 +7,8 @@ import json
 import pytest
 
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import RunRecord, Subject, add_subject, subject_of_record
+from cnnbench.records.run import RunRecord
+from cnnbench.records.subject import Subject, add_subject, subject_of_record
 
 HEAD = "0123456789abcdef0123456789abcdef01234567"
 FOUND = Subject(repository="github.com/o/nets", revision=HEAD, dirty=True, side="b")

@@ -10,7 +10,7 @@ import pytest
 
 from cnnbench.campaigns.tune import environment
 from cnnbench.errors import BenchmarkError
-from cnnbench.records.result_files import load_run
+from cnnbench.records.load import load_run
 
 FROZEN = Path(__file__).parents[1] / "frozen/runs/lenet-1.json"
 

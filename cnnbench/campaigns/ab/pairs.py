@@ -45,7 +45,8 @@ from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.judge.metrics.policy import questions_of
 from cnnbench.records.codec import encode
 from cnnbench.records.metric import METRICS, Metric
-from cnnbench.records.run import AbPlace, KilledProcess, RunRecord, Subject, add_subject
+from cnnbench.records.run import AbPlace, KilledProcess, RunRecord
+from cnnbench.records.subject import Subject, add_subject
 
 MOST_REPEATS = 2
 """Maximum number of further attempts at one pair."""

@@ -44,7 +44,8 @@ from cnnbench.machine import repository
 from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import GitError, abbreviate_hash, git
 from cnnbench.records.codec import decode, encode
-from cnnbench.records.run import RunRecord, Subject
+from cnnbench.records.run import RunRecord
+from cnnbench.records.subject import Subject
 
 TURN_SECONDS = 0.3
 """Seconds that one process runs before the next process continues (docs/evidence.md: effect)."""

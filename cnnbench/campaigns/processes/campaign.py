@@ -33,9 +33,10 @@ from cnnbench.campaigns.processes.requests import ProcessRequest, ProcessRequest
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.machine.checks import parse_silenced
 from cnnbench.records.codec import encode, json_text
+from cnnbench.records.load import record_from_json
 from cnnbench.records.metrics.figures import throughput
-from cnnbench.records.result_files import record_from_json
-from cnnbench.records.run import KilledProcess, RunRecord, Subject
+from cnnbench.records.run import KilledProcess, RunRecord
+from cnnbench.records.subject import Subject
 
 _Result = TypeVar("_Result")
 

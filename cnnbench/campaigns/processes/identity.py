@@ -27,7 +27,7 @@ from cnnbench.machine import repository
 from cnnbench.machine.facts import comparable_fact
 from cnnbench.plan.identity import KEY_LENGTH
 from cnnbench.records.codec import encode
-from cnnbench.records.run import Subject
+from cnnbench.records.subject import Subject
 
 # Names of the recorded properties of machine and software that affect measurements.
 # Load and free memory are not included, because they vary all the time.

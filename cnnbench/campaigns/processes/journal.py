@@ -21,12 +21,12 @@ from typing import Any, ClassVar
 
 from cnnbench.base.files import parse_json, read_file
 from cnnbench.errors import BenchmarkError, PathError
-from cnnbench.records import result_files
+from cnnbench.records import load
 from cnnbench.records.codec import TIME
 from cnnbench.records.documents import json_document
 from cnnbench.records.files import write_all
 
-JOURNAL = result_files.JOURNAL
+JOURNAL = load.JOURNAL
 """File name of the journal in a results folder."""
 
 SESSION, PROCESS, LOST, NOTE = "session", "process", "lost", "note"

@@ -27,8 +27,8 @@ from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.errors import ExitCode, is_out_of_memory, memory_ran_out
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
+from cnnbench.records.load import record_from_json
 from cnnbench.records.metrics.figures import throughput
-from cnnbench.records.result_files import record_from_json
 from cnnbench.records.run import ErrorInfo, RunRecord
 
 Record: TypeAlias = RunRecord | AllReduceRecord

@@ -41,7 +41,7 @@ from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.records.codec import ABSENT, Document
 from cnnbench.records.documents import json_document
 from cnnbench.records.files import remove_abandoned_files, write_atomically
-from cnnbench.records.result_files import SETTINGS
+from cnnbench.records.load import SETTINGS
 from cnnbench.records.run import KilledProcess
 
 LOGS = "logs"

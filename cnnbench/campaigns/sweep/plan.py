@@ -21,7 +21,7 @@ from cnnbench.flags import args_from_values, parse_flag_texts
 from cnnbench.flags.obsolete import REMOVED
 from cnnbench.flags.parse import plugin_flags_of
 from cnnbench.judge.compare.power import processes_to_decide
-from cnnbench.records.run import Subject
+from cnnbench.records.subject import Subject
 
 
 class SweepPlan(NamedTuple):

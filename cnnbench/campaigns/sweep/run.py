@@ -36,7 +36,8 @@ from cnnbench.flags.declare import names_of_flags
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.flags.roles import RunPart
 from cnnbench.records.codec import encode
-from cnnbench.records.run import RunRecord, SweepPlace, add_subject
+from cnnbench.records.run import RunRecord, SweepPlace
+from cnnbench.records.subject import add_subject
 
 _NAME_LENGTH = 120
 _NAME = re.compile(r".+\.[0-9a-f]{12}\.r\d+\.[\dTZ]{22}")

@@ -30,7 +30,8 @@ from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.exports import EXPORTS
 from cnnbench.records.files import check_outputs, register_file_kind
 from cnnbench.records.metric import METRICS, load_metrics
-from cnnbench.records.run import RunRecord, Subject
+from cnnbench.records.run import RunRecord
+from cnnbench.records.subject import Subject
 
 
 def declare_fail_on_flag(help: str, *words: str) -> Any:

@@ -46,7 +46,7 @@ from cnnbench.judge.report.tables import TABLES, to_csv
 from cnnbench.machine.repository import CommitGraph, commit_address
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.files import OutputFile, check_outputs, report_failed_writes
-from cnnbench.records.result_files import Loaded, find_files
+from cnnbench.records.load import Loaded, find_files
 from cnnbench.records.run import RunRecord
 
 _ABOUT = """\

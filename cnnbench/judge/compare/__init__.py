@@ -17,8 +17,8 @@ from cnnbench.judge.compare.result import Comparison
 from cnnbench.judge.compare.verdicts import ComparedConfiguration, MetricResult
 from cnnbench.judge.metrics.judged import DEFAULT_METRICS
 from cnnbench.judge.metrics.policy import Policy
+from cnnbench.records.load import Loaded, SkippedFile, load_records
 from cnnbench.records.metric import METRICS, Metric
-from cnnbench.records.result_files import Loaded, SkippedFile, load_records
 
 __all__ = [
     "DEFAULT_METRICS",

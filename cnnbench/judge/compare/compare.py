@@ -44,8 +44,8 @@ from cnnbench.judge.metrics.measurement import CONTEXT, RUN, Measurement
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import Metric
-from cnnbench.records.result_files import SkippedFile
 from cnnbench.records.run import RunRecord
 
 _Sides: TypeAlias = tuple[MeasurementGroup, MeasurementGroup, Sequence[Measurement]]

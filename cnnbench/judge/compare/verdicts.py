@@ -35,8 +35,8 @@ from cnnbench.records.codec import (
     choice_metadata,
     keys_within,
 )
+from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import Metric
-from cnnbench.records.result_files import SkippedFile
 from cnnbench.records.run import RunRecord
 
 FAIL_ON: Mapping[str, Verdict] = dict(

@@ -47,9 +47,9 @@ from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.history.series import HistoryEntry
 from cnnbench.judge.metrics.origin import Origin
 from cnnbench.records.codec import decode, encode
+from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import HISTORY
-from cnnbench.records.result_files import SkippedFile
-from cnnbench.records.run import Subject
+from cnnbench.records.subject import Subject
 
 _RACY_NS = 2_000_000_000
 """Resolution of file times in some file systems, in nanoseconds."""

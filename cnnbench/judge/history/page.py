@@ -35,8 +35,8 @@ from cnnbench.judge.report.exports import ExportedMetric, shared_labels
 from cnnbench.machine.repository import CommitGraph
 from cnnbench.records.codec import NOT_EMPTY, Document, JsonKeys, Key
 from cnnbench.records.documents import json_document
+from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import Metric
-from cnnbench.records.result_files import SkippedFile
 
 
 @json_document("cnnbench history --format=json")

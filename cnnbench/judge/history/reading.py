@@ -31,10 +31,10 @@ from cnnbench.judge.history.cache import (
 )
 from cnnbench.judge.history.series import HistoryEntry
 from cnnbench.machine.cpu import usable_cpu_numbers
-from cnnbench.records import result_files
+from cnnbench.records import load
 from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.load import SkippedFile, find_files, load_records
 from cnnbench.records.metric import HISTORY
-from cnnbench.records.result_files import SkippedFile, find_files, load_records
 from cnnbench.records.run import RunRecord
 
 CHUNK = 100
@@ -131,7 +131,7 @@ def _content_by_path(
 
 def read_content(path: str, data: bytes) -> Content:
     """Parses the content of a result file."""
-    loaded = result_files.read_result(path, data)
+    loaded = load.read_result(path, data)
     if isinstance(loaded, (RunRecord, AllReduceRecord)):
         return Process(loaded.run_id, HistoryEntry.all_of(loaded))
     return loaded if isinstance(loaded, SkippedFile) else None

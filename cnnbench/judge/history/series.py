@@ -37,7 +37,8 @@ from cnnbench.machine.repository import sort_by_optional_place
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import ABSENT, TIME, JsonKeys, Key, parse_start_time
 from cnnbench.records.metric import HISTORY, Metric
-from cnnbench.records.run import ModelInfo, RunRecord, Subject
+from cnnbench.records.run import ModelInfo, RunRecord
+from cnnbench.records.subject import Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from cnnbench.base.files import parse_json
 from cnnbench.base.text import counted_names, integer
 from cnnbench.judge.metrics.measurement import Measurement, fact_text, short_commit
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.run import ModelInfo, RunRecord, subject_of_record
+from cnnbench.records.run import ModelInfo, RunRecord
+from cnnbench.records.subject import subject_of_record
 
 _CHANGES = 7
 """Number of digits that output shows of a digest of uncommitted changes."""

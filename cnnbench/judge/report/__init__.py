@@ -9,7 +9,7 @@ from cnnbench.base.document import Report
 from cnnbench.base.document.formats import FORMATS
 from cnnbench.base.document.formats import render_report as render
 from cnnbench.judge.report.results import ReportSubject, gather
-from cnnbench.records.result_files import load_records as load
+from cnnbench.records.load import load_records as load
 
 if TYPE_CHECKING:
     from cnnbench.judge.report.sections import build

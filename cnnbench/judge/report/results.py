@@ -36,9 +36,9 @@ from cnnbench.machine.repository import sort_by_optional_place
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import dataclass_from_sources, parse_start_time
+from cnnbench.records.load import Loaded, Study
 from cnnbench.records.metric import HISTORY
 from cnnbench.records.profiles import Explanation, Roofline, StepProfile
-from cnnbench.records.result_files import Loaded, Study
 from cnnbench.records.run import RunRecord, find_steady_state_of_run, single_speed_text
 
 MOST_SHOWN = 60

@@ -31,7 +31,8 @@ from cnnbench.base.values import parse_labels
 from cnnbench.errors import UsageError
 from cnnbench.records.codec import is_valid_amount
 from cnnbench.records.launchers import Line, ProcessLines, lines_of_processes
-from cnnbench.records.run import BENCHMARK_SCORE, Imported, RunRecord, Subject
+from cnnbench.records.run import BENCHMARK_SCORE, Imported, RunRecord
+from cnnbench.records.subject import Subject
 
 MIXED = (
     "repeats a value, so lines of several processes are mixed, which cannot be told apart; print "

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cnnbench.records.readers import ResultFile, has_keys, is_amount, register_reader, time_text
-from cnnbench.records.run import RunRecord, Subject
+from cnnbench.records.run import RunRecord
+from cnnbench.records.subject import Subject
 
 ASV = "asv"
 

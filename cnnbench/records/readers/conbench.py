@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cnnbench.records.readers import ResultFile, has_keys, mean_amount, register_reader, scalars
-from cnnbench.records.run import RunRecord, Subject
+from cnnbench.records.run import RunRecord
+from cnnbench.records.subject import Subject
 
 CONBENCH = "conbench"
 

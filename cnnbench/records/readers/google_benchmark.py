@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from cnnbench.records.readers import CLOCKS, ResultFile, has_keys, mean_amount, register_reader
-from cnnbench.records.run import RunRecord, Subject
+from cnnbench.records.run import RunRecord
+from cnnbench.records.subject import Subject
 
 GOOGLE_BENCHMARK = "google-benchmark"
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cnnbench.records.readers import ResultFile, has_keys, mean_amount, register_reader
-from cnnbench.records.run import RunRecord, Subject
+from cnnbench.records.run import RunRecord
+from cnnbench.records.subject import Subject
 
 PYPERF = "pyperf"
 _UNITS = {"second": "s", "byte": "bytes", "integer": ""}

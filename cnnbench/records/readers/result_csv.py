@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from cnnbench.base.values import parse_labels
 from cnnbench.records.metric import ALL
 from cnnbench.records.readers import ResultFile, parse_object, register_reader
-from cnnbench.records.run import Batch, ErrorInfo, Placement, RunRecord, Subject
+from cnnbench.records.run import Batch, ErrorInfo, Placement, RunRecord
+from cnnbench.records.subject import Subject
 
 _NAMES = {
     "final_loss": "last_loss",

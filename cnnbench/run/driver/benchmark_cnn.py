@@ -30,9 +30,10 @@ from cnnbench.plan.make import make_plan
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import Runnable, RunPlan, without_outputs
 from cnnbench.records.files import report_failed_writes, write_text, write_training_status
+from cnnbench.records.input import SkippedRecords
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
-from cnnbench.records.run import ConditionNote, RunRecord, SkippedRecords
+from cnnbench.records.run import ConditionNote, RunRecord
 from cnnbench.run.driver import preflight
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.context import RunContext

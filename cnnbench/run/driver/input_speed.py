@@ -19,7 +19,7 @@ import tensorflow as tf
 from cnnbench.data.dataset import InputSource, InputSpec
 from cnnbench.data.pipeline import PipelineStage
 from cnnbench.data.prefetch import delete_in_background, use_separate_tf_executor
-from cnnbench.records.run import InputStage
+from cnnbench.records.input import InputStage
 from cnnbench.run.driver.inputs import InputOnlyStep
 
 DEVICE_STAGE = "device"

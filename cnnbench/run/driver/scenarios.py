@@ -14,7 +14,8 @@ from contextlib import ExitStack, closing, contextmanager
 from cnnbench.errors import DataError
 from cnnbench.plan.setup import card_numbers
 from cnnbench.records import files
-from cnnbench.records.run import InputStage, LossScaling
+from cnnbench.records.input import InputStage
+from cnnbench.records.run import LossScaling
 from cnnbench.run.driver.checkpoint_evaluations import evaluate_checkpoints, evaluate_with_the_chief
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import benchmark_log_parameters

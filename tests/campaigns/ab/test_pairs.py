@@ -33,7 +33,8 @@ from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import PathError
 from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records
-from cnnbench.records.run import ErrorInfo, RunRecord, Subject
+from cnnbench.records.run import ErrorInfo, RunRecord
+from cnnbench.records.subject import Subject
 
 ENDS = {
     "failed": ProcessResult(4, 3.0, status="failed", message="no good"),

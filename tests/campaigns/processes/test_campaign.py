@@ -33,7 +33,8 @@ from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.codec import encode
-from cnnbench.records.run import KilledProcess, RunRecord, Subject
+from cnnbench.records.run import KilledProcess, RunRecord
+from cnnbench.records.subject import Subject
 
 KIND = CampaignKind(command="tune", noun="search", subfolders=("logs", "race"))
 OK = ProcessResult(0, 2.0, status="ok")

@@ -21,8 +21,8 @@ from cnnbench.campaigns.sweep.summary import (
     summary_rows,
     table_text,
 )
+from cnnbench.records.load import record_from_json
 from cnnbench.records.metric import BOUNDS
-from cnnbench.records.result_files import record_from_json
 from cnnbench.records.run import Batch, Evaluation
 
 

@@ -20,7 +20,7 @@ from cnnbench.cli.commands.completion import complete_last_word
 from cnnbench.cli.overview import COMMANDS, find_commands
 from cnnbench.records.documents import DOCUMENTS
 from cnnbench.records.files import KINDS
-from cnnbench.records.result_files import load_records
+from cnnbench.records.load import load_records
 
 TOP = '''"""``cnnbench top``: list the fastest runs."""
 

@@ -17,7 +17,7 @@ from step_profiles import Profiles, changed
 
 from cnnbench.campaigns.ab import lengths
 from cnnbench.campaigns.ab.experiment import find_experiment
-from cnnbench.records.result_files import load_records
+from cnnbench.records.load import load_records
 
 pytestmark = [
     pytest.mark.timeout(180),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from covering import slow_if
 
-from cnnbench.records.run import Subject
+from cnnbench.records.subject import Subject
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from html import unescape
 import pytest
 
 from cnnbench.judge.history import METRICS
-from cnnbench.records.run import ModelInfo, Subject
+from cnnbench.records.run import ModelInfo
+from cnnbench.records.subject import Subject
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from imports import GOLDEN, HOROVOD, IMPORTS, TRAINING, edited
 
 from cnnbench.records.files import check_folder_writable
-from cnnbench.records.result_files import load_records
+from cnnbench.records.load import load_records
 
 EXPORTED = '{"results": [{"command": "sleep", "times": [0.5, 0.6], "exit_codes": [0, 0]}]}'
 """As hyperfine exports it."""

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from cnnbench.cli.commands import report
-from cnnbench.records.run import Conditions, Subject
+from cnnbench.records.run import Conditions
+from cnnbench.records.subject import Subject
 
 
 @pytest.fixture

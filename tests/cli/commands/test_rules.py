@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from cnnbench.records.run import Subject
+from cnnbench.records.subject import Subject
 
 BASE, NEW = ("a" * 40, "b" * 40)
 

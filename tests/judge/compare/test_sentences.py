@@ -35,7 +35,8 @@ from cnnbench.judge.compare.verdicts import SameCode
 from cnnbench.judge.metrics.acceptance import Acceptance
 from cnnbench.judge.metrics.rules import ConfigurationRule, MetricRule, Rules
 from cnnbench.records.all_reduce import Copying
-from cnnbench.records.run import ConditionNote, Conditions, ModelInfo, Subject
+from cnnbench.records.run import ConditionNote, Conditions, ModelInfo
+from cnnbench.records.subject import Subject
 
 GOLDEN = Path(__file__).parent / "golden"
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)

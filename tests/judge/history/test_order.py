@@ -13,7 +13,7 @@ import pytest
 from cnnbench.judge.history import METRICS, trend
 from cnnbench.judge.history.page import HistoryDocument, history_metrics
 from cnnbench.judge.report import exports
-from cnnbench.records.run import Subject
+from cnnbench.records.subject import Subject
 
 SPEED = METRICS["throughput"]
 

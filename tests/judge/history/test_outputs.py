@@ -30,7 +30,7 @@ from cnnbench.judge.history.page import HistoryDocument, csv_text, history_metri
 from cnnbench.judge.history.remarks import history_remarks, other_metric_remarks
 from cnnbench.judge.report import exports, render
 from cnnbench.records.exports import EXPORTS
-from cnnbench.records.run import Subject
+from cnnbench.records.subject import Subject
 
 GOLDEN = Path(__file__).parent / "golden"
 SPEED = METRICS["throughput"]

@@ -18,8 +18,9 @@ from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.results import gather as report_of
 from cnnbench.judge.report.results import group_runs
 from cnnbench.judge.report.tables import frame
-from cnnbench.records.result_files import Loaded
-from cnnbench.records.run import RunRecord, Subject
+from cnnbench.records.load import Loaded
+from cnnbench.records.run import RunRecord
+from cnnbench.records.subject import Subject
 
 SUBJECTS = st.none() | st.builds(
     Subject,

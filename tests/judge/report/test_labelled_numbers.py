@@ -24,7 +24,7 @@ from cnnbench.judge.compare.result import Comparison
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.report import build, gather
 from cnnbench.judge.report.renderers import FORMATS
-from cnnbench.records.result_files import Loaded
+from cnnbench.records.load import Loaded
 from cnnbench.records.run import ConditionNote, Conditions
 
 BUSY = Conditions(

@@ -23,7 +23,8 @@ from cnnbench.judge.report import build, gather, load, render
 from cnnbench.judge.report.sections.roofline import roofline_sections
 from cnnbench.records.all_reduce import Copying
 from cnnbench.records.campaigns import DIFFERENT
-from cnnbench.records.run import ConditionNote, Conditions, Subject
+from cnnbench.records.run import ConditionNote, Conditions
+from cnnbench.records.subject import Subject
 
 GOLDEN = Path(__file__).parent / "golden" / "picture.md"
 

@@ -31,7 +31,7 @@ from cnnbench.judge.report import build, gather, render
 from cnnbench.judge.report.tables import TABLES, frame
 from cnnbench.judge.report.tables import to_csv as csv_text
 from cnnbench.records.codec import parse_start_time
-from cnnbench.records.result_files import Loaded
+from cnnbench.records.load import Loaded
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -19,7 +19,7 @@ from cnnbench.judge.report.results import (
     with_highest_peaks,
     with_start_times,
 )
-from cnnbench.records.result_files import Loaded
+from cnnbench.records.load import Loaded
 from cnnbench.records.run import Cluster
 
 

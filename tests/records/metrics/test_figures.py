@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from cnnbench.records.input import InputStage
 from cnnbench.records.metric import ALL
 from cnnbench.records.metrics.figures import share_of_peak, throughputs
 from cnnbench.records.run import (
     Batch,
     Evaluation,
-    InputStage,
     Measured,
     Placement,
     RunRecord,

@@ -8,7 +8,8 @@ import io
 import pytest
 from imports import read
 
-from cnnbench.records.run import Batch, ErrorInfo, Placement, Subject
+from cnnbench.records.run import Batch, ErrorInfo, Placement
+from cnnbench.records.subject import Subject
 
 ROW = {
     **{"run_id": "r1", "started_at": "2026-05-01T10:00:00+00:00", "status": "ok"},

@@ -12,7 +12,7 @@ from forked import cnnbench, cnnbench_unshortened
 from jobs import record_of, started
 
 from cnnbench.data.imagenet import serialize
-from cnnbench.records.run import InputStage
+from cnnbench.records.input import InputStage
 from cnnbench.run.driver.input_speed import combine_pipelines
 
 pytestmark = pytest.mark.usefixtures("quick_start")

@@ -33,8 +33,9 @@ from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.plan import check_flags
 from cnnbench.records import measurements
 from cnnbench.records.codec import encode
-from cnnbench.records.result_files import RUNS, ResultFiles, load_run
-from cnnbench.records.run import Subject
+from cnnbench.records.load import load_run
+from cnnbench.records.result_files import RUNS, ResultFiles
+from cnnbench.records.subject import Subject
 from cnnbench.run.driver import benchmark_cnn, preflight, scenarios, stored_checkpoint
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console

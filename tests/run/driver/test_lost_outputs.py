@@ -9,7 +9,7 @@ from short_runs import TINY, command, run
 
 from cnnbench.errors import FlagError
 from cnnbench.records.files import write_text
-from cnnbench.records.result_files import load_run
+from cnnbench.records.load import load_run
 from cnnbench.run.driver import checkpoint_evaluations, scenarios
 from cnnbench.run.driver.checkpoints import Checkpoints
 

@@ -30,7 +30,8 @@ from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import parse_start_time
 from cnnbench.records.metric import ALL
 from cnnbench.records.metrics.figures import throughput
-from cnnbench.records.run import BENCHMARKS, RunRecord, Subject, subject_of_record
+from cnnbench.records.run import BENCHMARKS, RunRecord
+from cnnbench.records.subject import Subject, subject_of_record
 
 _FAILURES = "configuration, status, error, timed steps, started (UTC), run"
 _COMMANDS = "started (UTC), configuration, status, images/sec, run, command, imported from"

@@ -18,7 +18,7 @@ from cnnbench.judge.report import exports
 from cnnbench.judge.report.exports import comparison_metrics, shared_labels
 from cnnbench.records.exports import EXPORTS
 from cnnbench.records.metric import ALL
-from cnnbench.records.run import Subject
+from cnnbench.records.subject import Subject
 
 GOLDEN = Path(__file__).parent / "golden"
 SUFFIXES = {"openmetrics": "txt"}

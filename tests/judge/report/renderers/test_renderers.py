@@ -30,7 +30,8 @@ from cnnbench.judge.report.renderers import FORMATS, render, terminal_text, want
 from cnnbench.records.documents import load_documents
 from cnnbench.records.files import KINDS
 from cnnbench.records.profiles import UPDATE
-from cnnbench.records.run import ModelInfo, Subject
+from cnnbench.records.run import ModelInfo
+from cnnbench.records.subject import Subject
 
 GOLDEN = Path(__file__).parent / "golden"
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
