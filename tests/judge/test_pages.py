@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 LOOKED_FOR = (Path(chromium.__file__).parent / "looked_for.js").read_text()
 # What Jenkins sends with files of a build, unless its administrator changes that.
 JENKINS = "sandbox; default-src 'none'; img-src 'self'; style-src 'self'"
-NAMES = ("report", "history", "explain", "tune", "roofline", "hostile")
+NAMES = ("report", "history", "explain", "studies", "hostile")
 ERRORS = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
 NAMED = ("button", "group", "heading", "image", "link", "navigation", "slider", "table")
 
@@ -78,8 +78,9 @@ def written(request, tmp_path_factory):
         "report": lambda: given("report"),
         "history": lambda: history(given("make_by_commit")(), given("series_of")),
         "explain": lambda: explanation(given("lenet_runs")()),
-        "tune": lambda: with_studies(tuning(), strategies()),
-        "roofline": lambda: with_studies(named_layers(full_runs(118)), step_profile(full_runs)),
+        "studies": lambda: with_studies(
+            *(tuning(), strategies(), named_layers(full_runs(118)), step_profile(full_runs))
+        ),
         "hostile": lambda: build(given("hostile")),
     }
 

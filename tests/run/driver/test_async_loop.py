@@ -172,7 +172,7 @@ def test_an_interrupt_does_not_wait_for_a_worker_that_hangs():
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         loop.run(10, done)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < SECONDS / 2
     free.set()
 
 
