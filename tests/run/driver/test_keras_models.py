@@ -101,7 +101,6 @@ WAYS = [
     {"variable_update": "parameter_server", "keras_layers": "own"},
     {"variable_update": "parameter_server"},
     {"variable_update": "mirrored_strategy", "num_gpus": 2, "keras_layers": "own"},
-    {"variable_update": "parameter_server", "num_gpus": 2, "bn_stats": "mean"},
     {"variable_update": "replicated", "num_gpus": 2, "bn_stats": "mean", "keras_layers": "own"},
 ]
 
