@@ -122,12 +122,7 @@ DEEDS = {
 
 @pytest.mark.parametrize(
     ("deed", "command"),
-    [
-        ("a thread", "compare"),
-        ("a thread", "models"),
-        ("an exit handler", "models"),
-        ("a copy", "compare"),
-    ],
+    [("a thread", "compare"), ("an exit handler", "models"), ("a copy", "compare")],
 )
 def test_a_command_that_has_answered_ends(deed, command, tmp_path, inputs):
     """Also for who reads its standard output to the end."""

@@ -183,8 +183,8 @@ SHAPES = {
     "digits": lambda text, length: text + "1" * length,
     "spaces": lambda text, length: text + " " * length + "x",
 }
-SIZES = {"many lines": 100_000}
-"""Characters of the small file, if not 250,000."""
+SIZES = {"many lines": 60_000}
+"""Characters of the small file, if not 150,000."""
 
 
 QUICK = 0.1
@@ -211,7 +211,7 @@ def test_hostile_text(name, shape, tmp_path):
         (tmp_path / "a.log").write_text(lines_of(SHAPES[shape], count))
         return lambda: read_results(str(tmp_path / "a.log"), reader=name)
 
-    check_linear(prepare, SIZES.get(shape, 250_000))
+    check_linear(prepare, SIZES.get(shape, 150_000))
 
 
 @pytest.mark.parametrize("name", JSON_READERS)
@@ -224,7 +224,7 @@ def test_numbers_of_many_digits(name, tmp_path):
         (tmp_path / "a.json").write_text(numbers.sub(digits, text))
         return lambda: read_results(str(tmp_path / "a.json"))
 
-    check_linear(prepare, 250_000)
+    check_linear(prepare, 150_000)
 
 
 @pytest.mark.parametrize("name", TEXT_READERS)

@@ -58,10 +58,6 @@ def central(args, devices):
     return bare_network.make_step(args, made)
 
 
-def alone(args, devices):
-    return bare_network.make_step(args, tf.distribute.OneDeviceStrategy(devices[0]))
-
-
 def by_hand(args, devices):
     def means(number, gradients):
         return [tf.add_n(gradients) / float(len(gradients))] * len(gradients)
@@ -76,7 +72,6 @@ def by_hand(args, devices):
         [
             (mirrored, "mirrored_strategy", 2),
             (central, "central_storage_strategy", 2),
-            (alone, "one_device_strategy", 1),
             (by_hand, "replicated", 2),
         ],
     ),
