@@ -44,7 +44,7 @@ def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """Fixture with which a test measures training in new processes; see
     `cnnbench.testing.Bench`.
     """
-    from cnnbench.base.files import local_path
+    from cnnbench.base.urls import local_path
     from cnnbench.base.values import parse_number
     from cnnbench.testing import Bench
 

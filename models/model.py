@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Array, Tensor, Tensors
-from cnnbench.base import plugins
-from cnnbench.base.plugins import is_tensor, sizes_agree, tensor_sizes, value_text
+from cnnbench.base import interfaces, mismatch, plugins
+from cnnbench.base.mismatch import is_tensor, sizes_agree, tensor_sizes, value_text
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models.elements import (
     IMAGE_CLASSIFICATION,
@@ -131,7 +131,7 @@ class Model(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        plugins.check_plugin_methods(cls, Model)
+        interfaces.check_plugin_methods(cls, Model)
 
     def resize(self, image_size: int | None, num_classes: int | None) -> None:
         """Sets the image size in pixels and the number of outputs. None keeps the default.
@@ -233,7 +233,7 @@ class Model(abc.ABC):
         """Raises UsageError if an attribute that the subclass sets has an invalid value."""
         who = f"model class {type(self).__name__}"
         # image_size and channels are checked below, because only some models need them.
-        plugins.check_plugin_attributes(self, Model, who, "image_size", "channels")
+        interfaces.check_plugin_attributes(self, Model, who, "image_size", "channels")
         metrics = (*self.metric_names, *self.host_metric_names)
         for metric in metrics:
             plugins.check_name(f"a metric of {who}", metric)
@@ -293,7 +293,7 @@ def build_checked_outputs(model: Model, net: Network[T], features: Mapping[str, 
     logits = (outputs, *(head for head, _ in net.auxiliaries)) if model.has_softmax_loss() else ()
     for output in logits:
         has_shape = hasattr(output, "shape")
-        shape: object = net.shape(output) if has_shape else plugins.value_text(output)
+        shape: object = net.shape(output) if has_shape else mismatch.value_text(output)
         if shape != (net.num_classes,):
             raise UsageError(
                 f"{plugin_location_prefix(model)}model {model.name} must return logits of shape "

@@ -46,7 +46,7 @@ from command_line import parse_options, run_script
 from orphans import KilledCommand
 from stops import FORK, SIGNALS, DisturbedRunCase, run_cases, running_processes
 
-from cnnbench.base.files import FILE
+from cnnbench.base.locks import FILE
 from cnnbench.cli import main as cnnbench
 from cnnbench.data.folder import UNFINISHED
 from cnnbench.errors import FlagError
@@ -191,11 +191,11 @@ class CheckpointWriter:
             report(number)
 
     def _restore(self) -> None:
-        from cnnbench.records import files as checkpoint_folder
+        from cnnbench.records import checkpoints
 
         built = self._built()
-        checkpoint_folder.delete_incomplete_files(str(self._folder))
-        path = checkpoint_folder.find_latest_checkpoint(str(self._folder))
+        checkpoints.delete_incomplete_files(str(self._folder))
+        path = checkpoints.find_latest_checkpoint(str(self._folder))
         restored = built.checkpoints.restore(path)
         (self._folder / "restored").write_text(str(restored.global_step))
         # This overwrites what the killed process had written for the same step.

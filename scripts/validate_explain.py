@@ -30,7 +30,8 @@ from cnnbench.flags.declare import flag, split_comma_separated
 from cnnbench.judge.explain import explain
 from cnnbench.machine.counters import changes, read_counters
 from cnnbench.machine.cpu import Host
-from cnnbench.records.profiles import Explanation, StepProfile
+from cnnbench.records.explanation import Explanation
+from cnnbench.records.profiles import StepProfile
 
 PLUGIN = Path(planted_plugin.__file__).resolve()
 NAMED, SILENT = 0.90, 0.98

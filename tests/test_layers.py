@@ -33,18 +33,21 @@ INSIDE = {
         (
             "environ",
             "escapes",
-            "files",
             "interrupts",
             "lazy_numpy",
+            "mismatch",
+            "shared",
             "stats",
+            "student",
             "suggestions",
             "text",
+            "urls",
             "values",
             "widths",
         ),
-        ("log_lines", "notebook"),
+        ("additive", "files", "locks", "log_lines", "notebook"),
         ("charts", "job", "inference", "plugins", "rules", "slow_steps", "terminal", "time_series"),
-        ("slurm", "tables", "tf_config"),
+        ("interfaces", "slurm", "steady_state", "tables", "tf_config"),
         ("document", "launcher", "levels", "message", "ports", "probe", "registry"),
         ("child", "meeting"),
         ("rendezvous",),
@@ -75,7 +78,7 @@ INSIDE = {
 NEEDS_NO_TENSORFLOW = ("base", "judge", "records", "machine", "flags", "campaigns")
 """Wings of which no module imports TensorFlow, lazily or not."""
 
-FOR_URLS = "cnnbench.base.files"
+FOR_URLS = "cnnbench.base.urls"
 """Imports it where a file behind a URL is accessed, which only flags of runs may name."""
 
 LAZY = "cnnbench.lazy_tensorflow"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from cnnbench.base import plugins
+from cnnbench.base import interfaces
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import exchange, gradients, towers
 from cnnbench.variable_mgr.gradients import VariableGradients
@@ -54,7 +54,7 @@ class VariableMgr(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        plugins.check_plugin_methods(cls, VariableMgr)
+        interfaces.check_plugin_methods(cls, VariableMgr)
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         if spec.staged and not spec.mode.staged:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from cnnbench.base import plugins
+from cnnbench.base import interfaces
 from cnnbench.base.rules import FlagRule, HasFlags, always, refuse, refuse_any_value
 from cnnbench.errors import UsageError
 
@@ -115,7 +115,7 @@ class Mode:
                 f"mode {self.name} needs a manager: a subclass of VariableMgr, or "
                 f"'module:Class' that names one, not {self.manager!r}"
             )
-        plugins.check_plugin_attributes(self, Mode, f"mode {self.name}")
+        interfaces.check_plugin_attributes(self, Mode, f"mode {self.name}")
 
     def manager_class(self) -> type[Any]:
         """Returns the subclass of `VariableMgr` that implements the mode. May import TensorFlow."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from cnnbench.arrays import Tensor, Tensors
-from cnnbench.base import plugins
-from cnnbench.base.files import local_or_url_path
+from cnnbench.base import interfaces, mismatch, plugins
 from cnnbench.base.registry import SpecRegistry
+from cnnbench.base.urls import local_or_url_path
 from cnnbench.data.folder import Findings, converting_read_errors
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags.groups.data import DataParams
@@ -35,7 +35,7 @@ def _not_a_pipeline(value: Any, arguments: Sequence[Any]) -> str:
     del arguments
     # The class `Pipeline` is not imported here, because that would import TensorFlow.
     fits = hasattr(value, "tower_batches")
-    return "" if fits else f"a cnnbench.data.pipeline.Pipeline, not {plugins.value_text(value)}"
+    return "" if fits else f"a cnnbench.data.pipeline.Pipeline, not {mismatch.value_text(value)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Dataset:
     def __post_init__(self) -> None:
         """Checks the attributes. UsageError names an invalid attribute."""
         plugins.check_name("a data set", self.name)
-        plugins.check_plugin_attributes(self, Dataset, f"data set {self.name}")
+        interfaces.check_plugin_attributes(self, Dataset, f"data set {self.name}")
         for subset in SUBSETS:
             count = self.examples.get(subset, 0)
             if count < 1:

@@ -11,15 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from cnnbench.base.files import (
-    SCRATCH,
-    FolderLock,
-    TemporaryFolder,
-    UrlPath,
-    local_or_url_path,
-    read_file,
-    read_text,
-)
+from cnnbench.base.files import read_file, read_text
+from cnnbench.base.locks import SCRATCH, FolderLock, TemporaryFolder
+from cnnbench.base.urls import UrlPath, local_or_url_path
 from cnnbench.errors import DataError, FlagError, PathError, UsageError, first_line
 
 # Results of checking records (without TensorFlow)

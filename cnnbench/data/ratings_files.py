@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cnnbench.base.files import local_or_url_path
+from cnnbench.base.urls import local_or_url_path
 from cnnbench.data import folder as output
 from cnnbench.data.folder import (
     Findings,

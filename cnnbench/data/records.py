@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.base.files import local_or_url_path
+from cnnbench.base.urls import local_or_url_path
 from cnnbench.data import tfrecord
 from cnnbench.data.dataset import InputSpec
 from cnnbench.data.folder import Findings, RecordDefect

@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from cnnbench.base.files import local_or_url_path
+from cnnbench.base.urls import local_or_url_path
 from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.folder import (
     SUBSET_FOLDERS,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, TypeVar
 
-from cnnbench.base.files import keep_temporary_folders
+from cnnbench.base.locks import keep_temporary_folders
 from cnnbench.base.values import Duration
 from cnnbench.errors import FlagError
 from cnnbench.flags.kinds import (

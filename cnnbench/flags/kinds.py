@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cnnbench.base import files
+from cnnbench.base import urls
 from cnnbench.base.suggestions import unknown_name_reason
 from cnnbench.base.text import boolean_text, exact_number
 from cnnbench.base.values import parse_integer, parse_number
@@ -87,7 +87,7 @@ def text_kind(choices: Collection[str] = (), lower: bool = False, path: str = ""
     def normalise_text(value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        value = files.strip_file_scheme(value) if path else value
+        value = urls.strip_file_scheme(value) if path else value
         if value == "-" and path.endswith("or -"):
             value = "/dev/stdout"
         return value.lower() if lower else value
@@ -95,7 +95,7 @@ def text_kind(choices: Collection[str] = (), lower: bool = False, path: str = ""
     def invalid_text_reason(value: Any) -> str:
         if choices and value not in choices:
             return unknown_name_reason(value, choices)
-        return files.path_fault(value, "URL" in path) if path else ""
+        return urls.path_fault(value, "URL" in path) if path else ""
 
     return FlagKind(
         name="string",

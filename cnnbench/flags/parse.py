@@ -12,8 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.files import local_path, read_text
+from cnnbench.base.files import read_text
 from cnnbench.base.suggestions import nearest_word
+from cnnbench.base.urls import local_path
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.groups.model import refuse_fp16_conflict

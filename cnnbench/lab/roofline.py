@@ -23,13 +23,8 @@ from cnnbench.machine.cpu import Host, available_cpu_count, convolution_kernels
 from cnnbench.models.declaration import FlopCounts
 from cnnbench.plan.run_plan import Runnable, RunPlan
 from cnnbench.records.codec import encode
-from cnnbench.records.profiles import (
-    Machine,
-    Roofline,
-    RooflineRow,
-    StepPartKey,
-    sort_roofline_rows,
-)
+from cnnbench.records.profiles import StepPartKey
+from cnnbench.records.roofline import Machine, Roofline, RooflineRow, sort_roofline_rows
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.observe.work import OperationWork, flops_by_part
 from cnnbench.run.runtime.peak_flops import peak_flops

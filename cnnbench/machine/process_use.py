@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from cnnbench.records.measurements import USE_PERIOD, ResourceUseSample
+from cnnbench.records.resource_use import USE_PERIOD, ResourceUseSample
 
 
 class ProcessUseSampler:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from cnnbench.base import plugins
+from cnnbench.base import interfaces, plugins
 from cnnbench.base.text import exact_number, number
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.optimizers.spec import Constant, check_constants
@@ -71,7 +71,7 @@ class ScheduleSpec:
         check_constants(f"schedule {self.name}", self.constants)
         returns = Callable[[int], Annotated[float, _invalid_rate_text]]
         takes = ["run", "*", *self.constants]
-        object.__setattr__(self, "make", plugins.with_checked_results(self.make, returns, takes))
+        object.__setattr__(self, "make", interfaces.with_checked_results(self.make, returns, takes))
 
     @cached_property
     def flags(self) -> dict[str, Constant]:

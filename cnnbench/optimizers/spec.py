@@ -14,7 +14,7 @@ from types import GenericAlias
 from typing import Annotated, Any, NamedTuple
 
 from cnnbench.arrays import Tensor
-from cnnbench.base import plugins
+from cnnbench.base import interfaces, mismatch, plugins
 from cnnbench.errors import UsageError
 
 
@@ -56,7 +56,7 @@ class Constant:
 def check_constants(who: str, *constants: Mapping[str, object]) -> None:
     """Raises UsageError unless all constants are dictionaries of `Constant` by text."""
     for table in constants:
-        wrong = plugins.describe_mismatch(table, dict[str, Constant])
+        wrong = mismatch.describe_mismatch(table, dict[str, Constant])
         if wrong:
             raise UsageError(f"{who}: constants must be {wrong}")
 
@@ -78,11 +78,11 @@ AVERAGE = "moving_average"
 
 
 def _wrong_shape_text(value: Any, arguments: Sequence[Any]) -> str:
-    wanted = plugins.tensor_sizes(arguments[0])
-    sizes = plugins.tensor_sizes(value) if plugins.is_tensor(value) else ()
-    if plugins.sizes_agree(sizes, wanted):
+    wanted = mismatch.tensor_sizes(arguments[0])
+    sizes = mismatch.tensor_sizes(value) if mismatch.is_tensor(value) else ()
+    if mismatch.sizes_agree(sizes, wanted):
         return ""
-    return f"tensors of the shape of the weight, {wanted}, not {plugins.value_text(value)}"
+    return f"tensors of the shape of the weight, {wanted}, not {mismatch.value_text(value)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ class OptimizerSpec:
             takes = ["*", "weight", "gradient", "rate", *(slot.argument for slot in self.slots)]
             takes += [*self.powers, *self.constants, *self.fixed]
             takes += ["decay"] * self.decoupled + ["step"] * self.takes_step
-            checked = plugins.with_checked_results(self.update, results, takes)
+            checked = interfaces.with_checked_results(self.update, results, takes)
             object.__setattr__(self, "update", checked)
 
     @cached_property

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.files import is_url
+from cnnbench.base.urls import is_url
 from cnnbench.flags.declare import FlagSpec, names_of_flags, specs_of
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.output import OutputParams

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from cnnbench.base.steady_state import MIN_STEPS
 from cnnbench.base.text import number
-from cnnbench.base.time_series import MIN_STEPS
 from cnnbench.errors import FlagError
 from cnnbench.flags.facts import PlaceInJob, WorkKind
 from cnnbench.flags.params import Params

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from cnnbench.base import plugins
-from cnnbench.base.files import is_url, local_or_url_path
+from cnnbench.base.urls import is_url, local_or_url_path
 from cnnbench.data.dataset import Dataset, Preprocess, find_dataset
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.params import FLAGS, Params

@@ -32,7 +32,8 @@ from cnnbench.machine.cpu import ONEDNN, Host, processor_facts
 from cnnbench.models.elements import elements_of_role
 from cnnbench.models.model import Model
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.records.files import find_latest_checkpoint, refuse_shared_outputs
+from cnnbench.records.checkpoints import find_latest_checkpoint
+from cnnbench.records.files import refuse_shared_outputs
 from cnnbench.variable_mgr.modes import Mode
 
 # Input paths and folders come first: if two flags name the same path, the later flag is refused.

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
 
 from cnnbench.base.escapes import to_plain_line
-from cnnbench.base.files import NO_LOCKS
+from cnnbench.base.locks import NO_LOCKS
 from cnnbench.base.tables import csv_cell
 from cnnbench.errors import FlagError
 from cnnbench.records.codec import encode

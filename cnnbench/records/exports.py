@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from cnnbench.base import plugins
+from cnnbench.base import interfaces, plugins
 from cnnbench.base.registry import Registry
 from cnnbench.records.files import KINDS, register_file_kind
 
@@ -48,7 +48,7 @@ def register_export(name: str, beginning: bytes) -> Callable[[E], E]:
         plugins.check_name("an export format", name)
         if name in KINDS:
             raise EXPORTS.taken_error(name)
-        checked = plugins.with_checked_results(export, Exported, ("metrics",))
+        checked = interfaces.with_checked_results(export, Exported, ("metrics",))
         register_file_kind(name, beginning)
         EXPORTS.add(name, checked)
         return export

@@ -19,7 +19,9 @@ from cnnbench.records.all_reduce import AllReduceRecord, Predictions
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import OPTIONAL, Document
 from cnnbench.records.documents import is_kind_of_document, json_document
-from cnnbench.records.profiles import Explanation, Roofline, StepProfile
+from cnnbench.records.explanation import Explanation
+from cnnbench.records.profiles import StepProfile
+from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord
 
 Study: TypeAlias = Explanation | Roofline | StepProfile | StrategiesDocument | TuneDocument

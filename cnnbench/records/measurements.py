@@ -4,111 +4,20 @@ the measurements with its parent process.
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import mmap
-import os
-import pickle
 import uuid
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import Any, TypeAlias
 
+from cnnbench.base.shared import SharedDoubles, SharedValue
 from cnnbench.base.values import labels_from_config
 from cnnbench.records.codec import encode
-from cnnbench.records.run import Cluster, ErrorInfo, Evaluation, ResourceUse, RunRecord, TurnTaking
+from cnnbench.records.resource_use import resource_use
+from cnnbench.records.run import Cluster, ErrorInfo, Evaluation, RunRecord, TurnTaking
 from cnnbench.records.subject import Subject
-
-# Shared memory of a process and its forked child processes (only on Linux)
-
-_FEWEST = 1023
-
-
-class SharedDoubles(Sequence[float]):
-    """A sequence of doubles in shared memory: one process appends values, and processes that are
-    related by a fork can read them.
-
-    The values outlive the process that appended them. An append takes half a microsecond. If a
-    limit on file sizes is reached, further values are not shared.
-    """
-
-    def __init__(self) -> None:
-        """Creates an empty sequence. Call this before the process forks."""
-        self._file = os.memfd_create("cnnbench")
-        self._memory = memoryview(bytes(8)).cast("d")
-        self._resize_memory(_FEWEST)
-
-    def append(self, value: float) -> None:
-        """Appends a value. Only one of the related processes may append."""
-        size = int(self._memory[0]) + 1
-        if size == len(self._memory):
-            self._resize_memory(2 * size)
-        self._memory[size] = value
-        self._memory[0] = size
-
-    def __len__(self) -> int:
-        return int(self._memory[0])
-
-    def __iter__(self) -> Iterator[float]:
-        return iter(self[:])
-
-    @overload
-    def __getitem__(self, key: int) -> float: ...
-
-    @overload
-    def __getitem__(self, key: slice) -> list[float]: ...
-
-    def __getitem__(self, key: int | slice) -> float | list[float]:
-        size = len(self)
-        # If the writing process has extended the memory, this process must map the memory again.
-        if size >= len(self._memory):
-            self._map_memory()
-        values: list[float] = [*self._memory[1 : size + 1]]
-        return values[key]
-
-    def _resize_memory(self, most: int) -> None:
-        try:
-            os.ftruncate(self._file, 8 * (most + 1))
-            self._map_memory()
-        except OSError:
-            own = memoryview(bytearray(8 * (most + 1))).cast("d")
-            own[: len(self._memory)] = self._memory
-            self._memory = own
-
-    def _map_memory(self) -> None:
-        # The first double in the memory is the number of values that follow it.
-        self._memory = memoryview(mmap.mmap(self._file, 0)).cast("d")
-
-
-class SharedValue:
-    """A value in shared memory: one process sets it, and its relatives by a fork can read it."""
-
-    def __init__(self) -> None:
-        """Creates shared memory that contains no value yet. Call this before the process forks."""
-        self._file = os.memfd_create("cnnbench")
-
-    def set(self, value: object) -> None:
-        """Replaces the value. If a limit on file sizes is exceeded, there is no value then."""
-        data = pickle.dumps(value)
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, data, 0)
-
-    def get(self) -> Any:
-        """Returns the latest value; None if no value was set, or if the other process is writing a
-        value at this moment.
-        """
-        data = os.pread(self._file, os.fstat(self._file).st_size, 0)
-        try:
-            return pickle.loads(data)
-        except (EOFError, pickle.UnpicklingError):
-            return None
-
-
-# Collection of the measurements of a run for its record
 
 _Doubles: TypeAlias = "array[float] | SharedDoubles"
 
@@ -381,62 +290,3 @@ class Measurements:
             ),
             staleness=tuple(staleness for _, staleness in updates),
         )
-
-
-# Samples of the memory and CPUs that the process uses over time
-
-MOST_USE_SAMPLES = 600
-"""Maximum number of samples in a record's `ResourceUse`."""
-
-USE_PERIOD = 1.0
-"""Seconds between two samples; shorter runs have none in their records."""
-
-
-class ResourceUseSample(NamedTuple):
-    """A sample of the memory and CPU time that this process uses.
-
-    Attributes:
-      seconds: time since the start of the run.
-      memory, device_memory: bytes of this process, and of tensors on its fullest GPU
-        (0 without one).
-      cpu_seconds: CPU time of this process since its start.
-      sampler_seconds: CPU time of the thread that takes the samples.
-      loops: how many times the timed loop has begun or ended.
-    """
-
-    seconds: float
-    memory: float
-    device_memory: float
-    cpu_seconds: float
-    sampler_seconds: float
-    loops: float
-
-
-def resource_use(samples: Sequence[float]) -> ResourceUse | None:
-    """Converts samples (the values of `ResourceUseSample`, one sample after the other) to the
-    `ResourceUse` of a record; None if the run was shorter than one sampling period.
-    """
-    width, values = len(ResourceUseSample._fields), [*samples]
-    # A process that was killed may have left an incomplete row, which is ignored.
-    whole = range(0, len(values) - width + 1, width)
-    rows = [ResourceUseSample(*values[at : at + width]) for at in whole]
-    if not rows or rows[-1].seconds < USE_PERIOD:
-        return None
-    first, *later = rows
-    size = -(-len(later) // MOST_USE_SAMPLES)
-    groups = [later[at : at + size] for at in range(0, len(later), size)]
-    ends = [first, *(group[-1] for group in groups)]
-    return ResourceUse(
-        seconds=tuple(end.seconds for end in ends[1:]),
-        memory_bytes=tuple(max(row.memory for row in group) for group in groups),
-        device_memory_bytes=tuple(max(row.device_memory for row in group) for group in groups)
-        if any(row.device_memory for row in later)
-        else (),
-        busy_cpus=tuple(
-            (end.cpu_seconds - before.cpu_seconds) / max(end.seconds - before.seconds, 1e-9)
-            for before, end in itertools.pairwise(ends)
-        ),
-        loop_start=next((row.seconds for row in rows if row.loops >= 1), None),
-        loop_end=next((row.seconds for row in rows if row.loops >= 2), None),
-        sampler_cpu_seconds=max(row.sampler_seconds for row in rows),
-    )

@@ -15,7 +15,7 @@ from functools import cache, wraps
 from numbers import Real
 from typing import Any, TypeVar, cast
 
-from cnnbench.base import plugins
+from cnnbench.base import interfaces, plugins
 from cnnbench.base.registry import Registry
 from cnnbench.base.terminal import print_warning
 from cnnbench.base.text import is_share, number, percent_number, quantity, shown_unit
@@ -200,11 +200,13 @@ def register_metric(name: str, unit: str, **rules: Any) -> Callable[[F], F]:
         usual = {"key": name if is_run else "", "judged": {RUN: name} if is_run else {}}
         about = " ".join((inspect.getdoc(value) or "").split()).removesuffix(".")
         attributes = {"about": about, **usual, **rules}
-        measured = plugins.with_checked_results(value, (float if unit else str) | None, ("record",))
+        measured = interfaces.with_checked_results(
+            value, (float if unit else str) | None, ("record",)
+        )
         measured = _prefer_imported(name, measured) if is_run else measured
         metric = Metric(name=name, unit=unit, value=measured, **attributes)
         if not plugins.is_defined_by_cnnbench(value):
-            plugins.check_plugin_attributes(metric, Metric, f"metric {name}", "value")
+            interfaces.check_plugin_attributes(metric, Metric, f"metric {name}", "value")
         followed = name if metric.followed else ""
         further = (
             (SUMMARY, metric.key),

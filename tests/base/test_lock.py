@@ -1,6 +1,6 @@
 """One writer per folder, gone with its process, and temporary folders of killed processes.
 
-Tests cnnbench/base/files.py.
+Tests cnnbench/base/files.py and cnnbench/base/locks.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import threading
 import pytest
 from forked import finished
 
-from cnnbench.base import files
-from cnnbench.base.files import (
+from cnnbench.base import locks
+from cnnbench.base.locks import (
     FILE,
     SCRATCH,
     SCRATCH_OF_PARENT,
@@ -29,7 +29,7 @@ from cnnbench.base.files import (
 
 HOLDER = """
 import sys, time
-from cnnbench.base.files import FolderLock
+from cnnbench.base.locks import FolderLock
 held = FolderLock(sys.argv[1])
 print("held", flush=True)
 time.sleep(60)
@@ -118,7 +118,7 @@ def test_many_threads_are_never_in_it_together(tmp_path, limits):
                 most.append(len(inside))
                 inside.pop()
 
-    limits(files, _POLL_SECONDS=0.0)
+    limits(locks, _POLL_SECONDS=0.0)
     threads = [threading.Thread(target=enter) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -169,7 +169,7 @@ def test_earlier_commits_can_write_to_a_temporary_folder_of_their_parent(tempora
 def test_what_a_killed_process_has_left_is_removed_by_the_next(temporary):
     code = (
         "import os, tempfile; tempfile.tempdir = os.environ['THERE']\n"
-        "from cnnbench.base.files import TemporaryFolder\n"
+        "from cnnbench.base.locks import TemporaryFolder\n"
         "(TemporaryFolder('cnnbench-test-').path / 'deep').mkdir(); os.kill(os.getpid(), 9)"
     )
     finished([sys.executable, "-c", code], -9, environment={"THERE": str(temporary)})

@@ -1,6 +1,8 @@
 """Plug-ins by themselves: their values, errors, files and what they register.
 
 tests/test_plug_ins.py and tests/test_plug_in_mistakes.py have those of each kind, in commands.
+
+Tests cnnbench/base/mismatch.py and cnnbench/base/interfaces.py.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import pytest
 
-from cnnbench.base import plugins
+from cnnbench.base import interfaces, mismatch, plugins
 from cnnbench.base.plugins import PluginInterfaceError
 from cnnbench.base.registry import Registry
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
@@ -65,7 +67,7 @@ def even(value, arguments):
     ],
 )
 def test_values_are_checked_against_annotations(value, hint, words):
-    found = plugins.describe_mismatch(value, hint, (7,))
+    found = mismatch.describe_mismatch(value, hint, (7,))
     assert bool(found) == bool(words)
     assert [word for word in words if word not in found] == []
 
@@ -83,12 +85,12 @@ def tensor(*sizes, rank=None, dtype="int32"):
 
 def test_sizes_of_tensors():
     unknown = SimpleNamespace(shape=SimpleNamespace(rank=None), dtype=np.dtype("float16"))
-    assert plugins.tensor_sizes(TENSOR) == [2, 3]
-    assert plugins.tensor_sizes(tensor(None, 3)) == [None, 3]
-    assert plugins.tensor_sizes(unknown) is None
-    assert plugins.value_text(unknown) == "a float16 tensor of any rank"
-    assert plugins.value_text(tensor(None, 3)) == "an int32 tensor [None, 3]"
-    agree = plugins.sizes_agree
+    assert mismatch.tensor_sizes(TENSOR) == [2, 3]
+    assert mismatch.tensor_sizes(tensor(None, 3)) == [None, 3]
+    assert mismatch.tensor_sizes(unknown) is None
+    assert mismatch.value_text(unknown) == "a float16 tensor of any rank"
+    assert mismatch.value_text(tensor(None, 3)) == "an int32 tensor [None, 3]"
+    agree = mismatch.sizes_agree
     assert agree([2, 3], [2, None])
     assert agree(None, [2])
     assert agree([2], None)
@@ -97,7 +99,7 @@ def test_sizes_of_tensors():
 
 
 def checked(function, returns, takes=None):
-    return plugins.with_checked_results(function, returns, takes)
+    return interfaces.with_checked_results(function, returns, takes)
 
 
 def test_results_of_functions_are_checked_in_each_call():
@@ -155,7 +157,7 @@ def test_parameters_are_checked_once(function, takes, fits):
 
 
 def test_functions_of_cnnbench_are_not_wrapped():
-    own = plugins.describe_mismatch
+    own = mismatch.describe_mismatch
     assert checked(own, int) is own
     bound = functools.partial(own, 1)
     assert checked(bound, int) is bound
@@ -190,7 +192,7 @@ def test_methods_of_a_class_are_checked():
         def other(self):
             return None
 
-    plugins.check_plugin_methods(Own, Interface)
+    interfaces.check_plugin_methods(Own, Interface)
     own = Own()
     assert own.build("3", flat=True) == "3"
     with pytest.raises(PluginInterfaceError, match=r"Own\.build\(\) must return a str, not 3"):
@@ -202,7 +204,7 @@ def test_methods_of_a_class_are_checked():
             return ""
 
     with pytest.raises(PluginInterfaceError, match=r"must take \(self, size, \*, flat\)"):
-        plugins.check_plugin_methods(Wrong, Interface)
+        interfaces.check_plugin_methods(Wrong, Interface)
 
 
 @pytest.mark.parametrize(
@@ -222,9 +224,9 @@ def test_attributes_of_an_object_are_checked(wrong, words):
     vars(made).update(values)
     if words:
         with pytest.raises(UsageError, match=words):
-            plugins.check_plugin_attributes(made, Interface, "mine")
+            interfaces.check_plugin_attributes(made, Interface, "mine")
     else:
-        plugins.check_plugin_attributes(made, Interface, "mine")
+        interfaces.check_plugin_attributes(made, Interface, "mine")
         with pytest.raises(PluginInterfaceError, match="a str, not 1"):
             made.at(1)
 
@@ -233,7 +235,7 @@ def test_attributes_of_an_object_are_checked(wrong, words):
 def test_some_attributes_are_not_checked(count):
     made = Interface()
     vars(made).update(count=count, share=0.5, name="a", at=str)
-    plugins.check_plugin_attributes(made, Interface, "mine", "count", "at")
+    interfaces.check_plugin_attributes(made, Interface, "mine", "count", "at")
     assert made.at is str
 
 

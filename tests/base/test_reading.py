@@ -1,6 +1,6 @@
 """Files that users name: pipes nobody writes to and devices are refused, not waited for.
 
-Tests cnnbench/base/files.py.
+Tests cnnbench/base/files.py and cnnbench/base/urls.py.
 """
 
 from __future__ import annotations

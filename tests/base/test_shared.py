@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cnnbench.records.measurements import SharedDoubles, SharedValue
+from cnnbench.base.shared import SharedDoubles, SharedValue
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory needs Linux")
 

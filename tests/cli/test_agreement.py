@@ -61,7 +61,8 @@ from cnnbench.judge.report.sections import tune as search_report
 from cnnbench.machine import repository as git_repository
 from cnnbench.records import codec
 from cnnbench.records.campaigns import StrategyRow
-from cnnbench.records.profiles import GAPS, INPUT_WAIT, Explanation
+from cnnbench.records.explanation import Explanation
+from cnnbench.records.profiles import GAPS, INPUT_WAIT
 from cnnbench.records.run import ConditionNote, Conditions, Measured, RunRecord, StartupSeconds
 from cnnbench.version import __version__
 

@@ -17,8 +17,7 @@ from data_sets import SMALL, examples
 from forked import Forked
 from short_runs import TINY, command
 
-from cnnbench.base import files as urls
-from cnnbench.base import plugins
+from cnnbench.base import plugins, urls
 from cnnbench.cli import main
 from cnnbench.cli.overview import COMMANDS
 from cnnbench.data import make_input

@@ -10,8 +10,8 @@ import tensorflow as tf
 from data_sets import SMALL, write_records
 from forked import finished
 
-from cnnbench.base import files as lock
-from cnnbench.base.files import FILE, SCRATCH, FolderLock
+from cnnbench.base import locks as lock
+from cnnbench.base.locks import FILE, SCRATCH, FolderLock
 from cnnbench.data import IMAGENET, imagenet, make_input
 from cnnbench.data import imagenet as module
 from cnnbench.data.dataset import detect_dataset

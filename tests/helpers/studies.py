@@ -23,11 +23,9 @@ from cnnbench.records.profiles import (
     REST,
     TO_KERNEL,
     UPDATE,
-    Machine,
     ProfiledSpan,
-    Roofline,
-    RooflineRow,
 )
+from cnnbench.records.roofline import Machine, Roofline, RooflineRow
 from cnnbench.records.run import RunRecord
 
 SWEEP = {

@@ -19,7 +19,8 @@ from cnnbench.lab.roofline import measure_roofline, roofline_rows, roofline_to_c
 from cnnbench.machine.cpu import Host, convolution_kernels
 from cnnbench.models.declaration import FlopCounts
 from cnnbench.plan import make_plan
-from cnnbench.records.profiles import FORWARD, OUTSIDE, TO_KERNEL, Machine, Roofline, StepPartKey
+from cnnbench.records.profiles import FORWARD, OUTSIDE, TO_KERNEL, StepPartKey
+from cnnbench.records.roofline import Machine, Roofline
 from cnnbench.run.observe.work import OperationWork
 
 MACHINE = Machine(flops_per_sec=100e9, bytes_per_sec=10e9)

@@ -16,7 +16,7 @@ from cnnbench.machine.checks import ConditionCheckFlags
 from cnnbench.machine.cpu import usable_cpu_numbers
 from cnnbench.machine.process_use import ProcessUseSampler
 from cnnbench.machine.watch import ConditionMonitor
-from cnnbench.records.measurements import ResourceUseSample
+from cnnbench.records.resource_use import ResourceUseSample
 
 FACTS = {"logical_cpus": 2, "usable_cpus": 2}
 

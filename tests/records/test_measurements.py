@@ -1,4 +1,7 @@
-"""What a run collects becomes a record, however the run ends."""
+"""What a run collects becomes a record, however the run ends.
+
+Tests cnnbench/records/resource_use.py.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from cnnbench.base.time_series import find_steady_state
+from cnnbench.base.steady_state import find_steady_state
 from cnnbench.errors import BenchmarkError
-from cnnbench.records.measurements import Measurements, ResourceUseSample
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.resource_use import ResourceUseSample
 from cnnbench.records.run import (
     Batch,
     Cluster,

@@ -1,4 +1,7 @@
-"""Profiles of steps, rooflines and explanations: what is computed, and what is refused."""
+"""Profiles of steps, rooflines and explanations: what is computed, and what is refused.
+
+Tests cnnbench/records/roofline.py and cnnbench/records/explanation.py.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cnnbench.records.explanation import Cause, ExplainedRow, Explanation
 from cnnbench.records.profiles import (
     COPIES,
     FORWARD,
@@ -17,19 +21,13 @@ from cnnbench.records.profiles import (
     REST,
     TO_KERNEL,
     UPDATE,
-    Cause,
-    ExplainedRow,
-    Explanation,
-    Machine,
     Primitive,
     ProfiledLayer,
     ProfiledPart,
-    Roofline,
-    RooflineRow,
     StepProfile,
     activity_of_part,
-    sort_roofline_rows,
 )
+from cnnbench.records.roofline import Machine, Roofline, RooflineRow, sort_roofline_rows
 from cnnbench.records.run import RunRecord
 
 

@@ -1,4 +1,7 @@
-"""Files that runs write and find (files.py): checkpoints, streams, exports, late failures."""
+"""Files that runs write and find (files.py): checkpoints, streams, exports, late failures.
+
+Tests cnnbench/records/checkpoints.py.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,19 @@ import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.records import files
-from cnnbench.records.files import (
-    check_export_folder,
-    check_folder_writable,
+from cnnbench.records.checkpoints import (
     delete_incomplete_files,
     delete_old_checkpoints,
     find_latest_checkpoint,
     has_checkpoint,
     is_checkpoint_prefix,
-    is_stream,
     read_training_status,
+    write_training_status,
+)
+from cnnbench.records.files import (
+    check_export_folder,
+    check_folder_writable,
+    is_stream,
     refuse_shared_outputs,
     register_file_kind,
     remember_output_state,
@@ -27,7 +33,6 @@ from cnnbench.records.files import (
     stream_descriptor,
     write_bytes,
     write_text,
-    write_training_status,
 )
 
 COMPLETE = bytes.fromhex("57fb808b247547db")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, TypeAlias
 
 from cnnbench import arrays
-from cnnbench.base import plugins
+from cnnbench.base import interfaces, mismatch, plugins
 from cnnbench.base.registry import SpecRegistry
 from cnnbench.errors import UsageError
 from cnnbench.variable_mgr.all_reduce import algorithms
@@ -26,10 +26,10 @@ def _wrong_sums_message(value: Sequence[Any], arguments: Sequence[Any]) -> str:
     tensors, _ = arguments[-2:]
     if len(value) != len(tensors):
         return f"a tensor for each of {len(tensors)} devices, not {len(value)}"
-    sizes = plugins.tensor_sizes(tensors[0])
+    sizes = mismatch.tensor_sizes(tensors[0])
     for tensor in value:
-        if not plugins.is_tensor(tensor) or plugins.tensor_sizes(tensor) != sizes:
-            return f"sums of {plugins.value_text(tensors[0])}, not {plugins.value_text(tensor)}"
+        if not mismatch.is_tensor(tensor) or mismatch.tensor_sizes(tensor) != sizes:
+            return f"sums of {mismatch.value_text(tensors[0])}, not {mismatch.value_text(tensor)}"
     return ""
 
 
@@ -110,7 +110,7 @@ class Registration:
         for attribute, result in results.items():
             function = getattr(self, attribute)
             if function is not None:
-                checked = plugins.with_checked_results(function, result, ("context",))
+                checked = interfaces.with_checked_results(function, result, ("context",))
                 object.__setattr__(self, attribute, checked)
 
 

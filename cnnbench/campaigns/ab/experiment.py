@@ -48,7 +48,7 @@ from cnnbench.judge.compare import (
 from cnnbench.judge.compare.result import with_second_experiment, without_tests
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.records.codec import decode
-from cnnbench.records.profiles import Explanation
+from cnnbench.records.explanation import Explanation
 from cnnbench.records.run import RunRecord
 
 SIDES = ("a", "b")

@@ -23,7 +23,8 @@ from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.explain import explain
 from cnnbench.records.codec import encode
-from cnnbench.records.profiles import Explanation, Primitive, StepProfile
+from cnnbench.records.explanation import Explanation
+from cnnbench.records.profiles import Primitive, StepProfile
 from cnnbench.run.observe import onednn
 
 ROUNDS, STEPS = 3, 20

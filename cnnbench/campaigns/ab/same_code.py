@@ -15,8 +15,9 @@ from importlib.machinery import all_suffixes
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from cnnbench.base.files import read_file, strip_file_scheme
+from cnnbench.base.files import read_file
 from cnnbench.base.plugins import plugin_files_of_flags
+from cnnbench.base.urls import strip_file_scheme
 from cnnbench.errors import PathError, UsageError
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import FLAG_FILE, split_command_line

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.files import is_url
 from cnnbench.base.terminal import ChildProcessReporter
+from cnnbench.base.urls import is_url
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments, resolve_run, run_command_words
 from cnnbench.campaigns.processes.child import Child, Command
 from cnnbench.campaigns.processes.identity import ConfigurationIdentity, identity_values

@@ -47,7 +47,7 @@ from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import Verdict
 from cnnbench.machine import repository
-from cnnbench.records.profiles import Explanation
+from cnnbench.records.explanation import Explanation
 
 BISECT = CampaignKind(command="bisect", noun="bisection")
 """Kind of campaign for bisections. The journal contains the commits that cannot be measured. Every

@@ -18,8 +18,9 @@ from typing import Any, TypeAlias
 
 from cnnbench.base.child import exit_manner, exit_sentence
 from cnnbench.base.escapes import to_plain_line
-from cnnbench.base.files import SCRATCH_OF_PARENT, parse_json, read_json
+from cnnbench.base.files import parse_json, read_json
 from cnnbench.base.interrupts import SIGNALS
+from cnnbench.base.locks import SCRATCH_OF_PARENT
 from cnnbench.base.log_lines import fatal_message, notice_line
 from cnnbench.base.text import billions, number
 from cnnbench.campaigns.processes.child import Command, ProcessResult, log_tail

@@ -16,13 +16,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from cnnbench.base.files import (
-    FILE,
-    TemporaryFolder,
-    converting_parse_errors,
-    lock_folder,
-    read_json,
-)
+from cnnbench.base.files import converting_parse_errors, read_json
+from cnnbench.base.locks import FILE, TemporaryFolder, lock_folder
 from cnnbench.base.terminal import print_warning
 from cnnbench.campaigns.processes.identity import CampaignIdentity, Identity
 from cnnbench.campaigns.processes.journal import (

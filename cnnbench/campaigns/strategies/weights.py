@@ -12,7 +12,7 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.flags.declare import names_of_flags
 from cnnbench.flags.params import FLAGS
 from cnnbench.flags.roles import RunPart
-from cnnbench.records import files
+from cnnbench.records.checkpoints import find_latest_checkpoint
 from cnnbench.run.runtime.native_log import without_info_lines
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _read_checkpoint(name: str, folder: Path) -> dict[str, np.ndarray]:
     # This import loads TensorFlow.
     from cnnbench.run.driver.stored_checkpoint import read_stored_variables
 
-    path = files.find_latest_checkpoint(str(folder))
+    path = find_latest_checkpoint(str(folder))
     if path is None:
         raise BenchmarkError(f"{name} wrote no checkpoint")
     return read_stored_variables(path)

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from cnnbench.base.inference import AdditiveModel, fit_additive_blocks
+from cnnbench.base.additive import AdditiveModel, fit_additive_blocks
 from cnnbench.base.stats import CONFIDENCE, median
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.tune import phrases

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from dataclasses import fields as fields_of
 
+from cnnbench.base.additive import fit_additive_blocks
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
 from cnnbench.base.document import Paragraph, Section
 from cnnbench.base.document.console import sections_to_text
-from cnnbench.base.inference import fit_additive_blocks
 from cnnbench.base.stats import group_by
 from cnnbench.base.tables import csv_text
 from cnnbench.base.text import count_text, percent, selection_text

@@ -44,8 +44,8 @@ from cnnbench.judge.compare.estimate import aa_spread_of_runs, usable_values
 from cnnbench.judge.compare.result import with_second_experiment
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.codec import encode
+from cnnbench.records.explanation import Explanation
 from cnnbench.records.files import write_text
-from cnnbench.records.profiles import Explanation
 
 _ABOUT = """\
 Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH A AND B]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
+from cnnbench.base.shared import SharedValue
 from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine
 from cnnbench.cli.commands.run import serve_devices
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
@@ -28,7 +29,6 @@ from cnnbench.lab.predict import command
 from cnnbench.lab.predict.command import PREDICT_FLAGS
 from cnnbench.plan.identity import digest_of_value, facts_to_agree_on
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.measurements import SharedValue
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.runtime.devices import prepare_for_plugins

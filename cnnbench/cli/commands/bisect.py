@@ -30,7 +30,7 @@ from cnnbench.judge.compare import Criteria, Verdict
 from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.machine.repository import uncommitted_changes_text
-from cnnbench.records.profiles import Explanation
+from cnnbench.records.explanation import Explanation
 
 _ABOUT = """\
 Usage: cnnbench bisect GOOD BAD [FLAGS] -- FLAGS OF cnnbench run

@@ -30,8 +30,9 @@ from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.explain.phrases import ANSWER
 from cnnbench.machine import facts
+from cnnbench.records.explanation import Explanation
 from cnnbench.records.files import check_outputs, register_file_kind
-from cnnbench.records.profiles import Explanation, StepProfile
+from cnnbench.records.profiles import StepProfile
 
 _ABOUT = """\
 Usage: cnnbench explain [--a=FLAGS] [--b=FLAGS] [FLAGS] -- FLAGS OF BOTH A AND B

@@ -14,7 +14,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from cnnbench.base.files import lock_folder
+from cnnbench.base.locks import lock_folder
 from cnnbench.base.terminal import print_notice, print_warning
 from cnnbench.campaigns.ab.same_code import find_same_code
 from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit

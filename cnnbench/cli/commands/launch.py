@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.files import LOGS, TemporaryFolder, lock_folder
+from cnnbench.base.locks import LOGS, TemporaryFolder, lock_folder
 from cnnbench.base.tables import dataclasses_to_csv
 from cnnbench.base.terminal import (
     ChildProcessReporter,

@@ -29,7 +29,7 @@ from cnnbench.records.files import (
     write_plot,
     write_text,
 )
-from cnnbench.records.profiles import Roofline
+from cnnbench.records.roofline import Roofline
 from cnnbench.run.runtime.devices import prepare_for_plugins
 from cnnbench.run.runtime.supervisor import fork_supervised
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from cnnbench.base.job import PS
+from cnnbench.base.shared import SharedValue
 from cnnbench.base.terminal import (
     MessageWriter,
     ProgressLine,
@@ -34,12 +35,9 @@ from cnnbench.machine.checks import parse_silenced
 from cnnbench.plan import RunPlan, check_flags, join_job, make_plan, resolve
 from cnnbench.plan.identity import facts_to_agree_on
 from cnnbench.plan.make import plan_before_plugins
-from cnnbench.records.files import (
-    remember_output_state,
-    report_failed_writes,
-    write_training_status,
-)
-from cnnbench.records.measurements import Measurements, SharedValue
+from cnnbench.records.checkpoints import write_training_status
+from cnnbench.records.files import remember_output_state, report_failed_writes
+from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.run.driver import describe
 from cnnbench.run.driver.console import Console

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 
-from cnnbench.base.files import CHECKOUT
+from cnnbench.base.locks import CHECKOUT
 from cnnbench.base.stats import group_by
 from cnnbench.base.suggestions import nearest_word
 from cnnbench.base.text import alternatives
@@ -44,7 +44,8 @@ from cnnbench.judge.metrics.measurement import (
 )
 from cnnbench.judge.metrics.origin import Origin, fill_in_origins
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.run import BENCHMARKS, RunRecord
+from cnnbench.records.imported import BENCHMARKS
+from cnnbench.records.run import RunRecord
 
 _PLACES = flags_compared_by(ComparedBy.PRESENCE)
 

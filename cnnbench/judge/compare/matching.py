@@ -17,7 +17,7 @@ from cnnbench.judge.compare.facts import is_allowed_to_differ
 from cnnbench.judge.compare.rows import OWN
 from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement
 from cnnbench.records.codec import parse_start_time
-from cnnbench.records.run import BENCHMARKS
+from cnnbench.records.imported import BENCHMARKS
 
 _Groups: TypeAlias = Sequence[MeasurementGroup]
 _Pairs: TypeAlias = list[tuple[MeasurementGroup, MeasurementGroup]]

@@ -24,7 +24,7 @@ from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import ABSENT, NOT_EMPTY, OPTIONAL, Document, JsonKeys, Key
 from cnnbench.records.documents import json_document
-from cnnbench.records.profiles import Explanation
+from cnnbench.records.explanation import Explanation
 
 
 @dataclass(frozen=True, kw_only=True)

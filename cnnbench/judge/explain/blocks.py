@@ -26,7 +26,7 @@ from cnnbench.judge.explain.phrases import (
     measurement,
     signed_ms,
 )
-from cnnbench.records.profiles import ExplainedRow, Explanation
+from cnnbench.records.explanation import ExplainedRow, Explanation
 
 SHOWN = 10
 """Default number of rows in a table."""

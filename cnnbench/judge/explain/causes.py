@@ -24,6 +24,7 @@ from cnnbench.judge.explain.facts import (
     quantity_changes,
 )
 from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, CauseClaim, ComparedProfiles
+from cnnbench.records.explanation import Cause
 from cnnbench.records.profiles import (
     FORWARD,
     GAPS,
@@ -34,7 +35,6 @@ from cnnbench.records.profiles import (
     REST,
     TO_INPUT,
     TO_KERNEL,
-    Cause,
     ProfiledLayer,
     StepPartKey,
 )

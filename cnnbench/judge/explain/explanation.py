@@ -10,7 +10,8 @@ from cnnbench.judge.explain.causes import find_causes
 from cnnbench.judge.explain.facts import fact_changes, quantity_changes
 from cnnbench.judge.explain.pauses import find_pauses
 from cnnbench.judge.explain.sides import CERTAIN, ComparedProfiles
-from cnnbench.records.profiles import Cause, Explanation, StepProfile
+from cnnbench.records.explanation import Cause, Explanation
+from cnnbench.records.profiles import StepProfile
 
 
 def explain(

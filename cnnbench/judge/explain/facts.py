@@ -17,7 +17,8 @@ from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.facts import REDUCING, UPDATING, expand_fact_names, is_allowed_to_differ
 from cnnbench.judge.metrics.measurement import readable_fact
 from cnnbench.machine.gpu import THROTTLE_REASONS
-from cnnbench.records.profiles import FactChange, StepProfile
+from cnnbench.records.explanation import FactChange
+from cnnbench.records.profiles import StepProfile
 
 _OTHERS, _WITHHELD = "CPUs used by other programs", "CPU time withheld by the hypervisor"
 CPU_TIME = "CPU time of a step"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cnnbench.base.text import count_text, format_interval, milliseconds
-from cnnbench.records.profiles import Cause, Explanation, FactChange
+from cnnbench.records.explanation import Cause, Explanation, FactChange
 
 ANSWER = rb"(A step takes |Not distinguishable |No significant difference|Inconclusive: )"
 """Matches the beginning of every answer."""

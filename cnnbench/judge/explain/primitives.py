@@ -8,14 +8,8 @@ from typing import NamedTuple
 
 from cnnbench.base.stats import group_by
 from cnnbench.base.text import NONE, first_few
-from cnnbench.records.profiles import (
-    FORWARD,
-    TO_INPUT,
-    TO_KERNEL,
-    FactChange,
-    Primitive,
-    StepProfile,
-)
+from cnnbench.records.explanation import FactChange
+from cnnbench.records.profiles import FORWARD, TO_INPUT, TO_KERNEL, Primitive, StepProfile
 
 _PRODUCTS = ("convolution", "deconvolution", "inner_product", "matmul", "gemm_api")
 _DIRECTIONS = {"backward_data": TO_INPUT, "backward_weights": TO_KERNEL}

@@ -13,12 +13,12 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from cnnbench.base.document import TableCell, interval_cell
-from cnnbench.base.inference import mean_interval
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.stats import CONFIDENCE, ValuesByProcess, group_by
+from cnnbench.base.steady_state import SeriesShape, SteadyState
+from cnnbench.base.student import mean_interval
 from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text, format_interval, integer, number, percent
-from cnnbench.base.time_series import SeriesShape, SteadyState
 from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records
 from cnnbench.judge.compare.configuration import Configuration, unique_names
 from cnnbench.judge.compare.facts import UNKNOWN
@@ -36,9 +36,11 @@ from cnnbench.machine.repository import sort_by_optional_place
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import dataclass_from_sources, parse_start_time
+from cnnbench.records.explanation import Explanation
 from cnnbench.records.load import Loaded, Study
 from cnnbench.records.metric import HISTORY
-from cnnbench.records.profiles import Explanation, Roofline, StepProfile
+from cnnbench.records.profiles import StepProfile
+from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord, find_steady_state_of_run, single_speed_text
 
 MOST_SHOWN = 60

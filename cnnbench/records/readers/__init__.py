@@ -22,7 +22,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
-from cnnbench.base import plugins
+from cnnbench.base import interfaces, plugins
 from cnnbench.base.files import parse_json, read_file
 from cnnbench.base.registry import Registry
 from cnnbench.base.text import shortened
@@ -30,8 +30,9 @@ from cnnbench.base.values import FLAG as RESULT_LABEL
 from cnnbench.base.values import parse_labels
 from cnnbench.errors import UsageError
 from cnnbench.records.codec import is_valid_amount
+from cnnbench.records.imported import BENCHMARK_SCORE, Imported
 from cnnbench.records.launchers import Line, ProcessLines, lines_of_processes
-from cnnbench.records.run import BENCHMARK_SCORE, Imported, RunRecord
+from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
 MIXED = (
@@ -550,7 +551,7 @@ def register_reader(
             raise UsageError(
                 f"reader {name!r}: {pattern!r} is not a regular expression: {error}"
             ) from None
-        checked = plugins.with_checked_results(read, Iterable[RunRecord], ("file",))
+        checked = interfaces.with_checked_results(read, Iterable[RunRecord], ("file",))
         READERS.add(name, Reader(name, compiled, checked, fits, after))
         return read
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from cnnbench.records.codec import is_valid_amount
+from cnnbench.records.imported import PrintedSpeed
 from cnnbench.records.launchers import Line, with_prefixes
 from cnnbench.records.readers import MIXED, ResultFile, register_reader
-from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
+from cnnbench.records.run import Batch, Placement, RunRecord
 
 PROGRAM = "horovod"
 

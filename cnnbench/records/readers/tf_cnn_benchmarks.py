@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cnnbench.records.codec import is_valid_amount
+from cnnbench.records.imported import PrintedSpeed
 from cnnbench.records.launchers import Line, with_prefixes
 from cnnbench.records.readers import (
     CNNBENCH,
@@ -22,7 +23,7 @@ from cnnbench.records.readers import (
     parse_object,
     register_reader,
 )
-from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
+from cnnbench.records.run import Batch, Placement, RunRecord
 
 PROGRAM = "tf_cnn_benchmarks"
 

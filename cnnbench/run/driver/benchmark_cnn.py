@@ -29,7 +29,8 @@ from cnnbench.machine.watch import ConditionMonitor
 from cnnbench.plan.make import make_plan
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import Runnable, RunPlan, without_outputs
-from cnnbench.records.files import report_failed_writes, write_text, write_training_status
+from cnnbench.records.checkpoints import write_training_status
+from cnnbench.records.files import report_failed_writes, write_text
 from cnnbench.records.input import SkippedRecords
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row

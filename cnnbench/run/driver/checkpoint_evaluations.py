@@ -6,7 +6,7 @@ import time
 
 from cnnbench.base.interrupts import raise_if_interrupted
 from cnnbench.errors import BenchmarkError
-from cnnbench.records import files
+from cnnbench.records import checkpoints
 from cnnbench.records.files import report_failed_writes
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.evaluation_results import EvaluationPublisher
@@ -36,7 +36,7 @@ def evaluate_checkpoints(
         raise_if_interrupted()
         # The status is read first, so that the search finds all checkpoints of an ended training.
         end.read_training_status()
-        path = files.find_latest_checkpoint(folder)
+        path = checkpoints.find_latest_checkpoint(folder)
         if path is None:
             run.console.lines(f"Checkpoint not found in {folder}")
             if not pause:
@@ -45,7 +45,7 @@ def evaluate_checkpoints(
             try:
                 restored = work.checkpoints.restore(path)
             except BenchmarkError:
-                if pause and files.find_latest_checkpoint(folder) != path:
+                if pause and checkpoints.find_latest_checkpoint(folder) != path:
                     continue  # The training has replaced this checkpoint by a newer checkpoint.
                 raise
             broadcast_from_chief(work, restored.global_step)
@@ -123,8 +123,8 @@ class TrainingEndDetector:
 
     def read_training_status(self) -> None:
         """Reads the status of the training from a file in the checkpoint folder."""
-        self._before, self._status = self._status, files.read_training_status(self._folder)
-        self._is_new |= self._status == files.RUNNING
+        self._before, self._status = self._status, checkpoints.read_training_status(self._folder)
+        self._is_new |= self._status == checkpoints.RUNNING
 
     def restart_time_limit(self) -> None:
         """Records that a new checkpoint was evaluated, which restarts the time limit."""
@@ -137,7 +137,7 @@ class TrainingEndDetector:
 
     def explain_end(self) -> str:
         """Returns why no further checkpoint is expected; "" if a checkpoint may follow."""
-        ended = self._status not in ("", files.RUNNING)
+        ended = self._status not in ("", checkpoints.RUNNING)
         # The first status may be left from an earlier training, which is about to be resumed.
         if ended and (self._is_new or self._before == self._status):
             return f"the training has ended ({self._status})"

@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from cnnbench.base.files import local_or_url_path
 from cnnbench.base.job import Job
+from cnnbench.base.urls import local_or_url_path
 from cnnbench.data.dataset import InputSource
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.models.spec import ModelSpec
 from cnnbench.optimizers.spec import AVERAGE
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.records import files
+from cnnbench.records import checkpoints
 from cnnbench.run.driver.stored_checkpoint import (
     EXAMPLES,
     GLOBAL_STEP,
@@ -114,10 +114,10 @@ class Checkpoints:
         if self.inputs is not None:
             steps = global_step - self._first_step
             self._passed_over = self.inputs.skipped_records_by_shard(steps)
-        prefix = str(local_or_url_path(directory) / f"{files.NAME}-{global_step}")
+        prefix = str(local_or_url_path(directory) / f"{checkpoints.NAME}-{global_step}")
         try:
             self._write_checkpoint(prefix, directory, global_step)
-            files.delete_old_checkpoints(directory, self.max_to_keep)
+            checkpoints.delete_old_checkpoints(directory, self.max_to_keep)
         except (tf.errors.OpError, OSError) as error:
             raise BenchmarkError(
                 f"--train_dir={directory}: no checkpoint can be written: {first_line(error)}"
@@ -140,10 +140,10 @@ class Checkpoints:
 
         thread = threading.Thread(target=write, daemon=True)
         thread.start()
-        while thread.is_alive() and not files.has_checkpoint(directory, global_step):
+        while thread.is_alive() and not checkpoints.has_checkpoint(directory, global_step):
             thread.join(_POLL_SECONDS)
         thread.join(_GRACE_SECONDS)
-        if errors and not files.has_checkpoint(directory, global_step):
+        if errors and not checkpoints.has_checkpoint(directory, global_step):
             raise errors[0]
 
     def restore(self, path: str) -> RestoredState:

@@ -9,9 +9,9 @@ import math
 from functools import cache
 from typing import NamedTuple
 
-from cnnbench.base.files import is_url, local_or_url_path
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.base.text import format_bytes
+from cnnbench.base.urls import is_url, local_or_url_path
 from cnnbench.errors import FlagError, OutOfMemoryError
 from cnnbench.machine.cpu import Host, MemoryCapacity, read_memory_capacity
 from cnnbench.machine.gpu import count_gpus, least_free_gpu_memory

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cnnbench.base.steady_state import SeriesShape, SteadyState, StepTimeLevel
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.base.text import exact_number, format_interval, milliseconds, number, percent
-from cnnbench.base.time_series import SeriesShape, SteadyState, StepTimeLevel
 from cnnbench.records.metric import SUMMARY
 from cnnbench.records.run import LossScaling, RunRecord, find_steady_state_of_run, single_speed_text
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from cnnbench.base.files import lock_folder
+from cnnbench.base.locks import lock_folder
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.records import files as checkpoint_folder
+from cnnbench.records import checkpoints
 from cnnbench.records.files import (
     OutputFile,
     check_export_folder,
@@ -54,8 +54,8 @@ def locked_outputs(plan: RunPlan, results: ResultFiles, messages: MessageWriter)
         yield
         return
     with lock_folder("train_dir", folder, partial(messages.warning, name="lock"), _RESTART_SECONDS):
-        before = checkpoint_folder.read_training_status(folder)
-        checkpoint_folder.write_training_status(folder, checkpoint_folder.RUNNING)
+        before = checkpoints.read_training_status(folder)
+        checkpoints.write_training_status(folder, checkpoints.RUNNING)
         status = "failed"
         try:
             yield
@@ -67,13 +67,13 @@ def locked_outputs(plan: RunPlan, results: ResultFiles, messages: MessageWriter)
             status = "interrupted"
             raise
         finally:
-            checkpoint_folder.write_training_status(folder, status)
+            checkpoints.write_training_status(folder, status)
 
 
 def prepare_folders(plan: RunPlan) -> None:
     """Creates the folders of output files, and checks that they are writable."""
     if (folder := plan.checkpoint_save_folder) is not None:
-        if checkpoint_folder.is_checkpoint_prefix(folder):
+        if checkpoints.is_checkpoint_prefix(folder):
             why = "names a single checkpoint, which only --eval can use; give its folder"
             raise FlagError("train_dir", folder, why)
         check_folder_writable("train_dir", folder)
@@ -100,7 +100,7 @@ def check_steps_left(plan: RunPlan, folder: str) -> None:
     """
     # An unreadable folder is reported later, when its checkpoint is restored.
     with contextlib.suppress(BenchmarkError):
-        path = checkpoint_folder.find_latest_checkpoint(folder)
+        path = checkpoints.find_latest_checkpoint(folder)
         if path is not None:
             plan.length.check_steps_left(folder, int(path.rpartition("-")[2]))
 

@@ -10,7 +10,7 @@ from cnnbench.data.dataset import InputSource
 from cnnbench.errors import BenchmarkError
 from cnnbench.plan.length import round_up_steps
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.records import files
+from cnnbench.records import checkpoints
 from cnnbench.run.driver.checkpoints import RestoredState, reset_averages
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.stored_checkpoint import StoredCheckpoint, key_of
@@ -46,8 +46,8 @@ def restore_or_initialize(run: RunContext, work: ForwardWork) -> tuple[RestoredS
     work.manager.after_initialization()
     folder = plan.params.train_dir
     if folder is not None and plan.work.trains:
-        files.delete_incomplete_files(folder)
-    path = None if folder is None else files.find_latest_checkpoint(folder)
+        checkpoints.delete_incomplete_files(folder)
+    path = None if folder is None else checkpoints.find_latest_checkpoint(folder)
     if folder is None or path is None:
         _restore_backbone(run, work)
         return RestoredState(0, 0, ()), plan.length.batches
@@ -84,7 +84,7 @@ def _restore_backbone(run: RunContext, work: ForwardWork) -> None:
     plan, folder = run.plan, run.plan.params.backbone_model_path
     if folder is None or not plan.work.trains or not plan.place.job.is_chief:
         return
-    path = files.find_latest_checkpoint(folder)
+    path = checkpoints.find_latest_checkpoint(folder)
     if path is None:
         raise BenchmarkError(f"no checkpoint in --backbone_model_path={folder}")
     scope = f"{plan.network.model.backbone}/"

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
-from cnnbench.base.files import TemporaryFolder, UrlPath
 from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.job import Job
+from cnnbench.base.locks import TemporaryFolder
 from cnnbench.base.terminal import MessageWriter
+from cnnbench.base.urls import UrlPath
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.models.elements import elements_of_role, group_values, resolve_sizes
 from cnnbench.models.graph import GraphNetwork

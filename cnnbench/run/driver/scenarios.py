@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 from cnnbench.errors import DataError
 from cnnbench.plan.setup import card_numbers
-from cnnbench.records import files
+from cnnbench.records import checkpoints
 from cnnbench.records.input import InputStage
 from cnnbench.records.run import LossScaling
 from cnnbench.run.driver.checkpoint_evaluations import evaluate_checkpoints, evaluate_with_the_chief
@@ -159,7 +159,9 @@ def _requested_observers(run: RunContext, work: NetworkWork) -> Iterator[Observe
     if isinstance(work, TrainingWork):
         yield from _training_observers(run, work)
     if plan.summarizes_evaluations:
-        evaluates_one = not plan.work.trains and files.is_checkpoint_prefix(flags.train_dir or "")
+        evaluates_one = not plan.work.trains and checkpoints.is_checkpoint_prefix(
+            flags.train_dir or ""
+        )
         yield EvaluationSummaries(flags.eval_dir, newest=not evaluates_one)
     config = measured.parts.config
     if flags.benchmark_log_dir:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.models.spec import ModelSpec
 from cnnbench.optimizers.registry import OPTIMIZERS
-from cnnbench.records import files
+from cnnbench.records import checkpoints
 from cnnbench.run.driver.old_checkpoints import find_channels_first, map_old_names
 
 _ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -150,5 +150,5 @@ def check_old_checkpoint(folder: str, spec: ModelSpec) -> None:
     """Raises FlagError if the newest checkpoint is from tf_cnn_benchmarks and cannot be used."""
     # Other errors, such as an unreadable file, are reported when the checkpoint is restored.
     with contextlib.suppress(BenchmarkError):
-        if path := files.find_latest_checkpoint(folder):
+        if path := checkpoints.find_latest_checkpoint(folder):
             StoredCheckpoint(path, "", spec)

@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from cnnbench.base.interrupts import raise_if_interrupted
 from cnnbench.base.stats import FEWEST_FOR_P99, RunningSpeed
+from cnnbench.base.steady_state import find_steady_state
 from cnnbench.base.text import format_duration
-from cnnbench.base.time_series import find_steady_state
 from cnnbench.data.copies import ReadCallbacks
 from cnnbench.data.prefetch import use_separate_tf_executor
 from cnnbench.errors import NonFiniteLossError, first_line

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from cnnbench.base.files import local_or_url_path
+from cnnbench.base.urls import local_or_url_path
 from cnnbench.records.files import collecting_write_errors
 from cnnbench.run.observe.messages import message_class
 

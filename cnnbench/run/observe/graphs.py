@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.base.files import TemporaryFolder
+from cnnbench.base.locks import TemporaryFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.files import write_bytes
 from cnnbench.run.observe.messages import message_class

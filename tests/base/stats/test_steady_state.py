@@ -1,6 +1,6 @@
 """Series whose steady state is known, and series that have none.
 
-Tests cnnbench/base/time_series.py.
+Tests cnnbench/base/time_series.py and cnnbench/base/steady_state.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.base.time_series import MIN_STEPS, SeriesShape, find_steady_state
+from cnnbench.base.steady_state import MIN_STEPS, SeriesShape, find_steady_state
 
 
 def noisy(levels, cv=0.02, seed=0, correlation=0.0):

@@ -25,7 +25,8 @@ from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.records.profiles import Explanation, StepProfile
+from cnnbench.records.explanation import Explanation
+from cnnbench.records.profiles import StepProfile
 from cnnbench.records.run import RunRecord
 
 

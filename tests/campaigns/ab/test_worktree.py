@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from covering import slow_if
 
-from cnnbench.base.files import CHECKOUT
+from cnnbench.base.locks import CHECKOUT
 from cnnbench.campaigns.ab.worktree import worktree
 
 HOLD = """\

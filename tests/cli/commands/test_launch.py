@@ -20,7 +20,7 @@ from covering import slow_if
 from forked import gone, until
 
 from cnnbench import cli
-from cnnbench.base.files import LOGS, FolderLock, TemporaryFolder
+from cnnbench.base.locks import LOGS, FolderLock, TemporaryFolder
 from cnnbench.base.text import percent
 from cnnbench.campaigns import job_session as session
 from cnnbench.campaigns.processes import child
@@ -206,7 +206,7 @@ def test_a_chief_has_the_time_that_it_announces(launch, chief, least):
 
 KILLED = """
 import os, sys
-from cnnbench.base.files import FolderLock, TemporaryFolder
+from cnnbench.base.locks import FolderLock, TemporaryFolder
 FolderLock(sys.argv[1]) if sys.argv[1:] else print(TemporaryFolder("cnnbench-launch-").path, end="")
 sys.stdout.flush()
 os.kill(os.getpid(), 9)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cnnbench.base.files import CHECKOUT
+from cnnbench.base.locks import CHECKOUT
 from cnnbench.campaigns.processes.identity import environment_identity
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare import Criteria, compare_records
@@ -15,7 +15,8 @@ from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.facts import GROUPS
 from cnnbench.plan import parse_run
 from cnnbench.records.codec import encode
-from cnnbench.records.run import Batch, Imported, ModelInfo
+from cnnbench.records.imported import Imported
+from cnnbench.records.run import Batch, ModelInfo
 
 
 def unlike(base, new, *allowed):

@@ -21,6 +21,7 @@ from cnnbench.base.slow_steps import undisturbed_mean_seconds
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.blocks import differences_chart, explanation_rows, explanation_sections
 from cnnbench.judge.explain.sides import StepTimes
+from cnnbench.records.explanation import Explanation
 from cnnbench.records.profiles import (
     FORWARD,
     GAPS,
@@ -31,7 +32,6 @@ from cnnbench.records.profiles import (
     REST,
     TO_KERNEL,
     UPDATE,
-    Explanation,
     ProfiledLayer,
     StepPartKey,
     StepProfile,

@@ -6,14 +6,8 @@ Tests cnnbench/judge/report/sections/roofline.py.
 import pytest
 
 from cnnbench.judge.report.sections.roofline import roofline_chart
-from cnnbench.records.profiles import (
-    FORWARD,
-    TO_KERNEL,
-    Machine,
-    Roofline,
-    RooflineRow,
-    sort_roofline_rows,
-)
+from cnnbench.records.profiles import FORWARD, TO_KERNEL
+from cnnbench.records.roofline import Machine, Roofline, RooflineRow, sort_roofline_rows
 
 MACHINE = Machine(flops_per_sec=100e9, bytes_per_sec=10e9)
 

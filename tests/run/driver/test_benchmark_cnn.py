@@ -23,15 +23,15 @@ from covering import slow_if
 from short_runs import NETWORKS, TINY, command, run
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
-from cnnbench.base import files as lock
-from cnnbench.base.files import FolderLock
+from cnnbench.base import locks
+from cnnbench.base.locks import FolderLock
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.data.imagenet import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
 from cnnbench.machine import cpu, process_use
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.plan import check_flags
-from cnnbench.records import measurements
+from cnnbench.records import resource_use
 from cnnbench.records.codec import encode
 from cnnbench.records.load import load_run
 from cnnbench.records.result_files import RUNS, ResultFiles
@@ -251,7 +251,7 @@ def test_the_peak_of_memory_is_that_of_the_run_alone(tmp_path, monkeypatch):
 
 def test_memory_and_cpus_over_time_are_recorded(monkeypatch):
     monkeypatch.setattr(process_use, "USE_PERIOD", 0.02)
-    monkeypatch.setattr(measurements, "USE_PERIOD", 0.02)
+    monkeypatch.setattr(resource_use, "USE_PERIOD", 0.02)
     before = {*threading.enumerate()}
     record = run().record
     use = record.resources
@@ -423,14 +423,14 @@ def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(tmp_path
         MessageWriter(said),
     )
     about = {"pid": 7, "host": "elsewhere", "since": "2026-01-01 00:00:00 UTC"}
-    (tmp_path / lock.FILE).write_text(json.dumps(about))
+    (tmp_path / locks.FILE).write_text(json.dumps(about))
     with preflight.locked_outputs(*held):
         pass
 
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
     with preflight.locked_outputs(*held):
         pass
     start, end = (

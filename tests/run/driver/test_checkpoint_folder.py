@@ -9,7 +9,7 @@ from forked import killed_writer
 from short_runs import TINY
 
 from cnnbench.errors import BenchmarkError
-from cnnbench.records.files import (
+from cnnbench.records.checkpoints import (
     delete_incomplete_files,
     delete_old_checkpoints,
     find_latest_checkpoint,

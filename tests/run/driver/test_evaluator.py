@@ -6,7 +6,7 @@ Tests cnnbench/run/driver/checkpoint_evaluations.py.
 import pytest
 from short_runs import command
 
-from cnnbench.records import files
+from cnnbench.records import checkpoints
 from cnnbench.run.driver import checkpoint_evaluations, scenarios
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -60,8 +60,8 @@ def train(tmp_path):
 def test_the_evaluator_ends_after_the_last_checkpoint(evaluate, train, clock, tmp_path):
     folder = tmp_path / "train"
     assert train(2) == 0
-    assert files.read_training_status(folder) == "ok"
-    files.write_training_status(folder, files.RUNNING)
+    assert checkpoints.read_training_status(folder) == "ok"
+    checkpoints.write_training_status(folder, checkpoints.RUNNING)
     clock.events[2] = lambda: train(4)  # resumes, and ends before the next search
     code, evaluations, err = evaluate()
     assert (code, evaluations, clock.sleeps) == (0, 2, 2)
@@ -77,7 +77,7 @@ def test_the_end_of_an_earlier_training_leaves_one_interval_to_resume(
     assert clock.sleeps == 1
     clock.sleeps = 0
     folder = tmp_path / "train"
-    clock.events[1] = lambda: files.write_training_status(folder, files.RUNNING)
+    clock.events[1] = lambda: checkpoints.write_training_status(folder, checkpoints.RUNNING)
     clock.events[3] = lambda: train(4)
     assert evaluate()[:2] == (0, 2)
     assert clock.sleeps == 3
@@ -85,7 +85,7 @@ def test_the_end_of_an_earlier_training_leaves_one_interval_to_resume(
 
 def test_a_killed_training_ends_the_evaluator_by_its_timeout(evaluate, train, clock, tmp_path):
     assert train(2) == 0
-    files.write_training_status(tmp_path / "train", files.RUNNING)
+    checkpoints.write_training_status(tmp_path / "train", checkpoints.RUNNING)
     code, evaluations, err = evaluate("--eval_timeout_secs=20")
     assert (code, evaluations, clock.now) == (0, 1, 20.0)
     assert "there was no new checkpoint for --eval_timeout_secs=20" in err
@@ -93,7 +93,7 @@ def test_a_killed_training_ends_the_evaluator_by_its_timeout(evaluate, train, cl
 
 def test_an_evaluator_without_any_checkpoint_fails(evaluate, clock, tmp_path):
     (tmp_path / "train").mkdir()
-    files.write_training_status(tmp_path / "train", "failed")
+    checkpoints.write_training_status(tmp_path / "train", "failed")
     code, evaluations, err = evaluate()
     assert (code, evaluations) == (4, 0)
     assert "and the training has ended (failed)" in err
@@ -106,7 +106,7 @@ def test_a_training_that_ends_early_says_so(train, monkeypatch, tmp_path, error,
     seen = []
 
     def stop(*_):
-        seen.append(files.read_training_status(tmp_path / "train"))
+        seen.append(checkpoints.read_training_status(tmp_path / "train"))
         raise error
 
     monkeypatch.setattr(scenarios, "train", stop)
@@ -114,5 +114,5 @@ def test_a_training_that_ends_early_says_so(train, monkeypatch, tmp_path, error,
         train(2)
     except RuntimeError:
         assert status == "failed"
-    assert seen == [files.RUNNING]
-    assert files.read_training_status(tmp_path / "train") == status
+    assert seen == [checkpoints.RUNNING]
+    assert checkpoints.read_training_status(tmp_path / "train") == status

@@ -17,9 +17,9 @@ from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.report import comparison as verdicts
 from cnnbench.judge.report.results import ReportSubject, speed_and_certainty, split_common
 from cnnbench.judge.report.sections.quantities import process_chart
+from cnnbench.records.explanation import Explanation
+from cnnbench.records.imported import BENCHMARKS
 from cnnbench.records.metric import HISTORY, Metric
-from cnnbench.records.profiles import Explanation
-from cnnbench.records.run import BENCHMARKS
 
 _MOST_NAMED = 3
 

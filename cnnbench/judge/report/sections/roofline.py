@@ -38,7 +38,7 @@ from cnnbench.base.text import (
 )
 from cnnbench.judge.report.results import ReportSubject, with_start_times
 from cnnbench.machine.cpu import describe_kernels
-from cnnbench.records.profiles import Machine, Roofline, RooflineRow
+from cnnbench.records.roofline import Machine, Roofline, RooflineRow
 
 _MOST_ROWS, _MOST_NAMED, _MOST_BARS, _MOST_TO_WIN = 20, 6, 12, 3
 _SPARE = ("FLOP/byte", "GFLOP/s", "moved", "estimate, ms", "GFLOP")

@@ -17,7 +17,7 @@ import abc
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from cnnbench.base import plugins
+from cnnbench.base import interfaces, plugins
 from cnnbench.base.registry import Registry
 from cnnbench.records.run import Evaluation
 
@@ -47,7 +47,7 @@ class Observer:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if not plugins.is_defined_by_cnnbench(cls):
-            plugins.check_plugin_methods(cls, PausingObserver)
+            interfaces.check_plugin_methods(cls, PausingObserver)
 
     def training_begins(self, global_step: int, steps: int) -> None:
         """Called when the training begins, which runs a warm-up and at most `steps` timed steps."""
@@ -145,7 +145,7 @@ def register_observer(name: str) -> Callable[[M], M]:
 
     def register(make: M) -> M:
         plugins.check_name("an observer", name)
-        OBSERVERS.add(name, plugins.with_checked_results(make, Observer | None, ("params",)))
+        OBSERVERS.add(name, interfaces.with_checked_results(make, Observer | None, ("params",)))
         return make
 
     return register

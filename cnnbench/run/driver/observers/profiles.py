@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.base.files import TemporaryFolder
+from cnnbench.base.locks import TemporaryFolder
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.errors import BenchmarkError
 from cnnbench.plan.run_plan import RunPlan
