@@ -25,6 +25,11 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
+# Packages with a plug-in of pytest are marked, so that every process of pytest would rewrite and
+# compile all modules of cnnbench and Hypothesis again, whose compiled files are there.
+for finder in sys.meta_path:
+    getattr(finder, "_must_rewrite", set()).difference_update({"cnnbench", "hypothesis"})
+
 import pytest
 from forked import STAND_IN, Forked, Server, brief, execute, finished, never_sync, own_checkout
 from prepared import preparing_tensorflow
