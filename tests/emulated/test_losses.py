@@ -55,7 +55,7 @@ RUNS: tuple[dict[str, Any], ...] = (
         **{"agg_small_grads_max_bytes": 1000, **SCALED, **EVALUATED},
     },
     {
-        **{"variable_update": "replicated", "all_reduce_spec": "nccl/rechd", "num_gpus": 8},
+        **{"variable_update": "replicated", "all_reduce_spec": "nccl/rechd", "num_gpus": 4},
         **{"all_reduce_group_size": 2, "gradient_bucket_bytes": 1000},
     },
     {"variable_update": "distributed_all_reduce", "all_reduce_spec": BY_SIZE},
