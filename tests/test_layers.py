@@ -71,7 +71,7 @@ INSIDE = {
         ("strategies",),
         ("tune",),
     ),
-    "cli": (("overview",), ("commands",), ("documents", "__init__")),
+    "cli": (("overview", "running"), ("commands",), ("documents", "__init__")),
 }
 """The same for the packages and modules of a wing that consists of packages."""
 

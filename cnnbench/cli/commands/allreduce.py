@@ -10,7 +10,7 @@ from functools import partial
 
 from cnnbench.base.shared import SharedValue
 from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine
-from cnnbench.cli.commands.run import serve_devices
+from cnnbench.cli.running import serve_devices
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import flag_sections, names_of_flags, split_options

@@ -65,7 +65,7 @@ def _imports(body):
 
 
 def test_a_run_imports_nothing_of_what_does_not_count():
-    modules = "run.driver.benchmark_cnn run.driver.build cli.commands.run lab.all_reduce.session"
+    modules = "run.driver.benchmark_cnn run.driver.build cli.running lab.all_reduce.session"
     waiting = [f"cnnbench.{name}" for name in modules.split()]
     loaded = set()
     while waiting:

@@ -1,4 +1,7 @@
-"""`cnnbench` as a process: streams, exit codes, and what an interruption leaves behind."""
+"""`cnnbench` as a process: streams, exit codes, and what an interruption leaves behind.
+
+Tests cnnbench/cli/running.py, too.
+"""
 
 from __future__ import annotations
 
