@@ -139,7 +139,7 @@ def labels_read(flags, steps):
 def outcome(flags):
     """What a run came to: losses, evaluations, loss scale, error; see `poisoned` for that flag."""
     from cnnbench import BenchmarkCNN, Params
-    from cnnbench.data import pipeline, synthetic
+    from cnnbench.data import synthetic
     from cnnbench.errors import BenchmarkError
 
     flags = dict(flags)
@@ -148,7 +148,7 @@ def outcome(flags):
     benchmark = BenchmarkCNN(Params.from_dict(flags))
     error = ""
     try:
-        with mock.patch.object(pipeline, "draw_synthetic_rows", rows):
+        with mock.patch.object(synthetic, "draw_synthetic_rows", rows):
             benchmark.run()
     except BenchmarkError as failure:
         error = str(failure)
