@@ -34,7 +34,8 @@ from cnnbench.records import codec
 _FIRST, _LAST, _END = 0x20000, 0x2A000, "㐀"  # letters, which every escape leaves as they are
 _MARK = re.compile(f"([{chr(_FIRST)}-{chr(_LAST)}]|{_END})")
 
-_RESULTS = ("cnnbench.judge.", "cnnbench.records.profiles", "cnnbench.records.campaigns")
+_RESULTS = ("cnnbench.judge.", "cnnbench.records.campaigns", "cnnbench.records.explanation")
+_RESULTS += ("cnnbench.records.profiles", "cnnbench.records.roofline")
 _RESULTS += ("cnnbench.base.levels", "cnnbench.base.stats", "cnnbench.campaigns.bisect")
 _RESULTS += tuple(f"cnnbench.campaigns.tune.{name}" for name in ("bench", "final", "race"))
 _NO_RESULTS = ("cnnbench.judge.compare.configuration",)

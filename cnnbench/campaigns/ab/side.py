@@ -208,8 +208,8 @@ class AbSide:
             python=self.python,
             job=() if self.layout is None else self.layout.flags,
             variables=sorted(self.variables),
+            packages=_library_versions(self) if self.python else {},
             **shown,
-            **({} if self.python is None else _library_versions(self)),
         )
         if self.checkout is not None:
             # A worktree has another path in a later session.

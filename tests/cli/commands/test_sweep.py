@@ -99,7 +99,8 @@ def test_a_report_of_a_sweep_says_what_the_sweep_said(call, in_folder, lenet_run
                 name = f"a.{case.key}.r{repeat}.20261120T000000000000Z.json"
                 path = in_folder / "results" / name
                 path.write_text(make(speed * (1 + number)).to_json())
-                yield SweepResult(SweepItem(case, repeat), path, ProcessResult(0, 1.0, status="ok"))
+                ended = ProcessResult(0, 1.0, status="ok")
+                self.results.append(SweepResult(SweepItem(case, repeat), path, ended))
 
     monkeypatch.setattr("cnnbench.campaigns.sweep.run.Sweep.run", measured)
     bounds = "    bounds: {images_per_sec: {min: 120}}\n"
