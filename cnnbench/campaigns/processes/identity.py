@@ -108,7 +108,9 @@ class Identity:
 
 def _value_text(values: Mapping[str, Any], name: str) -> str:
     value = values.get(name)
-    text = _NOT_SET if value is None else value if isinstance(value, str) else json.dumps(value)
+    if value is None:
+        return _NOT_SET
+    text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= _LENGTH else f"{text[: _LENGTH - 3]}..."
 
 

@@ -124,7 +124,9 @@ def table_text(rows: Sequence[SummaryRow]) -> str:
 
 
 def _row_cells(row: SummaryRow) -> Row:
-    bad = [text for word, text in row.verdicts if word != HELD]
+    bounds = "; ".join(text for word, text in row.verdicts if word != HELD)
+    if row.verdicts and not bounds:
+        bounds = HELD
     return {
         "configuration": row.name,
         "batch": numeric_cell(row.batch_size),
@@ -134,7 +136,7 @@ def _row_cells(row: SummaryRow) -> Row:
             (row.throughputs if row.throughputs.values else row.bandwidths).relative_range, percent
         ),
         "runs": f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else ""),
-        "bounds": "; ".join(bad) if bad else HELD if row.verdicts else "",
+        "bounds": bounds,
         _REPORTED: row.reported,
     }
 
