@@ -9,6 +9,7 @@ fail, and 130 if interrupted.
 
 from __future__ import annotations
 
+import csv
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from validation.confirmations import CONFIRMATIONS
 from validation.histories import HISTORY
 from validation.lengths import LENGTHS
 from validation.metrics import SEVERAL_METRICS
-from validation.other_rules import OTHER_RULES, chart_cases, power_chart, simulate_tool
+from validation.other_rules import OTHER_RULES, SHARE_COLUMNS, share_cases, simulate_tool
 from validation.pauses import PAUSES
 from validation.pool import Pool, PoolError
 from validation.races import RACES
@@ -38,7 +39,6 @@ from validation.verdicts import RATES, SAMPLES, SMALL
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags.declare import flag
 from cnnbench.machine import facts as environment
-from cnnbench.records.files import write_plot
 
 STUDIES: Mapping[str, tuple[str, Sequence[Study]]] = {
     "verdicts": ("Simulated, {} draws of each", (RATES, SMALL, SAMPLES)),
@@ -93,15 +93,17 @@ class Options:
     threshold: float = flag(3.0, "Threshold of gates from real processes, in per cent.")
     seed: int = flag(1, "Seed of all draws.")
     output: str | None = flag(None, "Also write the tables to this file.", path="file")
-    plot: str | None = flag(
+    shares: str | None = flag(
         None,
-        "Only draw a chart into this file, .svg, .png or .pdf: how often cnnbench and other tools "
-        "call B slower, against the true slowdown.",
+        "Only write this CSV file: how often cnnbench and other tools call B slower, by the noise "
+        "and the true slowdown (docs/evidence/rules.csv).",
         path="file",
     )
 
     def check(self) -> None:
         """Raises UsageError if options contradict each other."""
+        if self.shares is not None and not self.draws:
+            raise FlagError("draws", self.draws, "--shares needs at least one draw")
         if self.minutes and self.pool is None:
             raise FlagError("minutes", self.minutes, "needs --pool, the folder for measurements")
 
@@ -147,14 +149,18 @@ def open_pool(options: Options) -> Pool | None:
     return pool
 
 
-def draw_power_chart(options: Options, path: str) -> None:
-    """Simulates experiments with cnnbench and with other tools, and draws the results."""
-    cases = chart_cases()
+def write_shares(options: Options, path: Path) -> None:
+    """Simulates experiments with cnnbench and other tools; writes how often they call B slower."""
+    cases = share_cases()
     sums = partial(simulate_and_sum, simulate_tool, draws=options.draws, seed=options.seed)
     with ProcessPoolExecutor() as processes:
-        found = dict(zip(cases, processes.map(sums, cases), strict=True))
-    shares = {case: sums_of_case["slower"] / options.draws for case, sums_of_case in found.items()}
-    write_plot(path, [power_chart(shares)], "power of rules")
+        found = [*processes.map(sums, cases)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(SHARE_COLUMNS)
+        for (rule, noise, slowdown), outcome in zip(cases, found, strict=True):
+            share = outcome["slower"] / options.draws
+            writer.writerow((rule, noise, f"{100 * slowdown:g}", f"{100 * share:.1f}"))
 
 
 def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
@@ -191,8 +197,8 @@ def main(argv: Sequence[str]) -> int:
     options = parse_options(Options, __doc__, argv, Options.check)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if options.plot is not None:
-            draw_power_chart(options, options.plot)
+        if options.shares is not None:
+            write_shares(options, Path(options.shares))
             return ExitCode.OK
         pool = open_pool(options)
         lines, code = report(options, pool)

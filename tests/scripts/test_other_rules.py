@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+
 import numpy as np
 import pytest
+import validate_gate
 from validation import other_rules
 from validation.other_rules import CNNBENCH, TOOLS
 from validation.studies import simulate_and_sum
@@ -51,8 +54,16 @@ def test_pairs_in_random_order_withstand_a_drift():
         assert found["processes"] <= 10 * 32
 
 
-def test_the_chart_has_a_line_for_each_rule():
-    shares = {case: case[2] for case in other_rules.chart_cases()}
-    chart = other_rules.power_chart(shares)
-    assert [series.name for series in chart.series] == [CNNBENCH, *TOOLS]
-    assert chart.series[0].points[0] == (0.0, 0.0)
+def test_the_table_of_shares_has_each_rule_with_each_slowdown(tmp_path):
+    path = tmp_path / "rules.csv"
+    assert validate_gate.main([f"--shares={path}", "--draws=2"]) == 0
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    rule, noise, slowdown, share = other_rules.SHARE_COLUMNS
+    steady = [row for row in rows if row[noise] == "normal, 3 %"]
+    assert {row[rule] for row in rows} == {row[rule] for row in steady} == {CNNBENCH, *TOOLS}
+    assert {row[slowdown] for row in steady} == {"0", "1", "2", "3", "5", "7", "10"}
+    assert len(rows) == len(TOOLS) * 9 + 9
+    drift = {row[rule]: float(row[share]) for row in rows if row[noise] == "drift of 20 %"}
+    assert drift.pop(CNNBENCH) == 0
+    assert {*drift.values()} == {100}

@@ -595,7 +595,10 @@ def test_what_is_clear_gets_no_advice_and_what_is_not_is_settled_by_it(kind):
         assert advice.violation(found, *case) == f"8 {kind}, twice the floor slower, 5.0 %: 0"
 
 
-@pytest.mark.parametrize("arguments", [["--minutes=1"], ["--draws=-1"], ["--pools=x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--minutes=1"], ["--draws=-1"], ["--pools=x"], ["--shares=x.csv", "--draws=0"]],
+)
 def test_wrong_use_is_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         validate_gate.main(arguments)
