@@ -93,7 +93,7 @@ def _find_linked_files() -> Mapping[str, Traversable]:
     root = resources.files("cnnbench.docs")
     return {
         f"{folder}/{file.name}": file
-        for folder in ("examples", "schemas")
+        for folder in ("evidence", "examples", "schemas")
         for file in root.joinpath(folder).iterdir()
         if file.is_file()
     }

@@ -39,7 +39,7 @@ def test_pages_have_the_names_in_links_and_messages(call, name):
 
 def test_files_to_which_pages_link_are_printed(call):
     text = "".join(path.read_text(encoding="utf-8") for path in DOCS.glob("*.md"))
-    linked = set(re.findall(r"\]\(((?:examples|schemas)/[^)#]+)", text))
+    linked = set(re.findall(r"\]\(((?:evidence|examples|schemas)/[^)#]+)", text))
     assert len(linked) > 15
     for name in linked:
         assert call("docs", name).out == (DOCS / name).read_text(encoding="utf-8")
