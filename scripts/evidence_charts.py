@@ -26,7 +26,7 @@ from cnnbench.base.charts import (
     legend_text,
 )
 from cnnbench.base.charts.draw import render_chart_file
-from cnnbench.base.text import format_interval, number, percent
+from cnnbench.base.text import compact_number, format_interval, percent
 from cnnbench.errors import ExitCode, UsageError
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "evidence"
@@ -128,7 +128,7 @@ def _convolutions() -> list[Chart]:
                     low=low,
                     high=high,
                     box=(first, third),
-                    text=number(middle),
+                    text=compact_number(middle, 3),
                     hint=f"{len(ratios)} shapes, {format_interval(low, high)}",
                 )
             )
