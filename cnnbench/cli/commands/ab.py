@@ -35,7 +35,12 @@ from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import choose_format, sides
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags
-from cnnbench.cli.commands.next_steps import estimate_pairs_for_verdict, resume_command
+from cnnbench.cli.commands.next_steps import (
+    allowing_command,
+    comparing_command,
+    estimate_pairs_for_verdict,
+    resume_command,
+)
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, flag_sections, specs_of
 from cnnbench.judge.compare import Comparison, Policy, Verdict
@@ -211,7 +216,9 @@ def run_experiment(
     criteria = options.criteria(options.with_accept(rules))
     loaded = options.load_aa_records(include_reductions=False)
     aa = None if loaded is None else loaded.records
-    check_fact_names(options.allowed_differences, aa or ())
+    # Which environment variables there are is known only from the records of A and B.
+    allowed = [name for name in options.allowed_differences if not name.startswith("env_")]
+    check_fact_names(allowed, aa or ())
     reporter = ChildProcessReporter(sys.stderr)
     seed = options.resolve_seed(AB, options.results or "")
     options = replace(options, seed=seed)
@@ -396,9 +403,11 @@ def _report(judged: Comparison, runner: ExperimentRunner, options: AbFlags) -> E
         code = ExitCode.INTERRUPTED
     experiment, results, reporter = runner.experiment, runner.results, runner.campaign.reporter
     enough = _pairs_for_clear_verdict(runner.comparison)
-    pairs = {"pairs": enough} if enough else {}
     command, *words = experiment.repeat
+    pairs = {"pairs": enough} if enough else {}
     repeat = sides.command_line_with_flags(command, words, _SPECS, **pairs)
+    if names := runner.comparison.names_to_allow:
+        repeat = allowing_command(experiment.repeat, names)
     next_step, more = _next_command_for_verdict(runner, options, enough, repeat)
     comparison = replace(judged, ends_with=code, next_step=next_step, repeat=repeat)
     options.write_comparison(comparison)
@@ -447,6 +456,10 @@ def _next_command_for_verdict(
         enough = max(runner.analyses.most_pairs, enough) if state.is_resumable else 0
     if enough and state.is_resumable:
         return resume_command(state, enough, variables), enough - len(runner.records["a"])
+    judging = _command_to_judge_again(runner, options)[1:]
+    allowing = comparing_command(runner.comparison, runner.experiment, judging)
+    if allowing and not runner.interrupted:
+        return allowing, runner.analyses.most_pairs if allowing == repeat else 0
     return (repeat, enough) if enough else ("", 0)
 
 

@@ -16,6 +16,7 @@ from cnnbench.cli.commands.judging import (
 )
 from cnnbench.cli.commands.next_steps import (
     add_next_command,
+    comparing_command,
     find_experiment_of_records,
     further_analysis_planner,
 )
@@ -83,7 +84,9 @@ def main(argv: Sequence[str]) -> int:
         comparison = replace(with_second_experiment(comparison, again), skipped=skipped)
     warn_of_skipped_files(comparison.skipped)
     earlier = experiment if experiment is not None and experiment.is_resumable else None
-    comparison, commands = add_next_command(comparison, earlier)
+    settings = None if experiment is None else experiment.experiment
+    allowing = comparing_command(comparison, settings, ("compare", *argv))
+    comparison, commands = add_next_command(comparison, earlier, allowing)
     options.write_comparison(comparison, [record for side in sides for record in side.allreduces])
     for line in commands:
         print_notice(line)

@@ -1,4 +1,6 @@
-"""Next steps after an inconclusive comparison: the command line that measures more pairs."""
+"""Next steps after a comparison without a verdict: command lines that measure more pairs, or that
+allow what differs.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,22 @@ from pathlib import Path
 from cnnbench.base import values as labels
 from cnnbench.base.inference import AnalysisSchedule
 from cnnbench.base.job import split_hosts
-from cnnbench.campaigns.ab.experiment import SIDES, ExperimentState, find_experiment
+from cnnbench.campaigns.ab.experiment import SIDES, Experiment, ExperimentState, find_experiment
 from cnnbench.campaigns.ab.side import RESERVED
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
-from cnnbench.cli.commands.sides import MOST_PAIRS, mask_variable_value
+from cnnbench.cli.commands.judging import JudgingFlags
+from cnnbench.cli.commands.sides import MOST_PAIRS, command_line_with_flags, mask_variable_value
+from cnnbench.flags.declare import specs_of
 from cnnbench.flags.params import FLAGS, SPECS
+from cnnbench.flags.parse import split_command_line
 from cnnbench.flags.roles import Affects
-from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Policy
+from cnnbench.judge.compare import (
+    ComparedConfiguration,
+    Comparison,
+    MetricResult,
+    Policy,
+    processes_needed,
+)
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.criteria import PlanOf
 from cnnbench.judge.metrics.measurement import MeasuredReduction, Measurement
@@ -67,16 +78,49 @@ def find_experiment_of_records(base: str, new: str) -> ExperimentState | None:
     return find_experiment(folder) if is_experiment else None
 
 
-def add_next_command(
-    comparison: Comparison, earlier: ExperimentState | None
-) -> tuple[Comparison, list[str]]:
-    """Adds a command line that may lead to a verdict to an inconclusive comparison of saved
-    records.
+def comparing_command(
+    comparison: Comparison, experiment: Experiment | None, judging: Sequence[str]
+) -> str:
+    """The command line with which configurations can be compared that cannot be compared now: its
+    --allow_different names what differs. "" if this would not help.
 
-    Also returns lines with such command lines for each of the first inconclusive configurations.
+    It is the command line `judging` (without "cnnbench"), which judges the same records. If they
+    are too few for a verdict, because they belong to an experiment that ended early, it is the
+    command line that repeats the experiment.
+    """
+    names, words = comparison.names_to_allow, judging
+    if not names:
+        return ""
+    if experiment is not None and experiment.repeat:
+        policy, share = experiment.criteria.policy, experiment.smallest_alpha_share
+        pairs = min(len(entry.base) for entry in comparison.entries)
+        if pairs < processes_needed(policy, paired=True, share=share):
+            words = experiment.repeat
+    return allowing_command(words, names)
+
+
+def allowing_command(words: Sequence[str], names: Sequence[str]) -> str:
+    """The command line `words` (without "cnnbench"), whose --allow_different also has `names`."""
+    specs = [spec for spec in specs_of(JudgingFlags) if spec.name == "allow_different"]
+    command, *rest = words
+    texts, _ = split_command_line(rest, {spec.name: spec for spec in specs})
+    given = texts.get("allow_different", ("",))[-1]
+    value = ",".join(filter(None, (given, *names)))
+    return command_line_with_flags(command, rest, specs, allow_different=value)
+
+
+def add_next_command(
+    comparison: Comparison, earlier: ExperimentState | None, allowing: str = ""
+) -> tuple[Comparison, list[str]]:
+    """Adds a command line that may lead to a verdict to a comparison of saved records that is
+    inconclusive or not comparable.
+
+    Also returns lines with `allowing`, and with such command lines for each of the first
+    inconclusive configurations.
 
     Args:
       earlier: the experiment to which the records belong, if it can be continued; otherwise None.
+      allowing: the `comparing_command`.
     """
     commands = {
         entry.name: resume_command(earlier, pairs)
@@ -93,8 +137,12 @@ def add_next_command(
     if len(lines) > _MOST_LINES:
         more = f"and {len(lines) - _MOST_LINES} more, with their own flags in the same way"
         lines[_MOST_LINES:] = [more]
-    for entry, _ in comparison.undecided_results[:1]:
-        comparison = replace(comparison, next_step=commands.get(entry.name, ""))
+    next_steps = [commands.get(entry.name, "") for entry, _ in comparison.undecided_results]
+    if allowing:
+        next_steps.insert(0, allowing)
+        lines.insert(0, f"for a verdict: {allowing}")
+    if next_steps:
+        comparison = replace(comparison, next_step=next_steps[0])
     return comparison, lines
 
 

@@ -63,13 +63,19 @@ def further_sentences(verdicts: Verdicts) -> list[str]:
 
 
 def advice(verdicts: Verdicts) -> str:
-    """Returns a sentence that says how to get a verdict on the first inconclusive configuration; ""
-    if no configuration is inconclusive.
+    """Returns sentences that say how to get a verdict: on configurations that are not comparable,
+    and on the first inconclusive configuration; "" if there are none, or if nothing would help.
     """
+    sentences = []
+    if names := verdicts.names_to_allow:
+        sentences.append(phrases.ALLOW_DIFFERENT.format(names=",".join(names)))
     undecided = verdicts.undecided_results
-    if not undecided or undecided[0][1].judgement.needed is None:
-        return ""
-    entry, result = undecided[0]
+    if undecided and undecided[0][1].judgement.needed is not None:
+        sentences.append(_how_to_decide(verdicts, *undecided[0]))
+    return " ".join(sentences)
+
+
+def _how_to_decide(verdicts: Verdicts, entry: ComparedConfiguration, result: MetricResult) -> str:
     paired, more = result.samples.paired, result.judgement.more or 0
     if result.too_noisy:
         remedies = enumeration([*_remedies(entry)])

@@ -284,8 +284,9 @@ ACCEPTED = "Accepted: {sources}."
 MEASURED_AGAIN = "{reason}; measured again: {again}"
 SO_FAR = "{reason}; so far {change}"
 
-# Advice after an undecided verdict.
+# Advice after an undecided verdict, or if runs are not comparable.
 
+ALLOW_DIFFERENT = "To compare them nevertheless, use --allow_different={names}."
 NEW_EXPERIMENT = "A new experiment of {pairs} pairs settles it."
 MORE_RUNS = "About {more} it."
 REMEDIES = "More {runs} will not help: use {remedies}."

@@ -50,7 +50,8 @@ class Comparison(Verdicts, Document, Displayed):
     """The result of ``cnnbench compare`` or ``cnnbench ab``, schema 1.
 
     Attributes:
-      next_step: command that would decide an inconclusive result; empty if there is none.
+      next_step: command that would decide a result that is inconclusive or not comparable; empty
+        if there is none.
       repeat: command that repeats the experiment in a new folder, on any machine with the same
         commits; absent if unknown.
       base_label, new_label: paths of the records, as given by the user.
@@ -129,7 +130,9 @@ class Comparison(Verdicts, Document, Displayed):
 
     @property
     def advice(self) -> str:
-        """How to decide the first inconclusive configuration; empty if nothing is inconclusive."""
+        """How to decide the first inconclusive configuration, and how to compare configurations
+        that are not comparable; empty if there are none.
+        """
         return answers.advice(self)
 
     @property

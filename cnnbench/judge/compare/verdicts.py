@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import ClassVar, TypeAlias
 
 from cnnbench.base.stats import median
 from cnnbench.errors import ExitCode
-from cnnbench.judge.compare.comparability import Difference
+from cnnbench.judge.compare.comparability import Difference, MeasurementGroup
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import disturbance_text, other_cpus_text
 from cnnbench.judge.compare.estimate import Samples
@@ -23,7 +24,7 @@ from cnnbench.judge.compare.judgement import Judgement, Verdict
 from cnnbench.judge.compare.power import too_many_further
 from cnnbench.judge.metrics.acceptance import Acceptance
 from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN, Measurement
-from cnnbench.judge.metrics.origin import Origin
+from cnnbench.judge.metrics.origin import Origin, varying_parts
 from cnnbench.judge.metrics.policy import FAILURES, Policy
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import (
@@ -54,6 +55,9 @@ LIMITED = (Verdict.NOT_SLOWER, Verdict.NOT_FASTER)
 _DECIDED = (*DIRECTIONS, *LIMITED, Verdict.SAME)
 TESTED = (*_DECIDED, Verdict.INCONCLUSIVE)
 """Verdicts of tests."""
+
+_SPECIAL = re.compile(r"[^\w.:/@-]")
+"""Characters that separate names in --allow_different, or have a meaning in patterns or shells."""
 
 _GAP = 1.5
 """Minimum ratio of the two speeds of processes with equal flags. Within each of the two groups, the
@@ -273,6 +277,19 @@ class ComparedConfiguration:
         return None
 
     @property
+    def names_to_allow(self) -> tuple[str, ...]:
+        """What --allow_different must name, so that the runs can be compared; () if they can be, or
+        if it would not help, because runs within BASE or within NEW have different origins.
+        """
+        if self.main.verdict is not Verdict.NOT_COMPARABLE:
+            return ()
+        sides = (MeasurementGroup(self.configuration, side) for side in (self.base, self.new))
+        if any(varying_parts(side.by_origin()) for side in sides):
+            return ()
+        # A character that has a meaning in --allow_different is replaced by one that matches it.
+        return tuple(_SPECIAL.sub("?", one.fact) for one in self.differences if one.blocks)
+
+    @property
     def requested_results(self) -> list[MetricResult]:
         """The results for the metrics that the user requested."""
         return [result for result in self.results if result.asked]
@@ -444,6 +461,14 @@ class Verdicts:
             if still_open:
                 rows.append((entry, max(still_open, key=lambda one: one.judgement.needed or 0)))
         return sorted(rows, key=lambda row: row[1].judgement.needed is None)
+
+    @property
+    def names_to_allow(self) -> tuple[str, ...]:
+        """What --allow_different must name, in addition to what it names, so that configurations
+        can be compared that cannot be compared now; () if it would not help.
+        """
+        entries = self.deciding_configurations
+        return tuple(dict.fromkeys(name for entry in entries for name in entry.names_to_allow))
 
     @cached_property
     def summary(self) -> ConfigurationCounts:

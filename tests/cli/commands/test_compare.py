@@ -4,9 +4,11 @@ Tests cnnbench/cli/commands/judging.py.
 """
 
 import contextlib
+import html
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +84,40 @@ def test_unlike_machines_and_how_to_allow_them(call, save, base, tmp_path):
     assert "cpu_model is Fast CPU in BASE and Slow CPU in NEW" in out
     call("compare", base, new, "--allow_different=cpu_model", code=1)
     call("compare", base, new, "--allow_different=hostname,machine", code=1)
+
+
+@pytest.mark.parametrize("given", [(), ("--allow_different=hostname",)])
+def test_what_is_not_comparable_ends_with_the_command_that_compares_it(
+    call, save, base, tmp_path, given
+):
+    """Lists the differences in the table, Markdown and JSON, and in the command, which works."""
+    unlike = {"environment": {"cpu_model": "Slow CPU", "env_MALLOC,ARENA": "1"}}
+    flags = {"batch_size": 8, "precision": "bf16"}
+    words = ("compare", base, save(tmp_path / "new", 0.9, flags=flags, **unlike), *given)
+    out, err = call(*words, "--format=json", code=3)
+    document = json.loads(out)
+    command = shlex.split(document["next_step"])
+    (flag,) = (word for word in command if word.startswith("--allow_different="))
+    allowed = flag.partition("=")[2].split(",")
+    own = {"precision", "cpu_model", "env_MALLOC?ARENA"}
+    assert {*allowed} == own | {name.partition("=")[2] for name in given}
+    assert err == f"cnnbench: for a verdict: {document['next_step']}\n"
+    advised = re.search(r"--allow_different=(.*)\.", document["advice"])[1].split(",")
+    assert {*advised} == own
+    assert document["advice"] in " ".join(call(*words, code=3).out.split())
+    comment = html.unescape(call(*words, "--format=markdown", code=3).out)
+    assert document["next_step"].replace("=json", "=markdown") in comment
+    assert json.loads(call(*command[1:], code=1).out)["advice"] == ""
+
+
+def test_where_no_flag_helps_none_is_advised(call, save, base, tmp_path):
+    """Runs of two machines within NEW, and different work."""
+    mixed = save(tmp_path / "mixed", environment={"cpu_model": "Slow CPU"})
+    save(tmp_path / "mixed" / "more")
+    work = save(tmp_path / "work", flags={"batch_size": 16}, explicit_flags=("batch_size",))
+    for new, code in ((mixed, 3), (work, 1)):
+        out, err = call("compare", base, new, "--format=json", code=code)
+        assert (json.loads(out)["advice"], "--allow_different" in err) == ("", False)
 
 
 @pytest.mark.parametrize(

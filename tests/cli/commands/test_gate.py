@@ -97,6 +97,27 @@ def test_a_change_is_measured_against_the_commit_that_it_started_from(
     assert commits == git(repository, "rev-parse", "main~1", "change").split()
 
 
+@pytest.mark.usefixtures("measured")
+def test_commits_that_are_not_comparable_and_the_command_that_compares_them(
+    call, repository, git, tmp_path
+):
+    """The properties of the processes differ, as if a default had changed."""
+    slow = {"speed": 80, "salt": "the other change", "facts": {"cpu_model": "Slow CPU"}}
+    (repository / "fake.json").write_text(json.dumps(slow))
+    git(repository, "commit", "--quiet", "-am", "the other change")
+    results = f"--results={tmp_path}/results"
+    done = call("gate", "main", results, *FLAGS, *NETWORK, code=3)
+    assert "--allow_different=cpu_model." in " ".join(done.out.split())
+    (line,) = re.findall(": cnnbench (gate .*)", done.err)
+    comment = html.unescape((tmp_path / "results" / "comment.md").read_text())
+    assert f"Repeat: <code>cnnbench {line}</code>" in comment
+    # The records of a single pair are too few, so compare advises the same command.
+    sides = (tmp_path / "results" / "runs" / side for side in "ab")
+    assert f": cnnbench {line}\n" in call("compare", *sides, code=3).err
+    words = line.replace(" -- ", f" --results={tmp_path}/again -- ")
+    assert "slower" in call(*shlex.split(words), code=1).out.partition("\n")[0]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("measured")
 def test_annotations_on_runners_of_github_and_resuming(
