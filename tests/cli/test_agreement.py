@@ -51,7 +51,7 @@ from cnnbench.judge.explain.blocks import differences_chart, explanation_section
 from cnnbench.judge.history import HistoryEntry, all_series
 from cnnbench.judge.history import blocks as history_blocks
 from cnnbench.judge.history import page as history_page
-from cnnbench.judge.history import remarks as history_texts
+from cnnbench.judge.history import phrases as history_texts
 from cnnbench.judge.history.steps import trend
 from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.judge.report.comparison import mentioned_differences

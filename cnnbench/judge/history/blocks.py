@@ -36,17 +36,6 @@ from cnnbench.base.text import count_text, first_few, first_lines, integer, item
 from cnnbench.judge.history import phrases
 from cnnbench.judge.history.charts import commit_link, series_charts, trends_to_draw
 from cnnbench.judge.history.page import HistoryDocument
-from cnnbench.judge.history.remarks import (
-    change_range_text,
-    levels_text,
-    noise_texts,
-    range_text,
-    series_names_text,
-    shared_step_text,
-    step_note,
-    time_text,
-    undone_text,
-)
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import LevelChange, Trend
 from cnnbench.records.files import PICTURES
@@ -120,7 +109,7 @@ def build_page(document: HistoryDocument, commit_url: str = "") -> Report:
         subtitle=f"Measured with cnnbench; page of version {__version__}",
         answers=history_answers(document),
         highlights=(
-            ("values", _about(metric)),
+            ("values", phrases.about_values(metric)),
             ("series", count_text(trends, "configuration", "configurations and machines")),
             ("points", integer(sum(item_count(trend.series.points) for trend in trends))),
         ),
@@ -137,15 +126,8 @@ def history_section(document: HistoryDocument, commit_url: str = "") -> Section:
     return Section.of(contents, f"commits_{name}", f"Over commits: {name}")
 
 
-def _about(metric: Metric) -> str:
-    """Returns text that says what the values of a history are."""
-    higher = metric.higher_is_better
-    template = phrases.HIGHER_IS_BETTER if higher else phrases.LOWER_IS_BETTER
-    return template.format(metric=metric.title)
-
-
 def _answer_contents(document: HistoryDocument) -> Iterator[Content]:
-    yield Paragraph(_about(document.metric), whole=True)
+    yield Paragraph(phrases.about_values(document.metric), whole=True)
     for answer in history_answers(document):
         yield Paragraph(f"{answer.name}: {answer.text}", answer.tone)
         yield Items(texts=tuple(f"- {detail}" for detail in answer.details))
@@ -176,22 +158,14 @@ def _regressions_answer(document: HistoryDocument) -> Answer:
             names = [trend.series.configuration for trend in trends]
             listed = first_lines(names, phrases.MOST_NAMED)
             return Answer("Steps", phrases.TOO_FEW_POINTS, "unsure", listed)
-    texts = [shared_step_text(shared[place], trends, metric) for place in places]
+    texts = [phrases.shared_step_text(shared[place], trends, metric) for place in places]
     return Answer("Steps", text, tone, first_lines(texts, phrases.MOST_NAMED))
 
 
 def _outlier_answers(document: HistoryDocument) -> list[Answer]:
-    texts = []
-    for outlier in document.shared_outliers:
-        names = series_names_text([document.series[at] for at in outlier.series], document.series)
-        text = phrases.OUTLIER_AT.format(
-            series=names,
-            change=change_range_text(outlier, document.metric),
-            point=outlier.point.short_title,
-            time=time_text(outlier.point),
-        )
-        texts.append(text)
-    text = count_text(document.shared_outliers, "outlier", "outliers")
+    trends, outliers = document.series, document.shared_outliers
+    texts = [phrases.outlier_text(outlier, trends, document.metric) for outlier in outliers]
+    text = count_text(outliers, "outlier", "outliers")
     listed = first_lines(texts, phrases.MOST_NAMED)
     return [Answer("Outliers", text, "unsure", listed)] if texts else []
 
@@ -206,13 +180,13 @@ def _level_changes(
     said = answered and not any(trend.enough for trend in trends)
     steps = [(trend, step) for trend in trends for step in trend.steps]
     rows = (_level_change_row(trend, step, metric, commit_url) for trend, step in steps)
-    notes = tuple(step_note(step) for _, step in steps)
+    notes = tuple(phrases.step_note(step) for _, step in steps)
     few = [trend.series.configuration for trend in trends if not trend.enough]
     listed = first_few(few, phrases.MOST_NAMED)
     noises = [
-        phrases.OF_SERIES.format(series=trend.series.configuration, finding=noise)
+        f"{trend.series.configuration}: {noise}"
         for trend in trends
-        for noise in noise_texts(trend, metric)
+        for noise in phrases.noise_texts(trend, metric)
     ]
     return [
         make_table(rows, notes=notes) or (None if said else phrases.NO_STEP_FOUND),
@@ -228,12 +202,12 @@ def _level_change_row(trend: Trend, step: LevelChange, metric: Metric, commit_ur
         "configuration": trend.series.configuration,
         "step": TableCell(word, tone=tone, mark=mark),
         "change": numeric_cell(step.change, metric.change_text),
-        "levels": TableCell(levels_text(step, metric, unit=False), kinds="steady"),
+        "levels": TableCell(phrases.levels_text(step, metric, unit=False), kinds="steady"),
         "last before": _point_cell(step.last_good, commit_url),
         "first after": _point_cell(step.first_bad, commit_url),
-        "since": undone_text(step) or phrases.STANDS,
-        "95 %: between": TableCell(range_text(step), kinds="code steady"),
-        "measured (UTC)": TableCell(time_text(step.first_bad), kinds="steady"),
+        "since": phrases.undone_text(step) or phrases.STANDS,
+        "95 %: between": TableCell(phrases.range_text(step), kinds="code steady"),
+        "measured (UTC)": TableCell(phrases.time_text(step.first_bad), kinds="steady"),
         "machine": trend.series.machine,
     }
 
@@ -267,20 +241,11 @@ def _points(
         yield make_table(
             (_point_row(trend, point, document.metric, commit_url) for point in points),
             title=f"{trend.series.configuration} on {trend.series.machine}",
-            notes=tuple(_no_value_text(point) for point in points),
+            notes=tuple(phrases.no_value_text(point) for point in points),
         )
         if hidden > 0:
             earlier = count_text(hidden, "earlier point", "earlier points")
             yield Paragraph(phrases.EARLIER_POINTS.format(points=earlier))
-
-
-def _no_value_text(point: SeriesPoint) -> str:
-    """Returns text about a point whose runs have no value; "" for other points."""
-    if point.values:
-        return ""
-    error = point.runs[0].error
-    template = phrases.NO_VALUE_BECAUSE if error else phrases.NO_VALUE
-    return template.format(runs=count_text(point.runs, "run", "runs"), error=error)
 
 
 def _point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str) -> Row:
@@ -288,7 +253,7 @@ def _point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str
     text = partial(metric.value_text, unit=False)
     return {
         "point": _point_cell(point, commit_url),
-        "started (UTC)": TableCell(time_text(point), kinds="steady"),
+        "started (UTC)": TableCell(phrases.time_text(point), kinds="steady"),
         f"median, {metric.unit_text}": quantity_cell(
             point.value if point.values else None, metric.unit
         ),

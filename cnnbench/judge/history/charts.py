@@ -10,7 +10,7 @@ from datetime import datetime
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartEvent, ChartSeries, LineChart
 from cnnbench.base.stats import median
 from cnnbench.base.text import count_text
-from cnnbench.judge.history.remarks import no_step_text, step_text, time_text
+from cnnbench.judge.history.phrases import no_step_text, step_text, time_text
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import Trend
 from cnnbench.records.metric import Metric

@@ -14,7 +14,7 @@ from cnnbench.base import tables
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.stats import ValuesByProcess
 from cnnbench.base.text import count_text, item_count
-from cnnbench.judge.history.remarks import (
+from cnnbench.judge.history.phrases import (
     accepted_commit_remarks,
     history_remarks,
     other_metric_remarks,

@@ -1,9 +1,8 @@
 """What the history prints, draws and exports; its wording is in golden/*.
 
 Tests cnnbench/judge/history/page.py, cnnbench/judge/history/blocks.py,
-cnnbench/judge/history/charts.py, cnnbench/judge/history/remarks.py,
-cnnbench/judge/history/phrases.py and, by the changes that series share,
-cnnbench/judge/history/steps.py. UPDATE_GOLDEN=1 writes the files anew.
+cnnbench/judge/history/charts.py, cnnbench/judge/history/phrases.py and, by the changes that series
+share, cnnbench/judge/history/steps.py. UPDATE_GOLDEN=1 writes the files anew.
 """
 
 import csv
@@ -27,7 +26,7 @@ from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, blocks, trend
 from cnnbench.judge.history.blocks import terminal_text
 from cnnbench.judge.history.page import HistoryDocument, csv_text, history_metrics
-from cnnbench.judge.history.remarks import history_remarks, other_metric_remarks
+from cnnbench.judge.history.phrases import history_remarks, other_metric_remarks
 from cnnbench.judge.report import exports, render
 from cnnbench.records.exports import EXPORTS
 from cnnbench.records.subject import Subject

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from cnnbench.judge.history import METRICS, trend
-from cnnbench.judge.history.remarks import step_text
+from cnnbench.judge.history.phrases import step_text
 
 SPEED = METRICS["throughput"]
 
