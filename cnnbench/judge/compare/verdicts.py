@@ -22,11 +22,10 @@ from cnnbench.judge.compare.disturbance import disturbance_text, other_cpus_text
 from cnnbench.judge.compare.estimate import Samples
 from cnnbench.judge.compare.judgement import Judgement, Verdict
 from cnnbench.judge.compare.power import too_many_further
-from cnnbench.judge.metrics.acceptance import Acceptance
 from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN, Measurement
 from cnnbench.judge.metrics.origin import Origin, varying_parts
 from cnnbench.judge.metrics.policy import FAILURES, Policy
-from cnnbench.judge.metrics.rules import Rules
+from cnnbench.judge.metrics.rules import Acceptance, Rules
 from cnnbench.records.codec import (
     ABSENT,
     NOT_EMPTY,

@@ -14,9 +14,8 @@ from typing import Any
 
 from cnnbench.base.suggestions import unknown_key_message
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.judge.metrics.acceptance import Acceptance
 from cnnbench.judge.metrics.policy import FAILURES, exit_code_words
-from cnnbench.judge.metrics.rules import ConfigurationRule, MetricRule, Rules
+from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, MetricRule, Rules
 from cnnbench.judge.metrics.rules_file import NO_RULES, RulesFile, paths_of_rules
 from cnnbench.records.codec import decode
 from cnnbench.records.metric import METRICS, load_metrics

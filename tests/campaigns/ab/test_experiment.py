@@ -20,8 +20,7 @@ from cnnbench.campaigns.processes.journal import JOURNAL, Journal
 from cnnbench.campaigns.processes.results_dir import settings_path
 from cnnbench.errors import PathError
 from cnnbench.judge.compare import Criteria, Policy
-from cnnbench.judge.metrics.acceptance import Acceptance
-from cnnbench.judge.metrics.rules import ConfigurationRule, Rules
+from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, Rules
 from cnnbench.records.codec import encode
 
 RULES = Rules(

@@ -32,8 +32,7 @@ from cnnbench.judge.compare import (
 )
 from cnnbench.judge.compare.result import with_second_experiment, without_tests
 from cnnbench.judge.compare.verdicts import SameCode
-from cnnbench.judge.metrics.acceptance import Acceptance
-from cnnbench.judge.metrics.rules import ConfigurationRule, MetricRule, Rules
+from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, MetricRule, Rules
 from cnnbench.records.all_reduce import Copying
 from cnnbench.records.run import ConditionNote, Conditions, ModelInfo
 from cnnbench.records.subject import Subject

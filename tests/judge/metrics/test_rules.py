@@ -1,7 +1,6 @@
 """Rules as they are read and asked; tests/cli/commands/test_rules.py has what commands do.
 
-Tests cnnbench/judge/metrics/acceptance.py, cnnbench/judge/metrics/rules_file.py and
-cnnbench/judge/metrics/rules_table.py.
+Tests cnnbench/judge/metrics/rules_file.py and cnnbench/judge/metrics/rules_table.py.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ import pytest
 from golden import sentences
 
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.judge.metrics.acceptance import Acceptance
 from cnnbench.judge.metrics.policy import Policy, exit_code_words
-from cnnbench.judge.metrics.rules import ConfigurationRule, MetricRule, Rules
+from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, MetricRule, Rules
 from cnnbench.judge.metrics.rules_file import NO_RULES, RulesFile, rules_flag_at_commit
 from cnnbench.judge.metrics.rules_table import load_rules
 from cnnbench.records.metric import METRICS
