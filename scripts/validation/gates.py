@@ -28,7 +28,7 @@ from cnnbench.base.slow_steps import excess_shares
 from cnnbench.base.stats import median
 from cnnbench.base.text import percent
 from cnnbench.judge.compare import Policy, Samples, Verdict, aa_spread
-from cnnbench.judge.compare.cpu_time import log_ratio_of_slices
+from cnnbench.judge.compare.disturbance import log_ratio_of_slices
 from cnnbench.judge.metrics.judged import CPU_TIME
 from validation.pool import BASES, SLOWED, Process
 from validation.studies import POLICY, Requirement, percent_of, table

@@ -23,7 +23,7 @@ from cnnbench.base.stats import median
 from cnnbench.campaigns.ab.side import TURN_SECONDS, AbSide
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import Journal
-from cnnbench.judge.compare.cpu_time import seconds_by_slice
+from cnnbench.judge.compare.disturbance import seconds_by_slice
 from cnnbench.judge.metrics.judged import CPU_TIME
 from cnnbench.machine.counters import read_counters
 from cnnbench.machine.cpu import Host

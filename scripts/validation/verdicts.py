@@ -17,7 +17,7 @@ import numpy as np
 from cnnbench.base.inference import InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, clear_verdict_probability
 from cnnbench.judge.compare import Policy, Samples, Verdict, judge
-from cnnbench.judge.compare.cpu_time import half_of_alpha, joint_judgement
+from cnnbench.judge.compare.disturbance import joint_judgement
 from validation.studies import (
     POLICY,
     Case,
@@ -150,8 +150,8 @@ def judge_pairs(
         if cpu_time is None:
             found = judge(case, rules)
         else:
-            throughput = judge(case, half_of_alpha(rules))
-            work = judge(_first(cpu_time, plan[:index]), half_of_alpha(rules))
+            throughput = judge(case, rules.replace(split=0.5))
+            work = judge(_first(cpu_time, plan[:index]), rules.replace(split=0.5))
             found = joint_judgement(throughput, work, rules, ())
         if found.verdict in CLEAR:
             break

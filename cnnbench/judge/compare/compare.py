@@ -22,8 +22,8 @@ from cnnbench.judge.compare.comparability import (
     fact_differences,
 )
 from cnnbench.judge.compare.configuration import configuration_name, unique_names
-from cnnbench.judge.compare.cpu_time import cpu_time_samples, half_of_alpha, joint_judgement
 from cnnbench.judge.compare.criteria import Criteria, share_alpha
+from cnnbench.judge.compare.disturbance import cpu_time_samples, joint_judgement
 from cnnbench.judge.compare.estimate import Samples, aa_spread_of_runs
 from cnnbench.judge.compare.facts import NOTHING, UNKNOWN
 from cnnbench.judge.compare.judgement import Case, Judgement, Verdict, judge_all
@@ -212,8 +212,8 @@ def _with_cpu_time(
         return cases
     requested = by_metric.get(CPU_TIME.name)
     own = speed.policy.replace(asked=False) if requested is None else requested.policy
-    policy = half_of_alpha(own).replace(questions=speed.policy.questions)
-    by_metric[THROUGHPUT.name] = Case(speed.samples, half_of_alpha(speed.policy))
+    policy = own.replace(split=0.5, questions=speed.policy.questions)
+    by_metric[THROUGHPUT.name] = Case(speed.samples, speed.policy.replace(split=0.5))
     by_metric[CPU_TIME.name] = Case(samples, policy)
     return [*by_metric.values()]
 

@@ -1,22 +1,55 @@
-"""Reports which runs were disturbed by other programs, and which pairs were measured again."""
+"""Runs that other programs disturbed: which they are, which pairs were measured again, and how
+disturbed pairs are judged, which also considers their CPU time.
+
+If at least half of the runs on CPUs were disturbed in their timed steps, throughput and CPU time
+are both tested, each at half of the significance level (Bonferroni). The tests remain exact,
+because exchanging BASE and NEW does not change which runs were disturbed. The verdict combines the
+verdicts on throughput and CPU time:
+
+* slower or faster, if one verdict is slower or faster and the other verdict is not the opposite;
+* same or not slower, if this is the verdict on throughput, or if it is the verdict on CPU time and
+  throughput is neither significantly worse nor worse by the smallest relevant change;
+* inconclusive in all other cases.
+
+docs/evidence.md contains the error rates under load.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
+from cnnbench.base.inference import paired_shift
 from cnnbench.base.stats import median
 from cnnbench.base.text import count_text, percent
 from cnnbench.judge.compare import phrases
+from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import ab_place
+from cnnbench.judge.compare.estimate import Samples, aa_spread_of_runs, exceeds
+from cnnbench.judge.compare.judgement import NEEDS, Judgement, Verdict
+from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.measurement import Measurement
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.run import RunRecord
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from cnnbench.base import lazy_numpy as np
 
 _BUSY = 0.05
 """If other programs used fewer CPUs than this, texts do not mention other programs."""
 
 _BY_OTHERS = frozenset(("load", "steal"))
+_FEWEST_TURNS = 4
+_SETTLED: Mapping[str, Any] = dict.fromkeys(NEEDS)
+_OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
+_PASSES = (Verdict.SAME, Verdict.NOT_SLOWER, Verdict.NOT_FASTER)
 
 
 def disturbance_text(measurements: Iterable[Measurement]) -> str:
@@ -111,3 +144,142 @@ def _amount(name: str, runs: Sequence[RunRecord]) -> str:
 def _values(name: str, runs: Sequence[RunRecord]) -> list[float]:
     values = (run.condition(name) for run in runs)
     return [value for value in values if value is not None]
+
+
+# The judgement of disturbed pairs.
+
+
+def cpu_time_samples(
+    throughput: Samples,
+    base: MeasurementGroup,
+    new: MeasurementGroup,
+    aa: Sequence[Measurement],
+    policy: Policy,
+) -> Samples | None:
+    """Returns the CPU times of pairs that must be judged together with their throughput; None if
+    only the throughput is judged.
+
+    Only the throughput is judged if runs are not paired, were not disturbed, did not compute on a
+    CPU in one process, or recorded no CPU time. `aa` contains the runs of an A/A measurement.
+    """
+    runs = [record for record in (*base.records, *new.records) if isinstance(record, RunRecord)]
+    measured = [CPU_TIME.value(run) for run in runs]
+    if (
+        not throughput.paired
+        or any(run.cluster or not run.placement or run.placement.device != "cpu" for run in runs)
+        or not all(measured)
+        or not mostly_disturbed(runs)
+    ):
+        return None
+    values = tuple(value for value in measured if value)
+    pairs = len(base.records)
+    ratios = [log_cpu_time_ratio(a, b) for a, b in zip(runs[:pairs], runs[pairs:], strict=True)]
+    return replace(
+        throughput,
+        base=values[:pairs],
+        new=values[pairs:],
+        metric=CPU_TIME,
+        noise=aa_spread_of_runs(aa, CPU_TIME, policy),
+        differences=ratios,
+    )
+
+
+def log_cpu_time_ratio(base: RunRecord, new: RunRecord) -> float:
+    """Returns the logarithm of the ratio of the CPU times per step, NEW to BASE. If the processes
+    were interleaved in short time slices, the ratio is computed from the time slices.
+    """
+    means = [float(np.mean(run.step_cpu_seconds)) for run in (base, new)]
+    slices = [seconds_by_slice(run) for run in (base, new)]
+    return log_ratio_of_slices(slices[0], slices[1], math.log(means[1] / means[0]))
+
+
+def log_ratio_of_slices(
+    base: Sequence[float], new: Sequence[float], log_ratio_of_means: float
+) -> float:
+    """Returns the Hodges-Lehmann estimate of the logarithm of the ratio NEW to BASE. Each value is
+    from a time slice in which the other process of the pair waited. With too few time slices,
+    returns `log_ratio_of_means`.
+    """
+    turns = [
+        math.log(after / before)
+        for before, after in zip(base, new, strict=False)
+        if before > 0 and after > 0
+    ]
+    return paired_shift(turns, 0.5).estimate if len(turns) >= _FEWEST_TURNS else log_ratio_of_means
+
+
+def seconds_by_slice(run: RunRecord) -> tuple[float, ...]:
+    """Returns the mean CPU seconds per step in each time slice of a run, during which the other
+    process of the pair waited; () if the processes were not interleaved.
+    """
+    if run.turns is None:
+        return ()
+    starts = [start - 1 for start in run.turns.starts]
+    times = np.asarray(run.step_cpu_seconds)
+    return tuple(float(times[a:b].mean()) for a, b in pairwise([*starts, len(times)]) if a < b)
+
+
+def joint_judgement(
+    throughput: Judgement, cpu_time: Judgement, policy: Policy, runs: Sequence[Measurement]
+) -> Judgement:
+    """Returns the judgement of the throughput with a verdict that combines the verdicts on
+    throughput and CPU time. `policy` is the policy for the throughput.
+    """
+    speed, work = throughput.verdict, cpu_time.verdict
+    like = "the same" if work is Verdict.SAME else work.word(CPU_TIME)
+    if speed in _OPPOSITE and work is _OPPOSITE[speed]:
+        reason = phrases.OPPOSITE_CPU_TIME.format(
+            speed=phrases.size_text(THROUGHPUT, throughput),
+            cpu_time=phrases.size_text(CPU_TIME, cpu_time),
+            why=phrases.WAITS if speed is Verdict.SLOWER else phrases.SPINS,
+        )
+        undecided = Verdict.INCONCLUSIVE
+        return replace(throughput, verdict=undecided, reason=reason, note=None, **_SETTLED)
+    if speed is Verdict.SLOWER and work in _PASSES:
+        return throughput.adding(phrases.WAITS_CERTAINLY.format(like=like))
+    if speed in _OPPOSITE or (speed in _PASSES and work not in _OPPOSITE):
+        return throughput
+    others = other_cpus_text(runs) or phrases.OTHER_MACHINES
+    if work in _OPPOSITE:
+        reason = phrases.BY_CPU_TIME.format(
+            size=phrases.size_text(CPU_TIME, cpu_time),
+            p=phrases.chance(cpu_time.p_adjusted),
+            others=others,
+        )
+        return _decided(throughput, work, reason, others)
+    if work not in _PASSES:
+        if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
+            return throughput
+        # CPU time needs fewer further pairs than throughput, so its number of pairs is recommended.
+        sooner = {name: getattr(cpu_time, name) for name in NEEDS}
+        reason = phrases.OF_CPU_TIME.format(reason=cpu_time.reason)
+        return replace(throughput, reason=reason, note=None, **sooner)
+    direction = _direction(throughput, policy)
+    if direction is None or direction in policy.questions:
+        return throughput.adding(phrases.WAITS_PERHAPS.format(like=like))
+    if direction and work is Verdict.SAME:
+        # Throughput may have changed, but not in the direction that the user asks for.
+        work = Verdict.NOT_SLOWER if direction == "faster" else Verdict.NOT_FASTER
+    reason = phrases.OF_CPU_TIME_UNDER_LOAD.format(reason=cpu_time.reason, others=others)
+    return _decided(throughput, work, reason, None)
+
+
+def _decided(throughput: Judgement, verdict: Verdict, reason: str, note: str | None) -> Judgement:
+    return replace(
+        throughput, verdict=verdict, reason=reason, note=note, decided_by=CPU_TIME.name, **_SETTLED
+    )
+
+
+def _direction(throughput: Judgement, policy: Policy) -> str | None:
+    """Returns "slower" or "faster" if the throughput changed significantly, or if its estimate
+    exceeds the smallest relevant change; otherwise "". Returns None if the estimate is unknown.
+
+    CPU time cannot see waiting, so it cannot exclude a change that the throughput seems to show.
+    """
+    p, change, floor = throughput.p_adjusted, throughput.change, throughput.floor
+    if change is None or floor is None:
+        return None
+    is_significant = p is not None and p <= policy.alpha
+    if is_significant or exceeds(change, THROUGHPUT, floor):
+        return "slower" if change < 0 else "faster"
+    return ""

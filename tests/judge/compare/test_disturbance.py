@@ -1,7 +1,4 @@
-"""Runs that other programs disturbed: what reasons say of it, and verdicts by CPU time of pairs.
-
-Tests cnnbench/judge/compare/cpu_time.py.
-"""
+"""Runs that other programs disturbed: what reasons say of it, and verdicts by CPU time of pairs."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ import re
 import pytest
 
 from cnnbench.judge.compare import Criteria, Policy, Verdict, compare_records
-from cnnbench.judge.compare.cpu_time import log_cpu_time_ratio
 from cnnbench.judge.compare.disturbance import (
     disturbance_text,
+    log_cpu_time_ratio,
     mostly_disturbed,
     other_cpus_text,
 )
