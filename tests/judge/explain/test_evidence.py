@@ -12,7 +12,7 @@ import pytest
 from step_profiles import CONV, changed, network, with_records
 
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.primitives import primitive_changes
+from cnnbench.judge.explain.facts import primitive_changes
 from cnnbench.records.profiles import INPUT, PROGRAM, TO_KERNEL, Primitive, StepPartKey, StepProfile
 from cnnbench.records.run import Conditions
 

@@ -1,7 +1,7 @@
 """Planted causes in synthetic profiles are named first, and on like sides nothing is.
 
-Tests cnnbench/judge/explain/causes.py, cnnbench/judge/explain/pauses.py,
-cnnbench/judge/explain/primitives.py and cnnbench/judge/explain/sides.py.
+Tests cnnbench/judge/explain/causes.py, cnnbench/judge/explain/pauses.py and
+cnnbench/judge/explain/sides.py.
 """
 
 from __future__ import annotations
