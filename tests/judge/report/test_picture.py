@@ -1,6 +1,6 @@
 """The picture of a machine: limits, modes, rooflines and how to reproduce it, by hand.
 
-Tests cnnbench/judge/report/sections/timeline.py, cnnbench/judge/report/sections/baseline.py,
+Tests cnnbench/judge/report/sections/steps.py, cnnbench/judge/report/sections/baseline.py,
 cnnbench/judge/report/sections/quantities.py and cnnbench/judge/report/sections/runs.py.
 """
 

@@ -4,7 +4,7 @@ Tests cnnbench/base/document/html.py, cnnbench/base/document/formats.py,
 cnnbench/judge/report/__init__.py, cnnbench/judge/report/results.py,
 cnnbench/judge/report/tables.py and, by a report with something for each of them, the sections in
 cnnbench/judge/report/sections/baseline.py, cnnbench/judge/report/sections/quantities.py,
-cnnbench/judge/report/sections/all_reduce.py, cnnbench/judge/report/sections/conditions.py,
+cnnbench/judge/report/sections/all_reduce.py,
 cnnbench/judge/report/sections/environment.py,
 cnnbench/judge/report/sections/runs.py, cnnbench/judge/report/sections/scaling.py and
 cnnbench/judge/report/sections/steps.py.

@@ -5,7 +5,7 @@ golden/report.md and golden/picture.md. UPDATE_GOLDEN=1 writes the file anew.
 
 Tests cnnbench/judge/report/sections/__init__.py, cnnbench/judge/report/sections/baseline.py,
 cnnbench/judge/report/sections/strategies.py, cnnbench/judge/report/sections/tune.py,
-cnnbench/judge/report/sections/timeline.py and cnnbench/judge/report/sections/quantities.py.
+cnnbench/judge/report/sections/steps.py and cnnbench/judge/report/sections/quantities.py.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from cnnbench.judge.report.results import ReportSubject, start_time_text
 from cnnbench.judge.report.sections import (
     all_reduce,
     baseline,
-    conditions,
     environment,
     quantities,
     roofline,
@@ -21,7 +20,6 @@ from cnnbench.judge.report.sections import (
     scaling,
     steps,
     strategies,
-    timeline,
     tune,
 )
 from cnnbench.version import __version__
@@ -41,13 +39,13 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "benchmarks": ("Benchmarks of other programs", runs.benchmarks_section),
     "mfu": ("Use of the hardware", quantities.mfu),
     "roofline": ("Where the time of a step goes", roofline.roofline_section),
-    "timeline": ("One step in time", timeline.timeline_section),
+    "timeline": ("One step in time", steps.timeline_section),
     "memory": ("Memory", quantities.memory),
     "accuracy": ("Accuracy and losses", quantities.accuracy),
     "warmup": ("Start-up and warm-up", quantities.warmup),
     "steps": ("Step times", steps.steps_section),
     "use": ("Memory and CPUs over time", steps.use_section),
-    "conditions": ("Conditions", conditions.conditions_section),
+    "conditions": ("Conditions", environment.conditions_section),
     "environment": ("Environment", environment.environment_section),
     "runs": ("Runs and commands", runs.commands_section),
     "earlier": ("Earlier results", runs.omitted_section),
@@ -112,7 +110,7 @@ def build(
         *all_reduce.all_reduce_answers(results),
         *all_reduce.prediction_answers(results),
         *roofline.roofline_answers(results),
-        conditions.disturbance_answer(results),
+        environment.disturbance_answer(results),
         _omitted_answer(bounded),
     )
     asked = results.processes or results.studies or results.predictions or results.comparison
