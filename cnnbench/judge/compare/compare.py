@@ -20,6 +20,9 @@ from cnnbench.judge.compare.comparability import (
     MeasurementGroup,
     differing_values_text,
     fact_differences,
+    incomparable_outcome,
+    incomplete_outcome,
+    missing_metric_outcome,
 )
 from cnnbench.judge.compare.configuration import configuration_name, unique_names
 from cnnbench.judge.compare.criteria import Criteria, share_alpha
@@ -27,15 +30,14 @@ from cnnbench.judge.compare.disturbance import cpu_time_samples, joint_judgement
 from cnnbench.judge.compare.estimate import Samples, aa_spread_of_runs
 from cnnbench.judge.compare.facts import NOTHING, UNKNOWN
 from cnnbench.judge.compare.judgement import Case, Judgement, Verdict, judge_all
-from cnnbench.judge.compare.matching import group_by_configuration, match_groups
+from cnnbench.judge.compare.matching import (
+    are_sides_of_experiment,
+    group_by_configuration,
+    keep_complete_pairs,
+    match_groups,
+)
 from cnnbench.judge.compare.median_step import change_and_slow_steps
 from cnnbench.judge.compare.notes import comparison_notes, left_out_notes
-from cnnbench.judge.compare.outcomes import (
-    incomparable_outcome,
-    incomplete_outcome,
-    missing_metric_outcome,
-)
-from cnnbench.judge.compare.pairs import are_sides_of_experiment, keep_complete_pairs
 from cnnbench.judge.compare.result import Comparison
 from cnnbench.judge.compare.rows import records_to_measurements
 from cnnbench.judge.compare.verdicts import ComparedConfiguration, MetricResult

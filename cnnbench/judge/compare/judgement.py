@@ -3,8 +3,8 @@
 `judge` judges one metric of one configuration, with one value per process. `judge_all` judges
 several together and limits the false discoveries (Benjamini and Hochberg), per metric or over all
 requested metrics. Verdicts that follow from records, such as different machines or failed runs, are
-known earlier, see `cnnbench.judge.compare.outcomes`. The rules use logarithms of the values (for
-accuracies, the values themselves):
+known earlier, see `cnnbench.judge.compare.comparability`. The rules use logarithms of the values
+(for accuracies, the values themselves):
 
 * smallest relevant change = threshold of the metric or, without pairs, the measured A/A spread if
   it is larger;

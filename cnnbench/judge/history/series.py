@@ -21,11 +21,11 @@ from cnnbench.base.values import labels_from_config
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare.configuration import Configuration, unique_names
 from cnnbench.judge.compare.facts import DifferenceEffect, fact_rule
-from cnnbench.judge.compare.matching import find_resolved_match
-from cnnbench.judge.compare.pairs import (
+from cnnbench.judge.compare.matching import (
     MeasuredProcess,
     Pair,
     Revision,
+    find_resolved_match,
     match_complete_pairs,
     pair_id_of,
     revision_of,

@@ -22,11 +22,11 @@ from cnnbench.base.text import count_text, format_interval, integer, number, per
 from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records
 from cnnbench.judge.compare.configuration import Configuration, unique_names
 from cnnbench.judge.compare.facts import UNKNOWN
-from cnnbench.judge.compare.matching import group_by_configuration
-from cnnbench.judge.compare.pairs import (
+from cnnbench.judge.compare.matching import (
     MeasuredProcess,
     compared_commit_lookup,
     compared_commit_text,
+    group_by_configuration,
     match_complete_pairs,
     pair_id_of,
 )

@@ -1,6 +1,6 @@
 """Runs with another amount of work: a verdict of its own, exit code 1 unless it is allowed.
 
-Tests cnnbench/judge/compare/outcomes.py.
+Tests cnnbench/judge/compare/comparability.py.
 """
 
 from __future__ import annotations

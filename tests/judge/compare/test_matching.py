@@ -1,7 +1,4 @@
-"""Configurations of two sides that are put side by side, and pairs.
-
-Tests cnnbench/judge/compare/pairs.py.
-"""
+"""Configurations of two sides that are put side by side, and pairs."""
 
 import pytest
 

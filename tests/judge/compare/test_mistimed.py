@@ -1,6 +1,6 @@
 """GPU records whose steps were recorded with the time of two, and of none.
 
-Tests cnnbench/judge/compare/outcomes.py.
+Tests cnnbench/judge/compare/comparability.py.
 """
 
 from __future__ import annotations
