@@ -46,7 +46,7 @@ def opening(verdicts: Verdicts) -> tuple[str, str]:
     outcome = "; ".join(filter(None, _outcome(verdicts, worst)))
     return (
         phrases.COUNT_OF_WORST.format(alike=alike, count=count, word=worst.main.word),
-        phrases.ABOUT.format(name=worst.name, sentence=outcome),
+        f"{worst.name}: {outcome}",
     )
 
 
@@ -86,18 +86,16 @@ def _how_to_decide(verdicts: Verdicts, entry: ComparedConfiguration, result: Met
         sentence = phrases.MORE_RUNS.format(more=phrases.more_runs_text(more, paired))
     if len(verdicts.entries) == 1:
         return sentence
-    return phrases.ABOUT.format(name=entry.name, sentence=sentence)
+    return f"{entry.name}: {sentence}"
 
 
 def what_is_known(result: MetricResult) -> str:
     """Returns text with the change, without advice about further pairs or processes."""
     metric, judgement = result.metric, result.judgement
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
-        change = phrases.known_change(metric, judgement)
-        return phrases.SO_FAR_KNOWN.format(change=change, question=_open_question(result))
+        return f"{phrases.known_change(metric, judgement)}: {_open_question(result)}"
     if judgement.at_least is not None and judgement.change is not None:
-        change = phrases.change_text(metric, judgement)
-        return phrases.SO_FAR_KNOWN.format(change=change, question=phrases.TOO_FEW)
+        return f"{phrases.change_text(metric, judgement)}: {phrases.TOO_FEW}"
     return judgement.reason
 
 
@@ -123,7 +121,7 @@ def _outcome(verdicts: Verdicts, entry: ComparedConfiguration) -> tuple[str, str
     outcome = _tested_outcome(verdicts, entry, result)
     if not outcome:
         word = "undecided" if verdict is Verdict.INCONCLUSIVE else result.word
-        return phrases.ABOUT.format(name=word.capitalize(), sentence=reason), of_all_pairs
+        return f"{word.capitalize()}: {reason}", of_all_pairs
     slow = (result.base_slow_steps, result.new_slow_steps)
     change, paired = judgement.median_change, result.samples.paired
     beside = phrases.slow_steps(change, slow, verdicts.names, paired)
@@ -217,9 +215,8 @@ def _other_metrics(verdicts: Verdicts) -> Iterator[str]:
                 text = phrases.STILL_UNDECIDED.format(known=text)
             else:
                 continue
-            finding = phrases.ABOUT.format(name=name.capitalize(), sentence=text)
-            template = phrases.IN_CONFIGURATION if len(entries) > 1 else phrases.SENTENCE
-            yield template.format(finding=finding, name=entry.name)
+            finding = f"{name.capitalize()}: {text}"
+            yield f"{finding} in {entry.name}." if len(entries) > 1 else f"{finding}."
             break
 
 
@@ -231,7 +228,7 @@ def _confirmations(verdicts: Verdicts) -> Iterator[str]:
                 continue
             finding = result.confirmation.reason.rstrip(".")
             if result.metric not in SPEEDS:
-                finding = phrases.ABOUT.format(name=result.metric.name, sentence=finding)
+                finding = f"{result.metric.name}: {finding}"
             template = phrases.NOT_CONFIRMED if result.is_unconfirmed else phrases.CONFIRMED
             yield template.format(finding=finding)
 

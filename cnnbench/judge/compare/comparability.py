@@ -428,7 +428,7 @@ def _percent_change(base_and_new: Sequence[str]) -> str:
 
 def _arrow(base_and_new: Sequence[str]) -> str:
     before, after = (integer(int(text)) if text.isdecimal() else text for text in base_and_new)
-    return phrases.BEFORE_AFTER.format(before=before, after=after)
+    return f"{before} → {after}"
 
 
 def _median_rate(group: MeasurementGroup) -> float | None:

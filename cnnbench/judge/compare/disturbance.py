@@ -127,10 +127,8 @@ def _ids(measurement: Measurement) -> Mapping[str, None]:
 
 
 def _cause(name: str, runs: Sequence[RunRecord]) -> str:
-    amount = _amount(name, runs)
-    template = phrases.DISTURBANCE_AMOUNT if amount else phrases.DISTURBANCE
-    condition = CONDITIONS.get(name, name)
-    return template.format(condition=condition, runs=len(runs), amount=amount)
+    text, amount = f"{CONDITIONS.get(name, name)} in {len(runs)}", _amount(name, runs)
+    return f"{text} ({amount})" if amount else text
 
 
 def _amount(name: str, runs: Sequence[RunRecord]) -> str:

@@ -364,7 +364,7 @@ def _verdict_reason(statistics: SampleStatistics, judgement: Judgement) -> tuple
     chance = phrases.chance(judgement.p_adjusted, statistics.family)
     margin = metric.change_text(statistics.margin, signed=False)
     if verdict in (Verdict.FASTER, Verdict.SLOWER):
-        return phrases.TESTED.format(change=change, p=chance), ""
+        return f"{change}, {chance}", ""
     if verdict is not Verdict.INCONCLUSIVE:
         assert statistics.low is not None
         assert statistics.high is not None
@@ -381,7 +381,7 @@ def _verdict_reason(statistics: SampleStatistics, judgement: Judgement) -> tuple
     question = phrases.OPEN_QUESTION.format(margin=margin)
     why = "; ".join(filter(None, (doubt or question, further)))
     note = "; ".join(filter(None, (doubt, further))) or why
-    return phrases.TESTED_WITHOUT_VERDICT.format(change=change, p=chance, why=why), note
+    return f"{change}, {chance}: {why}", note
 
 
 def _doubt(statistics: SampleStatistics) -> str:

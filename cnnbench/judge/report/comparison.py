@@ -167,12 +167,8 @@ def _notes(comparison: Comparison) -> Iterator[Content]:
 def _method(comparison: Comparison) -> Iterator[Content]:
     texts = []
     if len(comparison.entries) > 1:
-        counts = {one.name: counts_text(comparison, one) for one in comparison.metrics}
-        texts += [
-            phrases.VERDICT_COUNTS.format(metric=metric, counts=text)
-            for metric, text in counts.items()
-            if text
-        ]
+        counts = ((one.name, counts_text(comparison, one)) for one in comparison.metrics)
+        texts += [f"{metric}: {text}" for metric, text in counts if text]
     texts += mean_sentences(comparison)
     if comparison.same_code is None:
         texts.append(pairing_sentence(comparison))
