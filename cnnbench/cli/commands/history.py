@@ -225,7 +225,7 @@ def _warn_of_missing_commits(folder: str, trends: Sequence[Trend], order: Mappin
 
 def _check_metric_measured(folder: Path, folder_contents: Contents, metric: Metric) -> None:
     """Raises UsageError if no measurement in the folder contains the metric."""
-    there = {entry.kind for entry in folder_contents.entries}
+    there = {entry.configuration.kind for entry in folder_contents.entries}
     if there.intersection(metric.kinds):
         return
     if metric.name in BENCHMARKS:
@@ -293,7 +293,7 @@ def _raise_nothing_selected(
     options: HistoryFlags, selected: Mapping[str, Any], folder_contents: Contents, metric: Metric
 ) -> None:
     """Raises an error that names the flags that exclude all measurements."""
-    there = sum(entry.kind in metric.kinds for entry in folder_contents.entries)
+    there = sum(entry.configuration.kind in metric.kinds for entry in folder_contents.entries)
     if not there:
         return
     nothing = f"matches none of {there} {'runs' if 'run' in metric.kinds else 'all-reduces'}"

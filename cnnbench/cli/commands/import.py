@@ -106,7 +106,8 @@ def main(argv: Sequence[str]) -> int:
     _check_names(options, records)
     foreign = [line for line in skipped if line.is_foreign]
     if skipped and options.strict:
-        raise UsageError(f"{skipped[0]}{_and_more_text(len(skipped) - 1)} (--strict)")
+        more = f" and {len(skipped) - 1} more" if skipped[1:] else ""
+        raise UsageError(f"{skipped[0]}{more} (--strict)")
     if not records and not skipped:
         raise UsageError(f"{', '.join(paths)}: no files")
     if not options.dry_run:
@@ -220,10 +221,6 @@ def _line_warnings(skipped: Iterable[SkippedLine]) -> Iterator[str]:
     for path, places in by_file.items():
         texts = [str(skipped_line).removeprefix(f"{path}: ") for skipped_line in places]
         yield f"{path}: {first_few(texts, _MOST_NAMED)}; left out"
-
-
-def _and_more_text(number: int) -> str:
-    return f" and {number} more" if number else ""
 
 
 def _check_names(options: ImportFlags, records: Sequence[RunRecord]) -> None:

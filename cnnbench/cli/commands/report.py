@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cnnbench.base.document import Answer, Section
+from cnnbench.base.document import Answer
 from cnnbench.base.terminal import LineWriter, ProgressLine
 from cnnbench.base.text import integer
 from cnnbench.campaigns.ab.experiment import find_only_experiment_in_tree
@@ -158,12 +158,16 @@ def _page_text(
     begins with the answer of the command.
     """
     commit_url = options.commit_url or commit_address(options.git)
-    answers, sections = _history_answers_and_sections(histories, commit_url)
+    answers: list[Answer] = []
     before: list[Answer] = []
+    sections = [history_section(history, commit_url) for history in histories]
+    for history in histories:
+        if any(series.enough for series in history.series):
+            answers += history_answers(history)
     for folder in map(Path, paths if len(paths) == 1 else ()):
         bisected = stored_result(folder)
         if bisected is not None:
-            answers, sections = bisected[:1], [*bisected[1], *sections]
+            answers, sections = [bisected[0]], [*bisected[1], *sections]
         stored = [pair for kind in (SWEEP, SCALING) for pair in stored_answers(kind, folder)]
         before = [answer for answer, _ in stored]
         sections = [*(section for _, section in stored), *sections]
@@ -221,26 +225,12 @@ def _history_documents(
     names = [metric.name for metric in (*metrics, CPU_TIME)]
     entries = [entry for record in records for entry in HistoryEntry.all_of(record, names)]
     for metric in metrics:
-        of = [entry for entry in entries if entry.kind in metric.kinds]
+        of = [entry for entry in entries if entry.configuration.kind in metric.kinds]
         if len({entry.origin.code_state for entry in of if entry.commit}) > 1:
             order = None if commits is None else commits.places
             series = all_series(of, metric, order=order)
             histories.append(make_history(series, metric, rules, commits, fail_on=fail_on))
     return histories
-
-
-def _history_answers_and_sections(
-    histories: Iterable[HistoryDocument],
-    commit_url: str,
-) -> tuple[Sequence[Answer], Sequence[Section]]:
-    """Creates the answers and the sections of a report that describe histories of metrics."""
-    answers_found: list[Answer] = []
-    sections: list[Section] = []
-    for history in histories:
-        if any(series.enough for series in history.series):
-            answers_found += history_answers(history)
-        sections.append(history_section(history, commit_url))
-    return answers_found, sections
 
 
 def _make_report_subject(

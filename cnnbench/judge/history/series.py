@@ -94,16 +94,6 @@ class HistoryEntry(MeasuredProcess):
         ]
 
     @property
-    def kind(self) -> str:
-        """Kind of the measurement (see `cnnbench.judge.metrics.measurement.KINDS`)."""
-        return self.configuration.kind
-
-    @property
-    def network(self) -> str:
-        """Text with the numbers of parameters and FLOPs of the network; "" if unknown."""
-        return self.origin.network_size
-
-    @property
     def hostname(self) -> str:
         """Name of the host that ran the measurement; "" if unknown."""
         return self.facts.get("hostname", "")
@@ -317,12 +307,12 @@ def all_series(
     "day", "run", or the name of a label or recorded property. Raises FlagError if no measurement
     has this label or property. For `order`, see `RevisionOrder`.
     """
-    resolved = _resolve_entries([entry for entry in entries if entry.kind in metric.kinds])
+    resolved = _resolve_entries([entry for entry in entries if entry.configuration.kind in metric.kinds])
     _check_grouping(by, resolved)
     networks: dict[str, list[str]] = {}
     for entry in resolved:
         sizes = networks.setdefault(entry.configuration.key, [])
-        sizes += [] if entry.network in sizes else [entry.network]
+        sizes += [] if entry.origin.network_size in sizes else [entry.origin.network_size]
     chosen = _selected_entries(resolved, networks, selection or Selection())
     pairs = match_complete_pairs(entry for _, entry in chosen)
     one_revision = {revision for revision, other in _revisions(pairs) if revision == other}
@@ -354,7 +344,7 @@ def all_series(
                 machine=machine,
                 points=tuple(point for point in made if point.values),
                 empty=tuple(point for point in made if not point.values),
-                before=["", *sizes][sizes.index(run.network)],
+                before=["", *sizes][sizes.index(run.origin.network_size)],
             )
         )
     return tuple(
@@ -388,7 +378,7 @@ def _selected_entries(
     for entry in entries:
         key = entry.configuration.key
         several = len(networks[key]) > 1
-        name = f"{configurations[key]}, {entry.network}" if several else configurations[key]
+        name = f"{configurations[key]}, {entry.origin.network_size}" if several else configurations[key]
         place = (name, machines[entry.origin])
         if every or _is_selected(entry, *place, wanted):
             chosen.append((place, entry))
