@@ -1,5 +1,6 @@
-"""Chooses the sentences that answer a comparison: the outcome of the worst configuration, what adds
-to it, other metrics that are worse or undecided, and advice. `phrases` contains the sentences.
+"""The sentences that answer a comparison: the outcome of the worst configuration, what adds to
+it, other metrics that are worse or undecided, and advice. `phrases` contains words that reasons for
+verdicts also use.
 """
 
 from __future__ import annotations
@@ -36,18 +37,16 @@ def opening(verdicts: Verdicts) -> tuple[str, str]:
         return _same_code(verdicts.same_code), ""
     entries = verdicts.deciding_configurations
     if not entries:
-        return phrases.NOTHING, ""
+        return "Nothing was compared", ""
     worst = entries[0]
     if len(entries) == 1:
         return _outcome(verdicts, worst)
     alike, count = verdicts.summary.as_the_worst, verdicts.summary.deciding
     if worst.main.verdict is Verdict.SAME:
-        return phrases.ALL_SAME.format(count=count), ""
+        return f"All {count} configurations are the same", ""
     outcome = "; ".join(filter(None, _outcome(verdicts, worst)))
-    return (
-        phrases.COUNT_OF_WORST.format(alike=alike, count=count, word=worst.main.word),
-        f"{worst.name}: {outcome}",
-    )
+    headline = f"{alike} of {count} configurations {worst.main.word}"
+    return headline, f"{worst.name}: {outcome}"
 
 
 def further_sentences(verdicts: Verdicts) -> list[str]:
@@ -58,7 +57,7 @@ def further_sentences(verdicts: Verdicts) -> list[str]:
     accepted = [result.accepted for _, result in verdicts.rows if result.accepted is not None]
     sources = {one.source_text for one in accepted if not one.has_ended}
     if sources:
-        sentences.append(phrases.ACCEPTED.format(sources="; ".join(sorted(sources))))
+        sentences.append(f"Accepted: {'; '.join(sorted(sources))}.")
     return sentences
 
 
@@ -68,7 +67,8 @@ def advice(verdicts: Verdicts) -> str:
     """
     sentences = []
     if names := verdicts.names_to_allow:
-        sentences.append(phrases.ALLOW_DIFFERENT.format(names=",".join(names)))
+        flag = f"--allow_different={','.join(names)}"
+        sentences.append(f"To compare them nevertheless, use {flag}.")
     undecided = verdicts.undecided_results
     if undecided and undecided[0][1].judgement.needed is not None:
         sentences.append(_how_to_decide(verdicts, *undecided[0]))
@@ -77,16 +77,13 @@ def advice(verdicts: Verdicts) -> str:
 
 def _how_to_decide(verdicts: Verdicts, entry: ComparedConfiguration, result: MetricResult) -> str:
     paired, more = result.samples.paired, result.judgement.more or 0
+    sentence = f"About {phrases.more_runs_text(more, paired)} it."
     if result.too_noisy:
         remedies = enumeration([*_remedies(entry)])
-        sentence = phrases.REMEDIES.format(runs=phrases.plural(paired), remedies=remedies)
+        sentence = f"More {phrases.plural(paired)} will not help: use {remedies}."
     elif result.judgement.new_experiment:
-        sentence = phrases.NEW_EXPERIMENT.format(pairs=more)
-    else:
-        sentence = phrases.MORE_RUNS.format(more=phrases.more_runs_text(more, paired))
-    if len(verdicts.entries) == 1:
-        return sentence
-    return f"{entry.name}: {sentence}"
+        sentence = f"A new experiment of {more} pairs settles it."
+    return sentence if len(verdicts.entries) == 1 else f"{entry.name}: {sentence}"
 
 
 def what_is_known(result: MetricResult) -> str:
@@ -95,17 +92,17 @@ def what_is_known(result: MetricResult) -> str:
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
         return f"{phrases.known_change(metric, judgement)}: {_open_question(result)}"
     if judgement.at_least is not None and judgement.change is not None:
-        return f"{phrases.change_text(metric, judgement)}: {phrases.TOO_FEW}"
+        return f"{phrases.change_text(metric, judgement)}: too few values to prove a change"
     return judgement.reason
 
 
 def _same_code(same: SameCode) -> str:
-    if not same.files:
-        return phrases.SAME_CODE
-    files = "file that differs"
+    why, files = "no file differs", "file that differs"
     if len(same.files) > 1:
         files = count_text(same.files, files, "files that differ")
-    return phrases.SAME_FILES.format(files=files, names=first_few(same.files, _FILES_NAMED, ", "))
+    if same.files:
+        why = f"no run loads the {files} ({first_few(same.files, _FILES_NAMED, ', ')})"
+    return f"The measured code is the same: {why}. Nothing was measured"
 
 
 def _outcome(verdicts: Verdicts, entry: ComparedConfiguration) -> tuple[str, str]:
@@ -136,31 +133,31 @@ def _tested_outcome(verdicts: Verdicts, entry: ComparedConfiguration, result: Me
     metric, judgement = decisive.metric, decisive.judgement
     runs = phrases.runs_text(item_count(result.base), item_count(result.new), verdicts.paired)
     base, new = verdicts.names
-    known = {"base": base, "new": new, "runs": runs, "word": result.word}
     is_speed = result.metric in SPEEDS
     # If the CPU time was also judged, numbers of the throughput are labelled, too.
     label = "" if is_speed and not result.is_joint else phrases.metric_name(metric)
     if result.verdict in DIRECTIONS:
-        template = phrases.CHANGED if is_speed else phrases.CHANGED_METRIC
-        if decisive is not result:
-            template = phrases.CHANGED_BY_CPU_TIME
         size, p = phrases.size_text(metric, judgement), phrases.chance(judgement.p_adjusted)
-        return template.format(size=size, p=p, metric=result.metric.name, **known)
+        if decisive is not result:
+            return f"{new} is {result.word}: CPU time {size}, {runs}, {p}"
+        found = f"{size}, {runs}, {p}"
+        return f"{new} is {found}" if is_speed else f"{new}: {result.metric.name} {found}"
     change = phrases.change_text(metric, judgement)
     if result.verdict in LIMITED and not is_speed:
-        return phrases.LIMITED_METRIC.format(metric=label, change=change, **known)
-    if result.verdict is Verdict.SAME or result.verdict in LIMITED:
-        template = phrases.SAME if result.verdict is Verdict.SAME else phrases.LIMITED
-        return template.format(change=phrases.labelled(label, change), **known)
+        return f"{new}: {label} {result.word}, {change}, {runs}"
+    if result.verdict is Verdict.SAME:
+        return f"{new} and {base} are the same: {phrases.labelled(label, change)}, {runs}"
+    if result.verdict in LIMITED:
+        return f"{new} is {result.word}: {phrases.labelled(label, change)}, {runs}"
     if result.verdict is not Verdict.INCONCLUSIVE or result.judgement.low is None:
         return ""
     if result.too_noisy:
         # The texts name the metrics, if several were judged.
         label = "" if result.is_joint else label
         noise = phrases.labelled(label, "; ".join(_noise(entry, result)))
-        return phrases.NOISY.format(noise=noise)
+        return f"Too noisy for a verdict: {noise}"
     change = phrases.labelled(label, phrases.known_change(result.metric, result.judgement))
-    return phrases.UNDECIDED.format(change=change, question=_open_question(result), **known)
+    return f"Undecided: {change}, {runs}: {_open_question(result)}"
 
 
 def _open_question(result: MetricResult) -> str:
@@ -182,12 +179,9 @@ def _all_pairs(result: MetricResult) -> str:
     base, new = result.judgement.base_median, result.judgement.new_median
     if len(signs) != 1 or base is None or new is None or base == new:
         return ""
-    return phrases.ALL_PAIRS.format(
-        word=metric.better if signs == {True} else metric.worse,
-        pairs=item_count(samples.base),
-        base=metric.value_text(base, unit=False),
-        new=metric.value_text(new),
-    )
+    word = metric.better if signs == {True} else metric.worse
+    medians = f"{metric.value_text(base, unit=False)} → {metric.value_text(new)}"
+    return f"{word} by throughput in all {item_count(samples.base)} pairs (medians {medians})"
 
 
 def _other_metrics(verdicts: Verdicts) -> Iterator[str]:
@@ -212,7 +206,7 @@ def _other_metrics(verdicts: Verdicts) -> Iterator[str]:
             elif result.asked and result.verdict is Verdict.INCONCLUSIVE:
                 if result.judgement.low is not None:
                     text = phrases.known_change(metric, result.judgement)
-                text = phrases.STILL_UNDECIDED.format(known=text)
+                text = f"undecided, {text}"
             else:
                 continue
             finding = f"{name.capitalize()}: {text}"
@@ -229,15 +223,15 @@ def _confirmations(verdicts: Verdicts) -> Iterator[str]:
             finding = result.confirmation.reason.rstrip(".")
             if result.metric not in SPEEDS:
                 finding = f"{result.metric.name}: {finding}"
-            template = phrases.NOT_CONFIRMED if result.is_unconfirmed else phrases.CONFIRMED
-            yield template.format(finding=finding)
+            is_confirmed = "Not confirmed" if result.is_unconfirmed else "Confirmed"
+            yield f"{is_confirmed} by a second measurement: {finding}."
 
 
 def _noise(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
     """Yields texts that say how much the runs of a configuration differ, and why."""
     if entry.two_speeds is not None:
         quick, slow = map(milliseconds, entry.two_speeds)
-        yield phrases.TWO_SPEEDS.format(quick=quick, slow=slow)
+        yield f"processes run at two speeds, about {quick} and {slow} ms a step"
     elif result.judgement.scatter is not None:
         judged = (result.metric, CPU_TIME) if result.is_joint else (result.metric,)
         scatters = [
@@ -245,8 +239,7 @@ def _noise(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
             for one in entry.results
             if one.metric in judged and one.judgement.scatter is not None
         ]
-        runs = phrases.plural(result.samples.paired)
-        yield phrases.DIFFER.format(runs=runs, scatters=" and ".join(scatters))
+        yield f"{phrases.plural(result.samples.paired)} differ by {' and '.join(scatters)}"
     if entry.others:
         yield entry.others
 
@@ -256,8 +249,8 @@ def _remedies(entry: ComparedConfiguration) -> Iterator[str]:
     runs = [run for run in entry.runs if isinstance(run, RunRecord)]
     timed = [sum(run.step_seconds) for run in runs if run.step_seconds]
     if timed and median(timed) < _SHORT_SECONDS:
-        yield phrases.LONGER_RUNS
+        yield "longer runs (five seconds of timed steps)"
     flags = runs[-1].config if runs else {}
     if flags.get("device") == "cpu" and flags.get("num_intra_threads") != 1:
-        yield phrases.ONE_THREAD
-    yield phrases.IDLE_MACHINE
+        yield "--num_intra_threads=1"
+    yield "an idle machine (cnnbench env --check)"

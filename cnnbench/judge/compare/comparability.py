@@ -17,13 +17,12 @@ from typing import TypeAlias
 from cnnbench.base.locks import CHECKOUT
 from cnnbench.base.stats import group_by, median
 from cnnbench.base.suggestions import nearest_word
-from cnnbench.base.text import alternatives, billions, first_few, integer, percent
+from cnnbench.base.text import alternatives, billions, count_text, first_few, integer, percent
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
 from cnnbench.flags.declare import names_of_flags
 from cnnbench.flags.identity import flags_compared_by
 from cnnbench.flags.roles import ComparedBy, RunPart
-from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.configuration import IMPORTED, Configuration
 from cnnbench.judge.compare.facts import (
     FACTS,
@@ -221,11 +220,13 @@ def differing_values_text(
     """Returns text with the name of a flag or recorded property and its values in BASE and in
     `there`: "cpu_model is Fast CPU in BASE and Slow CPU in NEW".
     """
-    texts = [alternatives([readable_fact(name, one) for one in side]) for side in (base, new)]
-    template = phrases.UNLIKE
-    if base == new:
-        template = phrases.UNKNOWN_IN_BOTH if base == (UNKNOWN,) else phrases.UNLIKE_WITHIN_BOTH
-    return template.format(name=name, base=texts[0], new=texts[1], there=there)
+    sides = ([readable_fact(name, one) for one in side] for side in (base, new))
+    before, after = map(alternatives, sides)
+    if base != new:
+        return f"{name} is {before} in BASE and {after} in {there}"
+    if base == (UNKNOWN,):
+        return f"{name} is unknown in BASE and in {there}"
+    return f"{name} is {before} within BASE and within NEW"
 
 
 def check_fact_names(names: Collection[str], *sides: Iterable[RunRecord | AllReduceRecord]) -> None:
@@ -283,6 +284,11 @@ Outcome: TypeAlias = tuple[Verdict, str]
 """A verdict that needs no statistical test, and the reason for it."""
 
 
+def share_of_runs(number: int, runs: int, side: str) -> str:
+    """Returns text that says how many runs of a side something applies to."""
+    return f"{number} of {count_text(runs, 'run', 'runs')} in {side}"
+
+
 def missing_metric_outcome(
     base: MeasurementGroup, new: MeasurementGroup, metric: Metric, is_requested: bool
 ) -> Outcome | None:
@@ -290,8 +296,8 @@ def missing_metric_outcome(
     for side, group in (("BASE", base), ("NEW", new)):
         if missing := sum(metric.value(record) is None for record in group.successful):
             verdict = Verdict.NOT_MEASURED if is_requested else Verdict.INCONCLUSIVE
-            runs = phrases.share_of_runs(missing, len(group.records), side)
-            return verdict, phrases.NOT_MEASURED.format(runs=runs, metric=metric.name)
+            runs = share_of_runs(missing, len(group.records), side)
+            return verdict, f"{runs} did not measure {metric.name}"
     return None
 
 
@@ -302,7 +308,7 @@ def incomparable_outcome(
     sides = (("BASE", base), ("NEW", new))
     if not (base.records and new.records):
         absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
-        return Verdict.MISSING, phrases.ONLY_ONE_SIDE.format(absent=absent, there=there)
+        return Verdict.MISSING, f"{absent} has no run of this configuration, only {there} has"
     if failures := [*filter(None, (_failures(*side) for side in sides))]:
         return Verdict.FAILED, "; ".join(failures)
     if blocking := [difference for difference in unlike if difference.blocks]:
@@ -312,7 +318,8 @@ def incomparable_outcome(
     for side, group in sides:
         if mixed := varying_parts(group.by_origin()):
             parts = ", ".join(f"{name} is {alternatives(texts)}" for name, texts in mixed.items())
-            return Verdict.NOT_COMPARABLE, phrases.MIXED_SIDE.format(parts=parts, side=side)
+            remedy = f"give the files of one as {side}: a subfolder or a quoted pattern"
+            return Verdict.NOT_COMPARABLE, f"{parts} within {side}; {remedy}"
     return None
 
 
@@ -326,16 +333,20 @@ def incomplete_outcome(
     """
     for side, group in (("BASE", base), ("NEW", new)):
         if stopped := sum(record.status == "interrupted" for record in group.records):
-            runs = phrases.share_of_runs(stopped, len(group.records), side)
-            return Verdict.INCONCLUSIVE, phrases.interrupted(stopped, runs)
+            runs = share_of_runs(stopped, len(group.records), side)
+            verb = "was" if stopped == 1 else "were"
+            return Verdict.INCONCLUSIVE, f"{runs} {verb} interrupted"
         if wrong := sum(map(_is_mistimed, group.records)):
-            runs = phrases.share_of_runs(wrong, len(group.records), side)
-            return Verdict.INCONCLUSIVE, phrases.mistimed(wrong, runs)
+            runs = share_of_runs(wrong, len(group.records), side)
+            text = "step times that alternate between those of two steps and none, as earlier "
+            text += "versions of cnnbench mis-timed steps on GPUs; measure again"
+            return Verdict.INCONCLUSIVE, f"{runs} {'has' if wrong == 1 else 'have'} {text}"
     ids, others = ({record.run_id for record in group.records} for group in (base, new))
     if shared := ids & others:
-        return Verdict.INCONCLUSIVE, phrases.shared_runs(len(shared))
+        runs = count_text(len(shared), "run is", "runs are")
+        return Verdict.INCONCLUSIVE, f"{runs} in BASE and in NEW; a comparison needs two sets"
     if not kept.records:
-        return Verdict.INCONCLUSIVE, phrases.NO_PARTNERS
+        return Verdict.INCONCLUSIVE, "no run in BASE has its partner in NEW"
     return None
 
 
@@ -363,8 +374,8 @@ def _failures(side: str, group: MeasurementGroup) -> str | None:
     if not errors:
         return None
     message = " ".join(errors[0].message.split())[:200]
-    runs = phrases.share_of_runs(len(errors), len(group.records), side)
-    return phrases.FAILED.format(runs=runs, kind=errors[0].type, message=message)
+    runs = share_of_runs(len(errors), len(group.records), side)
+    return f"{runs} failed: {errors[0].type}: {message}"
 
 
 def _changed_work(
@@ -389,32 +400,32 @@ def _changed_work(
     # If BASE and NEW have the same number of images per step, the text contains differing flags.
     batch = [f"{name} {_arrow(both)}" for name, both in work.items() if name not in MODEL_SIZE]
     if "global_batch" in work:
-        batch = [phrases.IMAGES.format(change=_arrow(work["global_batch"]))]
+        batch = [f"{_arrow(work['global_batch'])} images per step"]
     names = [name for name, parts in (("network", network), ("batch", batch)) if parts]
     judged = "Speed" if metric in SPEEDS else metric.name.capitalize()
     kinds, changes = " and ".join(names), ", ".join((*network, *batch))
-    sentences = [phrases.DIFFERENT_WORK.format(kinds=kinds, changes=changes, metric=judged)]
+    sentences = [f"Different {kinds}: {changes}. {judged} not judged."]
     rates = [_median_rate(side) for side in (base, new)]
     known = [billions(rate) for rate in rates if rate]
     if len(known) == len(rates):
-        sentences.append(phrases.MEASURED_RATE.format(rates=_arrow(known)))
+        sentences.append(f"Measured rate: {_arrow(known)} GFLOP/s.")
     if others:
         listed = first_few([*map(str, others)], _FACTS_NAMED)
-        sentences.append(phrases.OTHER_DIFFERENCES.format(facts=listed))
+        sentences.append(f"Also different: {listed}.")
     return " ".join(sentences)
 
 
 def _network_changes(work: Mapping[str, Sequence[str]], forward_only: bool) -> Iterable[str]:
     if "model_parameters" in work:
-        yield phrases.PARAMETERS.format(change=_arrow(work["model_parameters"]))
+        yield f"{_arrow(work['model_parameters'])} parameters"
     elif "model_trainable_parameters" in work:
-        yield phrases.TRAINABLE.format(change=_arrow(work["model_trainable_parameters"]))
+        yield f"{_arrow(work['model_trainable_parameters'])} trainable parameters"
     names = ("model_training_flops", "model_forward_flops")
     flops = [work[name] for name in (names[::-1] if forward_only else names) if name in work]
     if flops:
-        yield phrases.FLOPS.format(change=_percent_change(flops[0]))
+        yield f"{_percent_change(flops[0])} FLOPs per image"
     elif set(work) & set(MODEL_SIZE):
-        yield phrases.FLOPS.format(change="the same")
+        yield "the same FLOPs per image"
 
 
 def _percent_change(base_and_new: Sequence[str]) -> str:

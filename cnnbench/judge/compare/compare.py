@@ -37,7 +37,7 @@ from cnnbench.judge.compare.matching import (
     match_groups,
 )
 from cnnbench.judge.compare.median_step import change_and_slow_steps
-from cnnbench.judge.compare.notes import comparison_notes, left_out_notes
+from cnnbench.judge.compare.notes import MOST_NAMED, comparison_notes, left_out_notes
 from cnnbench.judge.compare.result import Comparison
 from cnnbench.judge.compare.rows import records_to_measurements
 from cnnbench.judge.compare.verdicts import ComparedConfiguration, MetricResult
@@ -283,14 +283,14 @@ def _usable_aa_runs(
             refused.setdefault(reason, []).append(configuration_name(group.configuration))
     notes = []
     for reason, names in refused.items():
-        if len(names) > phrases.MOST_NAMED:
-            names = [phrases.SEVERAL.format(name=names[0], others=len(names) - 1)]
-        notes += [phrases.UNUSABLE_SPREAD.format(name=name, reason=reason) for name in names]
+        if len(names) > MOST_NAMED:
+            names = [f"{names[0]} and {len(names) - 1} more configurations"]
+        notes += [f"A/A runs of {name} cannot be used: {reason}" for name in names]
     own = (group.configuration for group in base)
     missing = sum(one.kind not in CONTEXT and one.key not in by_key for one in own)
     if aa and missing:
         without = count_text(missing, "configuration", "configurations")
-        notes.append(phrases.NO_SPREAD.format(configurations=without))
+        notes.append(f"no A/A spread for {without}: only the threshold is used")
     return by_key, notes
 
 
@@ -302,6 +302,5 @@ def _why_unusable(base: MeasurementGroup, aa: MeasurementGroup, criteria: Criter
     runs = sum(record.status == "ok" for record in aa.records)
     least = criteria.policy.min_processes
     if runs < least:
-        counted = count_text(runs, "run", "runs")
-        return phrases.TOO_FEW_FOR_SPREAD.format(runs=counted, least=least)
+        return f"{count_text(runs, 'run', 'runs')}, at least {least} are needed"
     return None

@@ -46,6 +46,8 @@ _BUSY = 0.05
 """If other programs used fewer CPUs than this, texts do not mention other programs."""
 
 _BY_OTHERS = frozenset(("load", "steal"))
+_WAITS = "its steps wait longer: for input, for each other, or with fewer threads at work"
+_SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 _FEWEST_TURNS = 4
 _SETTLED: Mapping[str, Any] = dict.fromkeys(NEEDS)
 _OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
@@ -64,13 +66,13 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
     names = dict.fromkeys(name for _, own in by_run for name in own)
     runs_by_name = {name: [record for record, own in by_run if name in own] for name in names}
     if not runs_by_name:
-        most = _amount("load", checked) or phrases.NOT_CHECKED
-        number = count_text(len(checked), "run", "runs")
-        return phrases.UNDISTURBED.format(runs=number, most=most)
+        most = _amount("load", checked) or "as far as they could be checked"
+        return f"none of {count_text(len(checked), 'run', 'runs')} was disturbed ({most})"
     disturbed = sum(bool(own) for _, own in by_run)
     most_first = sorted(runs_by_name.items(), key=lambda item: -len(item[1]))
-    causes = [_cause(*item) for item in most_first]
-    return phrases.disturbed(disturbed, len(checked), causes)
+    causes = ", ".join(_cause(*item) for item in most_first)
+    verb, of = "was" if disturbed == 1 else "were", count_text(len(checked), "run", "runs")
+    return f"{disturbed} of {of} {verb} disturbed: {causes}"
 
 
 def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
@@ -90,9 +92,8 @@ def other_cpus_text(measurements: Iterable[Measurement]) -> str:
     facts = runs[-1].environment
     cpus = facts.get("usable_cpus") or facts.get("logical_cpus")
     if not isinstance(cpus, int):
-        return phrases.OTHER_PROGRAMS_USE.format(cpus=typical)
-    usable = count_text(cpus, "CPU", "CPUs")
-    return phrases.OTHER_PROGRAMS.format(cpus=typical, usable=usable)
+        return f"other programs use {typical:.1f} CPUs"
+    return f"other programs use {typical:.1f} of {count_text(cpus, 'CPU', 'CPUs')}"
 
 
 def lost_pairs(measurements: Iterable[Measurement]) -> tuple[int, str]:
@@ -111,12 +112,11 @@ def lost_pairs(measurements: Iterable[Measurement]) -> tuple[int, str]:
         return 0, ""
     counted = Counter(process for processes in lost.values() for process in processes)
     causes = [
-        (phrases.LOST_PROCESSES if times > 1 else phrases.LOST_PROCESS).format(
-            side=side.upper(), how=how, times=times
-        )
+        f"a process of {side.upper()} was {how}{f' ({times} times)' if times > 1 else ''}"
         for (side, how), times in sorted(counted.items())
     ]
-    return len(lost), phrases.repeated_pairs(len(lost), causes)
+    pairs = count_text(len(lost), "pair was", "pairs were")
+    return len(lost), f"{pairs} measured again: {', '.join(causes)}"
 
 
 def _ids(measurement: Measurement) -> Mapping[str, None]:
@@ -133,9 +133,9 @@ def _cause(name: str, runs: Sequence[RunRecord]) -> str:
 
 def _amount(name: str, runs: Sequence[RunRecord]) -> str:
     if name == "load" and (others := _values("other_cpus", runs)):
-        return phrases.MOST_LOAD.format(cpus=max(others))
+        return f"others kept at most {max(others):.2f} CPUs busy"
     if name == "steal" and (stolen := _values("steal_fraction", runs)):
-        return phrases.MOST_STOLEN.format(share=percent(max(stolen)))
+        return f"at most {percent(max(stolen))}"
     return ""
 
 
@@ -226,40 +226,32 @@ def joint_judgement(
     speed, work = throughput.verdict, cpu_time.verdict
     like = "the same" if work is Verdict.SAME else work.word(CPU_TIME)
     if speed in _OPPOSITE and work is _OPPOSITE[speed]:
-        reason = phrases.OPPOSITE_CPU_TIME.format(
-            speed=phrases.size_text(THROUGHPUT, throughput),
-            cpu_time=phrases.size_text(CPU_TIME, cpu_time),
-            why=phrases.WAITS if speed is Verdict.SLOWER else phrases.SPINS,
-        )
+        sizes = phrases.size_text(THROUGHPUT, throughput), phrases.size_text(CPU_TIME, cpu_time)
+        why = _WAITS if speed is Verdict.SLOWER else _SPINS
+        reason = f"{sizes[0]}, but CPU time {sizes[1]}: {why}"
         undecided = Verdict.INCONCLUSIVE
         return replace(throughput, verdict=undecided, reason=reason, note=None, **_SETTLED)
     if speed is Verdict.SLOWER and work in _PASSES:
-        return throughput.adding(phrases.WAITS_CERTAINLY.format(like=like))
+        return throughput.adding(f"CPU time is {like}: {_WAITS}")
     if speed in _OPPOSITE or (speed in _PASSES and work not in _OPPOSITE):
         return throughput
-    others = other_cpus_text(runs) or phrases.OTHER_MACHINES
+    others = other_cpus_text(runs) or "other machines use the CPUs"
     if work in _OPPOSITE:
-        reason = phrases.BY_CPU_TIME.format(
-            size=phrases.size_text(CPU_TIME, cpu_time),
-            p=phrases.chance(cpu_time.p_adjusted),
-            others=others,
-        )
-        return _decided(throughput, work, reason, others)
+        size, p = phrases.size_text(CPU_TIME, cpu_time), phrases.chance(cpu_time.p_adjusted)
+        return _decided(throughput, work, f"CPU time {size}, {p}; {others}", others)
     if work not in _PASSES:
         if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
             return throughput
         # CPU time needs fewer further pairs than throughput, so its number of pairs is recommended.
         sooner = {name: getattr(cpu_time, name) for name in NEEDS}
-        reason = phrases.OF_CPU_TIME.format(reason=cpu_time.reason)
-        return replace(throughput, reason=reason, note=None, **sooner)
+        return replace(throughput, reason=f"CPU time: {cpu_time.reason}", note=None, **sooner)
     direction = _direction(throughput, policy)
     if direction is None or direction in policy.questions:
-        return throughput.adding(phrases.WAITS_PERHAPS.format(like=like))
+        return throughput.adding(f"CPU time is {like}: perhaps {_WAITS}")
     if direction and work is Verdict.SAME:
         # Throughput may have changed, but not in the direction that the user asks for.
         work = Verdict.NOT_SLOWER if direction == "faster" else Verdict.NOT_FASTER
-    reason = phrases.OF_CPU_TIME_UNDER_LOAD.format(reason=cpu_time.reason, others=others)
-    return _decided(throughput, work, reason, None)
+    return _decided(throughput, work, f"CPU time: {cpu_time.reason}; {others}", None)
 
 
 def _decided(throughput: Judgement, verdict: Verdict, reason: str, note: str | None) -> Judgement:

@@ -1,4 +1,4 @@
-"""Writes the notes of a comparison: runs left out, failed or emulated, and which rules apply."""
+"""The notes of a comparison: runs left out, failed or emulated, and which rules apply."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from operator import itemgetter
 
 from cnnbench.base.stats import group_by
 from cnnbench.base.text import count_text, first_few
-from cnnbench.judge.compare import phrases
-from cnnbench.judge.compare.comparability import MeasurementGroup
+from cnnbench.judge.compare.comparability import MeasurementGroup, share_of_runs
 from cnnbench.judge.compare.disturbance import lost_pairs
 from cnnbench.judge.compare.verdicts import ComparedConfiguration
 from cnnbench.judge.metrics.judged import metrics_to_judge
@@ -21,6 +20,9 @@ from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.metric import METRICS
 from cnnbench.records.run import RunRecord
+
+MOST_NAMED = 5
+"""Maximum number of configurations that a note names."""
 
 
 def left_out_notes(
@@ -32,12 +34,10 @@ def left_out_notes(
     keys = dict.fromkeys(
         (group.configuration.kind, group.configuration.key) for side in sides for group in side
     )
+    metrics = " or ".join(name for name in METRICS if name in names)
     return [
-        phrases.WITHOUT_METRICS.format(
-            configurations=count_text(len(left_out), "configuration", "configurations"),
-            kind=KINDS[kind][1],
-            metrics=" or ".join(name for name in METRICS if name in names),
-        )
+        f"{count_text(len(left_out), 'configuration', 'configurations')} of {KINDS[kind][1]} left "
+        f"out: they have no {metrics}"
         for kind, left_out in group_by(keys, itemgetter(0)).items()
         if kind not in CONTEXT and not metrics_to_judge(names, {kind})
     ]
@@ -69,13 +69,13 @@ def comparison_notes(
     for entry, left_out in zip(entries, unpaired, strict=True):
         if left_out:
             runs = count_text(left_out, "run", "runs")
-            yield phrases.UNPAIRED_RUNS.format(name=entry.name, runs=runs)
+            yield f"{entry.name}: {runs} left out, without a partner"
     for entry in entries:
         for side, records in (("BASE", entry.base), ("NEW", entry.new)):
             trained = (record for record in records if isinstance(record, RunRecord))
             if diverged := sum(not all(map(math.isfinite, run.losses)) for run in trained):
-                runs = phrases.share_of_runs(diverged, len(records), side)
-                yield phrases.INFINITE_LOSSES.format(name=entry.name, runs=runs)
+                runs = share_of_runs(diverged, len(records), side)
+                yield f"{entry.name}: losses of {runs} are not finite"
     yield from _rule_notes(rules, entries)
 
 
@@ -98,8 +98,12 @@ def imported_note(programs: Iterable[object], unknown: Iterable[str]) -> str:
         return ""
     of = ", ".join(f"{number} from {program}" for program, number in counts.items())
     lacking = ", ".join(sorted({*unknown} - {"step_seconds"}))
-    template = phrases.IMPORTED_AND_UNKNOWN if lacking else phrases.IMPORTED
-    return template.format(sources=of, unknown=lacking)
+    note = (
+        f"Imported: {of}. Each has one value and no step times, so slow steps, disturbances and "
+        "the noise within a process are not judged. Properties that it lacks, such as the machine, "
+        "are not compared."
+    )
+    return f"{note} Unknown of at least one: {lacking}." if lacking else note
 
 
 def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
@@ -114,7 +118,7 @@ def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
             if bad:
                 what = ", ".join(f"{number} {status}" for status, number in bad.items())
                 number = f"{bad.total()} of {count_text(len(statuses), *nouns)}"
-                yield phrases.LEFT_OUT.format(number=number, side=side.upper(), statuses=what)
+                yield f"left out of medians and values: {number} in {side.upper()} ({what})"
 
 
 def _interrupted(
@@ -126,7 +130,9 @@ def _interrupted(
     for name, records in zip(("BASE", "NEW"), sides, strict=True):
         reduced = [record for record in records if not isinstance(record, RunRecord)]
         if stopped := sum(record.status == "interrupted" for record in reduced):
-            yield phrases.interrupted_reductions(stopped, len(reduced), name)
+            of = count_text(len(reduced), "all-reduce measurement", "all-reduce measurements")
+            verb = "was" if stopped == 1 else "were"
+            yield f"{stopped} of {of} in {name} {verb} interrupted: rows not reached are missing"
 
 
 def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
@@ -136,26 +142,20 @@ def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Itera
     for place in range(1, len(rules.rules) + 1):
         title = rules.title(place)
         names = [entry.name for entry in entries if entry.rule == title]
-        yield (phrases.RULE if names else phrases.UNUSED_RULE).format(
-            source=rules.short_source,
-            digest=rules.digest,
-            title=title,
-            names=first_few(names, phrases.MOST_NAMED),
-            effects=rules.rules[place - 1].effects(),
-        )
+        fits = "fits no configuration"
+        if names:
+            effects = rules.rules[place - 1].effects()
+            fits = f"applies to {first_few(names, MOST_NAMED)}: {effects}"
+        yield f"{rules.short_source}, digest {rules.digest}: {title} {fits}"
     by_message = replace(rules, accept=(), accept_by_message=True)
     for entry in entries:
         for result in entry.results:
             if acceptance := result.accepted:
-                ended = acceptance.has_ended
-                yield (phrases.ONCE_ACCEPTED_RESULT if ended else phrases.ACCEPTED_RESULT).format(
-                    name=entry.name,
-                    word=result.word,
-                    metric=result.metric.name,
-                    source=acceptance.source_text,
-                )
+                verb = "was" if acceptance.has_ended else "is"
+                finding = f"{entry.name}: {result.word} of {result.metric.name}"
+                yield f"{finding} {verb} accepted by {acceptance.source_text}"
             elif acceptance := entry.acceptance(by_message, result.metric, result.verdict):
-                source = acceptance.source_text
-                yield phrases.WOULD_ACCEPT.format(name=entry.name, source=source)
+                only = "accepts this only if rules contain accept_by_message = true"
+                yield f"{entry.name}: {acceptance.source_text} {only}"
     if text := rules.unknown_commits_text():
         yield text

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from cnnbench.base.notebook import Displayed, short_repr
-from cnnbench.judge.compare import answers, phrases
+from cnnbench.judge.compare import answers
 from cnnbench.judge.compare.disturbance import lost_pairs
 from cnnbench.judge.compare.judgement import NEEDS, Verdict
 from cnnbench.judge.compare.verdicts import (
@@ -191,7 +191,7 @@ def with_second_experiment(first: Comparison, second: Comparison) -> Comparison:
         again = found.get(result.metric.name)
         if again is None or result.verdict not in DIRECTIONS:
             return result
-        reason = phrases.MEASURED_AGAIN.format(reason=result.judgement.reason, again=again.reason)
+        reason = f"{result.judgement.reason}; measured again: {again.reason}"
         judgement = replace(result.judgement, reason=reason)
         return replace(result, confirmation=again, judgement=judgement)
 
@@ -218,7 +218,7 @@ def without_tests(comparison: Comparison, reason: str) -> Comparison:
         why = reason
         if judgement.change is not None:
             change = result.metric.change_text(judgement.change)
-            why = phrases.SO_FAR.format(reason=reason, change=change)
+            why = f"{reason}; so far {change}"
         withheld = {**_UNTESTED, "verdict": Verdict.INCONCLUSIVE, "reason": why, "note": None}
         return replace(result, judgement=replace(judgement, **withheld))
 

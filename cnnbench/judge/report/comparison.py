@@ -23,7 +23,7 @@ from cnnbench.base.document import (
     quantity_cell,
 )
 from cnnbench.base.text import NONE, compact_number, count_text, item_count, p_value, percent
-from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Verdict, phrases
+from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Verdict
 from cnnbench.judge.compare.comparability import differing_values_text
 from cnnbench.judge.compare.verdicts import USUAL_FAIL_ON, AnnotationLevel
 from cnnbench.judge.metrics.judged import SPEEDS
@@ -158,9 +158,9 @@ def _note(result: MetricResult, answer: str) -> str:
 
 
 def _notes(comparison: Comparison) -> Iterator[Content]:
-    notes = tuple(phrases.NOTE.format(text=note) for note in comparison.notes)
+    notes = tuple(f"note: {note}" for note in comparison.notes)
     yield Items(texts=notes, about="notes")
-    skipped = tuple(phrases.SKIPPED.format(file=file) for file in comparison.skipped)
+    skipped = tuple(f"skipped: {file}" for file in comparison.skipped)
     yield Items(texts=skipped, about="skipped files")
 
 
@@ -172,14 +172,16 @@ def _method(comparison: Comparison) -> Iterator[Content]:
     texts += mean_sentences(comparison)
     if comparison.same_code is None:
         texts.append(pairing_sentence(comparison))
-    differences = mentioned_differences(comparison)
-    texts += [phrases.ALSO_DIFFERENT.format(difference=text) for text in differences]
-    code, meaning = int(comparison.exit_code), exit_code_meaning(comparison)
-    texts.append(phrases.EXIT_CODE.format(code=code, meaning=meaning))
+    texts += [f"also different: {text}" for text in mentioned_differences(comparison)]
+    texts.append(f"exit code {int(comparison.exit_code)}: {exit_code_meaning(comparison)}")
     yield Items(texts=tuple(texts), title="How it was judged", folded=True, about="lines")
 
 
 # Words and numbers of a comparison.
+
+_MEANINGS = {0: "no regression", 3: "undecided", 4: "the benchmark failed", 130: "interrupted"}
+_FAILURES = {"slower": "a regression", "faster": "an unexpected gain", "changed": "changed work"}
+"""Meanings of exit code 1, by the words of --fail_on."""
 
 
 def exit_code_meaning(comparison: Comparison) -> str:
@@ -188,20 +190,20 @@ def exit_code_meaning(comparison: Comparison) -> str:
     """
     code = comparison.exit_code
     if comparison.same_code is not None:
-        return phrases.SAME_CODE_MEANING
+        return "the measured code is the same"
     if code == 0 and replace(comparison, ends_with=None).exit_code:
-        return phrases.AA_MEANING
+        return "an A/A measurement, whatever the verdict"
     if code == 1:
-        return " and ".join(phrases.FAILURES[word] for word in comparison.failed_on)
+        return " and ".join(_FAILURES[word] for word in comparison.failed_on)
     if code == 3 and comparison.unconfirmed_results:
-        return phrases.UNCONFIRMED_MEANING
+        return "not confirmed"
     if code == 0 and any(
         result.accepted for entry in comparison.entries for result in entry.results
     ):
-        return phrases.ACCEPTED_MEANING
+        return "an accepted change"
     if code == 0 and replace(comparison, fail_on=USUAL_FAIL_ON).exit_code == 1:
-        return phrases.ALLOWED_MEANING
-    return phrases.MEANINGS[code]
+        return "a regression, which --fail_on or a rule does not name"
+    return _MEANINGS[code]
 
 
 def confidence_text(comparison: Comparison) -> str:
@@ -332,16 +334,24 @@ def pairing_sentence(comparison: Comparison) -> str:
     """Returns a sentence that says whether BASE and NEW were compared in pairs, which changes are
     too small to be relevant, and how many configurations were tested together.
     """
-    paired = comparison.paired
-    parts = [phrases.PAIRED if paired else phrases.UNPAIRED]
-    parts += [phrases.IGNORED_CHANGES.format(floors=text) for text in _floor_texts(comparison)]
+    how = (
+        "Compared by one value per process: a change is the median of the changes from each "
+        "process of BASE to each process of NEW, not the change of the medians"
+    )
+    spread = "changes within the A/A spread are ignored"
+    if comparison.paired:
+        how = "Compared in pairs: a change is estimated from the changes within pairs, not from "
+        how += "the medians"
+        spread = "the A/A spread has no part in the verdict, because A and B run in random order"
+    parts = [how, *(f"changes under {text} are ignored" for text in _floor_texts(comparison))]
     judged = [entry.main.judgement for entry in comparison.deciding_configurations]
     if any(judgement.noise is not None for judgement in judged):
-        parts.append(phrases.SPREAD_OF_PAIRS if paired else phrases.SPREAD)
+        parts.append(spread)
     tested = max((judgement.family or 0 for judgement in judged), default=0)
     if tested > 1:
         share = percent(comparison.policy.alpha, 0)
-        parts.append(phrases.TESTED_TOGETHER.format(count=tested, share=share))
+        text = f"{tested} configurations were tested together: on average, at most {share} of the "
+        parts.append(f"{text}reported changes are false")
     return f"{'; '.join(parts)}."
 
 
@@ -368,13 +378,10 @@ def mean_sentences(comparison: Comparison) -> Iterator[str]:
     for metric in SPEEDS:
         mean = comparison.geometric_means.get(metric.name)
         if mean is not None and mean.configurations > 1:
-            template = phrases.MEAN if mean.configurations == mean.of else phrases.PART_OF_MEAN
-            yield template.format(
-                metric=metric.name,
-                change=metric.change_text(mean.change),
-                known=mean.configurations,
-                configurations=count_text(mean.of, "configuration", "configurations"),
-            )
+            of = count_text(mean.of, "configuration", "configurations")
+            if mean.configurations != mean.of:
+                of = f"{mean.configurations} of {of}"
+            yield f"{metric.name} {metric.change_text(mean.change)} in the geometric mean of {of}"
 
 
 def mentioned_differences(comparison: Comparison) -> list[str]:

@@ -9,7 +9,7 @@ each level per step of a job, so the last annotation summarises the remaining on
 from __future__ import annotations
 
 from cnnbench.base.escapes import to_plain_line
-from cnnbench.judge.compare import Comparison, MetricResult, Verdict, phrases
+from cnnbench.judge.compare import Comparison, MetricResult, Verdict
 from cnnbench.judge.compare.verdicts import AnnotationLevel
 from cnnbench.judge.report.comparison import summary_lines, verdict_with_reason
 from cnnbench.records.files import register_file_kind
@@ -62,7 +62,7 @@ def _annotation_message(result: MetricResult) -> str:
     if None in medians:
         return message
     base, new = (text(median) for median in medians)
-    return phrases.WITH_MEDIANS.format(verdict=message, base=base, new=new)
+    return f"{message}; medians {base} -> {new}"
 
 
 def _workflow_command(level: AnnotationLevel, title: str, message: str) -> str:
