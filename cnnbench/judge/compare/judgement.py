@@ -271,15 +271,12 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     for side, values in sides:
         bad = [value for value in values if not is_usable(value, samples.metric)]
         if bad:
-            first = number(bad[0])
-            of = count_text(len(values), "value", "values")
-            reason = phrases.UNUSABLE_VALUES.format(
-                bad=len(bad), values=of, metric=name, side=side, first=first
-            )
+            of = f"{len(bad)} of {count_text(len(values), 'value', 'values')} of {name} in {side}"
+            reason = f"{of} cannot be used, the first is {number(bad[0])}"
             return Judgement(verdict=Verdict.FAILED, reason=reason, noise=samples.noise)
     fewest, side = min((item_count(values), side) for side, values in sides)
     if not fewest:
-        reason = phrases.NO_VALUES.format(side=side, metric=name)
+        reason = f"{side} has no value of {name}"
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=samples.noise)
     needs: dict[str, Any] = {}
     if fewest < policy.min_processes:
@@ -293,14 +290,12 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     judgement = _judgement(statistics, Verdict.INCONCLUSIVE, p=None, **needs)
     if judgement.verdict_needs is None:
         base = count_text(samples.base, "value", "values")
-        reason = phrases.NO_PAIRS.format(base=base, new=item_count(samples.new))
+        reason = f"{base} in BASE and {item_count(samples.new)} in NEW make no pairs"
     else:
         runs, paired = judgement.verdict_needs, samples.paired
-        reason = phrases.TOO_FEW_TO_TEST.format(
-            processes=count_text(fewest, "process", "processes"),
-            side=side,
-            needed=phrases.needed_runs(runs, paired, samples.begins_afresh, phrases.AT_LEAST),
-        )
+        needed = phrases.needed_runs(runs, paired, samples.begins_afresh, "at least ")
+        processes = count_text(fewest, "process", "processes")
+        reason = f"{processes} in {side}; a verdict needs {needed}"
     return _with_reason(statistics, judgement, reason)
 
 
@@ -368,11 +363,12 @@ def _verdict_reason(statistics: SampleStatistics, judgement: Judgement) -> tuple
     if verdict is not Verdict.INCONCLUSIVE:
         assert statistics.low is not None
         assert statistics.high is not None
-        same = verdict is Verdict.SAME
-        template = phrases.WITHIN_MARGIN if same else phrases.WITHIN_MARGIN_OF_ONE_DIRECTION
-        word = metric.worse if verdict is Verdict.NOT_SLOWER else metric.better
         interval = metric.range_text(statistics.low, statistics.high)
-        return template.format(interval=interval, margin=margin, word=word), "" if same else None
+        reason = f"the change is {interval}, less than {margin}"
+        if verdict is Verdict.SAME:
+            return reason, ""
+        word = metric.worse if verdict is Verdict.NOT_SLOWER else metric.better
+        return f"{reason} {word}", None
     if judgement.at_least is not None:
         begins = bool(judgement.new_experiment)
         needed = phrases.needed_runs(judgement.at_least, statistics.paired, begins)
@@ -392,9 +388,9 @@ def _doubt(statistics: SampleStatistics) -> str:
     floor = metric.change_text(statistics.floor, signed=False)
     word = phrases.direction(metric, statistics.change)
     if statistics.interval_exceeds_floor:
-        return phrases.UNCERTAIN_CHANGE.format(word=word, floor=floor)
+        return f"{word} by more than {floor}, but not certainly so"
     if statistics.floor > statistics.margin and statistics.excludes_no_change:
-        return phrases.PERHAPS_SPREAD.format(word=word, floor=floor)
+        return f"{word}, but perhaps within the A/A spread of {floor}"
     return ""
 
 
@@ -407,15 +403,12 @@ def _further_runs(statistics: SampleStatistics, judgement: Judgement) -> str:
         return ""
     paired, begins = statistics.paired, bool(judgement.new_experiment)
     text = phrases.scatter_text(scatter, statistics.metric, statistics.policy.split < 1)
-    template = phrases.NEW_EXPERIMENT_SETTLES if begins else phrases.MORE_RUNS_SETTLE
+    runs, remedy = phrases.plural(paired), f"about {phrases.more_runs_text(more, paired)} it"
     if too_many_further(more, paired or begins):
-        template = phrases.TOO_NOISY
-    return template.format(
-        runs=phrases.plural(paired),
-        scatter=text,
-        pairs=needed,
-        more=phrases.more_runs_text(more, paired),
-    )
+        remedy = f"more {runs} will not help"
+    elif begins:
+        remedy = f"a new experiment of {needed} pairs settles it"
+    return f"{runs} differ by {text}: {remedy}"
 
 
 def _judgement(statistics: SampleStatistics, verdict: Verdict, **tested: Any) -> Judgement:

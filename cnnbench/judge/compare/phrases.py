@@ -1,9 +1,6 @@
-"""Reasons for verdicts of tests, as templates with named values, and words of several sentences.
-The other sentences are in `answers`, `notes`, `comparability`, `disturbance`, and
-`cnnbench.judge.report.comparison`.
-
-A function returns a sentence that has variants, such as a singular. Other modules decide which
-sentence applies. A sentence has no full stop if something may follow it.
+"""Words that several sentences of a comparison share: changes with their intervals, numbers of
+runs, and what a verdict needs. The sentences stand where they are decided; they have no full stop if
+something may follow them.
 """
 
 from __future__ import annotations
@@ -98,22 +95,7 @@ def needed_runs(number: int, paired: bool, new_experiment: bool, least: str = ""
     return f"{least}{number} {'pairs' if paired else 'on each side'}"
 
 
-AT_LEAST = "at least "
-
-# Reasons for verdicts of tests.
-
-WITHIN_MARGIN = "the change is {interval}, less than {margin}"
-WITHIN_MARGIN_OF_ONE_DIRECTION = "the change is {interval}, less than {margin} {word}"
 OPEN_QUESTION = "the threshold of {margin} may be exceeded"
-UNCERTAIN_CHANGE = "{word} by more than {floor}, but not certainly so"
-PERHAPS_SPREAD = "{word}, but perhaps within the A/A spread of {floor}"
-TOO_NOISY = "{runs} differ by {scatter}: more {runs} will not help"
-NEW_EXPERIMENT_SETTLES = "{runs} differ by {scatter}: a new experiment of {pairs} pairs settles it"
-MORE_RUNS_SETTLE = "{runs} differ by {scatter}: about {more} it"
-TOO_FEW_TO_TEST = "{processes} in {side}; a verdict needs {needed}"
-UNUSABLE_VALUES = "{bad} of {values} of {metric} in {side} cannot be used, the first is {first}"
-NO_VALUES = "{side} has no value of {metric}"
-NO_PAIRS = "{base} in BASE and {new} in NEW make no pairs"
 
 
 def more_runs_text(more: int, paired: bool) -> str:

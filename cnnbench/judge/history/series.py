@@ -307,7 +307,8 @@ def all_series(
     "day", "run", or the name of a label or recorded property. Raises FlagError if no measurement
     has this label or property. For `order`, see `RevisionOrder`.
     """
-    resolved = _resolve_entries([entry for entry in entries if entry.configuration.kind in metric.kinds])
+    wanted = [entry for entry in entries if entry.configuration.kind in metric.kinds]
+    resolved = _resolve_entries(wanted)
     _check_grouping(by, resolved)
     networks: dict[str, list[str]] = {}
     for entry in resolved:
@@ -378,7 +379,9 @@ def _selected_entries(
     for entry in entries:
         key = entry.configuration.key
         several = len(networks[key]) > 1
-        name = f"{configurations[key]}, {entry.origin.network_size}" if several else configurations[key]
+        name = configurations[key]
+        if several:
+            name += f", {entry.origin.network_size}"
         place = (name, machines[entry.origin])
         if every or _is_selected(entry, *place, wanted):
             chosen.append((place, entry))
