@@ -151,15 +151,17 @@ def _regressions_answer(document: HistoryDocument) -> Answer:
     text, tone = phrases.lasting(item_count(regressions), item_count(gains)), "bad"
     if not places:
         places, tone = tuple(range(len(shared))), "good"
-        text = phrases.NO_REGRESSION
+        text = "No regression"
         if any(shared_step.worse for shared_step in shared):
-            text = phrases.ALL_UNDONE
+            text = "Every regression was undone"
         if accepted:
-            text = phrases.accepted(item_count(accepted))
+            number = item_count(accepted)
+            text = count_text(number, "regression is accepted", "regressions are accepted")
         if not any(trend.enough for trend in trends):
             names = [trend.series.configuration for trend in trends]
             listed = first_lines(names, phrases.MOST_NAMED)
-            return Answer("Steps", phrases.TOO_FEW_POINTS, "unsure", listed)
+            text = f"Too few points: {phrases.MORE_POINTS}"
+            return Answer("Steps", text, "unsure", listed)
     texts = [phrases.shared_step_text(shared[place], trends, metric) for place in places]
     return Answer("Steps", text, tone, first_lines(texts, phrases.MOST_NAMED))
 
@@ -191,8 +193,8 @@ def _level_changes(
         for noise in phrases.noise_texts(trend, metric)
     ]
     return [
-        make_table(rows, notes=notes) or (None if said else phrases.NO_STEP_FOUND),
-        Paragraph(phrases.TOO_SHORT.format(series=listed), "unsure") if few and not said else None,
+        make_table(rows, notes=notes) or (None if said else "No step was found."),
+        Paragraph(f"Too few points for steps: {listed}.", "unsure") if few and not said else None,
         Items(texts=tuple(noises), about="remarks on noise"),
         Items(texts=tuple(document.remarks), about="remarks"),
     ]
@@ -207,7 +209,7 @@ def _level_change_row(trend: Trend, step: LevelChange, metric: Metric, commit_ur
         "levels": TableCell(phrases.levels_text(step, metric, unit=False), kinds="steady"),
         "last before": _point_cell(step.last_good, commit_url),
         "first after": _point_cell(step.first_bad, commit_url),
-        "since": phrases.undone_text(step) or phrases.STANDS,
+        "since": phrases.undone_text(step) or "stands",
         "95 %: between": TableCell(phrases.range_text(step), kinds="code steady"),
         "measured (UTC)": TableCell(phrases.time_text(step.first_bad), kinds="steady"),
         "machine": trend.series.machine,
@@ -219,7 +221,8 @@ def _charts(document: HistoryDocument, commit_url: str) -> Content:
     drawn = trends_to_draw(trends)
     which = ""
     if len(drawn) < len(trends):
-        which = phrases.DRAWN_SERIES.format(drawn=len(drawn), total=integer(len(trends)))
+        which = f"The charts show {len(drawn)} of {integer(len(trends))} series: those with steps, "
+        which += "and the newest."
     charts = series_charts(drawn, document.metric, commit_url, _MOST_MARKS)
     return ChartGroup(charts, note=which) if charts else None
 
@@ -234,7 +237,8 @@ def _points(
         for point in (*trend.series.points[-last:], *trend.series.empty)
     ]
     if most is not None and len(pairs) > most:
-        yield phrases.NEWEST_POINTS.format(shown=integer(most), total=integer(len(pairs)))
+        shown = f"The newest {integer(most)} of {integer(len(pairs))} are listed"
+        yield f"{shown}; --format=csv writes all."
         by_time = sorted(range(len(pairs)), key=lambda place: pairs[place][1].started)
         pairs = [pairs[place] for place in sorted(by_time[-most:])]
     for number, members in group_by(pairs, itemgetter(0)).items():
@@ -247,7 +251,7 @@ def _points(
         )
         if hidden > 0:
             earlier = count_text(hidden, "earlier point", "earlier points")
-            yield Paragraph(phrases.EARLIER_POINTS.format(points=earlier))
+            yield Paragraph(f"... {earlier}; --last=0 lists all")
 
 
 def _point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str) -> Row:

@@ -1,7 +1,4 @@
-"""All sentences of a history. Whoever reads this module knows what a history can say.
-
-Other modules decide which sentence applies.
-"""
+"""Sentences of a history about level changes, noise, points, machines and commits."""
 
 from __future__ import annotations
 
@@ -94,9 +91,6 @@ def step_note(step: LevelChange) -> str:
     return "; ".join(filter(None, (_slow_steps_text(step), changed)))
 
 
-STANDS = "stands"
-
-
 def undone_text(step: LevelChange) -> str:
     """Where a change was undone, such as "undone at 1a2b3c4"; "" if it was not undone."""
     if step.stands:
@@ -143,10 +137,7 @@ def shared_step_text(shared: SharedStep, all_trends: Sequence[Trend], metric: Me
 
 # Time series without level changes, noise, and points.
 
-_MORE_POINTS = f"steps are looked for from {MIN_SERIES} on"
-EARLIER_POINTS = "... {points}; --last=0 lists all"
-NEWEST_POINTS = "The newest {shown} of {total} are listed; --format=csv writes all."
-DRAWN_SERIES = "The charts show {drawn} of {total} series: those with steps, and the newest."
+MORE_POINTS = f"steps are looked for from {MIN_SERIES} on"
 
 
 def outlier_text(shared: SharedOutlier, all_trends: Sequence[Trend], metric: Metric) -> str:
@@ -176,7 +167,7 @@ def no_step_text(trend: Trend, metric: Metric) -> str:
     """
     parts = []
     if not trend.enough:
-        parts = [f"{count_text(trend.series.points, 'point', 'points')}; {_MORE_POINTS}"]
+        parts = [f"{count_text(trend.series.points, 'point', 'points')}; {MORE_POINTS}"]
     elif not trend.steps:
         parts = ["no step"]
     return "; ".join([*parts, *noise_texts(trend, metric)])
@@ -201,15 +192,6 @@ def noise_texts(trend: Trend, metric: Metric) -> list[str]:
     return texts
 
 
-# Answers.
-
-TOO_FEW_POINTS = f"Too few points: {_MORE_POINTS}"
-ALL_UNDONE = "Every regression was undone"
-NO_REGRESSION = "No regression"
-NO_STEP_FOUND = "No step was found."
-TOO_SHORT = "Too few points for steps: {series}."
-
-
 def lasting(regressions: int, gains: int) -> str:
     """How many changes have not been undone."""
     texts = [
@@ -217,11 +199,6 @@ def lasting(regressions: int, gains: int) -> str:
         count_text(gains, "gain has", "gains have") if gains else "",
     ]
     return ", ".join(f"{text} not been undone" for text in texts if text)
-
-
-def accepted(regressions: int) -> str:
-    """How many regressions are accepted."""
-    return count_text(regressions, "regression is accepted", "regressions are accepted")
 
 
 # Remarks.
