@@ -433,8 +433,9 @@ def _with_reason(
     """
     change = judgement.medians_change
     if change is not None:
-        text = statistics.metric.change_text(change)
-        opposite = phrases.opposite_medians(text, statistics.paired)
+        of = "within pairs" if statistics.paired else "between processes of BASE and NEW"
+        opposite = f"the change is the median {of}, Hodges-Lehmann; the two medians differ by "
+        opposite += statistics.metric.change_text(change)
         reason = f"{reason} ({opposite})"
         note = None if note is None else "; ".join(filter(None, (note, opposite)))
     return replace(judgement, reason=reason, note=note)

@@ -124,12 +124,6 @@ def too_few(statistics: SampleStatistics, needed: str, provable: float | None) -
     return f"{text} one of {statistics.metric.change_text(provable, signed=False)}"
 
 
-def opposite_medians(change: str, paired: bool) -> str:
-    """The estimated change and the change of the medians have opposite signs."""
-    of = "within pairs" if paired else "between processes of BASE and NEW"
-    return f"the change is the median {of}, Hodges-Lehmann; the two medians differ by {change}"
-
-
 def slow_steps(
     change: float | None, slow: Sequence[str], names: Sequence[str], paired: bool
 ) -> str:

@@ -194,14 +194,6 @@ def _sum_of(name: str) -> Callable[[StepProfile], float]:
     return lambda profile: sum(getattr(row, name) for row in profile.rows)
 
 
-def _operations(profile: StepProfile) -> float:
-    return sum(sum(row.operations.values()) for row in profile.rows)
-
-
-def _sent_tensors(profile: StepProfile) -> float:
-    return sum(profile.graph.get(name, 0) for name in _SENDING)
-
-
 def _in(unit: str, text: Callable[[float], str] = number) -> Callable[[float], str]:
     return lambda value: f"{text(value)} {unit}"
 
@@ -223,9 +215,17 @@ _QUANTITIES: tuple[Quantity, ...] = (
     Quantity("bytes moved in a step", _sum_of("bytes"), format_bytes),
     Quantity("allocations in a step", attrgetter("allocations"), integer, _ALLOCATED),
     Quantity("bytes allocated in a step", attrgetter("allocated_bytes"), format_bytes, _ALLOCATED),
-    Quantity("operations that run in a step", _operations, integer),
+    Quantity(
+        "operations that run in a step",
+        lambda profile: sum(sum(row.operations.values()) for row in profile.rows),
+        integer,
+    ),
     Quantity("operations in the optimized graph", lambda p: sum(p.graph.values()), integer),
-    Quantity("tensors sent between devices", _sent_tensors, integer),
+    Quantity(
+        "tensors sent between devices",
+        lambda profile: sum(profile.graph.get(name, 0) for name in _SENDING),
+        integer,
+    ),
 )
 
 # oneDNN primitives.

@@ -160,8 +160,7 @@ def _regressions_answer(document: HistoryDocument) -> Answer:
         if not any(trend.enough for trend in trends):
             names = [trend.series.configuration for trend in trends]
             listed = first_lines(names, phrases.MOST_NAMED)
-            text = f"Too few points: {phrases.MORE_POINTS}"
-            return Answer("Steps", text, "unsure", listed)
+            return Answer("Steps", f"Too few points: {phrases.MORE_POINTS}", "unsure", listed)
     texts = [phrases.shared_step_text(shared[place], trends, metric) for place in places]
     return Answer("Steps", text, tone, first_lines(texts, phrases.MOST_NAMED))
 
