@@ -94,8 +94,10 @@ def build(
     """
     bounded = results.limited_to_newest()
     verdict: Sequence[Answer | None] = answers
-    if not answers and (results.comparison is not None or not results.studies):
-        verdict = (baseline.baseline_answer(results),)  # Searches for flags have other answers.
+    if not answers and results.comparison is not None:
+        verdict = (baseline.baseline_answer(results.comparison),)
+    elif not answers and not results.studies:  # Searches for flags have other answers.
+        verdict = (runs.speed_answer(results),)
     sections = (
         Section.of(contents(results if key in _WHOLE else bounded), key, title, key in _FOLDED)
         for key, (title, contents) in SECTIONS.items()

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from statistics import fmean
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart, legend_text
 from cnnbench.base.charts.axes import begins_above_zero
 from cnnbench.base.document import Answer, Content, Section
 from cnnbench.base.stats import ValuesByProcess
-from cnnbench.base.text import capitalized, count_text, first_lines, number
+from cnnbench.base.text import capitalized
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Verdict, phrases
 from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.report import comparison as verdicts
-from cnnbench.judge.report.results import ReportSubject, speed_and_certainty, split_common
+from cnnbench.judge.report.results import ReportSubject, split_common
 from cnnbench.judge.report.sections.quantities import process_chart
 from cnnbench.records.explanation import Explanation
-from cnnbench.records.imported import BENCHMARKS
-from cnnbench.records.metric import HISTORY, Metric
-
-_MOST_NAMED = 3
+from cnnbench.records.metric import Metric
 
 
 def baseline_section(results: ReportSubject) -> Iterable[Content]:
@@ -49,64 +45,10 @@ def _blocks_of(sections: Iterable[Section], *keys: str) -> Iterator[Content]:
         yield from section.blocks if section.key in keys else ()
 
 
-def speed_answer(results: ReportSubject) -> Answer | None:
-    """Returns the answer of a report without a baseline: the mean speed of each configuration over
-    its processes, and how certain it is. None if the report is only about all-reduces, which have
-    their own answers.
+def baseline_answer(comparison: Comparison) -> Answer:
+    """Returns the answer about a comparison with a baseline: that of the comparison, and how many
+    configurations have each verdict.
     """
-    hint = "--baseline=RECORDS judges these records against others"
-    measured = [
-        (
-            group.name,
-            *speed_and_certainty(group.own_speeds, imported=group.is_imported, is_job=group.is_job),
-            fmean(group.own_speeds),
-        )
-        for group in results.configured
-        if group.own_speeds
-    ]
-    if not measured and not results.configured and (results.allreduces or results.predictions):
-        return None
-    if not measured:
-        return _benchmarks_answer(results, hint)
-    if len(measured) == 1:
-        ((name, speed, certainty, _),) = measured
-        return Answer(f"Speed of {name}", speed, "", (capitalized(certainty), hint))
-    means = [mean for *_, mean in measured]
-    ends = f"{number(min(means))} to {number(max(means))} images/sec"
-    lines = [f"{name}: {speed}, {certainty}" for name, speed, certainty, _ in measured]
-    shown = first_lines(lines, _MOST_NAMED, "and {} more, under Throughput")
-    return Answer(f"Speed of {len(measured)} configurations", ends, "", (*shown, hint))
-
-
-def _benchmarks_answer(results: ReportSubject, hint: str) -> Answer:
-    """Returns the answer of a report without speeds: the medians of the imported benchmarks of
-    other programs, or that nothing was measured.
-    """
-    medians = []
-    for group in results.configured:
-        kind = group.configuration.kind
-        values = group.process_values(kind) if kind in BENCHMARKS else None
-        if values is not None and values.values:
-            processes = count_text(values.values, "process", "processes")
-            medians.append((group.name, HISTORY[kind].value_text(values.median), processes))
-    if not medians:
-        return Answer("Speed", "No speed was measured", "", ("No process has timed steps",))
-    if len(medians) == 1:
-        ((name, value, processes),) = medians
-        return Answer(f"Median of {name}", value, "", (processes, hint))
-    lines = [f"{name}: median {value}, {processes}" for name, value, processes in medians]
-    title = "Benchmarks of other programs"
-    shown = first_lines(lines, _MOST_NAMED, f"and {{}} more, under {title}")
-    return Answer(title, f"{len(lines)} benchmarks", "", (*shown, hint))
-
-
-def baseline_answer(results: ReportSubject) -> Answer | None:
-    """Returns the answer about the comparison with a baseline: that of the comparison, and how many
-    configurations have each verdict. Without a baseline, it is the `speed_answer`.
-    """
-    comparison = results.comparison
-    if comparison is None:
-        return speed_answer(results)
     ending = verdicts.exit_code_meaning(comparison)
     _, *lines = verdicts.summary_lines(comparison)
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")

@@ -1,12 +1,16 @@
-"""Sections of a report about processes: failures, their commands, and how to reproduce them."""
+"""Sections of a report about processes: failures, their commands, and how to reproduce them. The
+answer of a report without a baseline: how fast the processes were.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from cnnbench.base.document import (
+    Answer,
     Content,
     Row,
     Table,
@@ -16,26 +20,79 @@ from cnnbench.base.document import (
     prepend_docstring,
 )
 from cnnbench.base.stats import group_by, median
-from cnnbench.base.text import integer
+from cnnbench.base.text import capitalized, count_text, first_lines, integer, number
 from cnnbench.judge.metrics.measurement import fact_text
 from cnnbench.judge.metrics.origin import machine_name
 from cnnbench.judge.report.results import (
     MOST_LISTED,
     ReportSubject,
     shown_count_text,
+    speed_and_certainty,
     start_time_text,
 )
 from cnnbench.judge.report.sections.strategies import titled_strategies
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import parse_start_time
 from cnnbench.records.imported import BENCHMARKS
-from cnnbench.records.metric import ALL
+from cnnbench.records.metric import ALL, HISTORY
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, subject_of_record
 
+_MOST_NAMED = 3
 _FAILURES = "configuration, status, error, timed steps, started (UTC), run"
 _COMMANDS = "started (UTC), configuration, status, images/sec, run, command, imported from"
+
+
+def speed_answer(results: ReportSubject) -> Answer | None:
+    """Returns the answer of a report without a baseline: the mean speed of each configuration over
+    its processes, and how certain it is. None if the report is only about all-reduces, which have
+    their own answers.
+    """
+    hint = "--baseline=RECORDS judges these records against others"
+    measured = [
+        (
+            group.name,
+            *speed_and_certainty(group.own_speeds, imported=group.is_imported, is_job=group.is_job),
+            fmean(group.own_speeds),
+        )
+        for group in results.configured
+        if group.own_speeds
+    ]
+    if not measured and not results.configured and (results.allreduces or results.predictions):
+        return None
+    if not measured:
+        return _benchmarks_answer(results, hint)
+    if len(measured) == 1:
+        ((name, speed, certainty, _),) = measured
+        return Answer(f"Speed of {name}", speed, "", (capitalized(certainty), hint))
+    means = [mean for *_, mean in measured]
+    ends = f"{number(min(means))} to {number(max(means))} images/sec"
+    lines = [f"{name}: {speed}, {certainty}" for name, speed, certainty, _ in measured]
+    shown = first_lines(lines, _MOST_NAMED, "and {} more, under Throughput")
+    return Answer(f"Speed of {len(measured)} configurations", ends, "", (*shown, hint))
+
+
+def _benchmarks_answer(results: ReportSubject, hint: str) -> Answer:
+    """Returns the answer of a report without speeds: the medians of the imported benchmarks of
+    other programs, or that nothing was measured.
+    """
+    medians = []
+    for group in results.configured:
+        kind = group.configuration.kind
+        values = group.process_values(kind) if kind in BENCHMARKS else None
+        if values is not None and values.values:
+            processes = count_text(values.values, "process", "processes")
+            medians.append((group.name, HISTORY[kind].value_text(values.median), processes))
+    if not medians:
+        return Answer("Speed", "No speed was measured", "", ("No process has timed steps",))
+    if len(medians) == 1:
+        ((name, value, processes),) = medians
+        return Answer(f"Median of {name}", value, "", (processes, hint))
+    lines = [f"{name}: median {value}, {processes}" for name, value, processes in medians]
+    title = "Benchmarks of other programs"
+    shown = first_lines(lines, _MOST_NAMED, f"and {{}} more, under {title}")
+    return Answer(title, f"{len(lines)} benchmarks", "", (*shown, hint))
 
 
 def failures_section(results: ReportSubject) -> Iterable[Content]:
