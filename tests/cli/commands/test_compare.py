@@ -12,10 +12,13 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from covering import slow_if
 
+from cnnbench.cli.commands.next_steps import comparing_command
+from cnnbench.judge.compare import Criteria, compare_records
 from cnnbench.records.subject import Subject
 
 
@@ -108,6 +111,22 @@ def test_what_is_not_comparable_ends_with_the_command_that_compares_it(
     comment = html.unescape(call(*words, "--format=markdown", code=3).out)
     assert document["next_step"].replace("=json", "=markdown") in comment
     assert json.loads(call(*command[1:], code=1).out)["advice"] == ""
+
+
+@pytest.mark.parametrize(
+    ("pairs", "command"),
+    [
+        (1, "gate x --allow_different=xla,cpu_model -- --model=lenet"),
+        (8, "compare a b --allow_different=cpu_model"),
+    ],
+)
+def test_records_of_an_experiment_that_are_too_few_are_measured_again(lenet_runs, pairs, command):
+    runs = lenet_runs()
+    sides = [runs.of(*[100.0] * pairs, environment={"cpu_model": name}) for name in ("one", "two")]
+    repeat = ("gate", "x", "--allow_different=xla", "--", "--model=lenet")
+    settings = SimpleNamespace(repeat=repeat, criteria=Criteria(), smallest_alpha_share=1.0)
+    found = comparing_command(compare_records(*sides), settings, ("compare", "a", "b"))
+    assert found == f"cnnbench {command}"
 
 
 def test_where_no_flag_helps_none_is_advised(call, save, base, tmp_path):
