@@ -67,8 +67,12 @@ def advice(verdicts: Verdicts) -> str:
     """
     sentences = []
     if names := verdicts.names_to_allow:
+        what = " and ".join(verdicts.names)
+        if len(verdicts.entries) > 1:
+            entries = verdicts.deciding_configurations
+            what = first_few([entry.name for entry in entries if entry.names_to_allow], 1)
         flag = f"--allow_different={','.join(names)}"
-        sentences.append(f"To compare them nevertheless, use {flag}.")
+        sentences.append(f"To compare {what} nevertheless, use {flag}.")
     undecided = verdicts.undecided_results
     if undecided and undecided[0][1].judgement.needed is not None:
         sentences.append(_how_to_decide(verdicts, *undecided[0]))

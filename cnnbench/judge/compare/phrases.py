@@ -1,6 +1,6 @@
-"""Words that several sentences of a comparison share: changes with their intervals, numbers of
-runs, and what a verdict needs. The sentences stand where they are decided; they have no full stop if
-something may follow them.
+"""Words that several sentences of a comparison share: changes with their intervals, numbers of runs
+and what a verdict needs. The sentences stand where they are decided. A sentence has no full stop if
+something may follow it.
 """
 
 from __future__ import annotations
@@ -142,4 +142,3 @@ def slow_steps(
     parts = [f"in {name} {steps}" for name, steps in zip(names, slow, strict=True) if steps]
     of = "paired change" if paired else "change"
     return "; ".join([*parts, f"{of} at the median step {THROUGHPUT.change_text(change)}"])
-

@@ -18,7 +18,9 @@ def test_hidden_files_and_folders_are_ignored(tmp_path, by_commit, saved, reduct
     (tmp_path / ".hidden.json").write_text("{")
     found = contents(tmp_path)
     assert found.skipped == ()
-    assert sorted(one.configuration.kind for one in found.entries) == ["allreduce"] * 2 + ["run"] * 5
+    assert (
+        sorted(one.configuration.kind for one in found.entries) == ["allreduce"] * 2 + ["run"] * 5
+    )
 
 
 def test_runs_of_one_second_are_in_order_of_their_run_id(tmp_path, by_commit):

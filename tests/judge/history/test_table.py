@@ -159,7 +159,9 @@ def test_a_further_metric_is_computed_for_all(folder, output, parsed, monkeypatc
         table.code_digest.cache_clear()
         for name in ("step_seconds", "more", "step_seconds"):
             entries = [
-                one for one in contents(folder, metrics=(name,)).entries if one.configuration.kind == "run"
+                one
+                for one in contents(folder, metrics=(name,)).entries
+                if one.configuration.kind == "run"
             ]
             found.append([one.values.get(name) for one in entries])
         assert found[0] == found[1] == found[2]
