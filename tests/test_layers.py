@@ -31,7 +31,6 @@ WINGS = (
 INSIDE = {
     "base": (
         (
-            "environ",
             "escapes",
             "interrupts",
             "lazy_numpy",
@@ -47,7 +46,7 @@ INSIDE = {
         ),
         ("additive", "files", "locks", "log_lines", "notebook"),
         ("charts", "job", "inference", "plugins", "rules", "slow_steps", "terminal", "time_series"),
-        ("interfaces", "slurm", "steady_state", "tables", "tf_config"),
+        ("interfaces", "steady_state", "tables"),
         ("document", "launcher", "levels", "message", "ports", "probe", "registry"),
         ("child", "meeting"),
         ("rendezvous",),

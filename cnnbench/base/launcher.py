@@ -9,21 +9,35 @@ only the rank is known at first, and the processes exchange their addresses when
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import re
 import zlib
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
-from cnnbench.base.environ import NUMBER, Environment, invalid, number, required
 from cnnbench.base.files import parse_json
-from cnnbench.base.job import HOST, LARGEST_PORT, PS, WORKER, Job, Task
-from cnnbench.base.slurm import expand_node_list, tasks_per_node
+from cnnbench.base.job import CONTROLLER, HOST, LARGEST_PORT, PS, WORKER, Job, Task, is_address
 from cnnbench.base.text import count_text
-from cnnbench.base.tf_config import EVALUATOR, fields_of_job
 from cnnbench.errors import FlagError, UsageError
 
+Environment: TypeAlias = Mapping[str, str]
+
+EVALUATOR = "evaluator"
+
+_TF_CONFIG = ("cluster", "task")
+_SPARSE = "sparseCluster"
+# Keys that Vertex AI and TensorFlow's ClusterResolver also know. They contain no addresses.
+_TF_OTHERS = ("environment", "job", "trial", "model_dir", "rpc_layer")
+_TF_CHIEFS = ("chief", "master")
+_TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
+
 _KUBERNETES_PORT = 2222
+_LONGEST_VALUE = 100
+
+NUMBER = "([0-9]{1,9})"
+"""Pattern of a whole number, as a group."""
 
 _JobAndLocalRank: TypeAlias = "tuple[Job, int | None]"  # Result of `resolve_job`.
 
@@ -232,6 +246,173 @@ def _job_of_rank(rank: int, hosts: list[str], ps: int, local_rank: int | None) -
         ps_addresses=tuple(hosts[workers:]),
     )
     return job, local_rank
+
+
+# The forms of the variables: TF_CONFIG, the lists of Slurm, whole numbers.
+
+
+def fields_of_job(config: Any) -> dict[str, Any]:
+    """Converts TF_CONFIG to the fields of `Job`. ValueError describes an invalid part.
+
+    A chief becomes the first worker or, if there are parameter servers, the controller. Without a
+    cluster, the job consists of this process, which must be its first task. As in tf.distribute, an
+    evaluator is not in the cluster, even if TF_CONFIG lists it there.
+    """
+    cluster, me = (config.get(key, {}) if isinstance(config, dict) else None for key in _TF_CONFIG)
+    if not isinstance(cluster, dict) or not isinstance(me, dict):
+        raise ValueError('must contain "cluster" and "task", whose values are objects')
+    if me.get("type") == EVALUATOR:
+        return {"task": Task(EVALUATOR)}
+    if not cluster and _SPARSE in config:
+        cluster = _complete_cluster(config[_SPARSE])
+    if not cluster:
+        _check_only_task(config, me)
+        return {}
+    hosts: dict[str, list[str]] = {}
+    for name, value in cluster.items():
+        listed: list[Any] = value if isinstance(value, list) else [None]
+        if not all(isinstance(host, str) and is_address(host.strip()) for host in listed):
+            raise ValueError(f"cluster.{name} must be a list of host:port")
+        hosts[str(name)] = [host.strip() for host in listed]
+    hosts.pop(EVALUATOR, None)
+    job, index = _task_of_config(me)
+    unknown = sorted(({job} | hosts.keys()) - _TF_JOBS)
+    if unknown:
+        jobs = ", ".join(sorted(_TF_JOBS))
+        raise ValueError(f"{unknown[0]!r} is not a job; must be one of {jobs}")
+    if index >= len(hosts.get(job, ())):
+        raise ValueError(f"cluster has no task {job}:{index}")
+    chiefs = [host for name in _TF_CHIEFS for host in hosts.get(name, [])]
+    controllers = hosts.get(CONTROLLER, [])
+    workers, servers = hosts.get(WORKER, []), hosts.get(PS, [])
+    if len(chiefs) + len(controllers) > 1:
+        raise ValueError("cluster has more than one chief")
+    if servers:
+        controllers = controllers + chiefs
+        job = CONTROLLER if job in _TF_CHIEFS else job
+    else:
+        index += len(chiefs) if job == WORKER else 0
+        workers = chiefs + workers
+        job = WORKER if job in _TF_CHIEFS else job
+    return {
+        "task": Task(job, index),
+        "worker_addresses": tuple(workers),
+        "ps_addresses": tuple(servers),
+        "controller_address": controllers[0] if controllers else None,
+    }
+
+
+def _task_of_config(task: Mapping[str, Any]) -> tuple[str, int]:
+    job, index = task.get("type"), task.get("index", 0)
+    if isinstance(index, str) and re.fullmatch(NUMBER, index):
+        index = int(index)
+    if not isinstance(job, str) or type(index) is not int or not 0 <= index < LARGEST_PORT:
+        reason = 'must contain a "type" (a string) and an "index" (a whole number from 0)'
+        raise ValueError(f"task {reason}")
+    return job, index
+
+
+def _complete_cluster(sparse: Any) -> dict[str, list[Any]]:
+    """Converts the value of `sparseCluster`, which maps numbers of workers to addresses, to the
+    form of `cluster`.
+
+    A Kubernetes operator writes it if workers may be added to a job. Its process then knows only
+    itself and the parameter servers, so a single worker does not show that it is the only one.
+    """
+    workers = sparse.get(WORKER) if isinstance(sparse, dict) else None
+    if not isinstance(workers, dict) or len(workers) < 2:
+        raise ValueError(
+            f'"{_SPARSE}" does not list all workers of the job; turn off enableDynamicWorker, or '
+            "give the addresses as flags (--cluster=flags)"
+        )
+    numbers = [str(number) for number in range(len(workers))]
+    if workers.keys() != set(numbers):
+        raise ValueError(f"{_SPARSE}.worker must have the keys 0 to {len(workers) - 1}")
+    return {**sparse, WORKER: [workers[number] for number in numbers]}
+
+
+def _check_only_task(config: Mapping[str, Any], task: Mapping[str, Any]) -> None:
+    """Raises ValueError if a TF_CONFIG without addresses is not that of a job of one process."""
+    if unknown := sorted(config.keys() - {*_TF_CONFIG, *_TF_OTHERS}):
+        raise ValueError(f'has no "cluster", and the key {unknown[0][:40]!r} is unknown')
+    if task:
+        job, index = _task_of_config(task)
+        if job not in {WORKER, *_TF_CHIEFS} or index:
+            raise ValueError(
+                f'has no "cluster" with the addresses of the job, and {job[:40]}:{index} cannot be '
+                "its only task"
+            )
+
+
+def expand_node_list(environ: Environment, name: str) -> list[str]:
+    """Expands a Slurm node list in a variable: "n[001-002],gpu1" becomes n001, n002, gpu1."""
+    text = required(environ, name)
+    nodes: list[str] = []
+    if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
+        raise invalid(environ, name, "is not a list of nodes such as n[01-04],m7")
+    # Commas within brackets do not separate nodes.
+    for part in re.findall(r"(?:[^\[\],]|\[[^\]]*\])+", text):
+        pieces = re.split(r"\[([^\]]*)\]", part)
+        choices = [
+            _expand_numbers(piece, environ, name) if i % 2 else [piece]
+            for i, piece in enumerate(pieces)
+        ]
+        if math.prod(map(len, choices)) + len(nodes) > LARGEST_PORT:
+            raise invalid(environ, name, f"has more than {LARGEST_PORT} nodes")
+        nodes += ("".join(words) for words in itertools.product(*choices))
+    return nodes
+
+
+def _expand_numbers(text: str, environ: Environment, name: str) -> list[str]:
+    """Expands the numbers in a Slurm node list: "1-3,07" becomes "1", "2", "3", "07"."""
+    numbers: list[str] = []
+    for part in text.split(","):
+        match = re.fullmatch(f"{NUMBER}(?:-{NUMBER})?", part)
+        low, high = match.groups(match[1]) if match else ("1", "0")
+        if not 0 <= int(high) - int(low) < LARGEST_PORT:
+            raise invalid(environ, name, f"[{text}] is not a list of numbers such as 01-04,7")
+        numbers += (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
+    return numbers
+
+
+def tasks_per_node(environ: Environment, name: str) -> list[int]:
+    """Expands Slurm's number of tasks on each node: "2(x3),1" becomes 2, 2, 2, 1."""
+    text = required(environ, name)
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?", part)
+        if match is None:
+            raise invalid(environ, name, "is not a list of numbers such as 2(x3),1")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def required(environ: Environment, name: str) -> str:
+    """Returns the value of a variable; UsageError if it is not set."""
+    text = environ.get(name, "").strip()
+    if not text:
+        raise UsageError(f"the environment variable {name} is not set; see --cluster")
+    return text
+
+
+def number(
+    environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
+) -> int:
+    """Reads a whole number from a variable, or from `otherwise` if the variable is not set.
+
+    UsageError if it is not a number from `least` to `most`.
+    """
+    text = environ.get(name, "").strip() or otherwise or required(environ, name)
+    if not re.fullmatch(NUMBER, text) or not least <= int(text) <= most:
+        raise invalid(environ, name, f"must be a whole number from {least} to {most}")
+    return int(text)
+
+
+def invalid(environ: Environment, name: str, reason: str) -> UsageError:
+    """Returns the error for a variable whose value cannot be used, with the value."""
+    value = environ[name]
+    short = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}..."
+    return UsageError(f"the environment variable {name}={short}: {reason}")
 
 
 _RESOLVERS: dict[str, Callable[[int, Environment], _JobAndLocalRank]] = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
 from cnnbench.base.job import PS, WORKER, Task
-from cnnbench.base.launcher import detect_launcher, mpi_ranks, resolve_job
-from cnnbench.base.tf_config import EVALUATOR
+from cnnbench.base.launcher import EVALUATOR, detect_launcher, mpi_ranks, resolve_job
 from cnnbench.errors import FlagError
 from cnnbench.flags.params import Params
 from cnnbench.machine.cpu import Host

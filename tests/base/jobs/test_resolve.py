@@ -1,7 +1,6 @@
 """The environments of TensorFlow, Slurm, Kubernetes and MPI, as they were seen.
 
-Tests cnnbench/base/launcher.py, cnnbench/base/tf_config.py, cnnbench/base/slurm.py,
-cnnbench/base/environ.py and cnnbench/base/job.py.
+Tests cnnbench/base/launcher.py and cnnbench/base/job.py.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from cnnbench.base.job import Job, Task
 from cnnbench.base.launcher import (
     LauncherRanks,
     detect_launcher,
+    expand_node_list,
     mpi_ranks,
     resolve_job,
 )
-from cnnbench.base.slurm import expand_node_list
 from cnnbench.errors import UsageError
 
 GOLDEN = Path(__file__).parent / "golden" / "refusals.txt"
