@@ -32,8 +32,7 @@ from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.flags.groups.all_reduce import AllReduceParams
 from cnnbench.lab.all_reduce import peers
 from cnnbench.lab.all_reduce.data import SETS, ReductionData, make_reduction_data
-from cnnbench.lab.all_reduce.plan import ReductionCase
-from cnnbench.lab.all_reduce.sizes import Workload
+from cnnbench.lab.all_reduce.plan import ReductionCase, Workload
 from cnnbench.records.all_reduce import Copying, Point
 from cnnbench.run.runtime.loading import without_gc
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, names, single

@@ -1,8 +1,6 @@
 """The plan of a run, without devices: sizes, jobs, flags without effect, and the documentation.
 
 tests/cli/test_refusals.py has what is refused.
-
-Tests cnnbench/lab/all_reduce/sizes.py.
 """
 
 import re
@@ -14,8 +12,7 @@ import pytest
 from cnnbench.base.rules import notices_about
 from cnnbench.flags import parse_flags
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, AllReduceParams, params_from_values
-from cnnbench.lab.all_reduce.plan import UNUSED, make_plan, translate_flags
-from cnnbench.lab.all_reduce.sizes import Workload, parse_sizes
+from cnnbench.lab.all_reduce.plan import UNUSED, Workload, make_plan, parse_sizes, translate_flags
 from cnnbench.lab.predict.command import PREDICT_FLAGS
 from cnnbench.variable_mgr.packing import Packing
 
