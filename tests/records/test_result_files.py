@@ -1,6 +1,4 @@
 """--result_json and --result_csv: whole documents and rows, whoever else appends or is killed.
-
-Tests cnnbench/records/csv_table.py.
 """
 
 from __future__ import annotations

@@ -50,10 +50,9 @@ from cnnbench.lab.predict.predict import (
 )
 from cnnbench.plan.network import model_gradients
 from cnnbench.records.all_reduce import Prediction
-from cnnbench.records.csv_table import CsvTable
 from cnnbench.records.files import PICTURES, OutputFile, write_plot
 from cnnbench.records.load import load_run
-from cnnbench.records.result_files import ResultFiles
+from cnnbench.records.result_files import CsvTable, ResultFiles
 from cnnbench.variable_mgr.all_reduce.cost import Tensor
 from cnnbench.variable_mgr.all_reduce.registry import cost_formulas, declarations
 from cnnbench.variable_mgr.all_reduce.sizes import DTYPE_BYTES
