@@ -8,10 +8,12 @@ microseconds.
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -20,14 +22,80 @@ from cnnbench.machine.checks import AFTER, BEFORE, Check, ConditionCheckFlags, C
 from cnnbench.machine.counters import MachineCounters, changes, current_clock_mhz, read_counters
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.energy import EnergyMeter, opened_nvml_counters, rapl_counters
-from cnnbench.machine.gpu import (
-    GpuState,
-    GpuStates,
-    gpu_states,
-    gpus_of_run,
-)
-from cnnbench.machine.process_use import ProcessUseSampler
+from cnnbench.machine.gpu import GpuState, GpuStates, gpu_states, gpus_of_run
+from cnnbench.records.measurements import USE_PERIOD, ResourceUseSample
 from cnnbench.records.run import ConditionNote, Conditions
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class ProcessUseSampler:
+    """Samples the memory and the CPU time of this process once a second, in a separate thread.
+
+    Attributes:
+      device_memory: returns the bytes of tensors on the fullest GPU of this process; 0 without one.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Creates a sampler that has not started. `clock` returns the time in seconds."""
+        self.device_memory: Callable[[], float] = lambda: 0.0
+        self._append: Callable[[float], None] = lambda number: None
+        self._clock, self._start = clock, 0.0
+        self._loops, self._own_seconds = 0, 0.0
+        self._lock, self._ended = threading.Lock(), threading.Event()
+
+    def start(self, append: Callable[[float], None]) -> None:
+        """Takes a sample, and starts the thread that takes more samples.
+
+        `append` takes the numbers of the samples, one after the other, in the order of
+        `ResourceUseSample`.
+        """
+        self._append, self._start = append, self._clock()
+        self.sample()
+        self._thread = threading.Thread(target=self._run, name="use-sampler", daemon=True)
+        # If no thread can be started, samples are taken only at the start and the end of the loop.
+        with suppress(RuntimeError):
+            self._thread.start()
+
+    def sample_at_loop_edge(self) -> None:
+        """Takes a sample at an end of the timed loop, outside of the measured time."""
+        self._loops += 1
+        self.sample()
+
+    def sample(self) -> None:
+        """Takes a sample. Does nothing if the kernel does not report the memory of this process."""
+        with self._lock, suppress(OSError):
+            sample = ResourceUseSample(
+                seconds=self._clock() - self._start,
+                memory=_resident_bytes(),
+                device_memory=self.device_memory(),
+                cpu_seconds=time.process_time(),
+                sampler_seconds=self._own_seconds,
+                loops=self._loops,
+            )
+            for number in sample:
+                self._append(number)
+
+    def close(self) -> None:
+        """Tells the sampling thread to end, without waiting for it: a library that the thread calls
+        may not respond.
+        """
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(USE_PERIOD):
+            self.sample()
+            self._own_seconds = time.thread_time()
+
+
+def _resident_bytes() -> int:
+    """Resident memory of this process in bytes.
+
+    Raises:
+      OSError: the kernel does not report it.
+    """
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES
 
 
 class ConditionMonitor:

@@ -1,6 +1,4 @@
 """A run's look at the machine, from its start to the end of its timed loop.
-
-Tests cnnbench/machine/process_use.py.
 """
 
 from __future__ import annotations
@@ -11,12 +9,11 @@ import time
 
 import pytest
 
-from cnnbench.machine import process_use
+from cnnbench.machine import watch as watching
 from cnnbench.machine.checks import ConditionCheckFlags
 from cnnbench.machine.cpu import usable_cpu_numbers
-from cnnbench.machine.process_use import ProcessUseSampler
-from cnnbench.machine.watch import ConditionMonitor
-from cnnbench.records.resource_use import ResourceUseSample
+from cnnbench.machine.watch import ConditionMonitor, ProcessUseSampler
+from cnnbench.records.measurements import ResourceUseSample
 
 FACTS = {"logical_cpus": 2, "usable_cpus": 2}
 
@@ -219,7 +216,7 @@ def test_memory_and_cpus_are_sampled_at_both_ends_of_the_loop(machine):
 
 
 def test_the_sampler_goes_on_by_itself_until_it_is_closed(monkeypatch):
-    monkeypatch.setattr(process_use, "USE_PERIOD", 0.005)
+    monkeypatch.setattr(watching, "USE_PERIOD", 0.005)
     numbers: list[float] = []
     sampler = ProcessUseSampler()
     sampler.start(numbers.append)
@@ -241,7 +238,7 @@ def test_without_proc_there_are_no_samples(monkeypatch):
     def unknown():
         raise FileNotFoundError("/proc/self/statm")
 
-    monkeypatch.setattr(process_use, "_resident_bytes", unknown)
+    monkeypatch.setattr(watching, "_resident_bytes", unknown)
     numbers: list[float] = []
     sampler = ProcessUseSampler()
     sampler.start(numbers.append)

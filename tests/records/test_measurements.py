@@ -1,6 +1,4 @@
 """What a run collects becomes a record, however the run ends.
-
-Tests cnnbench/records/resource_use.py.
 """
 
 from __future__ import annotations
@@ -16,8 +14,7 @@ import pytest
 
 from cnnbench.base.steady_state import find_steady_state
 from cnnbench.errors import BenchmarkError
-from cnnbench.records.measurements import Measurements
-from cnnbench.records.resource_use import ResourceUseSample
+from cnnbench.records.measurements import Measurements, ResourceUseSample
 from cnnbench.records.run import (
     Batch,
     Cluster,

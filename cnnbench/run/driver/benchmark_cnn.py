@@ -24,8 +24,7 @@ from cnnbench.errors import BenchmarkError, FlagError, OutOfMemoryError, UsageEr
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.checks import parse_silenced
-from cnnbench.machine.process_use import ProcessUseSampler
-from cnnbench.machine.watch import ConditionMonitor
+from cnnbench.machine.watch import ConditionMonitor, ProcessUseSampler
 from cnnbench.plan.make import make_plan
 from cnnbench.plan.place import WorkKind
 from cnnbench.plan.run_plan import Runnable, RunPlan, without_outputs

@@ -28,10 +28,10 @@ from cnnbench.base.locks import FolderLock
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.data.imagenet import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
-from cnnbench.machine import cpu, process_use
+from cnnbench.machine import cpu, watch
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.plan import check_flags
-from cnnbench.records import resource_use
+from cnnbench.records import measurements
 from cnnbench.records.codec import encode
 from cnnbench.records.load import load_run
 from cnnbench.records.result_files import RUNS, ResultFiles
@@ -250,8 +250,8 @@ def test_the_peak_of_memory_is_that_of_the_run_alone(tmp_path, monkeypatch):
 
 
 def test_memory_and_cpus_over_time_are_recorded(monkeypatch):
-    monkeypatch.setattr(process_use, "USE_PERIOD", 0.02)
-    monkeypatch.setattr(resource_use, "USE_PERIOD", 0.02)
+    monkeypatch.setattr(watch, "USE_PERIOD", 0.02)
+    monkeypatch.setattr(measurements, "USE_PERIOD", 0.02)
     before = {*threading.enumerate()}
     record = run().record
     use = record.resources
