@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from cnnbench.base import plugins
 from cnnbench.base.job import WORKER
+from cnnbench.data.dataset import InputSpec
 from cnnbench.flags.declare import names_of_flags, specs_of
 from cnnbench.flags.facts import RunFacts, WorkKind
 from cnnbench.flags.groups.cluster import FEWEST_COORDINATED_THREADS
@@ -18,7 +19,6 @@ from cnnbench.flags.params import FLAGS, SPECS, Params
 from cnnbench.flags.roles import RunPart
 from cnnbench.machine.cpu import available_cpu_count
 from cnnbench.plan.identity import digest_of_value, facts_to_agree_on, identity_on_this_machine
-from cnnbench.plan.input import InputPlan, plan_input
 from cnnbench.plan.length import RunLength
 from cnnbench.plan.network import NetworkPlan
 from cnnbench.plan.rates import LearningRates, make_rates
@@ -31,6 +31,16 @@ _SHOWN = {
     *names_of_flags(FLAGS, RunPart.WARM_UP | RunPart.EVALUATIONS),
 }
 """Flags of tf_cnn_benchmarks that its header shows, or that hardly change the speed of a step."""
+
+
+class InputPlan(NamedTuple):
+    """The inputs of one worker that reads all data, for training and for evaluation.
+
+    The fields that depend on the worker, its devices and its threads have their defaults.
+    """
+
+    training: InputSpec
+    validation: InputSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +85,30 @@ class RunPlan(RunFacts):
     @cached_property
     def input(self) -> InputPlan:
         """The input data and its preprocessing."""
-        towers, dtype = self.place.job.towers_per_worker, self.numerics.dtype
-        return plan_input(self.params, self.work, self.network, self.length, towers, dtype)
+        return InputPlan(self._input_spec(training=True), self._input_spec(training=False))
+
+    def _input_spec(self, *, training: bool) -> InputSpec:
+        params, network, length = self.params, self.network, self.length
+        # Forward passes do not mix images, because only a training loss uses mixed labels.
+        mixing = names_of_flags(FLAGS, RunPart.MIXING) if self.work.only_forward else ()
+        return InputSpec.from_flags(
+            params,
+            **dict.fromkeys(mixing, 0.0),
+            dataset=network.dataset,
+            subset="train" if training else "validation",
+            batch_per_device=length.batch_per_device if training else length.eval_batch_per_device,
+            num_devices=self.place.job.towers_per_worker,
+            passes=params.gradient_accumulation_steps if training else 1,
+            shard_files=training and params.auto_shard_policy == "file",
+            image_size=getattr(network.model, "image_size", 0),
+            channels=network.model.channels,
+            num_classes=network.dataset.num_classes,
+            examples=network.examples,
+            elements=network.spec.elements,
+            preprocess=network.preprocess(training=training),
+            seed=params.tf_random_seed,
+            dtype=self.numerics.dtype,
+        )
 
     @property
     def distributes_by_strategy(self) -> bool:
