@@ -1,6 +1,6 @@
 """Learning rates of the schedules, among them those of tf_cnn_benchmarks.
 
-Tests cnnbench/plan/rates.py and cnnbench/optimizers/piecewise.py.
+Tests cnnbench/plan/rates.py and cnnbench/optimizers/schedules.py.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from cnnbench.flags import Params
 from cnnbench.models import get_model
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.optimizers import SCHEDULES
-from cnnbench.optimizers.piecewise import parse_piecewise
+from cnnbench.optimizers.schedules import parse_piecewise
 from cnnbench.plan.rates import make_rates
 
 IMAGENET = 1281167

@@ -12,9 +12,8 @@ from cnnbench.flags.declare import FlagSpec, OrText, flag, names_of_flags, numbe
 from cnnbench.flags.facts import RunFacts, needs_network, needs_training
 from cnnbench.flags.roles import RunPart
 from cnnbench.optimizers.clipping import CLIPPINGS
-from cnnbench.optimizers.piecewise import PiecewiseSchedule, parse_piecewise
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES, DeclarationRegistry
-from cnnbench.optimizers.schedules import ScheduleSpec
+from cnnbench.optimizers.schedules import PiecewiseSchedule, ScheduleSpec, parse_piecewise
 from cnnbench.optimizers.spec import Constant
 
 _update = partial(flag, part=RunPart.UPDATE)
