@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Array, Tensor, Tensors
-from cnnbench.base import interfaces, mismatch, plugins
-from cnnbench.base.mismatch import is_tensor, sizes_agree, tensor_sizes, value_text
+from cnnbench.base import interfaces, plugins
+from cnnbench.base.interfaces import is_tensor, sizes_agree, tensor_sizes, value_text
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models.elements import (
     IMAGE_CLASSIFICATION,
@@ -293,7 +293,7 @@ def build_checked_outputs(model: Model, net: Network[T], features: Mapping[str, 
     logits = (outputs, *(head for head, _ in net.auxiliaries)) if model.has_softmax_loss() else ()
     for output in logits:
         has_shape = hasattr(output, "shape")
-        shape: object = net.shape(output) if has_shape else mismatch.value_text(output)
+        shape: object = net.shape(output) if has_shape else value_text(output)
         if shape != (net.num_classes,):
             raise UsageError(
                 f"{plugin_location_prefix(model)}model {model.name} must return logits of shape "

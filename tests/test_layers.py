@@ -34,7 +34,6 @@ INSIDE = {
             "escapes",
             "interrupts",
             "lazy_numpy",
-            "mismatch",
             "shared",
             "stats",
             "student",

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cnnbench.base.mismatch import value_text
+from cnnbench.base.interfaces import value_text
 from cnnbench.base.urls import local_or_url_path
 from cnnbench.data.folder import (
     Findings,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from cnnbench.arrays import Tensor, Tensors
-from cnnbench.base import interfaces, mismatch, plugins
+from cnnbench.base import interfaces, plugins
 from cnnbench.base.registry import SpecRegistry
 from cnnbench.base.urls import local_or_url_path
 from cnnbench.data.folder import Findings, converting_read_errors
@@ -35,7 +35,7 @@ def _not_a_pipeline(value: Any, arguments: Sequence[Any]) -> str:
     del arguments
     # The class `Pipeline` is not imported here, because that would import TensorFlow.
     fits = hasattr(value, "tower_batches")
-    return "" if fits else f"a cnnbench.data.pipeline.Pipeline, not {mismatch.value_text(value)}"
+    return "" if fits else f"a cnnbench.data.pipeline.Pipeline, not {interfaces.value_text(value)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from cnnbench.arrays import Array
-from cnnbench.base import interfaces, mismatch, plugins
+from cnnbench.base import interfaces, plugins
 from cnnbench.data.dataset import Dataset, InputSpec
 from cnnbench.errors import DataError, UsageError, first_line, text_of
 from cnnbench.records.input import SkippedRecords
@@ -182,13 +182,13 @@ def check_pipeline(pipeline: object, spec: InputSpec) -> None:
     place = _definition_of(pipeline, spec.dataset)
     if not hasattr(pipeline, "start"):
         raise UsageError(f"{place}: {name}.__init__ must call super().__init__(spec, num_examples)")
-    required = mismatch.describe_mismatch(pipeline.num_examples, int)
+    required = interfaces.describe_mismatch(pipeline.num_examples, int)
     if required:
         raise UsageError(f"{place}: the attribute {name}.num_examples must be {required}")
     with plugins.containing_plugin_code(place), tf.device(spec.host):
         batches = pipeline.tower_batches()
     if not isinstance(batches, tf.data.Dataset):
-        shown = mismatch.value_text(batches)
+        shown = interfaces.value_text(batches)
         raise UsageError(f"{place}: tower_batches must return a tf.data.Dataset, not {shown}")
     check_batch(pipeline, batches.element_spec)
 
@@ -258,7 +258,7 @@ def check_batch(pipeline: Pipeline, batch: Any) -> None:
     all_specs = spec.batch_tensor_specs(spec.batch_per_device if spec.training else None)
     # The batch does not yet contain the additional labels of mixed images: mixing follows later.
     specs = {one.name: all_specs[one.name] for one in spec.elements}
-    wanted, found = f"a mapping with {', '.join(specs)}", mismatch.value_text(batch)
+    wanted, found = f"a mapping with {', '.join(specs)}", interfaces.value_text(batch)
     if isinstance(batch, Mapping):
         found = f"one with {', '.join(map(str, batch))}"
         other = next(
@@ -268,9 +268,9 @@ def check_batch(pipeline: Pipeline, batch: Any) -> None:
             return
         if other in batch:
             value = batch[other]
-            wanted = f"{other} as {mismatch.value_text(specs[other])}"
+            wanted = f"{other} as {interfaces.value_text(specs[other])}"
             found = (
-                mismatch.value_text(value)
+                interfaces.value_text(value)
                 if isinstance(value, _DENSE)
                 else f"a {type(value).__name__}"
             )
@@ -308,7 +308,7 @@ def preprocess_example(
     for one in spec.elements:
         value = tf.cast(values[one.name], spec.dtype_of(one))
         if not value.shape.is_compatible_with(one.sizes):
-            wanted = f"the shape {list(one.sizes)}, not {mismatch.tensor_sizes(value)}"
+            wanted = f"the shape {list(one.sizes)}, not {interfaces.tensor_sizes(value)}"
             raise UsageError(f"data set {spec.dataset.name}: {one.name} must have {wanted}")
         made[one.name] = tf.ensure_shape(value, one.sizes)
     return made

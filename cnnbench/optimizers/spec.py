@@ -14,7 +14,7 @@ from types import GenericAlias
 from typing import Annotated, Any, NamedTuple
 
 from cnnbench.arrays import Tensor
-from cnnbench.base import interfaces, mismatch, plugins
+from cnnbench.base import interfaces, plugins
 from cnnbench.errors import UsageError
 
 
@@ -56,7 +56,7 @@ class Constant:
 def check_constants(who: str, *constants: Mapping[str, object]) -> None:
     """Raises UsageError unless all constants are dictionaries of `Constant` by text."""
     for table in constants:
-        wrong = mismatch.describe_mismatch(table, dict[str, Constant])
+        wrong = interfaces.describe_mismatch(table, dict[str, Constant])
         if wrong:
             raise UsageError(f"{who}: constants must be {wrong}")
 
@@ -78,11 +78,11 @@ AVERAGE = "moving_average"
 
 
 def _wrong_shape_text(value: Any, arguments: Sequence[Any]) -> str:
-    wanted = mismatch.tensor_sizes(arguments[0])
-    sizes = mismatch.tensor_sizes(value) if mismatch.is_tensor(value) else ()
-    if mismatch.sizes_agree(sizes, wanted):
+    wanted = interfaces.tensor_sizes(arguments[0])
+    sizes = interfaces.tensor_sizes(value) if interfaces.is_tensor(value) else ()
+    if interfaces.sizes_agree(sizes, wanted):
         return ""
-    return f"tensors of the shape of the weight, {wanted}, not {mismatch.value_text(value)}"
+    return f"tensors of the shape of the weight, {wanted}, not {interfaces.value_text(value)}"
 
 
 @dataclass(frozen=True, kw_only=True)

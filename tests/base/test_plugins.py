@@ -2,7 +2,7 @@
 
 tests/test_plug_ins.py and tests/test_plug_in_mistakes.py have those of each kind, in commands.
 
-Tests cnnbench/base/mismatch.py and cnnbench/base/interfaces.py.
+Tests cnnbench/base/interfaces.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import pytest
 
-from cnnbench.base import interfaces, mismatch, plugins
+from cnnbench.base import interfaces, plugins
 from cnnbench.base.plugins import PluginInterfaceError
 from cnnbench.base.registry import Registry
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
@@ -67,7 +67,7 @@ def even(value, arguments):
     ],
 )
 def test_values_are_checked_against_annotations(value, hint, words):
-    found = mismatch.describe_mismatch(value, hint, (7,))
+    found = interfaces.describe_mismatch(value, hint, (7,))
     assert bool(found) == bool(words)
     assert [word for word in words if word not in found] == []
 
@@ -85,12 +85,12 @@ def tensor(*sizes, rank=None, dtype="int32"):
 
 def test_sizes_of_tensors():
     unknown = SimpleNamespace(shape=SimpleNamespace(rank=None), dtype=np.dtype("float16"))
-    assert mismatch.tensor_sizes(TENSOR) == [2, 3]
-    assert mismatch.tensor_sizes(tensor(None, 3)) == [None, 3]
-    assert mismatch.tensor_sizes(unknown) is None
-    assert mismatch.value_text(unknown) == "a float16 tensor of any rank"
-    assert mismatch.value_text(tensor(None, 3)) == "an int32 tensor [None, 3]"
-    agree = mismatch.sizes_agree
+    assert interfaces.tensor_sizes(TENSOR) == [2, 3]
+    assert interfaces.tensor_sizes(tensor(None, 3)) == [None, 3]
+    assert interfaces.tensor_sizes(unknown) is None
+    assert interfaces.value_text(unknown) == "a float16 tensor of any rank"
+    assert interfaces.value_text(tensor(None, 3)) == "an int32 tensor [None, 3]"
+    agree = interfaces.sizes_agree
     assert agree([2, 3], [2, None])
     assert agree(None, [2])
     assert agree([2], None)
@@ -157,7 +157,7 @@ def test_parameters_are_checked_once(function, takes, fits):
 
 
 def test_functions_of_cnnbench_are_not_wrapped():
-    own = mismatch.describe_mismatch
+    own = interfaces.describe_mismatch
     assert checked(own, int) is own
     bound = functools.partial(own, 1)
     assert checked(bound, int) is bound

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, TypeAlias
 
 from cnnbench import arrays
-from cnnbench.base import interfaces, mismatch, plugins
+from cnnbench.base import interfaces, plugins
 from cnnbench.base.registry import SpecRegistry
 from cnnbench.errors import UsageError
 from cnnbench.variable_mgr.all_reduce import algorithms
@@ -26,10 +26,11 @@ def _wrong_sums_message(value: Sequence[Any], arguments: Sequence[Any]) -> str:
     tensors, _ = arguments[-2:]
     if len(value) != len(tensors):
         return f"a tensor for each of {len(tensors)} devices, not {len(value)}"
-    sizes = mismatch.tensor_sizes(tensors[0])
+    sizes = interfaces.tensor_sizes(tensors[0])
     for tensor in value:
-        if not mismatch.is_tensor(tensor) or mismatch.tensor_sizes(tensor) != sizes:
-            return f"sums of {mismatch.value_text(tensors[0])}, not {mismatch.value_text(tensor)}"
+        if not interfaces.is_tensor(tensor) or interfaces.tensor_sizes(tensor) != sizes:
+            wanted, found = map(interfaces.value_text, (tensors[0], tensor))
+            return f"sums of {wanted}, not {found}"
     return ""
 
 
