@@ -30,8 +30,15 @@ from cnnbench.models.declaration import declare
 from cnnbench.models.model import Model
 from cnnbench.models.registry import get_model, model_names
 from cnnbench.plan import parse_run
-from cnnbench.records.codec import IMPLIED_KIND, NOT_FINITE, Document, Json, document_keys
-from cnnbench.records.documents import DOCUMENTS, load_documents
+from cnnbench.records.codec import (
+    DOCUMENTS,
+    IMPLIED_KIND,
+    NOT_FINITE,
+    Document,
+    Json,
+    document_keys,
+    load_documents,
+)
 from cnnbench.records.metric import ALL, RUN, SUMMARY, Metric, Summary
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
 

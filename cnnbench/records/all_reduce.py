@@ -20,9 +20,9 @@ from cnnbench.records.codec import (
     JsonKeys,
     choice_metadata,
     is_valid_amount,
+    json_document,
     parse_start_time,
 )
-from cnnbench.records.documents import json_document
 from cnnbench.records.run import (
     STATUSES,
     Conditions,

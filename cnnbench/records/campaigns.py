@@ -17,9 +17,9 @@ from cnnbench.records.codec import (
     check_amount_in_range,
     check_amounts_in_range,
     choice_metadata,
+    json_document,
     parse_start_time,
 )
-from cnnbench.records.documents import json_document
 from cnnbench.records.subject import Subject
 
 # The document of `cnnbench strategies`: speed and memory of each mode of --variable_update.

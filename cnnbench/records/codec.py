@@ -1,5 +1,8 @@
-"""Encodes records as JSON documents, decodes JSON documents to records, and checks that times,
-sizes and rates are in the accepted range.
+"""JSON documents: their conversion from and to dataclasses, the registry of their classes, and the
+range of times, sizes and rates in them.
+
+The JSON Schemas in docs/schemas/ follow from the registered classes. ``-o FILE`` replaces a
+document only by a document of the same kind.
 
 The name of a field is its JSON key (without a trailing underscore, which is needed for Python
 keywords), and the annotation of the field is its type. A class that also writes values that are
@@ -23,11 +26,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timezone
 from enum import Enum
+from importlib import import_module
 from numbers import Integral, Real
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
+from cnnbench.base import plugins
 from cnnbench.base.files import parse_json
+from cnnbench.records.files import register_file_kind
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 T = TypeVar("T")
+C = TypeVar("C", bound="type[Any]")
 D = TypeVar("D", bound="Document")
 
 # A document without the key `kind`, as in the first versions, is a run record.
@@ -411,6 +418,59 @@ def dataclass_from_sources(cls: type[T], *sources: object, **own: Any) -> T:
         if source is not None:
             own[name] = getattr(source, name)
     return cls(**own)
+
+
+# The registry of documents: their classes, and the commands that write them.
+
+DOCUMENTS: dict[str, tuple[type[Any], str]] = {}
+"""The class of each document, and the command that writes it, by the name of the schema.
+`load_documents` completes the table.
+"""
+
+# The commands are in a higher layer, so they are imported by name.
+_COMMANDS = "cnnbench.cli.commands"
+
+
+def json_document(written_by: str, name: str = "") -> Callable[[C], C]:
+    """Decorator that registers a dataclass as a JSON document.
+
+    Args:
+      written_by: the command that writes the document; it becomes the title of the schema.
+      name: name of the schema. The default is the kind of a `Document`.
+    """
+
+    def register(cls: C) -> C:
+        kind = getattr(cls, "kind", "")
+        DOCUMENTS[name or kind] = cls, written_by
+        if kind:
+            register_file_kind(kind, _beginning(kind))
+        return cls
+
+    return register
+
+
+@functools.cache
+def load_documents() -> None:
+    """Registers all documents of cnnbench, by importing the modules of all commands."""
+    for name in plugins.submodule_names(import_module(_COMMANDS)):
+        import_module(f"{_COMMANDS}.{name}")
+
+
+def is_kind_of_document(kind: str) -> bool:
+    """Whether cnnbench writes such documents. Loads all documents if the kind is unknown."""
+    if kind not in DOCUMENTS:
+        load_documents()
+    return getattr(DOCUMENTS.get(kind, (None,))[0], "kind", None) == kind
+
+
+def _beginning(kind: str) -> bytes:
+    """Regular expression that matches the first keys, which `Document.to_dict` writes in this
+    order.
+    """
+    named = rf',\s*"kind":\s*"{kind}"'
+    if kind == IMPLIED_KIND:
+        named = rf'({named}|(?!,\s*"kind":))'
+    return rf'\s*\{{\s*"schema":\s*\d+\b{named}'.encode()
 
 
 # Checks of the range that records accept for times, sizes and rates.

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from cnnbench.records.codec import OPTIONAL, Document, JsonKeys, choice_metadata
-from cnnbench.records.documents import json_document
+from cnnbench.records.codec import OPTIONAL, Document, JsonKeys, choice_metadata, json_document
 
 CAUSES = (
     *("threads", "input", "program", "gaps", "precision", "batch norm", "reduction", "copies"),

@@ -17,8 +17,7 @@ from cnnbench.base.text import count_text
 from cnnbench.errors import PathError
 from cnnbench.records.all_reduce import AllReduceRecord, Predictions
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
-from cnnbench.records.codec import OPTIONAL, Document
-from cnnbench.records.documents import is_kind_of_document, json_document
+from cnnbench.records.codec import OPTIONAL, Document, is_kind_of_document, json_document
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.profiles import StepProfile
 from cnnbench.records.roofline import Roofline

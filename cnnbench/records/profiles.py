@@ -18,8 +18,8 @@ from cnnbench.records.codec import (
     check_amount_in_range,
     check_amounts_in_range,
     is_valid_amount,
+    json_document,
 )
-from cnnbench.records.documents import json_document
 from cnnbench.records.run import RunRecord
 
 FORWARD, TO_INPUT, TO_KERNEL, OUTSIDE = "forward", "input gradient", "kernel gradient", "step"

@@ -14,8 +14,8 @@ from cnnbench.records.codec import (
     JsonKeys,
     check_amount_in_range,
     check_amounts_in_range,
+    json_document,
 )
-from cnnbench.records.documents import json_document
 from cnnbench.records.run import RunRecord
 
 

@@ -26,10 +26,10 @@ from cnnbench.records.codec import (
     check_amounts_in_range,
     choice_metadata,
     index_of_invalid_amount,
+    json_document,
     parse_start_time,
     to_floats,
 )
-from cnnbench.records.documents import json_document
 from cnnbench.records.endings import ENDINGS
 from cnnbench.records.imported import Imported
 from cnnbench.records.input import InputStage, SkippedRecords

@@ -1,6 +1,6 @@
 """Files of results: what may be replaced, and what is refused before the work.
 
-Tests cnnbench/records/documents.py.
+Tests cnnbench/records/files.py and cnnbench/records/codec.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from cnnbench.base.charts import Axis, DistributionRow, RowChart
 from cnnbench.base.charts.draw import FORMATS, render_chart_file
 from cnnbench.errors import FlagError
-from cnnbench.records.documents import load_documents
+from cnnbench.records.codec import load_documents
 from cnnbench.records.files import KINDS, OutputFile, check_outputs, is_replaceable
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import REDUCTIONS, RUNS

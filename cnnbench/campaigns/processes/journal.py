@@ -22,8 +22,7 @@ from typing import Any, ClassVar
 from cnnbench.base.files import parse_json, read_file
 from cnnbench.errors import BenchmarkError, PathError
 from cnnbench.records import load
-from cnnbench.records.codec import TIME
-from cnnbench.records.documents import json_document
+from cnnbench.records.codec import TIME, json_document
 from cnnbench.records.files import write_all
 
 JOURNAL = load.JOURNAL

@@ -33,8 +33,7 @@ from cnnbench.campaigns.processes.journal import (
     raising_write_errors,
 )
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.records.codec import ABSENT, Document
-from cnnbench.records.documents import json_document
+from cnnbench.records.codec import ABSENT, Document, json_document
 from cnnbench.records.files import remove_abandoned_files, write_atomically
 from cnnbench.records.load import SETTINGS
 from cnnbench.records.run import KilledProcess

@@ -20,8 +20,7 @@ from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import ConditionCheckFlags, parse_silenced
 from cnnbench.machine.cpu import ONEDNN, Host, convolution_kernels
-from cnnbench.records.codec import ABSENT, encode
-from cnnbench.records.documents import json_document
+from cnnbench.records.codec import ABSENT, encode, json_document
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.native_log import without_info_lines
 from cnnbench.run.runtime.supervisor import fork_supervised

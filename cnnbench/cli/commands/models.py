@@ -20,8 +20,7 @@ from cnnbench.flags.declare import flag, redeclare_flag, specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.models import registry
 from cnnbench.models.declaration import bytes_per_image, declare
-from cnnbench.records.codec import encode
-from cnnbench.records.documents import json_document
+from cnnbench.records.codec import encode, json_document
 
 
 @dataclass(frozen=True, kw_only=True)

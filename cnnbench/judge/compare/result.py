@@ -22,8 +22,15 @@ from cnnbench.judge.compare.verdicts import (
 from cnnbench.judge.metrics.judged import BUS_BANDWIDTH, SPEEDS, THROUGHPUT
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.rules import Rules
-from cnnbench.records.codec import ABSENT, NOT_EMPTY, OPTIONAL, Document, JsonKeys, Key
-from cnnbench.records.documents import json_document
+from cnnbench.records.codec import (
+    ABSENT,
+    NOT_EMPTY,
+    OPTIONAL,
+    Document,
+    JsonKeys,
+    Key,
+    json_document,
+)
 from cnnbench.records.explanation import Explanation
 
 

@@ -33,8 +33,7 @@ from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.judge.report.exports import ExportedMetric, shared_labels
 from cnnbench.machine.repository import CommitGraph
-from cnnbench.records.codec import NOT_EMPTY, Document, JsonKeys, Key
-from cnnbench.records.documents import json_document
+from cnnbench.records.codec import NOT_EMPTY, Document, JsonKeys, Key, json_document
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import Metric
 

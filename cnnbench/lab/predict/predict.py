@@ -39,8 +39,7 @@ from cnnbench.base.suggestions import unknown_name_reason
 from cnnbench.base.values import parse_number
 from cnnbench.errors import FlagError
 from cnnbench.records.all_reduce import Prediction, Predictions
-from cnnbench.records.codec import choice_metadata
-from cnnbench.records.documents import json_document
+from cnnbench.records.codec import choice_metadata, json_document
 from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
     Link,

@@ -18,7 +18,7 @@ from cnnbench.base.document.markdown import sections_to_comment
 from cnnbench.cli import commands, documents
 from cnnbench.cli.commands.completion import complete_last_word
 from cnnbench.cli.overview import COMMANDS, find_commands
-from cnnbench.records.documents import DOCUMENTS
+from cnnbench.records.codec import DOCUMENTS
 from cnnbench.records.files import KINDS
 from cnnbench.records.load import load_records
 
@@ -33,8 +33,7 @@ from cnnbench.cli.commands import @BASE@, OutputKinds, choose_format
 from cnnbench.errors import ExitCode
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import specs_of
-from cnnbench.records.codec import Document
-from cnnbench.records.documents import json_document
+from cnnbench.records.codec import Document, json_document
 from cnnbench.records.files import check_outputs, csv_beginning, register_file_kind
 
 

@@ -27,7 +27,7 @@ from cnnbench.judge.report.comparison import (
     verdict_with_reason,
 )
 from cnnbench.judge.report.renderers import FORMATS, render, terminal_text, wants_colour
-from cnnbench.records.documents import load_documents
+from cnnbench.records.codec import load_documents
 from cnnbench.records.files import KINDS
 from cnnbench.records.profiles import UPDATE
 from cnnbench.records.run import ModelInfo
