@@ -236,25 +236,15 @@ def _rotate(image: Any, change: Change) -> tf.Tensor:
     return _resample_affine(image, first, (sine, cosine, down - sine * across - cosine * down))
 
 
-def _shear_x(image: Any, change: Change) -> tf.Tensor:
-    shift = change.signed * change.settings.shear
-    return _resample_affine(image, (1.0, shift, 0.0), (0.0, 1.0, 0.0))
+_SAME_COLUMN, _SAME_ROW = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0)
+"""The column and the row of a pixel that stays where it is; see `_resample_affine`."""
 
 
-def _shear_y(image: Any, change: Change) -> tf.Tensor:
-    shift = change.signed * change.settings.shear
-    return _resample_affine(image, (1.0, 0.0, 0.0), (shift, 1.0, 0.0))
+def _shear(change: Change) -> tf.Tensor:
+    return change.signed * change.settings.shear
 
 
-def _translate_x(image: Any, change: Change) -> tf.Tensor:
-    return _resample_affine(image, (1.0, 0.0, _shift(image.shape[1], change)), (0.0, 1.0, 0.0))
-
-
-def _translate_y(image: Any, change: Change) -> tf.Tensor:
-    return _resample_affine(image, (1.0, 0.0, 0.0), (0.0, 1.0, _shift(image.shape[0], change)))
-
-
-def _shift(side: int, change: Change) -> tf.Tensor:
+def _shift(change: Change, side: int) -> tf.Tensor:
     """Whole pixels by which an image with sides of so many pixels is moved."""
     shift = tf.cast(change.signed * change.settings.translation(side), tf.int32)
     return tf.cast(shift, tf.float64)
@@ -312,10 +302,6 @@ def _posterize(image: Any, change: Change) -> tf.Tensor:
     return tf.bitwise.left_shift(tf.bitwise.right_shift(image, lost), lost)
 
 
-def _change_color(image: Any, change: Change) -> tf.Tensor:
-    return _scale_property(_compute_luma(image)[:, :, tf.newaxis], image, change)
-
-
 def _change_contrast(image: Any, change: Change) -> tf.Tensor:
     mean = tf.floor(tf.reduce_mean(tf.cast(_compute_luma(image), tf.float64)) + 0.5)
     return _scale_property(mean, image, change)
@@ -363,14 +349,24 @@ OPERATIONS: Mapping[str, Callable[[Any, Change], tf.Tensor]] = {
     "equalize": _equalize,
     "rotate": _rotate,
     "solarize": _solarize,
-    "color": _change_color,
+    "color": lambda image, change: _scale_property(
+        _compute_luma(image)[:, :, tf.newaxis], image, change
+    ),
     "posterize": _posterize,
     "contrast": _change_contrast,
     "brightness": lambda image, change: _scale_property(0.0, image, change),
     "sharpness": _change_sharpness,
-    "shear_x": _shear_x,
-    "shear_y": _shear_y,
-    "translate_x": _translate_x,
-    "translate_y": _translate_y,
+    "shear_x": lambda image, change: _resample_affine(
+        image, (1.0, _shear(change), 0.0), _SAME_ROW
+    ),
+    "shear_y": lambda image, change: _resample_affine(
+        image, _SAME_COLUMN, (_shear(change), 1.0, 0.0)
+    ),
+    "translate_x": lambda image, change: _resample_affine(
+        image, (1.0, 0.0, _shift(change, image.shape[1])), _SAME_ROW
+    ),
+    "translate_y": lambda image, change: _resample_affine(
+        image, _SAME_COLUMN, (0.0, 1.0, _shift(change, image.shape[0]))
+    ),
 }
 """The operations of RandAugment and TrivialAugment, by name."""
