@@ -39,8 +39,6 @@ class DeclarationRegistry(SpecRegistry[D]):
         noun = flag.rpartition("_")[2]  # For example, "schedule".
         call = f"cnnbench.optimizers.register_{noun}({spec.__name__}(...))"
         super().__init__(spec, work, kind=noun, call=call, flag=flag, group=f"cnnbench.{noun}s")
-        self._read_specs: tuple[D, ...] = ()
-        self._constants: dict[str, Constant] = {}
         self.update({spec.name: spec for spec in built_in})
         self._own_flags = frozenset(self.constants)
         self.check_flag: Callable[[str, Constant], None] = lambda name, constant: None
@@ -48,10 +46,7 @@ class DeclarationRegistry(SpecRegistry[D]):
     @property
     def constants(self) -> dict[str, Constant]:
         """The constants of all registered optimizers or schedules, by the names of their flags."""
-        if (specs := tuple(self.values())) != self._read_specs:
-            self._read_specs = specs
-            self._constants = {name: c for spec in specs for name, c in spec.flags.items()}
-        return self._constants
+        return {name: c for spec in self.values() for name, c in spec.flags.items()}
 
     @property
     def plugin_constants(self) -> dict[str, Constant]:

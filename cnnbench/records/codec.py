@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.base.files import parse_json
+from cnnbench.base.text import shortened
 from cnnbench.records.files import register_file_kind
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def decode(cls: type[T], data: object, path: str = "") -> T:
     ValueError names the missing key, or the key with a value of the wrong type.
     """
     if not isinstance(data, dict):
-        raise ValueError(f"{path or 'record'}: expected an object, got {_short_repr(data)}")
+        raise ValueError(f"{path or 'record'}: expected an object, got {shortened(repr(data), 60)}")
     values = {}
     for name, key, read, optional in _field_readers(typing.cast("Any", cls)):
         where = f"{path}.{key}" if path else key
@@ -350,7 +351,7 @@ def _value_reader(hint: Any) -> _Reader:
 
 def _read_items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any, ...]:
     if not isinstance(data, list):
-        raise ValueError(f"{path}: expected a list, got {_short_repr(data)}")
+        raise ValueError(f"{path}: expected a list, got {shortened(repr(data), 60)}")
     if hint is float and set(map(type, data)) <= {float}:
         # Lists of floats are converted at once: records may contain thousands of step times.
         return tuple(data)
@@ -359,14 +360,14 @@ def _read_items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any,
 
 def _read_mapping(values_are_counts: bool, data: object, path: str) -> Mapping[str, Any]:
     if not isinstance(data, dict):
-        raise ValueError(f"{path}: expected an object, got {_short_repr(data)}")
+        raise ValueError(f"{path}: expected an object, got {shortened(repr(data), 60)}")
     for key, value in data.items():
         if values_are_counts and _read_scalar(int, value, f"{path}.{key}") < 0:
             raise ValueError(f"{path}.{key}: {value} is negative")
         if type(value) in _NESTING and not _fits_floats(value):
             raise ValueError(
-                f"{path}.{key}: {_short_repr(value)} contains a number that is too large for a "
-                "double"
+                f"{path}.{key}: {shortened(repr(value), 60)} contains a number that is too large "
+                "for a double"
             )
     return data
 
@@ -391,7 +392,7 @@ def _read_scalar(hint: type, data: object, path: str) -> Any:
             return data
     elif isinstance(data, hint):
         return data
-    raise ValueError(f"{path}: expected {_NAMES[hint]}, got {_short_repr(data)}")
+    raise ValueError(f"{path}: expected {_NAMES[hint]}, got {shortened(repr(data), 60)}")
 
 
 def _fits_floats(data: object) -> bool:
@@ -400,11 +401,6 @@ def _fits_floats(data: object) -> bool:
     if isinstance(data, dict):
         return all(map(_fits_floats, data.values()))
     return not isinstance(data, list) or all(map(_fits_floats, data))
-
-
-def _short_repr(data: object) -> str:
-    text = repr(data)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def dataclass_from_sources(cls: type[T], *sources: object, **own: Any) -> T:

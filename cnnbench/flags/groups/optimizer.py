@@ -186,10 +186,6 @@ def _vanishes_in_fp16(p: RunFacts, flag: str) -> object:
     return p.params.fp16_vars and used and getattr(p.params, flag) < _SMALLEST_FP16
 
 
-def _is_of_other(p: RunFacts, flag: str) -> bool:
-    return flag not in p.numerics.optimizer_spec.flags
-
-
 def rules_of_constants() -> tuple[FlagRule[RunFacts], ...]:
     """Rules about constants, learning rates and their schedules, including those of plug-ins."""
     decaying = ("learning_rate_schedule", *SCHEDULES.constants)
@@ -217,7 +213,7 @@ def rules_of_constants() -> tuple[FlagRule[RunFacts], ...]:
         *(
             FlagRule(
                 (flag,),
-                _is_of_other,
+                lambda p, flag: flag not in p.numerics.optimizer_spec.flags,
                 Severity.NOTICE,
                 f"without --optimizer={OPTIMIZERS.users_text(flag)}",
             )

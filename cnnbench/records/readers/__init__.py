@@ -31,7 +31,7 @@ from cnnbench.base.values import parse_labels
 from cnnbench.errors import UsageError
 from cnnbench.records.codec import is_valid_amount
 from cnnbench.records.imported import BENCHMARK_SCORE, Imported
-from cnnbench.records.launchers import Line, ProcessLines, lines_of_processes
+from cnnbench.records.launchers import Line
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
@@ -164,12 +164,6 @@ class ResultFile:
     def lines(self) -> Iterator[Line]:
         """All lines of the file, each with its line number; see `text`."""
         return enumerate(self.text.split("\n"), start=1)
-
-    def processes(self, known: str) -> Sequence[ProcessLines]:
-        """Returns the lines of each process in a log, without prefixes of launchers, log lines of
-        libraries and empty lines. `known` is as in `lines_of_processes`.
-        """
-        return lines_of_processes(self.text, known)
 
     def skip(
         self, line: int, text: str, reason: str = "is not understood", *, is_foreign: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cnnbench.records.launchers import Line, with_prefixes
+from cnnbench.records.launchers import Line, lines_of_processes, with_prefixes
 from cnnbench.records.readers import ResultFile, parse_object, register_reader, scalars
 from cnnbench.records.run import RunRecord
 
@@ -35,7 +35,7 @@ def read_dllogger(file: ResultFile) -> Iterator[RunRecord]:
     step. The parameters of the run are part of its configuration, except seeds and paths. Of a job,
     one process is read.
     """
-    of_processes = ([*_summaries(_contents(file, lines))] for lines, _ in file.processes(_MARK))
+    of_processes = ([*_summaries(_contents(file, lines))] for lines, _ in lines_of_processes(file.text, _MARK))
     summaries = next(filter(None, of_processes), [])
     rows = ((summary, name) for summary in summaries for name in summary.values)
     for part, (summary, name) in enumerate(rows, start=1):

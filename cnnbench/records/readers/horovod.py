@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from cnnbench.records.codec import is_valid_amount
 from cnnbench.records.imported import PrintedSpeed
-from cnnbench.records.launchers import Line, with_prefixes
+from cnnbench.records.launchers import Line, lines_of_processes, with_prefixes
 from cnnbench.records.readers import MIXED, ResultFile, register_reader
 from cnnbench.records.run import Batch, Placement, RunRecord
 
@@ -38,7 +38,7 @@ _UNKNOWN = """
 def read(file: ResultFile) -> Iterator[RunRecord]:
     """Creates a record for each run in a log. Of a job, only the first process prints results."""
     part = 0
-    for lines, time in file.processes(_KNOWN):
+    for lines, time in lines_of_processes(file.text, _KNOWN):
         runs = [*_split_runs(lines)]
         mixed = next(filter(None, map(_mixed_line, runs)), None)
         if mixed:

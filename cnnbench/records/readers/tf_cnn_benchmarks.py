@@ -13,7 +13,7 @@ from typing import Any
 
 from cnnbench.records.codec import is_valid_amount
 from cnnbench.records.imported import PrintedSpeed
-from cnnbench.records.launchers import Line, with_prefixes
+from cnnbench.records.launchers import Line, lines_of_processes, with_prefixes
 from cnnbench.records.readers import (
     CNNBENCH,
     MIXED,
@@ -85,7 +85,7 @@ def read(file: ResultFile) -> Iterable[RunRecord]:
     """Creates a record for each run in a log of tf_cnn_benchmarks, with the printed values."""
     gpus = {int(place): name.decode() for place, name in _GPU.findall(file.data)}
     part = 0
-    for lines, time in file.processes(_KNOWN):
+    for lines, time in lines_of_processes(file.text, _KNOWN):
         logs = [RunLog(file, run) for run in _split_runs(lines)]
         mixed = [log.mixed for log in logs if log.mixed]
         if mixed:
