@@ -105,7 +105,11 @@ def text_kind(choices: Collection[str] = (), lower: bool = False, path: str = ""
         read=str,
         stored=normalise_text,
         fault=invalid_text_reason,
-        accepted=lambda: _choices_text(choices) if choices else "a path or a URL" * ("URL" in path),
+        accepted=lambda: (
+            "one of " + ", ".join(choice or "''" for choice in choices)
+            if choices
+            else "a path or a URL" * ("URL" in path)
+        ),
     )
 
 
@@ -189,7 +193,3 @@ def _bounds_text(bounds: Mapping[str, float]) -> str:
         return f"from {exact_number(bounds['minimum'])} to {exact_number(bounds['maximum'])}"
     ordered = ((words, bounds[name]) for name, (_, words) in BOUNDS.items() if name in bounds)
     return " and ".join(f"{words} {exact_number(bound)}" for words, bound in ordered)
-
-
-def _choices_text(choices: Collection[str]) -> str:
-    return "one of " + ", ".join(choice or "''" for choice in choices)

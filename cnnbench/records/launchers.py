@@ -97,16 +97,13 @@ def lines_of_processes(text: str, known: str) -> list[ProcessLines]:
 def _learn_shapes(text: str, known: str) -> list[re.Pattern[str]]:
     """Returns a pattern for each shape of the prefixes in the log, the longest first."""
     lines = re.compile(f"({_BEFORE})(?:{known})", re.MULTILINE)
-    prefixes = {prefix for match in lines.finditer(text) if _is_prefix(prefix := match[1])}
+    before = {match[1] for match in lines.finditer(text)}
+    prefixes = {p for p in before if p.strip() and _END.search(p) and not _LOGGED.match(p)}
     shapes = {_shape(prefix, r"\d+") for prefix in prefixes}
     if len(shapes) > _MOST_SHAPES:  # The names of hundreds of pods differ in their letters, too.
         shapes = {_shape(prefix, r"[\w.-]+") for prefix in prefixes}
     longest_first = sorted(shapes, key=lambda shape: (-len(shape), shape))
     return [re.compile(shape) for shape in longest_first[:_MOST_SHAPES]]
-
-
-def _is_prefix(text: str) -> bool:
-    return bool(text.strip() and _END.search(text) and not _LOGGED.match(text))
 
 
 def _shape(prefix: str, word: str) -> str:

@@ -26,7 +26,8 @@ _REPEAT = {spec.name: spec for spec in specs_of(RepeatFlags)}
 def main(argv: Sequence[str]) -> int:
     """Runs the benchmark that the flags describe. Raises an exception if the run fails."""
     words = expand_flag_files(argv)
-    if _asks_for_repeats(words):
+    # A line without flags of `RepeatFlags` is not parsed twice.
+    if any(w.startswith("-") and w.lstrip("-").partition("=")[0] in _REPEAT for w in words):
         return _repeat(words)
 
     @functools.cache
@@ -42,13 +43,6 @@ def main(argv: Sequence[str]) -> int:
         before_plugins=lambda given: process().prepare_plugins(ParsedArgs(given)),
     )
     return process().run(args)
-
-
-def _asks_for_repeats(words: Sequence[str]) -> bool:
-    """Whether a command line contains a flag of `RepeatFlags`. Other runs do not parse it twice."""
-    return any(
-        word.startswith("-") and word.lstrip("-").partition("=")[0] in _REPEAT for word in words
-    )
 
 
 def _repeat(words: Sequence[str]) -> int:

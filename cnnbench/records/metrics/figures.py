@@ -118,9 +118,7 @@ def top_5(record: RunRecord) -> float | None:
 
 
 # Three metrics use the same statistics of the step times, so the statistics are cached.
-@lru_cache(maxsize=1)
-def _cached_speed(images: int, seconds: tuple[float, ...]) -> stats.Speed:
-    return stats.compute_speed(images, seconds)
+_cached_speed = lru_cache(maxsize=1)(stats.compute_speed)
 
 
 def _speed_statistics(record: RunRecord) -> stats.Speed | None:
