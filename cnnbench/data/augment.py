@@ -356,9 +356,7 @@ OPERATIONS: Mapping[str, Callable[[Any, Change], tf.Tensor]] = {
     "contrast": _change_contrast,
     "brightness": lambda image, change: _scale_property(0.0, image, change),
     "sharpness": _change_sharpness,
-    "shear_x": lambda image, change: _resample_affine(
-        image, (1.0, _shear(change), 0.0), _SAME_ROW
-    ),
+    "shear_x": lambda image, change: _resample_affine(image, (1.0, _shear(change), 0.0), _SAME_ROW),
     "shear_y": lambda image, change: _resample_affine(
         image, _SAME_COLUMN, (_shear(change), 1.0, 0.0)
     ),

@@ -1,5 +1,4 @@
-"""A run's look at the machine, from its start to the end of its timed loop.
-"""
+"""A run's look at the machine, from its start to the end of its timed loop."""
 
 from __future__ import annotations
 

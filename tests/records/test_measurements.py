@@ -1,5 +1,4 @@
-"""What a run collects becomes a record, however the run ends.
-"""
+"""What a run collects becomes a record, however the run ends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""--result_json and --result_csv: whole documents and rows, whoever else appends or is killed.
-"""
+"""--result_json and --result_csv: whole documents and rows, whoever else appends or is killed."""
 
 from __future__ import annotations
 

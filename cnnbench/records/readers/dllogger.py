@@ -35,7 +35,9 @@ def read_dllogger(file: ResultFile) -> Iterator[RunRecord]:
     step. The parameters of the run are part of its configuration, except seeds and paths. Of a job,
     one process is read.
     """
-    of_processes = ([*_summaries(_contents(file, lines))] for lines, _ in lines_of_processes(file.text, _MARK))
+    of_processes = (
+        [*_summaries(_contents(file, lines))] for lines, _ in lines_of_processes(file.text, _MARK)
+    )
     summaries = next(filter(None, of_processes), [])
     rows = ((summary, name) for summary in summaries for name in summary.values)
     for part, (summary, name) in enumerate(rows, start=1):

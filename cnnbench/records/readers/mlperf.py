@@ -85,7 +85,9 @@ def read_mlperf(file: ResultFile) -> Iterator[RunRecord]:
     eval_accuracy differs between benchmarks and is not in the log, so it is not read.
     """
     # If all processes of a job log the run, each of them logs the same one.
-    of_processes = ([*_runs(_events(file, lines))] for lines, _ in lines_of_processes(file.text, _KNOWN))
+    of_processes = (
+        [*_runs(_events(file, lines))] for lines, _ in lines_of_processes(file.text, _KNOWN)
+    )
     runs = next(filter(None, of_processes), [])
     if any(run.status == MIXED for run in runs):
         return file.skip(0, MLPERF, MIXED)
