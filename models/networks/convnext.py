@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.network import Network, T
+from cnnbench.models import Initializer, LearningRateSpec, Model, Network, T
+from cnnbench.models.model import LARGEST_IMAGE
 from cnnbench.models.registry import register_variants
 from cnnbench.models.shared_blocks import STDDEV, add_residual_branch
-from cnnbench.models.spec import Initializer
 
 # By variant: blocks per stage, channels per stage, and keep probability of the last block.
 VARIANTS = {

@@ -13,12 +13,7 @@ from typing import Any
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Array, Tensor
-from cnnbench.models.elements import Element
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
-from cnnbench.models.spec import BatchNorm
+from cnnbench.models import BatchNorm, Element, LearningRateSpec, Model, Network, T, register_model
 
 SPACE = 0
 """Class of the space between two words. The last class is the blank."""

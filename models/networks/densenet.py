@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.network import Network, T
+from cnnbench.models import BatchNorm, LearningRateSpec, Model, Network, T
+from cnnbench.models.model import LARGEST_IMAGE
 from cnnbench.models.registry import register_variants
-from cnnbench.models.spec import BatchNorm
 
 BLOCKS = 3
 

@@ -10,12 +10,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import Model
-from cnnbench.models.network import Activation, Network, T
+from cnnbench.models import BatchNorm, LearningRateSpec, Model, Network, T
+from cnnbench.models.network import Activation
 from cnnbench.models.registry import register_variants
 from cnnbench.models.shared_blocks import add_residual_branch, squeeze_excite
-from cnnbench.models.spec import BatchNorm
 
 
 class BlockStage(NamedTuple):

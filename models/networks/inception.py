@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models import BatchNorm, LearningRateSpec, Model, Network, T, register_model
+from cnnbench.models.model import LARGEST_IMAGE
+from cnnbench.models.network import Pair
 from cnnbench.models.shared_blocks import add_aux_head
-from cnnbench.models.spec import BatchNorm
-from cnnbench.models.windows import Pair
 
 # Filters of GoogLeNet's modules (table 1 of the paper). Pooling halves the image before each group.
 # The branches of a module are: 1 x 1; 1 x 1, then 3 x 3; 1 x 1, then 5 x 5; pooling, then 1 x 1.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models import LearningRateSpec, Model, Network, T, register_model
+from cnnbench.models.model import LARGEST_IMAGE
 
 
 class LeNet(Model):

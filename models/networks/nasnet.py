@@ -10,12 +10,10 @@ from typing import Generic, Literal, NamedTuple
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Tensor
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.network import Network, T
+from cnnbench.models import BatchNorm, LearningRateSpec, Model, Network, T
+from cnnbench.models.model import LARGEST_IMAGE
 from cnnbench.models.registry import register_variants
 from cnnbench.models.shared_blocks import add_aux_head
-from cnnbench.models.spec import BatchNorm
 
 
 class NasNetSize(NamedTuple):

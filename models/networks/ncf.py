@@ -10,11 +10,7 @@ from collections.abc import Mapping
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Array, Tensor
-from cnnbench.models.elements import Element
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models import Element, LearningRateSpec, Model, Network, T, register_model
 
 CUTOFF = 10
 """Number of top ranks that are included in hit rate and gain."""

@@ -10,9 +10,7 @@ import itertools
 import math
 from typing import NamedTuple
 
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import Model
-from cnnbench.models.network import Network, T
+from cnnbench.models import LearningRateSpec, Model, Network, T
 from cnnbench.models.registry import register_variants
 from cnnbench.models.shared_blocks import squeeze_excite
 

@@ -26,12 +26,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal
 
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import Model
-from cnnbench.models.network import Activation, Network, T
+from cnnbench.models import BatchNorm, LearningRateSpec, Model, Network, T
+from cnnbench.models.network import Activation, Padding
 from cnnbench.models.registry import register_variants
-from cnnbench.models.spec import BatchNorm
-from cnnbench.models.windows import Padding
 
 # ResNet for ImageNet: 50 layers or more in three versions, and 18 and 34 layers in version 1.
 

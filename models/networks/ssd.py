@@ -15,15 +15,19 @@ from collections.abc import Mapping
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Array, Tensor
+from cnnbench.models import (
+    IMAGE,
+    BatchNorm,
+    Element,
+    LearningRateSpec,
+    Model,
+    Network,
+    T,
+    register_model,
+)
 from cnnbench.models.average_precision import THRESHOLDS, average_precision
-from cnnbench.models.elements import IMAGE, Element
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import Model
-from cnnbench.models.network import Network, T
+from cnnbench.models.network import Padding
 from cnnbench.models.networks.resnet import ResNet
-from cnnbench.models.registry import register_model
-from cnnbench.models.spec import BatchNorm
-from cnnbench.models.windows import Padding
 
 IMAGE_SIZE = 300
 # For each feature map: cells per row, pixels between cells, and aspect ratios of anchors.

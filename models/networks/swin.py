@@ -10,17 +10,14 @@ from collections.abc import Sequence
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Tensor
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models import Initializer, LearningRateSpec, Model, Network, T, register_model
+from cnnbench.models.model import LARGEST_IMAGE
 from cnnbench.models.shared_blocks import (
     STDDEV,
     add_residual_branch,
     self_attention,
     token_perceptron,
 )
-from cnnbench.models.spec import Initializer
 
 EPSILON = 1e-5
 _FORBIDDEN = -100.0  # Attention bias for two tokens of a window that are not close in the image.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models import LearningRateSpec, Model, Network, T, register_model
 
 
 class Trivial(Model):

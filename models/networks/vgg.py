@@ -5,9 +5,8 @@ Source: Simonyan and Zisserman, arXiv:1409.1556, configurations A (11), D (16), 
 
 from __future__ import annotations
 
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.network import Network, T
+from cnnbench.models import LearningRateSpec, Model, Network, T
+from cnnbench.models.model import LARGEST_IMAGE
 from cnnbench.models.registry import register_variants
 
 FILTERS = (64, 128, 256, 512, 512)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.arrays import Tensor
-from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.models.model import LARGEST_IMAGE, Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models import Initializer, LearningRateSpec, Model, Network, T, register_model
+from cnnbench.models.model import LARGEST_IMAGE
 from cnnbench.models.shared_blocks import STDDEV, self_attention, token_perceptron
-from cnnbench.models.spec import Initializer
 
 
 class ViTB16(Model):
