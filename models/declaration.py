@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple
 from cnnbench.errors import UsageError
 from cnnbench.models.elements import elements_of_role, resolve_sizes
 from cnnbench.models.model import Model, build_checked_outputs
-from cnnbench.models.network import Elementwise, Network
-from cnnbench.models.sequence_layers import Cell
+from cnnbench.models.network import Cell, Elementwise, Network, SlidingWindow
 from cnnbench.models.spec import (
     MASTER_BYTES,
     BatchNormLayer,
@@ -22,7 +21,6 @@ from cnnbench.models.spec import (
     ModelSpec,
     VariableSpec,
 )
-from cnnbench.models.windows import SlidingWindow
 
 _FRAGMENTATION = 1.15
 """Factor of memory estimates, because TensorFlow's allocator cannot reuse fragmented memory.

@@ -17,18 +17,20 @@ import tensorflow as tf
 
 from cnnbench.arrays import Tensor
 from cnnbench.errors import UsageError
-from cnnbench.models.batch_norm import Synchronise, normalise_channels, synchronised_batch_norm
 from cnnbench.models.cpu_operations import CpuOperations, convolve_without_onednn, is_doubtful
 from cnnbench.models.elements import elements_of_role, resolve_sizes, values_by_name
 from cnnbench.models.model import Model, build_checked_outputs
-from cnnbench.models.network import Elementwise, Network
-from cnnbench.models.sequence import multi_head_attention, run_recurrent_cell
-from cnnbench.models.sequence_layers import Cell
+from cnnbench.models.network import Cell, Elementwise, Network, SlidingWindow
 from cnnbench.models.spec import BatchNormLayer, LayerFlopsAndMemory, VariableSpec
-from cnnbench.models.windows import SlidingWindow
 
 DataFormat = Literal["NHWC", "NCHW"]
 Reader = Callable[[VariableSpec, Any], Tensor]
+Synchronise = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor, int]]
+"""Function that converts moments of one tower's batch to moments of the batches of all towers.
+
+It maps (layer name, mean, biased variance) to (mean, biased variance, number of towers). The
+moments are float32 ``[channels]``. Gradients flow back through the function.
+"""
 _Weights = dict[tuple[VariableSpec, Any], Tensor]
 """Values of variables that a block has read, by specification and dtype."""
 
@@ -577,7 +579,18 @@ class GraphNetwork(Network[Tensor]):
                 "an attention bias must be computed only from variables, so that it has no batch "
                 "dimension"
             )
-        return multi_head_attention(query, key, value, heads, bias)
+        *groups, tokens, channels = query.shape[1:]
+        width = channels // heads
+        scaled = _split_heads(query * width**-0.5, heads)
+        scores = tf.linalg.matmul(scaled, _split_heads(key, heads), transpose_b=True)
+        if bias is not None:
+            grouped = tf.reshape(scores, [-1, *groups, *scores.shape[1:]])
+            scores = tf.reshape(grouped + bias, [-1, *scores.shape[1:]])
+        # Softmax is computed in float32: a sum of 16-bit exponentials has only two correct digits.
+        precise = tf.cast(scores, tf.float32) if scores.dtype.size == 2 else scores
+        shares = tf.cast(tf.nn.softmax(precise), query.dtype)
+        mixed = tf.linalg.matmul(shares, _split_heads(value, heads))
+        return tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), [-1, *groups, tokens, channels])
 
     def _embedding(self, ids: Tensor, table: Tensor) -> Tensor:
         if not ids.dtype.is_integer:
@@ -585,7 +598,48 @@ class GraphNetwork(Network[Tensor]):
         return self._to_image_layout(tf.gather(table, self._to_nhwc(ids)))
 
     def _recurrent(self, x: Tensor, cell: Cell, weights: Sequence[Tensor], reverse: bool) -> Tensor:
-        return run_recurrent_cell(x, cell, weights, reverse)
+        """Runs a recurrent cell on sequences ``[n, tokens, c]``, starting with zero state.
+
+        Args:
+          cell: see `Network.recurrent`.
+          weights: kernel ``[c, gates * units]``, recurrent kernel ``[units, gates * units]``, bias,
+            and for ``gru`` also the recurrent bias. The order of the gates is update, reset,
+            candidate (gru), or input, forget, candidate, output (lstm).
+          reverse: whether to start with the last token.
+
+        Returns:
+          ``[n, tokens, units]``: the state after each token, at the position of the token.
+        """
+        kernel, recurrent, bias, *recurrent_bias = weights
+        tokens, units = x.shape[1], recurrent.shape[0]
+        by_token = tf.transpose(x, [1, 0, 2])
+        products = tf.linalg.matmul(tf.reshape(by_token, [-1, x.shape[2]]), kernel) + bias
+        batch = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
+        # A TensorArray saves memory: the gradient of a tensor slice is as large as the whole tensor.
+        inputs = tf.TensorArray(x.dtype, tokens, element_shape=[x.shape[0], kernel.shape[1]])
+        inputs = inputs.unstack(tf.reshape(products, [tokens, batch, kernel.shape[1]]))
+        outputs = tf.TensorArray(x.dtype, tokens, element_shape=[x.shape[0], units])
+        zeros = tf.zeros([batch, units], x.dtype)
+        states = (zeros, zeros) if cell == "lstm" else (zeros,)
+        step = _STEPS[cell]
+
+        def body(
+            index: Tensor, states: States, outputs: tf.TensorArray
+        ) -> tuple[Tensor, States, tf.TensorArray]:
+            at = tokens - 1 - index if reverse else index
+            product = tf.linalg.matmul(states[0], recurrent)
+            if recurrent_bias:
+                product += recurrent_bias[0]
+            states = step(inputs.read(at), states, product)
+            return index + 1, states, outputs.write(at, states[0])
+
+        _, _, outputs = tf.while_loop(
+            lambda index, *_: index < tokens,
+            body,
+            (tf.constant(0), states, outputs),
+            maximum_iterations=tokens,  # XLA needs to know the maximum number of iterations.
+        )
+        return tf.transpose(outputs.stack(), [1, 0, 2])
 
     # TensorFlow functions in custom models -----------------------------------------------
 
@@ -608,3 +662,93 @@ class GraphNetwork(Network[Tensor]):
 
 def _cast(x: Tensor, dtype: Any) -> Tensor:
     return x if x.dtype == dtype else tf.cast(x, dtype)
+
+
+def synchronised_batch_norm(
+    x: Tensor,
+    scale: Tensor | None,
+    offset: Tensor,
+    *,
+    name: str,
+    epsilon: float,
+    channels_at: int,
+    synchronise: Synchronise,
+    unbiased: bool = True,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalises the batch of one tower with mean and variance over the batches of all towers.
+
+    All values are computed in float32.
+
+    Args:
+      x: values of any floating-point dtype, with the same shape in all towers.
+      scale, offset: float32 [channels]; None for a scale of 1.
+      channels_at: axis of the channels; may be negative.
+      unbiased: whether the returned variance is divided by count - 1 instead of the count.
+
+    Returns:
+      The result in the dtype of `x`; and the mean and the variance of all batches.
+    """
+    precise = tf.cast(x, tf.float32)
+    rank = len(x.shape)
+    axes = [axis for axis in range(rank) if axis != channels_at % rank]
+    mean, variance, towers = synchronise(name, *tf.nn.moments(precise, axes))
+    y = normalise_channels(precise, mean, variance, scale, offset, epsilon, channels_at)
+    count = tf.cast(towers * tf.size(x) // offset.shape[0], tf.float32)
+    factor = count / tf.maximum(count - 1.0, 1.0) if unbiased else 1.0
+    return tf.cast(y, x.dtype), mean, variance * factor
+
+
+def normalise_channels(
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    scale: Tensor | None,
+    offset: Tensor,
+    epsilon: float,
+    channels_at: int,
+) -> Tensor:
+    """Normalises float32 values with the given mean and variance of each channel.
+
+    The channels can be on any axis.
+
+    Args:
+      mean, variance, scale, offset: float32 [channels]; None for a scale of 1.
+    """
+    shape = [1] * len(x.shape)
+    shape[channels_at] = -1
+    mean, variance, offset = (tf.reshape(v, shape) for v in (mean, variance, offset))
+    scale = None if scale is None else tf.reshape(scale, shape)
+    return tf.nn.batch_normalization(x, mean, variance, offset, scale, epsilon)
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    """Splits channels into heads, from ``[b, ..., n, c]`` to ``[b * ..., heads, n, c / heads]``."""
+    tokens, channels = x.shape[-2:]
+    return tf.transpose(tf.reshape(x, [-1, tokens, heads, channels // heads]), [0, 2, 1, 3])
+
+
+States = tuple[Tensor, ...]  # Output of a recurrent cell, followed by its internal state.
+Step = Callable[[Tensor, States, Tensor], States]
+
+FORGET_BIAS = 1.0  # Without a forget bias, an LSTM learns long-range dependencies more slowly.
+
+
+def _gru_step(projected: Tensor, states: States, product: Tensor) -> States:
+    update, reset, candidate = tf.split(projected, 3, axis=1)
+    to_update, to_reset, to_candidate = tf.split(product, 3, axis=1)
+    update = tf.sigmoid(update + to_update)
+    candidate = tf.tanh(candidate + tf.sigmoid(reset + to_reset) * to_candidate)
+    return (update * states[0] + (1.0 - update) * candidate,)
+
+
+def _lstm_step(projected: Tensor, states: States, product: Tensor) -> States:
+    take, forget, candidate, put = tf.split(projected + product, 4, axis=1)
+    memory = tf.sigmoid(forget + FORGET_BIAS) * states[1] + tf.sigmoid(take) * tf.tanh(candidate)
+    return tf.sigmoid(put) * tf.tanh(memory), memory
+
+
+def _rnn_step(projected: Tensor, states: States, product: Tensor) -> States:
+    return (tf.tanh(projected + product),)
+
+
+_STEPS: dict[Cell, Step] = {"gru": _gru_step, "lstm": _lstm_step, "rnn": _rnn_step}

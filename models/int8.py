@@ -26,9 +26,8 @@ import tensorflow as tf
 from cnnbench.arrays import Array, Tensor
 from cnnbench.models.graph import GraphNetwork, Reader
 from cnnbench.models.model import Model
-from cnnbench.models.network import Elementwise
+from cnnbench.models.network import Elementwise, SlidingWindow
 from cnnbench.models.spec import BatchNormLayer
-from cnnbench.models.windows import SlidingWindow
 
 Range: TypeAlias = "tuple[float, float]"  # Minimum and maximum of a tensor's values.
 

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from cnnbench.models.graph import GraphNetwork, StateUpdate
 from cnnbench.models.spec import BatchNorm, BatchNormLayer, VariableSpec
-from cnnbench.models.windows import SlidingWindow
 
 _calls: ContextVar[tuple[GraphNetwork, dict[int, VariableSpec]] | None] = ContextVar(
     "_calls", default=None

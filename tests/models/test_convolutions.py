@@ -1,6 +1,6 @@
 """Convolutions over parts of the channels, and products that broadcast, in both layouts.
 
-Tests models/windows.py.
+Tests models/network.py.
 """
 
 from __future__ import annotations

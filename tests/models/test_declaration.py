@@ -1,6 +1,6 @@
 """Networks that are declared without TensorFlow.
 
-Tests models/network.py and models/sequence_layers.py.
+Tests models/network.py.
 """
 
 from __future__ import annotations

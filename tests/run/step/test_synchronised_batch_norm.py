@@ -1,6 +1,6 @@
 """--bn_stats=sync: several towers normalise, and learn, as one tower with all the batches does.
 
-Tests cnnbench/run/step/batch_norm.py and models/batch_norm.py.
+Tests cnnbench/run/step/batch_norm.py and models/graph.py.
 """
 
 from functools import partial
@@ -11,7 +11,7 @@ import tensorflow as tf
 from covering import slow_if
 from short_runs import build
 
-from cnnbench.models.batch_norm import synchronised_batch_norm
+from cnnbench.models.graph import synchronised_batch_norm
 from cnnbench.run.step.batch_norm import moments_over_towers
 from cnnbench.variable_mgr import exchange
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
