@@ -167,9 +167,9 @@ class KerasModel(Model):
         values = [net.declared(variable) for variable in self.variables]
 
         def call(images: Tensor, *values: Tensor) -> Tensor:
-            from cnnbench.models import keras_layers
+            from cnnbench.models import keras_build
 
-            return keras_layers.call_keras_model(
+            return keras_build.call_keras_model(
                 self.get_built_model, self.variables, net, images, values
             )
 

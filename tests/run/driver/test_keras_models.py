@@ -1,6 +1,6 @@
 """Keras models: equal to Keras' own training in every mode; what they declare; what is refused.
 
-Tests models/keras_build.py, models/keras_declaration.py and models/keras_layers.py.
+Tests models/keras_build.py and models/keras_declaration.py.
 """
 
 from __future__ import annotations
