@@ -45,8 +45,7 @@ from cnnbench.records.run import (
     device_kind_for_record,
 )
 from cnnbench.run.driver.describe import machine_check_flags
-from cnnbench.run.runtime.devices import configure_devices
-from cnnbench.run.runtime.environment import set_environment
+from cnnbench.run.runtime.devices import configure_devices, set_environment
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.native_log import without_info_lines
 from cnnbench.variable_mgr.all_reduce.context import (

@@ -43,8 +43,13 @@ from cnnbench.run.driver.failures import to_benchmark_error
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.memory_estimate import check_memory
 from cnnbench.run.driver.notices import print_notices
-from cnnbench.run.runtime import memory, supervisor
-from cnnbench.run.runtime.devices import Devices, find_unresponsive_gpus
+from cnnbench.run.runtime import supervisor
+from cnnbench.run.runtime.devices import (
+    Devices,
+    find_unresponsive_gpus,
+    read_peak_memory,
+    tensor_bytes_by_gpu,
+)
 from cnnbench.run.runtime.progress import ProcessActivity, ProcessProgress
 from cnnbench.run.runtime.turns import TimeSlices
 
@@ -229,7 +234,7 @@ class BenchmarkCNN(RunContext):
             preflight.check_steps_left(plan, plan.checkpoint_save_folder)
         devices = start_devices(self)
         if devices.kind == "gpu":
-            self._use.device_memory = lambda: max(memory.tensor_bytes_by_gpu("current"), default=0)
+            self._use.device_memory = lambda: max(tensor_bytes_by_gpu("current"), default=0)
         return devices
 
     def _run_work(self, work: Work) -> float | None:
@@ -310,7 +315,7 @@ class BenchmarkCNN(RunContext):
         parts = self.measurements.parts
         # Without a placement, the run ended before TensorFlow was loaded.
         if parts.placement is not None and parts.measured.peak_memory_bytes is None:
-            peak = memory.read_peak_memory(parts.placement.kind)
+            peak = read_peak_memory(parts.placement.kind)
             self.measurements.update_record("measured", peak_memory_bytes=peak)
 
     def _write_record_once(self, status: str, error: BaseException | None = None) -> RunRecord:

@@ -27,10 +27,13 @@ from cnnbench.run.runtime.convolutions import (
     resolve_conv_gradients,
     resolve_data_format,
 )
-from cnnbench.run.runtime.devices import Devices, configure_devices
-from cnnbench.run.runtime.environment import set_environment
+from cnnbench.run.runtime.devices import (
+    Devices,
+    configure_devices,
+    reset_peak_memory,
+    set_environment,
+)
 from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow
-from cnnbench.run.runtime.memory import reset_peak_memory
 from cnnbench.run.runtime.native_log import without_info_lines
 
 

@@ -17,8 +17,7 @@ from cnnbench.base.probe import NAMED, OK, probe_grpc_server, unresponsive_tasks
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.runtime import supervisor
-from cnnbench.run.runtime.devices import Devices, start_server
-from cnnbench.run.runtime.environment import set_environment
+from cnnbench.run.runtime.devices import Devices, set_environment, start_server
 from cnnbench.run.runtime.native_log import without_info_lines
 from cnnbench.run.runtime.progress import ProcessActivity, ProcessProgress
 from cnnbench.run.runtime.turns import TimeSlices

@@ -1,4 +1,4 @@
-"""Configures the devices of TensorFlow, and starts the server of a task.
+"""Configures TensorFlow in this process: its environment, devices and threads; starts servers.
 
 TensorFlow fixes most settings when it first uses a device, so a process has one configuration. A
 second run in the same process can only use the same configuration.
@@ -7,6 +7,9 @@ second run in the same process can only use the same configuration.
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
+import sys
 import threading
 import time
 from collections import Counter
@@ -15,20 +18,25 @@ from typing import Any, NamedTuple
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.base.job import Job
+from cnnbench.base.text import count_text
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.machine.cpu import available_cpu_count
+from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.machine.gpu import least_free_gpu_memory
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import MachineFlags, card_numbers, gpu_numbers
 from cnnbench.run.runtime import loading, supervisor
-from cnnbench.run.runtime.environment import set_environment
 from cnnbench.run.runtime.loading import load_tensorflow, untested_version_notices
-from cnnbench.run.runtime.threads import choose_input_threads, choose_thread_counts, set_threads
 
 _SILENT_SECONDS = 6.0
 """Time limit for a GPU, on a busy machine, to add two numbers and copy the result."""
 _DIVIDED = 0.9
 """Share of a card's memory that its logical GPUs get. CUDA and its libraries need the rest."""
+
+# Users set these variables on purpose, so no warning says that they contradict a flag.
+_FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
+
+_RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class Devices(NamedTuple):
@@ -105,6 +113,100 @@ def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
             tf.config.set_visible_devices([], "GPU")
         _make_logical_cpus(flags.num_gpus)
     return chosen
+
+
+def set_environment(flags: MachineFlags) -> tuple[str, ...]:
+    """Sets environment variables that TensorFlow reads when it is imported, before its import.
+
+    Variables that are already set keep their values. Returns warnings about variables that
+    contradict the flags.
+    """
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    if flags.gpu_thread_mode != "global":
+        variables["TF_GPU_THREAD_MODE"] = flags.gpu_thread_mode
+        variables["TF_GPU_THREAD_COUNT"] = str(flags.per_gpu_thread_count or 2)
+    if flags.autotune_threshold is not None:
+        variables["TF_AUTOTUNE_THRESHOLD"] = str(flags.autotune_threshold)
+    if flags.use_unified_memory:
+        variables["TF_FORCE_UNIFIED_MEMORY"] = "1"
+    variables["TF_ENABLE_WINOGRAD_NONFUSED"] = "1" if flags.winograd_nonfused else "0"
+    persistent = "1" if flags.batchnorm_persistent else "0"
+    variables["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] = persistent
+    xla_flags = []
+    if flags.xla:
+        # Without this flag, auto-clustering ignores operations on the CPU.
+        xla_flags.append("--tf_xla_cpu_global_jit")
+    if flags.xla_cache_dir:
+        # The path is absolute, because XLA resolves a relative path only at its first compilation.
+        xla_flags.append(XLA_CACHE + os.path.abspath(flags.xla_cache_dir))
+    if xla_flags:
+        variables["TF_XLA_FLAGS"] = " ".join(xla_flags)
+    if flags.device == "cpu":
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+    warnings = []
+    for name, value in variables.items():
+        value_set = os.environ.setdefault(name, value)
+        if value_set != value and name not in _FOR_THE_USER:
+            warnings.append(
+                f"the environment variable {name}={value_set} overrides the flags, which need "
+                f"{value!r}"
+            )
+    return tuple(warnings)
+
+
+def choose_thread_counts(flags: MachineFlags, kind: str, cores: int) -> tuple[int, int]:
+    """Chooses sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
+
+    On the CPU, TensorFlow's default is two pools with one thread per core, which all towers share.
+    This is the fastest for one tower. With as many towers as cores, it is faster not to split
+    operations: each core runs one operation of one tower, and no operation waits for its parts
+    (docs/evidence.md contains the ratio). With fewer towers, the default is kept, because all
+    towers share the intra-op pool. GPUs need one host thread per kernel launch, as in
+    tf_cnn_benchmarks.
+    """
+    intra, inter = flags.num_intra_threads, flags.num_inter_threads
+    if kind == "gpu":
+        return 1 if intra is None else intra, inter
+    if intra is None and inter == 0 and flags.num_gpus >= max(cores, 2):
+        return 1, cores
+    return 0 if intra is None else intra, inter
+
+
+def choose_input_threads(flags: MachineFlags, kind: str) -> int:
+    """Chooses the number of threads in the input pipeline's own pool.
+
+    0 means that the pipeline uses TensorFlow's pools. By default, the pipeline has its own pool: in
+    an inter-op pool with one thread, it would wait for the step that needs its batch. With GPUs,
+    the pool has one thread for each core that is not needed to launch kernels.
+    """
+    if flags.datasets_num_private_threads is not None:
+        return flags.datasets_num_private_threads
+    cores = available_cpu_count()
+    if kind == "cpu":
+        return cores
+    launchers = 0 if flags.gpu_thread_mode == "global" else (flags.per_gpu_thread_count or 2)
+    return max(1, cores - (launchers + 2) * flags.num_gpus)
+
+
+def set_threads(flags: MachineFlags, intra: int, inter: int) -> None:
+    """Sets the sizes of the intra-op and inter-op thread pools.
+
+    Raises FlagError if TensorFlow already runs in this process with other sizes than a flag names.
+    """
+    pools = (
+        ("num_intra_threads", "intra_op", intra, flags.num_intra_threads),
+        ("num_inter_threads", "inter_op", inter, flags.num_inter_threads or None),
+    )
+    for flag, pool, size, threads in pools:
+        try:
+            getattr(tf.config.threading, f"set_{pool}_parallelism_threads")(size)
+        except RuntimeError:
+            # TensorFlow is already initialised, which is an error if the flag requests other sizes.
+            have = getattr(tf.config.threading, f"get_{pool}_parallelism_threads")()
+            if threads not in (None, have):
+                number = count_text(have, "thread", "threads")
+                reason = f"this process already runs TensorFlow with {number}"
+                raise FlagError(flag, threads, reason) from None
 
 
 def prepare_for_plugins(
@@ -274,3 +376,28 @@ def find_unresponsive_gpus() -> list[str]:
     for thread in threads.values():
         thread.join(max(0.0, end - time.monotonic()))
     return [gpu.rpartition("/device:")[2] for gpu, thread in threads.items() if thread.is_alive()]
+
+
+def reset_peak_memory(device_kind: str) -> None:
+    """Resets the peak memory of GPUs. The peak memory of a process cannot be reset."""
+    if device_kind == "gpu":
+        for number in range(len(physical_devices_of_gpus())):
+            tf.config.experimental.reset_memory_stats(f"GPU:{number}")
+
+
+def read_peak_memory(device_kind: str) -> int | None:
+    """Peak memory of a run in bytes.
+
+    If `device_kind` is "gpu", this is the peak memory of tensors on the GPU with the highest peak,
+    without memory that TensorFlow's allocator only reserves; None if this process has no GPUs.
+    Otherwise, it is the peak resident set size of this process since its start.
+    """
+    if device_kind != "gpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT
+    return max(tensor_bytes_by_gpu("peak"), default=None)
+
+
+def tensor_bytes_by_gpu(key: str) -> list[int]:
+    """Bytes of tensors on each GPU of this process. `key` is "current" or "peak"."""
+    gpus = (f"GPU:{number}" for number in range(len(physical_devices_of_gpus())))
+    return [int(tf.config.experimental.get_memory_info(gpu)[key]) for gpu in gpus]

@@ -41,7 +41,6 @@ from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.step_loop import StepTime
-from cnnbench.run.runtime import memory
 from cnnbench.run.step.train_step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -242,7 +241,9 @@ def test_a_loss_after_the_record_is_no_failed_run(tmp_path, monkeypatch):
 
 def test_the_peak_of_memory_is_that_of_the_run_alone(tmp_path, monkeypatch):
     measured: list[str] = []
-    monkeypatch.setattr(memory, "read_peak_memory", lambda kind: measured.append("memory") or 7)
+    monkeypatch.setattr(
+        benchmark_cnn, "read_peak_memory", lambda kind: measured.append("memory") or 7
+    )
     monkeypatch.setattr(scenarios, "peak_flops", lambda *of: measured.append("matrix product"))
     record = run(result_json=str(tmp_path / "r.json")).record
     assert measured == ["memory", "matrix product"]

@@ -1,8 +1,4 @@
-"""Thread rules, the environment, and peak memory of the process and of the fullest GPU.
-
-Tests cnnbench/run/runtime/environment.py, cnnbench/run/runtime/memory.py and
-cnnbench/run/runtime/threads.py.
-"""
+"""Thread rules, the environment, and peak memory of the process and of the fullest GPU."""
 
 from __future__ import annotations
 
@@ -24,11 +20,15 @@ from cnnbench.base.interrupts import begin_command, conclude_command, handling_s
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.facts import XLA_CACHE
-from cnnbench.run.runtime.devices import configure_devices
-from cnnbench.run.runtime.environment import set_environment
+from cnnbench.run.runtime.devices import (
+    choose_input_threads,
+    choose_thread_counts,
+    configure_devices,
+    read_peak_memory,
+    reset_peak_memory,
+    set_environment,
+)
 from cnnbench.run.runtime.loading import load_tensorflow
-from cnnbench.run.runtime.memory import read_peak_memory, reset_peak_memory
-from cnnbench.run.runtime.threads import choose_input_threads, choose_thread_counts
 
 
 @pytest.mark.parametrize(
