@@ -9,9 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.data.joined_input import CoordinatedInput
-from cnnbench.run.step.staleness import UpdateCounter
 from cnnbench.run.step.tracing import TracedFunction
-from cnnbench.run.step.train_step import RATE, StepResult, TrainStep
+from cnnbench.run.step.train_step import RATE, StepResult, TrainStep, UpdateCounter
 from cnnbench.variable_mgr.strategies import StrategyVariableMgr
 
 _RETRY_SECONDS = 0.05

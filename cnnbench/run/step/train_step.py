@@ -35,7 +35,6 @@ from cnnbench.run.step.loss_scale import (
 )
 from cnnbench.run.step.optimizer import Optimizer
 from cnnbench.run.step.readers import group_dependencies
-from cnnbench.run.step.staleness import UpdateCounter
 from cnnbench.run.step.tower import Tower, TowerResult, calibration_examples
 from cnnbench.run.step.tower_copier import TowerCopier
 from cnnbench.run.step.tracing import TracedFunction, build_loop, select_nest
@@ -47,6 +46,7 @@ from cnnbench.variable_mgr.towers import read
 RATE = tf.TensorSpec([], tf.float32, name="learning_rate")
 """Signature of the first argument of a traced step."""
 _PASS = tf.TensorSpec([], tf.int64, name="pass")
+_NO_LIMIT = 2**63 - 1
 
 
 class StepResult(NamedTuple):
@@ -70,6 +70,40 @@ class StepResult(NamedTuple):
     stop: tf.Tensor | None = None
     staleness: tf.Tensor | None = None
     worker: tf.Tensor | None = None
+
+
+class UpdateCounter:
+    """Counts asynchronous updates of shared variables.
+
+    A worker reads the count before it reads the variables, and increments it after it has updated
+    them. The staleness of its update is the number of increments in between, as in Dai et al.,
+    "Toward understanding the impact of staleness in distributed machine learning", ICLR 2019.
+    """
+
+    def __init__(self, device: str) -> None:
+        with tf.device(device):
+            self._count = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates_done")
+
+    def resume(self, count: int) -> None:
+        """Sets the number of updates so far."""
+        self._count.assign(count)
+
+    def read(self) -> tf.Tensor:
+        """Reads the number of updates so far, an int64 scalar, before any variable is read."""
+        return read(self._count)
+
+    def increment(self, count_before: tf.Tensor, updates: Sequence[Any] = ()) -> tf.Tensor:
+        """Counts an update after all its assignments. Returns its staleness, an int64 scalar.
+
+        `count_before` is the result of `read` in the same step.
+        """
+        home = self._count.device
+        with tf.device(home), tf.control_dependencies(group_dependencies(updates, home)):
+            # One operation both reads and increments, so that no two updates get the same number.
+            before = tf.raw_ops.ResourceCountUpTo(
+                resource=self._count.handle, limit=_NO_LIMIT, T=tf.int64
+            )
+            return before - count_before
 
 
 class TrainStep:

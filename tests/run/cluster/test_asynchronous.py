@@ -1,6 +1,6 @@
 """Workers that do not wait for one another: exact sums in one process, and real jobs.
 
-Tests cnnbench/run/step/staleness.py.
+Tests cnnbench/run/step/train_step.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from short_runs import TINY, run
 from towers import create_slots, optimizer_of
 
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.run.step.staleness import UpdateCounter
+from cnnbench.run.step.train_step import UpdateCounter
 from cnnbench.variable_mgr import VariableMgrSpec, create
 from cnnbench.variable_mgr.gradients import VariableGradients
 from cnnbench.variable_mgr.registry import find_mode
