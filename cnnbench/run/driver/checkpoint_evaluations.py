@@ -9,7 +9,7 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.records import checkpoints
 from cnnbench.records.files import report_failed_writes
 from cnnbench.run.driver.context import RunContext
-from cnnbench.run.driver.evaluation_results import EvaluationPublisher
+from cnnbench.run.driver.evaluation import EvaluationPublisher
 from cnnbench.run.driver.restore import broadcast_from_chief
 from cnnbench.run.driver.saved_model import export_weights
 from cnnbench.run.driver.shared_interrupts import SharedInterrupts

@@ -1,25 +1,30 @@
-"""Computes metrics of the current weights on the validation subset."""
+"""Computes metrics of the current weights on the validation subset, and publishes them."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import io
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from concurrent.futures import Future, wait
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from cnnbench.base.job import cpu_of_device, is_cpu
 from cnnbench.data.dataset import InputSource, TowerBatch
-from cnnbench.errors import DataError
+from cnnbench.errors import BenchmarkError, DataError
 from cnnbench.models.graph import GraphNetwork, Reader
 from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console, DisplayInterval
-from cnnbench.run.driver.evaluation_results import PendingEvaluation
+from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.host_metrics import HostMetricsExecutor, Rows
+from cnnbench.run.driver.observers.observer import Observer
 from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.runtime.convolutions import (
     doubtful_layer_notice,
@@ -35,6 +40,25 @@ from cnnbench.variable_mgr.towers import TowerVariable
 
 # Name of the example weights (0 for padding) among the values that `Model.host_rows` returns.
 _WEIGHTS = "/weights"
+
+
+class PendingEvaluation(NamedTuple):
+    """An evaluation whose `Model.host_metrics` may still be in computation.
+
+    Attributes:
+      evaluation: the evaluation without metrics.
+      means: metrics that are means over examples, in the model's order.
+      host: metrics that the model computes from all rows.
+    """
+
+    evaluation: Evaluation
+    means: Mapping[str, float]
+    host: Future[dict[str, float]]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """All metrics in the order in which they are printed. Waits until they are computed."""
+        return {**self.means, **self.host.result()}
 
 
 class Evaluator:
@@ -211,3 +235,88 @@ def _unpadded(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
     values = {name: value.numpy() for name, value in rows.items()}
     weights = values.pop(_WEIGHTS, None)
     return values if weights is None else {name: v[weights > 0] for name, v in values.items()}
+
+
+class EvaluationPublisher:
+    """Passes evaluations to console, record and observers, in the order in which they were made.
+
+    Args:
+      host: computes metrics; closed together with this object.
+    """
+
+    def __init__(
+        self, run: RunContext, host: HostMetricsExecutor, observers: Sequence[Observer]
+    ) -> None:
+        self._run = run
+        self._host = host
+        self._observers = observers
+        self._waiting: deque[PendingEvaluation] = deque()
+
+    def add(
+        self,
+        evaluated: PendingEvaluation,
+        loop_seconds: float | None = None,
+        wall_seconds: float | None = None,
+    ) -> None:
+        """Adds an evaluation; publishes it if its metrics and all earlier evaluations are complete.
+
+        Raises:
+          BenchmarkError: metrics of this or an earlier evaluation cannot be computed.
+        """
+        evaluation = dataclasses.replace(
+            evaluated.evaluation, loop_seconds=loop_seconds, wall_seconds=wall_seconds
+        )
+        self._waiting.append(evaluated._replace(evaluation=evaluation))
+        self.publish()
+
+    @property
+    def is_next_ready(self) -> bool:
+        """Whether the metrics of the next evaluation are computed, so that it can be published."""
+        return bool(self._waiting) and self._waiting[0].host.done()
+
+    def publish(self) -> None:
+        """Publishes complete evaluations in order, up to the first incomplete evaluation."""
+        while self.is_next_ready:
+            # If the metrics could not be computed, the evaluation stays in the queue until `close`.
+            metrics = self._waiting[0].metrics
+            evaluated = self._waiting.popleft()
+            self._run.console.evaluation_result(metrics, evaluated.evaluation.examples)
+            self._record_evaluation(evaluated.evaluation, metrics)
+
+    def publish_all(self, timeout: float | None = None) -> None:
+        """Waits for all evaluations, at most `timeout` seconds, and publishes them."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while self._waiting:
+            remaining = None if end is None else end - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                return
+            wait([self._waiting[0].host], remaining)
+            self.publish()
+
+    def close(self) -> None:
+        """Records unpublished evaluations without the missing metrics, with a warning."""
+        with contextlib.suppress(BenchmarkError):
+            self.publish()
+        missing = []
+        while self._waiting:
+            evaluated = self._waiting.popleft()
+            complete = evaluated.host.done() and not evaluated.host.exception()
+            metrics = evaluated.metrics if complete else evaluated.means
+            self._record_evaluation(evaluated.evaluation, metrics)
+            if not complete:
+                missing.append(str(evaluated.evaluation.global_step))
+        if missing:
+            steps = ", ".join(missing)
+            text = f"metrics that need all examples are missing: evaluations at global_step {steps}"
+            self._run.messages.warning(text, "eval_metrics")
+        self._host.close()
+
+    def _record_evaluation(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
+        """Passes an evaluation with its metrics to the record and the observers."""
+        others = dict(metrics)
+        # A record has separate fields for the top-1 and top-5 accuracies.
+        top_1, top_5 = others.pop("top_1", None), others.pop("top_5", None)
+        evaluation = dataclasses.replace(evaluation, top_1=top_1, top_5=top_5, metrics=others)
+        self._run.measurements.add_evaluation(evaluation)
+        for observer in self._observers:
+            observer.evaluation_completed(evaluation)

@@ -19,7 +19,7 @@ from cnnbench.records.run import LossScaling
 from cnnbench.run.driver.checkpoint_evaluations import evaluate_checkpoints, evaluate_with_the_chief
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import benchmark_log_parameters
-from cnnbench.run.driver.evaluation_results import EvaluationPublisher
+from cnnbench.run.driver.evaluation import EvaluationPublisher
 from cnnbench.run.driver.input_speed import DEVICE_STAGE, combine_pipelines, time_input, time_stages
 from cnnbench.run.driver.observers.benchmark_log import BenchmarkLog, describe_run
 from cnnbench.run.driver.observers.checkpoint_saver import CheckpointSaver

@@ -1,6 +1,6 @@
 """Metrics of all rows, computed in a process of their own while the run goes on.
 
-Tests cnnbench/run/driver/evaluation_results.py.
+Tests cnnbench/run/driver/evaluation.py.
 """
 
 import io
@@ -24,7 +24,7 @@ from cnnbench.models import get_model
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.evaluation_results import EvaluationPublisher, PendingEvaluation
+from cnnbench.run.driver.evaluation import EvaluationPublisher, PendingEvaluation
 from cnnbench.run.driver.host_metrics import HostMetricsChildExecutor, HostMetricsExecutor
 
 EVALUATING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 2}

@@ -19,7 +19,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation, RunRecord, TurnTaking
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.context import RunContext
-from cnnbench.run.driver.evaluation_results import EvaluationPublisher, PendingEvaluation
+from cnnbench.run.driver.evaluation import EvaluationPublisher, PendingEvaluation
 from cnnbench.run.driver.host_metrics import HostMetricsExecutor
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.observers.checkpoint_saver import CheckpointSaver

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.run import Target
 from cnnbench.run.driver.context import RunContext
-from cnnbench.run.driver.evaluation_results import EvaluationPublisher, PendingEvaluation
+from cnnbench.run.driver.evaluation import EvaluationPublisher, PendingEvaluation
 from cnnbench.run.driver.observers.observer import Observer, SuspendingObserver, TrainingState
 from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.driver.step_loop import LoopTimer
