@@ -11,16 +11,25 @@ import contextlib
 import dataclasses
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted
 from cnnbench.base.terminal import MessageWriter, ProgressLine, silence_warnings
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, close_inputs
-from cnnbench.errors import BenchmarkError, FlagError, OutOfMemoryError, UsageError
+from cnnbench.errors import (
+    BenchmarkError,
+    FlagError,
+    OutOfMemoryError,
+    UsageError,
+    exhausted,
+    first_line,
+    is_out_of_memory,
+)
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.checks import parse_silenced
@@ -39,7 +48,6 @@ from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import machine_check_flags
 from cnnbench.run.driver.devices import start_devices
-from cnnbench.run.driver.failures import to_benchmark_error
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.memory_estimate import check_memory
 from cnnbench.run.driver.notices import print_notices
@@ -57,6 +65,9 @@ if TYPE_CHECKING:
     from cnnbench.run.driver.step_profile import StepProfiler
     from cnnbench.run.driver.work import Work
     from cnnbench.variable_mgr.workers import WorkerGroup
+
+# TensorFlow's error message if a device has too little memory for a copy.
+_COPY_OUT_OF_MEMORY = "Dst tensor is not initialized"
 
 
 def _long_run_notice(plan: RunPlan) -> str:
@@ -352,3 +363,39 @@ class BenchmarkCNN(RunContext):
             # The error that ended the run is raised, so unwritten outputs are only warnings.
             report_failed_writes(self.messages.warning)
         return record
+
+
+def to_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | None:
+    """Converts an exception of TensorFlow or the operating system to an error with a short message.
+
+    Returns None for a defect of cnnbench.
+    """
+    if isinstance(error, BenchmarkError):
+        return error
+    reason = exhausted(error)
+    if reason:
+        place = plugins.plugin_location_of_error(error)
+        text = f"{place}: {reason}" if place else reason
+        return (OutOfMemoryError if "memory" in reason else BenchmarkError)(text)
+    if isinstance(error, OSError):
+        return BenchmarkError(f"{error.strerror or error}: {error.filename or 'unknown file'}")
+    tf: Any = sys.modules.get("tensorflow")
+    if not hasattr(tf, "errors"):
+        return None  # TensorFlow could not be loaded, so the error is not from TensorFlow.
+    reason = first_line(error)
+    if isinstance(error, tf.errors.ResourceExhaustedError) or _COPY_OUT_OF_MEMORY in reason:
+        flags = "--batch_size"
+        if plan.params.eval_batch_size:
+            flags += " or --eval_batch_size"
+        return OutOfMemoryError(f"out of memory: lower {flags} (counted per device); {reason}")
+    torn = (tf.errors.OutOfRangeError, tf.errors.DataLossError)
+    if plan.params.xla_cache_dir and isinstance(error, torn):
+        reason = f"a file in this folder cannot be read; remove the file: {reason}"
+        return BenchmarkError(f"--xla_cache_dir={plan.params.xla_cache_dir}: {reason}")
+    if isinstance(error, tf.errors.OpError):
+        if "grouped convolutions" in reason:
+            reason += "; oneDNN supports grouped convolutions: set TF_ENABLE_ONEDNN_OPTS=1"
+        full = is_out_of_memory(type(error).__name__, reason)
+        kind = OutOfMemoryError if full else BenchmarkError
+        return kind(f"TensorFlow: {type(error).__name__}: {reason}")
+    return None

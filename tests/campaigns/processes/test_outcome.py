@@ -19,7 +19,7 @@ from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.records.run import RunRecord
-from cnnbench.run.driver.failures import to_benchmark_error
+from cnnbench.run.driver.benchmark_cnn import to_benchmark_error
 
 
 @pytest.fixture
