@@ -11,7 +11,7 @@ from cnnbench.arrays import Array
 from cnnbench.base.job import Job, cpu_of_device
 from cnnbench.base.suggestions import unknown_name_reason
 from cnnbench.errors import FlagError
-from cnnbench.variable_mgr.cross_device import CrossDeviceSpec
+from cnnbench.variable_mgr.distribute import CrossDeviceSpec
 from cnnbench.variable_mgr.modes import Mode
 from cnnbench.variable_mgr.packing import AggregationSpec
 

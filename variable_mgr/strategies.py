@@ -16,7 +16,6 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import distribute, exchange, gradients
 from cnnbench.variable_mgr.all_reduce.context import is_gpu
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.cross_device import COLLECTIVE
 from cnnbench.variable_mgr.gradients import VariableGradients
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
@@ -204,7 +203,7 @@ class MirroredStrategyVariableMgr(StrategyVariableMgr):
 
     def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
         spec = self._spec.cross_device
-        if spec.ops not in COLLECTIVE:
+        if spec.ops not in distribute.COLLECTIVE:
             return None
         return distribute.communication_options(spec, self._spec.devices)
 

@@ -16,7 +16,7 @@ from cnnbench.base.job import WORKER, Job, Task
 from cnnbench.base.rules import FlagRule, HasFlags, Names, no_effect, no_effect_with, refuse
 from cnnbench.optimizers.spec import OptimizerSpec
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
-from cnnbench.variable_mgr.cross_device import CrossDeviceSpec
+from cnnbench.variable_mgr.distribute import CrossDeviceSpec
 from cnnbench.variable_mgr.modes import Mode, built_in_names
 from cnnbench.variable_mgr.packing import AggregationSpec
 

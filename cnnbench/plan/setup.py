@@ -31,7 +31,7 @@ from cnnbench.optimizers.registry import OPTIMIZERS
 from cnnbench.optimizers.spec import OptimizerSpec
 from cnnbench.variable_mgr.all_reduce.context import group_devices
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
-from cnnbench.variable_mgr.cross_device import CrossDeviceSpec
+from cnnbench.variable_mgr.distribute import CrossDeviceSpec
 from cnnbench.variable_mgr.modes import Mode, Reduction
 from cnnbench.variable_mgr.packing import AggregationSpec
 

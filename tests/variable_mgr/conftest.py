@@ -23,7 +23,7 @@ from cnnbench.variable_mgr.all_reduce import (
     registry,
 )
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.cross_device import CrossDeviceSpec
+from cnnbench.variable_mgr.distribute import CrossDeviceSpec
 from cnnbench.variable_mgr.packing import AggregationSpec
 from cnnbench.variable_mgr.registry import find_mode
 

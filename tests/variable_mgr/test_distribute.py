@@ -1,6 +1,6 @@
 """Where strategies are made: what is refused, in one line, and before TensorFlow fails on it.
 
-Tests variable_mgr/distribute.py and variable_mgr/cross_device.py.
+Tests variable_mgr/distribute.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 from cnnbench.base.job import Job, Task
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import distribute
-from cnnbench.variable_mgr.cross_device import CrossDeviceSpec, alternatives_to_auto
+from cnnbench.variable_mgr.distribute import CrossDeviceSpec, alternatives_to_auto
 
 SIMPLE = CrossDeviceSpec(ops="reduction_to_one_device")
 

@@ -18,7 +18,7 @@ from cnnbench.base.rules import (
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.facts import RunFacts, has_one_tower, needs_mode, needs_network, needs_training
 from cnnbench.flags.roles import Affects, RunPart
-from cnnbench.variable_mgr.cross_device import (
+from cnnbench.variable_mgr.distribute import (
     BETWEEN_WORKERS,
     COLLECTIVE,
     CROSS_DEVICE_OPS,

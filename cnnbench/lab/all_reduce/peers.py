@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.all_reduce.context import process_of_device
 from cnnbench.variable_mgr.all_reduce.registry import create
-from cnnbench.variable_mgr.cross_device import CrossDeviceSpec
+from cnnbench.variable_mgr.distribute import CrossDeviceSpec, make_mirrored_strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -49,11 +49,7 @@ def peer_reduction(name: str, devices: Sequence[str]) -> Callable[[TowerTensors]
     check_peer(name, devices)
     import tensorflow as tf
 
-    from cnnbench.variable_mgr import distribute
-
-    strategy: Any = distribute.make_mirrored_strategy(
-        tuple(devices), CrossDeviceSpec(ops=_OPS[name])
-    )
+    strategy: Any = make_mirrored_strategy(tuple(devices), CrossDeviceSpec(ops=_OPS[name]))
 
     def reduce(tower_tensors: TowerTensors) -> list[list[tf.Tensor]]:
         def replica() -> Any:
