@@ -29,6 +29,11 @@ PendingStep = tuple["TowerBatch | Future[TowerBatch]", ...]
 THREAD_NAME = "cnnbench-input"
 """Name of the threads that read batches, and of the threads that delete iterators."""
 
+_building = threading.Lock()
+"""Held while a data set is built: asynchronous workers start their inputs at the same time, but
+TensorFlow then traces functions, which is not thread-safe.
+"""
+
 
 class PipelineInput(InputSource):
     """Input from files: copies the batches of a host pipeline to the devices of the towers.
@@ -134,7 +139,7 @@ class PipelineInput(InputSource):
             ends.callback(self._copies.stop)
             begin_copy = self._copies.begin_copy
         if self._dataset is None or self.spec.training:
-            with tf.device(self.spec.host):
+            with _building, tf.device(self.spec.host):
                 self._dataset = mixed_batches(self._pipeline)
         opened = self._dataset.__iter__
         steps = BatchReader(self._pipeline, self.devices, opened, self.steps_per_epoch, begin_copy)

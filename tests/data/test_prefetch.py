@@ -9,6 +9,7 @@ import gc
 import itertools
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -379,3 +380,30 @@ def test_a_generator_in_the_pipeline_of_a_plug_in_is_found(make, coordinated):
             place = rf"{__file__}:\d+: .*the pipeline of data set cifar10 .*{words}"
             stack.enter_context(pytest.raises(UsageError, match=place))
         refuse_python_code(make(spec), "own_mode", coordinated=coordinated)
+
+
+class BuiltSlowly(Counting):
+    """Fails if two threads build at the same time."""
+
+    building = threading.Lock()
+
+    def tower_batches(self):
+        assert self.building.acquire(blocking=False), "another thread builds its data set"
+        try:
+            time.sleep(0.05)
+            return super().tower_batches()
+        finally:
+            self.building.release()
+
+
+def test_threads_build_their_data_sets_one_after_another(cpu_devices):
+    started = threading.Barrier(2)
+
+    def read_first(own):
+        started.wait()
+        with own:
+            return own.next()
+
+    sources = [source(cpu_devices[:1], make=BuiltSlowly) for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        assert len([*threads.map(read_first, sources)]) == 2
