@@ -90,7 +90,7 @@ def text_of(data: bytes) -> str:
 def plan(argv: Sequence[str]) -> None:
     """What a run does with its flags before it loads TensorFlow."""
     from cnnbench.plan import parse_run, resolve
-    from cnnbench.run.driver.memory_estimate import estimate_memory
+    from cnnbench.run.driver.estimates import estimate_memory
 
     made = resolve(parse_run(argv))
     estimate_memory(made, "cpu")

@@ -19,13 +19,14 @@ from cnnbench.plan.place import WorkKind
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_outputs
 from cnnbench.run.driver import preflight
-from cnnbench.run.driver.duration_estimate import RunComputation, estimate_run_computation
-from cnnbench.run.driver.memory_estimate import (
+from cnnbench.run.driver.estimates import (
+    RunComputation,
     available_memory,
     batch_size_limits,
     computes_on_cpu,
     estimate_job_memory,
     estimate_memory,
+    estimate_run_computation,
 )
 from cnnbench.variable_mgr.all_reduce.registry import names
 

@@ -175,7 +175,7 @@ def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequenc
     from cnnbench.machine.watch import ConditionMonitor
     from cnnbench.plan import parse_run, resolve
     from cnnbench.plan.setup import card_numbers
-    from cnnbench.run.driver.memory_estimate import computes_on_cpu
+    from cnnbench.run.driver.estimates import computes_on_cpu
 
     plan = resolve(parse_run(run_flags))  # Invalid flags are refused as in `cnnbench run`.
     host = Host()

@@ -21,7 +21,7 @@ from cnnbench.records.run import (
 )
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import header_lines
-from cnnbench.run.driver.memory_estimate import check_memory
+from cnnbench.run.driver.estimates import check_memory
 from cnnbench.run.runtime.convolutions import (
     check_nchw_support,
     resolve_conv_gradients,

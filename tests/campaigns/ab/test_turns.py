@@ -21,7 +21,7 @@ def room(monkeypatch, made_up_machine):
     """A machine with enough memory."""
     kilobytes = f"MemTotal: {64 << 20} kB\nMemAvailable: {60 << 20} kB\n"
     (made_up_machine / "proc/meminfo").write_text(kilobytes)
-    name = "cnnbench.run.driver.memory_estimate.least_free_gpu_memory"
+    name = "cnnbench.run.driver.estimates.least_free_gpu_memory"
     monkeypatch.setattr(name, lambda *flags: MemoryCapacity(total=64 * GIB, available=3 * GIB))
 
 

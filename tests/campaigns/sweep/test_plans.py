@@ -14,7 +14,7 @@ from covering import slow_if
 from data_sets import write_cifar10
 from golden import sentences
 
-from cnnbench.run.driver import duration_estimate
+from cnnbench.run.driver import estimates
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
 
@@ -199,7 +199,7 @@ def test_every_reduction_of_a_process_is_judged(repeats):
 
 
 def test_how_long_it_takes_is_told(sweep, limits):
-    limits(duration_estimate, measure_cpu_flops=lambda: 1e11)
+    limits(estimates, measure_cpu_flops=lambda: 1e11)
     text = "entries: [{name: a, flags: {device: cpu, model: lenet, num_batches: 5}}]"
     guess = (
         r"7 processes of 1 configuration, 7 of each \(repeats: auto\): about 55 s, a first guess"

@@ -1,6 +1,6 @@
 """Estimates of memory and duration, and what becomes of a run by them.
 
-Tests cnnbench/run/driver/memory_estimate.py and cnnbench/run/driver/duration_estimate.py.
+Tests cnnbench/run/driver/estimates.py.
 """
 
 import dataclasses
@@ -12,14 +12,14 @@ from cnnbench.flags import Params
 from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.plan import make_plan
 from cnnbench.plan.place import WorkKind
-from cnnbench.run.driver import benchmark_cnn, duration_estimate, memory_estimate
-from cnnbench.run.driver.duration_estimate import estimate_run_computation
-from cnnbench.run.driver.memory_estimate import (
+from cnnbench.run.driver import benchmark_cnn, estimates
+from cnnbench.run.driver.estimates import (
     PROCESS_BYTES,
     MemoryEstimate,
     batch_size_limits,
     estimate_job_memory,
     estimate_memory,
+    estimate_run_computation,
 )
 
 GIB = 2**30
@@ -92,7 +92,7 @@ def test_a_batch_counts_once_per_device():
 )
 def test_warned_or_quiet(there, warns, refuse):
     needed = MemoryEstimate(fixed=GIB, per_image=GIB // 8, batch=64)  # 9 GiB
-    warning = memory_estimate.check_memory_estimate(
+    warning = estimates.check_memory_estimate(
         needed, there, make_plan(Params(model="trivial")), refuse=refuse
     )
     assert (warning is not None) == warns
@@ -103,7 +103,7 @@ def test_variables_alone_ask_for_fewer_devices():
     needed = MemoryEstimate(fixed=40 * GIB, per_image=1, batch=1)
     plan = make_plan(Params(model="trivial", num_gpus=8))
     with pytest.raises(FlagError, match=r"--num_gpus=8: .* there is 4 GiB; lower --num_gpus"):
-        memory_estimate.check_memory_estimate(needed, MemoryCapacity(4 * GIB, 3 * GIB), plan)
+        estimates.check_memory_estimate(needed, MemoryCapacity(4 * GIB, 3 * GIB), plan)
 
 
 def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(made_up_machine):
@@ -144,11 +144,11 @@ def test_steps_images_devices_and_evaluations_are_work():
 
 
 def test_seconds_follow_from_the_speed_of_the_device(limits):
-    assert 1e8 < duration_estimate.measure_cpu_flops() < 1e14
+    assert 1e8 < estimates.measure_cpu_flops() < 1e14
     assert (
-        duration_estimate.measure_cpu_flops() == duration_estimate.measure_cpu_flops()
+        estimates.measure_cpu_flops() == estimates.measure_cpu_flops()
     )  # measured once
-    limits(duration_estimate, measure_cpu_flops=lambda: 1e11)
+    limits(estimates, measure_cpu_flops=lambda: 1e11)
     assert 7 < work().estimate_seconds({}) < 10
     # 40 steps of 8 images of 25 GFLOP at half of 100 GFLOP/s.
     assert 100 < work(model="resnet50", batch_size=8).estimate_seconds({}) < 250

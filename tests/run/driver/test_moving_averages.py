@@ -12,7 +12,7 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.run.driver.checkpoints import Checkpoints, select_moving_averages
-from cnnbench.run.driver.memory_estimate import estimate_memory
+from cnnbench.run.driver.estimates import estimate_memory
 from cnnbench.variable_mgr.towers import read
 
 DECAY = 0.75

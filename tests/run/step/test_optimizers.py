@@ -16,7 +16,7 @@ from cnnbench.flags.params import SPECS
 from cnnbench.optimizers import OPTIMIZERS, OptimizerSpec, Slot
 from cnnbench.plan import check_flags, make_plan
 from cnnbench.plan.rules import unused_flag_notices
-from cnnbench.run.driver.memory_estimate import estimate_memory
+from cnnbench.run.driver.estimates import estimate_memory
 from cnnbench.run.step.optimizer import Optimizer
 
 STEPS = 6
