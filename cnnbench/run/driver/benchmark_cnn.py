@@ -48,8 +48,8 @@ from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import machine_check_flags
 from cnnbench.run.driver.devices import start_devices
-from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.estimates import check_memory
+from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.notices import print_notices
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime.devices import (

@@ -146,11 +146,7 @@ def run_evaluation(run: RunContext, work: EvaluationWork) -> float | None:
 def _opened_observers(run: RunContext, work: NetworkWork) -> Iterator[Sequence[Observer]]:
     """A context with the observers that the flags request, in the order of their calls."""
     with ExitStack() as stack:
-        observers = []
-        for observer in _requested_observers(run, work):
-            observers.append(observer)
-            stack.callback(observer.close)
-        yield observers
+        yield [stack.enter_context(closing(made)) for made in _requested_observers(run, work)]
 
 
 def _requested_observers(run: RunContext, work: NetworkWork) -> Iterator[Observer]:

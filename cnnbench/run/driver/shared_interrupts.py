@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from cnnbench.base.interrupts import handling_signals, raise_if_interrupted
-
-if TYPE_CHECKING:
-    from cnnbench.variable_mgr.workers import WorkerGroup
+from cnnbench.variable_mgr.workers import WorkerGroup
 
 _CHECK_SECONDS = 1.0
 
