@@ -27,10 +27,9 @@ from cnnbench.run.runtime.devices import Devices
 from cnnbench.run.step.coordinated_step import CoordinatedStep
 from cnnbench.run.step.optimizer import Optimizer, make_optimizer
 from cnnbench.run.step.train_step import TrainStep, UpdateCounter
-from cnnbench.variable_mgr import create
+from cnnbench.variable_mgr import VariableMgrSpec, create
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
-from cnnbench.variable_mgr.spec import VariableMgrSpec
 from cnnbench.variable_mgr.strategies import ParameterServerStrategyVariableMgr
 
 # Number of updates in flight per worker: one runs and one waits, so that no worker is idle.

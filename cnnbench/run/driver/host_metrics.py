@@ -23,8 +23,7 @@ from cnnbench.base import plugins
 from cnnbench.base.child import end_with_parent, exit_sentence
 from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.machine import repository
-from cnnbench.models import registry
-from cnnbench.models.model import Model
+from cnnbench.models import Model, registry
 
 if TYPE_CHECKING:
     from cnnbench.plan.run_plan import RunPlan

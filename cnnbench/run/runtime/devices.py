@@ -26,7 +26,6 @@ from cnnbench.machine.gpu import least_free_gpu_memory
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import MachineFlags, card_numbers, gpu_numbers
 from cnnbench.run.runtime import loading, supervisor
-from cnnbench.run.runtime.loading import load_tensorflow, untested_version_notices
 
 _SILENT_SECONDS = 6.0
 """Time limit for a GPU, on a busy machine, to add two numbers and copy the result."""
@@ -86,7 +85,7 @@ def choose_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
         intra_threads=intra,
         inter_threads=inter,
         input_threads=choose_input_threads(flags, kind),
-        notices=(*untested_version_notices(tf), *notices),
+        notices=(*loading.untested_version_notices(tf), *notices),
     )
 
 
@@ -239,7 +238,7 @@ def _configuring_early(
 
 def start_server(flags: MachineFlags, job: Job) -> Any:
     """Starts TensorFlow's server on the port of this task, with one device for each tower."""
-    tf = load_tensorflow()
+    tf = loading.load_tensorflow()
     chosen = choose_devices(flags)
     # TensorFlow has no other public class for a server's devices, threads and visible GPUs.
     config = tf.compat.v1.ConfigProto(
