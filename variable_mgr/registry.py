@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import contextlib
+from collections.abc import Collection, Iterator
 
 from cnnbench.base import plugins
 from cnnbench.base.registry import SpecRegistry
@@ -36,30 +36,23 @@ def load_plugin(path: str) -> tuple[str, ...]:
     return tuple(map(str, plugins.load_plugin_file(path)["mode"]))
 
 
-class _ModeNames(Sequence[str]):
+class _ModeNames(Collection[str]):
     """Names of all modes, as the choices of a flag, including modes that plug-ins add later.
 
-    If an entry point fails, its modes are missing in this sequence. `find_mode` raises the error
+    If an entry point fails, its modes are missing in this collection. `find_mode` raises the error
     for an unknown name.
     """
 
     def __contains__(self, name: object) -> bool:
         return name in MODES or name in names()
 
+    def __iter__(self) -> Iterator[str]:
+        with contextlib.suppress(UsageError):
+            MODES.load_packages()
+        return iter(MODES)
+
     def __len__(self) -> int:
-        return len(self._all_names())
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._all_names()[index]
-
-    def __bool__(self) -> bool:
-        return True
-
-    def _all_names(self) -> tuple[str, ...]:
-        try:
-            return names()
-        except UsageError:
-            return tuple(MODES)
+        return len(MODES)
 
 
 NAMES = _ModeNames()
