@@ -5,9 +5,8 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
-from cnnbench.data.copies import ReadCallbacks
 from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, close_inputs
 from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver.checkpoints import Checkpoints
@@ -16,20 +15,10 @@ from cnnbench.run.driver.inputs import InputOnlyStep
 from cnnbench.run.driver.saved_model import SavedModelExporter
 from cnnbench.run.observe.traffic import collective_libraries, count_traffic_of_calls
 from cnnbench.run.runtime.devices import Devices
-from cnnbench.run.step.train_step import StepResult, TrainStep
+from cnnbench.run.step.train_step import TrainStep
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
 from cnnbench.variable_mgr.workers import WorkerGroup
-
-
-class Step(Protocol):
-    """A step of the timed loop, as the loop calls it."""
-
-    def __call__(self, *learning_rates: float) -> StepResult:
-        """Fetches its input and launches one step for each learning rate."""
-
-    def copy_result_to_host(self, result: StepResult, events: ReadCallbacks) -> StepResult:
-        """Returns the result in host memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +64,7 @@ class LoopWork(BuiltWork):
         on a step while the next step is launched.
     """
 
-    step: Step
+    step: InputOnlyStep | TrainStep
     inputs: InputSource
     workers: Mapping[str, TrainStep] = field(default_factory=dict)
     lag: int = 0
