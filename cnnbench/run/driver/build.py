@@ -24,9 +24,8 @@ from cnnbench.run.driver.work import (
     Work,
 )
 from cnnbench.run.runtime.devices import Devices
-from cnnbench.run.step.coordinated_step import CoordinatedStep
 from cnnbench.run.step.optimizer import Optimizer, make_optimizer
-from cnnbench.run.step.train_step import TrainStep, UpdateCounter
+from cnnbench.run.step.train_step import CoordinatedStep, TrainStep, UpdateCounter
 from cnnbench.variable_mgr import VariableMgrSpec, create
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr

@@ -1,6 +1,6 @@
 """parameter_server_strategy: a coordinator has updates made by whichever worker is free.
 
-Tests cnnbench/run/step/coordinated_step.py.
+Tests cnnbench/run/step/train_step.py.
 """
 
 from __future__ import annotations
