@@ -1,7 +1,5 @@
 """The benchmark networks and their registry by name. Importing it does not import TensorFlow."""
 
-from __future__ import annotations
-
 from cnnbench.models.declaration import declare
 from cnnbench.models.elements import IMAGE, LABEL, Draw, Element
 from cnnbench.models.learning_rate import LearningRateSpec

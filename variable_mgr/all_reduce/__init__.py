@@ -3,8 +3,6 @@
 A new algorithm is one module in algorithms/ with one registration; see docs/all_reduce.md.
 """
 
-from __future__ import annotations
-
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import Algorithm, create, names, register
 from cnnbench.variable_mgr.all_reduce.spec import (

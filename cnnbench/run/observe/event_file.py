@@ -42,9 +42,10 @@ class EventFile:
         """Hides events of an earlier run from this step on, when the next value is written."""
         self._start = step if self._start is None else min(step, self._start)
 
-    def scalar(self, tag: str, value: float, step: int) -> None:
-        """Writes a number with a tag, which is the name of its chart."""
-        self._write(tag, np.float32(value), step, "scalars", _SCALAR)
+    def scalar(self, tag: str, value: float | None, step: int) -> None:
+        """Writes a number with a tag, which is the name of its chart; nothing for None."""
+        if value is not None:
+            self._write(tag, np.float32(value), step, "scalars", _SCALAR)
 
     def histogram(self, tag: str, values: npt.ArrayLike, step: int) -> None:
         """Writes a histogram of the finite values."""

@@ -56,7 +56,14 @@ class TrainingSummaries(_SummaryWriter, PausingObserver):
     def training_paused(self, state: TrainingState) -> None:
         """Writes scalars, and the requested histograms of gradients and variables, and images."""
         step = state.global_step
-        for tag, value in self._training_scalars(state).items():
+        scalars = {
+            "learning_rate": state.learning_rate,
+            self._loss: state.loss,
+            "images_per_sec": state.images_per_sec,
+            **{f"metrics/{name}": value for name, value in state.metrics.items()},
+            "loss_scale": self._step.loss_scale.value,
+        }
+        for tag, value in scalars.items():
             self._file.scalar(tag, value, step)
         if self._verbosity >= _GRADIENTS:
             gradients, batch = self._last_gradients()
@@ -69,16 +76,6 @@ class TrainingSummaries(_SummaryWriter, PausingObserver):
                     if part.shape.rank == 4 and part.shape[-1] in _CHANNELS:
                         self._file.images("images", _array(part), step)
         self._file.flush()
-
-    def _training_scalars(self, state: TrainingState) -> dict[str, float]:
-        scalars = {
-            "learning_rate": state.learning_rate,
-            self._loss: state.loss,
-            "images_per_sec": state.images_per_sec,
-            **{f"metrics/{name}": value for name, value in state.metrics.items()},
-            "loss_scale": self._step.loss_scale.value,
-        }
-        return {tag: value for tag, value in scalars.items() if value is not None}
 
 
 class EvaluationSummaries(_SummaryWriter):
@@ -108,8 +105,7 @@ class EvaluationSummaries(_SummaryWriter):
             **{f"eval/{name}": value for name, value in evaluation.metrics.items()},
         }
         for tag, value in scalars.items():
-            if value is not None:
-                self._file.scalar(tag, value, step)
+            self._file.scalar(tag, value, step)
         self._file.flush()
 
 
