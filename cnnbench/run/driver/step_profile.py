@@ -27,6 +27,7 @@ from cnnbench.run.observe.operations import (
     PICOSECONDS,
     ExecutedOperation,
     WallTimes,
+    XPlane,
     count_allocations,
     divide_wall_time_of_step,
     sorted_operations,
@@ -37,7 +38,6 @@ from cnnbench.run.observe.work import (
     flops_by_part,
     make_work_finder,
 )
-from cnnbench.run.observe.xplane import XPlane
 
 if TYPE_CHECKING:
     from cnnbench.records.run import RunRecord

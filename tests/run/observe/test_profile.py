@@ -1,7 +1,7 @@
 """--trace_file and --tfprof_file.
 
-Tests cnnbench/run/driver/observers/profiles.py, cnnbench/run/observe/operations.py,
-cnnbench/run/observe/xplane.py and cnnbench/run/observe/messages.py.
+Tests cnnbench/run/driver/observers/profiles.py, cnnbench/run/observe/operations.py and
+cnnbench/run/observe/messages.py.
 """
 
 import gzip
@@ -17,9 +17,9 @@ from cnnbench.run.observe.operations import (
     ExecutedOperation,
     TimePriority,
     operation_table,
+    read_profile,
     sorted_operations,
 )
-from cnnbench.run.observe.xplane import read_profile
 
 PRODUCT = re.compile(r"[\w/]+:\w*MatMul")
 """What remains of an affine layer's name; the optimizer joins bias and ReLU to the product."""

@@ -27,13 +27,14 @@ from cnnbench.records.profiles import (
 from cnnbench.run.driver.step_profile import profile_rows, timeline_spans
 from cnnbench.run.observe.operations import (
     WallTimes,
+    XEvent,
+    XPlane,
     count_allocations,
     divide_wall_time_of_step,
     operation_table,
     sorted_operations,
 )
 from cnnbench.run.observe.work import OperationWork
-from cnnbench.run.observe.xplane import XEvent, XPlane
 
 SECOND = 10**12
 

@@ -22,12 +22,13 @@ from cnnbench.run.driver.preflight import partition_file
 from cnnbench.run.observe import layers
 from cnnbench.run.observe.graphs import collecting_partitions, write_graph
 from cnnbench.run.observe.operations import (
+    XPlane,
     divide_wall_time_of_step,
     operation_table,
+    read_profile,
     sorted_operations,
 )
 from cnnbench.run.observe.work import make_work_finder
-from cnnbench.run.observe.xplane import XPlane, read_profile
 from cnnbench.run.runtime.native_log import without_info_lines
 from cnnbench.version import __version__
 
