@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 
-from cnnbench.errors import DataError
+from cnnbench.base.interrupts import raise_if_interrupted
+from cnnbench.errors import BenchmarkError, DataError
 from cnnbench.plan.setup import card_numbers
 from cnnbench.records import checkpoints
+from cnnbench.records.files import report_failed_writes
 from cnnbench.records.input import InputStage
 from cnnbench.records.run import LossScaling
-from cnnbench.run.driver.checkpoint_evaluations import evaluate_checkpoints, evaluate_with_the_chief
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import benchmark_log_parameters
 from cnnbench.run.driver.evaluation import EvaluationPublisher
@@ -28,9 +30,10 @@ from cnnbench.run.driver.observers.mlperf_log import MLPerfLog
 from cnnbench.run.driver.observers.observer import OBSERVERS, Observer
 from cnnbench.run.driver.observers.replica_check import ReplicaCheck
 from cnnbench.run.driver.observers.summaries import EvaluationSummaries, TrainingSummaries
-from cnnbench.run.driver.restore import begin
+from cnnbench.run.driver.restore import begin, broadcast_from_chief
 from cnnbench.run.driver.saved_model import export_weights
 from cnnbench.run.driver.shared_interrupts import SharedInterrupts
+from cnnbench.run.driver.step_loop import LoopTimer
 from cnnbench.run.driver.training import Training
 from cnnbench.run.driver.work import (
     EvaluatedTrainingWork,
@@ -44,7 +47,11 @@ from cnnbench.run.driver.work import (
 from cnnbench.run.observe.graphs import write_graph
 from cnnbench.run.runtime.devices import Devices
 from cnnbench.run.runtime.peak_flops import peak_flops
+from cnnbench.run.runtime.progress import ProcessActivity
 from cnnbench.run.runtime.turns import TimeSlices
+
+_NO_CHECKPOINT = -1
+"""Number that is sent instead of a global step if no further evaluation follows."""
 
 
 def run_work(run: RunContext, work: Work) -> float | None:
@@ -134,12 +141,137 @@ def run_evaluation(run: RunContext, work: EvaluationWork) -> float | None:
     Returns:
       Examples/sec of the last evaluation.
     """
-    evaluate = evaluate_checkpoints if run.plan.place.job.is_chief else evaluate_with_the_chief
+    evaluate = _evaluate_checkpoints if run.plan.place.job.is_chief else _evaluate_with_the_chief
     with (
         _opened_observers(run, work) as observers,
         closing(EvaluationPublisher(run, work.evaluator.host, observers)) as results,
     ):
         return evaluate(run, work, results)
+
+
+def _evaluate_checkpoints(
+    run: RunContext, work: EvaluationWork, results: EvaluationPublisher
+) -> float | None:
+    """Evaluates one checkpoint, or all new checkpoints until the training ends, as the chief.
+
+    Returns examples/sec; None after evaluations of several checkpoints.
+    """
+    folder, pause = work.folder, run.plan.params.eval_interval_secs
+    interrupts = SharedInterrupts(work.worker_group)
+    end = TrainingEndDetector(folder, run.plan.params.eval_timeout_secs)
+    done: str | None = None
+    while True:
+        raise_if_interrupted()
+        # The status is read first, so that the search finds all checkpoints of an ended training.
+        end.read_training_status()
+        path = checkpoints.find_latest_checkpoint(folder)
+        if path is None:
+            run.console.lines(f"Checkpoint not found in {folder}")
+            if not pause:
+                raise BenchmarkError(f"no checkpoint in --train_dir={folder}")
+        elif path != done:
+            try:
+                restored = work.checkpoints.restore(path)
+            except BenchmarkError:
+                if pause and checkpoints.find_latest_checkpoint(folder) != path:
+                    continue  # The training has replaced this checkpoint by a newer checkpoint.
+                raise
+            broadcast_from_chief(work, restored.global_step)
+            run.console.lines(f"Successfully loaded model from {path}.")
+            if restored.warning:
+                run.messages.warning(restored.warning, "nonfinite")
+            speed = _evaluate_restored(run, work, results, restored.global_step, interrupts)
+            if not pause:
+                return speed
+            # In repeated evaluations, each evaluation reports failed outputs and prints a total.
+            report_failed_writes(run.messages.warning)
+            run.console.footer(speed)
+            end.restart_time_limit()
+            done = path
+        if reason := end.explain_end():
+            results.publish_all()
+            broadcast_from_chief(work, _NO_CHECKPOINT)
+            if done is None:
+                raise BenchmarkError(f"no checkpoint in --train_dir={folder}, and {reason}")
+            run.messages.notice(f"the evaluation ends: {reason}")
+            return None
+        wake = time.monotonic() + end.seconds_to_wait(pause)
+        with run.membership.marking_activity(ProcessActivity.OTHERS):
+            results.publish_all(wake - time.monotonic())
+            time.sleep(max(0.0, wake - time.monotonic()))
+
+
+def _evaluate_restored(
+    run: RunContext,
+    work: EvaluationWork,
+    results: EvaluationPublisher,
+    global_step: int,
+    interrupts: SharedInterrupts,
+) -> float:
+    """Evaluates the restored variables and records the result. Returns examples/sec."""
+    timer = LoopTimer()
+    evaluating = run.membership.marking_activity(ProcessActivity.EVALUATION)
+    with run.watch, evaluating, interrupts.sharing_interrupts():
+        evaluated = work.evaluator.run(global_step, run.console, interrupts)
+    results.add(evaluated)
+    images = evaluated.evaluation.examples
+    figures = timer.elapsed().record_fields()
+    run.measurements.update_record("measured", **figures, loop_images=images)
+    export_weights(work.exporters, run.messages)
+    return evaluated.evaluation.images_per_sec
+
+
+def _evaluate_with_the_chief(
+    run: RunContext, work: EvaluationWork, results: EvaluationPublisher
+) -> float | None:
+    """Evaluates the same checkpoints as the chief. Returns examples/sec, or None as the chief."""
+    interrupts = SharedInterrupts(work.worker_group)
+    while True:
+        # The chief waits for a checkpoint, so this worker may wait for the chief for a long time.
+        with run.membership.marking_activity(ProcessActivity.OTHERS):
+            (global_step,) = broadcast_from_chief(work, 0)
+        if global_step == _NO_CHECKPOINT:
+            return None
+        with interrupts.sharing_interrupts():
+            evaluated = work.evaluator.run(global_step, run.console, interrupts)
+        results.add(evaluated)
+        if not run.plan.params.eval_interval_secs:
+            return evaluated.evaluation.images_per_sec
+        results.publish_all(0.0)
+
+
+class TrainingEndDetector:
+    """Determines when an evaluation with --eval_interval_secs stops waiting for checkpoints."""
+
+    def __init__(self, folder: str, timeout: float) -> None:
+        """Starts the time limit, --eval_timeout_secs. `timeout` 0 means no limit."""
+        self._folder, self._timeout = folder, timeout
+        self._since = time.monotonic()
+        self._before, self._status, self._is_new = "", "", False
+
+    def read_training_status(self) -> None:
+        """Reads the status of the training from a file in the checkpoint folder."""
+        self._before, self._status = self._status, checkpoints.read_training_status(self._folder)
+        self._is_new |= self._status == checkpoints.RUNNING
+
+    def restart_time_limit(self) -> None:
+        """Records that a new checkpoint was evaluated, which restarts the time limit."""
+        self._since = time.monotonic()
+
+    def seconds_to_wait(self, pause: float) -> float:
+        """Returns the seconds until the next search: `pause`, or less near --eval_timeout_secs."""
+        remaining = self._since + self._timeout - time.monotonic()
+        return min(pause, max(0.0, remaining)) if self._timeout else pause
+
+    def explain_end(self) -> str:
+        """Returns why no further checkpoint is expected; "" if a checkpoint may follow."""
+        ended = self._status not in ("", checkpoints.RUNNING)
+        # The first status may be left from an earlier training, which is about to be resumed.
+        if ended and (self._is_new or self._before == self._status):
+            return f"the training has ended ({self._status})"
+        if self._timeout and time.monotonic() - self._since >= self._timeout:
+            return f"there was no new checkpoint for --eval_timeout_secs={self._timeout}"
+        return ""
 
 
 @contextmanager

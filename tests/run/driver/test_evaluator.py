@@ -1,13 +1,13 @@
 """An evaluator that waits for the checkpoints of a training, and ends with it.
 
-Tests cnnbench/run/driver/checkpoint_evaluations.py.
+Tests cnnbench/run/driver/scenarios.py.
 """
 
 import pytest
 from short_runs import command
 
 from cnnbench.records import checkpoints
-from cnnbench.run.driver import checkpoint_evaluations, scenarios
+from cnnbench.run.driver import scenarios
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -33,7 +33,7 @@ def clock(monkeypatch):
             self.events.get(self.sleeps, lambda: None)()
 
     clock = Clock()
-    monkeypatch.setattr(checkpoint_evaluations, "time", clock)
+    monkeypatch.setattr(scenarios, "time", clock)
     return clock
 
 

@@ -10,7 +10,7 @@ from short_runs import TINY, command, run
 from cnnbench.errors import FlagError
 from cnnbench.records.files import write_text
 from cnnbench.records.load import load_run
-from cnnbench.run.driver import checkpoint_evaluations, scenarios
+from cnnbench.run.driver import scenarios
 from cnnbench.run.driver.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -175,6 +175,6 @@ def test_endless_evaluations_warn_of_an_export_that_fails(lost, tmp_path, monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Checkpoints, "restore", restored)
-    monkeypatch.setattr(checkpoint_evaluations.time, "sleep", sleep)
+    monkeypatch.setattr(scenarios.time, "sleep", sleep)
     flags = {"train_dir": train, "export_dir": lost / "m", "eval_interval_secs": 1}
     assert command("--eval", **flags, num_eval_batches=1) == 130
