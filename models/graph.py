@@ -615,7 +615,7 @@ class GraphNetwork(Network[Tensor]):
         by_token = tf.transpose(x, [1, 0, 2])
         products = tf.linalg.matmul(tf.reshape(by_token, [-1, x.shape[2]]), kernel) + bias
         batch = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
-        # A TensorArray saves memory: the gradient of a tensor slice is as large as the whole tensor.
+        # A TensorArray saves memory: the gradient of a slice is as large as the whole tensor.
         inputs = tf.TensorArray(x.dtype, tokens, element_shape=[x.shape[0], kernel.shape[1]])
         inputs = inputs.unstack(tf.reshape(products, [tokens, batch, kernel.shape[1]]))
         outputs = tf.TensorArray(x.dtype, tokens, element_shape=[x.shape[0], units])

@@ -145,9 +145,7 @@ def test_steps_images_devices_and_evaluations_are_work():
 
 def test_seconds_follow_from_the_speed_of_the_device(limits):
     assert 1e8 < estimates.measure_cpu_flops() < 1e14
-    assert (
-        estimates.measure_cpu_flops() == estimates.measure_cpu_flops()
-    )  # measured once
+    assert estimates.measure_cpu_flops() == estimates.measure_cpu_flops()  # measured once
     limits(estimates, measure_cpu_flops=lambda: 1e11)
     assert 7 < work().estimate_seconds({}) < 10
     # 40 steps of 8 images of 25 GFLOP at half of 100 GFLOP/s.
