@@ -3,7 +3,7 @@
 Every measurement is a new process on the CPU. In each round, one process of each setting runs, and
 the processes take turns in time slices, in random order. The script prints the speed as a ratio to
 the process without the setting in the same round (geometric mean with a 95 % interval over the
-rounds) and the median of the peak memory, as rows of the table in docs/tune.md. The last column is
+rounds) and the median of the peak memory, as rows of a Markdown table. The last column is
 the largest number of CPUs that other programs used during the timed steps. The exit status is 0, 2
 for wrong use, or 4 if a process failed.
 """

@@ -1,6 +1,7 @@
 """Measures small runs on this machine, and writes pictures of their results to docs/pictures.
 
-The pictures show parts of reports, and the terminal with the output of `cnnbench ab`.
+The pictures show parts of reports, the terminal with the output of `cnnbench ab`, and a comment of
+a pull request, docs/examples/comment.md.
 
 Usage: scripts/picture_pages RESULTS
 
@@ -35,6 +36,7 @@ sys.path[:0] = [str(ROOT / "tests/helpers")]
 chromium = importlib.import_module("browser")
 
 PICTURES = ROOT / "docs" / "pictures"
+COMMENT = ROOT / "docs" / "examples" / "comment.md"
 WIDTH, MOST_HEIGHT = 1000, 900
 COLOURS = 256
 COLUMNS = 110
@@ -42,7 +44,7 @@ RUN = ("--device=cpu", "--batch_size=64")
 # Each command with the file or folder of its results.
 COMMANDS = {
     "ab": (
-        *("ab", "--results=ab", "--explain=always", "--pairs=8", "--b=--num_intra_threads=1"),
+        *("ab", "--results=ab", "--explain=always", "--pairs=8", "--b=--conv_gradients=library"),
         *("--", "--model=lenet", "--num_batches=30", *RUN),
     ),
     "roofline.json": (*("roofline", "alexnet", "--json=roofline.json", "--num_batches=4", *RUN),),
@@ -53,10 +55,16 @@ PARTS = {
     "report": ("ab.html", "body"),
     "explain": ("ab.html", "#why"),
     "roofline": ("roofline.json.html", "#roofline"),
+    "comment": ("comment.html", "body"),
 }
 TERMINAL_STYLE = """body { margin: 0; padding: 14px 18px; background: #1d2127; color: #e4e6ea; }
 pre { margin: 0; font: 13px/1.45 "DejaVu Sans Mono", monospace; white-space: pre; }
 b { color: #8fd18f; }"""
+COMMENT_STYLE = """body { margin: 0; padding: 4px 24px 16px; background: #fff; color: #1f2328; }
+body { font: 14px/1.5 "Noto Sans", "Liberation Sans", "DejaVu Sans", sans-serif; }
+table { border-collapse: collapse; } td, th { border: 1px solid #d1d9e0; padding: 5px 12px; }
+h3, h4 { margin: 16px 0 8px; } code, pre { font: 12px/1.45 "DejaVu Sans Mono", monospace; }
+pre { padding: 12px; background: #f6f8fa; white-space: pre-wrap; } details { margin: 12px 0; }"""
 
 
 def terminal_page(command: Sequence[str], output: str) -> str:
@@ -66,6 +74,14 @@ def terminal_page(command: Sequence[str], output: str) -> str:
     head = f"<!doctype html><meta charset=utf-8><style>{TERMINAL_STYLE}</style>"
     shown = html.escape("\n".join(lines)), html.escape(output.rstrip())
     return f"{head}<pre><b>{shown[0]}</b>\n{shown[1]}</pre>\n"
+
+
+def comment_page(comment: str) -> str:
+    """An HTML page with a comment in GitHub's Markdown: tables, and parts that are folded."""
+    from markdown_it import MarkdownIt
+
+    body = MarkdownIt("commonmark", {"html": True}).enable("table").render(comment)
+    return f"<!doctype html><meta charset=utf-8><style>{COMMENT_STYLE}</style><body>{body}</body>\n"
 
 
 def take(browser: Any, page: Path, part: str, picture: Path) -> None:
@@ -105,6 +121,8 @@ def main(arguments: Sequence[str]) -> int:
         (folder / f"{results}.terminal.html").write_text(page, "utf-8")
         report = ("report", results, f"--output={results}.html")
         subprocess.run([*cnnbench, *report], cwd=folder, check=True)
+    comment = comment_page(COMMENT.read_text("utf-8"))
+    (folder / "comment.html").write_text(comment, "utf-8")
     browser = chromium.Browser(path)
     for name, (page, part) in PARTS.items():
         take(browser, folder / page, part, PICTURES / f"{name}.png")

@@ -1,4 +1,4 @@
-"""The short examples of docs/extending.md: as plug-ins they compute what NumPy computes, and an
+"""The short examples of docs/plugins.md: as plug-ins they compute what NumPy computes, and an
 installed package brings them without a flag.
 """
 
@@ -31,9 +31,8 @@ from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create
 from cnnbench.variable_mgr.gradients import VariableGradients
 from cnnbench.variable_mgr.registry import find_mode
 
-PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
-SECTION = PAGE.partition("\n## Plug-ins\n")[2].partition("\n## ")[0]
-EXAMPLES = dict(re.findall(r"^### ([\w -]+)\n.*?^```python\n(.*?)^```", SECTION, re.M | re.S))
+PAGE = (Path(__file__).parents[1] / "docs" / "plugins.md").read_text(encoding="utf-8")
+EXAMPLES = dict(re.findall(r"^## ([\w -]+)\n.*?^```python\n(.*?)^```", PAGE, re.M | re.S))
 KINDS = {
     **{"Network": "model", "Data set": "data set", "Mode": "mode", "Optimizer": "optimizer"},
     **{"All-reduce algorithm": "all-reduce algorithm", "Schedule": "schedule", "Metric": "metric"},

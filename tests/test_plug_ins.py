@@ -20,7 +20,7 @@ from cnnbench.records.codec import encode
 from cnnbench.variable_mgr import all_reduce
 
 DOCS = Path(__file__).parents[1] / "docs"
-EXTENDING = (DOCS / "extending.md").read_text(encoding="utf-8")
+PLUGINS = (DOCS / "plugins.md").read_text(encoding="utf-8")
 EXAMPLES = DOCS / "examples"
 
 
@@ -32,7 +32,7 @@ def test_every_kind_is_documented_with_an_example():
     rows = re.findall(
         r"^\| \[([\w -]+)\]\(#[\w-]+\) \| `(cnnbench[\w.]+)`(?:, `\w+`)? "
         r"\| (.*?) \| (.*?) \| (.*) \|$",
-        EXTENDING,
+        PLUGINS,
         re.MULTILINE,
     )
     plugins.load_plugin_file(named("chain"))
@@ -243,7 +243,7 @@ def test_commands_take_constants_of_plug_ins(call, tmp_path):
 
 @pytest.mark.usefixtures("quick_start")
 def test_a_network_runs_on_a_data_set_of_a_plug_in(call, tmp_path):
-    page = (DOCS / "data.md").read_text(encoding="utf-8")
+    page = (DOCS / "own_data_set.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?register_model.*?)^```", page, re.M | re.S)
     (tmp_path / "lenet_plugin.py").write_text(code)
     for subset in ("train", "validation"):

@@ -1,4 +1,4 @@
-"""The public names of docs/extending.md: they are there, and examples import no others.
+"""The public names of docs/public_names.md: they are there, and examples import no others.
 
 Tests cnnbench/__init__.py.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
 ROWS = re.findall(
-    r"^\| `(cnnbench[\w.]*)` \| (`.*`) \|$", (DOCS / "extending.md").read_text(), re.M
+    r"^\| `(cnnbench[\w.]*)` \| (`.*`) \|$", (DOCS / "public_names.md").read_text(), re.M
 )
 PUBLIC = {module: set(re.findall(r"`(\w+)`", names)) for module, names in ROWS}
 

@@ -61,6 +61,8 @@ def overview_text() -> str:
             "",
             "Usage: cnnbench [COMMAND] [FLAGS]",
             "",
+            "The command for each task: cnnbench docs commands",
+            "",
             "Commands (cnnbench help COMMAND explains one):",
             *(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()),
             "",

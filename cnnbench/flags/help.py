@@ -57,7 +57,7 @@ Write `--flag=value` or `--flag value`, with one dash or two. Boolean flags can 
 `--flag` and `--noflag`. `--flagfile=FILE` reads flags from a file, one per line. If you repeat a
 flag, the last value is used. Paths are local and may be written as `file:///PATH`. Flags with the
 valid values "a path or a URL" also accept URLs of TensorFlow's file systems, such as
-`gs://bucket/folder` ([data.md](data.md#urls)). [migrating.md](migrating.md) lists the differences
+`gs://bucket/folder` ([input.md](input.md#urls)). [migrating.md](migrating.md) lists the differences
 from tf_cnn_benchmarks.
 """
 

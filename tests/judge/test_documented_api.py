@@ -33,7 +33,7 @@ def results(make_full_runs, tmp_path):
 )
 def test_the_code_of_a_page(page, printed, results, monkeypatch, capsys):
     monkeypatch.chdir(results)
-    (code,) = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S)
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S))
     exec(code, {"__name__": "__main__"})
     out, err = capsys.readouterr()
     assert err == ""

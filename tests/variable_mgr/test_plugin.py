@@ -63,7 +63,7 @@ def test_the_documented_example_is_the_one_that_is_tested():
     plugin = Path(LOCAL_SGD_PLUGIN)
     lines = plugin.read_text(encoding="utf-8").splitlines()
     assert 30 <= len(lines) <= 40
-    document = (plugin.parents[1] / "modes.md").read_text(encoding="utf-8")
+    document = (plugin.parents[1] / "own_mode.md").read_text(encoding="utf-8")
     words = " ".join(document.split())
     assert f"(examples/{plugin.name}) is a complete plug-in of {len(lines)} lines" in words
     assert f"```python\n{lines[-1]}\n```" in document

@@ -59,9 +59,10 @@ Measures A and B in pairs of new processes, in random order within every pair, a
 is faster, slower, the same, not slower or inconclusive (cnnbench docs ab). It stops as soon as an
 interim analysis has a clear verdict: after 8 pairs, 12, and so on up to --pairs. After a verdict of
 slower or faster, it profiles A and B, and names the layers and causes of the difference (cnnbench
-docs explain).
+docs explain). If B may be the faster one, add --fail_on=slower,faster: otherwise it stops as soon
+as B is certainly not slower.
 
-  cnnbench ab --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
+  cnnbench ab --b=--precision=bf16 -- --model=lenet --device=cpu --batch_size=8
   cnnbench ab --a_python=old/bin/python --b_python=new/bin/python -- --model=resnet50
   cnnbench ab --a_checkout=main --b_checkout=. -- --model=lenet
   cnnbench ab --resume --results=DIR --pairs=28

@@ -41,7 +41,7 @@ processes as cnnbench ab does, in temporary worktrees (cnnbench docs bisect). Co
 build or whose run fails are skipped. The repository contains cnnbench, or a plug-in that the flags
 name by its path in the repository:
 
-  cnnbench bisect v1.4 main -- --plugin=bench/nets.py --model=ours --num_batches=50
+  cnnbench bisect HEAD~8 HEAD -- --plugin=bench/nets.py --model=ours --device=cpu --batch_size=8
   cnnbench bisect v1.4 main --resume -- --plugin=bench/nets.py --model=ours --num_batches=50
 """
 

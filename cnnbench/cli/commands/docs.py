@@ -29,9 +29,9 @@ _BEGINNING = re.compile(r"^# (.+)\n\n\*([\w ]+)\.\*", re.MULTILINE)
 
 _PIECE = re.compile(
     r"^ *```.*?^ *```$"  # an example
-    r"|^(?:[|#<!]|    )[^\n]*$"  # a row of a table, a heading, a picture
+    r"|^(?:[|#<!>]|    )[^\n]*$"  # a row of a table, a heading, a picture, a quotation
     r"|^(?P<beginning> *(?:- |\d+\. )?)"  # a list item or a paragraph
-    r"(?P<text>\S[^\n]*(?:\n(?![|#<]| *(?:- |\d+\. |```)) *\S[^\n]*)*)$",
+    r"(?P<text>\S[^\n]*(?:\n(?![|#<>]| *(?:- |\d+\. |```)) *\S[^\n]*)*)$",
     re.DOTALL | re.MULTILINE,
 )
 """A block of a page in Markdown. The groups are parts of a block whose lines may be broken."""
@@ -67,8 +67,9 @@ def main(argv: Sequence[str]) -> int:
         print_result(_list_by_kind(pages))
         return ExitCode.OK
     # Links and messages name pages as files, such as docs/data.md or data.md#urls.
-    name = names[0].partition("#")[0].removeprefix("docs/").removesuffix(".md")
-    file = {**pages, **_find_linked_files()}.get(name)
+    path = names[0].partition("#")[0].removeprefix("docs/")
+    name = path.removesuffix(".md")
+    file = pages.get(name) or _find_linked_files().get(path)
     if file is None:
         raise UsageError(f"no page {names[0]!r}; {unknown_name_reason(name, pages, 'there are')}")
     text = file.read_text("utf-8")

@@ -44,8 +44,9 @@ backward), and names the causes that exceed the noise (cnnbench docs explain). I
 on CPUs, two short processes log which oneDNN kernels a step calls. If A and B are arguments, they
 are existing profiles: files of cnnbench run --profile_json, or folders of such files.
 
-  cnnbench explain --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
+  cnnbench explain --b=--precision=bf16 -- --model=lenet --device=cpu --batch_size=8
   cnnbench explain --a_checkout=main --b_checkout=. -- --model=lenet
+  cnnbench explain DIR/explain/a DIR/explain/b      # profiles of cnnbench ab --results=DIR
   cnnbench explain a.json b.json --format=json
 """
 

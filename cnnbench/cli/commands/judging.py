@@ -128,7 +128,8 @@ class JudgingFlags:
     )
     baseline_aa: str | None = flag(
         None,
-        "Runs of an A/A measurement. The larger their differences, the larger the threshold.",
+        "Runs of an A/A measurement. Without pairs, a change must exceed their differences. "
+        "The verdict on pairs does not depend on them.",
         path="folder",
     )
     format: str = declare_format_flag(

@@ -68,8 +68,10 @@ Usage: cnnbench launch [FLAGS] -- [allreduce] FLAGS OF EVERY PROCESS
 Starts all processes of a job on this machine, each on a free port and with its --job_name and
 --task_index, and waits until they end (cnnbench docs cluster). The standard output of the chief is
 passed through; the output of other processes goes to standard error, with their names before each
-line. With --init, launch writes the file of a job with one process per machine, and starts nothing.
+line. With --init, launch writes slurm.sbatch or kubernetes.yaml for one process per machine, and
+starts nothing.
 
+  cnnbench launch --workers=2 -- --model=lenet --device=cpu --batch_size=8 --num_batches=20
   cnnbench launch --workers=2 --ps=1 -- --model=resnet50 --variable_update=parameter_server
   cnnbench launch --workers=2 --towers=2 -- --model=resnet50 --variable_update=collective_all_reduce
   cnnbench launch --workers=2 --towers=1 -- allreduce --sizes=64K:16M:x4

@@ -65,6 +65,7 @@ that are clearly slower are eliminated. The fastest one is then measured in pair
 flags, and a few steps of both are trained to compare their weights. Given flags of runs do not
 vary.
 
+  cnnbench tune --model=lenet --device=cpu --batch_size=32 --minutes=5
   cnnbench tune --model=resnet50 --num_gpus=8 --minutes=30
   cnnbench tune --model=resnet50 --num_gpus=8 --allow=precision --write_flagfile=fast.flags
   cnnbench tune --model=resnet50 --num_gpus=4 --workers=2

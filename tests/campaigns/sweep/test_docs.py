@@ -18,12 +18,14 @@ ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "sweep.md").read_text(encoding="utf-8")
 
 
-def test_the_suite_shown_is_what_the_list_shown_says(write):
-    (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
-    plan = plan_sweep(keys.parse_suite(load_yaml_file(write(text))), {})
-    (listed,) = re.findall(r"--list\n(.*?)\$", TEXT, re.DOTALL)
-    assert sections_to_text([[configurations_table(plan.cases)]]) == listed
-    # The order that seed 7 gives is the one of the tutorial.
+def test_the_suites_shown_are_what_the_lists_shown_say(write):
+    suites = re.findall(r"```yaml\n(name: (\w+)\n.*?)```", TEXT, re.DOTALL)
+    assert len(suites) == 2
+    for text, name in suites:
+        plan = plan_sweep(keys.parse_suite(load_yaml_file(write(text))), {})
+        (listed,) = re.findall(rf"sweep {name}\.yaml --list\n(.*?)(?:\$|```)", TEXT, re.DOTALL)
+        assert sections_to_text([[configurations_table(plan.cases)]]) == listed
+    # The order that seed 7 gives to the last suite.
     labels = [item.label for item in ordered_items(plan.cases, 7)]
     assert re.findall(r"^cnnbench: \[\d/3\] (.*?): ok", TEXT, re.MULTILINE) == labels
 

@@ -86,6 +86,10 @@ middle.
 
 1. One.
 | a row of a table that is wider than the terminal |
+
+> A quotation that is wider than the terminal
+>
+> - with a list
 """
 FITTED = """\
 # A heading that is longer than the width of this terminal
@@ -103,6 +107,10 @@ in its middle.
 
 1. One.
 | a row of a table that is wider than the terminal |
+
+> A quotation that is wider than the terminal
+>
+> - with a list
 """
 
 
