@@ -183,7 +183,7 @@ def test_wheel_holds_every_source_file(wheel_names):
 
 
 def test_wheel_holds_the_pages_and_the_files_to_which_they_link(wheel_names):
-    for pattern in ("*.md", "examples/*.*", "schemas/*.json"):
+    for pattern in ("*.md", "evidence/*", "examples/*.*", "schemas/*.json"):
         for page in (ROOT / "docs").glob(pattern):
             assert f"cnnbench/{page.relative_to(ROOT)}" in wheel_names
 
