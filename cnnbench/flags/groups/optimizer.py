@@ -211,7 +211,7 @@ def rules_of_constants() -> tuple[FlagRule[RunFacts], ...]:
         needs_network((*_UPDATING, *added_constants(), "ema_decay")),
         needs_training((*_UPDATING, *added_constants())),
         *(
-            FlagRule(
+            FlagRule[RunFacts](
                 (flag,),
                 lambda p, flag: flag not in p.numerics.optimizer_spec.flags,
                 Severity.NOTICE,
