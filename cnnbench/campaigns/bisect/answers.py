@@ -1,4 +1,4 @@
-"""The answer about a commit, good, bad or skip, from its comparison with GOOD."""
+"""The answer about a commit, good, bad or skip, from its comparison with GOOD, and as text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cnnbench.base.inference import ANALYSIS_STEP
+from cnnbench.base.text import percent, percent_range
 from cnnbench.campaigns.ab.experiment import ExperimentState
 from cnnbench.judge.compare import (
     ComparedConfiguration,
@@ -19,6 +20,7 @@ from cnnbench.judge.compare import (
 )
 from cnnbench.judge.compare.estimate import exceeds
 from cnnbench.judge.compare.power import too_many_further
+from cnnbench.judge.metrics.judged import THROUGHPUT
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
 _TO_SLOWER = {
@@ -34,6 +36,9 @@ _TO_CHANGED_WORK = {
     Verdict.NOT_MEASURED: SKIP,
 }
 _OTHER_CONFIGURATION = "its runs have a different configuration from the runs of GOOD"
+
+_LARGE = 0.1
+"""Changes of at least this size are printed as whole percentages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,3 +166,23 @@ def follow_up_pairs(undecided: Sequence[BisectionStep], most_pairs: int) -> int:
             return 0
         pairs = max(pairs, needed)
     return pairs
+
+
+def step_answer(step: BisectionStep) -> str:
+    """The answer about a commit as text, such as "bad: 37 % slower (15 to 61 %)"."""
+    judgement = step.judgement
+    if step.answer == SKIP:
+        return f"{'undecided' if step.is_undecided else 'skipped'}: {judgement.reason}"
+    if step.about_work:
+        return "bad: other work to do" if step.answer == BAD else "good: the same work to do"
+    change, low, high = judgement.change, judgement.low, judgement.high
+    if change is None or low is None or high is None:
+        return f"{step.answer}: {judgement.verdict.value}, {judgement.reason}"
+    if low <= 0 <= high:
+        interval = THROUGHPUT.range_text(low, high)
+        return f"{step.answer}: {THROUGHPUT.change_text(change)} ({interval})"
+    digits = 0 if abs(change) >= _LARGE else 1
+    least, most = sorted((abs(low), abs(high)))
+    direction = "slower" if change < 0 else "faster"
+    interval = percent_range(least, most, digits)
+    return f"{step.answer}: {percent(abs(change), digits)} {direction} ({interval})"

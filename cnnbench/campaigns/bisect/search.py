@@ -34,10 +34,10 @@ from cnnbench.campaigns.bisect.answers import (
     BisectionStep,
     policy_for_middle_commit,
     skipped_step,
+    step_answer,
     step_of_experiment,
 )
 from cnnbench.campaigns.bisect.history import GitHistory
-from cnnbench.campaigns.bisect.phrases import step_answer
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Command, execute, log_tail
 from cnnbench.campaigns.processes.journal import PROCESS
@@ -96,6 +96,11 @@ class CommitSearch:
         return tuple(self._suspects)
 
     @property
+    def remaining_text(self) -> str:
+        """Says how many candidates remain."""
+        return f"{count_text(self._suspects, 'commit', 'commits')} may be the first bad one"
+
+    @property
     def steps_left(self) -> int:
         """Estimated number of commits that must still be measured."""
         return math.ceil(math.log2(len(self._untested_suspects()) + 1))
@@ -139,11 +144,14 @@ class Bisection:
     The worktree of GOOD exists until `stack` is closed.
 
     Attributes:
+      search: the remaining candidates for the first bad commit; set by `requests`.
       steps: steps of this session and earlier ones, by commit, beginning with the comparison of BAD
         with GOOD.
       suspects: candidates for the first bad commit, the oldest first; empty if GOOD and BAD do not
-        differ.
+        differ, and until the search has ended.
     """
+
+    search: CommitSearch
 
     def __init__(
         self,
@@ -182,12 +190,12 @@ class Bisection:
         After an interrupt, complete pairs are kept.
         """
         setting = self.setting
-        search = CommitSearch(setting.history, setting.good, setting.bad)
+        self.search = search = CommitSearch(setting.history, setting.good, setting.bad)
         commit: str | None = setting.bad
         while commit is not None:
             step, before = self.stored_answer(commit), ", as measured before"
             if step is None:
-                self._print_remaining_steps(commit, search)
+                self._print_remaining_steps(commit)
                 step, before = (yield from self.compare_with_good(commit)), ""
             self._notice(f"{commit[:12]} is {step_answer(step)}{before}")
             self.steps[commit] = step
@@ -197,16 +205,15 @@ class Bisection:
             suspects = search.suspects
             self.suspects = setting.history.order_by_ancestry(suspects, setting.good, setting.bad)
 
-    def _print_remaining_steps(self, commit: str, search: CommitSearch) -> None:
+    def _print_remaining_steps(self, commit: str) -> None:
         """Prints which commit is compared next, and how many commits will still be compared, with
         the estimated time.
         """
         done, per_pair = len(self.steps), self.seconds_per_pair
-        steps = search.steps_left + (not done)
+        steps = self.search.steps_left + (not done)
         most, burn_in = self._experiment.most_pairs, self._experiment.burn_in
         least = min(FIRST_ANALYSIS, most)
-        number = len(search.suspects)
-        text = f"{count_text(number, 'commit', 'commits')} may be the first bad one: about "
+        text = f"{self.search.remaining_text}: about "
         text += f"{count_text(steps, 'step', 'steps')} of "
         text += count_text(least, "pair", "pairs") if least == most else f"{least} to {most} pairs"
         if per_pair is not None:

@@ -8,20 +8,31 @@ from pathlib import Path
 
 from cnnbench.base.document import Answer, Paragraph, Row, Section, make_table, numeric_cell
 from cnnbench.base.document.console import sections_to_text
-from cnnbench.campaigns.bisect import phrases
-from cnnbench.campaigns.bisect.answers import BAD, BisectionStep
+from cnnbench.base.text import item_count, percent
+from cnnbench.campaigns.bisect.answers import BAD, BisectionStep, step_answer
 from cnnbench.campaigns.bisect.history import GitHistory
 from cnnbench.campaigns.bisect.search import BISECT, Bisection
 from cnnbench.campaigns.processes.answers import store_answer, stored_answers
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.judge.compare import Verdict
 from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.machine.repository import abbreviate_hash, reverted_commit
 
+_TITLE = "Bisection"
+
 
 def bisection_text(bisection: Bisection) -> str:
-    """The result of a bisection as text: a table of the measured commits, and the bad commit."""
-    answer = _answer_paragraphs(bisection) if bisection.suspects else []
+    """The result of a bisection as text: a table of the measured commits, and the bad commit.
+
+    If the bisection was interrupted, the number of remaining candidates replaces the bad commit. At
+    least BAD must have been measured.
+    """
+    answer = []
+    if bisection.suspects:
+        answer = _answer_paragraphs(bisection)
+    elif bisection.bad_step.answer == BAD:
+        answer = [Paragraph(bisection.search.remaining_text)]
     return sections_to_text([[make_table(_step_rows(bisection), whole=True)], answer])
 
 
@@ -29,8 +40,12 @@ def store_result(folder: ResultsFolder, bisection: Bisection) -> None:
     """Stores the result of a bisection in its journal, for `stored_result`."""
     text, *details = (paragraph.text for paragraph in _answer_paragraphs(bisection))
     tone = "bad" if len(bisection.suspects) == 1 else "unsure"
-    answer = Answer(phrases.TITLE, text, tone, tuple(filter(None, details)))
-    store_answer(folder, answer, phrases.TABLE, _step_rows(bisection))
+    answer = Answer(_TITLE, text, tone, tuple(filter(None, details)))
+    about = (
+        "The commits that cnnbench bisect compared with GOOD, in the order of the measurements. "
+        "The paired change is the change against GOOD; the interval is its confidence interval."
+    )
+    store_answer(folder, answer, about, _step_rows(bisection))
 
 
 def stored_result(folder: Path) -> tuple[Answer, list[Section]] | None:
@@ -43,27 +58,24 @@ def stored_result(folder: Path) -> tuple[Answer, list[Section]] | None:
         return answer, [section]
     if not BISECT.is_campaign(Journal(folder / JOURNAL).read()):
         return None
-    return Answer(phrases.TITLE, phrases.NOT_ENDED, "unsure", (phrases.CONTINUE,)), []
+    go_on = "cnnbench bisect with the same arguments and --resume continues it"
+    return Answer(_TITLE, "The bisection has not ended", "unsure", (go_on,)), []
 
 
 def _step_rows(bisection: Bisection) -> Iterator[Row]:
-    history = bisection.setting.history
-    return (_step_row(step, history) for step in bisection.steps.values())
-
-
-def _step_row(step: BisectionStep, history: GitHistory) -> Row:
-    change, low, high = step.judgement.change, step.judgement.low, step.judgement.high
-    interval = numeric_cell(None)
-    if low is not None and high is not None:
-        interval = numeric_cell(high - low, THROUGHPUT.range_text(low, high))
-    return {
-        "commit": step.commit[:12],
-        "answer": step.answer,
-        "paired change": numeric_cell(change, THROUGHPUT.change_text),
-        "interval": interval,
-        "pairs": numeric_cell(step.pairs),
-        "subject": history.format_commit(step.commit),
-    }
+    for step in bisection.steps.values():
+        change, low, high = step.judgement.change, step.judgement.low, step.judgement.high
+        interval = numeric_cell(None)
+        if low is not None and high is not None:
+            interval = numeric_cell(high - low, THROUGHPUT.range_text(low, high))
+        yield {
+            "commit": step.commit[:12],
+            "answer": step.answer,
+            "paired change": numeric_cell(change, THROUGHPUT.change_text),
+            "interval": interval,
+            "pairs": numeric_cell(step.pairs),
+            "subject": bisection.setting.history.format_commit(step.commit),
+        }
 
 
 def _answer_paragraphs(bisection: Bisection) -> list[Paragraph]:
@@ -72,14 +84,35 @@ def _answer_paragraphs(bisection: Bisection) -> list[Paragraph]:
     """
     if len(bisection.suspects) == 1:
         return _culprit_paragraphs(bisection)
-    if bisection.suspects:
-        return _suspects_paragraphs(bisection)
-    return [Paragraph(phrases.no_difference(bisection.bad_step))]
+    if not bisection.suspects:
+        return [Paragraph(no_difference(bisection.bad_step))]
+    number = item_count(bisection.suspects)
+    text = f"the first bad commit is one of these {number}; skipped commits hide which:"
+    paragraphs = [Paragraph(text)]
+    for commit in bisection.suspects:
+        step, why = bisection.steps.get(commit), ""
+        if step is not None:
+            why = BAD if step.answer == BAD else step_answer(step)
+        title = f"{commit[:12]} {bisection.setting.history.format_commit(commit)}"
+        paragraphs.append(Paragraph(title, indent=6, whole=True))
+        paragraphs.append(Paragraph(why, indent=12, whole=True))
+    return paragraphs
+
+
+def no_difference(step: BisectionStep) -> str:
+    """Says why bisect cannot search (BAD is not slower than GOOD), and what the user can do."""
+    if step.is_undecided:
+        return f"whether BAD is slower than GOOD is undecided: {step.judgement.reason}"
+    text = f"BAD is not slower than GOOD: {step.judgement.verdict.value}, {step.judgement.reason}; "
+    if step.judgement.verdict in (Verdict.SAME, Verdict.NOT_SLOWER):
+        return text + "check revisions and flags, or look for a smaller change with --threshold"
+    if step.judgement.verdict is Verdict.FASTER:
+        return text + "bisect looks for slower commits only: check which is GOOD and which is BAD"
+    return text + "measure comparable commits"
 
 
 def _culprit_paragraphs(bisection: Bisection) -> list[Paragraph]:
     (commit,), history = bisection.suspects, bisection.setting.history
-    step = bisection.steps[commit]  # The only remaining candidate must have been measured.
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
     again = shlex.join(["cnnbench", "ab", *sides, "--", *bisection.setting.side.flags])
     if not Path.cwd().is_relative_to(history.repository):
@@ -87,31 +120,37 @@ def _culprit_paragraphs(bisection: Bisection) -> list[Paragraph]:
     lines = (
         history.format_commit(commit),
         history.format_commit(commit, "%an, %as"),
-        phrases.change_within_pairs(step),
+        # The only remaining candidate must have been measured.
+        _change_within_pairs(bisection.steps[commit]),
         *_merge_remarks(commit, history),
-        phrases.repeat_comparison(again),
+        f"against the commit before it: {again}",
     )
     return [
-        Paragraph(phrases.first_bad_commit(commit)),
+        Paragraph(f"{commit} is the first bad commit"),
         *(Paragraph(line, indent=6, whole=True) for line in lines),
     ]
+
+
+def _change_within_pairs(step: BisectionStep) -> str:
+    """The change of the first bad commit, with its interval if that is known."""
+    change, low, high = step.judgement.change, step.judgement.low, step.judgement.high
+    if step.about_work or change is None or low is None or high is None:
+        return step_answer(step)
+    return (
+        f"{THROUGHPUT.change_text(change)} images/sec within pairs, against GOOD "
+        f"({percent(step.confidence, 0)} interval {THROUGHPUT.range_text(low, high)}, "
+        f"{step.pairs} pairs)"
+    )
 
 
 def _merge_remarks(commit: str, history: GitHistory) -> Iterator[str]:
     """Yields remarks about a commit: one if it is a merge, and one if it reverts another commit."""
     first, *merged = history.format_commit(commit, "%P").split()
     if merged:
-        yield phrases.merge([*map(abbreviate_hash, (first, *merged))], history.first_parent)
+        text = f"a merge of {' and '.join(map(abbreviate_hash, (first, *merged)))}; "
+        if history.first_parent:
+            yield text + "--first_parent did not search the merged commits"
+        else:
+            yield text + "each of these is good alone"
     if other := reverted_commit(history.format_commit(commit, "%b")):
-        yield phrases.reverts(abbreviate_hash(other))
-
-
-def _suspects_paragraphs(bisection: Bisection) -> list[Paragraph]:
-    text = [Paragraph(phrases.suspects(bisection.suspects))]
-    for commit in bisection.suspects:
-        step, why = bisection.steps.get(commit), ""
-        if step is not None:
-            why = BAD if step.answer == BAD else phrases.step_answer(step)
-        title = f"{commit[:12]} {bisection.setting.history.format_commit(commit)}"
-        text += [Paragraph(title, indent=6, whole=True), Paragraph(why, indent=12, whole=True)]
-    return text
+        yield f"it reverts {abbreviate_hash(other)}"

@@ -28,7 +28,7 @@ from cnnbench.campaigns.processes.journal import JOURNAL, PROCESS, Journal
 from cnnbench.campaigns.processes.requests import ProcessRequests, RequestBatch
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.campaigns.tune import environment, phrases
-from cnnbench.campaigns.tune.race import RaceRound
+from cnnbench.campaigns.tune.race import CandidateRace, RaceRound
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.declare import names_of_flags
@@ -36,6 +36,7 @@ from cnnbench.flags.params import FLAGS
 from cnnbench.flags.roles import RunPart
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.machine.cpu import MemoryCapacity
+from cnnbench.records.campaigns import TuneDocument
 from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord
 
@@ -177,6 +178,8 @@ class RaceBenchmark:
       lengths: numbers of steps of the processes; set by `measure_first_process`.
       needs_proof: whether the leader needs a proof, because it differs from the given flags. If it
         needs none, the races can use the time for all but the minimum number of pairs.
+      races: the races so far. If the search was interrupted, the last one may not be over.
+      document: the document of the search after its proof; None before.
     """
 
     lengths: ProcessStepCounts
@@ -186,6 +189,8 @@ class RaceBenchmark:
         self.campaign = campaign
         self.settings = settings
         self.needs_proof = True
+        self.races: list[CandidateRace] = []
+        self.document: TuneDocument | None = None
         self._spent: list[float] = []
 
     def measure_first_process(self) -> ProcessRequests[None]:

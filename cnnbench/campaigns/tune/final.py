@@ -96,7 +96,17 @@ def measure_proof(bench: RaceBenchmark, outcome: SearchOutcome) -> ProcessReques
             document = yield from _measure_pairs(bench, outcome, more, number)
     proof = document.to_dict()
     folder.add_journal_note(_PROOF, leader=leader.key, settings=leader.settings, proof=proof)
+    bench.document = document
     return document
+
+
+def document_so_far(bench: RaceBenchmark) -> TuneDocument | None:
+    """The document of an interrupted search; None if no round of a race was measured."""
+    if bench.document is not None or not any(race.rounds for race in bench.races):
+        return bench.document
+    outcome = SearchOutcome(tuple(bench.races), bench.races[-1].leader)
+    verdict = NONE if outcome.leader.key == bench.settings.first.key else OPEN
+    return _tune_document(bench, outcome, verdict, phrases.INTERRUPTED)
 
 
 def last_proven_settings(folder: ResultsFolder) -> Settings | None:

@@ -49,6 +49,7 @@ def elimination(row: TuneRow) -> str:
 # The final: the proof, and the comparison of weights.
 
 NO_TIME = "no time for any candidate"
+INTERRUPTED = "the search was interrupted"
 NO_TIME_FOR_PAIRS = "no time for the {pairs} pairs that a verdict needs"
 ENOUGH_MINUTES = "{reason}; --minutes={minutes} would be enough"
 NOTHING_TRAINED = "nothing is trained"

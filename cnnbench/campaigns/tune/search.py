@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.journal import END
 from cnnbench.campaigns.processes.requests import ProcessRequests
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune import phrases
-from cnnbench.campaigns.tune.bench import RaceBenchmark, SearchSettings
+from cnnbench.campaigns.tune.bench import RaceBenchmark
 from cnnbench.campaigns.tune.final import last_proven_settings, measure_proof
 from cnnbench.campaigns.tune.race import FINALISTS, CandidateRace, SearchOutcome
 from cnnbench.campaigns.tune.space import candidates_of_group
@@ -30,16 +28,14 @@ _LEAST = 6
 """Minimum number of processes for a small group, if its share of the time would allow fewer."""
 
 
-def search_requests(
-    settings: SearchSettings, folder: ResultsFolder, campaign: Campaign
-) -> ProcessRequests[tuple[TuneDocument, SearchOutcome]]:
+def search_requests(bench: RaceBenchmark) -> ProcessRequests[tuple[TuneDocument, SearchOutcome]]:
     """Requests all processes of a search: races, proof that the best candidate is faster, and
     comparison of weights.
 
     Returns the document and the result of the races. Measurements in the folder are not repeated.
     """
-    folder.add_session_start(minutes=settings.seconds / 60)
-    bench = RaceBenchmark(folder, campaign, settings)
+    folder = bench.folder
+    folder.add_session_start(minutes=bench.settings.seconds / 60)
     yield from bench.measure_first_process()
     outcome = yield from race_groups(bench)
     folder.write(folder.folder / "race.csv", processes_csv(outcome).encode())
@@ -47,7 +43,7 @@ def search_requests(
     proven = last_proven_settings(folder)
     if document.verdict != FASTER and proven is not None:
         # The races now have another leader, but only the earlier leader is proven to be faster.
-        outcome = outcome._replace(leader=settings.space.make_candidate(proven))
+        outcome = outcome._replace(leader=bench.settings.space.make_candidate(proven))
         document = yield from measure_proof(bench, outcome)
     if document.verdict == FASTER:
         document = yield from compare_weights(bench, document, outcome.leader)
@@ -64,11 +60,11 @@ def race_groups(bench: RaceBenchmark) -> ProcessRequests[SearchOutcome]:
     """
     settings = bench.settings
     leader, threshold = settings.first, settings.policy.threshold
-    races: list[CandidateRace] = []
     weights = [len(choices) for choices in settings.space.groups.values()]
     for at, (group, choices) in enumerate(settings.space.groups.items()):
         candidates, dropped = candidates_of_group(settings.space, choices, leader)
         race = CandidateRace(group, candidates, threshold, dropped)
+        bench.races.append(race)
         if len(candidates) > 1:
             bench.needs_proof = True
             there_is = bench.affordable_processes
@@ -79,8 +75,7 @@ def race_groups(bench: RaceBenchmark) -> ProcessRequests[SearchOutcome]:
             if share >= _FEWEST:
                 yield from _run_race(race, bench, share, there_is - share)
         leader = race.leader
-        races.append(race)
-    return SearchOutcome(tuple(races), leader)
+    return SearchOutcome(tuple(bench.races), leader)
 
 
 def _run_race(

@@ -17,9 +17,8 @@ from cnnbench.campaigns.ab.lengths import LENGTHS, LONGEST, SHORTEST
 from cnnbench.campaigns.ab.side import RESERVED, AbSide, check_flags_of_commit, refuse_flags
 from cnnbench.campaigns.bisect.answers import follow_up_pairs
 from cnnbench.campaigns.bisect.history import GitHistory, find_repository_root, good_and_bad_hashes
-from cnnbench.campaigns.bisect.phrases import no_difference
 from cnnbench.campaigns.bisect.search import BISECT, Bisection, BisectionSettings
-from cnnbench.campaigns.bisect.texts import bisection_text, store_result
+from cnnbench.campaigns.bisect.texts import bisection_text, no_difference, store_result
 from cnnbench.campaigns.processes.identity import ConfigurationIdentity
 from cnnbench.cli.commands import sides, write_or_print_output
 from cnnbench.cli.commands.ab import AbFlags
@@ -48,7 +47,8 @@ name by its path in the repository:
 _EXIT_CODES = """\
 Exit codes: 0 the commit was found; 3 BAD is not slower than GOOD, or this is undecided, or skipped
 commits leave several candidates (the command that continues is printed if there is one); 4 GOOD or
-BAD fails; 2 wrong use; 130 interrupted (continue with --resume).
+BAD fails; 2 wrong use; 130 interrupted: the table has the commits that were measured (continue with
+--resume).
 """
 
 
@@ -126,8 +126,7 @@ def main(argv: Sequence[str]) -> int:
     for name, commit in (("GOOD", setting.good), ("BAD", setting.bad)):
         if text := uncommitted_changes_text(name, commit, setting.history.repository):
             reporter.notice(text)
-    with sides.printing_resume_command(reporter, "bisect", argv, _SPECS):
-        bisection, explanation = _run_bisection(setting, options, reporter)
+    bisection, explanation = _run_bisection(setting, options, reporter, argv)
     code = _print_result(bisection, reporter, argv)
     if explanation is not None:
         write_or_print_output(None, f"\n{sections_to_text(explanation_sections(explanation))}")
@@ -169,7 +168,10 @@ def _make_bisection_settings(
 
 
 def _run_bisection(
-    setting: BisectionSettings, options: BisectFlags, reporter: ChildProcessReporter
+    setting: BisectionSettings,
+    options: BisectFlags,
+    reporter: ChildProcessReporter,
+    argv: Sequence[str],
 ) -> tuple[Bisection, Explanation | None]:
     policy = {
         "name": "bisection",
@@ -195,7 +197,12 @@ def _run_bisection(
     ):
         folder.add_session_start()
         bisection = Bisection(setting, folder, campaign, stack)
-        campaign.run_requests(bisection.requests())
+
+        def known() -> str:
+            return bisection_text(bisection) if bisection.steps else ""
+
+        with sides.printing_resume_command(reporter, "bisect", argv, _SPECS, known):
+            campaign.run_requests(bisection.requests())
         store_result(folder, bisection)
         return bisection, bisection.explain() if options.explain else None
 

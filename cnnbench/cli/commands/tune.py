@@ -16,7 +16,8 @@ from cnnbench.base.text import count_text, format_duration
 from cnnbench.campaigns.ab.side import RESERVED, choose_time_slice_seconds
 from cnnbench.campaigns.processes.identity import configuration_identity
 from cnnbench.campaigns.tune import texts
-from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, SearchSettings
+from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, RaceBenchmark, SearchSettings
+from cnnbench.campaigns.tune.final import document_so_far
 from cnnbench.campaigns.tune.search import search_requests
 from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, default_groups, read_groups
 from cnnbench.cli.commands import (
@@ -78,7 +79,8 @@ All flags of cnnbench run are accepted, too, for every process.
 Exit codes: 0 the printed flags are proven to be faster than the given flags, or the given flags are
 at least as fast as all candidates; 3 a candidate led the races, but is not proven to be faster, or
 no candidate was tried; 4 a process with the given flags failed, or the leader does not train the
-same weights; 2 wrong use; 130 interrupted (continue with --resume).
+same weights; 2 wrong use; 130 interrupted: the table has what the races have measured (continue with
+--resume).
 """
 
 _LANES = 8
@@ -271,8 +273,14 @@ def _run_search(
             f"{count_text(len(space.groups), 'group', 'groups')}, about "
             f"{format_duration(settings.seconds)}, seed {seed}, in {folder.folder}"
         )
-        with sides.printing_resume_command(reporter, *again, results=folder.folder):
-            outcome, search = campaign.run_requests(search_requests(settings, folder, campaign))
+        bench = RaceBenchmark(folder, campaign, settings)
+
+        def known() -> str:
+            document = document_so_far(bench)
+            return "" if document is None else _texts(document)[options.format]()
+
+        with sides.printing_resume_command(reporter, *again, known, results=folder.folder):
+            outcome, search = campaign.run_requests(search_requests(bench))
     if outcome.enough_minutes is not None:
         line = sides.command_line_with_flags(
             *again, results=folder.folder, minutes=outcome.enough_minutes, resume=True
@@ -283,6 +291,15 @@ def _run_search(
     title = f"{config['model']} on {count_text(towers, 'device', 'devices')}"
     draw = partial(texts.gains_chart, search, settings.first, title)
     return _write_outcome(outcome, options, reporter, draw, title)
+
+
+def _texts(outcome: TuneDocument) -> dict[str, Callable[[], str]]:
+    """What is printed, by --format."""
+    return {
+        "table": lambda: texts.table_text(outcome),
+        "csv": lambda: texts.candidates_csv(outcome),
+        "json": outcome.to_json,
+    }
 
 
 def _write_outcome(
@@ -299,15 +316,7 @@ def _write_outcome(
                 f"{options.write_flagfile} contains only flags; also set the environment: "
                 f"export {' '.join(variables)}"
             )
-    options.write_output(
-        {
-            "table": lambda: texts.table_text(outcome),
-            "csv": lambda: texts.candidates_csv(outcome),
-            "json": outcome.to_json,
-        },
-        draw,
-        title,
-    )
+    options.write_output(_texts(outcome), draw, title)
     if outcome.failure:
         reporter.error(outcome.failure)
         return ExitCode.FAILED

@@ -26,11 +26,16 @@ from cnnbench.campaigns.bisect.answers import (
     SKIP,
     BisectionStep,
     shared_configuration,
+    step_answer,
 )
 from cnnbench.campaigns.bisect.history import find_repository_root, good_and_bad_hashes
-from cnnbench.campaigns.bisect.phrases import no_difference, step_answer
 from cnnbench.campaigns.bisect.search import BISECT, Bisection, BisectionSettings
-from cnnbench.campaigns.bisect.texts import bisection_text, store_result, stored_result
+from cnnbench.campaigns.bisect.texts import (
+    bisection_text,
+    no_difference,
+    store_result,
+    stored_result,
+)
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import FlagError, UsageError

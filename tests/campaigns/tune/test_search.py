@@ -69,6 +69,7 @@ class Sampler:
         self._left = processes
         self._saved = saved
         self.needs_proof = True
+        self.races: list[CandidateRace] = []
         self._draw = random.Random(seed)
         self._noise = noise
         self.campaign = Campaign(ChildProcessReporter(io.StringIO()))

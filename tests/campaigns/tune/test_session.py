@@ -12,6 +12,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from golden import golden
@@ -23,7 +24,8 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.tune.bench import TUNE, SearchSettings
+from cnnbench.campaigns.tune.bench import TUNE, RaceBenchmark, SearchSettings
+from cnnbench.campaigns.tune.final import document_so_far
 from cnnbench.campaigns.tune.race import CandidateRace, RaceRound, SearchOutcome
 from cnnbench.campaigns.tune.search import search_requests
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, Settings
@@ -128,7 +130,7 @@ def search(
         )
         campaign = Measured(runs, factors, failing)
         with ResultsFolder(TUNE, tmp_path / "results", resume=resume) as folder:
-            found = campaign.run_requests(search_requests(settings, folder, campaign))
+            found = campaign.run_requests(search_requests(RaceBenchmark(folder, campaign, settings)))
         return *found, campaign
 
     return search
@@ -173,6 +175,37 @@ def test_a_search_that_goes_on_measures_nothing_again(search: Search) -> None:
     again, _, campaign = search(FAST, resume=True)
     assert campaign.started == []
     assert again == first
+
+
+@pytest.mark.parametrize(
+    ("factor", "last_round", "verdict"), [(1.2, 1, None), (1.2, 2, "open"), (0.5, 2, "none")]
+)
+def test_an_interrupted_search_knows_what_the_races_have_measured(
+    search: Search,
+    monkeypatch: pytest.MonkeyPatch,
+    factor: float,
+    last_round: int,
+    verdict: str | None,
+) -> None:
+    known: list[TuneDocument | None] = []
+    measure = RaceBenchmark.measure_round
+
+    def interrupted(bench: RaceBenchmark, group: str, number: int, *others: Any) -> Any:
+        if number == last_round:
+            known.append(document_so_far(bench))
+            raise KeyboardInterrupt
+        return measure(bench, group, number, *others)
+
+    monkeypatch.setattr(RaceBenchmark, "measure_round", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        search({**FAST, "--variable_update=replicated": factor})
+    (found,) = known
+    assert (found and found.verdict) == verdict
+    if found is not None:
+        assert found.reason in table_text(found)
+        assert (found.pairs, sum(row.processes for row in found.rows)) == (0, 3)
+        assert found.leader == (AS_GIVEN if factor < 1 else "variable_update=replicated")
+        assert sorted(found.command) == sorted(("cnnbench", *WORDS))
 
 
 def test_candidates_that_are_not_faster_leave_the_flags_as_given(search: Search) -> None:

@@ -147,8 +147,11 @@ def test_an_interrupt_keeps_whole_pairs_and_resume_goes_on(
     says = [{"speed": 100}, {"speed": 101, "salt": 1, "once": str(stop), **parent}, {"speed": 50}]
     folder = repository(*says)
     stop.touch()
+    bad = git(folder, "rev-parse", "--short=12", "main")
     out, err = bisect("main~2", "main", code=130)
-    assert out == ""
+    (row,) = [line.split() for line in out.splitlines() if line.startswith(bad)]
+    assert row[:2] == [bad, "bad"]
+    assert out.endswith("\n2 commits may be the first bad one\n")
     assert re.search(r": cnnbench bisect .* --resume -- --model=lenet", err)
     assert err.endswith("cnnbench: error: interrupted\n")
     assert nothing_is_left(folder)

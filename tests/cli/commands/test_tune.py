@@ -232,6 +232,20 @@ def test_an_interrupted_search_goes_on_where_it_was(tune, tmp_path):
 
 
 @pytest.mark.slow
+def test_an_interrupted_search_prints_what_the_races_have_measured(tune, finished, tmp_path):
+    (tmp_path / "once").touch()
+    second_round = [name for name in traced(finished) if name.endswith("-r2")]
+    code, out, err = tune(
+        "--format=csv", interrupt=second_round, once=str(tmp_path / "once"), by_flag=FAST
+    )
+    assert code == 130
+    rows = {row["candidate"]: row for row in csv.DictReader(io.StringIO(out))}
+    assert {row["processes"] for row in rows.values()} == {"1"}
+    assert "variable_update=replicated" in rows
+    assert "--resume" in to_go_on(err)
+
+
+@pytest.mark.slow
 def test_a_search_whose_time_was_up_goes_on_with_more(tune, tmp_path):
     code, out, err = tune("--minutes=0.01", by_flag=FAST, wait=0.3)  # half of its time for one
     assert code == 3

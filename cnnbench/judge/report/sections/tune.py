@@ -32,6 +32,7 @@ from cnnbench.judge.report.results import ReportSubject, split_common
 from cnnbench.records.campaigns import (
     AS_GIVEN,
     FASTER,
+    NONE,
     NOT_FASTER,
     OPEN,
     SAME,
@@ -147,7 +148,7 @@ def answer_sentence(document: TuneDocument) -> str:
     text, _ = search_verdict(document)
     if document.is_leader_proven_faster:
         return f"{text}."
-    if document.verdict == OPEN and document.reason:
+    if document.verdict in (NONE, OPEN) and document.reason:
         return f"These are the flags as given: {text}: {document.reason}."
     return f"These are the flags as given: {text}."
 
