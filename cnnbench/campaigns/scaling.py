@@ -30,7 +30,7 @@ from cnnbench.campaigns.processes.identity import (
     ConfigurationIdentity,
     identity_values,
 )
-from cnnbench.campaigns.processes.requests import ProcessRequests, make_rounds, run_process
+from cnnbench.campaigns.processes.campaign import ProcessRequests, make_rounds, run_process
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError

@@ -32,10 +32,9 @@ from cnnbench.campaigns.ab.experiment import (
 from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, is_futile
 from cnnbench.campaigns.ab.lengths import ChosenLength, VerdictPlan
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequest, ProcessRequests, RequestBatch
 from cnnbench.campaigns.processes.identity import CodeChangedError
 from cnnbench.campaigns.processes.journal import ANALYSED, END
-from cnnbench.campaigns.processes.requests import ProcessRequest, ProcessRequests, RequestBatch
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.judge.compare import Comparison, Verdict, processes_needed

@@ -29,7 +29,7 @@ from cnnbench.campaigns.processes.child import Child, Command
 from cnnbench.campaigns.processes.identity import ConfigurationIdentity, identity_values
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand, blank_record
 from cnnbench.campaigns.processes.program import COMMAND_LINE, launcher_code, own_checkout
-from cnnbench.campaigns.processes.requests import ProcessRequest
+from cnnbench.campaigns.processes.campaign import ProcessRequest
 from cnnbench.campaigns.processes.resolved import NO_TURNS_OF_JOBS, ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import DataError, FlagError, UsageError

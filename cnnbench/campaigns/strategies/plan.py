@@ -11,7 +11,7 @@ from cnnbench.base import plugins
 from cnnbench.base.suggestions import unknown_name_reason
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import resolve_run
-from cnnbench.campaigns.processes.requests import (
+from cnnbench.campaigns.processes.campaign import (
     ProcessRequest,
     ProcessRequests,
     Rounds,

@@ -22,10 +22,9 @@ from cnnbench.base.stats import median
 from cnnbench.campaigns.ab.lengths import LENGTHS, StepCountEstimate
 from cnnbench.campaigns.ab.side import TURN_SECONDS, AbSide, make_process_request
 from cnnbench.campaigns.launch import flags_to_arguments, run_command_words
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, RequestBatch
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import JOURNAL, PROCESS, Journal
-from cnnbench.campaigns.processes.requests import ProcessRequests, RequestBatch
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.campaigns.tune import environment, phrases
 from cnnbench.campaigns.tune.race import CandidateRace, RaceRound

@@ -17,7 +17,7 @@ from cnnbench.campaigns.ab.pairs import ExperimentRunner, PairFailedError
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.journal import SESSION
-from cnnbench.campaigns.processes.requests import ProcessRequests
+from cnnbench.campaigns.processes.campaign import ProcessRequests
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, FINAL, FINALS, MOST_PAIRS, RaceBenchmark

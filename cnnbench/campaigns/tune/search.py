@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from cnnbench.campaigns.processes.journal import END
-from cnnbench.campaigns.processes.requests import ProcessRequests
+from cnnbench.campaigns.processes.campaign import ProcessRequests
 from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.bench import RaceBenchmark
 from cnnbench.campaigns.tune.final import last_proven_settings, measure_proof

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.campaign import (
+    Campaign,
+    ProcessRequest,
+    RequestBatch,
+    measure_process,
+    run_process,
+)
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.identity import CodeChangedError
 from cnnbench.campaigns.processes.journal import digest
@@ -22,12 +28,6 @@ from cnnbench.campaigns.processes.outcome import (
     full_disk_error_line,
     last_output_text,
     read_record,
-)
-from cnnbench.campaigns.processes.requests import (
-    ProcessRequest,
-    RequestBatch,
-    measure_process,
-    run_process,
 )
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequest, RequestBatch
 from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.requests import ProcessRequest, RequestBatch
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.sweep.run import SWEEP
 

@@ -1,11 +1,11 @@
-"""Cases that are measured in rounds (requests.py).
+"""Cases that are measured in rounds (campaign.py).
 
-Tests cnnbench/campaigns/processes/requests.py.
+Tests cnnbench/campaigns/processes/campaign.py.
 """
 
 from __future__ import annotations
 
-from cnnbench.campaigns.processes.requests import Rounds, make_rounds
+from cnnbench.campaigns.processes.campaign import Rounds, make_rounds
 
 
 def test_every_case_is_measured_once_per_round() -> None:

@@ -14,8 +14,7 @@ from covering import slow_if
 
 from cnnbench.base.inference import interim_analyses
 from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.requests import ProcessRequests
+from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests
 from cnnbench.campaigns.tune.bench import SearchSettings
 from cnnbench.campaigns.tune.race import (
     BEHIND,
