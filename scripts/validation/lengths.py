@@ -13,8 +13,12 @@ from typing import Any, NamedTuple
 
 from cnnbench.base.inference import interim_analyses
 from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, clear_verdict_probability
-from cnnbench.campaigns.ab.lengths import VerdictPlan, choose_seconds
-from cnnbench.campaigns.ab.noise import PairSample, estimate_noise
+from cnnbench.campaigns.ab.lengths import (
+    PairSample,
+    VerdictPlan,
+    choose_seconds,
+    estimate_noise,
+)
 from cnnbench.judge.compare import Samples, Verdict, judge
 from validation.studies import (
     POLICY,

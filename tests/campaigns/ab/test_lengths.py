@@ -1,7 +1,4 @@
-"""How long the processes of an experiment run timed steps.
-
-Tests cnnbench/campaigns/ab/noise.py.
-"""
+"""How long the processes of an experiment run timed steps."""
 
 from __future__ import annotations
 
@@ -15,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.base.inference import interim_analyses
-from cnnbench.campaigns.ab.lengths import VerdictPlan, choose_seconds
-from cnnbench.campaigns.ab.noise import (
+from cnnbench.campaigns.ab.lengths import (
     NoiseEstimate,
     PairSample,
+    VerdictPlan,
+    choose_seconds,
     estimate_noise,
     sample_pairs,
     variance_from_sizes,
