@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -27,8 +28,8 @@ from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import JOURNAL, PROCESS, Journal
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.campaigns.tune import environment, phrases
-from cnnbench.campaigns.tune.race import CandidateRace, RaceRound
-from cnnbench.campaigns.tune.space import Candidate, SearchSpace
+from cnnbench.campaigns.tune.race import FINALISTS, CandidateRace, RaceRound, SearchOutcome
+from cnnbench.campaigns.tune.space import Candidate, SearchSpace, candidates_of_group
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.declare import names_of_flags
 from cnnbench.flags.params import FLAGS
@@ -70,6 +71,17 @@ _WARMUP = {"autotune_threshold", *names_of_flags(FLAGS, RunPart.WARM_UP)}
 _RACE, FINALS = "race", "final"
 """Folders of the races and of the proofs. From the second proof on, a number is appended."""
 
+_ROUNDS = 2
+"""A race should have time for this number of rounds. The second round should have time for
+`FINALISTS`, or for a third of the affordable processes. Candidates without time in the first round
+are not tried.
+"""
+
+_FEWEST = 2
+"""Minimum number of processes in a race: the best of the previous groups, and a candidate."""
+
+_LEAST = 6
+"""Minimum number of processes for a small group, if its share of the time would allow fewer."""
 
 TUNE = CampaignKind(command="tune", noun="search", subfolders=(LOGS,))
 """Kind of campaign for searches. ``race/`` contains a record for each process of the races.
@@ -391,3 +403,56 @@ class RaceBenchmark:
                 (ended[at],) = yield replace(batch, requests=[requests[at]])
                 self._spent.append(ended[at].seconds)
         return ended
+
+
+def race_groups(bench: RaceBenchmark) -> ProcessRequests[SearchOutcome]:
+    """Runs the races of all groups. Each race starts with the best candidate of the previous race.
+
+    A candidate is adopted if its gain exceeds the threshold of the search.
+    """
+    settings = bench.settings
+    leader, threshold = settings.first, settings.policy.threshold
+    weights = [len(choices) for choices in settings.space.groups.values()]
+    for at, (group, choices) in enumerate(settings.space.groups.items()):
+        candidates, dropped = candidates_of_group(settings.space, choices, leader)
+        race = CandidateRace(group, candidates, threshold, dropped)
+        bench.races.append(race)
+        if len(candidates) > 1:
+            bench.needs_proof = True
+            there_is = bench.affordable_processes
+            share = there_is * weights[at] // sum(weights[at:])
+            # Each race must leave time for a few processes of every later group.
+            own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
+            share = min(there_is, max(min(share, there_is - sum(later)), own))
+            if share >= _FEWEST:
+                yield from _run_race(race, bench, share, there_is - share)
+        leader = race.leader
+    return SearchOutcome(tuple(bench.races), leader)
+
+
+def _run_race(
+    race: CandidateRace, bench: RaceBenchmark, share: int, reserved: int
+) -> ProcessRequests[None]:
+    """Runs the rounds of a race until the race is over or its time is used.
+
+    `share` is the number of processes for this race, `reserved` the number for later races.
+    """
+    while not race.is_over:
+        running = [race.entered[key] for key in race.remaining]
+        number = len(race.rounds) + 1
+        again = 0 if race.rounds else min(FINALISTS, len(running), share // 3)
+        measured = yield from bench.measure_round(race.group, number, running, reserved + again)
+        race.add_round(measured)
+        if not any(measured.blocks):
+            break
+        # A later group may find a leader that needs a proof, so its processes are not spent here.
+        bench.needs_proof = reserved > 0 or race.leader.key != bench.settings.first.key
+        affordable = bench.affordable_processes - reserved
+        if eliminated := race.eliminate_after_round(max(0, affordable)):
+            reasons = Counter(row.left for row in eliminated)
+            counts = ", ".join(f"{many} {reason}" for reason, many in reasons.items())
+            best = race.fastest.name
+            text = phrases.ELIMINATED.format(
+                group=race.group, round=number, counts=counts, best=best
+            )
+            bench.campaign.reporter.notice(text)

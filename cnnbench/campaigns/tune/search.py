@@ -1,31 +1,50 @@
-"""A search of `cnnbench tune`: one race after the other, then the proof."""
+"""A search of `cnnbench tune`: one race after the other, then the proof of the best flags.
+
+The proof measures new pairs, so a leader that was lucky in its races has no advantage. If
+candidates are equally fast, the leader is called faster in at most 2 % of searches.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
-from cnnbench.campaigns.processes.journal import END
+from cnnbench.base.inference import ANALYSIS_STEP
+from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment
+from cnnbench.campaigns.ab.pairs import ExperimentRunner, PairFailedError
+from cnnbench.campaigns.ab.side import AbSide
+from cnnbench.campaigns.launch import flags_to_arguments
+from cnnbench.campaigns.processes.journal import END, SESSION
 from cnnbench.campaigns.processes.campaign import ProcessRequests
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune import phrases
-from cnnbench.campaigns.tune.bench import RaceBenchmark
-from cnnbench.campaigns.tune.final import last_proven_settings, measure_proof
-from cnnbench.campaigns.tune.race import FINALISTS, CandidateRace, SearchOutcome
-from cnnbench.campaigns.tune.space import candidates_of_group
+from cnnbench.campaigns.tune.bench import (
+    FEWEST_PAIRS,
+    FINAL,
+    FINALS,
+    MOST_PAIRS,
+    RaceBenchmark,
+    race_groups,
+)
+from cnnbench.campaigns.tune.race import BEHIND, FINALISTS, SearchOutcome
+from cnnbench.campaigns.tune.space import Candidate, Settings
 from cnnbench.campaigns.tune.texts import processes_csv
 from cnnbench.campaigns.tune.weights import compare_weights
-from cnnbench.records.campaigns import FASTER, TuneDocument
+from cnnbench.judge.compare import DEFAULT_METRICS, Criteria
+from cnnbench.judge.compare.facts import MODEL_SIZE, WORK
+from cnnbench.machine import repository
+from cnnbench.records.campaigns import (
+    FASTER,
+    NONE,
+    OPEN,
+    VERDICTS,
+    RefusedCandidate,
+    TuneDocument,
+)
 
-_ROUNDS = 2
-"""A race should have time for this number of rounds. The second round should have time for
-`FINALISTS`, or for a third of the affordable processes. Candidates without time in the first round
-are not tried.
-"""
-
-_FEWEST = 2
-"""Minimum number of processes in a race: the best of the previous groups, and a candidate."""
-
-_LEAST = 6
-"""Minimum number of processes for a small group, if its share of the time would allow fewer."""
+_PLAN, _PROOF = "final", "proof"  # Names of the journal's notes about finals and proofs.
 
 
 def search_requests(bench: RaceBenchmark) -> ProcessRequests[tuple[TuneDocument, SearchOutcome]]:
@@ -53,54 +72,249 @@ def search_requests(bench: RaceBenchmark) -> ProcessRequests[tuple[TuneDocument,
     return document, outcome
 
 
-def race_groups(bench: RaceBenchmark) -> ProcessRequests[SearchOutcome]:
-    """Runs the races of all groups. Each race starts with the best candidate of the previous race.
+class _TimeLimitedExperiment(ExperimentRunner):
+    """An experiment that ends when the search has no time for another pair.
 
-    A candidate is adopted if its gain exceeds the threshold of the search.
+    `is_late` is whether the experiment ended for lack of time.
     """
-    settings = bench.settings
-    leader, threshold = settings.first, settings.policy.threshold
-    weights = [len(choices) for choices in settings.space.groups.values()]
-    for at, (group, choices) in enumerate(settings.space.groups.items()):
-        candidates, dropped = candidates_of_group(settings.space, choices, leader)
-        race = CandidateRace(group, candidates, threshold, dropped)
-        bench.races.append(race)
-        if len(candidates) > 1:
-            bench.needs_proof = True
-            there_is = bench.affordable_processes
-            share = there_is * weights[at] // sum(weights[at:])
-            # Each race must leave time for a few processes of every later group.
-            own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
-            share = min(there_is, max(min(share, there_is - sum(later)), own))
-            if share >= _FEWEST:
-                yield from _run_race(race, bench, share, there_is - share)
-        leader = race.leader
-    return SearchOutcome(tuple(bench.races), leader)
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        sides: Mapping[str, AbSide],
+        results: ResultsFolder,
+        bench: RaceBenchmark,
+    ) -> None:
+        super().__init__(experiment, sides, results, bench.campaign)
+        self._bench = bench
+        self.is_late = False
+
+    def measure_pair(
+        self, number: int, later_burn_ins: int = 0, burn_in: bool = False
+    ) -> ProcessRequests[None]:
+        """Runs a pair of processes. If too little time is left for a pair, ends the experiment."""
+        seconds = self.seconds_per_pair or 0.0
+        if number > FEWEST_PAIRS and self._bench.seconds_left < seconds:
+            self.is_late = True
+            raise PairFailedError("the time is up", lost=True)
+        yield from super().measure_pair(number, later_burn_ins, burn_in)
 
 
-def _run_race(
-    race: CandidateRace, bench: RaceBenchmark, share: int, reserved: int
-) -> ProcessRequests[None]:
-    """Runs the rounds of a race until the race is over or its time is used.
+def measure_proof(bench: RaceBenchmark, outcome: SearchOutcome) -> ProcessRequests[TuneDocument]:
+    """Measures pairs of processes, with the given flags and with the flags of the best candidate,
+    until there is a verdict or the time is used.
 
-    `share` is the number of processes for this race, `reserved` the number for later races.
+    Returns the document of the search, without a comparison of weights. After an interrupt,
+    complete pairs are kept.
     """
-    while not race.is_over:
-        running = [race.entered[key] for key in race.remaining]
-        number = len(race.rounds) + 1
-        again = 0 if race.rounds else min(FINALISTS, len(running), share // 3)
-        measured = yield from bench.measure_round(race.group, number, running, reserved + again)
-        race.add_round(measured)
-        if not any(measured.blocks):
-            break
-        # A later group may find a leader that needs a proof, so its processes are not spent here.
-        bench.needs_proof = reserved > 0 or race.leader.key != bench.settings.first.key
-        affordable = bench.affordable_processes - reserved
-        if eliminated := race.eliminate_after_round(max(0, affordable)):
-            reasons = Counter(row.left for row in eliminated)
-            counts = ", ".join(f"{many} {reason}" for reason, many in reasons.items())
-            best = race.fastest.name
-            text = phrases.ELIMINATED.format(
-                group=race.group, round=number, counts=counts, best=best
-            )
-            bench.campaign.reporter.notice(text)
+    leader, folder = outcome.leader, bench.folder
+    if leader.key == bench.settings.first.key:
+        if outcome.tried_no_candidate:
+            return _tune_document(bench, outcome, OPEN, phrases.NO_TIME, more_pairs_help=True)
+        return _tune_document(bench, outcome, NONE)
+    plans = {note["leader"]: note for note in folder.earlier_journal_notes(_PLAN)}
+    plan = plans.get(leader.key)
+    if plan is not None:
+        pairs, number = plan["plan"]["pairs"], plan["plan"]["number"]
+    else:
+        number = 1 + len(plans)
+        pairs = _plan_pairs(bench, leader, number, 0)
+    if pairs < FEWEST_PAIRS:
+        reason = phrases.NO_TIME_FOR_PAIRS.format(pairs=FEWEST_PAIRS)
+        return _tune_document(bench, outcome, OPEN, reason, more_pairs_help=True)
+    document = yield from _measure_pairs(bench, outcome, pairs, number)
+    is_open = document.verdict == OPEN and not document.failure and document.pairs >= pairs
+    if plan is not None and is_open and plan["minutes"] < bench.settings.seconds / 60:
+        more = _plan_pairs(bench, leader, number, document.pairs)
+        if more > pairs:
+            document = yield from _measure_pairs(bench, outcome, more, number)
+    proof = document.to_dict()
+    folder.add_journal_note(_PROOF, leader=leader.key, settings=leader.settings, proof=proof)
+    bench.document = document
+    return document
+
+
+def document_so_far(bench: RaceBenchmark) -> TuneDocument | None:
+    """The document of an interrupted search; None if no round of a race was measured."""
+    if bench.document is not None or not any(race.rounds for race in bench.races):
+        return bench.document
+    outcome = SearchOutcome(tuple(bench.races), bench.races[-1].leader)
+    verdict = NONE if outcome.leader.key == bench.settings.first.key else OPEN
+    return _tune_document(bench, outcome, verdict, phrases.INTERRUPTED)
+
+
+def last_proven_settings(folder: ResultsFolder) -> Settings | None:
+    """The flags of the candidate that an earlier session has last proven to be faster than the
+    given flags; None if there is no such candidate.
+    """
+    proven = [
+        dict(note["settings"])
+        for note in folder.earlier_journal_notes(_PROOF)
+        if note["proof"]["verdict"] == FASTER
+    ]
+    return proven[-1] if proven else None
+
+
+def _plan_pairs(bench: RaceBenchmark, leader: Candidate, number: int, existing: int) -> int:
+    """Returns the number of pairs for which there is time, including `existing` pairs.
+
+    The number is stored in the journal if it is sufficient for a verdict. `number` is the number of
+    the final, from 1.
+    """
+    # Time is reserved for two later processes, which train the weights that are compared.
+    seconds = bench.seconds_left - 2 * bench.mean_process_seconds
+    fitting = int(seconds / (2 * bench.final_process_seconds))
+    # There must be an interim analysis at the maximum number of pairs.
+    most = min(existing + fitting, MOST_PAIRS)
+    most = most // ANALYSIS_STEP * ANALYSIS_STEP if most >= 2 * ANALYSIS_STEP else most
+    if most >= FEWEST_PAIRS and most > existing:
+        plan = {"pairs": most, "number": number, "alpha": _alpha_of_final(bench, number)}
+        minutes = bench.settings.seconds / 60
+        bench.folder.add_journal_note(_PLAN, leader=leader.key, plan=plan, minutes=minutes)
+    return most
+
+
+def _alpha_of_final(bench: RaceBenchmark, number: int) -> float:
+    """Significance level for all interim analyses together in a final, by its number (from 1).
+
+    Each leader has its own final, with half the level of the previous final. So all levels add up
+    to at most twice the first level.
+    """
+    return bench.settings.policy.alpha * 0.5 ** (number - 1)
+
+
+def _measure_pairs(
+    bench: RaceBenchmark, outcome: SearchOutcome, most_pairs: int, number: int
+) -> ProcessRequests[TuneDocument]:
+    settings, folder, leader = bench.settings, bench.folder, outcome.leader
+    place = folder.folder / (FINALS if number == 1 else f"{FINALS}-{number}")
+    sides = _sides(bench, leader)
+    work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
+    experiment = Experiment(
+        most_pairs=most_pairs,
+        seed=settings.seed,
+        burn_in=0,
+        timeout=settings.timeout,
+        turn_seconds=settings.turn_seconds,
+        criteria=Criteria(
+            policy=settings.policy.replace(alpha=_alpha_of_final(bench, number)),
+            metrics=DEFAULT_METRICS[:1],
+            fail_on=(FASTER,),  # The verdict must say whether the leader is faster.
+            allow_different=tuple(work),
+        ),
+    ).with_sides(sides)
+    with ResultsFolder(AB, place, experiment, resume=True, within=folder) as results:
+        pairs = _TimeLimitedExperiment(experiment, sides, results, bench)
+        yield from pairs.requests()
+    main = next((entry.main for entry in pairs.comparison.entries), None)
+    failure = "" if pairs.is_late else pairs.failure
+    measured = len(pairs.records["a"])
+    if main is None or failure:
+        return _tune_document(bench, outcome, OPEN, failure, pairs=measured, failure=failure)
+    judged = main.judgement
+    word = main.verdict.value
+    needed = judged.needed if judged.low is not None else FEWEST_PAIRS
+    return _tune_document(
+        bench,
+        outcome,
+        word if word in VERDICTS else OPEN,
+        judged.reason,
+        more_pairs_help=needed is not None and max(needed, measured + 1) <= MOST_PAIRS,
+        gain=judged.change,
+        low=judged.low,
+        high=judged.high,
+        confidence=pairs.experiment.criteria.policy.confidence,
+        p=judged.p_adjusted,
+        pairs=measured,
+        threshold=judged.floor,
+        pair_scatter=judged.scatter,
+        more_pairs=judged.more,
+        medians_change=judged.medians_change,
+    )
+
+
+def _sides(bench: RaceBenchmark, leader: Candidate) -> dict[str, AbSide]:
+    """The given flags (A) and the flags of the best candidate (B), as long as a final."""
+    sides = {}
+    for name, candidate in zip(SIDES, (bench.settings.first, leader), strict=True):
+        length = bench.lengths.step_count_flags(FINAL, candidate.resolved.global_batch)
+        own = {n: text for n, text in candidate.settings.items() if n in candidate.flags}
+        sides[name] = replace(
+            bench.settings.make_side(candidate, {**candidate.flags, **length}),
+            own=flags_to_arguments(own),
+            subject=replace(repository.measured_code(candidate.resolved.config), side=name),
+        )
+    return sides
+
+
+def _tune_document(
+    bench: RaceBenchmark,
+    outcome: SearchOutcome,
+    verdict: str,
+    reason: str = "",
+    *,
+    pairs: int = 0,
+    more_pairs_help: bool = False,
+    **measured: Any,
+) -> TuneDocument:
+    """Creates the document of a search, without a comparison of weights.
+
+    Args:
+      pairs: number of measured pairs.
+      more_pairs_help: whether more pairs, up to the maximum for a final, may lead to a verdict.
+      measured: other fields about the pairs, by name.
+    """
+    settings, first, fitted = bench.settings, bench.settings.first, outcome.fitted
+    minutes = minutes_for_an_answer(outcome, bench, verdict, pairs, more_pairs_help)
+    begun_at = datetime.fromisoformat(next(bench.folder.journal.read(SESSION))["time"])
+    unknown: dict[str, Any] = dict.fromkeys(("gain", "low", "high", "confidence"))
+    document = TuneDocument(
+        started_at=begun_at.isoformat(timespec="seconds"),
+        search_command=tuple(settings.command),
+        command=settings.command_of(outcome.leader if verdict == FASTER else first),
+        verdict=verdict,
+        reason=reason,
+        leader=outcome.leader.name,
+        pairs=pairs,
+        weights="",
+        trains_alike=None,
+        given=flags_to_arguments(first.flags),
+        seed=settings.seed,
+        seconds=settings.seconds - bench.seconds_left,
+        budget_seconds=settings.seconds,
+        scatter=None if fitted is None else fitted.scatter,
+        rows=tuple(outcome.rows(first)),
+        refused=tuple(
+            RefusedCandidate(group=race.group, candidate=dropped.name, reason=dropped.reason)
+            for race in outcome.races
+            for dropped in race.dropped
+            if not dropped.repeats
+        ),
+        enough_minutes=minutes,
+        **{"failure": "", **unknown, **measured},
+    )
+    if verdict == OPEN and not pairs and minutes is not None:
+        text = phrases.ENOUGH_MINUTES.format(reason=reason, minutes=document.enough_minutes)
+        return replace(document, reason=text)
+    return document
+
+
+def minutes_for_an_answer(
+    outcome: SearchOutcome, bench: RaceBenchmark, verdict: str, pairs: int, more_pairs_help: bool
+) -> int | None:
+    """Estimated --minutes with which the search would have an answer; None if no time would be
+    enough.
+
+    Args:
+      verdict: the verdict of the search so far.
+      pairs: number of measured pairs of the final.
+      more_pairs_help: whether more pairs, up to the maximum for a final, may lead to a verdict.
+    """
+    waiting = {candidate.key for race in outcome.races for candidate in race.untried}
+    waiting |= {key for key, row in outcome.eliminated.items() if row.left == BEHIND}
+    is_open = verdict == OPEN
+    if (is_open and not more_pairs_help) or not (waiting or is_open):
+        return None
+    again = min(FINALISTS, len(waiting))  # Number of candidates that run in a second round.
+    more_pairs = MOST_PAIRS - pairs if pairs else FEWEST_PAIRS
+    return bench.estimate_search_minutes(len(waiting) + again, more_pairs if is_open else 0)

@@ -17,8 +17,7 @@ from cnnbench.campaigns.ab.side import RESERVED, choose_time_slice_seconds
 from cnnbench.campaigns.processes.identity import configuration_identity
 from cnnbench.campaigns.tune import texts
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, RaceBenchmark, SearchSettings
-from cnnbench.campaigns.tune.final import document_so_far
-from cnnbench.campaigns.tune.search import search_requests
+from cnnbench.campaigns.tune.search import document_so_far, search_requests
 from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, default_groups, read_groups
 from cnnbench.cli.commands import (
     OutputKinds,

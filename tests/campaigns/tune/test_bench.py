@@ -26,9 +26,9 @@ from cnnbench.campaigns.tune.bench import (
     ProcessStepCounts,
     RaceBenchmark,
     SearchSettings,
+    race_groups,
 )
 from cnnbench.campaigns.tune.race import SearchOutcome
-from cnnbench.campaigns.tune.search import race_groups
 from cnnbench.campaigns.tune.space import SearchSpace
 from cnnbench.flags import args_from_values, parse_flag_texts
 from cnnbench.flags.params import SPECS

@@ -15,7 +15,7 @@ from covering import slow_if
 from cnnbench.base.inference import interim_analyses
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests
-from cnnbench.campaigns.tune.bench import SearchSettings
+from cnnbench.campaigns.tune.bench import SearchSettings, race_groups
 from cnnbench.campaigns.tune.race import (
     BEHIND,
     FINALISTS,
@@ -25,7 +25,6 @@ from cnnbench.campaigns.tune.race import (
     RaceRound,
     SearchOutcome,
 )
-from cnnbench.campaigns.tune.search import race_groups
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, candidate_name
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs

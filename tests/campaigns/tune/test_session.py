@@ -25,9 +25,8 @@ from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune.bench import TUNE, RaceBenchmark, SearchSettings
-from cnnbench.campaigns.tune.final import document_so_far
 from cnnbench.campaigns.tune.race import CandidateRace, RaceRound, SearchOutcome
-from cnnbench.campaigns.tune.search import search_requests
+from cnnbench.campaigns.tune.search import document_so_far, search_requests
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, Settings
 from cnnbench.campaigns.tune.texts import (
     candidates_csv,
