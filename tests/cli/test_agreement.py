@@ -38,7 +38,7 @@ from cnnbench.base.document.markdown import report_to_markdown, sections_to_comm
 from cnnbench.base.tables import dataclasses_to_csv
 from cnnbench.campaigns.bisect import history as git_history
 from cnnbench.campaigns.bisect.texts import bisection_text
-from cnnbench.campaigns.strategies import table
+from cnnbench.campaigns.strategies import session as modes
 from cnnbench.campaigns.strategies import weights as compared_weights
 from cnnbench.campaigns.tune import race
 from cnnbench.campaigns.tune import texts as text
@@ -177,7 +177,7 @@ def strategies_of(seed: int, folder: Path, make: Any) -> Experiment:
         )
         (document, cases, _) = printed[0]
         outputs = {
-            "table": lambda one: table.table_text(one, cases),
+            "table": lambda one: modes.table_text(one, cases),
             "csv": lambda one: dataclasses_to_csv(StrategyRow, one.rows),
             **pages_of(modes_report.modes_section, modes_report.fastest_mode_answers),
         }

@@ -11,7 +11,7 @@ from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.campaigns.launch import flags_to_arguments
-from cnnbench.campaigns.strategies.plan import select_strategy_cases
+from cnnbench.campaigns.strategies.session import select_strategy_cases
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.params import FLAGS

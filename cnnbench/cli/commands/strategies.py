@@ -12,12 +12,15 @@ from cnnbench.base.interrupts import errors_as_interrupts
 from cnnbench.base.tables import dataclasses_to_csv
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.identity import configuration_identity
-from cnnbench.campaigns.strategies import table, weights
-from cnnbench.campaigns.strategies.plan import (
+from cnnbench.campaigns.strategies import weights
+from cnnbench.campaigns.strategies.session import (
     STRATEGIES,
     StrategiesSession,
     StrategyCase,
+    has_failures,
     select_strategy_cases,
+    strategies_document,
+    table_text,
 )
 from cnnbench.campaigns.strategies.weights import weights_tolerance
 from cnnbench.cli.commands import OutputKinds, PlotFlags, choose_format, sides
@@ -151,7 +154,7 @@ def _measure_modes(
             if not any(session.records.values()):
                 raise
             ended_early, end = error, str(error) or "interrupted"
-        document = table.strategies_document(
+        document = strategies_document(
             session,
             distances,
             tolerance,
@@ -165,14 +168,14 @@ def _measure_modes(
         folder.write(folder.folder / "strategies.json", document.to_json().encode("ascii"))
     if ended_early is not None:
         raise ended_early
-    return ExitCode.FAILED if table.has_failures(document.rows) else ExitCode.OK
+    return ExitCode.FAILED if has_failures(document.rows) else ExitCode.OK
 
 
 def _print_table(
     document: StrategiesDocument, cases: Sequence[StrategyCase], options: StrategiesFlags
 ) -> None:
     texts = {
-        "table": lambda: table.table_text(document, cases),
+        "table": lambda: table_text(document, cases),
         "csv": lambda: dataclasses_to_csv(StrategyRow, document.rows),
         "json": document.to_json,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.campaigns.launch import flags_to_arguments
-from cnnbench.campaigns.strategies.plan import StrategyCase, select_strategy_cases
+from cnnbench.campaigns.strategies.session import StrategyCase, select_strategy_cases
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.plan import parse_run

@@ -1,6 +1,6 @@
 """The order of a comparison of modes, and what it keeps, with processes that never start.
 
-Tests cnnbench/campaigns/strategies/plan.py, as does test_plan.py.
+Tests cnnbench/campaigns/strategies/session.py, as do test_plan.py and test_table.py.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.strategies.plan import (
+from cnnbench.campaigns.strategies.session import (
     STRATEGIES,
     StrategiesSession,
     select_strategy_cases,
+    strategies_document,
 )
-from cnnbench.campaigns.strategies.table import strategies_document
 from cnnbench.campaigns.strategies.weights import (
     compare_checkpoints,
     stored_weight_distances,

@@ -13,8 +13,13 @@ from golden import golden
 
 from cnnbench.base.tables import dataclasses_to_csv
 from cnnbench.campaigns.processes.resolved import ResolvedRun
-from cnnbench.campaigns.strategies.plan import StrategiesSession, StrategyCase
-from cnnbench.campaigns.strategies.table import has_failures, strategies_document, table_text
+from cnnbench.campaigns.strategies.session import (
+    StrategiesSession,
+    StrategyCase,
+    has_failures,
+    strategies_document,
+    table_text,
+)
 from cnnbench.cli.commands import strategies as _command  # noqa: F401 (it registers its kinds)
 from cnnbench.records.campaigns import (
     APART,
