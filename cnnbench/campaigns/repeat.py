@@ -98,7 +98,12 @@ def _requests(
         path = results.folder / f"{name}.json"
         target = path if name in names else None
         request = make_process_request(results, name, side, key="", target=target, failed=path)
-        standing = "" if target is None else _standing_text(records, len(names))
+        standing = ""
+        if target is not None:
+            standing = f"process {len(records) + 1}/{len(names)}"
+            speeds = [speed for speed in map(THROUGHPUT.value, records) if speed is not None]
+            if speeds:
+                standing += f", {THROUGHPUT.value_text(fmean(speeds))} so far"
         return measure_process(results, request, math.inf, [""] * len(later), standing)
 
     if options.seconds is not None:
@@ -111,13 +116,6 @@ def _requests(
             side = side.with_added_flags({"num_batches": count.number_of_steps()})
     for place, name in enumerate(names, start=1):
         records.append((yield from measure(name, side, names[place:])))
-
-
-def _standing_text(records: Sequence[RunRecord], processes: int) -> str:
-    """Which process runs, and the mean speed so far: "process 3/6, 512.0 images/sec so far"."""
-    speeds = [speed for speed in map(THROUGHPUT.value, records) if speed is not None]
-    so_far = f", {THROUGHPUT.value_text(fmean(speeds))} so far" if speeds else ""
-    return f"process {len(records) + 1}/{processes}{so_far}"
 
 
 def _result_text(records: Sequence[RunRecord]) -> str:

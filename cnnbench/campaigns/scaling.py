@@ -274,9 +274,9 @@ def table_text(points: Sequence[ScalingPoint]) -> str:
 
 
 def _about(points: Sequence[ScalingPoint]) -> str:
-    images = sorted({point.images_per_step for point in points})
+    images = min(point.images_per_step for point in points)
     batch = "all jobs have {} images per step" if points[0].kind == STRONG else _WEAK_BATCH
-    return f"{points[0].kind} scaling: {batch.format(images[0])}, efficiency against one worker"
+    return f"{points[0].kind} scaling: {batch.format(images)}, efficiency against one worker"
 
 
 def store_points(folder: ResultsFolder, title: str, points: Sequence[ScalingPoint]) -> None:

@@ -11,9 +11,9 @@ import os
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.machinery import all_suffixes
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
 from cnnbench.base.files import read_file
 from cnnbench.base.plugins import plugin_files_of_flags
@@ -39,11 +39,6 @@ class UnknownFilesError(Exception):
     """The files that a run loads cannot be determined without running it."""
 
 
-class _ChangedFile(NamedTuple):
-    path: str
-    modes: tuple[str, str]
-
-
 def find_same_code(
     base: str, new: str, flags: Sequence[str], ignored: Sequence[str]
 ) -> SameCode | None:
@@ -56,36 +51,27 @@ def find_same_code(
       ignored: further patterns of files that no run loads.
     """
     try:
-        changed = _changed_files(base, new)
-        if not all(_is_ignored(file, ignored) for file in changed):
+        listed = git("diff-tree", "-r", "-z", "--raw", "--no-renames", base, new, "--")
+        words = listed.split("\0")[:-1]
+        files = words[1::2]
+        if not all(map(partial(_is_ignored, ignored), words[::2], files)):
             return None
         named = {path for commit in (base, new) for path in _named_files(commit, flags)}
     except (GitError, UnknownFilesError):
         return None
-    if any(_is_named(file.path, named) for file in changed):
+    if any(_is_named(file, named) for file in files):
         return None
-    return SameCode(base=base, new=new, files=tuple(file.path for file in changed))
+    return SameCode(base=base, new=new, files=tuple(files))
 
 
-def _changed_files(base: str, new: str) -> list[_ChangedFile]:
-    words = git("diff-tree", "-r", "-z", "--raw", "--no-renames", base, new, "--").split("\0")[:-1]
-    files = []
-    for facts, path in zip(words[::2], words[1::2], strict=True):
-        if _UNDECODED in path:
-            raise UnknownFilesError
-        before, after, *_ = facts.removeprefix(":").split()
-        files.append(_ChangedFile(path, (before, after)))
-    return files
-
-
-def _is_ignored(file: _ChangedFile, ignored: Sequence[str]) -> bool:
-    if not set(file.modes) <= {*_FILE_MODES}:
+def _is_ignored(ignored: Sequence[str], facts: str, path: str) -> bool:
+    """Whether no run loads a file that differs. `facts` is what git's raw format says about it."""
+    modes = facts.removeprefix(":").split()[:2]
+    if _UNDECODED in path or not set(modes) <= {*_FILE_MODES}:
         return False
-    if matches_any_pattern(file.path, ignored):
+    if matches_any_pattern(path, ignored):
         return True
-    return matches_any_pattern(file.path, NOT_LOADED) and not file.path.endswith(
-        tuple(all_suffixes())
-    )
+    return matches_any_pattern(path, NOT_LOADED) and not path.endswith(tuple(all_suffixes()))
 
 
 def matches_any_pattern(path: str, patterns: Iterable[str]) -> bool:

@@ -202,13 +202,18 @@ class AbSide:
         change.
         """
         shown = {name: text for name, text in self.variables.items() if may_record_variable(name)}
+        packages: Mapping[str, object] = {}  # Also if the interpreter does not say its versions.
+        if self.python is not None:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
+                said = run_code(self, _VERSIONS, use_own_cnnbench=False, timeout=_ANSWER_SECONDS)
+                packages = dict(json.loads(said.stdout))
         identity = identity_values(
             self.resolved.identity or self.given_flags,
             flags=self.flags,
             python=self.python,
             job=() if self.layout is None else self.layout.flags,
             variables=sorted(self.variables),
-            packages=_library_versions(self) if self.python else {},
+            packages=packages,
             **shown,
         )
         if self.checkout is not None:
@@ -266,14 +271,6 @@ def supports(side: AbSide, feature: str) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
-
-
-def _library_versions(side: AbSide) -> dict[str, object]:
-    """Versions of Python and of packages in the interpreter of A or B; empty if unknown."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
-        answer = run_code(side, _VERSIONS, use_own_cnnbench=False, timeout=_ANSWER_SECONDS).stdout
-        return dict(json.loads(answer))
-    return {}
 
 
 def make_process_request(

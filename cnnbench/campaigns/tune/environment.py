@@ -57,7 +57,10 @@ def dimensions(environ: Mapping[str, str] | None = None) -> list[list[dict[str, 
         *({_GLIBC: value} for value in _SHORT),
         *({_PRELOAD: name} for name in _ALLOCATORS),
     ]
-    onednn = [{ONEDNN: value} for value in _onednn_values()]
+    # The values that differ from the default of this CPU. Without the variable, older CPUs use
+    # oneDNN for matrix products and not for convolutions.
+    values = ("0",) if cpu.convolution_kernels(Host()).startswith("onednn") else ("0", "1")
+    onednn = [{ONEDNN: value} for value in values]
     return [
         [] if ONEDNN in given else onednn,
         [] if {_GLIBC, _PRELOAD} & set(given) else allocators,
@@ -82,12 +85,6 @@ def why_unusable(name: str, value: str) -> str:
     if name == _PRELOAD and not _is_installed(value):
         return f"{value} is not installed (on Debian and Ubuntu: apt install {_ALLOCATORS[value]})"
     return ""
-
-
-def _onednn_values() -> tuple[str, ...]:
-    """Returns the values of TF_ENABLE_ONEDNN_OPTS that differ from the default of this CPU."""
-    # Without the variable, older CPUs use oneDNN for matrix products and not for convolutions.
-    return ("0",) if cpu.convolution_kernels(Host()).startswith("onednn") else ("0", "1")
 
 
 def _why_no_tunables(value: str) -> str:

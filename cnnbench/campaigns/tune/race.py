@@ -106,9 +106,22 @@ class CandidateRace:
 
     @property
     def is_over(self) -> bool:
-        """Whether the race needs no further round."""
-        over = len(self.remaining) < 2 or len(self.rounds) >= MOST_ROUNDS or self._short
-        return over or self._is_leader_near_best()
+        """Whether the race needs no further round.
+
+        It needs none if no candidate is faster than the best one by more than the threshold. The
+        test has the significance level `ALPHA`.
+        """
+        if len(self.remaining) < 2 or len(self.rounds) >= MOST_ROUNDS or self._short:
+            return True
+        if not any(self.rounds):
+            return False
+        fitted = fit_additive_blocks(self.rounds)
+        ranked = self._ranked(fitted)
+        if fitted.scatter is None or len(ranked) < len(self.remaining):
+            return False
+        best, *others = ranked
+        tail = ALPHA / len(others)
+        return all(fitted.p_value_above(best, name, self._worth) <= tail for name in others)
 
     def add_round(self, round_: RaceRound) -> None:
         """Adds the results of a round to the race, and eliminates candidates that failed.
@@ -168,21 +181,6 @@ class CandidateRace:
         """Keys of the remaining measured candidates by estimated speed, the fastest first."""
         known = [key for key in self.remaining if key in fitted.names]
         return sorted(known, key=fitted.effect, reverse=True)
-
-    def _is_leader_near_best(self) -> bool:
-        """Whether no candidate is faster than the best one by more than the threshold.
-
-        The test has the significance level `ALPHA`.
-        """
-        if not any(self.rounds):
-            return False
-        fitted = fit_additive_blocks(self.rounds)
-        ranked = self._ranked(fitted)
-        if fitted.scatter is None or len(ranked) < max(2, len(self.remaining)):
-            return False
-        best, *others = ranked
-        tail = ALPHA / len(others)
-        return all(fitted.p_value_above(best, name, self._worth) <= tail for name in others)
 
     def _eliminate_slower(self, fitted: AdditiveModel) -> None:
         number = len(self.rounds)
@@ -249,11 +247,20 @@ class SearchOutcome(NamedTuple):
             for race in reversed(self.races)
             for candidate in race.candidates
         }
-        fitted = self.fitted
-        rows = []
+        rows: list[TuneRow] = []
+        fitted, eliminated = self.fitted, self.eliminated
+        blocks = [block for round_ in self.rounds for block in round_]
         for candidate in self.candidates:
-            row = self._measured_row(candidate, groups[candidate.key])
-            rows.append(replace(row, **_gain_fields(fitted, candidate.key, first.key)))
+            key, group = candidate.key, groups[candidate.key]
+            speeds = [math.exp(block[key]) for block in blocks if key in block]
+            row = replace(
+                eliminated.get(key, _unmeasured_row(candidate, group)),
+                group=group,
+                processes=len(speeds),
+                images_per_sec=median(speeds) if speeds else None,
+                **_gain_fields(fitted, key, first.key),
+            )
+            rows.append(row)
         yield from sorted(
             rows, key=lambda row: -math.inf if row.gain is None else row.gain, reverse=True
         )
@@ -262,18 +269,6 @@ class SearchOutcome(NamedTuple):
                 if candidate.key not in groups:
                     row = _unmeasured_row(candidate, race.group)
                     yield replace(row, left=UNTRIED, reason=phrases.NOT_TRIED)
-
-    def _measured_row(self, candidate: Candidate, group: str) -> TuneRow:
-        key = candidate.key
-        blocks = (block for round_ in self.rounds for block in round_)
-        speeds = [math.exp(block[key]) for block in blocks if key in block]
-        row = self.eliminated.get(key, _unmeasured_row(candidate, group))
-        return replace(
-            row,
-            group=group,
-            processes=len(speeds),
-            images_per_sec=median(speeds) if speeds else None,
-        )
 
 
 def _unmeasured_row(candidate: Candidate, group: str) -> TuneRow:

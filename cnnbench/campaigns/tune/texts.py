@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from dataclasses import fields as fields_of
 
@@ -34,24 +34,20 @@ def table_text(tuning: TuneDocument) -> str:
 
 def candidates_text(space: SearchSpace, first: Candidate) -> str:
     """Text for --list: the candidates of each group, and dropped candidates by reason."""
-    return sections_to_text(_candidates_sections(space, first))
-
-
-def _candidates_sections(space: SearchSpace, first: Candidate) -> Iterator[Section]:
+    sections = []
     for name, choices in space.groups.items():
         candidates, dropped = candidates_of_group(space, choices, first)
-        count = count_text(candidates, "candidate", "candidates")
-        texts = [Paragraph(_candidate_text(one), indent=2, whole=True) for one in candidates]
+        texts = []
+        for candidate in candidates:
+            changes = f" ({', '.join(candidate.changes)})" if candidate.changes else ""
+            texts.append(Paragraph(f"{candidate.name}{changes}", indent=2, whole=True))
         for reason, group in group_by(dropped, lambda candidate: candidate.reason).items():
             names = "; ".join(candidate.name for candidate in group)
             text = phrases.DROPPED.format(reason=reason, names=names)
             texts.append(Paragraph(text, indent=2, hanging=4))
-        yield Section(title=f"{name}: {count}", blocks=tuple(texts))
-
-
-def _candidate_text(candidate: Candidate) -> str:
-    changes = ", ".join(candidate.changes)
-    return f"{candidate.name} ({changes})" if changes else candidate.name
+        count = count_text(candidates, "candidate", "candidates")
+        sections.append(Section(title=f"{name}: {count}", blocks=tuple(texts)))
+    return sections_to_text(sections)
 
 
 def candidates_csv(tuning: TuneDocument) -> str:

@@ -144,12 +144,15 @@ def main(argv: Sequence[str]) -> int:
             options = GateFlags(**choose_format({**values, "rules": change.rules}, _SPECS))
             if _report_same_code(change, options, common, folder):
                 return ExitCode.OK
-        sides_and_rules = change.ab_values if change else {}
-        of_ab = {**values, **sides_and_rules, "results": str(folder / _RUNS)}
-        for name in ("init", "always_measure"):
-            of_ab.pop(name, None)
-        # The measured commits have these hashes in every clone.
-        hashes = map(abbreviate_hash, (change.start, change.tip) if change else ())
+        of_ab = {name: values[name] for name in values if name not in ("init", "always_measure")}
+        hashes: list[str] = []
+        if change is not None:
+            # A full hash is never the name of a folder, of a branch or of a tag, which a change may
+            # add. The abbreviated hashes are the same in every clone.
+            head = change.tip if os.path.isdir(change.head) else change.head
+            of_ab |= {"a_checkout": change.start, "b_checkout": head, "rules": change.rules}
+            hashes = [abbreviate_hash(change.start), abbreviate_hash(change.tip)]
+        of_ab["results"] = str(folder / _RUNS)
         words = sides.flag_words(values, _SPECS, OF_ONE_EXPERIMENT)
         return ab.run_experiment(of_ab, common, ("gate", *hashes, *words, "--", *common))
 
@@ -169,16 +172,6 @@ class _Change:
     start: str
     tip: str
     rules: str
-
-    @property
-    def ab_values(self) -> dict[str, str]:
-        """Flags of `cnnbench ab` that define A and B for the gate, and the rules for the verdict:
-        values by name.
-
-        A full hash is never the name of a folder, of a branch or of a tag, which a change may add.
-        """
-        name = self.tip if os.path.isdir(self.head) else self.head
-        return {"a_checkout": self.start, "b_checkout": name, "rules": self.rules}
 
 
 def _find_change(rules: str | None, base: str, head: str = "HEAD") -> _Change:
@@ -232,22 +225,16 @@ def _report_same_code(
         entries=(),
         same_code=same,
     )
-    _remove_empty_runs(folder / _RUNS)
+    if (runs := folder / _RUNS).is_dir():  # An earlier gate was killed before its first process.
+        with lock_folder("results", str(runs), partial(print_warning, name="lock")):
+            if is_lock_or_empty_folder(runs):
+                shutil.rmtree(runs)
     if text := uncommitted_changes_text("B", change.tip):
         print_notice(text)
     options.write_comparison(comparison)
     write_gate_reports(folder, comparison)
     print_notice("--always_measure measures even if the code is the same")
     return True
-
-
-def _remove_empty_runs(runs: Path) -> None:
-    """Removes the folder of an earlier gate that was killed before its first process started."""
-    if runs.is_dir():
-        warn = partial(print_warning, name="lock")
-        with lock_folder("results", str(runs), warn):
-            if is_lock_or_empty_folder(runs):
-                shutil.rmtree(runs)
 
 
 @contextlib.contextmanager
