@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.campaigns.suite.keys import Suite, parse_suite
+from cnnbench.campaigns.suite.entries import Suite, parse_suite
 from cnnbench.campaigns.suite.nodes import load_yaml_file
 from cnnbench.campaigns.sweep.plan import SweepPlan, plan_sweep
 from cnnbench.records.run import Batch, RunRecord

@@ -261,7 +261,7 @@ def records(generator: random.Random, folder: Path) -> None:
 
 def suites(generator: random.Random, folder: Path) -> None:
     """Suites: those that come with cnnbench, with lines and words exchanged."""
-    from cnnbench.campaigns.suite.keys import parse_suite
+    from cnnbench.campaigns.suite.entries import parse_suite
     from cnnbench.campaigns.suite.nodes import load_yaml_file
     from cnnbench.campaigns.sweep.plan import plan_sweep
 

@@ -1,3 +1,3 @@
-"""Suites of configurations, which YAML files describe: `nodes` reads a file, `keys` checks what it
-contains, and `cases` expands its entries to the configurations to measure.
+"""Suites of configurations, which YAML files describe: `nodes` reads a file, and `entries` checks
+what it contains, and expands its entries to the configurations to measure.
 """

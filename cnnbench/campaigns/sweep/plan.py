@@ -14,8 +14,7 @@ from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes.identity import environment_identity, json_digest, source_digest
 from cnnbench.campaigns.processes.campaign import make_rounds
 from cnnbench.campaigns.processes.resolved import ResolvedRun, flag_specs_of, resolve_all_reduce
-from cnnbench.campaigns.suite.cases import SweepCase, expand_entry
-from cnnbench.campaigns.suite.keys import Suite
+from cnnbench.campaigns.suite.entries import Suite, SweepCase, expand_entry
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import args_from_values, parse_flag_texts
 from cnnbench.flags.obsolete import REMOVED

@@ -22,8 +22,7 @@ from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import PROCESS
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand, Record, blank_record, read_record
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
-from cnnbench.campaigns.suite.cases import SweepCase
-from cnnbench.campaigns.suite.keys import BatchSizeSearch
+from cnnbench.campaigns.suite.entries import BatchSizeSearch, SweepCase
 from cnnbench.campaigns.sweep import phrases
 from cnnbench.campaigns.sweep.plan import SweepItem, SweepPlan, ordered_items
 from cnnbench.flags.declare import names_of_flags

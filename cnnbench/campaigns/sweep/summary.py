@@ -15,8 +15,7 @@ from cnnbench.base.text import count_text, first_lines, number, percent
 from cnnbench.campaigns.processes.answers import store_answer
 from cnnbench.campaigns.processes.outcome import bus_bandwidth, read_record
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.suite.cases import SweepCase
-from cnnbench.campaigns.suite.keys import Limits
+from cnnbench.campaigns.suite.entries import Limits, SweepCase
 from cnnbench.campaigns.sweep import phrases
 from cnnbench.campaigns.sweep.plan import count_configurations
 from cnnbench.campaigns.sweep.run import SweepResult

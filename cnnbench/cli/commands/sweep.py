@@ -17,8 +17,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import configuration_identity
 from cnnbench.campaigns.processes.program import own_command_prefix
 from cnnbench.campaigns.processes.resolved import flag_specs_of
-from cnnbench.campaigns.suite.cases import SweepCase
-from cnnbench.campaigns.suite.keys import BatchSizeSearch, Suite, parse_suite
+from cnnbench.campaigns.suite.entries import BatchSizeSearch, Suite, SweepCase, parse_suite
 from cnnbench.campaigns.suite.nodes import find_suite, load_yaml_file, shipped_suites
 from cnnbench.campaigns.sweep.plan import SweepItem, ordered_items, plan_sweep
 from cnnbench.campaigns.sweep.run import SWEEP, Sweep, command_of_item, duration_text

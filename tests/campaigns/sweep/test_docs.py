@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench.base.document.console import sections_to_text
-from cnnbench.campaigns.suite import keys
+from cnnbench.campaigns.suite import entries as keys
 from cnnbench.campaigns.suite.nodes import load_yaml_file, shipped_suites
 from cnnbench.campaigns.sweep.plan import ordered_items, plan_sweep
 from cnnbench.campaigns.sweep.summary import configurations_table

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 from other_values import other
 
-from cnnbench.campaigns.suite.keys import BatchSizeSearch
+from cnnbench.campaigns.suite.entries import BatchSizeSearch
 from cnnbench.campaigns.sweep.plan import plan_sweep
 from cnnbench.campaigns.sweep.run import search_largest_batch
 from cnnbench.errors import UsageError

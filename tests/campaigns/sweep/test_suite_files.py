@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.campaigns.suite.cases import expand_entry
-from cnnbench.campaigns.suite.keys import BatchSizeSearch
+from cnnbench.campaigns.suite.entries import BatchSizeSearch, expand_entry
 
 
 def test_defaults_are_merged_into_entries(suite):
