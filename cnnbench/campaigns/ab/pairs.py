@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -63,16 +63,9 @@ _PAIRS_PER_REPEAT = 4
 _LEAST_PEAK = 1e9  # --peak_flops refuses smaller values.
 
 
-def _is_hopeless(comparison: Comparison) -> bool:
-    """Whether more pairs cannot change the verdicts on a configuration, because its runs failed or
-    cannot be compared.
-    """
-    requested = (entry.requested_results for entry in comparison.entries)
-    return any(all(result.verdict in _HOPELESS for result in results) for results in requested)
-
-
 class PairFailedError(Exception):
-    """A process of a pair failed. If `lost`, its processes were killed from outside too often.
+    """A pair was not measured. If `lost`, its processes were killed from outside too often, or the
+    time is up; otherwise a process failed.
 
     The records of both processes are kept.
     """
@@ -90,6 +83,8 @@ class ExperimentRunner:
         continued, up to the new maximum number of pairs.
       sides: A and B.
       aa: runs of an A/A measurement, from which the noise is estimated.
+      is_time_up: whether the experiment ends before a pair, given its number and the mean seconds
+        of the pairs so far (0 before the first one).
 
     Attributes:
       earlier: number of pairs of earlier sessions, which the folder already contains.
@@ -98,7 +93,8 @@ class ExperimentRunner:
       comparison: comparison of all complete pairs, which is set by `requests`. Without tests if the
         experiment was stopped.
       failure: the error that ended the experiment, or "".
-      lost: whether processes were killed from outside too often.
+      is_late: whether the experiment ended because the time was up, which is its `failure`, too.
+      lost: whether processes were killed from outside too often, or the time was up.
       interrupted: whether Ctrl-C ended the experiment. False if another campaign contains it.
       is_judged: whether the experiment reached its last analysis; False if it was stopped before.
     """
@@ -112,12 +108,14 @@ class ExperimentRunner:
         results: ResultsFolder,
         campaign: Campaign,
         aa: tuple[RunRecord, ...] | None = None,
+        is_time_up: Callable[[int, float], bool] = lambda pair, seconds: False,
     ) -> None:
         self.experiment = experiment
         self.sides = sides
         self.results = results
         self.campaign = campaign
         self.aa = aa
+        self._is_time_up = is_time_up
         self._state = find_experiment(results.folder) if results.resume else None
         self.analyses = plan_analyses(self.experiment, self._state)
         earlier = load_complete_pairs(results.folder)
@@ -126,7 +124,7 @@ class ExperimentRunner:
             name: [pair[place] for pair in earlier] for place, name in enumerate(SIDES)
         }
         self.failure = ""
-        self.lost = self.interrupted = self.is_judged = False
+        self.lost = self.interrupted = self.is_judged = self.is_late = False
         self._most_repeats = math.ceil(self.analyses.most_pairs / _PAIRS_PER_REPEAT)
         notice = campaign.reporter.notice
         self._length = ChosenLength(experiment, results, notice, has_pairs=bool(earlier))
@@ -206,7 +204,10 @@ class ExperimentRunner:
             if pair > first and not is_due:
                 continue
             comparison = self._compare_measured_pairs()
-            if pair == first and _is_hopeless(comparison):
+            if pair == first and any(
+                all(result.verdict in _HOPELESS for result in entry.requested_results)
+                for entry in comparison.entries
+            ):
                 return comparison
             if not is_due:
                 continue
@@ -234,9 +235,12 @@ class ExperimentRunner:
         """Runs the processes of pair `number` (from 1), or of a burn-in before the first pair.
 
         Results of a burn-in are used only if a process fails. `later_burn_ins` is the number of
-        burn-in pairs that follow. Raises PairFailedError if a process failed by itself, or if
-        processes of the pair were killed from outside too often.
+        burn-in pairs that follow. Raises PairFailedError if a process failed by itself, if processes
+        of the pair were killed from outside too often, or if the time is up.
         """
+        if self._is_time_up(number, self.seconds_per_pair or 0.0):
+            self.is_late = True
+            raise PairFailedError("the time is up", lost=True)
         experiment = self.experiment
         what = f"burn-in {number}" if burn_in else f"pair {number}"
         prefix = f"burn-in-{number}" if burn_in else pair_file_prefix(number)

@@ -103,7 +103,10 @@ class Journal:
         with raising_write_errors(self.path):
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                _remove_incomplete_line(descriptor)
+                # A killed process may have written a part of its last event.
+                size = os.fstat(descriptor).st_size
+                if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                    os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)
                 write_all(descriptor, line)
                 os.fsync(descriptor)
             finally:
@@ -120,13 +123,6 @@ def _parse_event(line: bytes) -> dict[str, Any] | None:
         return None
     typed = all(isinstance(event[key], _TYPES[key]) for key in _TYPES.keys() & event)
     return event if typed else None
-
-
-def _remove_incomplete_line(descriptor: int) -> None:
-    """Removes what a killed process has written of its last event."""
-    size = os.fstat(descriptor).st_size
-    if size and os.pread(descriptor, 1, size - 1) != b"\n":
-        os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)
 
 
 def is_journal_without_events(path: Path) -> bool:

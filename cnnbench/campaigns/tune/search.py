@@ -6,14 +6,13 @@ candidates are equally fast, the leader is called faster in at most 2 % of searc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from cnnbench.base.inference import ANALYSIS_STEP
 from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment
-from cnnbench.campaigns.ab.pairs import ExperimentRunner, PairFailedError
+from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes.journal import END, SESSION
@@ -70,34 +69,6 @@ def search_requests(bench: RaceBenchmark) -> ProcessRequests[tuple[TuneDocument,
     # `cnnbench report` reads tune.json.
     folder.write(folder.folder / "tune.json", document.to_json().encode("ascii"))
     return document, outcome
-
-
-class _TimeLimitedExperiment(ExperimentRunner):
-    """An experiment that ends when the search has no time for another pair.
-
-    `is_late` is whether the experiment ended for lack of time.
-    """
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        sides: Mapping[str, AbSide],
-        results: ResultsFolder,
-        bench: RaceBenchmark,
-    ) -> None:
-        super().__init__(experiment, sides, results, bench.campaign)
-        self._bench = bench
-        self.is_late = False
-
-    def measure_pair(
-        self, number: int, later_burn_ins: int = 0, burn_in: bool = False
-    ) -> ProcessRequests[None]:
-        """Runs a pair of processes. If too little time is left for a pair, ends the experiment."""
-        seconds = self.seconds_per_pair or 0.0
-        if number > FEWEST_PAIRS and self._bench.seconds_left < seconds:
-            self.is_late = True
-            raise PairFailedError("the time is up", lost=True)
-        yield from super().measure_pair(number, later_burn_ins, burn_in)
 
 
 def measure_proof(bench: RaceBenchmark, outcome: SearchOutcome) -> ProcessRequests[TuneDocument]:
@@ -204,7 +175,13 @@ def _measure_pairs(
         ),
     ).with_sides(sides)
     with ResultsFolder(AB, place, experiment, resume=True, within=folder) as results:
-        pairs = _TimeLimitedExperiment(experiment, sides, results, bench)
+        pairs = ExperimentRunner(
+            experiment,
+            sides,
+            results,
+            bench.campaign,
+            is_time_up=lambda pair, seconds: pair > FEWEST_PAIRS and bench.seconds_left < seconds,
+        )
         yield from pairs.requests()
     main = next((entry.main for entry in pairs.comparison.entries), None)
     failure = "" if pairs.is_late else pairs.failure

@@ -211,11 +211,14 @@ def _follow_up_command(
     )
     job = _launch_flags_of_job(entry.new[-1])
     if result.judgement.new_experiment:
+        usual, policy = Policy(), comparison.policy
+        flags = [f"--pairs={pairs}", *job]
+        if policy.threshold != usual.threshold:
+            flags.append(f"--threshold={100 * policy.threshold:g}")
+        if policy.alpha != usual.alpha:
+            flags.append(f"--alpha={policy.alpha!r}")
         sides = flags_to_arguments(_ab_flags_from_differences(entry.base, entry.new))
-        policy = _threshold_and_alpha_flags(comparison)
-        return shlex.join(
-            ["cnnbench", "ab", f"--pairs={pairs}", *job, *policy, *sides, "--", *common]
-        )
+        return shlex.join(["cnnbench", "ab", *flags, *sides, "--", *common])
     # The records do not say how BASE and NEW differ, so only the user can measure further runs.
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
     base_files = _shell_path_of_further_records("base", comparison.base_label)
@@ -223,15 +226,6 @@ def _follow_up_command(
     more = max(1, pairs - min(len(result.base), len(result.new)))
     loop = f"for i in $(seq {more}); do {run} --result_json={new_files}"
     return f"{loop}; done  # and in turn with these as many of the other side, to {base_files}"
-
-
-def _threshold_and_alpha_flags(comparison: Comparison) -> list[str]:
-    """The flags --threshold and --alpha of a comparison, if their values are not the defaults."""
-    usual, policy = Policy(), comparison.policy
-    flags = (
-        [f"--threshold={100 * policy.threshold:g}"] if policy.threshold != usual.threshold else []
-    )
-    return [*flags, *([f"--alpha={policy.alpha!r}"] if policy.alpha != usual.alpha else [])]
 
 
 def _shell_path_of_further_records(side: str, label: str) -> str:
