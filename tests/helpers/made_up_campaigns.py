@@ -91,7 +91,7 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(side_flags, "run_code", _answer)
         patch.setattr(identity, "source_digest", lambda *_: "0" * 32)
         patch.setattr(facts, "collect", lambda: dict(_MACHINE))
-        for owner in (search, sides):
+        for owner in (search, side_flags):
             patch.setattr(owner, "worktree", worktree)
         patch.setattr(sides, "resolve_commit", lambda flag, text: text)
         patch.setattr(repository, "read_repository_state", subject)

@@ -15,15 +15,16 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.terminal import ChildProcessReporter
+from cnnbench.base.terminal import ChildProcessReporter, print_notice
 from cnnbench.base.urls import is_url
+from cnnbench.campaigns.ab.worktree import worktree
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments, resolve_run, run_command_words
 from cnnbench.campaigns.processes.child import Child, Command
 from cnnbench.campaigns.processes.identity import ConfigurationIdentity, identity_values
@@ -42,7 +43,12 @@ from cnnbench.flags.parse import FLAG_FILE, split_command_line
 from cnnbench.flags.roles import RunPart
 from cnnbench.machine import repository
 from cnnbench.machine.facts import may_record_variable
-from cnnbench.machine.repository import GitError, abbreviate_hash, git
+from cnnbench.machine.repository import (
+    GitError,
+    abbreviate_hash,
+    git,
+    uncommitted_changes_text,
+)
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
@@ -319,9 +325,47 @@ def refuse_flags(side: AbSide, names: Sequence[str], reason: str) -> None:
             raise FlagError(name, value, reason)
 
 
-def refuse_equal_sides(both: Mapping[str, AbSide], advice: str) -> None:
-    """Raises UsageError if A and B are equal. `advice` ends the message."""
-    a, b = both.values()
+@contextlib.contextmanager
+def opened_sides(
+    made: Sequence[AbSide], names: Sequence[str], reporter: ChildProcessReporter, advice: str
+) -> Iterator[dict[str, AbSide]]:
+    """Context manager: yields A and B, of which `made` has the flags, with temporary worktrees of
+    their commits, resolved flags and the measured code.
+
+    Raises UsageError for invalid flags, as far as this version knows the flags, and if A and B are
+    equal (`advice` ends the message).
+
+    Args:
+      names: "a" and "b", or twice the same for an A/A measurement.
+    """
+    with contextlib.ExitStack() as stack:
+        placed = []
+        for name, side in zip("AB", made, strict=True):
+            if side.commit is not None:
+                if text := uncommitted_changes_text(name, side.commit):
+                    print_notice(text)
+                side = replace(side, checkout=stack.enter_context(worktree(side.commit)))
+            reason = "cannot be used here, because a record of each process is kept"
+            refuse_flags(side, RESERVED, reason)
+            if side.layout and not supports(side, "launch"):
+                reason = f"the cnnbench of side {name} has no launch, or cannot be started"
+                raise FlagError("workers", side.layout.workers, reason)
+            placed.append(side)
+        a = b = resolve_flags(placed[0], "A")
+        if placed[1] != placed[0]:
+            b = resolve_flags(placed[1], "B")
+        for notice in dict.fromkeys((*a.resolved.notices, *b.resolved.notices)):
+            reporter.notice(notice)
+        a, b = (
+            replace(side, subject=replace(side.measured_code(), side=name))
+            for side, name in zip((a, b), names, strict=True)
+        )
+        if len(set(names)) > 1:
+            _refuse_equal_sides(a, b, advice)
+        yield {"a": a, "b": b}
+
+
+def _refuse_equal_sides(a: AbSide, b: AbSide, advice: str) -> None:
     configs = [side.resolved.identity for side in (a, b)]
     code = a.code_name
     same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])

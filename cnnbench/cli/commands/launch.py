@@ -298,9 +298,7 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
     )
     title = f"{options.scaling_kind.capitalize()} scaling of {chief.params.model}"
     title += f", {chief.place.mode.name}"
-    points = _measure_points(jobs, options, argv, title, predicted)
-    _write_results(options, points, title)
-    return ExitCode.OK
+    return _run_jobs(jobs, options, argv, title, predicted)
 
 
 def _with_scaled_batch_size(
@@ -323,14 +321,14 @@ def _with_scaled_batch_size(
     return parse_task_command((*command.words, "--batch_size=0", whole))
 
 
-def _measure_points(
+def _run_jobs(
     jobs: ScalingJobs,
     options: LaunchFlags,
     argv: Sequence[str],
     title: str,
     predicted: Mapping[int, float],
-) -> list[ScalingPoint]:
-    """Measures all jobs, and stores the results in the journal under a title."""
+) -> int:
+    """Measures all jobs, stores the results in the journal under a title, and writes them."""
     identity = jobs.identity(facts.collect())
     reporter = ChildProcessReporter(sys.stderr)
     with ResultsFolder(SCALING, options.results, identity, resume=options.resume) as folder:
@@ -345,7 +343,12 @@ def _measure_points(
             campaign.run_requests(jobs.requests(folder, options.repeats))
         points = jobs.points(predicted)
         scaling.store_points(folder, title, points)
-    return points
+    if options.output is not None:
+        write_text("output", options.output, dataclasses_to_csv(ScalingPoint, points))
+    if options.plot is not None:
+        write_plot(options.plot, [scaling.scaling_chart(points, title)], title)
+    print_result(scaling.table_text(points))
+    return ExitCode.OK
 
 
 def _check_scaling_outputs(options: LaunchFlags, params: Params) -> None:
@@ -359,11 +362,3 @@ def _check_scaling_outputs(options: LaunchFlags, params: Params) -> None:
             OutputFile("plot", options.plot, suffixes=PICTURES),
         ]
     )
-
-
-def _write_results(options: LaunchFlags, points: Sequence[ScalingPoint], label: str) -> None:
-    if options.output is not None:
-        write_text("output", options.output, dataclasses_to_csv(ScalingPoint, points))
-    if options.plot is not None:
-        write_plot(options.plot, [scaling.scaling_chart(points, label)], label)
-    print_result(scaling.table_text(points))

@@ -14,19 +14,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.terminal import ChildProcessReporter, print_notice
+from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.experiment import SIDES
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
-from cnnbench.campaigns.ab.side import (
-    RESERVED,
-    AbSide,
-    check_flags_of_commit,
-    refuse_equal_sides,
-    refuse_flags,
-    resolve_flags,
-    supports,
-)
-from cnnbench.campaigns.ab.worktree import resolve_commit, worktree
+from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit, opened_sides
+from cnnbench.campaigns.ab.worktree import resolve_commit
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.identity import CampaignIdentity, ConfigurationIdentity
@@ -40,7 +32,6 @@ from cnnbench.flags.params import FLAGS
 from cnnbench.flags.parse import split_at_double_dash, split_command_line
 from cnnbench.machine import facts
 from cnnbench.machine.facts import may_record_variable
-from cnnbench.machine.repository import uncommitted_changes_text
 
 # Command lines of commands that measure A and B, each with its own flags.
 
@@ -294,11 +285,9 @@ def open_sides(
     names: Sequence[str] = SIDES,
     advice: str = "",
 ) -> Iterator[dict[str, AbSide]]:
-    """Context manager: creates A and B from their flags, with temporary worktrees, and resolves
-    their flags.
+    """Context manager: creates A and B from their flags, and opens them; see `opened_sides`.
 
-    Raises UsageError for invalid flags, as far as this version knows the flags, if A and B are
-    equal (`advice` ends the message), and if they load the same files although these should differ.
+    Raises UsageError also if A and B load the same files although these should differ.
 
     Args:
       common: flags of the runs of both.
@@ -306,32 +295,12 @@ def open_sides(
         the same for an A/A measurement.
     """
     variables = options.environment_variables
-    both = {}
-    for side, name in zip(SIDES, names, strict=True):
-        made = _side_of_flags(options, common, name)
-        both[side] = replace(made, layout=layout, variables=variables[name])
-    with contextlib.ExitStack() as stack:
-        for side, made in both.items():
-            if made.commit is not None:
-                if text := uncommitted_changes_text(side.upper(), made.commit):
-                    print_notice(text)
-                made = replace(made, checkout=stack.enter_context(worktree(made.commit)))
-                both[side] = made
-            reason = "cannot be used here, because a record of each process is kept"
-            refuse_flags(made, RESERVED, reason)
-            if layout and not supports(made, "launch"):
-                reason = f"the cnnbench of side {side.upper()} has no launch, or cannot be started"
-                raise FlagError("workers", layout.workers, reason)
-        a = resolve_flags(both["a"], "A")
-        both = {"a": a, "b": a if both["b"] == both["a"] else resolve_flags(both["b"], "B")}
-        for notice in dict.fromkeys(n for one in both.values() for n in one.resolved.notices):
-            reporter.notice(notice)
+    made = []
+    for name in names:
+        side = _side_of_flags(options, common, name)
+        made.append(replace(side, layout=layout, variables=variables[name]))
+    with opened_sides(made, names, reporter, advice) as both:
         refuse_shared_code(both)
-        for side, name in zip(SIDES, names, strict=True):
-            subject = replace(both[side].measured_code(), side=name)
-            both[side] = replace(both[side], subject=subject)
-        if len(set(names)) > 1:
-            refuse_equal_sides(both, advice)
         yield both
 
 

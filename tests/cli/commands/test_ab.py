@@ -764,7 +764,7 @@ def test_flags_are_checked_before_there_is_a_worktree(
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", "first")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cnnbench.cli.commands.sides.worktree", None)
+    monkeypatch.setattr("cnnbench.campaigns.ab.side.worktree", None)
     sides = ("--a_checkout=HEAD", "--b_checkout=HEAD", *wrong)
     err = call(command, *sides, "--", "--plugin=net.py", code=2).err
     assert err.count("\n") == 1
