@@ -294,18 +294,22 @@ def open_sides(
       names: beginnings of the names of the flags that define A and B: two different ones, or twice
         the same for an A/A measurement.
     """
-    variables = options.environment_variables
-    made = []
-    for name in names:
-        side = _side_of_flags(options, common, name)
-        made.append(replace(side, layout=layout, variables=variables[name]))
+    values = options.environment_variables
+    made = [
+        _side_of_flags(options, common, name, layout=layout, variables=values[name])
+        for name in names
+    ]
     with opened_sides(made, names, reporter, advice) as both:
         refuse_shared_code(both)
         yield both
 
 
-def _side_of_flags(options: SideFlags, common: Sequence[str], name: str) -> AbSide:
-    """Creates A or B from the flags whose names begin with `name`, without a worktree."""
+def _side_of_flags(
+    options: SideFlags, common: Sequence[str], name: str, **more: Any
+) -> AbSide:
+    """Creates A or B from the flags whose names begin with `name`, without a worktree. `more` are
+    fields of `AbSide` that do not follow from these flags.
+    """
     text, python, checkout = (
         getattr(options, flag) for flag in (name, f"{name}_python", f"{name}_checkout")
     )
@@ -323,6 +327,7 @@ def _side_of_flags(options: SideFlags, common: Sequence[str], name: str) -> AbSi
         checkout=None if checkout is None else Path(checkout).resolve(),
         revision=checkout,
         commit=commit,
+        **more,
     )
     if commit is not None:
         check_flags_of_commit(side, commit)
