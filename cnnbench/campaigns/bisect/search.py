@@ -79,7 +79,10 @@ class BisectionSettings:
 
 
 class CommitSearch:
-    """Selects the commits to measure, and excludes commits that cannot be the first bad commit."""
+    """Selects the commits to measure, and excludes commits that cannot be the first bad commit.
+
+    `suspects` are the remaining candidates for the first bad commit.
+    """
 
     def __init__(self, history: GitHistory, good: str, bad: str) -> None:
         self._history = history
@@ -87,17 +90,12 @@ class CommitSearch:
         self._bad = bad
         self._skipped: set[str] = set()
         self._misses = 0
-        self._suspects = history.suspects(self._good, bad)
-
-    @property
-    def suspects(self) -> tuple[str, ...]:
-        """The remaining candidates for the first bad commit."""
-        return tuple(self._suspects)
+        self.suspects = history.suspects(self._good, bad)
 
     @property
     def remaining_text(self) -> str:
         """Says how many candidates remain."""
-        return f"{count_text(self._suspects, 'commit', 'commits')} may be the first bad one"
+        return f"{count_text(self.suspects, 'commit', 'commits')} may be the first bad one"
 
     @property
     def steps_left(self) -> int:
@@ -126,11 +124,11 @@ class CommitSearch:
         else:
             self._good.append(step.commit)
         self._misses = 0
-        self._suspects = self._history.suspects(self._good, self._bad)
+        self.suspects = self._history.suspects(self._good, self._bad)
 
     def _untested_suspects(self) -> list[str]:
         measured = {self._bad, *self._skipped}
-        return [commit for commit in self._suspects if commit not in measured]
+        return [commit for commit in self.suspects if commit not in measured]
 
 
 class _BuildFailedError(Exception):
@@ -201,8 +199,8 @@ class Bisection:
             search.add_answer(step)
             commit = search.next_commit() if self.bad_step.answer == BAD else None
         if self.bad_step.answer == BAD:
-            suspects = search.suspects
-            self.suspects = setting.history.order_by_ancestry(suspects, setting.good, setting.bad)
+            history, good, bad = setting.history, setting.good, setting.bad
+            self.suspects = history.order_by_ancestry(search.suspects, good, bad)
 
     def _print_remaining_steps(self, commit: str) -> None:
         """Prints which commit is compared next, and how many commits will still be compared, with
