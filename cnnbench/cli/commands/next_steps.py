@@ -209,7 +209,11 @@ def _follow_up_command(
     common = flags_to_arguments(
         {name: text for name, text in base.items() if new.get(name) == text}
     )
-    job = _launch_flags_of_job(entry.new[-1])
+    workers, ps = _job_addresses(entry.new[-1])
+    job: tuple[str, ...] = ()
+    if workers:
+        controller = bool(entry.new[-1].config.get("controller_host"))
+        job = JobLayout(workers=len(workers), ps=len(ps), controller=controller).flags
     if result.judgement.new_experiment:
         usual, policy = Policy(), comparison.policy
         flags = [f"--pairs={pairs}", *job]
@@ -249,12 +253,3 @@ def _job_addresses(measurement: Measurement) -> tuple[Sequence[str], Sequence[st
     """Addresses of the workers, and addresses of the ps tasks, of a measured job."""
     config = measurement.config
     return split_hosts(config.get("worker_hosts")), split_hosts(config.get("ps_hosts"))
-
-
-def _launch_flags_of_job(measurement: Measurement) -> tuple[str, ...]:
-    """The flags of `cnnbench launch` for the processes of a measured job; empty for one process."""
-    workers, ps = _job_addresses(measurement)
-    if not workers:
-        return ()
-    controller = bool(measurement.config.get("controller_host"))
-    return JobLayout(workers=len(workers), ps=len(ps), controller=controller).flags
