@@ -25,12 +25,12 @@ from cnnbench.base.text import count_text, number, percent
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, flags_to_arguments
 from cnnbench.campaigns.processes.answers import store_answer
+from cnnbench.campaigns.processes.campaign import ProcessRequests, make_rounds, run_process
 from cnnbench.campaigns.processes.identity import (
     CampaignIdentity,
     ConfigurationIdentity,
     identity_values,
 )
-from cnnbench.campaigns.processes.campaign import ProcessRequests, make_rounds, run_process
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError

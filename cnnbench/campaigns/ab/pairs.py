@@ -32,7 +32,12 @@ from cnnbench.campaigns.ab.experiment import (
 from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, is_futile
 from cnnbench.campaigns.ab.lengths import ChosenLength, VerdictPlan
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
-from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequest, ProcessRequests, RequestBatch
+from cnnbench.campaigns.processes.campaign import (
+    Campaign,
+    ProcessRequest,
+    ProcessRequests,
+    RequestBatch,
+)
 from cnnbench.campaigns.processes.identity import CodeChangedError
 from cnnbench.campaigns.processes.journal import ANALYSED, END
 from cnnbench.campaigns.processes.resolved import ResolvedRun

@@ -11,8 +11,8 @@ from cnnbench.base.suggestions import unknown_key_message
 from cnnbench.base.text import first_few
 from cnnbench.base.values import labels_from_config
 from cnnbench.campaigns.launch import resolve_run
-from cnnbench.campaigns.processes.identity import environment_identity, json_digest, source_digest
 from cnnbench.campaigns.processes.campaign import make_rounds
+from cnnbench.campaigns.processes.identity import environment_identity, json_digest, source_digest
 from cnnbench.campaigns.processes.resolved import ResolvedRun, flag_specs_of, resolve_all_reduce
 from cnnbench.campaigns.suite.entries import Suite, SweepCase, expand_entry
 from cnnbench.errors import DataError, FlagError, UsageError

@@ -17,7 +17,13 @@ from typing import Any, NamedTuple
 
 from cnnbench.base.text import count_text, format_duration
 from cnnbench.campaigns.launch import flags_to_arguments, run_command_words
-from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequest, ProcessRequests, Rounds, run_process
+from cnnbench.campaigns.processes.campaign import (
+    Campaign,
+    ProcessRequest,
+    ProcessRequests,
+    Rounds,
+    run_process,
+)
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.journal import PROCESS
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand, Record, blank_record, read_record

@@ -304,9 +304,7 @@ def open_sides(
         yield both
 
 
-def _side_of_flags(
-    options: SideFlags, common: Sequence[str], name: str, **more: Any
-) -> AbSide:
+def _side_of_flags(options: SideFlags, common: Sequence[str], name: str, **more: Any) -> AbSide:
     """Creates A or B from the flags whose names begin with `name`, without a worktree. `more` are
     fields of `AbSide` that do not follow from these flags.
     """

@@ -78,8 +78,8 @@ All flags of cnnbench run are accepted, too, for every process.
 Exit codes: 0 the printed flags are proven to be faster than the given flags, or the given flags are
 at least as fast as all candidates; 3 a candidate led the races, but is not proven to be faster, or
 no candidate was tried; 4 a process with the given flags failed, or the leader does not train the
-same weights; 2 wrong use; 130 interrupted: the table has what the races have measured (continue with
---resume).
+same weights; 2 wrong use; 130 interrupted: the table has what the races have measured (continue
+with --resume).
 """
 
 _LANES = 8

@@ -129,7 +129,9 @@ def search(
         )
         campaign = Measured(runs, factors, failing)
         with ResultsFolder(TUNE, tmp_path / "results", resume=resume) as folder:
-            found = campaign.run_requests(search_requests(RaceBenchmark(folder, campaign, settings)))
+            found = campaign.run_requests(
+                search_requests(RaceBenchmark(folder, campaign, settings))
+            )
         return *found, campaign
 
     return search
