@@ -240,8 +240,8 @@ class ExperimentRunner:
         """Runs the processes of pair `number` (from 1), or of a burn-in before the first pair.
 
         Results of a burn-in are used only if a process fails. `later_burn_ins` is the number of
-        burn-in pairs that follow. Raises PairFailedError if a process failed by itself, if processes
-        of the pair were killed from outside too often, or if the time is up.
+        burn-in pairs that follow. Raises PairFailedError if a process failed by itself, if
+        processes of the pair were killed from outside too often, or if the time is up.
         """
         if self._is_time_up(number, self.seconds_per_pair or 0.0):
             self.is_late = True
