@@ -326,7 +326,7 @@ _TOML_VALUES = (
 def rules(generator: random.Random, folder: Path) -> None:
     """Files of rules with lines, values and bytes exchanged: rules that are read can be used."""
     from cnnbench.judge.compare import Policy, processes_needed
-    from cnnbench.judge.metrics.rules_table import load_rules
+    from cnnbench.judge.metrics.rules_file import load_rules
     from cnnbench.records.metric import METRICS
 
     lines = _RULES.splitlines()

@@ -47,7 +47,7 @@ from cnnbench.judge.history import (
 )
 from cnnbench.judge.history.page import HistoryDocument
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
-from cnnbench.judge.metrics.rules_table import load_rules
+from cnnbench.judge.metrics.rules_file import load_rules
 from cnnbench.machine.repository import CommitGraph, GitError, commit_address, missing_commit_reason
 from cnnbench.models.registry import all_model_names
 from cnnbench.records.files import OutputFile, check_outputs, register_file_kind, write_bytes

@@ -22,8 +22,7 @@ from cnnbench.judge.compare import Comparison, Criteria, Loaded, Policy, Skipped
 from cnnbench.judge.metrics.judged import DEFAULT_METRICS
 from cnnbench.judge.metrics.policy import exit_code_words
 from cnnbench.judge.metrics.rules import Rules
-from cnnbench.judge.metrics.rules_file import FILE, PROJECT
-from cnnbench.judge.metrics.rules_table import load_rules
+from cnnbench.judge.metrics.rules_file import FILE, PROJECT, load_rules
 from cnnbench.judge.report.exports import ExportedMetric, comparison_metrics
 from cnnbench.judge.report.renderers import FORMATS, render, terminal_text, wants_colour
 from cnnbench.records.all_reduce import AllReduceRecord

@@ -40,7 +40,7 @@ from cnnbench.judge.history.blocks import history_answers, history_section
 from cnnbench.judge.history.page import HistoryDocument, make_history
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules
-from cnnbench.judge.metrics.rules_table import load_rules
+from cnnbench.judge.metrics.rules_file import load_rules
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
 from cnnbench.judge.report.tables import TABLES, to_csv
 from cnnbench.machine.repository import CommitGraph, commit_address

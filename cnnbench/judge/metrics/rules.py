@@ -23,7 +23,6 @@ from cnnbench.base.escapes import to_plain_line
 from cnnbench.base.text import count_text, enumeration, first_few
 from cnnbench.judge.metrics.judged import DEFAULT_METRICS
 from cnnbench.judge.metrics.policy import FAILURES, Policy
-from cnnbench.judge.metrics.rules_file import RulesFile
 from cnnbench.machine.repository import GitError, abbreviate_hash, find_commit_hash, git
 from cnnbench.records.codec import ABSENT, NOT_EMPTY, OPTIONAL
 from cnnbench.records.metric import METRICS, Metric
@@ -236,8 +235,8 @@ class Rules:
     @property
     def short_source(self) -> str:
         """The file that the rules were read from, with an abbreviated commit."""
-        file = RulesFile.parse(self.source)
-        return str(replace(file, commit=file.commit and abbreviate_hash(file.commit)))
+        commit, colon, path = self.source.partition(":")
+        return f"{abbreviate_hash(commit)}:{path}" if colon else self.source
 
     def title(self, number: int) -> str:
         """Returns text with the number and the patterns of a rule: "rule 2 (vgg*)"; "" for 0."""

@@ -25,7 +25,7 @@ from cnnbench.campaigns.processes.journal import JOURNAL
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import ab, gate
 from cnnbench.errors import FlagError
-from cnnbench.judge.metrics.rules_table import load_rules
+from cnnbench.judge.metrics.rules_file import load_rules
 
 FLAGS = ("--burn_in=0", "--pairing=alternate", "--explain=never", "--seed=3", "--pairs=8")
 SHORT = (*FLAGS[:-1], "--pairs=6")

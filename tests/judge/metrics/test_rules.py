@@ -1,6 +1,6 @@
 """Rules as they are read and asked; tests/cli/commands/test_rules.py has what commands do.
 
-Tests cnnbench/judge/metrics/rules_file.py and cnnbench/judge/metrics/rules_table.py.
+Tests cnnbench/judge/metrics/rules_file.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from golden import sentences
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.metrics.policy import Policy, exit_code_words
 from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, MetricRule, Rules
-from cnnbench.judge.metrics.rules_file import NO_RULES, RulesFile, rules_flag_at_commit
-from cnnbench.judge.metrics.rules_table import load_rules
+from cnnbench.judge.metrics.rules_file import (
+    NO_RULES,
+    RulesFile,
+    load_rules,
+    rules_flag_at_commit,
+)
 from cnnbench.records.metric import METRICS
 
 THROUGHPUT, MEMORY, ACCURACY = (METRICS[name] for name in ("throughput", "memory", "accuracy"))
