@@ -55,8 +55,6 @@ Exit codes: 0 done, whatever was found; 2 wrong use; 4 a process failed, or A or
 profiled; 130 interrupted.
 """
 
-_FORMATS = ("table", "markdown", "json")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainFlags(JobLayoutFlags, sides.SideFlags):
@@ -80,7 +78,7 @@ class ExplainFlags(JobLayoutFlags, sides.SideFlags):
     rows: int = flag(
         10, "Number of rows to print; 0 prints all. JSON contains all rows.", minimum=0
     )
-    format: str = flag("table", "What to print.", choices=_FORMATS)
+    format: str = flag("table", "What to print.", choices=("table", "markdown", "json"))
     output: str | None = declare_output_flag(
         "Write the output to this file; the table goes to stdout. The ending of the file names the "
         "format if --format is not given."

@@ -135,7 +135,10 @@ def _tested_outcome(verdicts: Verdicts, entry: ComparedConfiguration, result: Me
     """Returns the outcome of a test; "" if there was none."""
     decisive = entry.deciding_result(result)
     metric, judgement = decisive.metric, decisive.judgement
-    runs = phrases.runs_text(item_count(result.base), item_count(result.new), verdicts.paired)
+    count = item_count(result.base)
+    runs = f"{count} and {count_text(result.new, 'process', 'processes')}"
+    if verdicts.paired:
+        runs = count_text(count, "pair", "pairs")
     base, new = verdicts.names
     is_speed = result.metric in SPEEDS
     # If the CPU time was also judged, numbers of the throughput are labelled, too.

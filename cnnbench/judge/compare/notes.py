@@ -64,7 +64,13 @@ def comparison_notes(
     yield from _unsuccessful(entries)
     _, repeated = lost_pairs(run for entry in entries for run in entry.runs)
     yield from [repeated] if repeated else []
-    yield from _interrupted(processes)
+    for name, records in zip(("BASE", "NEW"), processes, strict=True):
+        # An interrupted process of all-reduces may have completed some of its rows.
+        reduced = [record for record in records if not isinstance(record, RunRecord)]
+        if stopped := sum(record.status == "interrupted" for record in reduced):
+            of = count_text(len(reduced), "all-reduce measurement", "all-reduce measurements")
+            verb = "was" if stopped == 1 else "were"
+            yield f"{stopped} of {of} in {name} {verb} interrupted: rows not reached are missing"
     yield from aa_notes
     for entry, left_out in zip(entries, unpaired, strict=True):
         if left_out:
@@ -119,20 +125,6 @@ def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
                 what = ", ".join(f"{number} {status}" for status, number in bad.items())
                 number = f"{bad.total()} of {count_text(len(statuses), *nouns)}"
                 yield f"left out of medians and values: {number} in {side.upper()} ({what})"
-
-
-def _interrupted(
-    sides: Sequence[Sequence[RunRecord | AllReduceRecord]],
-) -> Iterator[str]:
-    """Yields notes with the number of interrupted all-reduce processes in BASE and in NEW. An
-    interrupted process may have completed some of its rows.
-    """
-    for name, records in zip(("BASE", "NEW"), sides, strict=True):
-        reduced = [record for record in records if not isinstance(record, RunRecord)]
-        if stopped := sum(record.status == "interrupted" for record in reduced):
-            of = count_text(len(reduced), "all-reduce measurement", "all-reduce measurements")
-            verb = "was" if stopped == 1 else "were"
-            yield f"{stopped} of {of} in {name} {verb} interrupted: rows not reached are missing"
 
 
 def _rule_notes(rules: Rules, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:

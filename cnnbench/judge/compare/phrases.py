@@ -74,13 +74,6 @@ def scatter_text(scatter: float, metric: Metric, is_named: bool) -> str:
     return f"{text} in {metric_name(metric)}" if is_named else text
 
 
-def runs_text(base: int, new: int, paired: bool) -> str:
-    """How many pairs or processes were compared."""
-    if paired:
-        return count_text(base, "pair", "pairs")
-    return f"{base} and {count_text(new, 'process', 'processes')}"
-
-
 def plural(paired: bool) -> str:
     """The word for what is compared."""
     return "pairs" if paired else "processes"

@@ -38,9 +38,6 @@ from cnnbench.records.metric import Metric
 STEP, TREND, UNDONE, PLATEAU = "step", "trend", "undone", "plateau"
 """Values of `LevelChange.kind`, besides `TWO_MACHINES`."""
 
-OUTLIER = "outlier"
-"""Value of `Outlier.kind`."""
-
 _MOST_OF_PLATEAU = 6
 """Maximum number of points in a plateau. A longer level that ends again is called an undone change.
 """
@@ -147,7 +144,7 @@ class Outlier:
 
     index: int
     change: float
-    kind: str = OUTLIER
+    kind: str = "outlier"
 
 
 @dataclass(frozen=True, kw_only=True)

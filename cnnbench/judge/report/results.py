@@ -156,11 +156,6 @@ class RunGroup:
         return tuple(speed for speed in speeds if speed is not None)
 
     @property
-    def is_imported(self) -> bool:
-        """Whether another program measured a run of the group."""
-        return any(run.imported is not None for run in self.records)
-
-    @property
     def is_job(self) -> bool:
         """Whether a run of the group is a job of several processes."""
         return any(run.cluster is not None for run in self.records)

@@ -53,7 +53,11 @@ def speed_answer(results: ReportSubject) -> Answer | None:
     measured = [
         (
             group.name,
-            *speed_and_certainty(group.own_speeds, imported=group.is_imported, is_job=group.is_job),
+            *speed_and_certainty(
+                group.own_speeds,
+                imported=any(run.imported is not None for run in group.records),
+                is_job=group.is_job,
+            ),
             fmean(group.own_speeds),
         )
         for group in results.configured
