@@ -64,9 +64,9 @@ def comparison_notes(
     yield from _unsuccessful(entries)
     _, repeated = lost_pairs(run for entry in entries for run in entry.runs)
     yield from [repeated] if repeated else []
-    for name, records in zip(("BASE", "NEW"), processes, strict=True):
+    for name, every in zip(("BASE", "NEW"), processes, strict=True):
         # An interrupted process of all-reduces may have completed some of its rows.
-        reduced = [record for record in records if not isinstance(record, RunRecord)]
+        reduced = [record for record in every if not isinstance(record, RunRecord)]
         if stopped := sum(record.status == "interrupted" for record in reduced):
             of = count_text(len(reduced), "all-reduce measurement", "all-reduce measurements")
             verb = "was" if stopped == 1 else "were"
