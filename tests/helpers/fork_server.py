@@ -90,20 +90,25 @@ def begin(ask: dict[str, Any], link: socket.socket) -> None:
 
 def end_with(run: Callable[[], object]) -> NoReturn:
     """Calls a function and ends this process as an interpreter does, but for its clean-up."""
-    status: object = 1
+    status = 1
     try:
         run()
         status = 0
     except SystemExit as end:
-        status = end.code
+        status = status_of(end.code)
     except BaseException:
         traceback.print_exc()
     finally:
-        if isinstance(status, str):
-            print(status, file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status & 255 if isinstance(status, int) else int(status is not None))
+        os._exit(status)
+
+
+def status_of(code: object) -> int:
+    """The exit code that follows from the argument of `sys.exit`; prints a text."""
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    return code & 255 if isinstance(code, int) else int(code is not None)
 
 
 if __name__ == "__main__":

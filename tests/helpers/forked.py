@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 import resource
 import select
 import signal
@@ -20,6 +21,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -405,6 +407,59 @@ STAND_IN = "fake_python"
 """Name of the program that stands in for a Python that runs cnnbench; see tests/fake_python.py."""
 
 
+_OWN_PROCESS = re.compile(r'"(interrupt|wait|crash|pause)"|"kill": \{"')
+
+
+@functools.cache
+def source(program: str) -> str:
+    """The text of a stand-in, which no test changes."""
+    return Path(program).read_text()
+
+
+def _needs_process(folder: Path | None, environment: Mapping[str, str]) -> bool:
+    """Whether a stand-in is told what only a process of its own does."""
+    told = Path(folder or ".", "fake.json")
+    text = variables(environment).get("FAKE") or (told.read_text() if told.exists() else "")
+    return _OWN_PROCESS.search(text) is not None
+
+
+def stood_in(
+    program: str,
+    words: Sequence[str],
+    out: Path,
+    folder: Path | None,
+    environment: Mapping[str, str],
+) -> int:
+    """Runs a stand-in in this process; its exit code.
+
+    Args:
+      program: its path.
+      words: its arguments.
+      out: takes what it prints.
+      folder: its working directory; None for this one.
+      environment: see `variables`.
+    """
+    names = {"__name__": "__main__", "__file__": program}
+    with (
+        open(out, "a", encoding="utf-8") as file,
+        contextlib.redirect_stdout(file),
+        contextlib.redirect_stderr(file),
+        mock.patch.object(sys, "argv", [program, *words]),
+        mock.patch.dict(os.environ, variables(environment), clear=True),
+        contextlib.ExitStack() as left,
+    ):
+        left.callback(os.chdir, os.getcwd())
+        os.chdir(folder or ".")
+        try:
+            exec(fork_server.compiled(source(program), program), names)
+        except SystemExit as end:
+            return fork_server.status_of(end.code)
+        except Exception:
+            traceback.print_exc()
+            return 1
+    return 0
+
+
 def execute(
     command: child.Command,
     timeout: float,
@@ -413,8 +468,8 @@ def execute(
     """Runs a command as `child.execute` does.
 
     Args:
-      stand_ins: forks the commands of stand-ins; if None, those of this cnnbench are forked. Any
-        other command is started.
+      stand_ins: forks stand-ins that need a process; the others run in this one. If None,
+        commands of this cnnbench are forked. Any other command is started.
     """
     words = [str(word) for word in command.words]
     run: Callable[[], object] | str = cnnbench
@@ -427,13 +482,19 @@ def execute(
         return child.execute(command, timeout)
     if stand_ins is not None:
         program = words[at - 1]
-        run = Path(program).read_text()
+        run = source(program)
     elif words[at] == "launch":
         run = launching
     started = time.monotonic()
     command.log.write_bytes(b"")
-    place = command.log, command.log, command.folder, {**command.extra_environment(), GUARDED: "1"}
-    process = Forked(run, words[at:], *place, program=program, server=stand_ins, begins=False)
+    place = command.folder, {**command.extra_environment(), GUARDED: "1"}
+    if stand_ins is not None and not _needs_process(*place):
+        code = stood_in(program, words[at:], command.log, *place)
+        return ProcessResult(code=code, seconds=max(0.01, time.monotonic() - started))
+    logs = command.log, command.log
+    process = Forked(
+        run, words[at:], *logs, *place, program=program, server=stand_ins, begins=False
+    )
     code, late = process.end(timeout, interrupts.SHORTEST_GRACE)
     return ProcessResult(code=code, seconds=time.monotonic() - started, timed_out=late)
 
