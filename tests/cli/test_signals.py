@@ -20,12 +20,12 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 # Of commands that import the same slow module, start processes in the same way or write a file in
 # the same way, one is shown, and at the first line, where no command is known yet, one for each
-# signal; scripts/kills --commands has all cells.
+# signal; commands/test_interrupts.py interrupts a job; scripts/kills --commands has all cells.
 SHOWN = {
     "first line": ("run", "ab", "compare", "launch", "models", "data"),
     "import": ("run", "compare", "sweep --list", "launch", "models", "env"),
-    "work": ("run", "ab", "compare", "sweep --list", "report", "launch", "models", "env"),
-    "last file": ("run", "compare"),
+    "work": ("run", "ab", "compare", "sweep --list", "report", "models", "env"),
+    "last file": ("compare",),
 }
 CELLS = [
     SignalCase(name, SIGNALS[(place + at) % len(SIGNALS)], moment)

@@ -280,24 +280,6 @@ class FailsToRun(Small):
             return tf.identity(x)
 
 
-class Greedy(Small):
-    """Needs more memory than any machine has, from a batch of five images on."""
-
-    name, image_size, batch_size = "greedy", 8, 4
-    learning_rate = LearningRateSpec(0.01)
-
-    def build(self, net, images):
-        return net.logits(net.flatten(net.apply(self.allocate, images)))
-
-    def allocate(self, images):
-        import tensorflow as tf
-
-        beyond = tf.nn.relu(tf.shape(images, out_type=tf.int64)[0] - 4)
-        # Random numbers, because a constant would be taken for one; 2**48 bytes for each image.
-        waste = tf.random.uniform(tf.stack([beyond * 2**46]))
-        return images + tf.reduce_sum(tf.cast(waste, images.dtype))
-
-
 class Gate(Small):
     """Its input reads the file `gate` of the working directory per example.
 
@@ -366,6 +348,6 @@ class Points(Small):
 
 for model in (
     *(Oracle, OracleOfMatrices, Linear, Drift, Faint, Steep, Curved, Rows, Poison, Normal, Odd),
-    *(FailsToRun, Greedy, Gate, Classifier, Wide, Detector, Limited, Points),
+    *(FailsToRun, Gate, Classifier, Wide, Detector, Limited, Points),
 ):
     register_model(model.name, model.dataset, model)

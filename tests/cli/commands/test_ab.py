@@ -818,7 +818,7 @@ TINY += ["--num_warmup_batches=1", "--peak_flops=1e12"]
 
 
 @pytest.mark.slow
-def test_a_real_process_of_each_side(tmp_path, monkeypatch, call):
+def test_a_real_process_of_each_side(tmp_path, monkeypatch, call, quick_answers):
     monkeypatch.chdir(tmp_path)
     flags = ["--b=--precision=bf16", "--pairs=1", "--burn_in=0", "--results=r", "--pairing=turns"]
     call("ab", *flags, "--", *TINY, "--num_batches=3", code=3)
@@ -851,7 +851,7 @@ def test_a_cnnbench_that_cannot_run_jobs_is_refused(ab, transcript):
     assert not Path("results").exists()
 
 
-def test_a_real_job_of_each_side(tmp_path, monkeypatch, call, loaded_processes):
+def test_a_real_job_of_each_side(tmp_path, monkeypatch, call, loaded_processes, quick_answers):
     monkeypatch.chdir(tmp_path)
     flags = ["--workers=2", "--b=--precision=bf16", "--pairs=1", "--burn_in=0", "--results=r"]
     mode = ["--variable_update=collective_all_reduce", "--quiet_conditions=all"]

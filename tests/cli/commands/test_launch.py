@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from covering import slow_if
-from forked import gone, until
+from forked import gone
 
 from cnnbench import cli
 from cnnbench.base.locks import LOGS, FolderLock, TemporaryFolder
@@ -327,55 +326,6 @@ def test_scaling_of_a_job_that_fails(launch, transcript):
     assert (status, out) == (4, b"")
     assert "scaling/workers-1-1" in err
     transcript("error", err.splitlines()[-1])
-
-
-def _alive(group):
-    """The processes of a session, by its leader."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if fields[3] in group and fields[0] != "Z":
-            found.append(stat.parent.name)
-    return found
-
-
-def _listens(port):
-    try:
-        socket.create_connection(("localhost", port), 5).close()
-    except ConnectionRefusedError:
-        return False
-    return True
-
-
-@pytest.mark.slow
-def test_a_real_job_that_is_killed_leaves_nothing(tmp_path):
-    """The launch is ended by SIGKILL in mid-training, as nobody can clean up after."""
-    flags = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--num_batches=1000000")
-    words = ("--workers=1", "--ps=1", f"--log_dir={tmp_path}", "--", *flags, "--display_every=1")
-    out = tmp_path / "out"
-    with open(out, "wb") as stdout:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cnnbench", "launch", *words],
-            stdout=stdout,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )
-        try:
-            until(lambda: b"images/sec" in out.read_bytes(), 200, process)
-            # The guards lead sessions of their own.
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
-            assert len(children) == 2
-            assert len(_alive(children)) >= 4
-            ports = re.findall(rb"localhost:(\d+)", commands[0])
-            assert _listens(int(ports[0]))
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-    until(lambda: not _alive(children) and not any(_listens(int(port)) for port in ports))
 
 
 def test_an_interrupted_scaling_prints_how_to_go_on(

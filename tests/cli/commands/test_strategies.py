@@ -8,7 +8,6 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.strategies import weights
@@ -26,17 +25,16 @@ STEPS = ("--num_batches=3", "--num_warmup_batches=1", "--rounds=1")
 
 def test_modes_are_measured_and_have_equal_weights(call, tmp_path, loaded_processes):
     results, plot = tmp_path / "results", tmp_path / "plot.svg"
-    modes = f"--modes=parameter_server,replicated,{LOCAL_SGD}"
-    plugin = f"--plugin={LOCAL_SGD_PLUGIN}"
+    modes = "--modes=parameter_server,replicated"
     out = ("--format=json", f"--results={results}", f"--plot={plot}")
-    text = call("strategies", *TINY, *STEPS, modes, plugin, *out).out
+    text = call("strategies", *TINY, *STEPS, modes, *out).out
     assert KINDS["strategies"](text.encode())
     assert KINDS[".svg"](plot.read_bytes())
     document = json.loads(text)
     rows = {row["mode"]: row for row in document["rows"]}
-    names = ["one_tower", "parameter_server", "replicated", LOCAL_SGD]
+    names = ["one_tower", "parameter_server", "replicated"]
     assert list(rows) == names
-    weights = ["not compared", "reference", "equal", "not compared"]
+    weights = ["not compared", "reference", "equal"]
     assert [row["weights"] for row in rows.values()] == weights
     assert rows["replicated"]["weight_distance"] <= 1e-6
     assert rows["replicated"]["variable_copies"] == 2 * rows["parameter_server"]["variables"]
@@ -46,7 +44,7 @@ def test_modes_are_measured_and_have_equal_weights(call, tmp_path, loaded_proces
     assert json.loads((results / "strategies.json").read_text()) == document
     records = load_records([results]).records
     modes_run = sorted(one.config["variable_update"] for one in records)
-    assert modes_run == [LOCAL_SGD, "parameter_server", "parameter_server", "replicated"]
+    assert modes_run == ["parameter_server", "parameter_server", "replicated"]
     assert not (results / "checkpoints").exists()
     # Ordinary records, which other commands read.
     pair = [str(results / name) for name in ("parameter_server", "replicated")]

@@ -7,13 +7,11 @@ import json
 import os
 import re
 import signal
-import textwrap
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from short_runs import NETWORKS
 
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.sweep.plan import SweepItem
@@ -188,29 +186,3 @@ def test_end_to_end(in_folder, capfd, loaded_processes):
     assert sorted(record.placement.num_towers for record in loaded.records) == [1, 2]
     assert {len(record.step_seconds) for record in loaded.records} == {3}
 
-
-@pytest.mark.timeout(280)
-def test_a_search_meets_a_real_lack_of_memory(in_folder, capfd, loaded_processes):
-    suite = f"""
-    name: greedy
-    defaults:
-      flags: {{model: greedy, plugin: "{NETWORKS}", device: cpu, peak_flops: 1e12}}
-      timeout: 120
-    entries:
-      - name: search
-        repeats: 1
-        flags: {{num_batches: 3, num_warmup_batches: 1}}
-        max_batch_search: {{limit: 8, multiple_of: 4, num_batches: 2}}
-    """
-    (in_folder / "greedy.yaml").write_text(textwrap.dedent(suite), encoding="utf-8")
-    assert main(["sweep", "greedy.yaml"]) == 0
-    events = [json.loads(e) for e in Path("results/events.jsonl").read_text().splitlines()]
-    trials = [
-        (e["batch_size"], e["status"])
-        for e in events
-        if e["event"] == "process" and not e["repeat"]
-    ]
-    assert trials == [(8, "out_of_memory"), (4, "ok")]  # by the estimate, both fit
-    (record,) = load_records(["results"]).records
-    assert record.batch.per_device == 4
-    assert "search: largest batch: 4 per device\n" in capfd.readouterr().err
