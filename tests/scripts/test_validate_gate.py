@@ -89,31 +89,31 @@ def sums(draw, *case, draws):
 @pytest.mark.parametrize("noise", ["AR(1), 0.9, 3 %", "second of a pair 10 % slower"])
 def test_pairs_keep_what_they_promise_and_blocks_do_not(noise):
     case = (SEQUENTIAL, noise, 0.0)
-    found = sums(verdicts.simulate_comparison, *case, draws=100)
-    assert sum(found[verdict] for verdict in Verdict) == found["draws"] == 100
+    found = sums(verdicts.simulate_comparison, *case, draws=50)
+    assert sum(found[verdict] for verdict in Verdict) == found["draws"] == 50
     assert verdicts.violation(found, *case) == ""
     case = ("compare, 8 of A, then 8 of B", "drift of 20 %", 0.0)
-    blocks = sums(verdicts.simulate_comparison, *case, draws=50)
-    assert blocks[Verdict.SLOWER] > 45
+    blocks = sums(verdicts.simulate_comparison, *case, draws=25)
+    assert blocks[Verdict.SLOWER] > 22
     assert verdicts.violation(blocks, *case) == ""  # nothing was promised
 
 
 def test_an_experiment_that_is_resumed_keeps_what_it_promises_and_finds_more():
     noise = "normal, 3 %"
     equal, slower = (
-        sums(verdicts.simulate_comparison, RESUMED, noise, truth, draws=25) for truth in (0.0, 0.05)
+        sums(verdicts.simulate_comparison, RESUMED, noise, truth, draws=12) for truth in (0.0, 0.05)
     )
     assert verdicts.violation(equal, RESUMED, noise, 0.0) == ""
     assert verdicts.violation(slower, RESUMED, noise, 0.05) == ""
     assert equal[Verdict.SLOWER] == 0
-    found = sums(verdicts.simulate_comparison, EIGHT, noise, 0.05, draws=25)
-    assert slower[Verdict.SLOWER] > found[Verdict.SLOWER] + 4
+    found = sums(verdicts.simulate_comparison, EIGHT, noise, 0.05, draws=12)
+    assert slower[Verdict.SLOWER] > found[Verdict.SLOWER] + 1
 
 
 def test_a_slow_down_is_found_and_sums_repeat():
-    found = sums(verdicts.simulate_comparison, EIGHT, "normal, 1.3 %", 0.10, draws=100)
-    assert found[Verdict.SLOWER] == 100
-    assert found["processes"] == 1600
+    found = sums(verdicts.simulate_comparison, EIGHT, "normal, 1.3 %", 0.10, draws=40)
+    assert found[Verdict.SLOWER] == 40
+    assert found["processes"] == 640
     few, again = (
         sums(verdicts.simulate_comparison, EIGHT, "normal, 1.3 %", 0.10, draws=10) for _ in range(2)
     )
@@ -212,7 +212,7 @@ def test_chosen_lengths_save_time_or_decide_more():
 
 
 def test_metrics_that_share_alpha_keep_it():
-    found = sums(metrics.simulate_equals, 4, 1, 0.0, draws=300)
+    found = sums(metrics.simulate_equals, 4, 1, 0.0, draws=150)
     assert found[metrics.SEPARATE] > 2 * found[metrics.SHARED]
     assert metrics.violation(found, 4, 1, 0.0) == ""
     wrong = Counter(draws=2000, shared=100)
@@ -482,7 +482,7 @@ def test_noise_is_no_step_unless_it_is_like_one(name, noise, monkeypatch, capsys
     )
     small = [replace(study, tables={"": {("",): rows}}) for study, rows in cases]
     monkeypatch.setitem(validate_gate.STUDIES, "history", ("History", small))
-    status = validate_gate.main(["--only=history", "--draws=160"])
+    status = validate_gate.main(["--only=history", "--draws=80"])
     *_, shapes, red, power, places = capsys.readouterr().out.splitlines()
     assert ("| met |" in red) == (status == 0) == (noise is None), red
     assert "| in all rows | met |" in shapes

@@ -1,7 +1,6 @@
 """Training that has to learn: ResNet-20 on real digits, by the commands of docs/data.md.
 
-It is interrupted, resumed, and evaluated: what one mode trains on one tower, another evaluates on
-three.
+What one mode trains on one tower, another evaluates on three.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import math
 import re
 import runpy
 import shlex
-import signal
 import sys
 from pathlib import Path
 
@@ -21,7 +19,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_start")]
 
 ROOT = Path(__file__).parents[3]
-EPOCHS = 1.5
+EPOCHS = 1.25
 """In place of the two that the page has."""
 STEPS = math.ceil(EPOCHS * 1437 / 32)
 
@@ -34,23 +32,17 @@ def documented():
 
 
 @pytest.mark.timeout(900)
-def test_digits_are_recognised_after_train_interrupt_resume(call, tmp_path, monkeypatch, interrupt):
+def test_digits_are_recognised_after_training(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (script, out), train, evaluate = documented()
     train[train.index("--num_epochs=2")] = f"--num_epochs={EPOCHS}"
     monkeypatch.setattr(sys, "argv", [script, out])
     runpy.run_path(str(ROOT / script), run_name="__main__")
 
-    begun = interrupt(train, signal.SIGINT, once=lambda line: line.startswith("30\t"))
-    err = call(*train, "--result_json=resumed.json", "--peak_flops=1e12").err
-    resuming = r"resuming from ckpt/model\.ckpt-(\d+) at global step \1\n"
-    done = int(re.search(resuming, err)[1])
-    assert 20 <= done < STEPS  # the signal may be late
-    losses = json.loads(Path("resumed.json").read_text())["losses"]
-    assert len(losses) == STEPS - done
-    first_loss = float(re.search(r"^1\t.*\t(.+)$", begun, re.MULTILINE)[1])
-    assert np.mean(losses[:10]) < first_loss / 2  # of the variables that were saved
-    assert np.mean(losses[-20:]) < first_loss / 8
+    call(*train, "--result_json=trained.json", "--peak_flops=1e12")
+    losses = json.loads(Path("trained.json").read_text())["losses"]
+    assert len(losses) == STEPS
+    assert np.mean(losses[-20:]) < losses[0] / 8
 
     # 360 is no multiple of 3 * 50: the last batches are padded, which must not count.
     report = call(*evaluate).out
