@@ -68,8 +68,8 @@ from cnnbench.version import __version__
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-EXPERIMENTS = 10
-FEW = {"bisect": 5, "gate": 5}
+EXPERIMENTS = 7
+FEW = {"bisect": 4, "gate": 4}
 """The number where they take long; the gate also has those of ab, the same command."""
 
 COMMITS = 4

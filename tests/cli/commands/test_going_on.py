@@ -80,7 +80,7 @@ COMMANDS = {
     "tune": ["--space=space.yaml", "--minutes=5", "--pairing=alternate"],
 }
 
-QUESTIONS = [name for name in COMMANDS if name != "ab alternating"]
+QUESTIONS = ["ab", "launch", "strategies", "sweep", "tune"]
 """Commands whose questions differ: that of ab is the same, whatever the pairing."""
 
 MORE = {"launch": ["--variable_update=collective_all_reduce"], "strategies": ["--num_gpus=2"]}
@@ -205,9 +205,9 @@ def test_another_question_is_refused(campaigns, refused, command, git, monkeypat
     assert campaigns(command, "r", resume=True) in (0, 3)
 
 
-@pytest.mark.parametrize("command", QUESTIONS)
+@pytest.mark.parametrize("command", ["bisect", "launch", "strategies", "sweep"])
 def test_each_kind_of_edit_is_another_question(campaigns, refused, command, tmp_path):
-    """Two kinds with each command, so each kind with several commands."""
+    """Two kinds with each command, which are all kinds."""
     plugin = campaigns.plugin = campaigns.plugin.rename(tmp_path / "net.py")  # in no repository
     helper = tmp_path / f"helper_{abs(hash(tmp_path))}.py"  # modules stay loaded after a test
     folder = "import os, sys; sys.path.insert(0, os.path.dirname(__file__))"
@@ -289,8 +289,8 @@ def recorded(one_worktree, monkeypatch):
     return run
 
 
-MOST_CUTS = 3
-"""Kills of a campaign, spread over all of its events."""
+MOST_CUTS = 2
+"""Kills of a campaign, in the midst of its events."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -311,9 +311,10 @@ def test_killed_at_any_event_it_goes_on_to_the_same_result(
     expected, once = records("whole"), run.count.copy()
     assert len(expected) > 2
     assert {*once.values()} == {1}
-    for moment in range(0, len(cuts), 1 + len(cuts) // MOST_CUTS):
+    for part in range(1, 1 + MOST_CUTS):
+        moment = len(cuts) * part // (1 + MOST_CUTS)
         run.count = cuts[moment]
-        assert campaigns(command, f"cut-{moment}", resume=moment > 0) in (0, 3), moment
+        assert campaigns(command, f"cut-{moment}", resume=True) in (0, 3), moment
         assert records(f"cut-{moment}") == expected, moment
         assert run.count == once, moment
 
@@ -456,11 +457,11 @@ def disturbed(campaigns, capsys, monkeypatch):
     return disturbed
 
 
-@pytest.mark.parametrize("command", ["ab", "ab alternating", "strategies", "sweep"])
+@pytest.mark.parametrize("command", ["ab", "sweep"])
 def test_a_folder_that_vanishes_gets_no_more_and_is_resumed(
     campaigns, recorded, disturbed, command
 ):
-    """Two kinds of disturbances with each command, so each kind with two commands."""
+    """Two kinds of disturbances with each command."""
     assert campaigns(command, "whole") in (0, 3)
     if [*COMMANDS].index(command) % 2:
         disturbed(command, moved, True)
