@@ -36,6 +36,7 @@ JOB = JobLayout(workers=2)
 JOB_WITH_PS = JobLayout(workers=2, ps=1)
 
 Listed: TypeAlias = Callable[..., tuple[dict[str, list[str]], dict[str, str]]]
+Aggregated: TypeAlias = Callable[..., tuple[list[str], dict[str, str]]]
 
 
 @pytest.fixture
@@ -78,6 +79,17 @@ def listed(tmp_path: Path) -> Listed:
         return found, reasons
 
     return listed
+
+
+@pytest.fixture
+def aggregated(listed: Listed) -> Aggregated:
+    """aggregated(FLAG...): candidates of the group aggregation, and reasons of dropped ones."""
+
+    def aggregated(*flags: str, **more: Any) -> tuple[list[str], dict[str, str]]:
+        found, dropped = listed(*flags, group="aggregation", **more)
+        return found["aggregation"], dropped
+
+    return aggregated
 
 
 def varied(found: dict[str, list[str]], dropped: dict[str, str]) -> set[str]:
@@ -251,7 +263,7 @@ def test_a_group_adds_to_the_best_of_those_before() -> None:
 
 @pytest.mark.slow
 def test_what_applies_to_gpus(listed: Listed) -> None:
-    found, dropped = listed("--model=resnet50", "--num_gpus=8", on_gpu=True, cpus=16)
+    found, dropped = listed("--model=lenet", "--num_gpus=2", on_gpu=True, cpus=16)
     assert "data_format=NHWC" in found["computing"]
     assert "variable_update=replicated all_reduce_spec=nccl" in found["aggregation"]
     assert "gpu_thread_mode=global" in found["threads"]
@@ -414,41 +426,44 @@ def even() -> Iterator[Callable[..., None]]:
 
 
 REPLICATED = (*LENET, "--variable_update=replicated")
+ON_GPUS = ("--model=lenet", "--num_gpus=2", "--variable_update=replicated")
 EVEN = "all_reduce_spec=even"
 
 
 @pytest.mark.slow
 def test_an_algorithm_that_is_registered_is_tried(
-    listed: Listed, even: Callable[..., None]
+    aggregated: Aggregated, even: Callable[..., None]
 ) -> None:
-    assert EVEN not in listed(*REPLICATED)[0]["aggregation"]
+    assert EVEN not in aggregated(*REPLICATED)[0]
     even()
-    found, _ = listed(*REPLICATED)
-    assert {EVEN, f"{EVEN} gradient_repacking=8"} <= set(found["aggregation"])
-    found, dropped = listed(*REPLICATED, "--num_gpus=3")
-    assert EVEN not in found["aggregation"]
+    found, _ = aggregated(*REPLICATED)
+    assert {EVEN, f"{EVEN} gradient_repacking=8"} <= set(found)
+    found, dropped = aggregated(*REPLICATED, "--num_gpus=3")
+    assert EVEN not in found
     assert dropped[EVEN].endswith("'even': takes an even number of devices")
 
 
 @pytest.mark.slow
-def test_an_algorithm_says_where_it_is_tried(listed: Listed, even: Callable[..., None]) -> None:
+def test_an_algorithm_says_where_it_is_tried(
+    aggregated: Aggregated, even: Callable[..., None]
+) -> None:
     even(tuned_on=("gpu",))
-    found, dropped = listed(*REPLICATED)
-    assert not any(EVEN in name for name in (*found["aggregation"], *dropped))
-    found, _ = listed("--model=resnet50", "--num_gpus=8", on_gpu=True, cpus=16)
-    assert f"variable_update=replicated {EVEN}" in found["aggregation"]
+    found, dropped = aggregated(*REPLICATED)
+    assert not any(EVEN in name for name in (*found, *dropped))
+    found, _ = aggregated(*ON_GPUS, on_gpu=True)
+    assert EVEN in found
 
 
 @pytest.mark.slow
 def test_an_algorithm_that_rounds_more_changes_the_precision(
-    listed: Listed, even: Callable[..., None]
+    aggregated: Aggregated, even: Callable[..., None]
 ) -> None:
     even(lossy=True)
-    found, dropped = listed(*REPLICATED)
-    assert not any(EVEN in name for name in found["aggregation"])
+    found, dropped = aggregated(*REPLICATED)
+    assert not any(EVEN in name for name in found)
     assert dropped[EVEN] == f"{ALLOW}precision"
-    found, _ = listed(*REPLICATED, allow="precision")
-    assert f"{EVEN} (precision)" in found["aggregation"]
+    found, _ = aggregated(*REPLICATED, allow="precision")
+    assert f"{EVEN} (precision)" in found
 
 
 @pytest.mark.parametrize(
@@ -459,11 +474,9 @@ def test_an_algorithm_that_rounds_more_changes_the_precision(
     ],
 )
 def test_the_algorithms_that_are_worth_trying(
-    listed: Listed, on_gpu: bool, tried: set[str]
+    aggregated: Aggregated, on_gpu: bool, tried: set[str]
 ) -> None:
-    device = () if on_gpu else ("--device=cpu",)
-    flags = ("--model=lenet", "--num_gpus=2", "--variable_update=replicated", *device)
-    names = [*listed(*flags, on_gpu=on_gpu)[0]["aggregation"]]
+    names, _ = aggregated(*ON_GPUS, *(() if on_gpu else ("--device=cpu",)), on_gpu=on_gpu)
     assert {name for name in names if re.fullmatch(r"all_reduce_spec=\w+", name)} == {
         f"all_reduce_spec={name}" for name in tried
     }
