@@ -1,4 +1,5 @@
-"""Runs mypy (strict, see pyproject.toml) over the package as it is imported.
+"""Runs mypy (strict, see pyproject.toml) over the package as it is imported, the scripts, the
+examples of docs/ and a program with errors that mypy has to report (tests/typed).
 
 ``setup.py`` maps ``configs/``, ``models/`` and ``variable_mgr/`` into ``cnnbench``. mypy does not
 follow this mapping, so it checks a tree of symbolic links with the installed layout. Paths in
@@ -68,14 +69,18 @@ def run_mypy(arguments: Sequence[str], printed: set[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Checks the package and then the scripts; returns 0 if both have no errors."""
+    """Checks the package and all programs; returns 0 if there are no errors."""
     extra = list(sys.argv[1:] if argv is None else argv)
     link_tree(ROOT, ROOT / TREE)
     printed: set[str] = set()
     package = run_mypy(["-p", "cnnbench", *extra], printed)
-    scripts = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "scripts").rglob("*.py"))]
+    programs = [
+        str(path.relative_to(ROOT))
+        for folder in ("scripts", "docs/examples", "tests/typed")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    ]
     # With other values of --follow-imports, mypy would check the package again, here and next time.
-    return max(package, run_mypy([*scripts, *extra], printed))
+    return max(package, run_mypy([*programs, *extra], printed))
 
 
 if __name__ == "__main__":
