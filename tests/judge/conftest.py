@@ -9,10 +9,11 @@ import pytest
 from pages import HOSTILE
 from step_profiles import Profiles
 from studies import SWEEP, roofline, strategies, tuning
+from worker_runs import made_once
 
 from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series
-from cnnbench.judge.report import build, gather
+from cnnbench.judge.report import build, gather, render
 from cnnbench.records.all_reduce import Copying
 from cnnbench.records.load import Loaded
 from cnnbench.records.run import (
@@ -208,6 +209,23 @@ def everything(make_full_runs, measured):
 def report(everything):
     """The report on `everything`."""
     return build(everything)
+
+
+@pytest.fixture(scope="session")
+def made_page(tmp_path_factory):
+    """made_page(NAME, MAKE): the file of a page on the report that MAKE returns.
+
+    It is drawn by the process that asks first.
+    """
+
+    def made(name, make):
+        def write(folder):
+            (folder / "page.html").write_text(render(make(), "html"), "utf-8")
+
+        folder, _ = made_once(tmp_path_factory, f"page-{name}", write)
+        return folder / "page.html"
+
+    return made
 
 
 @pytest.fixture(scope="session")

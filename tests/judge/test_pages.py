@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import os
 from pathlib import Path
 
 import browser as chromium
 import pytest
+from pages import HOSTILE
 from step_profiles import CONV, Profiles, changed
 from studies import ROWS, roofline, step_profile, strategies, tuning
 
 from cnnbench.judge.explain import explain
 from cnnbench.judge.history import METRICS, blocks, trend
 from cnnbench.judge.history.page import HistoryDocument
-from cnnbench.judge.report import build, gather, render
+from cnnbench.judge.report import build, gather
 from cnnbench.records.load import Loaded
 
 pytestmark = pytest.mark.slow
@@ -72,9 +72,9 @@ def named_layers(record):
 
 
 @pytest.fixture(scope="module")
-def written(request, tmp_path_factory):
+def written(request, made_page):
     """written(NAME): the file of a page, made when it is asked for first."""
-    given, folder = request.getfixturevalue, tmp_path_factory.mktemp("pages")
+    given = request.getfixturevalue
     full_runs = given("make_full_runs")()
     reports = {
         "report": lambda: given("report"),
@@ -83,16 +83,9 @@ def written(request, tmp_path_factory):
         "studies": lambda: with_studies(
             *(tuning(), strategies(), named_layers(full_runs(118)), step_profile(full_runs))
         ),
-        "hostile": lambda: build(given("hostile")),
+        "hostile": lambda: build(given("hostile"), HOSTILE),
     }
-
-    @functools.cache
-    def write(name):
-        path = folder / f"{name}.html"
-        path.write_text(render(reports[name](), "html"), "utf-8")
-        return path
-
-    return write
+    return lambda name: made_page(name, reports[name])
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,7 @@ def test_the_machine_reaches_the_fastest_configuration_of_each_network_and_forma
 
 @pytest.mark.slow
 def test_what_a_measurement_can_exceed_is_called_no_bound(report, folder):
-    text = render(report, "html") + render(report, "markdown")
+    text = render(report, "markdown")
     text += "".join(
         sections_to_text(roofline_sections(roofline(one), "", 0)) for one in folder.records[:1]
     )

@@ -37,8 +37,8 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture(scope="module")
-def html(report):
-    return render(report, "html")
+def html(report, made_page):
+    return made_page("report", lambda: report).read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,9 @@ def page(html):
     return Page(html)
 
 
-def test_a_hostile_page_has_no_element_and_no_attribute_of_theirs(hostile, page):
-    found = Page(render(build(hostile, HOSTILE), "html"))
+def test_a_hostile_page_has_no_element_and_no_attribute_of_theirs(hostile, made_page, page):
+    made = made_page("hostile", lambda: build(hostile, HOSTILE))
+    found = Page(made.read_text("utf-8"))
     assert {tag for tag, _ in found.elements} <= {tag for tag, _ in page.elements} | {
         "details",
         "summary",
