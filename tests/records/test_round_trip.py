@@ -137,7 +137,6 @@ def check_speeds(found, whole):
         [
             {},
             {"precision": "bf16", "gradient_accumulation_steps": 4, "display_every": 1},
-            {"model": "resnet20", "recompute": "blocks"},
             {
                 "num_gpus": 2,
                 "variable_update": "replicated",
