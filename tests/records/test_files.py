@@ -100,7 +100,7 @@ def test_a_file_that_takes_the_name_of_an_abandoned_one_is_not_removed(tmp_path,
 
 
 def _write_many(folder, writer, failures):
-    for number in range(200):
+    for number in range(100):
         write_bytes("result_json", str(folder / f"r{writer}-{number}.json"), b"{}" * 50)
     report_failed_writes(lambda text, _: failures.put(text))
 
@@ -109,14 +109,14 @@ def _write_many(folder, writer, failures):
 def test_writers_in_one_folder_leave_each_others_unfinished_files_alone(tmp_path):
     fork = multiprocessing.get_context("fork")
     failures = fork.SimpleQueue()
-    writers = [fork.Process(target=_write_many, args=(tmp_path, n, failures)) for n in range(8)]
+    writers = [fork.Process(target=_write_many, args=(tmp_path, n, failures)) for n in range(4)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join(60)
         assert writer.exitcode == 0
     assert failures.empty()
-    assert len(names(tmp_path)) == 1600
+    assert len(names(tmp_path)) == 400
 
 
 def test_new_file_obeys_the_umask(tmp_path):

@@ -236,7 +236,7 @@ def test_killed_within_a_group_it_goes_on_with_the_same_blocks(
     add, left = Journal.add, []
 
     def cut(journal: Journal, event: str, **facts: Any) -> None:
-        if event == PROCESS and len(left) < 6:
+        if event == PROCESS and len(left) < 3:
             left.append(shutil.copytree(tmp_path / "results", tmp_path / f"cut-{len(left)}"))
         add(journal, event, **facts)
 

@@ -3,7 +3,6 @@
 import csv
 import json
 from dataclasses import replace
-from html import unescape
 
 import pytest
 
@@ -233,12 +232,8 @@ def test_machines_and_what_became_of_commits_are_said_in_all_outputs(call, over_
         assert short[name] in told
         assert told_of in told
     report = call("report", folder, f"--git={repository}", "--format=markdown").out
-    pages = {command: tmp_path / f"{command}.html" for command in ("history", "report")}
-    call(*words, f"--plot={pages['history']}", code=1)
-    call("report", folder, f"--git={repository}", f"--output={pages['report']}")
-    written = [unescape(one.read_text()) for one in pages.values()]
     for remark in remarks:
-        assert all(remark in one for one in (text, page.read_text(), report, *written))
+        assert all(remark in one for one in (text, page.read_text(), report))
     assert "the point before it" not in told
 
 

@@ -9,11 +9,10 @@ import multiprocessing
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
+from forked import Forked, Server
 
 from cnnbench.cli import main
 from cnnbench.judge.history import cache as table
@@ -198,19 +197,20 @@ def test_a_locked_table_and_one_that_cannot_be_written(folder, output, expected,
 
 
 @pytest.mark.slow
-def test_four_commands_at_once_one_of_which_finds_it_damaged(folder, output, expected):
+def test_four_commands_at_once_one_of_which_finds_it_damaged(
+    folder, output, expected, tmp_path
+):
     """Real processes, because locks are of processes."""
     (folder / table.FILE).write_bytes(b"no table" * 999)
     code = "import sys; from cnnbench.judge.history import cache as table; table.FEWEST = 1; "
     code += "from cnnbench.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "history", str(folder), "--format=json"]
-    running = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
-    for one in running:
-        found = one.communicate(timeout=300)
-        assert (one.returncode, *found) == expected
+    server = Server("from cnnbench.cli import main")
+    logs = [(tmp_path / f"out{number}", tmp_path / f"err{number}") for number in range(4)]
+    words = ["history", folder, "--format=json"]
+    running = [Forked(code, words, *files, server=server) for files in logs]
+    for one, files in zip(running, logs, strict=True):
+        assert (one.wait(300), *(file.read_text() for file in files)) == expected
+    server.close()
     assert output() == expected
 
 
