@@ -13,7 +13,6 @@ import importlib
 import json
 import os
 import pkgutil
-import re
 import resource
 import select
 import signal
@@ -407,20 +406,24 @@ STAND_IN = "fake_python"
 """Name of the program that stands in for a Python that runs cnnbench; see tests/fake_python.py."""
 
 
-_OWN_PROCESS = re.compile(r'"(interrupt|wait|crash|pause)"|"kill": \{"')
-
-
 @functools.cache
 def source(program: str) -> str:
     """The text of a stand-in, which no test changes."""
     return Path(program).read_text()
 
 
-def _needs_process(folder: Path | None, environment: Mapping[str, str]) -> bool:
-    """Whether a stand-in is told what only a process of its own does."""
+def _needs_process(
+    words: Sequence[str], folder: Path | None, environment: Mapping[str, str]
+) -> bool:
+    """Whether a stand-in is told to wait, or to end in a way that only a process of its own can."""
     told = Path(folder or ".", "fake.json")
-    text = variables(environment).get("FAKE") or (told.read_text() if told.exists() else "")
-    return _OWN_PROCESS.search(text) is not None
+    text = variables(environment).get("FAKE") or (told.read_text() if told.exists() else "{}")
+    say, flags = json.loads(text), dict(word.lstrip("-").partition("=")[::2] for word in words)
+    if "by_threads" in say:
+        say |= say["by_threads"][int(flags["num_intra_threads"])]
+    ended = {*say.get("interrupt", ()), *say.get("kill", ())}
+    names = {Path(flags["result_json"]).stem, flags.get("batch_size")}
+    return not ({"wait", "crash", "pause"}.isdisjoint(say) and ended.isdisjoint(names))
 
 
 def stood_in(
@@ -488,7 +491,7 @@ def execute(
     started = time.monotonic()
     command.log.write_bytes(b"")
     place = command.folder, {**command.extra_environment(), GUARDED: "1"}
-    if stand_ins is not None and not _needs_process(*place):
+    if stand_ins is not None and not _needs_process(words[at:], *place):
         code = stood_in(program, words[at:], command.log, *place)
         return ProcessResult(code=code, seconds=max(0.01, time.monotonic() - started))
     logs = command.log, command.log
