@@ -79,7 +79,7 @@ def test_the_next_worktree_removes_what_killed_processes_left(repository, git, t
 
 @pytest.mark.parametrize(
     "number",
-    slow_if([signal.SIGTERM, signal.SIGHUP], [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]),
+    slow_if([signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]),
 )
 def test_a_signal_while_a_worktree_is_added_prints_only_that_it_interrupts(
     repository,

@@ -8,6 +8,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.strategies import weights
@@ -101,6 +102,13 @@ def compare_weights(monkeypatch):
 def same_weights(compare_weights):
     """Checkpoints are taken to be equal."""
     compare_weights(lambda cases: {})
+
+
+def test_a_mode_of_a_plug_in_is_measured(modes, same_weights):
+    of_plugin = (f"--plugin={LOCAL_SGD_PLUGIN}", f"--modes=replicated,{LOCAL_SGD}")
+    assert modes(*of_plugin, "--rounds=1", "--weights_steps=0") == 0
+    assert [*modes.rows()] == ["one_tower", "replicated", LOCAL_SGD]
+    assert len(modes.runs(LOCAL_SGD)) == 1
 
 
 @pytest.mark.parametrize(("failing", "good"), [("replicated-r2", 1), ("replicated-weights", 0)])
