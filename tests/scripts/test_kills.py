@@ -35,8 +35,8 @@ from stops import DisturbedRunCase, run_cases
 case = DisturbedRunCase.draw(random.Random(1))
 case = dataclasses.replace(case, rows=2, delay=0.2, folder="", to_group=False, again=False)
 print(json.dumps(run_cases(dataclasses.replace(case, workers=1, **fields) for fields in (
-    dict(work="hung input", number=signal.SIGTERM, saves=False),
-    dict(work="steps", number=None, saves=True, folder="is made anew"),
+    dict(work="steps", number=signal.SIGUSR1, saves=True),
+    dict(work="steps", number=None, saves=False, folder="is made anew"),
 ))))
 """
     out, err = tmp_path / "out", tmp_path / "err"
