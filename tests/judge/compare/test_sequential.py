@@ -182,7 +182,7 @@ def test_more_than_sixteen_pairs_are_simulated_the_same_every_time():
 def test_no_pair_is_told_apart_from_itself_more_often_than_alpha_says():
     # The chance that any analysis finds a change where there is none, or that any interval misses
     # the centre, by drawing. The noise grows from pair to pair.
-    generator, plan, draws = np.random.default_rng(5), interim_analyses(16, 0.04), 500
+    generator, plan, draws = np.random.default_rng(5), interim_analyses(16, 0.04), 250
     alarms = misses = 0
     for _ in range(draws):
         values = generator.normal(0, np.linspace(1, 3, 16))
