@@ -61,6 +61,17 @@ def test_the_nearest_variants_are_put_side_by_side(runs):
     ]
 
 
+@pytest.mark.parametrize(("number", "partner"), [(5, "lenet 16 xla"), (6, None)])
+def test_variants_differ_in_at_most_five_flags(runs, number, partner):
+    changes = {
+        **{"batch_size": 16, "xla": True, "num_intra_threads": 1, "num_inter_threads": 1},
+        **{"winograd": False, "conv_gradients": "library"},
+    }
+    flags = dict([*changes.items()][:number])
+    found = matched([runs()], [runs(flags=flags), runs(flags={"model": "vgg11"})])
+    assert ("lenet 8", partner) in found
+
+
 def test_allowed_flags_do_not_keep_configurations_apart(runs):
     base = [runs(flags={"xla": False, "batch_size": size}) for size in (8, 16)]
     new = [runs(flags={"xla": True, "batch_size": size}) for size in (16, 8)]

@@ -14,7 +14,7 @@ from step_profiles import CONV, changed, network, with_records
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.facts import primitive_changes
 from cnnbench.records.profiles import INPUT, PROGRAM, TO_KERNEL, Primitive, StepPartKey, StepProfile
-from cnnbench.records.run import Conditions
+from cnnbench.records.run import Conditions, Measured
 
 NHWC = "src acdb, wei Acdb64a, dst acdb"
 
@@ -256,6 +256,21 @@ def test_allocations_are_listed(profiles):
     }
     assert facts(explain(allocating(100, 64), allocating(101, 64))) == {}
     assert facts(explain(allocating(100, 64), profiles.side())) == {}
+
+
+@pytest.mark.parametrize(
+    ("memory", "allocations", "told"),
+    [(110, 102, set()), (111, 103, {"peak memory", "allocations in a step"})],
+)
+def test_from_which_share_on_quantities_are_listed(profiles, memory, allocations, told):
+    def using(size, count):
+        side = [
+            dataclasses.replace(one, allocations=count, allocated_bytes=1 << 20)
+            for one in profiles.side()
+        ]
+        return with_records(side, measured=[Measured(peak_memory_bytes=size << 20)] * len(side))
+
+    assert facts(explain(using(100, 100), using(memory, allocations))).keys() == told
 
 
 def test_a_profile_holds_what_was_logged(profiles, holds):

@@ -426,3 +426,13 @@ def test_messages_of_commits_accept_if_rules_allow_it(commits):
     assert accepted(rules, *sides, result="changed") is None
     assert accepted(rules, *sides, configuration="vgg16", result="changed").reason == "wider"
     assert accepted(rules, *sides, configuration="vgg16") is None
+
+
+def test_the_top_of_a_repository_is_at_most_63_folders_above(tmp_path, monkeypatch):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "cnnbench.toml").write_text("[[rules]]")
+    for depth, known in ((63, 1), (64, 0)):
+        place = tmp_path.joinpath(*"a" * depth)
+        place.mkdir(parents=True, exist_ok=True)
+        monkeypatch.chdir(place)
+        assert len(load_rules(None).rules) == known
