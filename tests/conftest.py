@@ -605,7 +605,9 @@ def _answering(tmp_path_factory):
         place, key = (side.checkout, side.variables), None
         if use_own_cnnbench and all(map(_PLAIN.fullmatch, arguments)):
             given = variables(side.variables).items()
-            kept = (one for one in given if not one[0].startswith(("PYTEST", "FAKE", "PATH", "GIT")))
+            kept = (
+                one for one in given if not one[0].startswith(("PYTEST", "FAKE", "PATH", "GIT"))
+            )
             key = (code, arguments, frozenset(kept))
             if key in known:
                 return known[key]

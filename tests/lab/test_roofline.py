@@ -115,7 +115,14 @@ def test_the_table_fits_the_terminal(roofline, columns, monkeypatch):
 
 
 SMALL = {
-    **{"model": "trivial", "data_name": "cifar10", "device": "cpu", "batch_size": 2, "num_batches": 2, "peak_flops": 1e11},
+    **{
+        "model": "trivial",
+        "data_name": "cifar10",
+        "device": "cpu",
+        "batch_size": 2,
+        "num_batches": 2,
+        "peak_flops": 1e11,
+    },
     **{"num_warmup_batches": 3, "quiet_conditions": "all", "progress": "off"},
 }
 

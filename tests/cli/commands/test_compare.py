@@ -336,9 +336,7 @@ def test_the_verdict_does_not_depend_on_where_its_text_goes(call, save, base, tm
     assert err == (said if stream else "")
 
 
-@pytest.mark.parametrize(
-    "place", slow_if(["pipe"], ["-", "/dev/fd/{}", "pipe"])
-)
+@pytest.mark.parametrize("place", slow_if(["pipe"], ["-", "/dev/fd/{}", "pipe"]))
 def test_output_may_be_a_stream(save, tmp_path, monkeypatch, place):
     """As in `-o -`, `-o >(cat)` and `-o FIFO`."""
     monkeypatch.chdir(tmp_path)

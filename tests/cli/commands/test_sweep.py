@@ -187,4 +187,3 @@ def test_end_to_end(in_folder, capfd, loaded_processes):
     assert {record.status for record in loaded.records} == {"ok"}
     assert sorted(record.placement.num_towers for record in loaded.records) == [1, 2]
     assert {len(record.step_seconds) for record in loaded.records} == {3}
-

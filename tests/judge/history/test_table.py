@@ -197,9 +197,7 @@ def test_a_locked_table_and_one_that_cannot_be_written(folder, output, expected,
 
 
 @pytest.mark.slow
-def test_four_commands_at_once_one_of_which_finds_it_damaged(
-    folder, output, expected, tmp_path
-):
+def test_four_commands_at_once_one_of_which_finds_it_damaged(folder, output, expected, tmp_path):
     """Real processes, because locks are of processes."""
     (folder / table.FILE).write_bytes(b"no table" * 999)
     code = "import sys; from cnnbench.judge.history import cache as table; table.FEWEST = 1; "

@@ -66,4 +66,3 @@ def test_all_algorithms_of_a_job_of_one_worker(tmp_path):
     assert {"copy", "xring"} <= {
         line.split()[5] for line in printed.splitlines() if line[:1] == " "
     }
-
