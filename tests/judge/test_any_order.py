@@ -106,7 +106,7 @@ class Case:
 @pytest.mark.slow
 def test_a_comparison_does_not_depend_on_the_order_of_records_and_metrics(lenet_runs):
     codes, verdicts = set(), set()
-    for seed in range(30):
+    for seed in range(60):
         case = Case(lenet_runs({"usable_cpus": 2}), seed)
         criteria = Criteria(metrics=case.metrics, paired=case.paired)
         first = compare_records(case.base, case.new, criteria)
