@@ -1,6 +1,6 @@
 """Standard output against captured runs of tf_cnn_benchmarks, byte by byte.
 
-Tests cnnbench/run/driver/describe.py and cnnbench/run/driver/devices.py.
+Tests cnnbench/run/driver/describe.py.
 """
 
 import contextlib
