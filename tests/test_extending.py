@@ -68,8 +68,8 @@ class Recipe:
 
 # Two steps on two devices, and one step before them.
 RUN = (
-    "--model=lenet --device=cpu --num_gpus=2 --batch_size=2 --num_batches=2 --num_warmup_batches=1 "
-    "--quiet_conditions=all --peak_flops=1e12"
+    "--model=trivial --device=cpu --num_gpus=2 --batch_size=2 --num_batches=2 "
+    "--num_warmup_batches=1 --quiet_conditions=all --peak_flops=1e12"
 )
 RECIPES = (
     Recipe(
@@ -301,11 +301,12 @@ import tensorflow as tf
 DEVICES = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(3))
 
 def changes_of_weights(rate, steps=1, **flags):
-    # How steps of lenet change all weights, in a vector for each tower.
+    # How steps of a small network change all weights, in a vector for each tower.
     from cnnbench import BenchmarkCNN, Params
     from cnnbench.variable_mgr import towers
 
-    small = dict(model="lenet", device="cpu", batch_size=2, weight_decay=0, num_warmup_batches=0)
+    small = dict(model="trivial", data_name="cifar10", device="cpu", batch_size=2)
+    small |= dict(weight_decay=0, num_warmup_batches=0)
     built = BenchmarkCNN(Params.from_dict({**small, **flags})).build()
     built.manager.after_initialization()
     if flags.get("variable_update") == "independent":

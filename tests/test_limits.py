@@ -158,10 +158,11 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_fits(tmp_path):
     out, err = tmp_path / "out", tmp_path / "err"
     flags = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--num_batches=2")
     flags += ("--num_warmup_batches=1", "--quiet_conditions=all", "--batch_size=3")
-    flags += ("--find_batch_size", "--result_json=r.json", "--result_csv=r.csv")
+    flags += ("--find_batch_size", "--result_json=r.json", "--result_csv=r.csv", "--sync_on_finish")
     code, told = Forked(LIMITED, flags, out, err, tmp_path).wait(100), err.read_text()
     assert code == 0, told
     assert "Traceback" not in told
+    assert told.count("--sync_on_finish=true has no") == 1
     lines = [line for line in told.splitlines() if "memory" in line and "peak" not in line]
     assert [line.partition(";")[0] for line in lines] == [
         "cnnbench: out of memory: lower --batch_size (counted per device)",
@@ -210,6 +211,7 @@ def test_a_smallest_batch_that_does_not_fit_is_an_error(tmp_path, flags, batches
 
 
 PLUGIN = """
+import tensorflow
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.run.driver import scenarios
 
@@ -238,9 +240,8 @@ scenarios.train = train
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize("first", ["", "import tensorflow"])
-def test_a_batch_of_a_plugin_is_halved_and_each_notice_is_printed_once(tmp_path, first):
-    (tmp_path / "tiny.py").write_text(first + PLUGIN)
+def test_a_batch_of_a_plugin_is_halved_and_each_notice_is_printed_once(tmp_path):
+    (tmp_path / "tiny.py").write_text(PLUGIN)
     flags = ("--plugin=tiny.py", "--model=tiny", "--device=cpu", "--num_batches=2")
     flags += ("--batch_size=4", "--find_batch_size", "--sync_on_finish")
     flags += ("--result_json=r.json", "--peak_flops=1e12")

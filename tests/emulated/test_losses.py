@@ -38,14 +38,9 @@ BY_SIZE = "collective:16:pscpu:64:psgpu:432:rechd:576:tree:1K:xring#2:4004:hiera
 
 # Every value of a flag with this or that of the others.
 RUNS: tuple[dict[str, Any], ...] = (
-    {"num_gpus": 1, "optimizer": "momentum", "gradient_clip": 1.0, **EVALUATED},
     {"local_parameter_device": "cpu", "xla_compile": True, "bn_stats": "mean", **EVALUATED},
     {"staged_vars": True, "precision": "fp16", "data_format": "NHWC"},
     {"variable_update": "independent", "precision": "bf16", **EVALUATED},
-    {
-        **{"variable_update": "distributed_replicated", "local_parameter_device": "cpu"},
-        **{**SCALED, **EVALUATED},
-    },
     {
         **{"variable_update": "replicated", "all_reduce_spec": "nccl", "xla_compile": True},
         **{"gradient_repacking": 2, "variable_consistency": "relaxed", "precision": "fp16"},
@@ -60,12 +55,13 @@ RUNS: tuple[dict[str, Any], ...] = (
     },
     {"variable_update": "distributed_all_reduce", "all_reduce_spec": BY_SIZE},
     {"variable_update": "collective_all_reduce", "bn_stats": "sync", "precision": "bf16"},
-    {"variable_update": "collective_all_reduce", "num_gpus": 4, "gpus_per_card": 4},
     {"variable_update": "mirrored_strategy", "cross_device_ops": "nccl", **EVALUATED},
-    {"variable_update": "multi_worker_mirrored_strategy", "xla_compile": True},
     {"variable_update": "central_storage_strategy", "precision": "fp16"},
     {"forward_only": True, "freeze_when_forward_only": True, "xla_compile": True},
-    {"model": "odd", "num_gpus": 1, **EVALUATED},
+    {
+        **{"model": "odd", "num_gpus": 1, "optimizer": "momentum", "gradient_clip": 1.0},
+        **EVALUATED,
+    },
     {
         **{"variable_update": "parameter_server", "gpus_per_card": 4},
         **{"workers": 2, "ps": 1, "num_gpus": 2},
@@ -134,8 +130,8 @@ def test_a_run_goes_on_in_another_mode_from_a_checkpoint(
     assert max(differences(found, whole).values()) <= TOLERANCES["fp32"]
 
 
-def test_decay_over_hundreds_of_steps(losses: Callable[[Flags], Values]) -> None:
-    rate, decay, steps = 5e-6, 0.04, 300
+def test_decay_over_many_steps(losses: Callable[[Flags], Values]) -> None:
+    rate, decay, steps = 5e-6, 0.04, 100
     flags = {
         **{"model": "drift", "weight_decay": decay, "init_learning_rate": rate},
         "num_batches": steps,
@@ -162,7 +158,7 @@ def test_what_scripts_check_emulated_gpus_says(
 
     run.close = lambda: None  # type: ignore[attr-defined] # its processes are those of all tests
     monkeypatch.setattr("emulated.EmulatedGpus", lambda folder: run)
-    flags = ["--model=lenet", "--num_gpus=2", "--init_learning_rate=0.001"]
+    flags = [f"--plugin={NETWORKS}", "--model=normal", "--num_gpus=2"]
     argv = [f"--results={tmp_path / 'results.jsonl'}", "--", *flags]
     for _ in range(2):  # the second time by what is kept
         assert check_emulated_gpus.main(argv) == 0

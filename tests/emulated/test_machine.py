@@ -136,8 +136,8 @@ def test_local_workers_divide_the_gpus(emulated):
 
 def test_parts_of_a_card_are_one_card(emulated):
     found = emulated(
-        *("--model=trivial", "--num_gpus=2", "--gpus_per_card=2", "--batch_size=2"),
-        *("--num_batches=3", "--peak_flops=1e12"),
+        *("--model=trivial", "--data_name=cifar10", "--num_gpus=2", "--gpus_per_card=2"),
+        *("--batch_size=2", "--num_batches=3", "--peak_flops=1e12"),
         gpus=1,
         parts=2,
     )
@@ -150,9 +150,9 @@ def test_parts_of_a_card_are_one_card(emulated):
 
 def test_a_strategy_that_takes_all_gpus_of_workers_gets_those_of_the_run(emulated):
     found = emulated(
-        *("launch", "--workers=2", "--ps=1", "--", "--model=trivial", "--batch_size=2"),
-        *("--gpus_per_card=2", "--num_batches=3", "--result_json=record.json"),
-        "--variable_update=parameter_server_strategy",
+        *("launch", "--workers=2", "--ps=1", "--", "--model=trivial", "--data_name=cifar10"),
+        *("--batch_size=2", "--gpus_per_card=2", "--num_batches=3"),
+        *("--result_json=record.json", "--variable_update=parameter_server_strategy"),
         gpus=1,
         parts=2,
         record=False,

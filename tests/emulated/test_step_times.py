@@ -38,12 +38,10 @@ EVALUATED = {"eval_during_training_every_n_steps": 7, "num_eval_batches": 2}
 COLLECTIVE = {"variable_update": "collective_all_reduce"}
 # Runs whose steps have a known pattern: microseconds of the slow kernel, and flags.
 CASES: Mapping[str, tuple[str, Flags]] = {
-    "steps of 1:3": ("15000,45000", {}),
     "forward-only": ("15000,45000", {"forward_only": True}),
     "slow input": ("15000,45000;MemcpyH2D=5*1000,80000", REAL),
     "evaluations": ("15000,45000", {**EVALUATED, **REAL}),
     "two GPUs, nccl": ("60000,20000", {"num_gpus": 2, **REPLICATED, "all_reduce_spec": "nccl"}),
-    "eight GPUs": ("90000,30000", {"num_gpus": 8, **REPLICATED}),
     "two workers": ("60000,20000", {"workers": 2, "num_gpus": 1, **COLLECTIVE}),
 }
 TIMED = 16
@@ -115,12 +113,12 @@ def test_step_times(emulated: EmulatedGpus, tmp_path: Path, name: str) -> None:
 
 STEPS = 15
 STEP = 0.06
-"""Seconds of the one slow kernel of a step on one GPU; the steps of eight take a host longer."""
+"""Seconds of the one slow kernel of a step on one GPU; the steps of four take a host longer."""
 EVERY = 5
 
 # Flags, and whether the run pauses after every fifth global step.
 BESIDE: Mapping[str, tuple[Flags, bool]] = {
-    "batches on eight GPUs": ({"num_gpus": 8, "variable_update": "independent"}, False),
+    "batches on four GPUs": ({"num_gpus": 4, "variable_update": "independent"}, False),
     "a learning rate that changes in every step": (
         {
             **{"init_learning_rate": 0.1, "num_epochs_per_decay": 0.05},

@@ -92,8 +92,7 @@ ON_HOST = {"local_parameter_device": "cpu"}
         ({"num_gpus": 2}, 2, 0),
         ({"num_gpus": 2, **ON_HOST}, 0, 2),
         ({"num_gpus": 2, **REPLICATED}, 2, 0),
-        ({"num_gpus": 4, **NCCL}, 0, 0),
-        ({"num_gpus": 2, "variable_update": "collective_all_reduce"}, 0, 0),
+        ({"num_gpus": 2, **NCCL}, 0, 0),
         ({"num_gpus": 2, "variable_update": "distributed_replicated"}, 2, 0),
         ({"num_gpus": 2, "variable_update": "mirrored_strategy"}, 0, 0),
     ],
@@ -123,17 +122,17 @@ def test_batches_of_a_data_set_are_copied_once(emulated, tmp_path: Path) -> None
 def test_accumulation_keeps_one_copy_of_the_gradients(emulated) -> None:
     """Tensors on the GPU take the memory of one pass and one copy of the gradients, to 2 %.
 
-    The gradients are some 8 % of the memory of one pass, so that no copy and a second copy are
+    The gradients are some 14 % of the memory of one pass, so that no copy and a second copy are
     noticed. The order of the operations, and with it the peak, differs between executions.
     """
-    words = ["--model=resnet20", "--data_name=cifar10", "--batch_size=8"]
+    words = ["--model=resnet20", "--data_name=cifar10", "--batch_size=4"]
     words += ["--num_batches=1", "--num_warmup_batches=1"]
     one, several = (
         emulated(*words, f"--gradient_accumulation_steps={passes}", gpus=1).record
         for passes in (1, 3)
     )
     gradients = 4 * one["model"]["trainable_parameters"]
-    images = 2 * 8 * (32 * 32 * 3 * 4 + 8)  # synthetic images of the other passes
+    images = 2 * 4 * (32 * 32 * 3 * 4 + 8)  # synthetic images of the other passes
     peaks = [record["measured"]["peak_memory_bytes"] for record in (one, several)]
     assert gradients > 0.035 * peaks[0]
     assert abs(peaks[1] - gradients - images - peaks[0]) < 0.02 * peaks[0]

@@ -54,7 +54,6 @@ def divided(work):
 @pytest.mark.parametrize(
     ("gpus", "flags"),
     [
-        (1, ("--variable_update=replicated",)),
         (2, ("--variable_update=replicated", "--all_reduce_spec=nccl")),
         (4, ("--variable_update=parameter_server",)),
     ],
@@ -111,7 +110,7 @@ def test_the_files_of_a_profiled_step(emulated):
 def test_explain_names_the_slow_layer(emulated):
     found = emulated(
         *("explain", "--rounds=2", "--steps=5", f"--b_env=HOSTGPU_RULES={SLOW}=200000", "--"),
-        *("--model=normal", f"--plugin={NETWORKS}", "--num_gpus=2", "--weight_decay=0"),
+        *("--model=normal", f"--plugin={NETWORKS}", "--num_gpus=1", "--weight_decay=0"),
         "--variable_update=replicated",
         record=False,
     )

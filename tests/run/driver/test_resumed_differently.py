@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from covering import slow_if
+from short_runs import TINY
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.base.terminal import MessageWriter
@@ -18,14 +19,15 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 def losses_and_notices(steps, **flags):
     """Losses of the timed steps, and what the run told."""
     told = io.StringIO()
-    given = {"model": "lenet", "batch_size": 2, "device": "cpu", "num_warmup_batches": 0}
-    run = BenchmarkCNN(
-        Params.from_dict({**given, "num_batches": steps, **flags}), messages=MessageWriter(told)
-    )
+    given = {**TINY, "num_warmup_batches": 0, "num_batches": steps, **flags}
+    run = BenchmarkCNN(Params.from_dict(given), messages=MessageWriter(told))
     losses = list(run.run().losses)
     return losses, [
         line for line in told.getvalue().splitlines() if "continues differently" in line
     ]
+
+
+REPLICATED = {"variable_update": "replicated", "num_gpus": 2}
 
 
 @pytest.mark.parametrize(
@@ -35,15 +37,8 @@ def losses_and_notices(steps, **flags):
         [
             ({"variable_update": "independent", "num_gpus": 2}, "the first device only"),
             ({"staged_vars": True}, "--staged_vars"),
-            (
-                {
-                    "variable_update": "replicated",
-                    "num_gpus": 2,
-                    "variable_consistency": "relaxed",
-                },
-                "relaxed",
-            ),
-            ({"variable_update": "replicated", "num_gpus": 2}, ""),
+            ({**REPLICATED, "variable_consistency": "relaxed"}, "relaxed"),
+            (REPLICATED, ""),
         ],
     ),
 )

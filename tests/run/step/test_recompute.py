@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 
 
 class Blocks(Model):
-    """Two blocks with batch norm and dropout."""
+    """Two blocks of a convolution with batch norm and dropout."""
 
     name, dataset, image_size, batch_size = "blocks", "imagenet", 8, 2
     learning_rate = LearningRateSpec(1.0)
@@ -30,9 +30,8 @@ class Blocks(Model):
 
     @staticmethod
     def _block(net, x, keep):
-        y = net.dropout(net.conv(x, 8, 3, batch_norm=True), keep)
-        y = net.conv(y, 8, 3, batch_norm=True, activation=None)
-        return net.relu(net.add(x, y))
+        y = net.conv(x, 8, 3, batch_norm=True, activation=None)
+        return net.relu(net.add(x, net.dropout(y, keep)))
 
 
 register_model("blocks", "imagenet", Blocks)
@@ -65,11 +64,8 @@ def devices_of(mode):
 
 
 @pytest.mark.slow
-# The ways below have the manager of replicated; other strategies read as mirrored_strategy.
-@pytest.mark.parametrize(
-    "mode",
-    ["parameter_server", "distributed_replicated", "independent", "mirrored_strategy"],
-)
+# The ways below have copies of variables; other strategies read as mirrored_strategy.
+@pytest.mark.parametrize("mode", ["parameter_server", "mirrored_strategy"])
 def test_every_mode_trains_as_with_stored_values(mode):
     devices = "reduction_to_one_device" if mode == "mirrored_strategy" else None
     flags = {**OF_ONE_PROCESS[mode].needs, "num_gpus": devices_of(mode), "variable_update": mode}
@@ -80,15 +76,15 @@ def test_every_mode_trains_as_with_stored_values(mode):
 @pytest.mark.parametrize(
     ("flags", "tolerance"),
     [
-        ({"gradient_accumulation_steps": 2, "bn_stats": "sync"}, 1e-6),
-        ({"bn_stats": "mean", "steps_per_execution": 2}, 1e-6),
+        ({"bn_stats": "sync"}, 1e-6),
+        ({"gradient_accumulation_steps": 2, "steps_per_execution": 2, "num_gpus": 1}, 1e-6),
         ({"staged_vars": True, "variable_update": "parameter_server"}, 1e-6),
         ({"precision": "fp16", "fp16_enable_auto_loss_scale": True}, 0.02),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_other_ways_of_a_step_train_as_with_stored_values(flags, tolerance):
-    assert_equal_training(tolerance, num_gpus=2, **{"variable_update": "replicated", **flags})
+    assert_equal_training(tolerance, **{"num_gpus": 2, "variable_update": "replicated", **flags})
 
 
 @pytest.mark.slow
@@ -128,5 +124,5 @@ def test_tensorflow_stores_only_the_inputs_of_blocks():
     assert values == {"tower_0/block0/IdentityN"}
     again = [n for n in nodes.values() if re.match(r"gradient_tape/tower_0/block\d/", n.name)]
     convolutions = [n for n in again if "Conv2D" in n.op and "Backprop" not in n.op]
-    assert len(convolutions) == 2 * 2
+    assert len(convolutions) == 2
     assert sum(node.op == "StatelessRandomUniformV2" for node in again) == 2

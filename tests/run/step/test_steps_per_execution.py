@@ -59,10 +59,7 @@ def devices_of(mode):
     "mode",
     slow_if(
         lambda mode: mode != "parameter_server",
-        [
-            *("parameter_server", "distributed_replicated", "independent"),
-            *("collective_all_reduce", "mirrored_strategy", "central_storage_strategy"),
-        ],
+        ["parameter_server", "distributed_replicated", "independent", "mirrored_strategy"],
     ),
 )
 def test_steps_of_an_execution_train_as_single_steps(mode):
@@ -77,7 +74,7 @@ def test_steps_of_an_execution_train_as_single_steps(mode):
 @pytest.mark.parametrize(
     "flags",
     [
-        {"gradient_accumulation_steps": 2, "bn_stats": "sync", "variable_consistency": "relaxed"},
+        {"bn_stats": "sync", "variable_consistency": "relaxed"},
         {"staged_vars": True, "variable_update": "parameter_server"},
         {"precision": "fp16", "fp16_enable_auto_loss_scale": True, "fp16_loss_scale": 64.0},
     ],
@@ -92,7 +89,7 @@ def test_every_kind_of_step_can_be_repeated(flags):
 @pytest.mark.parametrize(
     "flags",
     [
-        {"gradient_accumulation_steps": 2, "variable_update": "replicated"},
+        {"gradient_accumulation_steps": 2, "num_gpus": 1},
         {"variable_update": "mirrored_strategy", "input_distribution": "strategy"},
     ],
     ids=lambda flags: next(iter(flags)),
