@@ -14,14 +14,11 @@ from networks import cut, forward, model_of
 from cnnbench.errors import UsageError
 from cnnbench.models import Initializer, declare, get_model
 from cnnbench.models.declaration import ShapeNetwork, bytes_per_image
-from cnnbench.models.networks.densenet import DenseNetCifar10
 from cnnbench.models.networks.efficientnet import B0
-from cnnbench.models.networks.regnet import WidthParameters
 from cnnbench.models.networks.resnet import ResNetCifar10
 from cnnbench.run.observe.traffic import _needed_operations
 
 BATCH, CLASSES = 2, 7
-LINE = WidthParameters(depth=2, initial=16, slope=16.0, factor=2.0, group=8, batch=2)
 
 
 def smaller(model, **attributes):
@@ -56,16 +53,12 @@ def with_everything(net, images):
 
 
 NETWORKS = {
-    "resnet v1": lambda: ResNetCifar10(8, "v1"),
     "resnet v2": lambda: ResNetCifar10(8, "v2"),
-    "densenet": lambda: DenseNetCifar10(10, 4),
-    "vit": lambda: cut(get_model("vit_b16", "imagenet")),
     "swin": lambda: smaller(cut(get_model("swin_t", "imagenet")), layers=(2,), heads=(2,)),
     "convnext": lambda: smaller(
         cut(get_model("convnext_tiny", "imagenet")), blocks=(1, 1), widths=(8, 16)
     ),
     "efficientnet": lambda: smaller(cut(get_model("efficientnet_b0", "imagenet")), stages=B0[1:2]),
-    "regnety": lambda: smaller(cut(get_model("regnety_400mf", "imagenet")), line=LINE),
     "everything": lambda: model_of(with_everything),
 }
 EVERYDAY = "everything"

@@ -136,9 +136,9 @@ class KerasNasNet(NasNet):
 
 def test_nasnet(check_equal):
     model = KerasNasNet(
-        "nasnet", NasNetSize(cells=6, filters=4, stem=8), image_size=40, batch_size=1
+        "nasnet", NasNetSize(cells=3, filters=4, stem=8), image_size=40, batch_size=1
     )
-    sizes = {"penultimate_filters": 24 * 4, "num_blocks": 2, "stem_block_filters": 8}
+    sizes = {"penultimate_filters": 24 * 4, "num_blocks": 1, "stem_block_filters": 8}
     check_equal(model, "NASNetMobile", "NASNet", skip_reduction=False, **sizes)
 
 
@@ -152,7 +152,7 @@ def scaled(depth, **options):
     [
         ("vgg16", {}, ("VGG16",), {}),
         ("mobilenet", {}, ("MobileNetV2",), {}),
-        ("efficientnet_b0", {"depth": 0.5}, ("EfficientNetB0", "EfficientNet"), scaled(0.5)),
+        ("efficientnet_b0", {"depth": 0.25}, ("EfficientNetB0", "EfficientNet"), scaled(0.25)),
         (
             *("efficientnetv2_s", {"depth": 0.25}, ("EfficientNetV2S", "EfficientNetV2")),
             scaled(0.25, name="efficientnetv2-s", include_preprocessing=False),

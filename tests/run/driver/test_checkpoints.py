@@ -36,7 +36,6 @@ MODES: dict[str, dict[str, object]] = {
         "variable_update": "mirrored_strategy",
         "cross_device_ops": "reduction_to_one_device",
     },
-    "central-storage": {"num_gpus": 2, "variable_update": "central_storage_strategy"},
 }
 
 
