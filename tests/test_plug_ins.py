@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from forked import execute
+from forked import Forked, execute
 from short_runs import TINY
 
 from cnnbench.base import plugins
@@ -163,39 +162,6 @@ def test_what_an_edited_file_no_longer_registers_is_gone(tmp_path):
     assert "one" not in all_reduce.names()
 
 
-AT_IMPORT = """
-import tensorflow as tf
-from cnnbench.models import LearningRateSpec, Model, register_model
-
-FACTOR = tf.constant(0.5)
-
-
-class Scaled(Model):
-    name, dataset, image_size, batch_size = "scaled", "cifar10", 32, 2
-    learning_rate = LearningRateSpec(0.1)
-
-    def build(self, net, images):
-        x = net.apply(lambda x: FACTOR * x, images, shape=(32, 32, 3))
-        return net.logits(net.global_avg_pool(net.conv(x, 8, 3)))
-
-
-register_model("scaled", "cifar10", Scaled)
-"""
-
-
-@pytest.mark.slow
-def test_an_operation_at_import_runs_on_configured_devices(tmp_path):
-    (tmp_path / "at_import.py").write_text(AT_IMPORT)
-    words = ["--plugin=at_import.py", "--model=scaled", "--num_gpus=2", "--device=cpu"]
-    words += ["--num_batches=1", "--num_warmup_batches=1", "--result_json=r.json"]
-    words += ["--peak_flops=1e12"]
-    cnnbench = [sys.executable, "-m", "cnnbench", "run", *words]
-    done = subprocess.run(cnnbench, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    record = json.loads((tmp_path / "r.json").read_text())
-    assert len(record["placement"]["devices"]) == 2
-
-
 def _power(call, *words, code=2, **flags):
     own = {"init_learning_rate": 0.1, "learning_rate_schedule": "polynomial"}
     return call(*words, **{**TINY, **own, **flags}, code=code)
@@ -271,9 +237,7 @@ def build():
 DECLARE = """
 from cnnbench.base import plugins
 from cnnbench.models import get_model
-from cnnbench.run.runtime import loading
 
-loading.hook_early_import()
 plugins.load_plugin_file("small.py")
 print(get_model("small", "cifar10").classes)
 import tensorflow as tf
@@ -287,10 +251,10 @@ tf.config.threading.set_inter_op_parallelism_threads(3)
 def test_a_keras_model_of_a_plug_in_is_declared_before_tensorflow_starts(tmp_path):
     # The workers of a job must connect before TensorFlow starts.
     (tmp_path / "small.py").write_text(KERAS)
-    words = [sys.executable, "-c", DECLARE]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout) == (0, "11\n"), done.stderr
-    assert "cuInit" not in done.stderr
+    out, err = tmp_path / "out", tmp_path / "err"
+    assert Forked(DECLARE, (), out, err, tmp_path).wait(300) == 0, err.read_text()
+    assert out.read_text() == "11\n"
+    assert "cuInit" not in err.read_text()
 
 
 @pytest.mark.slow

@@ -1,11 +1,9 @@
 """The log of oneDNN: lines of its versions, whole steps, and what a real process prints."""
 
 import io
-import os
-import subprocess
-import sys
 
 import pytest
+from forked import Forked, cnnbench
 
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.records.profiles import StepProfile
@@ -132,15 +130,8 @@ def test_logs_are_read_to_a_limit_and_long_lines_in_pieces(limits):
 def test_a_real_process(tmp_path):
     flags = ["--model=lenet", "--device=cpu", "--batch_size=32", "--quiet_conditions=all"]
     log, profile = tmp_path / "log", tmp_path / "profile.json"
-    flags.append(f"--profile_json={profile}")
-    with log.open("wb") as file:
-        subprocess.run(
-            [sys.executable, "-m", "cnnbench", *flags, *flags_to_arguments(onednn.FLAGS)],
-            env={**os.environ, **onednn.VARIABLES, "TF_ENABLE_ONEDNN_OPTS": "1"},
-            stdout=file,
-            stderr=file,
-            check=True,
-        )
+    flags += [f"--profile_json={profile}", *flags_to_arguments(onednn.FLAGS)]
+    assert Forked(cnnbench, flags, log, log, environment=onednn.VARIABLES).wait(180) == 0
     with log.open("rb") as file:
         found = primitives_of_step(file)
     calls = {}

@@ -1,4 +1,4 @@
-"""Plug-ins that import TensorFlow at the top: quiet, and the import counts as start-up.
+"""Plug-ins that import TensorFlow at the top: quiet, on the devices of the run, and timed.
 
 Tests cnnbench/run/runtime/loading.py.
 """
@@ -14,7 +14,7 @@ from cnnbench.variable_mgr import Mode, register_mode
 register_mode(Mode(name="other", manager=".per_tower:ReplicatedVariableMgr"))
 """
 PLUGIN = """\
-import os, sys, time
+import gc, os, sys, time
 start = time.perf_counter()
 import tensorflow as tf
 seconds = time.perf_counter() - start
@@ -31,8 +31,11 @@ found = {
     "loaded": [*{"keras", "sklearn", "matplotlib", "pandas"} & sys.modules.keys()],
     "level": os.environ["TF_CPP_MIN_LOG_LEVEL"],
     "loader": type(tf.__loader__).__name__,
+    "collects": gc.isenabled(),
+    "frozen": gc.get_freeze_count() > 100_000,
 }
 Path(__file__).with_suffix(".json").write_text(json.dumps(found))
+FACTOR = tf.constant(0.5)  # which starts TensorFlow
 
 
 class Early(Model):
@@ -40,7 +43,8 @@ class Early(Model):
     learning_rate = LearningRateSpec(0.01)
 
     def build(self, net, images):
-        return net.logits(net.global_avg_pool(images))
+        x = net.apply(lambda x: FACTOR * x, images, shape=(8, 8, 3))
+        return net.logits(net.global_avg_pool(x))
 
 
 register_model("early", "imagenet", Early)
@@ -51,8 +55,8 @@ register_model("early", "imagenet", Early)
 def test_a_plugin_that_imports_tensorflow_at_the_top(tmp_path):
     plugin = tmp_path / "plugin.py"
     plugin.write_text(PLUGIN)
-    flags = [f"--plugin={plugin}", "--model=early", "--device=cpu", "--num_batches=1"]
-    flags += ["--num_warmup_batches=0", f"--result_json={tmp_path / 'r.json'}"]
+    flags = [f"--plugin={plugin}", "--model=early", "--device=cpu", "--num_gpus=2"]
+    flags += ["--num_batches=1", "--num_warmup_batches=0", f"--result_json={tmp_path / 'r.json'}"]
     other = tmp_path / "other.py"  # which does not, and is loaded before
     other.write_text(OTHER)
     flags += [f"--plugin={other}"]
@@ -66,7 +70,9 @@ def test_a_plugin_that_imports_tensorflow_at_the_top(tmp_path):
     record = json.loads((tmp_path / "r.json").read_text())
     found = json.loads((tmp_path / "plugin.json").read_text())
     assert 0.9 < record["startup_seconds"]["import"] / found.pop("seconds") < 1.9
-    assert found == {"loaded": [], "level": "2", "loader": "SourceFileLoader"}
+    expected = {"loaded": [], "level": "2", "loader": "SourceFileLoader"}
+    assert found == {**expected, "collects": True, "frozen": True}
+    assert len(record["placement"]["devices"]) == 2
 
 
 @pytest.mark.slow
