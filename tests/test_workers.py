@@ -92,6 +92,7 @@ NORMAL = of(
     bn_stats="mean",
     **EVALUATING,
 )
+INFINITE = of("poison", precision="fp16", fp16_enable_auto_loss_scale=True, poisoned=True)
 # Compared with one process that has all the towers.
 COMPARED = {
     "batch norm": NORMAL,
@@ -99,16 +100,8 @@ COMPARED = {
     "sparse gradients in 16 bits, by a strategy": of(
         "rows", num_gpus=1, precision="bf16", **BY_STRATEGY
     ),
-    "an infinity in one worker": of(
-        "poison",
-        precision="fp16",
-        fp16_enable_auto_loss_scale=True,
-        poisoned=True,
-    ),
-}
-COMPARED |= {
-    f"{name}, by a strategy": {**COMPARED[name], "num_gpus": 1, **BY_STRATEGY}
-    for name in ("batch norm", "an infinity in one worker")
+    "an infinity in one worker": INFINITE,
+    "an infinity in one worker, by a strategy": {**INFINITE, **BY_STRATEGY},
 }
 # What one process has to do for the same weights and moving averages.
 SYNCHRONISED = of("normal", optimizer="momentum", bn_stats="sync", batch_size=2)
