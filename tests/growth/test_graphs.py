@@ -14,7 +14,7 @@ from short_runs import build
 from step_profiles import CONV, Profiles, Row
 
 from cnnbench.judge.explain import explain
-from cnnbench.models import register_model
+from cnnbench.models import Initializer, register_model
 from cnnbench.models.declaration import declare
 from cnnbench.records.profiles import FORWARD, TO_KERNEL, ProfiledLayer, StepPartKey
 
@@ -70,12 +70,23 @@ def test_tracing_towers(update):
     check_growth(prepare, 2)
 
 
+def wide(count):
+    """A network of so many variables, which nothing uses."""
+
+    def body(net, images):
+        for number in range(count):
+            net.variable(f"spare{number}", (2,), Initializer.constant(1.0))
+        return net.logits(net.flatten(images))
+
+    return model_of(body)
+
+
 def test_variables_of_a_checkpoint(tmp_path):
     tries = itertools.count()
 
     def prepare(count):
-        name = f"deep{count}_{next(tries)}"  # A measurement may be repeated.
-        model = deep(count)
+        name = f"wide{count}_{next(tries)}"  # A measurement may be repeated.
+        model = wide(count)
         model.name = name
         register_model(name, "imagenet", lambda: model)
         folder = tmp_path / name
@@ -86,7 +97,7 @@ def test_variables_of_a_checkpoint(tmp_path):
 
         return save_and_restore
 
-    check_growth(prepare, 10)
+    check_growth(prepare, 50)
 
 
 def test_layers_of_an_explanation(runs):

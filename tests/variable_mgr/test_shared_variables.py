@@ -8,13 +8,11 @@ Tests variable_mgr/parameter_server.py and variable_mgr/tracing.py.
 from __future__ import annotations
 
 import gc
-import itertools
 import weakref
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from covering import everyday_values
 from towers import columns_of, create_slots, one_step, optimizer_of, trained
 
 from cnnbench.models.spec import Initializer, VariableSpec
@@ -174,7 +172,11 @@ def step_graph(manager, variables):
 
 
 @pytest.mark.parametrize(
-    ("mode", "caching"), everyday_values(itertools.product(MODES, ["none", "consumer", "cpu"]))
+    ("mode", "caching"),
+    [
+        *(("parameter_server", caching) for caching in ("none", "consumer", "cpu")),
+        ("distributed_replicated", "consumer"),
+    ],
 )
 def test_a_shared_variable_is_read_once_and_cached_once_per_device(
     mode, caching, make_manager, trainable, cpu_devices

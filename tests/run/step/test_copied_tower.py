@@ -54,7 +54,7 @@ register_model("drawing", "imagenet", Drawing)
             },
             {**POISON, "variable_update": "independent", "forward_only": True},
             # Slices, several inputs.
-            {**WEATHER, "variable_update": "independent", "xla_compile": True},
+            {**WEATHER, "variable_update": "independent"},
         ],
     ),
     ids=lambda flags: "-".join(map(str, flags.values())).replace(f"{ROOT}/", ""),

@@ -133,7 +133,6 @@ def test_weight_decay_of_a_table_is_added_to_its_rows(tmp_path):
     flags = own_forecast(tmp_path, TABLE)
     for mode, more in (
         ("parameter_server", {}),
-        ("replicated", {}),
         ("independent", {}),
         ("replicated", {"variable_consistency": "relaxed"}),
     ):

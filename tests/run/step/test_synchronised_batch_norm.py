@@ -109,12 +109,6 @@ def one_tower():
             ("replicated", 3, {"all_reduce_spec": parse_all_reduce_spec("xring")}),
             ("parameter_server", 2, {"local_parameter_device": "cpu"}),
             ("mirrored_strategy", 2, {"cross_device_ops": "reduction_to_one_device"}),
-            ("central_storage_strategy", 2, {}),
-            (
-                "distributed_all_reduce",
-                2,
-                {"all_reduce_spec": parse_all_reduce_spec("psgpu:100:xring")},
-            ),
         ],
     ),
 )
