@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from data_sets import write_cifar10, write_records
-from forked import cnnbench, until
+from forked import unhurried, until
 from oracle import STEPS, expected_losses, sent_by_all, slopes
 from short_runs import NETWORKS, RATE
 from worker_runs import (
@@ -348,7 +348,7 @@ def workers_of(ports, *flags):
     common += ["--device=cpu", "--model=oracle", f"--plugin={NETWORKS}", "--progress=off"]
     common += ["--display_every=100", f"--worker_hosts={hosts}", *flags]
     own = ([*common, "--job_name=worker", f"--task_index={i}"] for i in range(len(ports)))
-    return [(cnnbench, flags) for flags in own]
+    return [(unhurried, flags) for flags in own]
 
 
 ENDLESS = ("--num_batches=1000000",)

@@ -376,6 +376,20 @@ def cnnbench_with_little_disk() -> NoReturn:
     cnnbench()
 
 
+def unhurried() -> NoReturn:
+    """`cnnbench` that sleeps before each step: until it is ended, it leaves the CPUs to others."""
+    from cnnbench.run.driver.step_loop import AsyncLoop, StepLoop
+
+    for owner, name in ((StepLoop, "_read_and_time"), (AsyncLoop, "_wait_for_update_number")):
+
+        def slept(*arguments: object, own: Callable[..., object] = getattr(owner, name)) -> object:
+            time.sleep(0.01)
+            return own(*arguments)
+
+        setattr(owner, name, slept)
+    cnnbench()
+
+
 def impatient() -> NoReturn:
     """The same, but a stopped process and a first update that hangs are found within seconds."""
     from cnnbench.run import watchdog
@@ -387,7 +401,7 @@ def impatient() -> NoReturn:
     )
 
     watchdog._SILENCE = watchdog._ANSWER_SECONDS = 2.0
-    cnnbench()
+    unhurried()
 
 
 def launching() -> NoReturn:

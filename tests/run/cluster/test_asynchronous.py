@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from data_sets import write_random_cifar10
-from forked import impatient
+from forked import impatient, unhurried
 from jobs import SECONDS, record_of, started
 from short_runs import TINY, run
 from towers import create_slots, optimizer_of
@@ -151,7 +151,8 @@ def test_a_killed_worker_is_left_behind_and_an_interrupt_ends_the_others(tmp_pat
     flags = {**FLAGS, "num_batches": 1000000, "display_every": 20, "train_dir": tmp_path / "train"}
     texts = [f"--{name}={value}" for name, value in {**flags, "save_model_steps": 50}.items()]
     path = tmp_path / "record.json"
-    with started(tmp_path, texts, ORDER, chief_flags=[f"--result_json={path}"]) as tasks:
+    chief_flags = [f"--result_json={path}"]
+    with started(tmp_path, texts, ORDER, chief_flags=chief_flags, program=unhurried) as tasks:
         chief, victim = tasks.processes["worker:0"], tasks.processes["worker:1"]
         tasks.wait_for("worker:0", "\n40\t")
         victim.kill()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from data_sets import write_random_cifar10
+from forked import unhurried
 from jobs import SECONDS, record_of, started
 from short_runs import NETWORKS
 from worker_runs import saved_values
@@ -155,8 +156,8 @@ def test_a_killed_worker_is_left_behind_and_a_killed_ps_ends_the_run(tmp_path):
     flags += ["--num_batches=1000000", "--display_every=20", "--quiet_conditions=all"]
     order = ("worker:1", "ps:0", "worker:0", "controller:0")
     path = tmp_path / "record.json"
-    chief_flags = [f"--result_json={path}"]
-    with started(tmp_path, flags, order, controller=True, chief_flags=chief_flags) as tasks:
+    how = {"controller": True, "chief_flags": [f"--result_json={path}"], "program": unhurried}
+    with started(tmp_path, flags, order, **how) as tasks:
         tasks.wait_for("controller:0", "\n40\t")
         tasks.processes["worker:1"].send_signal(signal.SIGKILL)
         tasks.wait_for("controller:0", "worker:1 is lost; the other workers continue", "err")
