@@ -33,6 +33,8 @@ _TOGETHER = ("host_kernels.cc", "host_nccl.cc", "host_tensor.cc")
 
 
 _ADDS = """
+import sys
+sys.modules["keras.src.optimizers"] = None  # Keras takes the longer part of an import
 import tensorflow as tf
 with tf.device("GPU:0"):
     total = tf.constant(1.0) + 1.0

@@ -10,12 +10,12 @@ from cnnbench.variable_mgr.all_reduce.cost import Tensor
 
 pytestmark = pytest.mark.slow
 
-LENET = {"model": "lenet", "batch_size": 1, "weight_decay": 0.0}
+SMALL = {"model": "trivial", "data_name": "cifar10", "batch_size": 1, "weight_decay": 0.0}
 
 
 def job(workers, mode, spec="", ps=0):
     given = {"all_reduce_spec": spec} if spec else {}
-    return {**LENET, "variable_update": mode, "workers": workers, "ps": ps, **given}
+    return {**SMALL, "variable_update": mode, "workers": workers, "ps": ps, **given}
 
 
 REDUCED = "distributed_all_reduce"
