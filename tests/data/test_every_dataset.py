@@ -683,7 +683,11 @@ def test_files_that_are_damaged_cut_off_missing_or_empty(
 MODELS = {
     "imagenet": ["--model=lenet"],
     "cifar10": ["--model=trivial", "--num_gpus=2"],
-    "coco": ["--model=narrow_ssd", "--stop_at_top_1_accuracy=1"],
+    # Each image that is read ahead is matched with thousands of anchors.
+    "coco": [
+        *("--model=narrow_ssd", "--stop_at_top_1_accuracy=1"),
+        "--datasets_use_prefetch=false",
+    ],
     "librispeech": ["--model=small_speech"],
     "ratings": ["--model=small_ncf"],
 }
