@@ -381,13 +381,16 @@ def unhurried() -> NoReturn:
     from cnnbench.run.driver.step_loop import AsyncLoop, StepLoop
 
     for owner, name in ((StepLoop, "_read_and_time"), (AsyncLoop, "_wait_for_update_number")):
-
-        def slept(*arguments: object, own: Callable[..., object] = getattr(owner, name)) -> object:
-            time.sleep(0.01)
-            return own(*arguments)
-
-        setattr(owner, name, slept)
+        setattr(owner, name, _after_a_sleep(getattr(owner, name)))
     cnnbench()
+
+
+def _after_a_sleep(called: Callable[..., object]) -> Callable[..., object]:
+    def slept(*arguments: object) -> object:
+        time.sleep(0.01)
+        return called(*arguments)
+
+    return slept
 
 
 def impatient() -> NoReturn:

@@ -253,4 +253,3 @@ def test_tensorflow_is_loaded_without_keras(tmp_path):
     out, err = tmp_path / "out", tmp_path / "err"
     assert Forked(code, (), out, err).wait(60) == 0, err.read_text()  # has called load_tensorflow
     assert out.read_text() == "\n"
-
