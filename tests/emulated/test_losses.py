@@ -158,7 +158,7 @@ def test_what_scripts_check_emulated_gpus_says(
 
     run.close = lambda: None  # type: ignore[attr-defined] # its processes are those of all tests
     monkeypatch.setattr("emulated.EmulatedGpus", lambda folder: run)
-    flags = [f"--plugin={NETWORKS}", "--model=normal", "--num_gpus=2"]
+    flags = ["--model=lenet", "--num_gpus=2", "--init_learning_rate=0.001"]
     argv = [f"--results={tmp_path / 'results.jsonl'}", "--", *flags]
     for _ in range(2):  # the second time by what is kept
         assert check_emulated_gpus.main(argv) == 0
