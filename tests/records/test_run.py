@@ -1,6 +1,6 @@
 """The record: its document, strict reading, and a summary that is always recomputed.
 
-Tests cnnbench/records/input.py and cnnbench/records/imported.py.
+Tests cnnbench/records/input.py, too.
 """
 
 from __future__ import annotations

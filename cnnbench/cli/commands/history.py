@@ -51,8 +51,8 @@ from cnnbench.judge.metrics.rules_file import load_rules
 from cnnbench.machine.repository import CommitGraph, GitError, commit_address, missing_commit_reason
 from cnnbench.models.registry import all_model_names
 from cnnbench.records.files import OutputFile, check_outputs, register_file_kind, write_bytes
-from cnnbench.records.imported import BENCHMARKS
 from cnnbench.records.metric import HISTORY, load_metrics
+from cnnbench.records.run import BENCHMARKS
 from cnnbench.run.runtime.loading import without_gc
 
 _ABOUT = """\

@@ -26,10 +26,9 @@ from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare.configuration import Configuration, configuration_name
 from cnnbench.judge.metrics.measurement import kind_of
 from cnnbench.records.files import check_folder_writable, write_atomically
-from cnnbench.records.imported import Imported
 from cnnbench.records.metric import ALL
 from cnnbench.records.readers import CLOCKS, READERS, START, ReadOptions, SkippedLine, read_results
-from cnnbench.records.run import RunRecord
+from cnnbench.records.run import Imported, RunRecord
 
 _ABOUT = """\
 Usage: cnnbench import FILE... --results=DIR [FLAGS]

@@ -51,10 +51,9 @@ from cnnbench.judge.metrics.measurement import (
 )
 from cnnbench.judge.metrics.origin import Origin, fill_in_origins, varying_parts
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.imported import BENCHMARKS
 from cnnbench.records.metric import Metric
 from cnnbench.records.metrics.figures import throughput
-from cnnbench.records.run import RunRecord
+from cnnbench.records.run import BENCHMARKS, RunRecord
 
 _PLACES = flags_compared_by(ComparedBy.PRESENCE)
 

@@ -26,8 +26,7 @@ from cnnbench.judge.compare.facts import GROUPS, UNKNOWN, benchmark_flags
 from cnnbench.judge.compare.rows import LEFT_OUT, name_parts, packing_flags
 from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement, kind_of
 from cnnbench.records.codec import encode
-from cnnbench.records.imported import BENCHMARKS
-from cnnbench.records.run import RunRecord
+from cnnbench.records.run import BENCHMARKS, RunRecord
 from cnnbench.variable_mgr.modes import DEFAULT
 from cnnbench.variable_mgr.packing import Packing
 

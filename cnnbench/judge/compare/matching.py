@@ -21,7 +21,7 @@ from cnnbench.judge.compare.rows import OWN
 from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement
 from cnnbench.judge.metrics.origin import Origin
 from cnnbench.records.codec import parse_start_time
-from cnnbench.records.imported import BENCHMARKS
+from cnnbench.records.run import BENCHMARKS
 
 _Groups: TypeAlias = Sequence[MeasurementGroup]
 _Pairs: TypeAlias = list[tuple[MeasurementGroup, MeasurementGroup]]

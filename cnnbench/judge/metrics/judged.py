@@ -10,8 +10,8 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from cnnbench.judge.metrics.measurement import ALL_REDUCE, BUILD, COPY, PEER, MeasuredReduction
-from cnnbench.records.imported import BENCHMARK_SCORE, BENCHMARKS
 from cnnbench.records.metric import ALL, FASTER, LESS, METRICS, QUICKER, Metric, register_metric
+from cnnbench.records.run import BENCHMARK_SCORE, BENCHMARKS
 
 ALL.load_own()
 THROUGHPUT, STARTUP, CPU_TIME = (METRICS[name] for name in ("throughput", "startup", "cpu_time"))

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 from cnnbench.base.text import format_bytes
 from cnnbench.machine.facts import comparable_fact
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.imported import BENCHMARKS
-from cnnbench.records.run import ErrorInfo, RunRecord
+from cnnbench.records.run import BENCHMARKS, ErrorInfo, RunRecord
 from cnnbench.records.subject import Subject
 
 RUN = RunRecord.kind

@@ -30,9 +30,8 @@ from cnnbench.base.values import FLAG as RESULT_LABEL
 from cnnbench.base.values import parse_labels
 from cnnbench.errors import UsageError
 from cnnbench.records.codec import is_valid_amount
-from cnnbench.records.imported import BENCHMARK_SCORE, Imported
 from cnnbench.records.launchers import Line
-from cnnbench.records.run import RunRecord
+from cnnbench.records.run import BENCHMARK_SCORE, Imported, RunRecord
 from cnnbench.records.subject import Subject
 
 MIXED = (

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from cnnbench.base.files import read_file
-from cnnbench.records.imported import PrintedSpeed
 from cnnbench.records.readers import MIXED, ResultFile, is_amount, parse_object, register_reader
 from cnnbench.records.readers.tf_cnn_benchmarks import RunLog
-from cnnbench.records.run import RunRecord
+from cnnbench.records.run import PrintedSpeed, RunRecord
 
 _METRICS, _RUN = "metric.log", "benchmark_run.log"
 _ROW, _TOTAL = "current_examples_per_sec", "average_examples_per_sec"

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from cnnbench.records.codec import is_valid_amount
-from cnnbench.records.imported import PrintedSpeed
 from cnnbench.records.launchers import Line, lines_of_processes, with_prefixes
 from cnnbench.records.readers import MIXED, ResultFile, register_reader
-from cnnbench.records.run import Batch, Placement, RunRecord
+from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
 
 PROGRAM = "horovod"
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cnnbench.records.codec import is_valid_amount
-from cnnbench.records.imported import PrintedSpeed
 from cnnbench.records.launchers import Line, lines_of_processes, with_prefixes
 from cnnbench.records.readers import (
     CNNBENCH,
@@ -23,7 +22,7 @@ from cnnbench.records.readers import (
     parse_object,
     register_reader,
 )
-from cnnbench.records.run import Batch, Placement, RunRecord
+from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
 
 PROGRAM = "tf_cnn_benchmarks"
 

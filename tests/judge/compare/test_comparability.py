@@ -15,8 +15,7 @@ from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.facts import GROUPS
 from cnnbench.plan import parse_run
 from cnnbench.records.codec import encode
-from cnnbench.records.imported import Imported
-from cnnbench.records.run import Batch, ModelInfo
+from cnnbench.records.run import Batch, Imported, ModelInfo
 
 
 def unlike(base, new, *allowed):

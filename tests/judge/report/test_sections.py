@@ -24,9 +24,8 @@ from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.blocks import causes_table
 from cnnbench.judge.report import build, gather, load, render
 from cnnbench.judge.report.sections.roofline import roofline_sections
-from cnnbench.records.imported import Imported
 from cnnbench.records.load import Loaded
-from cnnbench.records.run import Measured, ResourceUse, StartupSeconds
+from cnnbench.records.run import Imported, Measured, ResourceUse, StartupSeconds
 from cnnbench.records.subject import Subject
 
 

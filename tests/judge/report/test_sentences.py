@@ -21,8 +21,7 @@ from studies import ROWS, roofline, step_profile, strategies, tuning
 from cnnbench.base.document import ChartGroup, Items, Paragraph, Table
 from cnnbench.records.all_reduce import Copying
 from cnnbench.records.campaigns import DIFFERENT, StrategyRow
-from cnnbench.records.imported import Imported
-from cnnbench.records.run import ConditionNote, Conditions, ResourceUse
+from cnnbench.records.run import ConditionNote, Conditions, Imported, ResourceUse
 from cnnbench.records.subject import Subject
 
 GOLDEN = Path(__file__).parent / "golden"

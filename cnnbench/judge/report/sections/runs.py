@@ -33,10 +33,9 @@ from cnnbench.judge.report.results import (
 from cnnbench.judge.report.sections.strategies import titled_strategies
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import parse_start_time
-from cnnbench.records.imported import BENCHMARKS
 from cnnbench.records.metric import ALL, HISTORY
 from cnnbench.records.metrics.figures import throughput
-from cnnbench.records.run import RunRecord
+from cnnbench.records.run import BENCHMARKS, RunRecord
 from cnnbench.records.subject import Subject, subject_of_record
 
 _MOST_NAMED = 3
