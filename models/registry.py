@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 
 from cnnbench.base import plugins
 from cnnbench.base.registry import Registry
-from cnnbench.base.suggestions import unknown_name_reason
+from cnnbench.base.text import unknown_name_reason
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models import networks
 from cnnbench.models.model import Model

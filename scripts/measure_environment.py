@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from command_line import parse_options, run_script
 from measuring import measure
 
-from cnnbench.base.stats import median
-from cnnbench.base.student import mean_interval
+from cnnbench.base.stats import mean_interval, median
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.tune import environment
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError

@@ -16,8 +16,7 @@ from statistics import fmean, stdev
 
 from command_line import parse_options, run_script
 
-from cnnbench.base.stats import CONFIDENCE
-from cnnbench.base.student import mean_interval
+from cnnbench.base.stats import CONFIDENCE, mean_interval
 from cnnbench.base.text import percent
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from cnnbench.arrays import Array
 from cnnbench.base.job import Job, cpu_of_device
-from cnnbench.base.suggestions import unknown_name_reason
+from cnnbench.base.text import unknown_name_reason
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.distribute import CrossDeviceSpec
 from cnnbench.variable_mgr.modes import Mode

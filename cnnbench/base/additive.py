@@ -22,7 +22,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cnnbench.base.student import quantile_by_bisection, student_tail
+from cnnbench.base.stats import quantile_by_bisection, student_tail
 
 if TYPE_CHECKING:
     import numpy as np

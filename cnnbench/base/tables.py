@@ -13,7 +13,7 @@ from typing import Any
 
 from cnnbench.base.escapes import disable_ci_commands, escape_formula
 from cnnbench.base.terminal import line_width, wrap_text
-from cnnbench.base.widths import cut_to_width, text_width
+from cnnbench.base.text import cut_to_width, text_width
 
 GAP = "  "
 _NARROWEST_TEXT, _FEWEST_COLUMNS = 12, 2

@@ -17,8 +17,7 @@ from typing import Any, ClassVar, TextIO, cast
 
 from cnnbench.base.escapes import disable_ci_commands, to_terminal_line
 from cnnbench.base.log_lines import error_line, notice_line
-from cnnbench.base.text import format_duration
-from cnnbench.base.widths import cut_to_width, wrap_words
+from cnnbench.base.text import cut_to_width, format_duration, wrap_words
 
 # Output streams that tolerate closed pipes, full disks and limited encodings.
 

@@ -1,4 +1,4 @@
-"""Text for people: formats of numbers, and lists.
+"""Text for people: formats of numbers, lists, suggestions of names, and the width of texts.
 
 Numbers have four significant digits and commas between thousands, shares are percentages with one
 decimal, and sizes use powers of 1024. In JSON and CSV, numbers are not rounded.
@@ -6,9 +6,13 @@ decimal, and sizes use powers of 1024. In JSON and CSV, numbers are not rounded.
 
 from __future__ import annotations
 
+import difflib
 import math
+import textwrap
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Sequence, Sized
+from typing import Any
 
 NONE = "-"
 """Text for a missing value."""
@@ -212,3 +216,87 @@ def first_lines(texts: Sequence[str], most: int, more: str = "and {} more") -> t
     """Returns the first `most` texts and, if there are further texts, a line with their number."""
     further = len(texts) - most
     return (*texts[:most], *([more.format(further)] if further > 0 else []))
+
+
+# Suggestions of known names for misspelled ones
+
+
+def nearest_word(word: str, known: Iterable[str]) -> str:
+    """Finds the known word that is most similar to a misspelled word; "" if no word is similar.
+
+    Upper and lower case are not distinguished. A known word is similar if it begins with the word,
+    or if three quarters of both words agree (three fifths for at most three characters).
+    """
+    word, by_lower = word.lower(), {name.lower(): name for name in sorted(known)}
+    longer = [name for name in by_lower if len(word) > 2 and name.startswith(word)]
+    cutoff = 0.75 if len(word) > 3 else 0.6
+    close = difflib.get_close_matches(word, by_lower, 1, cutoff) or longer
+    return by_lower[close[0]] if close else ""
+
+
+def suggestion(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Asks whether the most similar known word was meant: "did you mean WORD?". Returns `otherwise`
+    if no word is similar.
+    """
+    close = nearest_word(word, known)
+    return f"did you mean {close}?" if close else otherwise
+
+
+def unknown_name_reason(name: str, known: Collection[str], listed: str = "must be one of") -> str:
+    """Reason to refuse an unknown name. It suggests the most similar known name, and lists all
+    names after the words `listed`.
+    """
+    names = ", ".join(other or "''" for other in known) or "none"
+    return f"{suggestion(name, known)} {listed} {names}".lstrip()
+
+
+def unknown_key_message(key: str, known: Iterable[str]) -> str:
+    """Message for an unknown key: the most similar known key, or all keys if they are few."""
+    names = tuple(known)
+    close = nearest_word(key, names)
+    if close:
+        return f'unknown key "{key}"; did you mean "{close}"?'
+    few = f"; there are {', '.join(names)}" if len(names) <= 20 else ""
+    return f'unknown key "{key}"{few}'
+
+
+# The width of texts in terminals and charts
+
+
+def text_width(text: str) -> int:
+    """Number of columns that a text takes in a terminal. Wide characters, such as those of East
+    Asian scripts, take two columns (Unicode Standard Annex 11), and combining characters none.
+    """
+    return len(text) if text.isascii() else sum(map(_character_width, text))
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
+def cut_to_width(text: str, width: int) -> str:
+    """Returns the beginning of a text that takes at most `width` columns."""
+    if text.isascii():
+        return text[: max(0, width)]
+    for place in range(len(text)):
+        width -= _character_width(text[place])
+        if width < 0:
+            return text[:place]
+    return text
+
+
+_SECOND_COLUMN = "\0"
+"""Stands for the second column of a wide character while a text is broken into lines."""
+
+
+def wrap_words(text: str, width: int, **options: Any) -> list[str]:
+    """Breaks a text into lines of at most `width` columns as `textwrap.wrap` does, which counts
+    characters instead of columns. `options` are those of `textwrap.wrap`.
+    """
+    if text.isascii():
+        return textwrap.wrap(text, width, **options)
+    doubled = (c + _SECOND_COLUMN * (_character_width(c) - 1) for c in text)
+    lines = textwrap.wrap("".join(doubled), width, **options)
+    return [line.replace(_SECOND_COLUMN, "") for line in lines]

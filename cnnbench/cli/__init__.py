@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import NoReturn, cast
 
 from cnnbench.base import interrupts, plugins
-from cnnbench.base.suggestions import suggestion
 from cnnbench.base.terminal import (
     print_error,
     print_result,
@@ -23,6 +22,7 @@ from cnnbench.base.terminal import (
     silence_warnings,
     tolerating_output_errors,
 )
+from cnnbench.base.text import suggestion
 from cnnbench.cli.overview import COMMANDS, overview_text
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
 from cnnbench.records.files import report_failed_writes

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.base import urls
-from cnnbench.base.suggestions import unknown_name_reason
-from cnnbench.base.text import boolean_text, exact_number
+from cnnbench.base.text import boolean_text, exact_number, unknown_name_reason
 from cnnbench.base.values import parse_integer, parse_number
 
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}

@@ -13,7 +13,7 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.files import read_text
-from cnnbench.base.suggestions import nearest_word
+from cnnbench.base.text import nearest_word
 from cnnbench.base.urls import local_path
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec

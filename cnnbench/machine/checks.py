@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from cnnbench.base.suggestions import suggestion
-from cnnbench.base.text import count_text
+from cnnbench.base.text import count_text, suggestion
 from cnnbench.errors import FlagError
 from cnnbench.machine.gpu import GpuStates, new_processes, processes_text
 

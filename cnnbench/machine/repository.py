@@ -31,8 +31,7 @@ from typing import Any, TypeVar
 from cnnbench import version
 from cnnbench.base import plugins
 from cnnbench.base.stats import group_by
-from cnnbench.base.suggestions import suggestion
-from cnnbench.base.text import count_text, first_few
+from cnnbench.base.text import count_text, first_few, suggestion
 from cnnbench.base.values import labels_from_config
 from cnnbench.records.subject import Subject
 

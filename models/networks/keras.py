@@ -23,8 +23,8 @@ from typing import Any, TypeVar, overload
 from cnnbench.arrays import Array, Tensor
 from cnnbench.base import plugins
 from cnnbench.base.child import exit_manner, fork_child
-from cnnbench.base.suggestions import nearest_word
 from cnnbench.base.terminal import ErrorStoringStream
+from cnnbench.base.text import nearest_word
 from cnnbench.errors import UsageError, text_of
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.models.model import Elements, Model

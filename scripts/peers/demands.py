@@ -14,8 +14,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cnnbench.base.stats import median
-from cnnbench.base.student import student_quantile
+from cnnbench.base.stats import median, student_quantile
 from cnnbench.base.tables import align_table
 from cnnbench.base.text import format_bytes, number, percent
 from peers.readings import OK, Key, Measurement, Reading, over

@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from cnnbench.base.suggestions import unknown_name_reason
+from cnnbench.base.text import unknown_name_reason
 from cnnbench.base.values import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.all_reduce.registry import FLAG, find

@@ -15,8 +15,7 @@ from cnnbench.base.charts.figure import (
     shorten_text,
 )
 from cnnbench.base.escapes import to_plain_line
-from cnnbench.base.text import compact_number, format_bytes
-from cnnbench.base.widths import text_width
+from cnnbench.base.text import compact_number, format_bytes, text_width
 
 _UNITS = (1.0, 1024.0, 1024.0**2, 1024.0**3, 1024.0**4)
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from xml.etree import ElementTree
 
 from cnnbench.base.escapes import to_plain_line
-from cnnbench.base.widths import cut_to_width, text_width, wrap_words
+from cnnbench.base.text import cut_to_width, text_width, wrap_words
 
 TITLE_SIZE, SIZE, TICK_SIZE = 14.0, 12.0, 11.5
 

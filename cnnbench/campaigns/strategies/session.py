@@ -14,8 +14,7 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import ValuesByProcess, median
-from cnnbench.base.suggestions import unknown_name_reason
-from cnnbench.base.text import item_count
+from cnnbench.base.text import item_count, unknown_name_reason
 from cnnbench.base.values import labels_from_config
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import resolve_run

@@ -17,8 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.suggestions import unknown_key_message
-from cnnbench.base.text import exact_number
+from cnnbench.base.text import exact_number, unknown_key_message
 from cnnbench.base.values import parse_integer, parse_number
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.resolved import ResolvedRun, flag_specs_of

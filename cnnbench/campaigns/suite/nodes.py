@@ -14,7 +14,7 @@ from importlib import resources
 import yaml
 
 from cnnbench.base.files import read_file
-from cnnbench.base.suggestions import unknown_name_reason
+from cnnbench.base.text import unknown_name_reason
 from cnnbench.errors import UsageError
 
 _MOST_MIB = 1  # PyYAML would need seconds to parse a larger file.

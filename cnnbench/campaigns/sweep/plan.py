@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cnnbench.base.suggestions import unknown_key_message
-from cnnbench.base.text import first_few
+from cnnbench.base.text import first_few, unknown_key_message
 from cnnbench.base.values import labels_from_config
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes.campaign import make_rounds

@@ -13,9 +13,9 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from cnnbench.base.interrupts import handling_signals
-from cnnbench.base.suggestions import unknown_name_reason
 from cnnbench.base.tables import fit_table
 from cnnbench.base.terminal import is_terminal, line_width, print_result
+from cnnbench.base.text import unknown_name_reason
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command
 

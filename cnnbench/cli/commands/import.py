@@ -14,10 +14,9 @@ from cnnbench.base import plugins
 from cnnbench.base.document import Row, TableCell, make_table
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.files import read_file
-from cnnbench.base.suggestions import suggestion
 from cnnbench.base.tables import natural_key
 from cnnbench.base.terminal import ProgressLine, print_notice, print_result, print_warning
-from cnnbench.base.text import count_text, first_few, shortened
+from cnnbench.base.text import count_text, first_few, shortened, suggestion
 from cnnbench.base.values import result_label_fault
 from cnnbench.cli.commands import PluginFlags
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, PathError, UsageError

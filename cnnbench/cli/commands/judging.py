@@ -10,9 +10,8 @@ from functools import partial
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.suggestions import unknown_name_reason
 from cnnbench.base.terminal import ProgressLine, print_notice, print_warning
-from cnnbench.base.text import count_text
+from cnnbench.base.text import count_text, unknown_name_reason
 from cnnbench.cli.commands import OutputKinds, declare_output_flag, write_or_print_output
 from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, redeclare_flag, specs_of, split_comma_separated

@@ -10,9 +10,8 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.charts import Chart
-from cnnbench.base.suggestions import unknown_name_reason
 from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.base.text import count_text, format_duration
+from cnnbench.base.text import count_text, format_duration, unknown_name_reason
 from cnnbench.campaigns.ab.side import RESERVED, choose_time_slice_seconds
 from cnnbench.campaigns.processes.identity import configuration_identity
 from cnnbench.campaigns.tune import texts

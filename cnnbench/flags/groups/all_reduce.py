@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cnnbench.base.suggestions import unknown_name_reason
+from cnnbench.base.text import unknown_name_reason
 from cnnbench.base.values import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import (

@@ -16,8 +16,15 @@ from typing import TypeAlias
 
 from cnnbench.base.locks import CHECKOUT
 from cnnbench.base.stats import group_by, median
-from cnnbench.base.suggestions import nearest_word
-from cnnbench.base.text import alternatives, billions, count_text, first_few, integer, percent
+from cnnbench.base.text import (
+    alternatives,
+    billions,
+    count_text,
+    first_few,
+    integer,
+    nearest_word,
+    percent,
+)
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
 from cnnbench.flags.declare import names_of_flags

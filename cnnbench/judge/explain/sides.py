@@ -22,8 +22,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from cnnbench.base.slow_steps import undisturbed_step_weights, weighted_mean
-from cnnbench.base.stats import group_by, median
-from cnnbench.base.student import student_quantile
+from cnnbench.base.stats import group_by, median, student_quantile
 from cnnbench.judge.explain.facts import PrimitiveChange, primitive_changes
 from cnnbench.judge.explain.layers import Alignment, layers_of
 from cnnbench.records.profiles import (

@@ -15,8 +15,8 @@ from typing import ClassVar, TypeAlias
 
 from cnnbench.base.slow_steps import SlowSteps, find_slow_steps, median_slow_steps
 from cnnbench.base.stats import median
-from cnnbench.base.suggestions import suggestion
 from cnnbench.base.tables import natural_key
+from cnnbench.base.text import suggestion
 from cnnbench.base.values import labels_from_config
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare.configuration import Configuration, unique_names

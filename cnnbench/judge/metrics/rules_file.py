@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from cnnbench.base.files import read_text
-from cnnbench.base.suggestions import unknown_key_message
+from cnnbench.base.text import unknown_key_message
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.metrics.policy import FAILURES, exit_code_words
 from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, MetricRule, Rules

@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 
 from cnnbench.base.document import TableCell, interval_cell
 from cnnbench.base.notebook import Displayed, short_repr
-from cnnbench.base.stats import CONFIDENCE, ValuesByProcess, group_by
+from cnnbench.base.stats import CONFIDENCE, ValuesByProcess, group_by, mean_interval
 from cnnbench.base.steady_state import SeriesShape, SteadyState
-from cnnbench.base.student import mean_interval
 from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text, format_interval, integer, number, percent
 from cnnbench.judge.compare import Comparison, Criteria, Verdict, compare_records

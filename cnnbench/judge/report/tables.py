@@ -13,8 +13,7 @@ from datetime import datetime
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.base.stats import CONFIDENCE
-from cnnbench.base.student import mean_interval
+from cnnbench.base.stats import CONFIDENCE, mean_interval
 from cnnbench.base.tables import csv_cell, csv_text
 from cnnbench.flags.identity import changed_identity
 from cnnbench.judge.report.results import ReportSubject, RunGroup

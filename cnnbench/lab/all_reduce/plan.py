@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from cnnbench.base import plugins
 from cnnbench.base.job import Job
 from cnnbench.base.rules import FlagRule, always, no_effect
-from cnnbench.base.suggestions import unknown_name_reason
+from cnnbench.base.text import unknown_name_reason
 from cnnbench.base.values import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params

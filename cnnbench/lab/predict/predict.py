@@ -35,7 +35,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, NamedTuple
 
-from cnnbench.base.suggestions import unknown_name_reason
+from cnnbench.base.text import unknown_name_reason
 from cnnbench.base.values import parse_number
 from cnnbench.errors import FlagError
 from cnnbench.records.all_reduce import Prediction, Predictions

@@ -1,6 +1,6 @@
 """The additive model of candidates and rounds, against SciPy and values worked out by hand.
 
-Tests cnnbench/base/inference.py and cnnbench/base/student.py and cnnbench/base/additive.py.
+Tests cnnbench/base/inference.py, cnnbench/base/stats.py and cnnbench/base/additive.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 import scipy  # which loads scipy.stats when it is used
 
 from cnnbench.base.additive import fit_additive_blocks, fit_additive_model
-from cnnbench.base.student import student_quantile, student_tail
+from cnnbench.base.stats import student_quantile, student_tail
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 30, 101])

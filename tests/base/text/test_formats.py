@@ -1,7 +1,6 @@
 """Numbers, sizes, durations and lists as text, and back.
 
-Tests cnnbench/base/text.py, cnnbench/base/log_lines.py, cnnbench/base/suggestions.py,
-cnnbench/base/values.py and cnnbench/base/widths.py.
+Tests cnnbench/base/text.py, cnnbench/base/log_lines.py and cnnbench/base/values.py.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import math
 
 import pytest
 
-from cnnbench.base import log_lines, suggestions, text, values, widths
+from cnnbench.base import log_lines, text, values
 from cnnbench.base.values import Duration
 
 
@@ -166,26 +165,26 @@ def test_lists_are_shortened():
     ],
 )
 def test_the_most_similar_word(word, known, nearest):
-    assert suggestions.nearest_word(word, known) == nearest
+    assert text.nearest_word(word, known) == nearest
 
 
 def test_an_unknown_name_has_a_suggestion_and_the_list():
-    assert suggestions.suggestion("modle", ["model"]) == "did you mean model?"
-    assert suggestions.suggestion("zzz", ["model"], "--help lists them") == "--help lists them"
+    assert text.suggestion("modle", ["model"]) == "did you mean model?"
+    assert text.suggestion("zzz", ["model"], "--help lists them") == "--help lists them"
     known = ["sgd", "momentum"]
-    assert suggestions.unknown_name_reason("ftrl", known) == "must be one of sgd, momentum"
+    assert text.unknown_name_reason("ftrl", known) == "must be one of sgd, momentum"
     wanted = "did you mean momentum? takes sgd, momentum"
-    assert suggestions.unknown_name_reason("Momentun", known, "takes") == wanted
-    assert suggestions.unknown_name_reason("x", ["", "ps"]) == "must be one of '', ps"
-    assert suggestions.unknown_name_reason("x", []) == "must be one of none"
+    assert text.unknown_name_reason("Momentun", known, "takes") == wanted
+    assert text.unknown_name_reason("x", ["", "ps"]) == "must be one of '', ps"
+    assert text.unknown_name_reason("x", []) == "must be one of none"
 
 
 def test_unknown_keys_have_a_suggestion_or_the_list_of_few():
-    assert suggestions.unknown_key_message("modle", ["model", "data"]).endswith('"model"?')
-    assert suggestions.unknown_key_message("x", ["model", "data"]).endswith("model, data")
+    assert text.unknown_key_message("modle", ["model", "data"]).endswith('"model"?')
+    assert text.unknown_key_message("x", ["model", "data"]).endswith("model, data")
     many = [f"key{number}" for number in range(21)]
-    assert "key1," in suggestions.unknown_key_message("x", many[:20])
-    assert "key" not in suggestions.unknown_key_message("x", many).partition('"x"')[2]
+    assert "key1," in text.unknown_key_message("x", many[:20])
+    assert "key" not in text.unknown_key_message("x", many).partition('"x"')[2]
 
 
 @pytest.mark.parametrize(
@@ -262,23 +261,23 @@ def test_messages_of_libraries():
     [("", 0), ("abc", 3), ("µs → x", 6), ("日本", 4), ("ｌｅ", 4), ("한글 a", 6), ("e\u0301", 1)],
 )
 def test_wide_characters_take_two_columns_and_combining_ones_none(shown, width):
-    assert widths.text_width(shown) == width
-    assert widths.cut_to_width(shown, width) == shown
+    assert text.text_width(shown) == width
+    assert text.cut_to_width(shown, width) == shown
 
 
 def test_a_text_is_cut_before_the_character_that_does_not_fit():
-    assert [widths.cut_to_width("日本x", width) for width in (-1, 0, 1, 2, 3, 4, 5)] == [
+    assert [text.cut_to_width("日本x", width) for width in (-1, 0, 1, 2, 3, 4, 5)] == [
         *("", "", "", "日", "日", "日本", "日本x"),
     ]
-    assert [widths.cut_to_width("abc", width) for width in (-1, 2)] == ["", "ab"]
-    assert widths.cut_to_width("e\u0301e", 1) == "e\u0301"
+    assert [text.cut_to_width("abc", width) for width in (-1, 2)] == ["", "ab"]
+    assert text.cut_to_width("e\u0301e", 1) == "e\u0301"
 
 
 def test_lines_are_broken_by_their_columns():
-    assert widths.wrap_words("aa bb cc", 5) == ["aa bb", "cc"]
-    assert widths.wrap_words("日本 日本 a", 9) == ["日本 日本", "a"]
-    assert widths.wrap_words("日本 日本 a", 8) == ["日本", "日本 a"]
-    assert widths.wrap_words("日本語", 4) == ["日本", "語"]
+    assert text.wrap_words("aa bb cc", 5) == ["aa bb", "cc"]
+    assert text.wrap_words("日本 日本 a", 9) == ["日本 日本", "a"]
+    assert text.wrap_words("日本 日本 a", 8) == ["日本", "日本 a"]
+    assert text.wrap_words("日本語", 4) == ["日本", "語"]
 
 
 def test_the_first_of_many_lines_and_how_many_there_are():
