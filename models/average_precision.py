@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from cnnbench.arrays import Array
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from cnnbench.base import lazy_numpy as np
+from cnnbench.base.lazy_numpy import np
 
 THRESHOLDS = tuple((50 + 5 * step) / 100 for step in range(10))
 MOST_DETECTIONS = 100

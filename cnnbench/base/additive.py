@@ -20,16 +20,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from cnnbench.base.lazy_numpy import NDArray, np
 from cnnbench.base.stats import quantile_by_bisection, student_tail
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    from cnnbench.base import lazy_numpy as np
-
 
 _FACTORS = {1: 0.8, 2: 0.05, 4: 0.05, 8: 0.05, 16: 0.05}
 """Prior probability of each ratio of a candidate's noise to the noise of the other candidates."""

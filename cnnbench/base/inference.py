@@ -36,13 +36,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    from cnnbench.base import lazy_numpy as np
+from cnnbench.base.lazy_numpy import NDArray, np
 
 # Rank tests: exact for small samples, with the normal approximation for large samples.
 

@@ -23,16 +23,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from cnnbench.base.lazy_numpy import NDArray, np
 from cnnbench.base.stats import MAD_TO_SIGMA, median
 from cnnbench.base.time_series import Segment, find_segments, prefix_deviation_sums
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    from cnnbench.base import lazy_numpy as np
 
 MIN_POINTS = 2
 """Minimum number of commits in a level; a single outlier is not a level."""

@@ -28,16 +28,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cnnbench.base.lazy_numpy import NDArray, np
 from cnnbench.base.stats import median, nearest_rank_percentile
 from cnnbench.base.text import milliseconds, percent
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    from cnnbench.base import lazy_numpy as np
 
 FEWEST = 10
 """Minimum number of steps for a division into ordinary and slow steps."""

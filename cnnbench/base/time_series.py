@@ -30,16 +30,10 @@ import sys
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from cnnbench.base.lazy_numpy import NDArray, np
 from cnnbench.base.stats import MAD_TO_SIGMA, median, median_absolute_deviation
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    from cnnbench.base import lazy_numpy as np
-
 
 MIN_SEGMENT = 5
 """Minimum number of values in a segment. The median of five values ignores two outliers."""

@@ -8,7 +8,7 @@ import numpy
 import pytest
 from forked import finished
 
-from cnnbench.base import lazy_numpy
+from cnnbench.base.lazy_numpy import np
 
 FIRST_USE = """
 import sys
@@ -20,11 +20,11 @@ print("numpy" in sys.modules)
 
 
 def test_names_are_those_of_numpy():
-    assert lazy_numpy.asarray is numpy.asarray
-    assert lazy_numpy.linalg is numpy.linalg
+    assert np.asarray is numpy.asarray
+    assert np.linalg is numpy.linalg
     for name in ("no_such_name", "__wrapped__"):
         with pytest.raises(AttributeError):
-            getattr(lazy_numpy, name)
+            getattr(np, name)
 
 
 def test_the_first_use_imports_numpy():

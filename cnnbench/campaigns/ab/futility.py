@@ -7,23 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from cnnbench.base.inference import (
     InterimAnalysis,
     levels_of_analyses,
     shift_intervals_of_counts,
 )
+from cnnbench.base.lazy_numpy import NDArray, np
 from cnnbench.judge.compare import Comparison, Verdict
 from cnnbench.judge.compare.estimate import Samples, floor_and_margin, log_or_value
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.policy import Policy
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    from cnnbench.base import lazy_numpy as np
 
 SMALLEST_CHANCE = 0.05
 """An experiment ends at an interim analysis if a clear verdict is less probable than this."""

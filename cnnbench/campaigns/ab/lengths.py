@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist, fmean
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.inference import (
     EXACT,
@@ -32,6 +32,7 @@ from cnnbench.base.inference import (
     levels_of_analyses,
     paired_shift_intervals,
 )
+from cnnbench.base.lazy_numpy import NDArray, np
 from cnnbench.base.stats import median
 from cnnbench.base.text import format_duration
 from cnnbench.campaigns.ab.experiment import Experiment
@@ -42,12 +43,6 @@ from cnnbench.flags.roles import RunPart
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    from cnnbench.base import lazy_numpy as np
 
 _Floats: TypeAlias = "NDArray[np.float64]"
 

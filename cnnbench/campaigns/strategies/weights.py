@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cnnbench.base.lazy_numpy import np
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.sweep.run import NOT_IN_TRIALS
 from cnnbench.errors import BenchmarkError
@@ -14,11 +14,6 @@ from cnnbench.flags.params import FLAGS
 from cnnbench.flags.roles import RunPart
 from cnnbench.records.checkpoints import find_latest_checkpoint
 from cnnbench.run.runtime.native_log import without_info_lines
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from cnnbench.base import lazy_numpy as np
 
 
 def weight_distances(checkpoints: Mapping[str, Path]) -> dict[str, tuple[float, str]]:

@@ -21,9 +21,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cnnbench.base.inference import paired_shift
+from cnnbench.base.lazy_numpy import np
 from cnnbench.base.stats import median
 from cnnbench.base.text import count_text, percent
 from cnnbench.judge.compare import phrases
@@ -36,11 +37,6 @@ from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.run import RunRecord
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from cnnbench.base import lazy_numpy as np
 
 _BUSY = 0.05
 """If other programs used fewer CPUs than this, texts do not mention other programs."""

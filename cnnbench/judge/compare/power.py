@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from cnnbench.base import inference
 from cnnbench.base.inference import (
@@ -30,6 +30,7 @@ from cnnbench.base.inference import (
     levels_of_analyses,
     pair_counts_to_try,
 )
+from cnnbench.base.lazy_numpy import NDArray, np
 from cnnbench.judge.compare.estimate import (
     Samples,
     SampleStatistics,
@@ -39,12 +40,6 @@ from cnnbench.judge.compare.estimate import (
 from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.records.metric import Metric
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    from cnnbench.base import lazy_numpy as np
 
 _DEFAULT = Policy()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from cnnbench.base.charts import (
     HIGHER,
@@ -25,6 +24,7 @@ from cnnbench.base.document import (
     numeric_cell,
     prepend_docstring,
 )
+from cnnbench.base.lazy_numpy import np
 from cnnbench.base.stats import group_by
 from cnnbench.base.text import (
     alternatives,
@@ -38,11 +38,6 @@ from cnnbench.base.text import (
 )
 from cnnbench.judge.report.results import ReportSubject, start_time_text
 from cnnbench.records.all_reduce import AllReduceRecord, Point, Prediction
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from cnnbench.base import lazy_numpy as np
 
 _ESTIMATE = "estimate: time to copy the bytes that must be moved"
 

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import starmap
-from typing import TYPE_CHECKING
 
 from cnnbench.base.charts import (
     LOWER,
@@ -30,6 +29,7 @@ from cnnbench.base.document import (
     numeric_cell,
     prepend_docstring,
 )
+from cnnbench.base.lazy_numpy import np
 from cnnbench.base.stats import FEWEST_FOR_P99, group_by, median
 from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text, format_bytes, integer, milliseconds, number, percent
@@ -43,11 +43,6 @@ from cnnbench.records.profiles import (
     activity_of_part,
 )
 from cnnbench.records.run import ResourceUse, RunRecord
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from cnnbench.base import lazy_numpy as np
 
 _SHOWN = 8
 """Maximum number of processes in a chart."""
