@@ -6,10 +6,9 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from cnnbench.flags.declare import FlagSpec
+from cnnbench.flags.declare import ComparedBy, FlagSpec, RunPart
 from cnnbench.flags.obsolete import OBSOLETE
 from cnnbench.flags.params import ACCEPTED, FLAGS
-from cnnbench.flags.roles import ComparedBy, RunPart
 from cnnbench.records.codec import encode
 
 _OF_RUNS = {**ACCEPTED}

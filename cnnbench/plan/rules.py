@@ -13,7 +13,7 @@ from cnnbench.base import plugins
 from cnnbench.base.rules import FlagRule, Names, always, notices_about, refuse, refuse_any_value
 from cnnbench.base.text import count_text, format_bytes
 from cnnbench.errors import UsageError
-from cnnbench.flags.declare import names_of_flags
+from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.facts import RunFacts
 from cnnbench.flags.groups import (
     cluster,
@@ -27,7 +27,6 @@ from cnnbench.flags.groups import (
     variable_update,
 )
 from cnnbench.flags.params import FLAGS, SPECS
-from cnnbench.flags.roles import RunPart
 from cnnbench.machine.cpu import ONEDNN, Host, processor_facts
 from cnnbench.models.elements import elements_of_role
 from cnnbench.models.model import Model

@@ -1,6 +1,6 @@
 """What flags affect: what counts for the identity of a run, and that lists of flags follow.
 
-Tests cnnbench/flags/roles.py and cnnbench/flags/identity.py.
+Tests cnnbench/flags/declare.py and cnnbench/flags/identity.py.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 from other_values import other
 
 from cnnbench.flags import FLAGS, Params
+from cnnbench.flags.declare import ComparedBy
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.identity import identity_flags
 from cnnbench.flags.params import SPECS
-from cnnbench.flags.roles import ComparedBy
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
 

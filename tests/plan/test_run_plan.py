@@ -11,8 +11,7 @@ import pytest
 from cnnbench.base import plugins
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params
-from cnnbench.flags.declare import names_of_flags
-from cnnbench.flags.roles import RunPart
+from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.plan import check_flags, make_plan, parse_run
 from cnnbench.plan.length import WarmUpLength
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec

@@ -35,12 +35,11 @@ from cnnbench.campaigns.processes.resolved import NO_TURNS_OF_JOBS, ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags
-from cnnbench.flags.declare import names_of_flags, specs_of
+from cnnbench.flags.declare import RunPart, names_of_flags, specs_of
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.obsolete import RENAMED
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.flags.parse import FLAG_FILE, split_command_line
-from cnnbench.flags.roles import RunPart
 from cnnbench.machine import repository
 from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import (

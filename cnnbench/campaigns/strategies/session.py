@@ -34,9 +34,8 @@ from cnnbench.campaigns.strategies.weights import (
 )
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import ParsedArgs, args_from_values, parse_flag_texts
-from cnnbench.flags.declare import flag_texts, names_of_flags
+from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags
 from cnnbench.flags.params import ACCEPTED, FLAGS
-from cnnbench.flags.roles import RunPart
 from cnnbench.judge.report.sections.strategies import strategies_sections
 from cnnbench.machine import repository
 from cnnbench.records.campaigns import (

@@ -19,10 +19,9 @@ from cnnbench.campaigns.ab.side import RESERVED
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.sides import MOST_PAIRS, command_line_with_flags, mask_variable_value
-from cnnbench.flags.declare import specs_of
+from cnnbench.flags.declare import Affects, specs_of
 from cnnbench.flags.params import FLAGS, SPECS
 from cnnbench.flags.parse import split_command_line
-from cnnbench.flags.roles import Affects
 from cnnbench.judge.compare import (
     ComparedConfiguration,
     Comparison,

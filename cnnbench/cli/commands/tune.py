@@ -30,6 +30,7 @@ from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import args_from_values, parse_flags
 from cnnbench.flags.declare import (
+    RunPart,
     flag,
     flag_sections,
     names_of_flags,
@@ -40,7 +41,6 @@ from cnnbench.flags.declare import (
 )
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.flags.parse import split_at_double_dash
-from cnnbench.flags.roles import RunPart
 from cnnbench.judge.compare import Policy
 from cnnbench.machine import facts as environment
 from cnnbench.machine.cpu import read_memory_capacity

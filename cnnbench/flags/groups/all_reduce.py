@@ -13,7 +13,9 @@ from cnnbench.base.text import unknown_name_reason
 from cnnbench.base.values import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import (
+    Affects,
     FlagSpec,
+    RunPart,
     flag,
     redeclare_flag,
     specs_of,
@@ -25,7 +27,6 @@ from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.flags.roles import Affects, RunPart
 from cnnbench.models import registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, names, parse_all_reduce_spec
 from cnnbench.variable_mgr.packing import MOST_PACKS, Packing

@@ -7,9 +7,8 @@ from functools import partial
 
 from cnnbench.base.job import is_address
 from cnnbench.base.rules import FlagRule, no_effect, refuse, refuse_any_value
-from cnnbench.flags.declare import flag
+from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag
 from cnnbench.flags.facts import FORWARD, RunFacts, no_effect_in_modes, runs_only_forward
-from cnnbench.flags.roles import Affects, ComparedBy, RunPart
 from cnnbench.variable_mgr.modes import Processes, Reduction, built_in_names
 
 _discovery = partial(flag, affects=Affects.NOTHING, part=RunPart.DISCOVERY)

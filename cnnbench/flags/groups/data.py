@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from cnnbench.base.rules import FlagRule, no_effect, no_effect_with, no_effect_without
-from cnnbench.flags.declare import flag, names_of_flags, specs_of
+from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag, names_of_flags, specs_of
 from cnnbench.flags.facts import RunFacts, needs_training
 from cnnbench.flags.groups.runtime import MOST_THREADS
-from cnnbench.flags.roles import Affects, ComparedBy, RunPart
 from cnnbench.models.registry import datasets
 
 PREPROCESSORS = ("default", "official_models_imagenet")

@@ -15,9 +15,8 @@ from cnnbench.base.rules import (
     refuse_any_value,
 )
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import flag
+from cnnbench.flags.declare import ComparedBy, RunPart, flag
 from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, needs_training, runs_only_forward
-from cnnbench.flags.roles import ComparedBy, RunPart
 from cnnbench.models.model import LARGEST_IMAGE
 from cnnbench.models.registry import all_model_names
 

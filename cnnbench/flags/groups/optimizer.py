@@ -8,9 +8,16 @@ from functools import cache, partial
 from typing import Any
 
 from cnnbench.base.rules import FlagRule, Severity, always, no_effect, refuse, refuse_with
-from cnnbench.flags.declare import FlagSpec, OrText, flag, names_of_flags, number_flag, specs_of
+from cnnbench.flags.declare import (
+    FlagSpec,
+    OrText,
+    RunPart,
+    flag,
+    names_of_flags,
+    number_flag,
+    specs_of,
+)
 from cnnbench.flags.facts import RunFacts, needs_network, needs_training
-from cnnbench.flags.roles import RunPart
 from cnnbench.optimizers.clipping import CLIPPINGS
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES, DeclarationRegistry
 from cnnbench.optimizers.schedules import PiecewiseSchedule, ScheduleSpec, parse_piecewise

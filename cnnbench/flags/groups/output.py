@@ -16,9 +16,16 @@ from cnnbench.base.rules import (
     refuse,
 )
 from cnnbench.base.values import Duration
-from cnnbench.flags.declare import OrText, flag, names_of_flags, specs_of
+from cnnbench.flags.declare import (
+    Affects,
+    ComparedBy,
+    OrText,
+    RunPart,
+    flag,
+    names_of_flags,
+    specs_of,
+)
 from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, needs_training, runs_only_forward
-from cnnbench.flags.roles import Affects, ComparedBy, RunPart
 
 
 def _conditions_fault(text: str) -> str:

@@ -20,9 +20,12 @@ from cnnbench.base.rules import (
 from cnnbench.base.values import StopAt, parse_number
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import (
+    Affects,
+    ComparedBy,
     FlagSpec,
     Items,
     OrText,
+    RunPart,
     flag,
     names_of_flags,
     number_flag,
@@ -37,7 +40,6 @@ from cnnbench.flags.facts import (
     no_effect_in_modes,
     runs_only_forward,
 )
-from cnnbench.flags.roles import Affects, ComparedBy, RunPart
 from cnnbench.records.endings import ENDINGS
 from cnnbench.variable_mgr.modes import Copies, Reduction
 

@@ -8,9 +8,8 @@ from functools import partial
 
 from cnnbench.base.rules import FlagRule, HasFlags, always, no_effect, refuse
 from cnnbench.base.text import count_text
-from cnnbench.flags.declare import flag
+from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag
 from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, runs_only_forward
-from cnnbench.flags.roles import Affects, ComparedBy, RunPart
 
 MOST_THREADS = 4096
 """Maximum thread pool size. TensorFlow starts all threads at once and crashes if that fails.

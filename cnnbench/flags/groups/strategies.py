@@ -15,9 +15,8 @@ from cnnbench.base.rules import (
     refuse,
     refuse_any_value,
 )
-from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.declare import Affects, RunPart, flag, specs_of
 from cnnbench.flags.facts import RunFacts, has_one_tower, needs_mode, needs_network, needs_training
-from cnnbench.flags.roles import Affects, RunPart
 from cnnbench.variable_mgr.distribute import (
     BETWEEN_WORKERS,
     COLLECTIVE,

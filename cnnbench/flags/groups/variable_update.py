@@ -18,7 +18,7 @@ from cnnbench.base.rules import (
 )
 from cnnbench.base.text import enumeration
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import OrText, flag, names_of_flags, specs_of
+from cnnbench.flags.declare import Affects, OrText, RunPart, flag, names_of_flags, specs_of
 from cnnbench.flags.facts import (
     FORWARD,
     RunFacts,
@@ -28,7 +28,6 @@ from cnnbench.flags.facts import (
     needs_training,
     no_effect_in_modes,
 )
-from cnnbench.flags.roles import Affects, RunPart
 from cnnbench.variable_mgr.all_reduce.check import check_all_reduce
 from cnnbench.variable_mgr.all_reduce.context import COMMUNICATION_HINTS, group_devices
 from cnnbench.variable_mgr.all_reduce.registry import names, readers_of

@@ -27,9 +27,8 @@ from cnnbench.base.text import (
 )
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
-from cnnbench.flags.declare import names_of_flags
+from cnnbench.flags.declare import ComparedBy, RunPart, names_of_flags
 from cnnbench.flags.identity import flags_compared_by
-from cnnbench.flags.roles import ComparedBy, RunPart
 from cnnbench.judge.compare.configuration import IMPORTED, Configuration
 from cnnbench.judge.compare.facts import (
     FACTS,

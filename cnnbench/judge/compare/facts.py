@@ -11,10 +11,9 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from cnnbench.flags.declare import names_of_flags, specs_of
+from cnnbench.flags.declare import RunPart, names_of_flags, specs_of
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import FLAGS
-from cnnbench.flags.roles import RunPart
 
 
 class DifferenceEffect(enum.Enum):

@@ -12,8 +12,7 @@ from typing import TypeAlias
 
 from cnnbench.base.stats import group_by
 from cnnbench.flags import FLAGS
-from cnnbench.flags.declare import names_of_flags
-from cnnbench.flags.roles import RunPart
+from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import Configuration, ab_place
 from cnnbench.judge.compare.facts import is_allowed_to_differ

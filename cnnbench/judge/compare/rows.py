@@ -17,10 +17,9 @@ from itertools import chain, product
 from typing import Any
 
 from cnnbench.base.stats import median
-from cnnbench.flags.declare import names_of_flags
+from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.identity import identity_flags
-from cnnbench.flags.roles import RunPart
 from cnnbench.judge.compare.facts import is_allowed_to_differ
 from cnnbench.judge.metrics.measurement import (
     ALL_REDUCE,

@@ -16,7 +16,7 @@ from cnnbench.base.text import unknown_name_reason
 from cnnbench.base.values import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.declare import FlagSpec, specs_of, split_comma_separated
+from cnnbench.flags.declare import FlagSpec, RunPart, specs_of, split_comma_separated
 from cnnbench.flags.groups.all_reduce import (
     ALL_REDUCE_FLAGS,
     AllReduceParams,
@@ -27,7 +27,6 @@ from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import UNUSED_ON_CPUS, RuntimeParams
 from cnnbench.flags.groups.variable_update import unread_flag_rule, unused_all_reduce_rules
 from cnnbench.flags.params import ACCEPTED, SPECS
-from cnnbench.flags.roles import RunPart
 from cnnbench.lab.all_reduce.peers import NAMES
 from cnnbench.plan import RunPlan, check_flags
 from cnnbench.plan.network import model_gradients

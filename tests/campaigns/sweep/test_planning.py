@@ -17,9 +17,9 @@ from cnnbench.campaigns.suite.entries import BatchSizeSearch
 from cnnbench.campaigns.sweep.plan import plan_sweep
 from cnnbench.campaigns.sweep.run import search_largest_batch
 from cnnbench.errors import UsageError
+from cnnbench.flags.declare import ComparedBy
 from cnnbench.flags.identity import flags_compared_by
 from cnnbench.flags.params import ACCEPTED
-from cnnbench.flags.roles import ComparedBy
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min": 1.0}
 TINY = "entries: [{name: a, flags: {model: lenet}}]"

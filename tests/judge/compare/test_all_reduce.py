@@ -10,9 +10,9 @@ import re
 import pytest
 
 from cnnbench.errors import ExitCode
+from cnnbench.flags.declare import ComparedBy
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.identity import flags_compared_by
-from cnnbench.flags.roles import ComparedBy
 from cnnbench.judge.compare import Criteria, Verdict, compare_records
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.all_reduce import Copying
