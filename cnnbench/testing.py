@@ -25,7 +25,7 @@ from cnnbench.campaigns.ab.side import AbSide, benchmark_command, refuse_flags, 
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.outcome import main_result_text
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.flags.declare import split_comma_separated
+from cnnbench.flags import split_comma_separated
 from cnnbench.judge.compare import (
     METRICS,
     Comparison,

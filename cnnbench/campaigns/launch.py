@@ -15,12 +15,21 @@ from cnnbench.base.text import count_text
 from cnnbench.campaigns.processes.program import own_command_prefix
 from cnnbench.campaigns.processes.resolved import STORED, ResolvedRun, resolved_run_of_plan
 from cnnbench.errors import FlagError
-from cnnbench.flags import Params, ParsedArgs, parse_args, parse_flags
-from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags, specs_of
+from cnnbench.flags import (
+    ACCEPTED,
+    FLAGS,
+    Params,
+    ParsedArgs,
+    RunPart,
+    flag_texts,
+    names_of_flags,
+    parse_args,
+    parse_flags,
+    specs_of,
+)
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_from_values
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.gpu import device_share

@@ -28,8 +28,8 @@ from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, mea
 from cnnbench.campaigns.processes.identity import CampaignIdentity
 from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.errors import FlagError
+from cnnbench.flags import ONLY_CHECK
 from cnnbench.flags.groups.repeat import RepeatFlags
-from cnnbench.flags.obsolete import ONLY_CHECK
 from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.judge.report.results import speed_and_certainty
 from cnnbench.machine import facts as environment

@@ -22,10 +22,7 @@ from cnnbench.base.terminal import (
 )
 from cnnbench.base.text import format_duration
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, OutOfMemoryError
-from cnnbench.flags.identity import changed_identity
-from cnnbench.flags.obsolete import ONLY_CHECK
-from cnnbench.flags.params import SPECS
-from cnnbench.flags.parse import ParsedArgs
+from cnnbench.flags import ONLY_CHECK, SPECS, ParsedArgs, changed_identity
 from cnnbench.machine.checks import parse_silenced
 from cnnbench.plan import RunPlan, check_flags, join_job, make_plan, resolve
 from cnnbench.plan.identity import facts_to_agree_on

@@ -13,11 +13,19 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.urls import is_url
-from cnnbench.flags.declare import Affects, ComparedBy, FlagSpec, names_of_flags, specs_of
+from cnnbench.flags import (
+    FLAGS,
+    SPECS,
+    Affects,
+    ComparedBy,
+    FlagSpec,
+    identity_flags,
+    is_place,
+    names_of_flags,
+    specs_of,
+)
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.identity import identity_flags, is_place
-from cnnbench.flags.params import FLAGS, SPECS
 from cnnbench.machine.cpu import Host
 from cnnbench.plan.place import ADDRESSES
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from cnnbench.base.job import PS, WORKER, Task
 from cnnbench.base.launcher import EVALUATOR, detect_launcher, mpi_ranks, resolve_job
 from cnnbench.errors import FlagError
-from cnnbench.flags.params import Params
+from cnnbench.flags import Params
 from cnnbench.machine.cpu import Host
 from cnnbench.plan.place import ADDRESSES
 from cnnbench.variable_mgr.modes import Processes, mode_without_ps

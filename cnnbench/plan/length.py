@@ -9,8 +9,7 @@ from functools import cached_property
 from cnnbench.base.steady_state import MIN_STEPS
 from cnnbench.base.text import number
 from cnnbench.errors import FlagError
-from cnnbench.flags.facts import PlaceInJob, WorkKind
-from cnnbench.flags.params import Params
+from cnnbench.flags import Params, PlaceInJob, WorkKind
 from cnnbench.models.model import Model
 from cnnbench.plan.network import NetworkPlan
 from cnnbench.records.run import Target

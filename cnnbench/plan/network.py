@@ -12,7 +12,7 @@ from cnnbench.base import plugins
 from cnnbench.base.urls import is_url, local_or_url_path
 from cnnbench.data.dataset import Dataset, Preprocess, find_dataset
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.params import FLAGS, Params
+from cnnbench.flags import FLAGS, Params
 from cnnbench.models import registry
 from cnnbench.models.declaration import declare
 from cnnbench.models.elements import Element, resolve_sizes

@@ -6,10 +6,16 @@ from typing import NamedTuple
 
 from cnnbench.base.job import LOCAL, Job, Task, split_hosts
 from cnnbench.base.rules import FlagRule, raise_first_refusal, refuse, refuse_any_value
-from cnnbench.flags.declare import RunPart, names_of_flags
-from cnnbench.flags.facts import JobFlagNames, PlaceInJob, WorkKind
+from cnnbench.flags import (
+    FLAGS,
+    JobFlagNames,
+    Params,
+    PlaceInJob,
+    RunPart,
+    WorkKind,
+    names_of_flags,
+)
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
-from cnnbench.flags.params import FLAGS, Params
 from cnnbench.variable_mgr.modes import Mode, Processes, built_in_names
 
 __all__ = ["ADDRESSES", "OF_A_PROCESS", "JobFlagNames", "WorkKind", "resolve_place", "work_of"]

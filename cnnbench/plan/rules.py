@@ -13,8 +13,7 @@ from cnnbench.base import plugins
 from cnnbench.base.rules import FlagRule, Names, always, notices_about, refuse, refuse_any_value
 from cnnbench.base.text import count_text, format_bytes
 from cnnbench.errors import UsageError
-from cnnbench.flags.declare import RunPart, names_of_flags
-from cnnbench.flags.facts import RunFacts
+from cnnbench.flags import FLAGS, SPECS, RunFacts, RunPart, names_of_flags
 from cnnbench.flags.groups import (
     cluster,
     data,
@@ -26,7 +25,6 @@ from cnnbench.flags.groups import (
     strategies,
     variable_update,
 )
-from cnnbench.flags.params import FLAGS, SPECS
 from cnnbench.machine.cpu import ONEDNN, Host, processor_facts
 from cnnbench.models.elements import elements_of_role
 from cnnbench.models.model import Model

@@ -10,12 +10,19 @@ from typing import Any, NamedTuple, TypeAlias
 from cnnbench.base import plugins
 from cnnbench.base.job import WORKER
 from cnnbench.data.dataset import InputSpec
-from cnnbench.flags.declare import RunPart, names_of_flags, specs_of
-from cnnbench.flags.facts import RunFacts, WorkKind
+from cnnbench.flags import (
+    FLAGS,
+    SPECS,
+    Params,
+    RunFacts,
+    RunPart,
+    WorkKind,
+    changed_identity,
+    names_of_flags,
+    specs_of,
+)
 from cnnbench.flags.groups.cluster import FEWEST_COORDINATED_THREADS
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.identity import changed_identity
-from cnnbench.flags.params import FLAGS, SPECS, Params
 from cnnbench.machine.cpu import available_cpu_count
 from cnnbench.plan.identity import digest_of_value, facts_to_agree_on, identity_on_this_machine
 from cnnbench.plan.length import RunLength

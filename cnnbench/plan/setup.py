@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from cnnbench.flags.facts import (
+from cnnbench.flags import (
     GradientExchangePlan,
     NumericsPlan,
+    Params,
     PlaceInJob,
     VariableUpdatePlan,
     WorkKind,
 )
-from cnnbench.flags.params import Params
 from cnnbench.optimizers.clipping import CLIPPINGS
 from cnnbench.optimizers.registry import OPTIMIZERS
 from cnnbench.optimizers.spec import OptimizerSpec

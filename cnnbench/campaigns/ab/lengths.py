@@ -37,8 +37,7 @@ from cnnbench.base.stats import median
 from cnnbench.base.text import format_duration
 from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.flags.declare import RunPart, names_of_flags
-from cnnbench.flags.params import ACCEPTED
+from cnnbench.flags import ACCEPTED, RunPart, names_of_flags
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord

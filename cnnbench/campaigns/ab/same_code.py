@@ -19,8 +19,7 @@ from cnnbench.base.files import read_file
 from cnnbench.base.plugins import plugin_files_of_flags
 from cnnbench.base.urls import strip_file_scheme
 from cnnbench.errors import PathError, UsageError
-from cnnbench.flags.params import ACCEPTED
-from cnnbench.flags.parse import FLAG_FILE, split_command_line
+from cnnbench.flags import ACCEPTED, FLAG_FILE, split_command_line
 from cnnbench.judge.compare.verdicts import SameCode
 from cnnbench.machine.repository import GitError, git
 

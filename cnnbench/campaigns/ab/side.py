@@ -34,12 +34,19 @@ from cnnbench.campaigns.processes.program import COMMAND_LINE, launcher_code, ow
 from cnnbench.campaigns.processes.resolved import NO_TURNS_OF_JOBS, ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import parse_args, parse_flags
-from cnnbench.flags.declare import RunPart, names_of_flags, specs_of
+from cnnbench.flags import (
+    ACCEPTED,
+    FLAG_FILE,
+    FLAGS,
+    RENAMED,
+    RunPart,
+    names_of_flags,
+    parse_args,
+    parse_flags,
+    specs_of,
+    split_command_line,
+)
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.obsolete import RENAMED
-from cnnbench.flags.params import ACCEPTED, FLAGS
-from cnnbench.flags.parse import FLAG_FILE, split_command_line
 from cnnbench.machine import repository
 from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import (

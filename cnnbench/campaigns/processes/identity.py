@@ -21,8 +21,7 @@ from cnnbench.base.text import first_few
 from cnnbench.base.values import labels_from_config
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags.obsolete import OBSOLETE
-from cnnbench.flags.params import FLAGS
+from cnnbench.flags import FLAGS, OBSOLETE
 from cnnbench.machine import repository
 from cnnbench.machine.facts import comparable_fact
 from cnnbench.plan.identity import KEY_LENGTH

@@ -9,9 +9,8 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.text import format_bytes
-from cnnbench.flags.declare import FlagSpec
+from cnnbench.flags import ACCEPTED, FlagSpec
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_from_values
-from cnnbench.flags.params import ACCEPTED
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
 from cnnbench.plan import RunPlan
 from cnnbench.plan.identity import identity_on_this_machine

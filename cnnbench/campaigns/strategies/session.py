@@ -33,9 +33,16 @@ from cnnbench.campaigns.strategies.weights import (
     stored_weight_distances,
 )
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import ParsedArgs, args_from_values, parse_flag_texts
-from cnnbench.flags.declare import RunPart, flag_texts, names_of_flags
-from cnnbench.flags.params import ACCEPTED, FLAGS
+from cnnbench.flags import (
+    ACCEPTED,
+    FLAGS,
+    ParsedArgs,
+    RunPart,
+    args_from_values,
+    flag_texts,
+    names_of_flags,
+    parse_flag_texts,
+)
 from cnnbench.judge.report.sections.strategies import strategies_sections
 from cnnbench.machine import repository
 from cnnbench.records.campaigns import (

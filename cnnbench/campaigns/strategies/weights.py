@@ -9,8 +9,7 @@ from cnnbench.base.lazy_numpy import np
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.sweep.run import NOT_IN_TRIALS
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags.declare import RunPart, names_of_flags
-from cnnbench.flags.params import FLAGS
+from cnnbench.flags import FLAGS, RunPart, names_of_flags
 from cnnbench.records.checkpoints import find_latest_checkpoint
 from cnnbench.run.runtime.native_log import without_info_lines
 

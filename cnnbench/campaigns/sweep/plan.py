@@ -15,9 +15,7 @@ from cnnbench.campaigns.processes.identity import environment_identity, json_dig
 from cnnbench.campaigns.processes.resolved import ResolvedRun, flag_specs_of, resolve_all_reduce
 from cnnbench.campaigns.suite.entries import Suite, SweepCase, expand_entry
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import args_from_values, parse_flag_texts
-from cnnbench.flags.obsolete import REMOVED
-from cnnbench.flags.parse import plugin_flags_of
+from cnnbench.flags import REMOVED, args_from_values, parse_flag_texts, plugin_flags_of
 from cnnbench.judge.compare.power import processes_to_decide
 from cnnbench.records.subject import Subject
 

@@ -31,8 +31,7 @@ from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.campaigns.suite.entries import BatchSizeSearch, SweepCase
 from cnnbench.campaigns.sweep import phrases
 from cnnbench.campaigns.sweep.plan import SweepItem, SweepPlan, ordered_items
-from cnnbench.flags.declare import RunPart, names_of_flags
-from cnnbench.flags.params import ACCEPTED, FLAGS
+from cnnbench.flags import ACCEPTED, FLAGS, RunPart, names_of_flags
 from cnnbench.records.codec import encode
 from cnnbench.records.run import RunRecord, SweepPlace
 from cnnbench.records.subject import add_subject

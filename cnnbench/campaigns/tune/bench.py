@@ -31,8 +31,7 @@ from cnnbench.campaigns.tune import environment, phrases
 from cnnbench.campaigns.tune.race import FINALISTS, CandidateRace, RaceRound, SearchOutcome
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, candidates_of_group
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags.declare import RunPart, names_of_flags
-from cnnbench.flags.params import FLAGS
+from cnnbench.flags import FLAGS, RunPart, names_of_flags
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.records.campaigns import TuneDocument

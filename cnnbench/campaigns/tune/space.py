@@ -22,10 +22,19 @@ from cnnbench.campaigns.suite.entries import SuiteEntry, expand_entry, parse_sui
 from cnnbench.campaigns.suite.nodes import load_yaml_file
 from cnnbench.campaigns.tune import environment, phrases
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import ParsedArgs, parse_flag_texts
-from cnnbench.flags.declare import Affects, RunPart, flag_texts, names_of_flags, specs_of
+from cnnbench.flags import (
+    ACCEPTED,
+    FLAGS,
+    SPECS,
+    Affects,
+    ParsedArgs,
+    RunPart,
+    flag_texts,
+    names_of_flags,
+    parse_flag_texts,
+    specs_of,
+)
 from cnnbench.flags.groups.runtime import RuntimeParams
-from cnnbench.flags.params import ACCEPTED, FLAGS, SPECS
 from cnnbench.machine.cpu import ONEDNN, MemoryCapacity
 from cnnbench.plan import resolve
 from cnnbench.plan.rules import unused_flag_notices

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.terminal import print_result
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import FlagSpec, flag, redeclare_flag
+from cnnbench.flags import FlagSpec, flag, redeclare_flag
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.records.codec import Document

@@ -42,7 +42,7 @@ from cnnbench.cli.commands.next_steps import (
     resume_command,
 )
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags.declare import flag, flag_sections, specs_of
+from cnnbench.flags import flag, flag_sections, specs_of
 from cnnbench.judge.compare import Comparison, Policy, Verdict
 from cnnbench.judge.compare.comparability import check_fact_names, unknown_fact_names
 from cnnbench.judge.compare.estimate import aa_spread_of_runs, usable_values

@@ -12,11 +12,16 @@ from cnnbench.base.shared import SharedValue
 from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine
 from cnnbench.cli.running import serve_devices
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
-from cnnbench.flags import parse_flags
-from cnnbench.flags.declare import RunPart, flag_sections, names_of_flags, split_options
+from cnnbench.flags import (
+    Params,
+    RunPart,
+    flag_sections,
+    names_of_flags,
+    obsolete_notices,
+    parse_flags,
+    split_options,
+)
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, ALL_REDUCE_TITLES, AllReduceParams
-from cnnbench.flags.obsolete import obsolete_notices
-from cnnbench.flags.params import Params
 from cnnbench.lab.all_reduce.plan import (
     WITHOUT_EFFECT,
     make_plan,

@@ -24,7 +24,7 @@ from cnnbench.cli.commands import sides, write_or_print_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
+from cnnbench.flags import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.compare import Criteria, Verdict
 from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.metrics.judged import THROUGHPUT

@@ -21,8 +21,7 @@ from cnnbench.cli.commands.next_steps import (
     further_analysis_planner,
 )
 from cnnbench.errors import UsageError
-from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags import flag, parse_command, specs_of
 from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, Loaded, compare_records
 from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.result import with_second_experiment

@@ -14,10 +14,8 @@ from importlib import import_module
 from cnnbench.base.terminal import print_result
 from cnnbench.cli.overview import COMMANDS
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.flags import parse_command
-from cnnbench.flags.declare import FlagSpec, flag, specs_of
+from cnnbench.flags import ACCEPTED, FlagSpec, flag, parse_command, specs_of
 from cnnbench.flags.groups.repeat import RepeatFlags
-from cnnbench.flags.params import ACCEPTED
 
 _BASH = r"""# Completion of cnnbench for bash; `cnnbench completion bash` printed it.
 _cnnbench() {

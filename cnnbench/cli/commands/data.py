@@ -16,8 +16,7 @@ from cnnbench.data.dataset import SUBSETS, detect_dataset, find_dataset
 from cnnbench.data.folder import find_images
 from cnnbench.data.ratings_files import write_ratings_files
 from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
-from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, redeclare_flag, specs_of
+from cnnbench.flags import flag, parse_command, redeclare_flag, specs_of
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.models.registry import datasets
 from cnnbench.run.runtime.native_log import filtered_stderr

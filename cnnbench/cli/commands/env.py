@@ -14,9 +14,7 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.terminal import print_result
 from cnnbench.base.text import count_text, format_bytes
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, specs_of
-from cnnbench.flags.parse import split_at_double_dash
+from cnnbench.flags import flag, parse_command, specs_of, split_at_double_dash
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import ConditionCheckFlags, parse_silenced
 from cnnbench.machine.cpu import ONEDNN, Host, convolution_kernels

@@ -25,7 +25,7 @@ from cnnbench.cli.commands import (
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
-from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
+from cnnbench.flags import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.explain.phrases import ANSWER

@@ -22,8 +22,7 @@ from cnnbench.campaigns.processes.results_dir import is_lock_or_empty_folder
 from cnnbench.cli.commands import ab, choose_format, sides, write_init_files
 from cnnbench.cli.commands.ab import OF_ONE_EXPERIMENT, SECTIONS, AbFlags, write_gate_reports
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
-from cnnbench.flags.parse import split_at_double_dash
+from cnnbench.flags import flag, flag_sections, redeclare_flag, specs_of, split_at_double_dash
 from cnnbench.judge.compare import Comparison
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.judge.metrics.rules_file import rules_flag_at_commit

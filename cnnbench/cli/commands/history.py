@@ -31,8 +31,7 @@ from cnnbench.cli.commands.judging import (
     warn_of_unknown_commits,
 )
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, redeclare_flag, specs_of
+from cnnbench.flags import flag, parse_command, redeclare_flag, specs_of
 from cnnbench.judge.history import (
     METRICS,
     Contents,

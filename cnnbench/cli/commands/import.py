@@ -20,8 +20,7 @@ from cnnbench.base.text import count_text, first_few, shortened, suggestion
 from cnnbench.base.values import result_label_fault
 from cnnbench.cli.commands import PluginFlags
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, PathError, UsageError
-from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags import flag, parse_command, specs_of
 from cnnbench.judge.compare.configuration import Configuration, configuration_name
 from cnnbench.judge.metrics.measurement import kind_of
 from cnnbench.records.files import check_folder_writable, write_atomically

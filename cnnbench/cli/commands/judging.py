@@ -14,7 +14,7 @@ from cnnbench.base.terminal import ProgressLine, print_notice, print_warning
 from cnnbench.base.text import count_text, unknown_name_reason
 from cnnbench.cli.commands import OutputKinds, declare_output_flag, write_or_print_output
 from cnnbench.errors import FlagError, PathError
-from cnnbench.flags.declare import flag, redeclare_flag, specs_of, split_comma_separated
+from cnnbench.flags import flag, redeclare_flag, specs_of, split_comma_separated
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge import report
 from cnnbench.judge.compare import Comparison, Criteria, Loaded, Policy, SkippedFile, load_records

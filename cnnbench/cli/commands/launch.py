@@ -39,10 +39,15 @@ from cnnbench.campaigns.scaling import SCALING, STRONG, WEAK, ScalingJobs, Scali
 from cnnbench.cli.commands import PlotFlags, declare_output_flag, write_init_files
 from cnnbench.cli.commands.sides import CampaignFlags, printing_resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, flag_sections, redeclare_flag, specs_of
-from cnnbench.flags.params import Params
-from cnnbench.flags.parse import split_at_double_dash
+from cnnbench.flags import (
+    Params,
+    flag,
+    flag_sections,
+    parse_command,
+    redeclare_flag,
+    specs_of,
+    split_at_double_dash,
+)
 from cnnbench.lab.predict.predict import parse_link
 from cnnbench.machine import facts
 from cnnbench.machine.cpu import available_cpu_count

@@ -15,8 +15,7 @@ from cnnbench.base.terminal import print_result, print_warning
 from cnnbench.cli.commands import PluginFlags
 from cnnbench.data.dataset import find_dataset
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.flags import parse_flags
-from cnnbench.flags.declare import flag, redeclare_flag, specs_of
+from cnnbench.flags import flag, parse_flags, redeclare_flag, specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.models import registry
 from cnnbench.models.declaration import bytes_per_image, declare

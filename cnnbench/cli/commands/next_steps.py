@@ -19,9 +19,7 @@ from cnnbench.campaigns.ab.side import RESERVED
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.sides import MOST_PAIRS, command_line_with_flags, mask_variable_value
-from cnnbench.flags.declare import Affects, specs_of
-from cnnbench.flags.params import FLAGS, SPECS
-from cnnbench.flags.parse import split_command_line
+from cnnbench.flags import FLAGS, SPECS, Affects, specs_of, split_command_line
 from cnnbench.judge.compare import (
     ComparedConfiguration,
     Comparison,

@@ -31,8 +31,7 @@ from cnnbench.cli.commands.judging import (
 )
 from cnnbench.cli.commands.next_steps import further_analysis_planner
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
-from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, redeclare_flag, specs_of
+from cnnbench.flags import flag, parse_command, redeclare_flag, specs_of
 from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.verdicts import FAIL_ON
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series

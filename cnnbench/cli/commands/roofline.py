@@ -13,8 +13,16 @@ from cnnbench.base.terminal import MessageWriter, ProgressLine
 from cnnbench.base.text import count_text
 from cnnbench.cli.commands import declare_output_flag, refuse_ending, write_or_print_output
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags import FLAGS, Params, parse_command
-from cnnbench.flags.declare import RunPart, flag, names_of_flags, specs_of, split_options
+from cnnbench.flags import (
+    FLAGS,
+    Params,
+    RunPart,
+    flag,
+    names_of_flags,
+    parse_command,
+    specs_of,
+    split_options,
+)
 from cnnbench.judge.report.sections.roofline import roofline_chart, roofline_sections
 from cnnbench.lab.roofline import measure_roofline, roofline_to_csv
 from cnnbench.plan import check_flags, resolve

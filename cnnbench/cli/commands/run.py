@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cnnbench.errors import ExitCode
-from cnnbench.flags.declare import specs_of
-from cnnbench.flags.groups.repeat import RepeatFlags
-from cnnbench.flags.parse import (
+from cnnbench.flags import (
     ParsedArgs,
     expand_flag_files,
     parse_args,
     parse_flag_texts,
+    specs_of,
     split_command_line,
 )
+from cnnbench.flags.groups.repeat import RepeatFlags
 
 if TYPE_CHECKING:
     from cnnbench.cli.running import RunProcess

@@ -25,11 +25,15 @@ from cnnbench.campaigns.processes.identity import CampaignIdentity, Configuratio
 from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder, Settings
 from cnnbench.cli.commands import write_or_print_output
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags import parse_command
-from cnnbench.flags.declare import FlagSpec, flag
-from cnnbench.flags.obsolete import RENAMED
-from cnnbench.flags.params import FLAGS
-from cnnbench.flags.parse import split_at_double_dash, split_command_line
+from cnnbench.flags import (
+    FLAGS,
+    RENAMED,
+    FlagSpec,
+    flag,
+    parse_command,
+    split_at_double_dash,
+    split_command_line,
+)
 from cnnbench.machine import facts
 from cnnbench.machine.facts import may_record_variable
 

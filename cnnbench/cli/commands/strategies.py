@@ -25,9 +25,7 @@ from cnnbench.campaigns.strategies.session import (
 from cnnbench.campaigns.strategies.weights import weights_tolerance
 from cnnbench.cli.commands import OutputKinds, PlotFlags, choose_format, sides
 from cnnbench.errors import BenchmarkError, ExitCode
-from cnnbench.flags import parse_flags
-from cnnbench.flags.declare import flag, flag_sections, specs_of, split_options
-from cnnbench.flags.params import ACCEPTED
+from cnnbench.flags import ACCEPTED, flag, flag_sections, parse_flags, specs_of, split_options
 from cnnbench.judge.report.sections.strategies import modes_chart
 from cnnbench.machine import facts as environment
 from cnnbench.records.campaigns import StrategiesDocument, StrategyRow

@@ -36,10 +36,16 @@ from cnnbench.cli.commands.sides import (
     printing_resume_command,
 )
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.flags import parse_command, parse_flags
-from cnnbench.flags.declare import flag, flag_sections, flag_texts, specs_of
-from cnnbench.flags.params import ACCEPTED
-from cnnbench.flags.parse import split_at_double_dash
+from cnnbench.flags import (
+    ACCEPTED,
+    flag,
+    flag_sections,
+    flag_texts,
+    parse_command,
+    parse_flags,
+    specs_of,
+    split_at_double_dash,
+)
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.cpu import Host

@@ -28,19 +28,21 @@ from cnnbench.cli.commands import (
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.errors import ExitCode, FlagError
-from cnnbench.flags import args_from_values, parse_flags
-from cnnbench.flags.declare import (
+from cnnbench.flags import (
+    ACCEPTED,
+    FLAGS,
     RunPart,
+    args_from_values,
     flag,
     flag_sections,
     names_of_flags,
+    parse_flags,
     redeclare_flag,
     specs_of,
+    split_at_double_dash,
     split_comma_separated,
     split_options,
 )
-from cnnbench.flags.params import ACCEPTED, FLAGS
-from cnnbench.flags.parse import split_at_double_dash
 from cnnbench.judge.compare import Policy
 from cnnbench.machine import facts as environment
 from cnnbench.machine.cpu import read_memory_capacity

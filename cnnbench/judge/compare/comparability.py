@@ -26,9 +26,7 @@ from cnnbench.base.text import (
     percent,
 )
 from cnnbench.errors import FlagError
-from cnnbench.flags import FLAGS
-from cnnbench.flags.declare import ComparedBy, RunPart, names_of_flags
-from cnnbench.flags.identity import flags_compared_by
+from cnnbench.flags import FLAGS, ComparedBy, RunPart, flags_compared_by, names_of_flags
 from cnnbench.judge.compare.configuration import IMPORTED, Configuration
 from cnnbench.judge.compare.facts import (
     FACTS,

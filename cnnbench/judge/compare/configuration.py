@@ -17,10 +17,15 @@ from typing import Any
 
 from cnnbench.base.stats import group_by
 from cnnbench.base.text import boolean_text
-from cnnbench.flags.declare import RunPart, names_of_flags
+from cnnbench.flags import (
+    FLAGS,
+    RunPart,
+    changed_flags,
+    identity_flags,
+    names_of_flags,
+    recorded_defaults,
+)
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
-from cnnbench.flags.identity import changed_flags, identity_flags, recorded_defaults
-from cnnbench.flags.params import FLAGS
 from cnnbench.judge.compare.facts import GROUPS, UNKNOWN, benchmark_flags
 from cnnbench.judge.compare.rows import LEFT_OUT, name_parts, packing_flags
 from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement, kind_of

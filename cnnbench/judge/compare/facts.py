@@ -11,9 +11,8 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from cnnbench.flags.declare import RunPart, names_of_flags, specs_of
+from cnnbench.flags import FLAGS, RunPart, names_of_flags, specs_of
 from cnnbench.flags.groups.runtime import RuntimeParams
-from cnnbench.flags.params import FLAGS
 
 
 class DifferenceEffect(enum.Enum):

@@ -11,8 +11,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from cnnbench.base.stats import group_by
-from cnnbench.flags import FLAGS
-from cnnbench.flags.declare import RunPart, names_of_flags
+from cnnbench.flags import FLAGS, RunPart, names_of_flags
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import Configuration, ab_place
 from cnnbench.judge.compare.facts import is_allowed_to_differ

@@ -17,9 +17,8 @@ from itertools import chain, product
 from typing import Any
 
 from cnnbench.base.stats import median
-from cnnbench.flags.declare import RunPart, names_of_flags
+from cnnbench.flags import RunPart, identity_flags, names_of_flags
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
-from cnnbench.flags.identity import identity_flags
 from cnnbench.judge.compare.facts import is_allowed_to_differ
 from cnnbench.judge.metrics.measurement import (
     ALL_REDUCE,

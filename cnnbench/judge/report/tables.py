@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.stats import CONFIDENCE, mean_interval
 from cnnbench.base.tables import csv_cell, csv_text
-from cnnbench.flags.identity import changed_identity
+from cnnbench.flags import changed_identity
 from cnnbench.judge.report.results import ReportSubject, RunGroup
 from cnnbench.records.codec import parse_start_time
 from cnnbench.records.metric import BOUNDS, HISTORY

@@ -15,8 +15,15 @@ from cnnbench.base.rules import FlagRule, always, no_effect
 from cnnbench.base.text import unknown_name_reason
 from cnnbench.base.values import parse_bytes
 from cnnbench.errors import FlagError
-from cnnbench.flags import Params
-from cnnbench.flags.declare import FlagSpec, RunPart, specs_of, split_comma_separated
+from cnnbench.flags import (
+    ACCEPTED,
+    SPECS,
+    FlagSpec,
+    Params,
+    RunPart,
+    specs_of,
+    split_comma_separated,
+)
 from cnnbench.flags.groups.all_reduce import (
     ALL_REDUCE_FLAGS,
     AllReduceParams,
@@ -26,7 +33,6 @@ from cnnbench.flags.groups.all_reduce import (
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import UNUSED_ON_CPUS, RuntimeParams
 from cnnbench.flags.groups.variable_update import unread_flag_rule, unused_all_reduce_rules
-from cnnbench.flags.params import ACCEPTED, SPECS
 from cnnbench.lab.all_reduce.peers import NAMES
 from cnnbench.plan import RunPlan, check_flags
 from cnnbench.plan.network import model_gradients

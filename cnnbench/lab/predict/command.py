@@ -27,7 +27,7 @@ from cnnbench.base.tables import split_table
 from cnnbench.base.terminal import print_result, print_warning
 from cnnbench.base.text import format_bytes, number
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags.declare import FlagSpec, flag, specs_of
+from cnnbench.flags import FlagSpec, flag, specs_of
 from cnnbench.flags.groups.all_reduce import (
     AllReduceParams,
     packing_combinations,

@@ -20,9 +20,8 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.stats import ValuesByProcess, group_by
 from cnnbench.base.text import alternatives, integer, number, percent
-from cnnbench.flags.declare import ComparedBy, names_of_flags, specs_of
+from cnnbench.flags import FLAGS, ComparedBy, names_of_flags, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.flags.params import FLAGS
 from cnnbench.judge.compare.configuration import unique_names
 from cnnbench.judge.compare.facts import GROUPS
 from cnnbench.judge.report.results import ReportSubject, RunGroup, split_common
