@@ -33,8 +33,7 @@ from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.gpu import device_share
-from cnnbench.plan import RunPlan, check_flags, resolve
-from cnnbench.plan.place import ADDRESSES, JobFlagNames
+from cnnbench.plan import ADDRESSES, JobFlagNames, RunPlan, check_flags, resolve
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles
 from cnnbench.records.run import RunRecord

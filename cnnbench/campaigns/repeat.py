@@ -33,7 +33,7 @@ from cnnbench.flags.groups.repeat import RepeatFlags
 from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.judge.report.results import speed_and_certainty
 from cnnbench.machine import facts as environment
-from cnnbench.plan.place import ADDRESSES
+from cnnbench.plan import ADDRESSES
 from cnnbench.records.run import RunRecord
 
 REPEATS = CampaignKind(command="run", subfolders=(LOGS,))

@@ -24,9 +24,15 @@ from cnnbench.base.text import format_duration
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, OutOfMemoryError
 from cnnbench.flags import ONLY_CHECK, SPECS, ParsedArgs, changed_identity
 from cnnbench.machine.checks import parse_silenced
-from cnnbench.plan import RunPlan, check_flags, join_job, make_plan, resolve
-from cnnbench.plan.identity import facts_to_agree_on
-from cnnbench.plan.make import plan_before_plugins
+from cnnbench.plan import (
+    RunPlan,
+    check_flags,
+    facts_to_agree_on,
+    join_job,
+    make_plan,
+    plan_before_plugins,
+    resolve,
+)
 from cnnbench.records.checkpoints import write_training_status
 from cnnbench.records.files import remember_output_state, report_failed_writes
 from cnnbench.records.measurements import Measurements

@@ -21,7 +21,7 @@ from cnnbench.base.text import count_text, format_bytes
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine.cpu import Host, available_cpu_count, convolution_kernels
 from cnnbench.models.declaration import FlopCounts
-from cnnbench.plan.run_plan import Runnable, RunPlan
+from cnnbench.plan import Runnable, RunPlan
 from cnnbench.records.codec import encode
 from cnnbench.records.profiles import StepPartKey
 from cnnbench.records.roofline import Machine, Roofline, RooflineRow, sort_roofline_rows

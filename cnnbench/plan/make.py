@@ -14,9 +14,9 @@ from typing import Any, cast
 from cnnbench.base import plugins
 from cnnbench.base.rules import raise_first_refusal
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags import SPECS, Params, ParsedArgs, parse_args
+from cnnbench.flags import SPECS, JobFlagNames, Params, ParsedArgs, parse_args
 from cnnbench.plan.job import locate_job, prepare_process
-from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, resolve_place, work_of
+from cnnbench.plan.place import OF_A_PROCESS, resolve_place, work_of
 from cnnbench.plan.rules import RULES_OF_NETWORK, rules_of_run, unused_flag_notices
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import resolve_exchange, resolve_numerics

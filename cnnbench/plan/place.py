@@ -18,8 +18,6 @@ from cnnbench.flags import (
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.variable_mgr.modes import Mode, Processes, built_in_names
 
-__all__ = ["ADDRESSES", "OF_A_PROCESS", "JobFlagNames", "WorkKind", "resolve_place", "work_of"]
-
 ADDRESSES = names_of_flags(FLAGS, RunPart.TASK)
 """Flags of a task and its addresses. --cluster sets them if it names an environment."""
 

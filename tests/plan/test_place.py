@@ -7,9 +7,8 @@ import pytest
 from cnnbench.base.job import Task
 from cnnbench.base.probe import REFUSED
 from cnnbench.flags import Params
-from cnnbench.plan import check_flags
+from cnnbench.plan import WorkKind, check_flags
 from cnnbench.plan.identity import facts_to_agree_on
-from cnnbench.plan.place import WorkKind
 from cnnbench.version import __version__
 
 

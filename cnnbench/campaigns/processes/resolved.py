@@ -12,9 +12,8 @@ from cnnbench.base.text import format_bytes
 from cnnbench.flags import ACCEPTED, FlagSpec
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_from_values
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
-from cnnbench.plan import RunPlan
+from cnnbench.plan import RunPlan, WorkKind
 from cnnbench.plan.identity import identity_on_this_machine
-from cnnbench.plan.place import WorkKind
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_outputs
 from cnnbench.run.driver import preflight

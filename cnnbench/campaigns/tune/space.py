@@ -36,8 +36,7 @@ from cnnbench.flags import (
 )
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.machine.cpu import ONEDNN, MemoryCapacity
-from cnnbench.plan import resolve
-from cnnbench.plan.rules import unused_flag_notices
+from cnnbench.plan import resolve, unused_flag_notices
 from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, parse_all_reduce_spec

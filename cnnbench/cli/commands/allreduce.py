@@ -31,7 +31,7 @@ from cnnbench.lab.all_reduce.plan import (
 from cnnbench.lab.all_reduce.session import AllReduceBenchmark, write_final_record
 from cnnbench.lab.predict import command
 from cnnbench.lab.predict.command import PREDICT_FLAGS
-from cnnbench.plan.identity import digest_of_value, facts_to_agree_on
+from cnnbench.plan import digest_of_value, facts_to_agree_on
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles
 from cnnbench.run.driver.membership import JobMembership

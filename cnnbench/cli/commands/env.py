@@ -171,8 +171,7 @@ def _load_tensorflow() -> None:
 def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
     # These imports are late, because only --check plans a run.
     from cnnbench.machine.watch import ConditionMonitor
-    from cnnbench.plan import parse_run, resolve
-    from cnnbench.plan.setup import card_numbers
+    from cnnbench.plan import card_numbers, parse_run, resolve
     from cnnbench.run.driver.estimates import computes_on_cpu
 
     plan = resolve(parse_run(run_flags))  # Invalid flags are refused as in `cnnbench run`.

@@ -30,7 +30,7 @@ from cnnbench.judge.compare import (
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.criteria import PlanOf
 from cnnbench.judge.metrics.measurement import MeasuredReduction, Measurement
-from cnnbench.plan.place import ADDRESSES
+from cnnbench.plan import ADDRESSES
 
 _MOST_LINES = 3
 _WRITTEN = (spec.name for spec in FLAGS if spec.path and spec.affects is Affects.NOTHING)

@@ -25,9 +25,7 @@ from cnnbench.flags import (
 )
 from cnnbench.judge.report.sections.roofline import roofline_chart, roofline_sections
 from cnnbench.lab.roofline import measure_roofline, roofline_to_csv
-from cnnbench.plan import check_flags, resolve
-from cnnbench.plan.make import plan_before_plugins
-from cnnbench.plan.place import ADDRESSES
+from cnnbench.plan import ADDRESSES, check_flags, plan_before_plugins, resolve
 from cnnbench.records.files import (
     PICTURES,
     OutputFile,

@@ -47,7 +47,7 @@ from cnnbench.judge.compare import Policy
 from cnnbench.machine import facts as environment
 from cnnbench.machine.cpu import read_memory_capacity
 from cnnbench.machine.gpu import least_free_gpu_memory
-from cnnbench.plan.place import ADDRESSES
+from cnnbench.plan import ADDRESSES
 from cnnbench.records.campaigns import OPEN, TuneDocument
 from cnnbench.records.files import (
     OutputFile,

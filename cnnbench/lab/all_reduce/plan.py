@@ -34,9 +34,7 @@ from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import UNUSED_ON_CPUS, RuntimeParams
 from cnnbench.flags.groups.variable_update import unread_flag_rule, unused_all_reduce_rules
 from cnnbench.lab.all_reduce.peers import NAMES
-from cnnbench.plan import RunPlan, check_flags
-from cnnbench.plan.network import model_gradients
-from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames
+from cnnbench.plan import OF_A_PROCESS, JobFlagNames, RunPlan, check_flags, model_gradients
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, single
 from cnnbench.variable_mgr.all_reduce.check import check_all_reduce
 from cnnbench.variable_mgr.all_reduce.context import group_devices

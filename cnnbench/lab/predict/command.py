@@ -48,7 +48,7 @@ from cnnbench.lab.predict.predict import (
     parse_link,
     predict_all,
 )
-from cnnbench.plan.network import model_gradients
+from cnnbench.plan import model_gradients
 from cnnbench.records.all_reduce import Prediction
 from cnnbench.records.files import PICTURES, OutputFile, write_plot
 from cnnbench.records.load import load_run

@@ -36,9 +36,7 @@ from cnnbench.machine.checks import parse_silenced
 from cnnbench.machine.cpu import LIBRARY
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import ConditionMonitor, ProcessUseSampler
-from cnnbench.plan.make import make_plan
-from cnnbench.plan.place import WorkKind
-from cnnbench.plan.run_plan import Runnable, RunPlan, without_outputs
+from cnnbench.plan import Runnable, RunPlan, WorkKind, make_plan, without_outputs
 from cnnbench.records.checkpoints import write_training_status
 from cnnbench.records.files import report_failed_writes, write_text
 from cnnbench.records.input import SkippedRecords

@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 from cnnbench.data.dataset import InputSource
 from cnnbench.data.joined_input import WORKER_HOST, CoordinatedInput
-from cnnbench.plan.place import WorkKind
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan, WorkKind
 from cnnbench.run.driver.checkpoints import make_checkpoints, select_moving_averages
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.evaluation import Evaluator

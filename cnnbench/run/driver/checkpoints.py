@@ -21,7 +21,7 @@ from cnnbench.data.dataset import InputSource
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.models.spec import ModelSpec
 from cnnbench.optimizers.spec import AVERAGE
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.records import checkpoints
 from cnnbench.run.driver.stored_checkpoint import (
     EXAMPLES,

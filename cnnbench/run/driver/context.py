@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cnnbench.base.terminal import MessageWriter, ProgressLine
 from cnnbench.machine.watch import ConditionMonitor
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.run.driver.console import Console

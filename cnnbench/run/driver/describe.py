@@ -8,8 +8,7 @@ from typing import Any
 
 from cnnbench.base.text import count_text
 from cnnbench.machine.checks import ConditionCheckFlags
-from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import card_numbers
+from cnnbench.plan import RunPlan, card_numbers
 from cnnbench.run.runtime.convolutions import resolve_data_format
 from cnnbench.run.runtime.devices import Devices
 from cnnbench.variable_mgr.modes import Processes, Reduction

@@ -20,9 +20,7 @@ from cnnbench.machine.cpu import Host, MemoryCapacity, read_memory_capacity
 from cnnbench.machine.gpu import count_gpus, least_free_gpu_memory
 from cnnbench.models.declaration import bytes_per_image
 from cnnbench.models.spec import MASTER_BYTES
-from cnnbench.plan.place import WorkKind
-from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import card_numbers
+from cnnbench.plan import RunPlan, WorkKind, card_numbers
 from cnnbench.records.measurements import Measurements
 from cnnbench.run.runtime.peak_flops import sum_published_peak_flops
 from cnnbench.variable_mgr.modes import Copies

@@ -19,7 +19,7 @@ from cnnbench.data.dataset import InputSource, TowerBatch
 from cnnbench.errors import BenchmarkError, DataError
 from cnnbench.models.graph import GraphNetwork, Reader
 from cnnbench.models.spec import VariableSpec
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console, DisplayInterval
 from cnnbench.run.driver.context import RunContext

@@ -26,7 +26,7 @@ from cnnbench.machine import repository
 from cnnbench.models import Model, registry
 
 if TYPE_CHECKING:
-    from cnnbench.plan.run_plan import RunPlan
+    from cnnbench.plan import RunPlan
 
 Rows = Mapping[str, Any]
 """Values of `Model.host_rows` by name: NumPy arrays ``[examples, ...]``. May be empty."""

@@ -12,7 +12,7 @@ from cnnbench.data.dataset import InputSource
 from cnnbench.data.joined_input import CoordinatedInput, JoinedWorkerInput
 from cnnbench.data.prefetch import PipelineInput
 from cnnbench.data.strategy_input import InputDistribution
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.run.runtime.devices import Devices
 from cnnbench.run.step.train_step import StepResult
 from cnnbench.variable_mgr.base import VariableMgr

@@ -15,7 +15,7 @@ from cnnbench import lazy_tensorflow as tf
 from cnnbench.base.job import CONTROLLER, Job, Task
 from cnnbench.base.probe import NAMED, OK, probe_grpc_server, unresponsive_tasks, wait_for_servers
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime.devices import Devices, set_environment, start_server
 from cnnbench.run.runtime.native_log import without_info_lines

@@ -12,7 +12,7 @@ from pathlib import Path
 from cnnbench.base.locks import lock_folder
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.records import checkpoints
 from cnnbench.records.files import (
     OutputFile,

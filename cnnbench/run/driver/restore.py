@@ -8,8 +8,8 @@ import numpy as np
 
 from cnnbench.data.dataset import InputSource
 from cnnbench.errors import BenchmarkError
+from cnnbench.plan import RunPlan
 from cnnbench.plan.length import round_up_steps
-from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records import checkpoints
 from cnnbench.run.driver.checkpoints import RestoredState, reset_averages
 from cnnbench.run.driver.context import RunContext

@@ -19,7 +19,7 @@ from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.models.elements import elements_of_role, group_values, resolve_sizes
 from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.spec import VariableSpec
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.records.files import check_export_folder, collecting_write_errors
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr

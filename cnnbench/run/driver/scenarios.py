@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 from cnnbench.base.interrupts import raise_if_interrupted
 from cnnbench.errors import BenchmarkError, DataError
-from cnnbench.plan.setup import card_numbers
+from cnnbench.plan import card_numbers
 from cnnbench.records import checkpoints
 from cnnbench.records.files import report_failed_writes
 from cnnbench.records.input import InputStage

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.models.declaration import FlopCounts
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.records.profiles import (
     GAPS,
     INPUT_OPERATIONS,

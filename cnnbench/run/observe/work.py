@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from cnnbench.models.declaration import FlopCounts, innermost_scope, scope_flops
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.records.profiles import (
     COPIES,
     FORWARD,

@@ -12,7 +12,7 @@ from cnnbench import lazy_tensorflow as tf
 from cnnbench.base.job import is_cpu
 from cnnbench.errors import FlagError
 from cnnbench.machine.cpu import LIBRARY, MEASURED_KERNELS, Host, convolution_kernels
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 
 
 def resolve_data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:

@@ -23,8 +23,7 @@ from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.machine.cpu import available_cpu_count
 from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.machine.gpu import least_free_gpu_memory
-from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import MachineFlags, card_numbers, gpu_numbers
+from cnnbench.plan import MachineFlags, RunPlan, card_numbers, gpu_numbers
 from cnnbench.run.runtime import loading, supervisor
 
 _SILENT_SECONDS = 6.0

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.base.job import is_cpu
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.run.step.batch_norm import update_moving_averages
 from cnnbench.run.step.loss_scale import LossScale
 from cnnbench.run.step.tower import TowerResult

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.optimizers.spec import AVERAGE, OptimizerSpec
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.run.step.fused_decay import FusedSgdDecay
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.gradients import cast

@@ -17,8 +17,7 @@ from cnnbench.models.graph import GraphNetwork, Reader, StateUpdate
 from cnnbench.models.int8 import Calibration, Int8Network, record_value_ranges
 from cnnbench.models.model import plugin_location_prefix
 from cnnbench.models.spec import VariableSpec
-from cnnbench.plan.place import WorkKind
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan, WorkKind
 from cnnbench.run.runtime import convolutions
 from cnnbench.run.runtime.loading import MADE_AT
 from cnnbench.run.step.batch_norm import moments_over_towers

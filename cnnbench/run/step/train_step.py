@@ -26,7 +26,7 @@ from cnnbench.data.copies import ReadCallbacks, ScalarReader
 from cnnbench.data.dataset import InputSource, TowerBatch
 from cnnbench.data.joined_input import CoordinatedInput
 from cnnbench.models.spec import VariableSpec
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.run.runtime.convolutions import doubtful_layer_notice
 from cnnbench.run.step.accumulation import PassAccumulator
 from cnnbench.run.step.loss_scale import (

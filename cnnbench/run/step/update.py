@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from cnnbench.base.job import cpu_of_device, is_cpu
 from cnnbench.optimizers.clipping import CLIPPINGS, ClippedVariable
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.run.step.batch_norm import update_moving_averages
 from cnnbench.run.step.fused_decay import FusedSgdDecay
 from cnnbench.run.step.loss_scale import Factor, LossScale, divide_by_scale, inverse_scale

@@ -10,8 +10,7 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import MemoryCapacity
-from cnnbench.plan import make_plan
-from cnnbench.plan.place import WorkKind
+from cnnbench.plan import WorkKind, make_plan
 from cnnbench.run.driver import benchmark_cnn, estimates
 from cnnbench.run.driver.estimates import (
     PROCESS_BYTES,

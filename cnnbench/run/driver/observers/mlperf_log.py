@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cnnbench.data.coco import CROP_TRIES
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.observers.observer import Observer
 

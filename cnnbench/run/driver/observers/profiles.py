@@ -16,7 +16,7 @@ import tensorflow as tf
 from cnnbench.base.locks import TemporaryFolder
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.errors import BenchmarkError
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.records.files import collecting_write_errors, write_bytes, write_text
 from cnnbench.run.driver.preflight import partition_file
 from cnnbench.run.observe import layers

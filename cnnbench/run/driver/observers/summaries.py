@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan import RunPlan
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.observers.observer import Observer, PausingObserver, TrainingState
 from cnnbench.run.observe.event_file import EventFile
