@@ -1,9 +1,22 @@
 """The page of flags and the help texts; tests/cli/test_cli.py tests `--help`."""
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
 
 from cnnbench.flags import FLAGS
-from cnnbench.flags.help import fit_text, flags_page_markdown
+from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.help import (
+    command_help,
+    fit_text,
+    flags_help,
+    flags_page_markdown,
+    run_help,
+    xml_help,
+)
 from cnnbench.flags.obsolete import OBSOLETE
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -50,3 +63,99 @@ def test_introductions_fit_the_width_and_examples_stay_commands():
     assert fit_text(TEXT, 40) == FITTED
     assert fit_text(FITTED, 40) == FITTED
     assert fit_text("", 40) == ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """A flag of each kind that the help treats differently."""
+
+    quick: bool = flag(False, "Measure less.")
+    rows: int = flag(25, "Rows to print.", minimum=0, maximum=99)
+    share: float = flag(0.5, "Share.", above=0)
+    output: str | None = flag(None, "Write the table to this file.", path="file or URL", short="o")
+    prefix: str = flag("", "Text that comes before each of the names that are printed.")
+    mode: str = flag("fast", "How.", choices=("fast", "exact"))
+    steps: tuple[int, ...] = flag((1, 2), "Steps.")
+
+
+OPTIONS = specs_of(Options)
+HELP = """\
+What:
+  --[no]quick
+      Measure less. (boolean; default false)
+  --rows=N
+      Rows to print. (integer; default 25; from 0 to
+      99)
+  --share=X
+      Share. (number; default 0.5; greater than 0)
+
+Where:
+  -o, --output=TEXT
+      Write the table to this file. (string; default
+      not set; a path or a URL)
+  --prefix=TEXT
+      Text that comes before each of the names that
+      are printed. (string; default empty)
+"""
+
+
+def test_the_help_of_flags_has_their_facts_and_fits_the_width():
+    sections = [("What", OPTIONS[:3]), ("Where", OPTIONS[3:5])]
+    assert flags_help(sections, 52) == HELP
+
+
+@pytest.mark.parametrize(
+    ("columns", "widest"), [("20", 40), ("60", 60), ("100", 100), ("300", 100)]
+)
+def test_the_help_is_as_wide_as_the_terminal_within_limits(columns, widest, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    text = "word " * 99
+    for fitted in (fit_text(text), command_help(text, []), command_help("", [], text)):
+        assert fitted == fit_text(text, widest)
+    assert max(map(len, fit_text(text).splitlines())) == len("word " * (widest // 5)) - 1
+    assert flags_help([("All", OPTIONS)]) == flags_help([("All", OPTIONS)], widest)
+    parts = [fit_text(TEXT), flags_help([("All", OPTIONS)]), fit_text("The end.")]
+    assert command_help(TEXT, [("All", OPTIONS)], "The end.") == "\n".join(parts)
+    assert command_help("", [("All", OPTIONS)]) == parts[1]
+
+
+def test_the_help_of_a_run_begins_with_what_is_used_most():
+    usual, everything = run_help(80), run_help(80, obsolete=True)
+    assert everything.startswith(usual)
+    assert usual.startswith("Usage: cnnbench [run] [FLAGS]\n\nMeasures")
+    titles = re.findall(r"^(\w.*):$", usual, re.MULTILINE)
+    assert titles[:2] == ["Most used", "Repeated measurement"]
+    first = usual.partition("\nRepeated measurement:\n")[0]
+    names = re.findall(r"^  (?:-\w, )?--(?:\[no\])?(\w+)", first, re.MULTILINE)
+    assert names[:3] == ["model", "batch_size", "num_gpus"]
+    for text, specs in ((usual, FLAGS), (everything, (*FLAGS, *OBSOLETE))):
+        found = re.findall(r"^  (?:-\w, )?--(?:\[no\])?(\w+)", text, re.MULTILINE)
+        assert {spec.name for spec in specs} <= set(found)
+        assert len(found) == len(set(found))
+        assert ("trt_mode" in found) == (text is everything)
+    assert max(map(len, usual.splitlines())) <= 80
+
+
+def test_xml_help_has_what_absl_reads():
+    root = ElementTree.fromstring(xml_help([("What", OPTIONS[:3]), ("Where", OPTIONS[3:])]))
+    found = {
+        flag.findtext("name"): (
+            flag.findtext("file"),
+            flag.findtext("type"),
+            flag.findtext("default"),
+            flag.findtext("short_name"),
+        )
+        for flag in root.iter("flag")
+    }
+    assert found == {
+        "quick": ("What", "bool", "false", None),
+        "rows": ("What", "int", "25", None),
+        "share": ("What", "float", "0.5", None),
+        "output": ("Where", "string", "", "o"),
+        "prefix": ("Where", "string", "", None),
+        "mode": ("Where", "string enum", "fast", None),
+        "steps": ("Where", "comma separated list of strings", "1,2", None),
+    }
+    by_name = {flag.findtext("name"): flag for flag in root.iter("flag")}
+    assert [item.text for item in by_name["mode"].iter("enum_value")] == ["fast", "exact"]
+    assert by_name["rows"].findtext("meaning") == "Rows to print."

@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 from golden import sentences
+from registries import kept
 
-from cnnbench.errors import FlagError
+from cnnbench.base import plugins
+from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import FLAGS, Params
 from cnnbench.flags.groups.optimizer import PiecewiseSchedule
 from cnnbench.flags.identity import changed_flags
+from cnnbench.flags.parse import load_plugins
+from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.plan import check_flags, parse_run
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
@@ -129,3 +133,54 @@ def test_flags_that_a_record_changes():
     assert changed_flags(Params(num_gpus=2).as_dict(), defaults) == {"num_gpus": 2}
     assert changed_flags({"xla": 0, "batch_size": 0}, defaults) == {"xla": 0}  # not False
     assert changed_flags({"gone": 1, "away": None}) == {"gone": 1}
+
+
+OPTIMIZER = """
+from cnnbench.optimizers import Constant, OptimizerSpec, register_optimizer
+
+def update(weight, gradient, rate, share):
+    return (rate * gradient * share,)
+
+register_optimizer(OptimizerSpec(
+    name="own", formula="w -= lr share g", update=update,
+    constants={"share": Constant("own_share", 1.0, "Share", minimum=0)},
+))
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """The path of a plug-in that is not loaded yet: its optimizer adds --own_share."""
+    (tmp_path / "own.py").write_text(OPTIMIZER)
+    monkeypatch.setattr(plugins, "_files", {})
+    with kept(OPTIMIZERS):
+        yield str(tmp_path / "own.py")
+
+
+def test_a_record_names_the_plug_in_whose_constants_it_has(plugin):
+    values = {"plugin": (plugin,), "optimizer": "own", "own_share": "0.5"}
+    params = Params.from_dict(values)
+    assert params.constants == {"own_share": 0.5}
+    assert Params.from_dict(params.as_dict()) == params
+
+
+def test_constants_may_be_given_before_their_plug_in_is_loaded(plugin):
+    params = Params(plugin=plugin, optimizer="own", constants={"own_share": 0.5})
+    assert (params.constants, params.own_share) == ({"own_share": 0.5}, 0.5)
+    assert Params(plugin=plugin, optimizer="own", constants={"own_share": 1.0}).constants == {}
+
+
+def test_a_command_line_takes_the_flags_that_its_plug_in_adds(plugin):
+    line = [f"--plugin={plugin}", "--optimizer=own"]
+    with pytest.raises(UsageError, match="unknown flag --own_share"):
+        parse_run(["--own_share=0.5"])
+    parsed = parse_run(["--own_share=0.5", *line])
+    assert parsed.params == Params(plugin=plugin, optimizer="own", constants={"own_share": 0.5})
+    assert parsed.explicit_flags == ("plugin", "optimizer", "own_share")
+    with pytest.raises(UsageError, match="unknown flag --own_shore; did you mean --own_share"):
+        parse_run(["--own_shore=0.5", *line])
+
+
+def test_the_plug_ins_of_a_command_line_are_loaded_whatever_else_it_says(plugin):
+    load_plugins(["--zzz", "resnet50", f"--plugin={plugin}"])
+    assert "own" in OPTIMIZERS

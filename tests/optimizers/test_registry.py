@@ -1,6 +1,7 @@
 """Optimizers and schedules of plug-ins.
 
-Tests cnnbench/optimizers/spec.py and cnnbench/optimizers/schedules.py.
+Tests cnnbench/optimizers/spec.py and cnnbench/optimizers/schedules.py, and the flags that plug-ins
+add to cnnbench/flags/params.py.
 """
 
 from __future__ import annotations
@@ -163,6 +164,12 @@ def test_two_optimizers_share_a_constant():
         (constant("batch_size", 1.0), "--batch_size exists already; choose another"),
         (constant("minimum_learning_rate", 1.0), "--minimum_learning_rate exists already; choose"),
         (constant("my-epsilon", 1.0), "lower-case letters, digits and _"),
+        (constant(3, 1.0), "lower-case letters, digits and _"),
+        (
+            {"constants": {"epsilon": Constant("my_epsilon", 1.0, None)}},
+            "a text as its help; its name is 'my_epsilon'",
+        ),
+        (constant("as_dict", 1.0), "--as_dict exists already; choose another"),
         (constant("my_epsilon", 1.0, above=1), "--my_epsilon=1: must be greater than 1"),
         (constant("my_epsilon", None), "--my_epsilon=: must be a finite number"),
         ({"constants": {"epsilon": 1.0}}, "constants must be for 'epsilon' a Constant, not 1.0"),

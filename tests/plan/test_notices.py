@@ -2,7 +2,8 @@
 
 The sentences stand in golden/notices.txt.
 
-Tests cnnbench/plan/rules.py and cnnbench/flags/facts.py.
+Tests cnnbench/plan/rules.py, cnnbench/flags/facts.py and the rules of
+cnnbench/flags/groups/*.py.
 """
 
 from __future__ import annotations

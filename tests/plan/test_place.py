@@ -1,4 +1,7 @@
-"""What flags say about the job."""
+"""What flags say about the job.
+
+Tests cnnbench/flags/facts.py and cnnbench/plan/identity.py.
+"""
 
 from __future__ import annotations
 

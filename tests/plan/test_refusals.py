@@ -1,4 +1,7 @@
-"""Flags of a run that do not go together, and what reduces its gradients."""
+"""Flags of a run that do not go together, and what reduces its gradients.
+
+Tests cnnbench/plan/rules.py and the rules of cnnbench/flags/groups/*.py.
+"""
 
 from __future__ import annotations
 

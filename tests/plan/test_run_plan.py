@@ -13,7 +13,8 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params
 from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.plan import check_flags, make_plan, parse_run
-from cnnbench.plan.length import WarmUpLength
+from cnnbench.plan.length import WarmUpLength, count_evaluated_examples
+from cnnbench.plan.run_plan import without_outputs
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 from cnnbench.variable_mgr.packing import AggregationSpec
 
@@ -223,6 +224,178 @@ def test_passes_of_an_evaluation_are_whole_batches_each(epochs, batches):
     assert own.length.eval_batches == batches
     as_training = make_plan(Params(**small, eval=True, train_dir="d", num_epochs=epochs))
     assert as_training.length.eval_batches == as_training.length.batches == batches
+
+
+@pytest.mark.parametrize(
+    ("batches", "batch", "examples", "shards", "counted"),
+    [
+        *((7, 8, 53, 1, 53), (6, 8, 53, 1, 48), (14, 8, 53, 1, 106), (8, 8, 53, 1, 61)),
+        *((1, 64, 53, 1, 53), (3, 64, 53, 1, 159)),
+        # Two workers have 27 and 26 examples, in seven batches of four each.
+        *((7, 8, 53, 2, 53), (6, 8, 53, 2, 48), (8, 8, 53, 2, 61)),
+        # Three and two examples, in batches of two each.
+        *((2, 4, 5, 2, 5), (1, 4, 5, 2, 4), (3, 4, 5, 2, 9)),
+    ],
+)
+def test_padding_is_no_example(batches, batch, examples, shards, counted):
+    assert count_evaluated_examples(batches, batch, examples, shards) == counted
+
+
+WORKERS = {"job_name": "worker", "worker_hosts": "a:1,b:1"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "counted"),
+    [
+        # 22 images: each of two workers reads 11 of them in batches of 5.
+        ({"variable_update": "collective_all_reduce", "num_eval_batches": 2}, 20),
+        ({"variable_update": "collective_all_reduce", "num_eval_batches": 3}, 22),
+        ({"variable_update": "collective_all_reduce", "num_eval_batches": 4}, 32),
+        # Workers that train on their own evaluate all images each.
+        ({"ps_hosts": "c:1", "cross_replica_sync": False, "num_eval_batches": 4}, 20),
+        ({"ps_hosts": "c:1", "cross_replica_sync": False, "num_eval_batches": 6}, 27),
+    ],
+)
+def test_an_evaluation_of_files_counts_their_examples(small_set, flags, counted):
+    params = Params(
+        **{"model": "resnet20", "data_name": "cifar10", "data_dir": str(small_set("cifar10"))},
+        **{"batch_size": 5, "eval_during_training_every_n_steps": 1, **WORKERS, **flags},
+    )
+    assert make_plan(params).length.eval_examples == counted
+
+
+CHECKS = {20, 25, 30, 35, 40, 45, 50, 55, 60, 66, 72, 79, 86, 94, 103, 113, 124, 136, 149}
+
+
+@pytest.mark.parametrize(
+    ("length", "steps"),
+    [
+        (WarmUpLength(10, 200), set()),
+        (WarmUpLength(10, 200, auto=True), {*CHECKS, 163, 179, 196, 200}),
+        (WarmUpLength(10, 163, auto=True), {*CHECKS, 163}),
+        (WarmUpLength(21, 27, auto=True), {21, 26, 27}),
+        # Twice as many steps, two of which are timed together.
+        (WarmUpLength(20, 2 * 163, auto=True, together=2), {2 * n for n in (*CHECKS, 163)}),
+        (WarmUpLength(60, 68, auto=True, together=2), {60, 68}),
+    ],
+)
+def test_a_warm_up_is_checked_at_growing_distances(length, steps):
+    assert length.steadiness_check_steps == steps
+
+
+def test_a_checkpoint_may_have_the_steps_of_the_training_and_its_warm_up():
+    length = make_plan(Params(model="lenet", num_batches=7, num_warmup_batches=3)).length
+    length.check_steps_left("d", 10)
+    with pytest.raises(FlagError, match=r"^--num_batches=7: .*--train_dir=d is at step 11"):
+        length.check_steps_left("d", 11)
+
+
+@pytest.mark.parametrize(
+    ("flags", "on_cpu", "on_gpu"),
+    [
+        ({"variable_update": "replicated"}, ("copy",), ("copy",)),
+        ({"variable_update": "replicated", "num_gpus": 1}, (), ()),
+        ({"variable_update": "replicated", "forward_only": True}, (), ()),
+        (
+            {
+                "variable_update": "distributed_all_reduce",
+                "device": "cpu",
+                "all_reduce_spec": "copy:2048:pscpu",
+            },
+            ("copy:2K", "pscpu"),
+            ("copy:2K", "pscpu"),
+        ),
+        ({"variable_update": "mirrored_strategy"}, ("ring",), ("nccl",)),
+        *(
+            ({"variable_update": "mirrored_strategy", "cross_device_ops": name}, (name,), (name,))
+            for name in ("hierarchical_copy", "reduction_to_one_device")
+        ),
+        (
+            {"variable_update": "central_storage_strategy"},
+            ("reduction_to_one_device",),
+            ("reduction_to_one_device",),
+        ),
+        ({"variable_update": "parameter_server"}, (), ()),
+        ({"variable_update": "independent"}, (), ()),
+    ],
+)
+def test_names_of_what_reduces_the_gradients(flags, on_cpu, on_gpu):
+    plan = check_flags(Params(**{"num_gpus": 2, **flags}))
+    assert plan.reduction_names(on_gpu=False) == on_cpu
+    assert plan.reduction_names(on_gpu=True) == on_gpu
+
+
+EVAL = {"eval": True, "train_dir": "d"}
+AGAIN = {**EVAL, "eval_interval_secs": 9}
+DURING = {"train_dir": "d", "eval_during_training_every_n_steps": 1}
+ALL = ("top_1", "top_5")
+
+
+@pytest.mark.parametrize(
+    ("flags", "step_metrics", "metrics_in_child", "saves", "summarizes"),
+    [
+        ({}, (), False, None, False),
+        ({"print_training_accuracy": True}, ALL, False, None, False),
+        ({"forward_only": True, "train_dir": "d"}, ALL, False, None, False),
+        ({"train_dir": "d", "summary_verbosity": 1}, (), False, "d", False),
+        ({**DURING, "collect_eval_results_async": True}, (), True, "d", False),
+        ({**DURING, "summary_verbosity": 1}, (), False, "d", True),
+        ({**EVAL, "collect_eval_results_async": True}, (), False, None, False),
+        ({**AGAIN, "collect_eval_results_async": True}, (), True, None, False),
+        ({**AGAIN, "summary_verbosity": 1}, (), False, None, True),
+    ],
+)
+def test_what_a_run_computes_and_writes(flags, step_metrics, metrics_in_child, saves, summarizes):
+    plan = check_flags(Params(model="lenet", **flags))
+    assert plan.step_metrics == step_metrics
+    assert plan.metrics_in_child == metrics_in_child
+    assert plan.checkpoint_save_folder == saves
+    assert plan.summarizes_evaluations == summarizes
+
+
+def test_only_an_evaluation_of_checkpoints_has_no_learning_rate():
+    rates = [
+        make_plan(Params(model="lenet", init_learning_rate=0.5, **flags)).rates.schedule(3)
+        for flags in (EVAL, {}, DURING)
+    ]
+    assert rates == [0.0, 0.5, 0.5]
+
+
+def test_a_record_has_resolved_values_in_place_of_flags_that_are_not_set():
+    flags = {"model": "lenet", "num_gpus": 2, "global_batch_size": 8, "num_batches": 5}
+    during = {"eval_during_training_every_n_steps": 1, "num_eval_batches": 3}
+    params = Params(**flags, **during, precision="fp16", stop_at="top_5:0.5")
+    resolved = {
+        **{"data_name": "imagenet", "batch_size": 4, "global_batch_size": 0, "num_batches": 5},
+        **{"eval_batch_size": 4, "num_epochs": 5 * 8 / 1281167, "num_eval_batches": 3},
+        **{"num_warmup_batches": 10, "fp16_loss_scale": 128.0, "stop_at": "top_5:0.5"},
+    }
+    assert make_plan(params).config == {**params.as_dict(), **resolved}
+    assert make_plan(params).to_json()["plugin"] == []
+    config = make_plan(params.replace(stop_at=None, stop_at_top_1_accuracy=0.5)).config
+    assert (config["stop_at"], config["stop_at_top_1_accuracy"]) == (None, 0.5)
+    config = make_plan(params.replace(stop_at="top_1:0.5")).config
+    assert (config["stop_at"], config["stop_at_top_1_accuracy"]) == (None, 0.5)
+    assert make_plan(Params(**flags)).config["num_eval_batches"] is None
+
+
+@pytest.mark.parametrize("flags", [{}, {"num_batches": 5}, {"weight_decay": 0.5}])
+def test_a_header_names_the_flags_only_if_one_of_them_changes_the_speed(flags):
+    shown = {"model": "lenet", **flags}
+    for changes, named in (({"xla": True}, True), ({"result_json": "x"}, False), ({}, False)):
+        plan = make_plan(Params(**shown, **changes))
+        config = plan.to_json()
+        named_flags = plan.header_flags(config)
+        assert named_flags == (plan.changed_flags(config) if named else {})
+        assert shown.items() <= plan.changed_flags(config).items()
+        assert plan.changed_flags(config).get("xla", False) == named
+
+
+def test_what_one_process_writes_the_other_processes_do_not():
+    plan = make_plan(Params(model="lenet", result_json="x", trace_file="y", num_batches=5))
+    silent = without_outputs(plan)
+    assert silent.params == Params(model="lenet", num_batches=5)
+    assert silent.network is plan.network
 
 
 # Flag and value, and the field that they set, alone. Values are none of the defaults.

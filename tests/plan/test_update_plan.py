@@ -1,7 +1,7 @@
 """Plans of updates that the trained weights do not tell apart.
 
 tests/test_variable_update_oracle.py and test_saved_updates.py have the others. Tests
-`cnnbench/plan/setup.py`.
+`cnnbench/plan/setup.py` and `cnnbench/flags/facts.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from cnnbench.flags import Params
-from cnnbench.plan import make_plan
+from cnnbench.flags.facts import NumericsPlan
+from cnnbench.optimizers import OPTIMIZERS
+from cnnbench.plan import check_flags, make_plan
 from cnnbench.plan.setup import VariableUpdatePlan
 
 DECAY = 0.25
@@ -65,3 +67,36 @@ def test_the_plan_of(case):
     own = {"model": "lenet", "num_gpus": 4, "device": "cpu", "weight_decay": DECAY, **flags}
     plan = VariableUpdatePlan(**{"weight_decay": DECAY, **expected})
     assert make_plan(Params(**own)).exchange.update == plan
+
+
+FP32: dict[str, Any] = {
+    **{"dtype": "float32", "in_8_bits": False, "loss_scale": 1.0, "scale_doubles_after": None},
+    **{"frozen": False, "optimizer_spec": OPTIMIZERS["sgd"]},
+}
+FP16 = {"precision": "fp16"}
+IN_16 = {"dtype": "float16", "loss_scale": 128.0}
+AUTO = {"fp16_enable_auto_loss_scale": True, "fp16_inc_loss_scale_every_n": 5}
+FROZEN = {"forward_only": True, "freeze_when_forward_only": True}
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected", "activation_bytes"),
+    [
+        ({}, {}, 4),
+        ({"optimizer": "adam"}, {"optimizer_spec": OPTIMIZERS["adam"]}, 4),
+        ({"fp16_loss_scale": 9, **AUTO}, {}, 4),
+        ({"precision": "bf16"}, {"dtype": "bfloat16"}, 2),
+        (FP16, IN_16, 2),
+        ({**FP16, "fp16_loss_scale": 9}, {**IN_16, "loss_scale": 9.0}, 2),
+        ({**FP16, **AUTO}, {**IN_16, "scale_doubles_after": 5}, 2),
+        ({**FP16, **AUTO, "forward_only": True}, IN_16, 2),
+        ({"freeze_when_forward_only": True}, {}, 4),
+        ({"forward_only": True}, {}, 4),
+        (FROZEN, {"frozen": True}, 4),
+        ({**FROZEN, "precision": "int8"}, {"in_8_bits": True, "frozen": True}, 2),
+    ],
+)
+def test_number_formats(flags, expected, activation_bytes):
+    numerics = check_flags(Params(model="lenet", device="cpu", **flags)).numerics
+    assert numerics == NumericsPlan(**{**FP32, **expected})
+    assert numerics.activation_bytes == activation_bytes

@@ -14,7 +14,6 @@ from data_sets import WEATHER, write_weather
 from cnnbench import Params
 from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.plan import make_plan
-from cnnbench.plan.length import count_evaluated_examples
 from cnnbench.records.run import Evaluation, RunRecord
 from cnnbench.run.driver.observers.mlperf_log import MLPerfLog
 
@@ -227,21 +226,6 @@ def test_a_log_ends_with_what_became_of_the_training(flags, code, end, status, r
     lines = parsed(err)
     assert [line["key"] for line in lines[-3:]] == end
     assert lines[-1]["metadata"] == {"status": status}
-
-
-@pytest.mark.parametrize(
-    ("batches", "batch", "examples", "shards", "counted"),
-    [
-        *((7, 8, 53, 1, 53), (6, 8, 53, 1, 48), (14, 8, 53, 1, 106), (8, 8, 53, 1, 61)),
-        *((1, 64, 53, 1, 53), (3, 64, 53, 1, 159)),
-        # Two workers have 27 and 26 examples, in seven batches of four each.
-        *((7, 8, 53, 2, 53), (6, 8, 53, 2, 48), (8, 8, 53, 2, 61)),
-        # Three and two examples, in batches of two each.
-        *((2, 4, 5, 2, 5), (1, 4, 5, 2, 4), (3, 4, 5, 2, 9)),
-    ],
-)
-def test_padding_is_no_example(batches, batch, examples, shards, counted):
-    assert count_evaluated_examples(batches, batch, examples, shards) == counted
 
 
 def test_the_passes_of_a_step_are_named():
