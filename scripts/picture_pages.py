@@ -65,6 +65,8 @@ body { font: 14px/1.5 "Noto Sans", "Liberation Sans", "DejaVu Sans", sans-serif;
 table { border-collapse: collapse; } td, th { border: 1px solid #d1d9e0; padding: 5px 12px; }
 h3, h4 { margin: 16px 0 8px; } code, pre { font: 12px/1.45 "DejaVu Sans Mono", monospace; }
 pre { padding: 12px; background: #f6f8fa; white-space: pre-wrap; } details { margin: 12px 0; }"""
+CIRCLES = {"🔴": "#d1242f", "🟡": "#bf8700", "🟢": "#1a7f37", "🔵": "#0969da", "⚪": "#8c959f"}
+"""Colours of the emoji in comments, which a machine without a font of emoji cannot show."""
 
 
 def terminal_page(command: Sequence[str], output: str) -> str:
@@ -81,6 +83,8 @@ def comment_page(comment: str) -> str:
     from markdown_it import MarkdownIt
 
     body = MarkdownIt("commonmark", {"html": True}).enable("table").render(comment)
+    for emoji, colour in CIRCLES.items():
+        body = body.replace(emoji, f"<span style='color: {colour}'>●</span>")
     return f"<!doctype html><meta charset=utf-8><style>{COMMENT_STYLE}</style><body>{body}</body>\n"
 
 

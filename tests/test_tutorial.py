@@ -77,7 +77,7 @@ def folder(tmp_path, monkeypatch, fake_python):
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "110")
-    speeds = {"speed": 160, "by_flag": {"--variable_update=mirrored_strategy": 0.6}}
+    speeds = {"speed": 160, "by_flag": {"--optimizer=adam": 0.6}}
     Path("fake.json").write_text(json.dumps(speeds))
     command = AbSide.command
 

@@ -41,9 +41,9 @@ def test_wrong_use_is_refused_before_anything_is_measured(words: tuple[str, ...]
 
 
 def test_a_comment_has_tables_and_folded_parts() -> None:
-    table = "| verdict | change |\n| --- | --: |\n| slower | -10.0 % |"
+    table = "| verdict | change |\n| --- | --: |\n| 🔴 slower | -10.0 % |"
     folded = "<details><summary>Why</summary>\n\n- noise of `B`\n\n</details>"
     page = picture_pages.comment_page(f"### A regression\n\n{table}\n\n{folded}\n")
     assert "<h3>A regression</h3>" in page
-    assert "<td>slower</td>" in page
+    assert "<td><span style='color: #d1242f'>●</span> slower</td>" in page
     assert "<summary>Why</summary>\n<ul>\n<li>noise of <code>B</code></li>" in page
