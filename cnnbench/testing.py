@@ -22,8 +22,7 @@ from cnnbench.base.files import read_json
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.side import AbSide, benchmark_command, refuse_flags, resolve_flags
-from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.outcome import main_result_text
+from cnnbench.campaigns.processes import Campaign, main_result_text
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import split_comma_separated
 from cnnbench.judge.compare import (

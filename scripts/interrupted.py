@@ -21,7 +21,7 @@ from pathlib import Path
 
 from stops import SIGNALS, running_processes
 
-from cnnbench.campaigns.processes.program import COMMAND_LINE
+from cnnbench.campaigns.processes import COMMAND_LINE
 
 MOMENTS = ("first line", "import", "work", "last file")
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.side import AbSide, benchmark_command
-from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.processes import Campaign, ProcessResult
 from cnnbench.flags.declare import flag
 
 # A busy loop. With a seed, busy times and pauses alternate (exponential, 4 s on average).

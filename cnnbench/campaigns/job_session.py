@@ -19,13 +19,7 @@ from cnnbench.base.log_lines import error_line, fatal_message
 from cnnbench.base.ports import ReservedPorts
 from cnnbench.base.probe import REFUSED
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, gpu_variables
-from cnnbench.campaigns.processes.child import (
-    Child,
-    Command,
-    log_tail,
-    stop_children,
-    watch_children,
-)
+from cnnbench.campaigns.processes import Child, Command, log_tail, stop_children, watch_children
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.plan import RunPlan
 from cnnbench.run.runtime.supervisor import GUARDED

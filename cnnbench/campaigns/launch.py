@@ -12,8 +12,12 @@ from cnnbench.base.job import CONTROLLER, WORKER, Job, Task
 from cnnbench.base.ports import LOWEST
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.base.text import count_text
-from cnnbench.campaigns.processes.program import own_command_prefix
-from cnnbench.campaigns.processes.resolved import STORED, ResolvedRun, resolved_run_of_plan
+from cnnbench.campaigns.processes import (
+    STORED,
+    ResolvedRun,
+    own_command_prefix,
+    resolved_run_of_plan,
+)
 from cnnbench.errors import FlagError
 from cnnbench.flags import (
     ACCEPTED,

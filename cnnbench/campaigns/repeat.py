@@ -24,9 +24,15 @@ from cnnbench.campaigns.ab.side import (
     refuse_flags,
     resolve_flags,
 )
-from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, measure_process
-from cnnbench.campaigns.processes.identity import CampaignIdentity
-from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
+from cnnbench.campaigns.processes import (
+    LOGS,
+    Campaign,
+    CampaignIdentity,
+    CampaignKind,
+    ProcessRequests,
+    ResultsFolder,
+    measure_process,
+)
 from cnnbench.errors import FlagError
 from cnnbench.flags import ONLY_CHECK
 from cnnbench.flags.groups.repeat import RepeatFlags

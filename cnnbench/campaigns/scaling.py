@@ -24,15 +24,18 @@ from cnnbench.base.slow_steps import undisturbed_mean_seconds
 from cnnbench.base.text import count_text, number, percent
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, flags_to_arguments
-from cnnbench.campaigns.processes.answers import store_answer
-from cnnbench.campaigns.processes.campaign import ProcessRequests, make_rounds, run_process
-from cnnbench.campaigns.processes.identity import (
+from cnnbench.campaigns.processes import (
     CampaignIdentity,
+    CampaignKind,
     ConfigurationIdentity,
+    ProcessRequests,
+    ResolvedRun,
+    ResultsFolder,
     identity_values,
+    make_rounds,
+    run_process,
+    store_answer,
 )
-from cnnbench.campaigns.processes.resolved import ResolvedRun
-from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.lab.predict.predict import Interconnect, NotPredictedError, gradient_tensors
 from cnnbench.plan import RunPlan

@@ -21,8 +21,7 @@ from measuring import measure
 from cnnbench.base.slow_steps import largest_disturbance
 from cnnbench.base.stats import median
 from cnnbench.campaigns.ab.side import TURN_SECONDS, AbSide
-from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.journal import Journal
+from cnnbench.campaigns.processes import Journal, ProcessResult
 from cnnbench.judge.compare.disturbance import seconds_by_slice
 from cnnbench.judge.metrics.judged import CPU_TIME
 from cnnbench.machine.counters import read_counters

@@ -21,20 +21,18 @@ from typing import Any, NamedTuple
 from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis, interim_analyses
 from cnnbench.base.text import count_text
 from cnnbench.campaigns.ab.side import AbSide
-from cnnbench.campaigns.processes.journal import (
+from cnnbench.campaigns.processes import (
     END,
     JOURNAL,
+    LOGS,
     RESTORE,
     SESSION,
-    Journal,
-    check_records,
-)
-from cnnbench.campaigns.processes.outcome import read_record
-from cnnbench.campaigns.processes.results_dir import (
-    LOGS,
     CampaignKind,
+    Journal,
     Settings,
+    check_records,
     load_settings,
+    read_record,
     settings_path,
 )
 from cnnbench.errors import ExitCode, PathError

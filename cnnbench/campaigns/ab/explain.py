@@ -16,9 +16,13 @@ from pathlib import Path
 from cnnbench.base.files import read_json
 from cnnbench.campaigns.ab.experiment import AB, EXPLANATION, SIDES
 from cnnbench.campaigns.ab.side import AbSide, make_process_request, supports
-from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, run_process
-from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes import (
+    Campaign,
+    ProcessRequests,
+    ProcessResult,
+    ResultsFolder,
+    run_process,
+)
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.explain import explain
 from cnnbench.records.codec import encode

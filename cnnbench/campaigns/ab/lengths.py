@@ -36,7 +36,7 @@ from cnnbench.base.lazy_numpy import NDArray, np
 from cnnbench.base.stats import median
 from cnnbench.base.text import format_duration
 from cnnbench.campaigns.ab.experiment import Experiment
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes import ResultsFolder
 from cnnbench.flags import ACCEPTED, RunPart, names_of_flags
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.records.metrics.figures import throughputs

@@ -32,16 +32,17 @@ from cnnbench.campaigns.ab.experiment import (
 from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, is_futile
 from cnnbench.campaigns.ab.lengths import ChosenLength, VerdictPlan
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
-from cnnbench.campaigns.processes.campaign import (
+from cnnbench.campaigns.processes import (
+    ANALYSED,
+    END,
     Campaign,
+    CodeChangedError,
     ProcessRequest,
     ProcessRequests,
     RequestBatch,
+    ResolvedRun,
+    ResultsFolder,
 )
-from cnnbench.campaigns.processes.identity import CodeChangedError
-from cnnbench.campaigns.processes.journal import ANALYSED, END
-from cnnbench.campaigns.processes.resolved import ResolvedRun
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.judge.compare import Comparison, Verdict, processes_needed
 from cnnbench.judge.compare.answers import what_is_known
 from cnnbench.judge.compare.disturbance import mostly_disturbed

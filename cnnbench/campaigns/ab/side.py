@@ -26,13 +26,21 @@ from cnnbench.base.terminal import ChildProcessReporter, print_notice
 from cnnbench.base.urls import is_url
 from cnnbench.campaigns.ab.worktree import worktree
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments, resolve_run, run_command_words
-from cnnbench.campaigns.processes.campaign import ProcessRequest
-from cnnbench.campaigns.processes.child import Child, Command
-from cnnbench.campaigns.processes.identity import ConfigurationIdentity, identity_values
-from cnnbench.campaigns.processes.outcome import BenchmarkCommand, blank_record
-from cnnbench.campaigns.processes.program import COMMAND_LINE, launcher_code, own_checkout
-from cnnbench.campaigns.processes.resolved import NO_TURNS_OF_JOBS, ResolvedRun
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes import (
+    COMMAND_LINE,
+    NO_TURNS_OF_JOBS,
+    BenchmarkCommand,
+    Child,
+    Command,
+    ConfigurationIdentity,
+    ProcessRequest,
+    ResolvedRun,
+    ResultsFolder,
+    blank_record,
+    identity_values,
+    launcher_code,
+    own_checkout,
+)
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import (
     ACCEPTED,

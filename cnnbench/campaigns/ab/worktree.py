@@ -14,7 +14,7 @@ from pathlib import Path
 from cnnbench.base import message
 from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.locks import CHECKOUT, SCRATCH_NAME, TemporaryFolder, remove_if_abandoned
-from cnnbench.campaigns.processes.child import start_guard
+from cnnbench.campaigns.processes import start_guard
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.machine.repository import (
     GitError,

@@ -38,11 +38,17 @@ from cnnbench.campaigns.bisect.answers import (
     step_of_experiment,
 )
 from cnnbench.campaigns.bisect.history import GitHistory
-from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests
-from cnnbench.campaigns.processes.child import Command, execute, log_tail
-from cnnbench.campaigns.processes.journal import PROCESS
-from cnnbench.campaigns.processes.outcome import last_output_text
-from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
+from cnnbench.campaigns.processes import (
+    PROCESS,
+    Campaign,
+    CampaignKind,
+    Command,
+    ProcessRequests,
+    ResultsFolder,
+    execute,
+    last_output_text,
+    log_tail,
+)
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import Verdict
 from cnnbench.machine import repository

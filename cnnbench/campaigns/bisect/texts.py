@@ -12,9 +12,13 @@ from cnnbench.base.text import item_count, percent
 from cnnbench.campaigns.bisect.answers import BAD, BisectionStep, step_answer
 from cnnbench.campaigns.bisect.history import GitHistory
 from cnnbench.campaigns.bisect.search import BISECT, Bisection
-from cnnbench.campaigns.processes.answers import store_answer, stored_answers
-from cnnbench.campaigns.processes.journal import JOURNAL, Journal
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes import (
+    JOURNAL,
+    Journal,
+    ResultsFolder,
+    store_answer,
+    stored_answers,
+)
 from cnnbench.judge.compare import Verdict
 from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.machine.repository import abbreviate_hash, reverted_commit

@@ -18,15 +18,17 @@ from cnnbench.base.text import item_count, unknown_name_reason
 from cnnbench.base.values import labels_from_config
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import resolve_run
-from cnnbench.campaigns.processes.campaign import (
+from cnnbench.campaigns.processes import (
+    LOGS,
+    CampaignKind,
     ProcessRequest,
     ProcessRequests,
+    ResolvedRun,
+    ResultsFolder,
     Rounds,
     make_rounds,
     run_process,
 )
-from cnnbench.campaigns.processes.resolved import ResolvedRun
-from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
 from cnnbench.campaigns.strategies.weights import (
     CHECKPOINTS,
     flags_of_weights_process,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cnnbench.base.lazy_numpy import np
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes import ResultsFolder
 from cnnbench.campaigns.sweep.run import NOT_IN_TRIALS
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import FLAGS, RunPart, names_of_flags

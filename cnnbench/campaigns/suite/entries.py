@@ -20,7 +20,7 @@ from typing import Any
 from cnnbench.base.text import exact_number, unknown_key_message
 from cnnbench.base.values import parse_integer, parse_number
 from cnnbench.campaigns.launch import JobLayout
-from cnnbench.campaigns.processes.resolved import ResolvedRun, flag_specs_of
+from cnnbench.campaigns.processes import ResolvedRun, flag_specs_of
 from cnnbench.campaigns.suite.nodes import YamlNode
 from cnnbench.errors import UsageError
 from cnnbench.records.metric import BOUNDS, load_metrics

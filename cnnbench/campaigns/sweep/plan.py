@@ -10,9 +10,15 @@ from typing import Any, NamedTuple
 from cnnbench.base.text import first_few, unknown_key_message
 from cnnbench.base.values import labels_from_config
 from cnnbench.campaigns.launch import resolve_run
-from cnnbench.campaigns.processes.campaign import make_rounds
-from cnnbench.campaigns.processes.identity import environment_identity, json_digest, source_digest
-from cnnbench.campaigns.processes.resolved import ResolvedRun, flag_specs_of, resolve_all_reduce
+from cnnbench.campaigns.processes import (
+    ResolvedRun,
+    environment_identity,
+    flag_specs_of,
+    json_digest,
+    make_rounds,
+    resolve_all_reduce,
+    source_digest,
+)
 from cnnbench.campaigns.suite.entries import Suite, SweepCase, expand_entry
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import REMOVED, args_from_values, parse_flag_texts, plugin_flags_of

@@ -17,17 +17,21 @@ from typing import Any, NamedTuple
 
 from cnnbench.base.text import count_text, format_duration
 from cnnbench.campaigns.launch import flags_to_arguments, run_command_words
-from cnnbench.campaigns.processes.campaign import (
+from cnnbench.campaigns.processes import (
+    PROCESS,
+    BenchmarkCommand,
     Campaign,
+    CampaignKind,
     ProcessRequest,
     ProcessRequests,
+    ProcessResult,
+    Record,
+    ResultsFolder,
     Rounds,
+    blank_record,
+    read_record,
     run_process,
 )
-from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.journal import PROCESS
-from cnnbench.campaigns.processes.outcome import BenchmarkCommand, Record, blank_record, read_record
-from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder
 from cnnbench.campaigns.suite.entries import BatchSizeSearch, SweepCase
 from cnnbench.campaigns.sweep import phrases
 from cnnbench.campaigns.sweep.plan import SweepItem, SweepPlan, ordered_items

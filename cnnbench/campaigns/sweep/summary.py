@@ -12,9 +12,7 @@ from cnnbench.base.inference import standard_deviation
 from cnnbench.base.stats import ValuesByProcess, median
 from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text, first_lines, number, percent
-from cnnbench.campaigns.processes.answers import store_answer
-from cnnbench.campaigns.processes.outcome import bus_bandwidth, read_record
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes import ResultsFolder, bus_bandwidth, read_record, store_answer
 from cnnbench.campaigns.suite.entries import Limits, SweepCase
 from cnnbench.campaigns.sweep import phrases
 from cnnbench.campaigns.sweep.plan import count_configurations

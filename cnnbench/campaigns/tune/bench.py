@@ -23,10 +23,18 @@ from cnnbench.base.stats import median
 from cnnbench.campaigns.ab.lengths import LENGTHS, StepCountEstimate
 from cnnbench.campaigns.ab.side import TURN_SECONDS, AbSide, make_process_request
 from cnnbench.campaigns.launch import flags_to_arguments, run_command_words
-from cnnbench.campaigns.processes.campaign import Campaign, ProcessRequests, RequestBatch
-from cnnbench.campaigns.processes.child import ProcessResult
-from cnnbench.campaigns.processes.journal import JOURNAL, PROCESS, Journal
-from cnnbench.campaigns.processes.results_dir import LOGS, CampaignKind, ResultsFolder
+from cnnbench.campaigns.processes import (
+    JOURNAL,
+    LOGS,
+    PROCESS,
+    Campaign,
+    CampaignKind,
+    Journal,
+    ProcessRequests,
+    ProcessResult,
+    RequestBatch,
+    ResultsFolder,
+)
 from cnnbench.campaigns.tune import environment, phrases
 from cnnbench.campaigns.tune.race import FINALISTS, CandidateRace, RaceRound, SearchOutcome
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, candidates_of_group

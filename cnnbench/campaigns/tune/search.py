@@ -15,9 +15,7 @@ from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.launch import flags_to_arguments
-from cnnbench.campaigns.processes.campaign import ProcessRequests
-from cnnbench.campaigns.processes.journal import END, SESSION
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes import END, SESSION, ProcessRequests, ResultsFolder
 from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,

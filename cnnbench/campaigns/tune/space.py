@@ -16,8 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.text import format_bytes
 from cnnbench.campaigns.launch import JobLayout, plan_chief
-from cnnbench.campaigns.processes.identity import json_digest
-from cnnbench.campaigns.processes.resolved import STORED, ResolvedRun, resolved_run_of_plan
+from cnnbench.campaigns.processes import STORED, ResolvedRun, json_digest, resolved_run_of_plan
 from cnnbench.campaigns.suite.entries import SuiteEntry, expand_entry, parse_suite
 from cnnbench.campaigns.suite.nodes import load_yaml_file
 from cnnbench.campaigns.tune import environment, phrases

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cnnbench.campaigns.ab.side import make_process_request
-from cnnbench.campaigns.processes.campaign import ProcessRequests, run_process
+from cnnbench.campaigns.processes import ProcessRequests, run_process
 from cnnbench.campaigns.strategies.weights import (
     CHECKPOINTS,
     compare_checkpoints,

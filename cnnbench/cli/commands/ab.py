@@ -29,9 +29,7 @@ from cnnbench.campaigns.ab.lengths import LENGTHS, LONGEST, SHORTEST
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.side import AbSide, choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.launch import flags_to_arguments
-from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.identity import CodeChangedError
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes import Campaign, CodeChangedError, ResultsFolder
 from cnnbench.cli.commands import choose_format, sides
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags

@@ -19,7 +19,7 @@ from cnnbench.campaigns.bisect.answers import follow_up_pairs
 from cnnbench.campaigns.bisect.history import GitHistory, find_repository_root, good_and_bad_hashes
 from cnnbench.campaigns.bisect.search import BISECT, Bisection, BisectionSettings
 from cnnbench.campaigns.bisect.texts import bisection_text, no_difference, store_result
-from cnnbench.campaigns.processes.identity import ConfigurationIdentity
+from cnnbench.campaigns.processes import ConfigurationIdentity
 from cnnbench.cli.commands import sides, write_or_print_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags

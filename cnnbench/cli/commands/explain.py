@@ -13,8 +13,7 @@ from cnnbench.base.document.markdown import sections_to_comment
 from cnnbench.base.files import converting_parse_errors, read_json
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, SUFFIX, AbProfiler
-from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes import Campaign, ResultsFolder
 from cnnbench.cli.commands import (
     OutputKinds,
     choose_format,

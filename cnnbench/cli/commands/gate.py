@@ -18,7 +18,7 @@ from cnnbench.base.locks import lock_folder
 from cnnbench.base.terminal import print_notice, print_warning
 from cnnbench.campaigns.ab.same_code import find_same_code
 from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit
-from cnnbench.campaigns.processes.results_dir import is_lock_or_empty_folder
+from cnnbench.campaigns.processes import is_lock_or_empty_folder
 from cnnbench.cli.commands import ab, choose_format, sides, write_init_files
 from cnnbench.cli.commands.ab import OF_ONE_EXPERIMENT, SECTIONS, AbFlags, write_gate_reports
 from cnnbench.errors import ExitCode, FlagError, UsageError

@@ -33,8 +33,7 @@ from cnnbench.campaigns.launch import (
     parse_task_command,
     plan_chief,
 )
-from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes import Campaign, ResultsFolder
 from cnnbench.campaigns.scaling import SCALING, STRONG, WEAK, ScalingJobs, ScalingPoint
 from cnnbench.cli.commands import PlotFlags, declare_output_flag, write_init_files
 from cnnbench.cli.commands.sides import CampaignFlags, printing_resume_command

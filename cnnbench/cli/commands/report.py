@@ -12,7 +12,7 @@ from cnnbench.base.terminal import LineWriter, ProgressLine
 from cnnbench.base.text import integer
 from cnnbench.campaigns.ab.experiment import find_only_experiment_in_tree
 from cnnbench.campaigns.bisect.texts import stored_result
-from cnnbench.campaigns.processes.answers import stored_answers
+from cnnbench.campaigns.processes import stored_answers
 from cnnbench.campaigns.scaling import SCALING
 from cnnbench.campaigns.sweep.run import SWEEP
 from cnnbench.cli.commands import (

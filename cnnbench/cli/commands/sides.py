@@ -20,9 +20,14 @@ from cnnbench.campaigns.ab.shared_code import refuse_shared_code
 from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit, opened_sides
 from cnnbench.campaigns.ab.worktree import resolve_commit
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
-from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.identity import CampaignIdentity, ConfigurationIdentity
-from cnnbench.campaigns.processes.results_dir import CampaignKind, ResultsFolder, Settings
+from cnnbench.campaigns.processes import (
+    Campaign,
+    CampaignIdentity,
+    CampaignKind,
+    ConfigurationIdentity,
+    ResultsFolder,
+    Settings,
+)
 from cnnbench.cli.commands import write_or_print_output
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import (

@@ -11,7 +11,7 @@ from typing import Any
 from cnnbench.base.interrupts import errors_as_interrupts
 from cnnbench.base.tables import dataclasses_to_csv
 from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.campaigns.processes.identity import configuration_identity
+from cnnbench.campaigns.processes import configuration_identity
 from cnnbench.campaigns.strategies import weights
 from cnnbench.campaigns.strategies.session import (
     STRATEGIES,

@@ -13,10 +13,12 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.terminal import ChildProcessReporter, print_result
 from cnnbench.base.text import exact_number
 from cnnbench.campaigns.launch import flags_to_arguments
-from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.identity import configuration_identity
-from cnnbench.campaigns.processes.program import own_command_prefix
-from cnnbench.campaigns.processes.resolved import flag_specs_of
+from cnnbench.campaigns.processes import (
+    Campaign,
+    configuration_identity,
+    flag_specs_of,
+    own_command_prefix,
+)
 from cnnbench.campaigns.suite.entries import BatchSizeSearch, Suite, SweepCase, parse_suite
 from cnnbench.campaigns.suite.nodes import find_suite, load_yaml_file, shipped_suites
 from cnnbench.campaigns.sweep.plan import SweepItem, ordered_items, plan_sweep

@@ -13,7 +13,7 @@ from cnnbench.base.charts import Chart
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import count_text, format_duration, unknown_name_reason
 from cnnbench.campaigns.ab.side import RESERVED, choose_time_slice_seconds
-from cnnbench.campaigns.processes.identity import configuration_identity
+from cnnbench.campaigns.processes import configuration_identity
 from cnnbench.campaigns.tune import texts
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, RaceBenchmark, SearchSettings
 from cnnbench.campaigns.tune.search import document_so_far, search_requests
