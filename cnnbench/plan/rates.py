@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.optimizers.registry import SCHEDULES
-from cnnbench.optimizers.schedules import Schedule, ScheduledSteps
+from cnnbench.optimizers import SCHEDULES, Schedule, ScheduledSteps
 
 
 class LearningRates(NamedTuple):
