@@ -29,7 +29,8 @@ from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.obsolete import OBSOLETE, REMOVED, RENAMED, accept_obsolete
-from cnnbench.optimizers import CLIPPINGS, Constant
+from cnnbench.optimizers.clipping import CLIPPINGS
+from cnnbench.optimizers.spec import Constant
 from cnnbench.records.endings import ENDINGS
 
 P = ParamSpec("P")

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.models.learning_rate import LearningRateSpec
-from cnnbench.optimizers import SCHEDULES, Schedule, ScheduledSteps
+from cnnbench.optimizers.registry import SCHEDULES
+from cnnbench.optimizers.schedules import Schedule, ScheduledSteps
 
 
 class LearningRates(NamedTuple):

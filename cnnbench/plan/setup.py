@@ -26,8 +26,11 @@ from cnnbench.flags import (
     VariableUpdatePlan,
     WorkKind,
 )
-from cnnbench.optimizers import CLIPPINGS, OPTIMIZERS, OptimizerSpec
-from cnnbench.variable_mgr.all_reduce import AllReduceSpec, group_devices, single
+from cnnbench.optimizers.clipping import CLIPPINGS
+from cnnbench.optimizers.registry import OPTIMIZERS
+from cnnbench.optimizers.spec import OptimizerSpec
+from cnnbench.variable_mgr.all_reduce.context import group_devices
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
 from cnnbench.variable_mgr.distribute import CrossDeviceSpec
 from cnnbench.variable_mgr.modes import Mode, Reduction
 from cnnbench.variable_mgr.packing import AggregationSpec

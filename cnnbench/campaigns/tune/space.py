@@ -38,13 +38,8 @@ from cnnbench.machine.cpu import ONEDNN, MemoryCapacity
 from cnnbench.plan import resolve, unused_flag_notices
 from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, registry
-from cnnbench.variable_mgr.all_reduce import (
-    ALGORITHMS,
-    AllReduceSpec,
-    declarations,
-    find,
-    parse_all_reduce_spec,
-)
+from cnnbench.variable_mgr.all_reduce import AllReduceSpec, parse_all_reduce_spec
+from cnnbench.variable_mgr.all_reduce.registry import ALGORITHMS, declarations, find
 from cnnbench.variable_mgr.distribute import alternatives_to_auto
 from cnnbench.variable_mgr.modes import (
     BUCKET_BYTES,

@@ -18,16 +18,10 @@ from cnnbench.flags.declare import (
     specs_of,
 )
 from cnnbench.flags.facts import RunFacts, needs_network, needs_training
-from cnnbench.optimizers import (
-    CLIPPINGS,
-    OPTIMIZERS,
-    SCHEDULES,
-    Constant,
-    DeclarationRegistry,
-    PiecewiseSchedule,
-    ScheduleSpec,
-    parse_piecewise,
-)
+from cnnbench.optimizers.clipping import CLIPPINGS
+from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES, DeclarationRegistry
+from cnnbench.optimizers.schedules import PiecewiseSchedule, ScheduleSpec, parse_piecewise
+from cnnbench.optimizers.spec import Constant
 
 _update = partial(flag, part=RunPart.UPDATE)
 _schedule = partial(flag, part=RunPart.UPDATE | RunPart.LEARNING_RATE)

@@ -28,15 +28,10 @@ from cnnbench.flags.facts import (
     needs_training,
     no_effect_in_modes,
 )
-from cnnbench.variable_mgr.all_reduce import (
-    COMMUNICATION_HINTS,
-    AllReduceSpec,
-    check_all_reduce,
-    group_devices,
-    names,
-    parse_all_reduce_spec,
-    readers_of,
-)
+from cnnbench.variable_mgr.all_reduce.check import check_all_reduce
+from cnnbench.variable_mgr.all_reduce.context import COMMUNICATION_HINTS, group_devices
+from cnnbench.variable_mgr.all_reduce.registry import names, readers_of
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.modes import (
     BUCKET_BYTES,
     BUILT_IN,

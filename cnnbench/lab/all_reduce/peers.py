@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cnnbench.variable_mgr.all_reduce import ReduceContext, create, process_of_device
+from cnnbench.variable_mgr.all_reduce import ReduceContext
+from cnnbench.variable_mgr.all_reduce.context import process_of_device
+from cnnbench.variable_mgr.all_reduce.registry import create
 from cnnbench.variable_mgr.distribute import CrossDeviceSpec, make_mirrored_strategy
 
 if TYPE_CHECKING:

@@ -35,13 +35,10 @@ from cnnbench.flags.groups.runtime import UNUSED_ON_CPUS, RuntimeParams
 from cnnbench.flags.groups.variable_update import unread_flag_rule, unused_all_reduce_rules
 from cnnbench.lab.all_reduce.peers import NAMES
 from cnnbench.plan import OF_A_PROCESS, JobFlagNames, RunPlan, check_flags, model_gradients
-from cnnbench.variable_mgr.all_reduce import (
-    DTYPE_BYTES,
-    AllReduceSpec,
-    check_all_reduce,
-    group_devices,
-    single,
-)
+from cnnbench.variable_mgr.all_reduce import AllReduceSpec, single
+from cnnbench.variable_mgr.all_reduce.check import check_all_reduce
+from cnnbench.variable_mgr.all_reduce.context import group_devices
+from cnnbench.variable_mgr.all_reduce.sizes import DTYPE_BYTES
 from cnnbench.variable_mgr.modes import Processes, mode_without_ps
 from cnnbench.variable_mgr.packing import Packing
 

@@ -35,16 +35,11 @@ from cnnbench.lab.all_reduce.data import SETS, ReductionData, make_reduction_dat
 from cnnbench.lab.all_reduce.plan import ReductionCase, Workload
 from cnnbench.records.all_reduce import Copying, Point
 from cnnbench.run.runtime.loading import without_gc
-from cnnbench.variable_mgr.all_reduce import (
-    DTYPE_BYTES,
-    AllReduceSpec,
-    ReduceContext,
-    create,
-    group_devices,
-    names,
-    single,
-)
+from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, names, single
+from cnnbench.variable_mgr.all_reduce.context import group_devices
 from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
+from cnnbench.variable_mgr.all_reduce.registry import create
+from cnnbench.variable_mgr.all_reduce.sizes import DTYPE_BYTES
 from cnnbench.variable_mgr.gradients import transpose_lists
 from cnnbench.variable_mgr.packing import AggregationSpec, Packing
 from cnnbench.variable_mgr.stages import make_stages, reduce_through_stages

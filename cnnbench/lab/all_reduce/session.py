@@ -48,17 +48,17 @@ from cnnbench.run.driver.describe import machine_check_flags
 from cnnbench.run.runtime.devices import configure_devices, set_environment
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.native_log import without_info_lines
+from cnnbench.variable_mgr.all_reduce.context import (
+    ReduceContext,
+    cpus_for_additions,
+    group_devices,
+)
 
 if TYPE_CHECKING:
     from cnnbench.base.job import Job
     from cnnbench.lab.all_reduce.program import WorkloadBenchmark
     from cnnbench.run.driver.membership import JobMembership
-    from cnnbench.variable_mgr.all_reduce import (
-        AllReduceSpec,
-        ReduceContext,
-        cpus_for_additions,
-        group_devices,
-    )
+    from cnnbench.variable_mgr.all_reduce import AllReduceSpec
     from cnnbench.variable_mgr.workers import WorkerGroup
 
 

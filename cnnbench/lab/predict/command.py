@@ -53,14 +53,10 @@ from cnnbench.records.all_reduce import Prediction
 from cnnbench.records.files import PICTURES, OutputFile, write_plot
 from cnnbench.records.load import load_run
 from cnnbench.records.result_files import CsvTable, ResultFiles
-from cnnbench.variable_mgr.all_reduce import (
-    DTYPE_BYTES,
-    AllReduceSpec,
-    cost_formulas,
-    declarations,
-    parse_all_reduce_spec,
-)
 from cnnbench.variable_mgr.all_reduce.cost import Tensor
+from cnnbench.variable_mgr.all_reduce.registry import cost_formulas, declarations
+from cnnbench.variable_mgr.all_reduce.sizes import DTYPE_BYTES
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.packing import Packing
 
 _DEFAULT_MODEL = "resnet50"

@@ -40,13 +40,6 @@ from cnnbench.base.values import parse_number
 from cnnbench.errors import FlagError
 from cnnbench.records.all_reduce import Prediction, Predictions
 from cnnbench.records.codec import choice_metadata, json_document
-from cnnbench.variable_mgr.all_reduce import (
-    DTYPE_BYTES,
-    LINE_BYTES,
-    AlgorithmSpec,
-    AllReduceSpec,
-    find,
-)
 from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
     Link,
@@ -56,6 +49,9 @@ from cnnbench.variable_mgr.all_reduce.cost import (
     Tensor,
     star_of,
 )
+from cnnbench.variable_mgr.all_reduce.registry import find
+from cnnbench.variable_mgr.all_reduce.sizes import DTYPE_BYTES, LINE_BYTES
+from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
 from cnnbench.variable_mgr.packing import (
     Packing,
     buffer_sizes,
