@@ -26,7 +26,7 @@ def results(make_full_runs, tmp_path):
     ("page", "printed"),
     [
         ("compare_reference.md", "slower"),
-        ("history.md", ""),
+        ("history_reference.md", ""),
         ("python.md", "slower"),
         ("report.md", ""),
     ],
