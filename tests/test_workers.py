@@ -174,10 +174,11 @@ def of_all_runs(folder):
     runs |= {name: {**DISTRIBUTED, **flags} for name, flags in SHARED_OUT.items()}
     runs["steady"] = of("oracle", warmup="auto", max_warmup_batches=30, num_warmup_batches=None)
     runs["bent"] = {**runs["one tower each"], "bent": "1"}
-    runs["stopped"] = {**NORMAL, "stop_at": "loss:1", "num_batches": 5, "reached_by": "0"}
+    stopping = {**EVALUATING, "stop_at": "loss:1", "num_batches": 5}
+    runs["stopped"] = {**of("oracle", **stopping), "reached_by": "0"}
     # Twice, the second time from the checkpoint of the first.
     timed = {"num_batches": 1_000_000, "max_seconds": 0.3, "train_dir": "{folder}/timed{worker}"}
-    runs["timed"] = runs["timed again"] = of("normal", num_gpus=1, **timed)
+    runs["timed"] = runs["timed again"] = of("oracle", **timed)
     runs["lost"] = of("oracle", init_learning_rate=1e30, num_batches=9)
     texts = [filled(run, folder=folder) for run in runs.values()]
     return dict(zip(runs, run_in_workers(2, texts, folder), strict=True))
@@ -352,13 +353,13 @@ def workers_of(ports, *flags):
 
 
 ENDLESS = ("--num_batches=1000000",)
-EVALUATING = ("--num_batches=2", "--num_warmup_batches=0", "--num_eval_batches=1000000")
-EVALUATING += ("--eval_during_training_every_n_steps=2",)
+EVALUATED_ENDLESSLY = ("--num_batches=2", "--num_warmup_batches=0", "--num_eval_batches=1000000")
+EVALUATED_ENDLESSLY += ("--eval_during_training_every_n_steps=2",)
 
 
 @pytest.mark.parametrize(
     ("name", "status", "flags"),
-    [("SIGKILL", 4, ENDLESS), ("SIGQUIT", 130, ENDLESS), ("SIGTERM", 130, EVALUATING)],
+    [("SIGKILL", 4, ENDLESS), ("SIGQUIT", 130, ENDLESS), ("SIGTERM", 130, EVALUATED_ENDLESSLY)],
 )
 def test_a_worker_that_ends_ends_the_others(name, status, flags, tmp_path):
     record = tmp_path / "record.json"
@@ -371,7 +372,7 @@ def test_a_worker_that_ends_ends_the_others(name, status, flags, tmp_path):
             assert first.wait(30) == status
             second.wait(30)
     told = RunRecord.from_json(record.read_text())
-    assert len(told.step_seconds) >= 100 or (flags is EVALUATING and told.losses)
+    assert len(told.step_seconds) >= 100 or (flags is EVALUATED_ENDLESSLY and told.losses)
     last = (tmp_path / "err0").read_text().splitlines()[-1]
     if name == "SIGKILL":
         assert [one.lost for one in told.cluster.workers] == [False, True]

@@ -264,10 +264,11 @@ def remove_if_abandoned(folder: Path) -> None:
     `SCRATCH` with the names of the folder and of this machine. Copies, links, and folders that were
     kept or claimed do not fulfil these conditions.
     """
+    if not SCRATCH_NAME.fullmatch(folder.name):
+        return
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         about = folder.lstat()
-        own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
-        if not (own and SCRATCH_NAME.fullmatch(folder.name)):
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
             return
         # FolderLock is not used here, because it would create a missing lock file.
         # An empty lock file is ignored: its creator may be about to lock and write it.

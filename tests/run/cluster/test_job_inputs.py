@@ -231,7 +231,7 @@ def test_skipped_records_of_all_workers_are_recorded(tmp_path):
         with tf.io.TFRecordWriter(str(tmp_path / name)) as writer:
             for record in (b"no", *records):
                 writer.write(record)
-    flags = {"model": "trivial", "data_name": "imagenet", "data_dir": tmp_path, "batch_size": 2}
+    flags = {"model": "lenet", "data_name": "imagenet", "data_dir": tmp_path, "batch_size": 2}
     flags |= {"variable_update": "collective_all_reduce", "on_bad_record": "skip"}
     flags |= {"device": "cpu", "num_batches": 8}
     skipped = record_of(tmp_path, flags, WORKERS)["skipped_records"]
