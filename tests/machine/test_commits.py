@@ -1,4 +1,7 @@
-"""Order of measured commits in a repository, and what became of them."""
+"""Order of measured commits in a repository, and what became of them.
+
+Tests cnnbench/machine/repository.py.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,22 @@ def test_ancestors_come_first_and_short_names_count(repository):
 def test_a_commit_contains_its_ancestors(repository, commit, other, contains):
     _, made, commits = repository
     assert commits.is_same_or_descendant(made[commit], made[other][:9]) is contains
+
+
+def test_parents_of_commits(repository):
+    _, made, commits = repository
+    assert commits.parents(made["m2"]) == [made["m1"]]
+    assert commits.parents(made["merge"]) == [made["m4"], made["b2"]]
+    assert commits.parents(made["merge"][:9]) == [made["m4"], made["b2"]]
+    assert commits.parents(made["m1"]) == commits.parents(made["s1"]) == commits.parents("no") == []
+
+
+def test_what_replaced_a_commit(repository):
+    _, made, commits = repository
+    asked = [made[name] for name in ("r1", "s2", "s1", "m1")]
+    replaced = {made["r1"]: (made["n1"], "a rebase"), made["s2"]: (made["squash"], "a squash")}
+    assert commits.replacing_commits([*asked, "v1"]) == replaced
+    assert commits.replacing_commits([made["m1"], "v1"]) == {}
 
 
 def test_what_became_of_measured_commits_is_said(repository):

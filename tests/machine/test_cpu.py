@@ -22,6 +22,30 @@ def test_processor_of_a_pc(machine):
     assert facts["virtual_machine"] is True
 
 
+def test_processor_of_a_mac(machine, monkeypatch):
+    """It has no file about its processor; a program names it."""
+    unknown = {"cpu_model": None, "cpu_conv_gradients": "library"}
+    assert cpu.processor_facts(machine.host) == unknown
+    asked = []
+
+    def run(command, *, capture_output, text, timeout, check):
+        asked.append((command, capture_output, text, check))
+        return SimpleNamespace(stdout="Apple M3\n")
+
+    monkeypatch.setattr(cpu.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(cpu.subprocess, "run", run)
+    assert cpu.processor_facts(machine.host) == {**unknown, "cpu_model": "Apple M3"}
+    assert asked == [(["sysctl", "-n", "machdep.cpu.brand_string"], True, True, True)]
+
+
+def test_without_affinity_a_process_may_use_every_cpu(monkeypatch):
+    monkeypatch.delattr(cpu.os, "sched_getaffinity", raising=False)
+    for count, numbers in ((3, [0, 1, 2]), (None, [0])):
+        monkeypatch.setattr(cpu.os, "cpu_count", lambda count=count: count)
+        assert [*cpu.usable_cpu_numbers()] == numbers
+        assert cpu.available_cpu_count() == len(numbers)
+
+
 def test_processor_of_an_arm_server(machine):
     machine.put("proc/cpuinfo", "processor : 0\nFeatures : fp asimd sve bf16\nCPU part : 0xd4f\n")
     facts = cpu.processor_facts(machine.host)
@@ -214,6 +238,49 @@ def test_memory_of_a_control_group(machine, group, folder, names):
     machine.put(f"{folder}/{used}", 3 * GIB)
     machine.put(f"{folder}/memory.stat", f"anon 5\n{file_pages} {GIB}")
     assert read_memory_capacity(machine.host) == MemoryCapacity(total=5 * GIB, available=2 * GIB)
+
+
+def test_memory_without_a_control_group_or_swap(machine, monkeypatch):
+    lines = MEMINFO.splitlines()
+    for missing in lines[:2]:
+        machine.put("proc/meminfo", "\n".join(line for line in lines if line != missing))
+        assert read_memory_capacity(machine.host) is None
+    machine.put("proc/meminfo", "\n".join(lines[:2]))
+    machine.put("sys/fs/cgroup/memory.max", 4 * GIB)
+    assert read_memory_capacity(machine.host) == MemoryCapacity(total=4 * GIB, available=4 * GIB)
+    # A group may use more than its limit for a moment.
+    machine.put("sys/fs/cgroup/memory.current", 5 * GIB)
+    assert read_memory_capacity(machine.host) == MemoryCapacity(total=4 * GIB, available=0)
+    monkeypatch.setattr(cpu, "Host", lambda: machine.host)
+    assert read_memory_capacity() == MemoryCapacity(total=4 * GIB, available=0)
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "kills"),
+    [
+        ("0::/a/b", {}, 0),
+        ("0::/a/b", {"proc/vmstat": "pgfault 8\noom_kill 9\nother_oom_kill 5"}, 9),
+        ("0::/a/b", {"proc/vmstat": "oom_kill 9", "sys/fs/cgroup/a/b/memory.events": "oom 5"}, 9),
+        (
+            "0::/a/b",
+            {
+                "proc/vmstat": "oom_kill 9",
+                "sys/fs/cgroup/a/b/memory.events": "low 3\noom_kill 1\noom_group_kill 2",
+                "sys/fs/cgroup/a/memory.events": "oom_kill 4",
+            },
+            1,
+        ),
+        ("0::/a/b", {"sys/fs/cgroup/memory.events": "oom_kill 4"}, 4),
+        ("3:cpu,memory:/a", {"sys/fs/cgroup/memory/a/memory.oom_control": "oom_kill 6"}, 6),
+    ],
+)
+def test_processes_that_were_killed_for_lack_of_memory(machine, group, files, kills, monkeypatch):
+    machine.put("proc/self/cgroup", group)
+    for path, text in files.items():
+        machine.put(path, text)
+    assert cpu.count_oom_kills(machine.host) == kills
+    monkeypatch.setattr(cpu, "Host", lambda: machine.host)
+    assert cpu.count_oom_kills() == kills
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from cnnbench.machine import gpu
-from cnnbench.machine.cpu import Host, read_facts
+from cnnbench.machine.cpu import Host, MemoryCapacity, read_facts
 
 OLD = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release Build\n"
@@ -57,6 +58,45 @@ def test_states(tmp_path, nvml):
     )
     assert second == gpu.GpuState(1, "GPU-bb")
     assert nvml.depth == 0
+
+
+def test_other_processes_are_those_that_are_not_this_one():
+    assert gpu.GpuState(0, "a").other_processes == {}
+    own = {os.getpid(): "python", os.getpid() + 1: "train"}
+    assert gpu.GpuState(0, "a", processes=own).other_processes == {os.getpid() + 1: "train"}
+
+
+def test_gpus_without_a_variable_are_those_of_nvml_or_of_the_driver(tmp_path, nvml):
+    assert gpu.visible_gpus(host(tmp_path, nvml=nvml)) == ["0", "1"]
+    assert gpu.count_gpus(host(tmp_path)) == 0
+    driver(tmp_path, models=["Tesla T4"] * 3)
+    assert gpu.visible_gpus(host(tmp_path)) == ["0", "1", "2"]
+    assert gpu.count_gpus(host(tmp_path, nvml=nvml)) == 2
+
+
+def test_memory_of_the_fullest_gpu_of_a_run(tmp_path, nvml, monkeypatch):
+    free = [60, 40]
+
+    class WithMemory:
+        """NVML that knows how much memory is free; None where it fails."""
+
+        def __getattr__(self, name):
+            return getattr(nvml, name)
+
+        def nvmlDeviceGetMemoryInfo(self, handle):
+            if free[handle] is None:
+                raise OSError
+            return SimpleNamespace(total=100, free=free[handle])
+
+    here = host(tmp_path, nvml=WithMemory())
+    assert gpu.least_free_gpu_memory(host=here) == MemoryCapacity(100, 40)
+    assert gpu.least_free_gpu_memory([0], host=here) == MemoryCapacity(100, 60)
+    assert gpu.least_free_gpu_memory(per_card=3, host=here) == MemoryCapacity(33, 13)
+    free[1] = None
+    assert gpu.least_free_gpu_memory(host=here) == MemoryCapacity(100, 60)
+    assert gpu.least_free_gpu_memory(host=host(tmp_path)) is None
+    monkeypatch.setattr(gpu, "Host", lambda: here)
+    assert gpu.least_free_gpu_memory() == MemoryCapacity(100, 60)
 
 
 @pytest.mark.parametrize("failing", [None, "nvmlInit", "nvmlDeviceGetCount"])

@@ -1,4 +1,7 @@
-"""GPU libraries that a process has loaded name their versions; none is loaded for that."""
+"""GPU libraries that a process has loaded name their versions; none is loaded for that.
+
+Tests cnnbench/machine/facts.py.
+"""
 
 from __future__ import annotations
 

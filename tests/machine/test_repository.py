@@ -322,6 +322,36 @@ def test_why_a_commit_is_unknown_is_told(nets, tmp_path, monkeypatch, limits):
     assert read_repository_state(nets).unknown == "git status takes more than 0.1 s"
 
 
+def test_full_hashes():
+    assert all(map(repository.is_full_hash, ("0123456789abcdef" * 4, "a" * 40)))
+    others = ("a" * 39, "a" * 41, "a" * 7, "A" * 40, "g" * 40, "")
+    assert not any(map(repository.is_full_hash, others))
+
+
+def test_why_a_repository_lacks_a_commit(nets, tmp_path, monkeypatch, git):
+    git(nets, "commit", "--quiet", "--allow-empty", "-m", "second")
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{nets}", str(shallow))
+    assert f"git -C {shallow} fetch" in repository.missing_commit_reason(shallow)
+    assert repository.missing_commit_reason(nets) == ""
+    assert repository.missing_commit_reason(tmp_path) == ""
+    monkeypatch.chdir(shallow)
+    assert "git -C . fetch" in repository.missing_commit_reason()
+    monkeypatch.setenv("GIT_QUARANTINE_PATH", "incoming")
+    assert "post-receive" in repository.missing_commit_reason(nets)
+
+
+def test_uncommitted_changes_count_if_the_checked_out_commit_is_measured(nets, git):
+    first = git(nets, "rev-parse", "HEAD")
+    git(nets, "commit", "--quiet", "--allow-empty", "-m", "second")
+    second = git(nets, "rev-parse", "HEAD")
+    assert repository.uncommitted_changes_text("B", second, nets) == ""
+    (nets / "net.py").write_text("a = 2\n")
+    text = repository.uncommitted_changes_text("B", second, nets)
+    assert text.endswith(f": B is the commit {second[:12]}")
+    assert repository.uncommitted_changes_text("B", first, nets) == ""
+
+
 @pytest.mark.parametrize(
     ("url", "found"),
     [

@@ -1,6 +1,6 @@
 """Facts are plain and never empty: versions, the commit, speed variables and never a secret.
 
-Tests cnnbench/version.py, too.
+Tests cnnbench/machine/facts.py and cnnbench/version.py.
 """
 
 from __future__ import annotations
