@@ -1,6 +1,6 @@
 """Whole runs in this process (session.py, program.py), on its logical CPU devices.
 
-Tests cnnbench/lab/all_reduce/session.py.
+Tests cnnbench/lab/all_reduce/session.py and cnnbench/lab/all_reduce/program.py.
 """
 
 import csv
@@ -14,7 +14,7 @@ import tensorflow as tf
 from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.groups.all_reduce import params_from_values
-from cnnbench.lab.all_reduce import table
+from cnnbench.lab.all_reduce import program, table
 from cnnbench.lab.all_reduce.plan import make_plan
 from cnnbench.lab.all_reduce.session import AllReduceBenchmark
 from cnnbench.machine import checks
@@ -369,6 +369,38 @@ def test_the_record_is_written_before_a_wait_for_the_other_processes(tmp_path, m
     with pytest.raises(KeyboardInterrupt):
         Run(result_json=str(path))()
     assert AllReduceRecord.from_json(path.read_text()).status == "ok"
+
+
+def test_a_copy_that_fails_costs_only_its_row(monkeypatch):
+    calls, copy_all = [], program.copy_all
+
+    def failing(tensors):
+        calls.append(tensors)
+        if len(calls) > 1:  # the first one warms the devices up
+            raise RuntimeError("no copy")
+        return copy_all(tensors)
+
+    monkeypatch.setattr(program, "copy_all", failing)
+    run = Run()
+    record = run()
+    assert "# memory copy: RuntimeError: no copy" in run.comments
+    assert (record.status, record.copies) == ("ok", ())
+    assert [(point.spec, len(point.seconds)) for point in record.points] == [("copy", 2)]
+
+
+@pytest.mark.parametrize("error", [None, BenchmarkError("the process was killed")])
+def test_the_record_of_a_process_that_ends_early_keeps_what_it_wrote(tmp_path, error):
+    path = tmp_path / "r.json"
+    run = Run(result_json=str(path))
+    status = "interrupted" if error is None else "failed"
+    run.bench.write_early_end_record(error)
+    early = AllReduceRecord.from_json(path.read_bytes())
+    assert (early.status, early.points) == (status, ())
+    assert (early.error is None) == (error is None)
+    record = run()
+    assert [len(point.seconds) for point in record.points] == [2]
+    run.bench.write_early_end_record(error)
+    assert AllReduceRecord.from_json(path.read_bytes()) == record  # which was complete
 
 
 @pytest.mark.slow

@@ -1,7 +1,4 @@
-"""The data sets, and what counts as wrong.
-
-Tests cnnbench/lab/all_reduce/program.py.
-"""
+"""The data sets, and what counts as wrong."""
 
 import itertools
 

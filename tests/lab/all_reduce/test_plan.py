@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench.base.rules import notices_about
+from cnnbench.errors import FlagError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, AllReduceParams, params_from_values
 from cnnbench.lab.all_reduce.plan import UNUSED, Workload, make_plan, parse_sizes, translate_flags
@@ -48,6 +49,30 @@ def test_sizes(text, expected):
     assert [workload.name for workload in parse_sizes(text, "float32")] == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        *((f"4K*{count}", f"4K*{count}") for count in ("0", "-1", "", "x", "1.5", "1000000")),
+        *((text, text) for text in ("", "x", "1K:2K", "1K:2K:x2:x2", "2K:1K:x2", "1K:2K:x1")),
+        *((text, text) for text in ("1K:2K:2", "1K:2K:+0", "1K:2K:x", "6", "4K,,8K")),
+        ("4:8000:+4", "1000 sizes"),
+    ],
+)
+def test_impossible_sizes_are_refused(text, named):
+    with pytest.raises(FlagError, match=f"^--sizes={re.escape(text)}: ") as caught:
+        parse_sizes(text, "float32")
+    assert named in str(caught.value)
+
+
+def test_as_many_sizes_as_are_allowed():
+    assert len(parse_sizes("4:4000:+4", "float32")) == 1000
+    assert len(parse_sizes("4:4000:+4,4,8", "float32")) == 1000
+    with pytest.raises(FlagError, match="more than 1000 sizes"):
+        parse_sizes("4:4000:+4,8K", "float32")
+    (most,) = parse_sizes("4*999999", "float32")
+    assert len(most.shapes) == 999_999
+
+
 def test_a_workload_counts_elements():
     assert parse_sizes("4K*3", "float32") == (Workload("4096*3", ((1024,),) * 3),)
     assert parse_sizes("4K*3", "bfloat16") == (Workload("4096*3", ((2048,),) * 3),)
@@ -80,7 +105,7 @@ def test_the_steps_of_a_job_belong_to_one_process_or_to_each():
 def test_every_documented_command_can_be_planned():
     assert len(COMMANDS) >= 3
     for command in COMMANDS:
-        planned(shlex.split(command))
+        planned(shlex.split(command, comments=True))
 
 
 def test_every_documented_flag_exists():

@@ -1,4 +1,7 @@
-"""Tensors are joined, narrowed and cut as the stages and algorithms do it."""
+"""Tensors are joined, narrowed and cut as the stages and algorithms do it.
+
+Tests cnnbench/lab/predict/predict.py.
+"""
 
 import math
 
@@ -53,6 +56,9 @@ def test_in_words():
         "up to 10 of at most 65536 bytes joined, 4 packs, sent as float16"
     )
     assert packing.joins_gradients
+    in_buckets = Packing(gradient_bucket_bytes=400, agg_small_grads_max_bytes=9)
+    assert packing_text(in_buckets) == "up to 10 of at most 9 bytes joined, buckets of 400 bytes"
+    assert packing_text(Packing()) == "unpacked"
 
 
 @pytest.mark.parametrize(
