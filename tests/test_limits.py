@@ -1,6 +1,6 @@
 """Limits of memory and file size: one line and the exit code of a failure, never a traceback.
 
-Tests cnnbench/run/driver/benchmark_cnn.py and cnnbench/__main__.py.
+Tests cnnbench/run/driver/benchmark_cnn.py, cnnbench/cli/running.py and cnnbench/__main__.py.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 from xml.etree import ElementTree
@@ -51,6 +52,28 @@ def run_command(monkeypatch):
     module.main = main
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return module
+
+
+@pytest.fixture
+def exits(monkeypatch):
+    """Notes how a process would end itself, which then raises SystemExit, and its exit code."""
+    found = []
+
+    def end(code):
+        found.append(("without cleanup", code))
+        raise SystemExit(code)
+
+    monkeypatch.setattr(cli.supervisor, "exit_without_cleanup", end)
+    monkeypatch.setattr(
+        cli.supervisor,
+        "exit_within_two_seconds",
+        lambda code: found.append(("within two seconds", code)),
+    )
+    monkeypatch.setattr(cli.supervisor, "forks_allowed", contextlib.nullcontext)
+    monkeypatch.setattr(cli.plugins, "before_loading", ())
+    monkeypatch.setattr(cli.gc, "freeze", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["cnnbench"])
+    return found
 
 
 @pytest.mark.parametrize(
@@ -294,6 +317,50 @@ def test_a_command_that_succeeds_without_its_output_has_failed(
         assert cli.main(["--output"]) == status
     lost = "cnnbench: error: cannot write to standard output: No space left on device\n"
     assert lost in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("status", "thread", "ends_early"),
+    [
+        (0, {}, False),
+        (4, {}, False),
+        (0, {"name": "cnnbench-calls", "daemon": True}, True),
+        # A thread that is not a daemon may wait forever, but only if something failed.
+        (0, {"name": "other"}, False),
+        (4, {"name": "other"}, True),
+        (130, {"name": "other"}, True),
+        (1, {"name": "other"}, False),
+        (4, {"name": "other", "daemon": True}, False),
+    ],
+)
+def test_a_process_does_not_wait_for_threads_that_may_never_end(
+    run_command, exits, status, thread, ends_early
+):
+    run_command.outcome = KeyboardInterrupt() if status == 130 else status
+    end = threading.Event()
+    other = threading.Thread(target=end.wait, **thread) if thread else None
+    if other is not None:
+        other.start()
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.entry_point()
+    finally:
+        end.set()
+    assert ended.value.code == status
+    assert exits == [("within two seconds", status), *[("without cleanup", status)] * ends_early]
+
+
+@pytest.mark.parametrize(("fact", "status"), [("connected", 0), ("interrupted", 130)])
+def test_a_process_that_was_connected_or_interrupted_ends_at_once(
+    run_command, exits, fact, status, monkeypatch
+):
+    if fact == "connected":
+        monkeypatch.setattr(cli.supervisor.state, "connected", True)
+    else:
+        monkeypatch.setattr(cli.interrupts, "was_interrupted", lambda: True)
+    with pytest.raises(SystemExit):
+        cli.entry_point()
+    assert exits == [("within two seconds", status), ("without cleanup", status)]
 
 
 def test_a_full_disk_under_standard_error_changes_nothing(run_command):
