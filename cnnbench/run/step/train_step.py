@@ -37,11 +37,10 @@ from cnnbench.run.step.loss_scale import (
     inverse_scale,
 )
 from cnnbench.run.step.optimizer import Optimizer
-from cnnbench.run.step.readers import group_dependencies
 from cnnbench.run.step.tower import Tower, TowerResult, calibration_examples
 from cnnbench.run.step.tower_copier import TowerCopier
 from cnnbench.run.step.tracing import TracedFunction, build_loop, select_nest
-from cnnbench.run.step.update import Updater
+from cnnbench.run.step.update import Updater, group_dependencies
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.strategies import StrategyVariableMgr

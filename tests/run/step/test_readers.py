@@ -1,11 +1,14 @@
-"""An update waits for all that reads its variable, and for nothing else."""
+"""An update waits for all that reads its variable, and for nothing else.
+
+Tests cnnbench/run/step/update.py.
+"""
 
 from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 
-from cnnbench.run.step.readers import BufferReaderFinder
+from cnnbench.run.step.update import BufferReaderFinder
 from cnnbench.variable_mgr.towers import read
 
 CALLER = "of_the_caller"  # a place without a device
