@@ -31,6 +31,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from cnnbench.variable_mgr.gradients import map_on_devices
 from cnnbench.variable_mgr.towers import read
 
 PIECE = 2.0**-18
@@ -63,11 +64,11 @@ class FusedSgdDecay:
         by_device: dict[str, list[tuple[tf.Tensor, tf.Variable]]] = {}
         for gradient, variable in pairs:
             by_device.setdefault(variable.device, []).append((gradient, variable))
-        ends = []
-        for device, there in by_device.items():
-            with tf.device(device):
-                ends.append(_apply_sgd(there, rate, self._decay_of_step(rate)))
-        return ends
+        return map_on_devices(
+            list(by_device),
+            lambda there: _apply_sgd(there, rate, self._decay_of_step(rate)),
+            list(by_device.values()),
+        )
 
     def _decay_of_step(self, rate: tf.Tensor) -> tf.Tensor:
         """The decay x_t of the current step, a float32 scalar (see the docstring of the module)."""

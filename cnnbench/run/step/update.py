@@ -155,11 +155,12 @@ class Updater:
         """Builds half the squared norm of every weight with decay, on the weight's device."""
         # Equal copies have equal norms, so only the first copy is used.
         groups = self._decayed[:1] if self._manager.replicas_in_sync else self._decayed
-        losses = []
-        for variable in itertools.chain.from_iterable(groups):
-            with tf.device(variable.device):
-                losses.append(tf.nn.l2_loss(self._manager.read_for_weight_decay(variable)))
-        return losses
+        variables = list(itertools.chain.from_iterable(groups))
+        return gradients.map_on_devices(
+            [variable.device for variable in variables],
+            lambda variable: tf.nn.l2_loss(self._manager.read_for_weight_decay(variable)),
+            variables,
+        )
 
     def l2_loss(self, weight_losses: Sequence[tf.Tensor]) -> tf.Tensor:
         """Builds the L2 loss (mean over towers) from `weight_losses`, on the current device."""
