@@ -243,7 +243,7 @@ class _SegmentationChoice:
         self._short = min(_SHORT, len(values) / 4)
         off = values - np.concatenate([segment.fit(values) for segment in candidates])
         spread = max(MAD_TO_SIGMA * median(np.abs(off).tolist()), min_spread(0.0))
-        self._least_reach = max(_REACH * spread, sys.float_info.min)
+        self._least_reach = max(_REACH * spread, 2.0**-500)
         self._limited: dict[tuple[Segment, float], NDArray[np.float64]] = {}
         self._sums: dict[tuple[object, ...], _DeviationSums] = {}
         self._trends: dict[tuple[int, int], Segment | None] = {}

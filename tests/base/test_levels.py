@@ -10,11 +10,15 @@ import pytest
 from covering import slow_if
 
 from cnnbench.base.levels import (
+    TWO_MACHINES,
     CommitTimeSeries,
     SeriesLevel,
+    TwoStates,
     detect_two_machines,
+    detect_two_states,
     find_levels,
     level_start_interval,
+    variance_inflation,
 )
 
 
@@ -78,6 +82,7 @@ NOISY = [100.0, 101.0, 99.0] * 8
         ([0.75] * 6 + [0.74] * 6, False, 0.005, [0, 6]),
         ([0.75] * 6 + [0.74] * 6, False, 0.02, [0]),
         ([0.0] * 6 + [-1.0] * 6, False, 0.5, [0, 6]),
+        ([0.0] * 6 + [1e9] * 6, False, 0.5, [0, 6]),
         ([], True, 0.03, []),
         ([1.0], True, 0.03, [0]),
         ([1.0, 2.0, 2.0, 2.0, 2.0], True, 0.03, [0]),
@@ -214,3 +219,139 @@ def test_machines_of_many_runs_are_compared_in_linear_time():
     assert time.process_time() - began < 2
     assert states is not None
     assert (states.hosts, states.runs) == (("machine-3",), 15_000)
+
+
+def test_trends_by_hand():
+    growth = [100.0] * 6 + [100 * 1.05**i for i in range(1, 9)] + [100 * 1.05**9] * 6
+    first, middle, last = levels_of(growth, True, 0.03)
+    assert (first, last) == (
+        SeriesLevel(0, 6, pytest.approx(100.0)),
+        SeriesLevel(15 - 1, 20, pytest.approx(100 * 1.05**9)),
+    )
+    assert (middle.start, middle.stop) == (6, 14)
+    assert middle.value == pytest.approx(100 * 1.05**4.5)
+    assert middle.slope == pytest.approx(0.05)
+    assert [middle.at(place, True) for place in range(6, 14)] == pytest.approx(growth[6:14])
+    line = [0.0] * 6 + [2.0 * i for i in range(1, 9)] + [18.0] * 6
+    quiet = [value + 0.01 * (-1) ** place for place, value in enumerate(line)]
+    first, middle, last = levels_of(quiet, False, 1.0)
+    found = [first.value, middle.value, middle.slope, last.value]
+    assert found == pytest.approx([0, 9, 2, 18], abs=0.01)
+    places = [middle.at(place, False) for place in range(6, 14)]
+    assert places == pytest.approx(line[6:14], abs=0.02)
+    assert first.at(3, False) == first.value
+
+
+STATES = [0.0, 0.0, 1.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("deviations", "expected"),
+    [
+        (STATES, TwoStates(4, 12, 1.0)),
+        ([1 - value for value in STATES], TwoStates(4, 12, -1.0)),
+        ([0.0, 1.0] * 4, TwoStates(4, 8, 1.0)),
+        ([0.0, 1.0] * 3 + [0.0], None),  # seven values
+        # Two of 13 runs are 15.4 %, and two of 14 are 14.3 %.
+        ([0.0] * 5 + [1.0] + [0.0] * 5 + [1.0, 0.0], TwoStates(2, 13, 1.0)),
+        ([0.0] * 5 + [1.0] + [0.0] * 5 + [1.0, 0.0, 0.0], None),
+        # Three switches are enough for eight runs: half of 2 * 4 * 4 / 8 is two. Two are not.
+        ([0.0, 0, 1, 1, 0, 0, 1, 1], TwoStates(4, 8, 1.0)),
+        ([0.0, 0, 1, 1, 1, 1, 0, 0], None),
+        # Of 24 runs, half of 2 * 12 * 12 / 24 are six switches.
+        (([0.0] * 3 + [1.0] * 3) * 4, TwoStates(12, 24, 1.0)),
+        (([0.0] * 4 + [1.0] * 4) * 3, None),
+    ],
+)
+def test_two_states_by_hand(deviations, expected):
+    assert detect_two_states(np.array(deviations)) == expected
+
+
+@pytest.mark.parametrize(("noise", "is_seen"), [(0.129, True), (0.132, False)])
+def test_two_states_are_seven_standard_deviations_apart(noise, is_seen):
+    # The standard deviation of 12 runs, each `noise` from its state: noise * sqrt(12 / 10).
+    signs = [1, -1, 1, -1] * 3
+    deviations = [value + noise * sign for value, sign in zip(STATES, signs, strict=True)]
+    lower = [off for off, value in zip(deviations, STATES, strict=True) if not value]
+    upper = [off for off, value in zip(deviations, STATES, strict=True) if value]
+    assert (sum(lower), sum(upper)) == (pytest.approx(0), pytest.approx(4))
+    assert (detect_two_states(np.array(deviations)) is not None) == is_seen
+
+
+def test_two_machines_by_hand():
+    hosts = ["a", "b", "c"] * 4
+    offs = [0.0, 0.0, 0.1] * 4
+    expected = TwoStates(4, 12, pytest.approx(0.1), TWO_MACHINES, ("c",))
+    assert detect_two_machines(np.array(offs), hosts, 0.03) == expected
+    fast = TwoStates(4, 12, pytest.approx(-0.1), TWO_MACHINES, ("c",))
+    assert detect_two_machines(-np.array(offs), hosts, 0.03) == fast
+    assert detect_two_machines(np.array(offs), hosts, 0.1) is None
+    assert detect_two_machines(np.array(offs), hosts[:-1], 0.03) is None
+    # Three switches between the machines are needed, and two runs of each.
+    for order, is_seen in (("aabb", False), ("abba", False), ("abab", True), ("abaa", False)):
+        slow = np.array([0.1 * (host == "b") for host in order])
+        assert (detect_two_machines(slow, [*order], 0.03) is not None) == is_seen, order
+
+
+def test_noise_of_runs_of_the_same_commit():
+    series = CommitTimeSeries([[1.0, 3.0], [5.0], [2.0, 2.0, 8.0]], relative=False)
+    assert series.values.tolist() == [2.0, 5.0, 2.0]
+    # Differences 2 / sqrt(2), 0 and 6 / sqrt(3): the variance of each is twice that of a value.
+    assert series.noise_lower_bound(math.inf) == pytest.approx(math.sqrt((2 + 0 + 12) / 3 / 2))
+    assert series.noise_lower_bound(3.0) == pytest.approx(math.sqrt((2 + 0 + 9) / 3 / 2))
+    assert CommitTimeSeries([[1.0], [2.0]], relative=False).noise_lower_bound(9.0) == 0.0
+    assert CommitTimeSeries([[1.0], [2.0]], relative=True).noise_lower_bound(9.0) == 0.002
+    assert CommitTimeSeries([[7.0, 7.0]], relative=True).noise_lower_bound(9.0) == 0.002
+
+
+def test_noise_around_two_levels():
+    series = CommitTimeSeries([[v] for v in (1.0, -1, 1, -1, 11, 9, 11, 9)], relative=False)
+    levels = [SeriesLevel(0, 4, 0.0), SeriesLevel(4, 8, 10.0)]
+    assert series.deviations(levels).tolist() == [1, -1] * 4
+    found = series.estimate_noise(levels, math.inf)
+    # Eight squares of 1, two levels and the noise, and 30 % for few values.
+    assert found == (pytest.approx(math.sqrt(8 / 5) * (1 + 1.5 / 5)), 0.0)
+    clipped = series.estimate_noise(levels, 0.5)
+    assert clipped.spread == pytest.approx(math.sqrt(2 / 5) * (1 + 1.5 / 5))
+
+
+def test_correlation_of_neighbours_by_hand():
+    offs = [1.0, 1, 1, 1, -1, -1, -1, -1] * 5
+    series = CommitTimeSeries([[value] for value in offs], relative=False)
+    found = series.estimate_noise([SeriesLevel(0, 40, 0.0)], math.inf)
+    # Nine of 39 products are -1: 21 / 39, and the correction 2 (1 + 3 r) / 40.
+    seen = 21 / 39
+    assert found.correlation == pytest.approx(seen + 2 * (1 + 3 * seen) / 40)
+    assert variance_inflation(0.5) == pytest.approx(3.0)
+    assert variance_inflation(0.99) == variance_inflation(0.8) == pytest.approx(9.0)
+
+
+def test_outliers_differ_by_more_than_the_threshold_and_the_noise():
+    values = [100.0, 101.0, 99.0, 100.0, 101.0, 99.0, 120.0, 100.0]
+    series = CommitTimeSeries([[value] for value in values], relative=False)
+    levels = [SeriesLevel(0, 8, 100.0)]
+    assert series.find_outliers(levels, 5.0) == [(6, 20.0)]
+    assert series.find_outliers(levels, 20.0) == []
+    # The noise is 1.4826 * (1 + 5 / 5): 4.5 times this are 13.34.
+    for value, found in ((113.2, []), (113.5, [(6, pytest.approx(13.5))])):
+        series = CommitTimeSeries([[v] for v in [*values[:6], value, 100.0]], relative=False)
+        assert series.find_outliers(levels, 5.0) == found
+    relative = CommitTimeSeries([[value] for value in values], relative=True)
+    assert relative.find_outliers(levels, 0.05) == [(6, pytest.approx(0.2))]
+    short = CommitTimeSeries([[1.0]] * 4 + [[2.0]], relative=False)
+    assert short.find_outliers([SeriesLevel(0, 5, 1.0)], 0.1) == []
+    six = CommitTimeSeries([[1.0]] * 5 + [[2.0]], relative=False)
+    assert six.find_outliers([SeriesLevel(0, 6, 1.0)], 0.1) == [(5, 1.0)]
+
+
+@pytest.mark.parametrize(("relative", "change"), [(False, 0.5), (True, math.expm1(0.5))])
+def test_states_are_recognized_by_the_host_or_by_the_speed(relative, change):
+    scale = math.exp if relative else float
+    points = [[scale(0.5 * (place % 2))] for place in range(8)]
+    series = CommitTimeSeries(points, relative)
+    levels = [SeriesLevel(0, 8, scale(0.0))]
+    states = series.recognize_noise(levels, [()] * 8, 0.03).states
+    assert states == TwoStates(4, 8, pytest.approx(change))
+    hosts = [["ab"[place % 2]] for place in range(8)]
+    states = series.recognize_noise(levels, hosts, 0.03).states
+    assert states == TwoStates(4, 8, pytest.approx(change), TWO_MACHINES, ("b",))

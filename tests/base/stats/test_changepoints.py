@@ -10,6 +10,7 @@ import math
 import random
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -193,3 +194,31 @@ def test_series_are_cut_at_the_optimum(count, least):
     assert optimal_segmentation(values, price, least) == by_all_segments(values, price, least)
     assert optimal_segmentation([2.5] * count, 0.0, least) == ()
     assert optimal_segmentation([1e-320, *values[1:]], 1e300, least) == ()
+
+
+@pytest.mark.parametrize(
+    ("segment", "values", "limit", "fitted"),
+    [
+        (Segment(0, 4), [9.0, 1.0, 1.0, 1.0], None, [1.0] * 4),
+        # The median is 2.5, and the median of the deviations 1.5: 97.5 becomes 4 * 1.4826 * 1.5.
+        (Segment(0, 6), [0.0, 1, 2, 3, 4, 100], None, [2.5 + (-2.5 + 4 * 1.4826 * 1.5) / 6] * 6),
+        (Segment(0, 3), [0.0, 1.0, 100.0], 6.0, [1 + 5 / 3] * 3),
+        (Segment(1, 3), [50.0, 1.0, 3.0, 50.0], None, [2.0] * 2),
+        (Segment(0, 5, (0, 4)), [0.0, 2.0, 4.0, 6.0, 8.0], 0.0, [0.0, 2.0, 4.0, 6.0, 8.0]),
+        (Segment(1, 7, (2, 5)), [99.0, 1, 1, 3, 5, 7, 7, 99], None, [1.0, 1, 3, 5, 7, 7]),
+    ],
+)
+def test_levels_and_trends_are_fitted_without_outliers(segment, values, limit, fitted):
+    found = segment.fit(np.asarray(values), limit)
+    assert found.tolist() == pytest.approx(fitted)
+
+
+def test_sums_of_deviations_are_those_from_the_median():
+    draw = random.Random(3)
+    values = [draw.choice([draw.gauss(0, 5), 1.0]) for _ in range(30)]
+    expected = []
+    for size in range(1, 31):
+        centre = median(values[:size])
+        expected.append(sum(abs(value - centre) for value in values[:size]))
+    assert [*prefix_deviation_sums(values)] == pytest.approx(expected)
+    assert [*prefix_deviation_sums([])] == []

@@ -214,3 +214,45 @@ def test_rejected_hypotheses_are_those_of_benjamini_and_hochberg(p_values):
 def test_standard_deviation_by_hand():
     # Mean 3, squares of the deviations 4 1 1 4, over n - 1 = 3.
     assert inference.standard_deviation([1, 2, 4, 5]) == pytest.approx(math.sqrt(10 / 3))
+
+
+@pytest.mark.parametrize(("size", "is_exact"), [(40, True), (41, False)])
+def test_samples_of_more_than_forty_values_are_approximated(size, is_exact):
+    random = np.random.default_rng(size)
+    x, y = random.normal(size=size).tolist(), random.normal(0.3, size=12).tolist()
+    method = "exact" if is_exact else "asymptotic"
+    for first, second in ((x, y), (y, x)):
+        expected = scipy.stats.mannwhitneyu(first, second, method=method).pvalue
+        assert inference.mann_whitney_p(first, second) == pytest.approx(expected, rel=1e-9)
+    method = "exact" if is_exact else "approx"
+    expected = scipy.stats.wilcoxon(x, method=method, correction=not is_exact).pvalue
+    assert inference.signed_rank_p(x) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rank"),
+    [
+        # The tables of Hollander and Wolfe: 0.95 for 10 and 20 pairs, 10 against 10, 5 against 8.
+        ([10], 9),
+        ([20], 53),
+        ((10, 10), 24),
+        ((5, 8), 7),
+        # Half of 861 values, less 1.96 standard deviations: the variance is 41 * 42 * 83 / 24.
+        ([41], 279),
+        # Half of 3,000 and of 410: the variances are 50 * 60 * 111 / 12 and 41 * 10 * 52 / 12.
+        ((50, 60), 1173),
+        ((41, 10), 122),
+        ((1, 41), 0),
+    ],
+)
+def test_ranks_of_the_ends_of_intervals(sizes, rank):
+    assert inference.interval_end_rank(sizes, 0.95) == rank
+
+
+def test_the_smallest_p_of_unequal_samples():
+    assert inference.smallest_p(4, 7) == inference.smallest_p(7, 4) == pytest.approx(2 / 330)
+    assert inference.smallest_p(9, 6, paired=True) == 2 / 64
+
+
+def test_constants_of_large_samples_are_no_evidence():
+    assert inference.mann_whitney_p([7.0] * 41, [7.0] * 3) == 1.0

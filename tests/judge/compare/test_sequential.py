@@ -16,8 +16,11 @@ from cnnbench.base.inference import (
     MOST_PAIRS,
     AnalysisSchedule,
     InterimAnalysis,
+    alpha_spent_by,
     interim_analyses,
     levels_of_analyses,
+    looks_at,
+    pair_counts_to_try,
     paired_shift,
     sequential_p,
     sequential_shift,
@@ -194,3 +197,83 @@ def test_no_pair_is_told_apart_from_itself_more_often_than_alpha_says():
     most = 0.032 + 3 * math.sqrt(0.032 * 0.968 / draws)
     assert 0.01 < alarms / draws <= most
     assert misses / draws <= most
+
+
+@pytest.mark.parametrize(
+    ("alpha", "ends"),
+    [
+        # P(T = 0) = 1/256 a side, P(T <= 1) = 2/256, P(T <= 2) = 3/256 and P(T <= 3) = 5/256.
+        (0.005, (None, None)),
+        (0.01, (0.0, 127.0)),
+        (0.017, (0.5, 95.0)),
+    ],
+)
+def test_intervals_of_two_looks_end_at_the_averages_from_outside(alpha, ends):
+    # The averages of all pairs begin with 0, (0 + 1) / 2 and 1, and end with 127 and 190 / 2.
+    values = [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 127.0]
+    shift = sequential_shift(values, (InterimAnalysis(2, 0.1), InterimAnalysis(8, 1.0)), alpha)
+    assert (shift.low, shift.high) == ends
+    assert shift.estimate == paired_shift(values, 0.9).estimate
+
+
+@pytest.mark.parametrize("alpha", [0.03, 0.1, 0.3])
+def test_intervals_hold_the_centres_that_the_test_keeps(alpha):
+    looks = (InterimAnalysis(5, 0.4), InterimAnalysis(9, 1.0))
+    for seed in range(3):
+        values = np.random.default_rng(seed).normal(3, 20, 9)
+        rows, columns = np.triu_indices(9)
+        ends = np.sort((values[rows] + values[columns]) / 2)
+        centres = [ends[0] - 50, *(ends[1:] + ends[:-1]) / 2, ends[-1] + 50]
+        kept = [sequential_p(values - centre, looks) > alpha for centre in centres]
+        assert not kept[0]
+        assert not kept[-1]
+        first, last = kept.index(True), len(kept) - 1 - kept[::-1].index(True)
+        shift = sequential_shift(values, looks, alpha)
+        assert (shift.low, shift.high) == (ends[first - 1], ends[last])
+
+
+@pytest.mark.parametrize(
+    ("pairs", "planned", "share"),
+    [(4, 16, 0.05), (16, 16, 0.8), (17, 16, 1 - 0.2 * 16 / 17), (32, 16, 0.9)],
+)
+def test_shares_of_alpha_by_hand(pairs, planned, share):
+    assert alpha_spent_by(pairs, planned) == pytest.approx(share)
+
+
+def test_analyses_end_where_the_pairs_do():
+    assert interim_analyses(16, 0.04, sequential=False) == ((16, 1.0),)
+    # After 16 pairs the distance between analyses grows to 8, after 32 pairs to 12.
+    found = [one.pairs for one in interim_analyses(60, 0.2)]
+    assert found == [12, 16, 20, 28, 36, 48, 60]  # the level of 8 pairs is out of reach
+    made = interim_analyses(16, 0.2)
+    # The next one after 16 of 16 pairs would be at 20, and the one after that too near to 27.
+    more = [
+        [one.pairs for one in interim_analyses(pairs, 0.2, planned=16, made=made)]
+        for pairs in (16, 20, 27, 28, 36)
+    ]
+    assert more == [[16], [20], [27], [20, 28], [20, 28, 36]]
+
+
+def test_looks_up_to_a_number_of_pairs():
+    analyses = interim_analyses(16, 0.04)
+    assert looks_at(analyses, 12) == (analyses[0], (12, 0.8))
+    assert looks_at(analyses, 13) == (*analyses[:2], (13, 0.8))
+    assert looks_at(analyses, 16) == analyses
+    assert looks_at(analyses, 0) == looks_at((), 16) == ()
+
+
+def test_numbers_of_pairs_to_consider():
+    assert [*itertools.islice(pair_counts_to_try(9, 4, 8), 6)] == [12, 16, 20, 28, 36, 48]
+    *_, before, last = pair_counts_to_try(8, 8, MOST_PAIRS)
+    assert (before, last) == (8 + MOST_PAIRS - 8, 8 + MOST_PAIRS)
+
+
+@pytest.mark.parametrize("pairs", [(8, 40), (8, 41)])
+def test_levels_of_long_experiments_are_near_what_they_spend(pairs):
+    # The first analysis cannot reject, so the last one alone has all of alpha, less the margin.
+    analyses = [
+        InterimAnalysis(number, share) for number, share in zip(pairs, (0.01, 1.0), strict=True)
+    ]
+    first, last = levels_of_analyses(analyses, 0.04)
+    assert first == 0.0
+    assert 0.035 < last <= 0.04
