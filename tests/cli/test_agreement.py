@@ -41,8 +41,8 @@ from cnnbench.campaigns.bisect.texts import bisection_text
 from cnnbench.campaigns.strategies import session as modes
 from cnnbench.campaigns.strategies import weights as compared_weights
 from cnnbench.campaigns.tune import race
+from cnnbench.campaigns.tune import search as tuned
 from cnnbench.campaigns.tune import texts as text
-from cnnbench.campaigns.tune import weights as tuned_weights
 from cnnbench.cli.commands import ab, bisect, strategies, tune
 from cnnbench.judge.compare import Comparison, Criteria, compare_records
 from cnnbench.judge.compare.comparability import differing_values_text
@@ -218,7 +218,7 @@ def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
 
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
-        patch.setattr(tuned_weights, "compare_checkpoints", lambda _, of, name: weights(draw, of))
+        patch.setattr(tuned, "compare_checkpoints", lambda _, of, name: weights(draw, of))
         patch.setattr(race, "MOST_ROUNDS", draw.choice([2, 4]))
         patch.setattr(tune, "_write_outcome", lambda found, *_: printed.append(found) or 0)
         Path("space.yaml").write_text(SPACE)

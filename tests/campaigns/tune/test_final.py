@@ -1,7 +1,6 @@
 """Weights of the leader and of the flags as given, and the minutes that a search asks for.
 
-Tests cnnbench/campaigns/tune/search.py, cnnbench/campaigns/tune/weights.py and
-cnnbench/campaigns/tune/phrases.py.
+Tests cnnbench/campaigns/tune/search.py and cnnbench/campaigns/tune/phrases.py.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune.bench import TUNE, RaceBenchmark, SearchSettings
-from cnnbench.campaigns.tune.search import minutes_for_an_answer
+from cnnbench.campaigns.tune.search import compare_weights, minutes_for_an_answer
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, Settings
-from cnnbench.campaigns.tune.weights import compare_weights
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs, parse_flag_texts
 from cnnbench.flags.params import SPECS
