@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 from golden import sentences
-from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 from short_runs import NETWORKS
 from step_profiles import Profiles
 
@@ -64,7 +63,6 @@ SHORT = {
     "FROZEN": "--model=trivial --forward_only --freeze_when_forward_only",
     "CPU8": "--device=cpu --precision=int8",
     "NO_WARMUP": "--num_warmup_batches=0",
-    "LOCAL": f"'--a=--plugin={LOCAL_SGD_PLUGIN} --variable_update={LOCAL_SGD}'",
     "DETECTOR": f"--plugin={NETWORKS} --model=detector",
     "ORACLE": f"--plugin={NETWORKS} --model=oracle",
     "LIMITED": f"--plugin={NETWORKS} --model=limited",
@@ -583,7 +581,7 @@ ab --b=--flagfile=none | --flagfile
 ab --b_checkout=images --b=--flagfile=../ff | --result_csv
 ab --a_python=python3 --b=--flagfile=ff | --result_csv
 ab --b=--model=nosuch | --model
-ab --pairing=turns --b=--xla LOCAL -- --device=gpu | --pairing
+ab --pairing=turns --b=--xla -- --device=gpu | --pairing
 ab --allow_different=cpu_modell | --allow_different
 ab --baseline_aa=nowhere | --baseline_aa
 ab -- --batch_size=-1 | --batch_size
