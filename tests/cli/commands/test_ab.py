@@ -599,6 +599,8 @@ def test_an_experiment_goes_on_until_it_is_decided(ab, call):
     sides = {"a": {"scatter": 0.06}, "b": {"speed": 96.5, "scatter": 0.06, "salt": 5}}
     ab("--pairs=8", "--seed=5", "--explain=never", "--", "--model=lenet", **sides, code=3)
     more = ["ab", "--resume", "--results=results", "--explain=never", *told(**sides)]
+    done = call(*more, "--pairs=12", code=None)
+    assert journal("session")[-1]["pairs"] == 12
     for _ in range(8):
         done = call(*more, code=None)
         if "? inconclusive" not in done.out:
@@ -608,6 +610,7 @@ def test_an_experiment_goes_on_until_it_is_decided(ab, call):
     # A clear verdict stands, and nothing more is measured.
     assert "B is " in call(*more, "--pairs=500", code=1).out
     assert processes() == before
+    assert 500 not in [session["pairs"] for session in journal("session")]
 
 
 def test_what_cannot_go_on_is_refused(ab, call, monkeypatch, transcript):

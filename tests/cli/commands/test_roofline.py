@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.cli.commands import roofline as command
 from cnnbench.lab import roofline
 from cnnbench.machine import cpu
 from cnnbench.models import get_model
 from cnnbench.models.declaration import declare
 from cnnbench.records.profiles import FORWARD, TO_INPUT, TO_KERNEL
+from cnnbench.records.roofline import Machine, Roofline, RooflineRow
 from cnnbench.run.runtime import loading
 
 SIGNUM = Path(__file__).parents[3] / "docs" / "examples" / "signum_plugin.py"
@@ -76,3 +78,29 @@ def test_a_plug_in_that_adds_flags_is_loaded_for_the_devices_of_the_run(
     assert "--eval=true: is not supported" in call(*words, "--signum_beta=2", "--eval", code=2).err
     assert not loading.early_setup
     assert "--signum_beta=2: must be at least 0" in call(*words, "--signum_beta=2", code=2).err
+
+
+@pytest.mark.parametrize(("bound_seconds", "warned"), [(0.021, True), (0.02, False), (0.0, False)])
+def test_a_step_that_is_faster_than_the_estimate_is_warned_of(
+    call, lenet_runs, monkeypatch, bound_seconds, warned
+):
+    """Sums count: one of two operations may be faster than its estimate."""
+    monkeypatch.setattr(command, "fork_supervised", lambda: None)
+    asked = []
+
+    def measured(plan, *, command, messages, progress):
+        asked.append((plan.network.model.name, plan.length.batch_per_device, command))
+        rows = (
+            RooflineRow(
+                "conv0", "convolution 3x3", FORWARD, 0.01, 10**9, 10**7, bound_seconds, 0.5
+            ),
+            RooflineRow("Relu", "ReLU", FORWARD, 0.01, 0, 10**7, 0.0, 0.5),
+        )
+        machine = Machine(flops_per_sec=1e11, bytes_per_sec=1e10)
+        return Roofline(rows, machine, 0.02, 0.02, lenet_runs()(100)), plan
+
+    monkeypatch.setattr(command, "measure_roofline", measured)
+    out, err = call(*RUN)
+    assert asked == [("lenet", 4, ("cnnbench", *RUN))]
+    assert out.startswith("roofline of lenet, training, fp32, 4 images on 1 device")
+    assert ("faster than the estimate" in err) == warned

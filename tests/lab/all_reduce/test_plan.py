@@ -92,6 +92,35 @@ def test_plans():
     assert make_plan(params_from_values(chain), tuple(chain)).params.iters_per_step == 3
 
 
+def test_every_algorithm_is_measured_with_every_packing_and_peers_once():
+    flags = {"all_reduce_spec": "copy,xring", "gradient_repacking": (0, 2), "num_gpus": (4, 2, 4)}
+    plan = make_plan(params_from_values({**flags, "peers": "reduction_to_one_device"}))
+    assert plan.counts == (4, 2)
+    cases = plan.cases(plan.specs)
+    packs = [Packing(), Packing(gradient_repacking=2)]
+    assert [(str(case), case.packing) for case in cases] == [
+        *(("copy", packing) for packing in packs),
+        *(("xring", packing) for packing in packs),
+        ("reduction_to_one_device", Packing()),
+    ]
+    assert [case.peer for case in cases] == [None] * 4 + ["reduction_to_one_device"]
+    assert plan.cases(()) == cases[4:]
+
+
+def test_gradients_of_a_model_follow_the_sizes():
+    shapes = [(5, 5, 3, 32), (32,), (5, 5, 32, 64), (64,), (3136, 512), (512,), (512, 1001)]
+    model = Workload("lenet", (*shapes, (1001,)))
+    assert make_plan(params_from_values({"model": "lenet"})).workloads == (model,)
+    both = make_plan(params_from_values({"model": "lenet", "sizes": "4K"})).workloads
+    assert both == (*parse_sizes("4K", "float32"), model)
+
+
+def test_builds_are_not_chained_unless_asked():
+    one = make_plan(params_from_values({"build_only": True})).params
+    assert one.iters_per_step == 1
+    assert make_plan(AllReduceParams()).params.iters_per_step == AllReduceParams().iters_per_step
+
+
 def test_the_steps_of_a_job_belong_to_one_process_or_to_each():
     plan = make_plan(params_from_values(JOB))
     assert (plan.job.num_towers, plan.job.client_per_worker, plan.job.is_chief) == (2, False, True)
