@@ -321,17 +321,14 @@ def test_choices_are_uniform_and_independent(policy, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "policy"),
-    [("cifar10", "trivialaugment"), ("imagenet", "randaugment")],
-)
-def test_images_of_files_are_changed_by_their_position(name, policy, small_set):
+@pytest.mark.parametrize("name", ["cifar10", "imagenet"])
+def test_images_of_files_are_changed_by_their_position(name, small_set):
     spec = SMALL[name].spec(small_set(name), batch=4, seed=5)
     size = spec.image_size
     plain, _ = read(spec, 2)
-    found, _ = read(dataclasses.replace(spec, augment=policy), 2)
+    given = dataclasses.replace(spec, augment="trivialaugment")
+    found, _ = read(given, 2)
     pixels = tf.saturate_cast(tf.round((plain + 1.0) * 127.5), tf.uint8)
-    given = dataclasses.replace(spec, augment=policy)
     change = tf.function(
         lambda image, position: augment_image(image, position, given), autograph=False
     )

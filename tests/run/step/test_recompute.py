@@ -10,7 +10,6 @@ from short_runs import RATE
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.run.observe.graphs import collecting_partitions
 from cnnbench.run.step.tower import Tower
-from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -36,8 +35,6 @@ class Blocks(Model):
 
 register_model("blocks", "imagenet", Blocks)
 
-OF_ONE_PROCESS = {one.name: one for one in BUILT_IN if one.processes is not Processes.COORDINATOR}
-
 
 def trained(recompute, **flags):
     """Losses of three executions, and the weights, moving averages and slots after them."""
@@ -58,18 +55,11 @@ def assert_equal_training(tolerance=1e-6, **flags):
         assert error <= 10 * tolerance * np.abs(value).max(), name
 
 
-def devices_of(mode):
-    """One, two and four devices are distributed over the modes."""
-    return (2, 4, 1)[[*OF_ONE_PROCESS].index(mode) % 3]
-
-
 @pytest.mark.slow
-# The ways below have copies of variables; other strategies read as mirrored_strategy.
-@pytest.mark.parametrize("mode", ["parameter_server", "mirrored_strategy"])
-def test_every_mode_trains_as_with_stored_values(mode):
-    devices = "reduction_to_one_device" if mode == "mirrored_strategy" else None
-    flags = {**OF_ONE_PROCESS[mode].needs, "num_gpus": devices_of(mode), "variable_update": mode}
-    assert_equal_training(**flags, **({"cross_device_ops": devices} if devices else {}))
+def test_a_strategy_trains_as_with_stored_values():
+    """The ways below have variables that are shared, and copies."""
+    how = {"variable_update": "mirrored_strategy", "cross_device_ops": "reduction_to_one_device"}
+    assert_equal_training(num_gpus=2, **how)
 
 
 @pytest.mark.slow

@@ -54,20 +54,17 @@ def devices_of(mode):
     return (2, 4, 1)[[*OF_ONE_PROCESS].index(mode) % 3]
 
 
-# Others have the manager of replicated, which the kinds of steps below have, or are strategies.
+# The kinds of steps below have the manager of replicated and that of strategies.
 @pytest.mark.parametrize(
     "mode",
     slow_if(
         lambda mode: mode != "parameter_server",
-        ["parameter_server", "distributed_replicated", "independent", "mirrored_strategy"],
+        ["parameter_server", "distributed_replicated", "independent"],
     ),
 )
 def test_steps_of_an_execution_train_as_single_steps(mode):
-    needs = OF_ONE_PROCESS[mode].needs
-    if mode == "mirrored_strategy":  # its collectives could not run on other devices later
-        needs = {**needs, "cross_device_ops": "reduction_to_one_device"}
     flags = {"variable_update": mode, "num_gpus": devices_of(mode), "optimizer": "momentum"}
-    assert_equal_training(**needs, **flags)
+    assert_equal_training(**OF_ONE_PROCESS[mode].needs, **flags)
 
 
 @pytest.mark.slow
