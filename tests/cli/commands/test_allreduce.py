@@ -49,7 +49,6 @@ def test_a_table_and_nothing_else(tmp_path, capfd):
         "--num_gpus=3,2",
         "--sizes=4K",
         "--all_reduce_spec=copy,xring#2",
-        "--gradient_repacking=0,2",
         "--num_batches=2",
         f"--result_json={path}",
         f"--result_csv={table}",
@@ -62,14 +61,11 @@ def test_a_table_and_nothing_else(tmp_path, capfd):
     lines = out.splitlines()
     rows = [line.split() for line in lines if not line.startswith("#")]
     assert [(row[4], row[0], row[5], row[6]) for row in rows] == [
-        (devices, "4096", spec, packing)
-        for devices in ("3", "2")
-        for spec in ("copy", "xring#2")
-        for packing in ("-", "packs2")
+        (devices, "4096", spec, "-") for devices in ("3", "2") for spec in ("copy", "xring#2")
     ]
     assert {row[-2] for row in rows} == {"0"}
-    # 2 data sets x 2 ways x 2 packings x (3 + 2) devices x 1024 elements
-    assert "# Wrong values: 0 of 40960 OK" in lines
+    # 2 data sets x 2 ways x (3 + 2) devices x 1024 elements
+    assert "# Wrong values: 0 of 20480 OK" in lines
     assert sum(line.startswith("# build: ") for line in lines) == len(rows)
     document = json.loads(path.read_text())
     assert document["command"][:3] == ["cnnbench", "allreduce", "--device=cpu"]
