@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
 import dataclasses
 import functools
+import io
+import json
 import math
 import random
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
@@ -27,7 +30,6 @@ from xml.etree import ElementTree
 import pytest
 from agreement import Document, Page, chart_text, encoded, faults, page_text, tracked, without_marks
 from forked import finished
-from made_up_campaigns import MadeUpMachine, on, run
 from step_profiles import CONV, Profiles, changed
 
 from cnnbench.base.charts import draw as chart_writer
@@ -36,14 +38,22 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.document.formats import render_report
 from cnnbench.base.document.markdown import report_to_markdown, sections_to_comment
 from cnnbench.base.tables import dataclasses_to_csv
+from cnnbench.campaigns.ab import side as side_flags
 from cnnbench.campaigns.bisect import history as git_history
+from cnnbench.campaigns.bisect import search
 from cnnbench.campaigns.bisect.texts import bisection_text
+from cnnbench.campaigns.launch import resolve_run
+from cnnbench.campaigns.processes import campaign, identity
+from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.strategies import session as modes
 from cnnbench.campaigns.strategies import weights as compared_weights
 from cnnbench.campaigns.tune import race
 from cnnbench.campaigns.tune import search as tuned
 from cnnbench.campaigns.tune import texts as text
-from cnnbench.cli.commands import ab, bisect, strategies, tune
+from cnnbench.cli import main
+from cnnbench.cli.commands import ab, bisect, sides, strategies, tune
+from cnnbench.flags import parse_args
 from cnnbench.judge.compare import Comparison, Criteria, compare_records
 from cnnbench.judge.compare.comparability import differing_values_text
 from cnnbench.judge.explain import explain
@@ -58,12 +68,14 @@ from cnnbench.judge.report.comparison import mentioned_differences
 from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.sections import strategies as modes_report
 from cnnbench.judge.report.sections import tune as search_report
+from cnnbench.machine import facts
 from cnnbench.machine import repository as git_repository
 from cnnbench.records import codec
 from cnnbench.records.campaigns import StrategyRow
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.profiles import GAPS, INPUT_WAIT
 from cnnbench.records.run import ConditionNote, Conditions, Measured, RunRecord, StartupSeconds
+from cnnbench.records.subject import Subject
 from cnnbench.version import __version__
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -138,6 +150,85 @@ class Experiment:
     def faults_of(self, page: Page) -> list[str]:
         """The same of one output."""
         return faults(page, self.document, _KNOWN)
+
+
+Make = Callable[[Mapping[str, str], str, str], RunRecord | None]
+"""Makes the record of a process from its flags, its folder and its name; None if it fails."""
+
+
+class MadeUpMachine:
+    """What processes on it leave, and what is not looked up again for each experiment."""
+
+    def __init__(self, make: Make, seed: int) -> None:
+        self._make = make
+        self._draw = random.Random(seed)
+
+    def execute(self, command: BenchmarkCommand, timeout: float) -> ProcessResult:
+        """In place of a process: writes its record, or nothing."""
+        words = [word for word in command.words if word.startswith("--")]
+        values = dict(word[2:].partition("=")[::2] for word in words)
+        name = command.log.stem
+        command.log.parent.mkdir(parents=True, exist_ok=True)
+        command.log.write_text("about to measure\n")
+        if "train_dir" in values:
+            Path(values["train_dir"]).mkdir(parents=True, exist_ok=True)
+        record = self._make(values, str(command.folder or ""), name)
+        if record is None:
+            command.log.write_text("no good\n")
+            return ProcessResult(4, 1.0)
+        config = {**command.blank.config, **record.config}
+        record = dataclasses.replace(
+            record, config=config, explicit_flags=command.blank.explicit_flags
+        )
+        Path(values["result_json"]).write_text(record.to_json())
+        return ProcessResult(0, self._draw.uniform(1.0, 3.0), max_rss_bytes=2**30)
+
+
+_MACHINE = {"hostname": "box", "cpu_model": "Fast CPU", "logical_cpus": 8, "usable_cpus": 8}
+_MACHINE |= {"tensorflow_version": "2.21.0", "memory_bytes": 2**34}
+
+
+def _answer(side: Any, code: str, *arguments: str, use_own_cnnbench: bool, timeout: float) -> Any:
+    """In place of a process that resolves the flags of a side."""
+    resolved = resolve_run(parse_args(arguments[1:]))
+    text = json.dumps({"error": None, "resolved": codec.encode(resolved)})
+    return SimpleNamespace(returncode=0, stdout=text.encode())
+
+
+@contextlib.contextmanager
+def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
+    """Campaigns run on the machine meanwhile, in a folder."""
+
+    @contextlib.contextmanager
+    def worktree(commit: str, repository: Any = ".") -> Iterator[Path]:
+        place = folder / "worktrees" / commit
+        place.mkdir(parents=True, exist_ok=True)
+        yield place
+
+    def subject(place: Any) -> Subject:
+        return Subject(repository="nets", revision=Path(place or ".").name, dirty=False)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(campaign, "execute", machine.execute)
+        patch.setattr(side_flags, "run_code", _answer)
+        patch.setattr(identity, "source_digest", lambda *_: "0" * 32)
+        patch.setattr(facts, "collect", lambda: dict(_MACHINE))
+        for owner in (search, side_flags):
+            patch.setattr(owner, "worktree", worktree)
+        patch.setattr(sides, "resolve_commit", lambda flag, text: text)
+        patch.setattr(git_repository, "read_repository_state", subject)
+        patch.setattr(git_repository, "measured_code", lambda *_: Subject(revision="a" * 40))
+        yield patch
+
+
+def run(*words: str) -> None:
+    """A command line in this process that comes to a result."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([*words])
+    assert code in (0, 1, 3, 4, 130), err.getvalue()
+    assert "Traceback" not in err.getvalue(), err.getvalue()
 
 
 def strategies_of(seed: int, folder: Path, make: Any) -> Experiment:
