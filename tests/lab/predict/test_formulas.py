@@ -1,6 +1,7 @@
 """Costs worked out by hand, and what must hold for any formula, spec and list of tensors.
 
-Tests variable_mgr/all_reduce/cost.py and cnnbench/lab/predict/predict.py.
+Tests variable_mgr/all_reduce/cost.py, variable_mgr/all_reduce/algorithms/*.py and
+cnnbench/lab/predict/predict.py.
 """
 
 import pytest

@@ -14,11 +14,19 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from cnnbench.records.files import KINDS, is_replaceable
 from cnnbench.run.observe.operations import (
+    MOST,
     ExecutedOperation,
     TimePriority,
+    XEvent,
+    XPlane,
+    count_allocations,
+    divide_wall_time_of_step,
+    is_collective,
+    is_transfer,
     operation_table,
     read_profile,
     sorted_operations,
+    source_operation_name,
 )
 
 PRODUCT = re.compile(r"[\w/]+:\w*MatMul")
@@ -103,6 +111,143 @@ def test_the_table_sums_by_type_and_by_name():
     assert rows.index(["a:Conv", "6.000", "60.0", "%", "2"]) < rows.index(
         ["b:Conv", "2.000", "20.0", "%", "1"]
     )
+
+
+def host_plane(*events):
+    """A plane of the host with one thread; each event is (name, start, duration)."""
+    return XPlane("/host:CPU", (("thread", tuple(XEvent(*event) for event in events)),))
+
+
+def test_operations_begin_with_the_first_and_have_priorities():
+    plane = host_plane(
+        ("own/MatMul:MatMul", 107, 3),
+        ("no operation", 90, 50),
+        ("own/x/_3:_HostRecv", 105, 0),
+        ("input/Decode:DecodeJpeg", 100, 2),
+        ("own/sum:CollectiveReduceV2", 106, 9),
+    )
+    ran = sorted_operations([plane, XPlane("other", ())], lambda name: name.startswith("own"))
+    cpu, waits = "/host:CPU", TimePriority.WAITS
+    assert ran == [
+        ("input/Decode", "DecodeJpeg", cpu, 0, 2, TimePriority.OTHER),
+        ("own/x/_3", "_HostRecv", cpu, 5, 5, waits),
+        ("own/sum", "CollectiveReduceV2", cpu, 6, 15, waits),
+        ("own/MatMul", "MatMul", cpu, 7, 10, TimePriority.COMPUTES),
+    ]
+    assert [one.is_of_step for one in ran] == [False, True, True, True]
+    assert sorted_operations([], lambda name: True) == []
+
+
+def test_kernels_are_named_by_what_launched_them():
+    def kernel(start, **stats):
+        return XEvent("kernel", start, 1, stats)
+
+    events = (
+        kernel(0, tf_op="a/MatMul:MatMul"),
+        kernel(1, tf_op="no operation", kernel_annotation="b/Relu:Relu::more"),
+        kernel(2, tf_op="c/_7:_Recv"),
+        kernel(3, tf_op="d/_8:_HostSend"),
+        kernel(4, kernel_annotation="ncclAllReduceRing::more"),
+        kernel(5, tf_op=7),
+        kernel(6),
+    )
+    name, compute, waits = "/device:GPU:0", TimePriority.COMPUTES, TimePriority.WAITS
+    ran = sorted_operations(
+        [XPlane(name, (("stream", events),)), host_plane(("e:E", 0, 1))], lambda name: "/" in name
+    )
+    assert ran == [
+        ("a/MatMul", "MatMul", name, 0, 1, compute),
+        ("b/Relu", "Relu", name, 1, 2, compute),
+        ("c/_7", "_Send", name, 2, 3, waits),
+        ("d/_8", "_HostSend", name, 3, 4, waits),
+        # NCCL's kernels belong to the step, whatever their names.
+        ("ncclAllReduceRing", "NcclAllReduceRing", name, 4, 5, waits),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("type", "collective", "transfer"),
+    [
+        ("CollectiveReduceV2", True, False),
+        ("_NcclReduceSend", True, False),
+        ("NcclAllReduce", True, False),
+        ("MyCollective", False, False),
+        ("_Send", False, True),
+        ("_HostRecv", False, True),
+        ("_SendX", False, False),
+        ("Send", False, False),
+        ("MatMul", False, False),
+    ],
+)
+def test_what_exchanges_and_what_copies(type, collective, transfer):
+    assert (is_collective(type), is_transfer(type)) == (collective, transfer)
+
+
+def test_a_copy_bears_the_name_of_its_source():
+    names = ["a/b/_12", "a/b_12", "a/_12/b"]
+    assert [*map(source_operation_name, names)] == ["a/b", "a/b_12", "a/_12/b"]
+
+
+def executed(name, start, end, priority=TimePriority.COMPUTES):
+    """An execution between two seconds."""
+    moments = (int(moment * 1e12) for moment in (start, end))
+    return ExecutedOperation(name, name.upper(), "/host:CPU", *moments, priority)
+
+
+def test_the_wall_time_of_a_step_is_divided_by_priority():
+    waits, other = TimePriority.WAITS, TimePriority.OTHER
+    runs = [
+        executed("decode", 0, 5, other),  # 1 to 2 is before the step
+        executed("a", 2, 6),
+        executed("b", 4, 6),  # shares 4 to 6 with a
+        executed("copy", 5, 9, waits),  # has 6 to 9
+        executed("decode", 8, 11, other),  # has 9 to 11
+        executed("point", 3, 3),
+        executed("a", 12, 13),  # idle before it
+        executed("decode", 12.5, 20, other),
+    ]
+    divided = divide_wall_time_of_step(runs)
+    assert divided.seconds == pytest.approx(
+        {("a", "A"): 4, ("b", "B"): 1, ("copy", "COPY"): 3, ("point", "POINT"): 0}
+    )
+    assert divided.other_seconds == pytest.approx(2)
+    assert divided.idle_seconds == pytest.approx(1)
+    assert divided.counts == {
+        ("a", "A"): 2,
+        ("b", "B"): 1,
+        ("copy", "COPY"): 1,
+        ("point", "POINT"): 1,
+    }
+    assert divide_wall_time_of_step([]) == ({}, 0, 0, {})
+
+
+def test_allocations_are_counted_where_their_size_is_known():
+    def event(name, **stats):
+        return XEvent(name, 0, 0, stats)
+
+    lines = (
+        ("a", (event("MemoryAllocation", requested_bytes=3), event("Other", requested_bytes=50))),
+        ("b", (event("MemoryAllocation", requested_bytes=4), event("MemoryAllocation"))),
+    )
+    planes = [XPlane("cpu", lines), XPlane("gpu", lines[:1])]
+    assert count_allocations(planes) == (3, 10)
+    assert count_allocations(planes[:0]) is None
+
+
+def test_a_copy_counts_in_the_table_with_what_it_adds_to_the_step():
+    runs = [executed("a", 0, 3), executed("copy", 2, 4, TimePriority.WAITS)]
+    runs += [executed(f"z{number:02}", 4, 4) for number in range(MOST)]
+    rows = [line.split() for line in operation_table(runs, "what").splitlines()]
+    types, names = rows[3 : 4 + MOST + 2], rows[4 + MOST + 3 :]
+    assert types[:4] == [
+        ["type", "ms", "share", "count"],
+        ["A", "3000", "75.0", "%", "1"],
+        ["COPY", "1000", "25.0", "%", "1"],
+        ["Z00", "0.000", "0.0", "%", "1"],
+    ]
+    assert [row[0] for row in names[1:]] == ["a:A", "copy:COPY"] + [
+        f"z{number:02}:Z{number:02}" for number in range(MOST - 2)
+    ]
 
 
 @pytest.mark.parametrize("name", slow_if(["trace.json"], ["trace.json", "trace.json.gz"]))

@@ -1,4 +1,7 @@
-"""Thread rules, the environment, and peak memory of the process and of the fullest GPU."""
+"""Thread rules, the environment, and peak memory of the process and of the fullest GPU.
+
+Tests cnnbench/run/runtime/loading.py.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Tests variable_mgr/all_reduce/algorithms/collective.py."""
+
 from __future__ import annotations
 
 import gc

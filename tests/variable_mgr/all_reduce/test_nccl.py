@@ -1,4 +1,7 @@
-"""What can be known of NCCL without a GPU: when it is refused, and the graph it makes."""
+"""What can be known of NCCL without a GPU: when it is refused, and the graph it makes.
+
+Tests variable_mgr/all_reduce/algorithms/nccl.py.
+"""
 
 from __future__ import annotations
 

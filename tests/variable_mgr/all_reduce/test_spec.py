@@ -11,6 +11,7 @@ from cnnbench.variable_mgr.all_reduce import (
     SizeRange,
     parse_all_reduce_spec,
 )
+from cnnbench.variable_mgr.all_reduce.registry import find, names
 
 KNOWN = ("copy", "nccl", "pscpu", "xring")
 
@@ -174,3 +175,15 @@ def test_names_and_levels():
     assert spec.algorithm_names == {"pscpu", "nccl", "xring"}
     assert spec.has_two_levels
     assert not parse_all_reduce_spec("copy:1:xring").has_two_levels
+
+
+def test_what_algorithms_declare_holds_for_a_spec_that_has_one():
+    both = parse_all_reduce_spec("pscpu:4K:nccl/collective")
+    neither = parse_all_reduce_spec("pscpu:4K:unknown")
+    declared = sorted(name for name in names() if find(name).across_steps)
+    assert "collective" in declared
+    assert both.names_across_steps == [one for one in declared if one in both.algorithm_names]
+    assert neither.names_across_steps == []
+    assert both.reads("communication_hint")
+    assert not both.reads("no_such_flag")
+    assert not neither.reads("communication_hint")
