@@ -1,4 +1,7 @@
-"""Command lines: spellings, flag files, obsolete and renamed flags, arguments among flags."""
+"""Command lines: spellings, flag files, obsolete and renamed flags, arguments among flags, jobs.
+
+Tests cnnbench/plan/job.py, too.
+"""
 
 import contextlib
 import json
@@ -10,9 +13,10 @@ from hypothesis import strategies as st
 
 from cnnbench.base.job import Task
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags import FLAGS, Params, parse_command
+from cnnbench.flags import FLAGS, Params, args_from_values, parse_args, parse_command
 from cnnbench.flags.obsolete import ABSL, OBSOLETE, ONLY_CHECK
 from cnnbench.flags.params import SPECS
+from cnnbench.flags.parse import expand_flag_files, parse_flag_texts, parse_flags
 from cnnbench.plan import parse_run
 from cnnbench.variable_mgr.modes import BUILT_IN
 
@@ -344,3 +348,96 @@ def test_empty_values_of_tf_cnn_benchmarks_mean_not_given(word):
 def test_an_empty_flag_without_meaning_needs_no_notice():
     parsed = parse_run(["--rewriter_config="])
     assert (parsed.params, parsed.notices) == (parse_run([]).params, ())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--nonum_gpus"], "--nonum_gpus: .*write --num_gpus=value"),
+        (["--nonum_gpus=3"], "--nonum_gpus: .*write --num_gpus=value"),
+        (["--noxla=true"], "--noxla=true does not take an argument"),
+        (["--model_plugin=net.py"], "--model_plugin was removed; use --plugin"),
+        (["-towers=2"], "-towers is not a flag of a run, but of cnnbench launch"),
+        (["--num_batches  3"], "--num_batches  3 must be followed by .*--num_batches=3$"),
+        (["--num_batch=3"], "unknown flag --num_batch; did you mean --num_batches"),
+        (["--nodistortion"], "unknown flag --nodistortion; did you mean --nodistortions"),
+        (["--zzzzzzzz"], "unknown flag --zzzzzzzz; cnnbench run --help lists"),
+        (["--zzz zzzzz"], "unknown flag --zzz zzzzz; cnnbench run --help lists"),
+        (["lenet"], "stray argument 'lenet': flags are written --flag=value"),
+        (["--num_gpus=1", "2"], "stray argument '2': flags are written --flag=value"),
+        (["--xla", "TRUE"], "stray argument 'TRUE' after --xla: write --xla=true$"),
+        (["--xla", "False"], "stray argument 'False' after --xla: write --xla=false$"),
+        (["-xla", "maybe"], "stray argument 'maybe' after --xla: write --xla=true or --xla=false$"),
+        (["x", "--xla"], "stray argument 'x': flags are written --flag=value"),
+        (["--", "x"], "stray argument 'x': flags are written --flag=value"),
+        (["--batch_size"], "--batch_size needs a value"),
+        (["--undefok"], "--undefok needs a value"),
+        (["--flagfile"], "--flagfile needs a value"),
+        (["--batch_size=-1"], "--batch_size=-1: must be"),
+    ],
+)
+def test_what_is_no_flag_is_refused_with_what_to_write(words, told):
+    for parse in (parse_run, parse_args):
+        with pytest.raises(UsageError, match=f"^{told}"):
+            parse(words)
+
+
+def test_commands_of_their_own_flags_refuse_others():
+    specs = _COMMAND_FLAGS
+    assert parse_flags(["--num_gpus=2", "--xla"], specs) == {"num_gpus": 2, "xla": True}
+    assert [*parse_flags(["--xla", "--num_gpus=2"], specs)] == [
+        spec.name for spec in specs if spec.name != "model"
+    ]
+    for words, told in (
+        (["--zzzzzzzz"], "unknown flag --zzzzzzzz; --help lists all flags"),
+        (["--batch_size=2"], "unknown flag --batch_size"),
+        (["old"], "stray argument 'old'"),
+        (["--num_gpus=x"], "--num_gpus=x: must be an integer"),
+    ):
+        with pytest.raises(UsageError, match=f"^{told}"):
+            parse_flags(words, specs)
+    with pytest.raises(UsageError, match=r"^an argument is empty"):
+        parse_command(["old", ""], specs)
+    batch = [SPECS["batch_size"]]
+    with pytest.raises(FlagError, match=r"^--batch_size=-1: must be"):
+        parse_command(["old", "--batch_size=-1"], batch)
+    assert parse_command(["b", "--xla", "file:///a"], specs) == ({"xla": True}, ("b", "/a"))
+    by_name = {spec.name: spec for spec in specs}
+    assert parse_flag_texts({"xla": "t", "num_gpus": "2"}, by_name) == {"num_gpus": 2, "xla": True}
+    with pytest.raises(FlagError, match=r"^--num_gpus=x: must be an integer"):
+        parse_flag_texts({"num_gpus": "x"}, by_name)
+
+
+def test_values_of_a_program_are_parsed_arguments():
+    args = args_from_values({"precision": "fp16", "num_gpus": 2, "trt_mode": "FP16"})
+    assert args.params == Params(precision="fp16", num_gpus=2)
+    assert [notice.split()[0] for notice in args.notices] == ["--trt_mode=FP16"]
+    more = args.including({"batch_size": 3, "num_gpus": 4})
+    assert more.params == Params(precision="fp16", num_gpus=4, batch_size=3)
+    assert more.notices == args.notices
+    order = {name: place for place, name in enumerate((*SPECS, *(spec.name for spec in OBSOLETE)))}
+    assert [*more.given] == sorted(more.given, key=order.__getitem__)
+    assert {*more.given} == {"precision", "num_gpus", "trt_mode", "batch_size"}
+    for precision, use_fp16, flag in (("bf16", True, "use_fp16"), ("fp16", False, "use_fp16")):
+        conflict = args_from_values({"precision": precision, "use_fp16": use_fp16})
+        with pytest.raises(FlagError) as caught:
+            conflict.params  # noqa: B018
+        assert caught.value.flag == flag
+    assert args_from_values({"precision": "fp16", "use_fp16": True}).params.precision == "fp16"
+
+
+def test_only_a_caller_that_checks_arguments_alone_takes_the_flag_for_it():
+    assert parse_args([f"--{ONLY_CHECK}"], of_run=True).given == {ONLY_CHECK: True}
+    assert parse_args([f"--no{ONLY_CHECK}"]).notices == ()
+    with pytest.raises(FlagError, match=f"^--{ONLY_CHECK}=true: "):
+        parse_args([f"--{ONLY_CHECK}"])
+
+
+def test_flag_files_are_expanded_before_a_double_dash(tmp_path):
+    file = tmp_path / "flags"
+    file.write_text("#--num_gpus=1\n //x\n//--num_gpus=2\n --xla \n\n--model\nlenet\n # a\n")
+    words = ["x", f"--flagfile={file}", "--", f"--flagfile={file}"]
+    expanded = ["x", "//x", "--xla", "--model", "lenet", "# a", "--", f"--flagfile={file}"]
+    assert expand_flag_files(words) == expanded
+    assert expand_flag_files(["-flagfile", str(file), "y"]) == [*expanded[1:6], "y"]
+    assert expand_flag_files(["--flagfiles=x", "--flagfile="]) == ["--flagfiles=x"]

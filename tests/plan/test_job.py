@@ -29,6 +29,43 @@ def test_the_job_of_an_environment_is_that_of_the_same_flags():
     assert facts_to_agree_on(found.as_dict()) == facts_to_agree_on(flags.as_dict())
 
 
+def test_an_evaluator_and_a_process_without_others_run_alone():
+    evaluator = {"TF_CONFIG": TF_CONFIG["TF_CONFIG"].replace('"worker", "index": 1', '"evaluator"')}
+    alone = {"TF_CONFIG": '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief"}}'}
+    flags = Params(cluster="tf_config", eval=True, train_dir="d")
+    for environ, word in ((evaluator, "evaluator"), (alone, "only this process")):
+        assert locate_job(flags, environ) == (flags, ())
+        found, (notice,) = locate_job(flags, environ, ("cluster", "eval", "train_dir"))
+        assert found is flags
+        assert word in notice
+    with pytest.raises(FlagError, match=r"^--cluster=tf_config: .*--eval, --train_dir"):
+        locate_job(Params(cluster="tf_config"), evaluator)
+    ps = {"TF_CONFIG": TF_CONFIG["TF_CONFIG"].replace('"worker", "index": 1', '"ps", "index": 0')}
+    served, notices = locate_job(Params(cluster="tf_config"), ps, ("cluster",))
+    assert (served.job_name, served.task_index, notices) == ("ps", 0, ())
+
+
+def test_ranks_of_mpi_exchange_their_addresses(monkeypatch):
+    asked = []
+
+    def exchange(ranks, rendezvous, timeout, tell):
+        asked.append((rendezvous, timeout, tell))
+        return ["a:1", "b:2", "c:3"]
+
+    monkeypatch.setattr("cnnbench.base.rendezvous.exchange_addresses", exchange)
+    environ = {
+        **{"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"},
+        **{"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
+    }
+    params = Params(cluster="mpi", cluster_ps=1, device="cpu", rendezvous="h:9", cluster_timeout=7)
+    plan = check_flags(params, environ)
+    joined = join_job(plan, environ, print)
+    assert (joined.params.worker_hosts, joined.params.ps_hosts) == ("a:1,b:2", "c:3")
+    assert joined.place.job.worker_addresses == ("a:1", "b:2")
+    assert (joined.explicit_flags, joined.notices) == (plan.explicit_flags, plan.notices)
+    assert asked == [("h:9", 7, print)]
+
+
 def test_processes_of_a_machine_get_gpus_of_their_own():
     environ = {
         "OMPI_COMM_WORLD_RANK": "0",
