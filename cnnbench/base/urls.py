@@ -19,7 +19,7 @@ from cnnbench.errors import FlagError, PathError, first_line
 _URL = re.compile(r"[A-Za-z][\w.+-]*:/")
 
 
-_FILE = re.compile(r"file:(//(localhost)?)?(?=/(?!/))")
+_FILE = re.compile(r"^file:(//(localhost)?)?(?=/(?!/))")
 
 
 _OF_TENSORFLOW = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9.]*://[^/]")

@@ -7,6 +7,7 @@ Tests cnnbench/base/interfaces.py.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import types
@@ -429,3 +430,24 @@ def test_modules_of_a_package(tmp_path):
     package.__path__ = [str(tmp_path / "gone")]
     with pytest.raises(BenchmarkError, match=r"gone"):
         plugins.submodule_names(package)
+
+
+def test_contexts_enclose_all_code_of_plug_ins_from_now_on(monkeypatch):
+    monkeypatch.setattr(plugins, "_around", [])
+    events = []
+
+    @contextlib.contextmanager
+    def noted():
+        events.append("enter")
+        yield
+        events.append("exit")
+
+    with plugins.containing_plugin_code("mine"):
+        plugins.add_plugin_code_context(noted)
+        assert events == ["enter"]  # also the rest of this block
+    assert events == ["enter", "exit"]
+    with plugins.containing_plugin_code("other"):
+        assert events[2:] == ["enter"]
+    assert events[2:] == ["enter", "exit"]
+    plugins.add_plugin_code_context(noted)
+    assert events[4:] == []

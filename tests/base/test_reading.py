@@ -12,6 +12,14 @@ import pytest
 
 from cnnbench.base import plugins
 from cnnbench.base.files import parse_json, read_file, read_json, read_text
+from cnnbench.base.urls import (
+    UrlPath,
+    is_url,
+    local_or_url_path,
+    local_path,
+    path_fault,
+    strip_file_scheme,
+)
 from cnnbench.campaigns.suite.nodes import load_yaml_file
 from cnnbench.errors import FlagError, PathError, UsageError
 from cnnbench.records.load import load_run
@@ -106,3 +114,58 @@ def test_what_is_no_json(text, reason, tmp_path):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(PathError, match=r"a\.json: "):
         read_json(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "with_urls", "without"),
+    [
+        ("a/b", "", ""),
+        ("gs:folder", "", ""),
+        ("./gs:/folder", "", ""),
+        ("./-", "", ""),
+        ("-", "standard input", "standard input"),
+        ("gs://bucket/folder", "", "gsutil cp"),
+        ("/a,gs://bucket/b", "", "gsutil cp"),
+        ("gs://bucket/a,/b", "", "gsutil cp"),
+        ("gs:///folder", "a URL such as", "gsutil cp"),
+        ("gs:/folder", "a URL such as", "gsutil cp"),
+        ("a-b://bucket/x", "a URL such as", "gsutil cp"),
+        ("file://host/folder", "a URL such as", "gsutil cp"),
+        ("gs://bucket/a,gs:/b", "a URL such as", "gsutil cp"),
+    ],
+)
+def test_paths_that_are_refused(text, with_urls, without):
+    for allowed, words in ((True, with_urls), (False, without)):
+        fault = path_fault(text, allowed)
+        assert bool(fault) == bool(words)
+        assert words in fault
+        if not allowed and words:
+            with pytest.raises(FlagError, match=f"^--out={text}: "):
+                local_path(text, "out")
+            with pytest.raises(PathError, match=f"^{text}: "):
+                local_path(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("file:///a/b", "/a/b"),
+        ("file://localhost/a", "/a"),
+        ("file:/a%20b", "/a%20b"),
+        ("/a,file:///b", "/a,/b"),
+        ("/a/profile:/b", "/a/profile:/b"),  # a folder of that name
+    ],
+)
+def test_local_files_may_be_given_as_urls(text, path):
+    assert strip_file_scheme(text) == local_path(text) == path
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("gs://a/b", True), ("gs:/b", True), ("./gs:/b", False), ("1s:/b", False), ("gs:b", False)],
+)
+def test_urls_are_paths_of_their_own(text, expected):
+    assert is_url(text) == expected
+    assert isinstance(local_or_url_path(text), UrlPath) == expected
+    if expected:
+        assert str(local_or_url_path(text) / "c") == "gs://" + text[4:].lstrip("/") + "/c"

@@ -219,7 +219,7 @@ def _copies(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredR
     """
     seconds: dict[tuple[int, int], list[float]] = {}
     for copy in record.copies:
-        if copy.devices > 1 and copy.seconds:
+        if copy.devices > 1:
             seconds.setdefault((copy.bytes, copy.devices), []).extend(copy.seconds)
     return [
         replace(

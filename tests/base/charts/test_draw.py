@@ -658,3 +658,32 @@ def test_a_label_with_room_beside_the_plot_has_one_line(length):
     name = ("ab " * length)[: length - 1] + "c"
     root = xml.fromstring(chart_to_svg(dots(name), WIDE))
     assert name in texts(root)
+
+
+@pytest.mark.parametrize(
+    ("high", "expected"),
+    [
+        (500, ["0 B", "200 B", "400 B"]),
+        (3 * 2**10, ["0 B", "1 KiB", "2 KiB", "3 KiB"]),
+        (3 * 2**20, ["0 B", "1 MiB", "2 MiB", "3 MiB"]),
+        (3 * 2**30, ["0 B", "1 GiB", "2 GiB", "3 GiB"]),
+        (3 * 2**40, ["0 B", "1 TiB", "2 TiB", "3 TiB"]),
+    ],
+)
+def test_ticks_of_bytes_are_whole_in_their_unit(high, expected):
+    assert choose_ticks(Axis(label="x", format="bytes"), 0, high, 3)[1] == expected
+
+
+@pytest.mark.parametrize(
+    ("points", "line", "strokes"),
+    [
+        # The outline of the marks; with a line, that of the legend; and the curve.
+        (((1.0, 1.0), (2.0, 2.0)), False, 1),
+        (((1.0, 1.0), (2.0, 2.0)), True, 3),
+        (((1.0, 1.0),), True, 2),
+    ],
+)
+def test_two_points_are_joined_by_a_line(points, line, strokes):
+    series = ChartSeries(name="s", points=points, line=line, style=3)
+    found = [one.get("stroke") for one in tree(lines(series=(series,))).iter("path")]
+    assert found.count(variable("c3")) == strokes

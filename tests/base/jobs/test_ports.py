@@ -41,3 +41,23 @@ def test_ports_that_are_in_use_are_left_out(limits, tmp_path):
             assert taken not in held.numbers
         with pytest.raises(BenchmarkError, match="of 62 ports"):
             ReservedPorts(62)
+
+
+def test_the_first_port_above_those_for_outgoing_connections_is_used(limits, tmp_path):
+    with ReservedPorts(1) as held:
+        (port,) = held.numbers
+    outgoing = tmp_path / "range"
+    outgoing.write_text(f"10000 {port - 1}")
+    limits(cluster_ports, _RANGE_FILE=outgoing, LARGEST_PORT=port)
+    with ReservedPorts(1) as held:
+        assert held.numbers == [port]
+    # If all ports are for outgoing connections, these are used.
+    outgoing.write_text(f"{port} {port}")
+    limits(cluster_ports, LOWEST=port)
+    with ReservedPorts(1) as held:
+        assert held.numbers == [port]
+    # Without the file of Linux, ports from 32768 to 60999 are for outgoing connections.
+    outgoing.unlink()
+    limits(cluster_ports, LOWEST=32766, LARGEST_PORT=61001)
+    with pytest.raises(BenchmarkError, match="of 5 ports"):
+        ReservedPorts(5)

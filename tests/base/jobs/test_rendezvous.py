@@ -337,3 +337,23 @@ def test_horovods_command_line_under_a_real_mpirun(tmp_path):
     found = json.loads(record.read_text())
     assert found["config"]["variable_update"] == "collective_all_reduce"
     assert found["batch"]["global"] == 4
+
+
+@pytest.mark.parametrize("local_size", [2, 1])
+def test_mpi4py_gathers_the_addresses(monkeypatch, local_size):
+    def allgather(address):
+        assert address.rpartition(":")[0] == host
+        return [address, "other:1"]
+
+    host = "localhost" if local_size == 2 else socket.gethostname()
+    mpi = SimpleNamespace(COMM_WORLD=SimpleNamespace(allgather=allgather))
+    monkeypatch.setattr(rendezvous, "find_spec", lambda name: True)
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
+    first, second = exchange_addresses(ranks(0, 2, local_size), None, 5, print)
+    assert (first.startswith(f"{host}:"), second) == (True, "other:1")
+
+
+def test_an_address_of_another_machine_is_refused():
+    place = "192.0.2.1:7777"  # which is reserved for documentation
+    with pytest.raises(BenchmarkError, match=f"^{place}: rank 0 .* --rendezvous"):
+        exchange_addresses(ranks(0, 2), place, 5, print)

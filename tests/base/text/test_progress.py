@@ -190,3 +190,40 @@ def test_wide_characters_do_not_make_the_line_longer_than_the_terminal():
     stream = Terminal()
     started(stream, label="訓練" * 50)
     assert drawn(stream)[0] == "訓練" * 19 + "訓"  # 39 characters of two columns
+
+
+@pytest.mark.parametrize(
+    ("total", "first", "done", "seconds", "images", "line"),
+    [
+        (4, 1, 1, 0.0, 8, "x 1/4 [#####...............]  25%"),
+        (4, 1, 1, 2.0, 8, "x 1/4 [#####...............]  25%"),
+        # One step in 2 s, and 2 further steps.
+        (4, 1, 2, 2.0, None, "x 2/4 [##########..........]  50%  ETA 0:00:04"),
+        (4, 1, 2, 2.0, 0, "x 2/4 [##########..........]  50%  0.0 images/sec  ETA 0:00:04"),
+        # 2 steps in 1,000 s, and 13 further steps take 6,500 s.
+        (16, 1, 3, 1e3, 8, "x 3/16 [###.................]  19%  0.0 images/sec  ETA 1:48:20"),
+        (2, 1, 3, 1.0, None, "x 3/2 [####################] 100%  ETA 0:00:00"),
+        (0, 1, 2, 1.0, None, "x 2/0 [####################] 100%  ETA 0:00:00"),
+    ],
+)
+def test_lines_by_hand(total, first, done, seconds, images, line):
+    stream, clock = Terminal(), Clock()
+    bar = ProgressLine(stream, clock=clock)
+    bar.start("x", total, images)
+    bar.update(first)
+    bar.finish()
+    clock.now += seconds
+    assert bar.update(done) is True
+    assert drawn(stream)[-1] == line
+
+
+def test_silent_lines_and_messages():
+    assert ProgressLine.silent().update(1) is False
+    MessageWriter.silent().notice("x")
+    stream = io.StringIO()
+    messages = MessageWriter(stream)
+    messages.write_unprefixed("file:1: x\n y")
+    messages.error("x", "more", "and more")
+    assert stream.getvalue() == (
+        "file:1: x  y\ncnnbench: error: x\ncnnbench: more\ncnnbench: and more\n"
+    )

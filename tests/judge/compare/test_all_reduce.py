@@ -438,3 +438,35 @@ def test_pairs_and_spreads(reductions):
     found = compare_records(reductions.of(*BASE), reductions.of(*scaled(0.9)), aa=noisy)
     assert only(found).main.verdict is Verdict.INCONCLUSIVE
     assert only(found).main.judgement.noise > 0.2
+
+
+def test_names_of_rows_that_no_process_reached(reductions):
+    def name(**flags):
+        failed = reductions(error=("ExitStatus", "1"), placement=None, flags=flags)
+        return only(compare_records([], [failed])).name
+
+    assert name(sizes=["4096"]) == "all-reduces of 4096, 4 cpu"
+    assert name(sizes=None, model="lenet", device="gpu") == "all-reduces of lenet, 4 gpu"
+    assert name(sizes=["1"], num_gpus=[2, 8, 4]) == "all-reduces of 1, 8 cpu"
+    assert name(sizes=["1"], num_gpus=2) == "all-reduces of 1, 2 cpu"
+
+
+def test_a_process_without_devices_lacks_rows_of_the_devices_of_others(reductions):
+    # It failed before it knew its devices, so its flags may not be those of the rows.
+    flags = {"device": "gpu", "num_gpus": [8], "sizes": ["8000000"]}
+    early = reductions(error=("ExitStatus", "1"), flags=flags, placement=None)
+    criteria = Criteria(allow_different=["device", "num_gpus"])
+    found = compare_records(reductions.of(*BASE), [early], criteria)
+    assert by_name(found) == {XRING: Verdict.FAILED}
+    # One that knew them lacks rows of its own devices.
+    late = reductions(error=("ExitStatus", "1"), flags=flags)
+    found = compare_records(reductions.of(*BASE), [late], criteria)
+    assert by_name(found) == {XRING: Verdict.FAILED}
+
+
+@pytest.mark.parametrize(("calls", "verdict"), [(2, Verdict.INCONCLUSIVE), (3, Verdict.SAME)])
+def test_a_row_of_an_interrupted_process_is_whole_with_all_its_calls(reductions, calls, verdict):
+    point = reductions.point(None, seconds=(0.002,) * calls)
+    cut = reductions(point, status="interrupted")
+    found = compare_records(reductions.of(*BASE), [*reductions.of(*BASE), cut])
+    assert only(found).main.verdict is verdict

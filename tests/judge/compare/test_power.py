@@ -1,6 +1,6 @@
 """Numbers of processes: what they promise holds when suites of that size are judged.
 
-Tests cnnbench/judge/compare/judgement.py.
+Tests cnnbench/judge/compare/judgement.py and cnnbench/judge/compare/power.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,24 @@ import random
 
 import pytest
 
-from cnnbench.judge.compare import Case, Policy, Samples, Verdict, judge_all, processes_needed
-from cnnbench.judge.compare.power import processes_to_decide, processes_to_detect
+from cnnbench.base.inference import AnalysisSchedule
+from cnnbench.judge.compare import (
+    METRICS,
+    Case,
+    Policy,
+    Samples,
+    Verdict,
+    judge_all,
+    processes_needed,
+)
+from cnnbench.judge.compare.estimate import statistics_of
+from cnnbench.judge.compare.power import (
+    detectable_change,
+    processes_for_verdict,
+    processes_to_decide,
+    processes_to_detect,
+    too_many_further,
+)
 
 SMOKE = 10
 
@@ -72,3 +88,98 @@ def test_more_scatter_and_smaller_changes_take_more():
     assert processes_to_detect(-0.1, 0.1, SMOKE) > processes_to_detect(-0.2, 0.1, SMOKE)
     with pytest.raises(ValueError, match=r"-0\.01.* 0\.03"):
         processes_to_detect(-0.01, 0.1, SMOKE)
+
+
+@pytest.mark.parametrize(
+    ("change", "scatter", "configurations", "processes"),
+    [
+        # By SciPy's quantiles, 2 pi / 3 (0.1 (2.0537 + 1.2816) / (0.2231 - 0.0296))^2 = 6.22 with
+        # one configuration, whose test against 0 takes only 4.68; and one more than that.
+        (-0.2, 0.1, 1, 8),
+        (-0.05, 0.02, 1, 21),
+        (0.04, 0.02, 1, 101),
+        # With several, the test takes more: 11.3 against 10.6, 45.3 against 42.5, 8.6 against 7.2.
+        (-0.2, 0.1, 10, 13),
+        (0.25, 0.2, 10, 47),
+        (-0.5, 0.3, 5, 10),
+    ],
+)
+def test_numbers_of_processes_by_hand(change, scatter, configurations, processes):
+    assert processes_to_detect(change, scatter, configurations) == processes
+
+
+def test_a_change_as_large_as_the_threshold_cannot_be_found():
+    with pytest.raises(ValueError, match="exceed the threshold"):
+        processes_to_detect(0.03, 0.1, 1)
+    with pytest.raises(ValueError, match="exceed the threshold"):
+        processes_to_detect(0.0, 0.1, 1)
+
+
+def test_a_share_of_alpha_and_the_alpha_of_a_metric_take_more_processes():
+    # Two-sided for n a side: 2 / C(8, 4) = 0.029, 2 / C(10, 5) = 0.0079 and 2 / C(12, 6) = 0.0022.
+    assert processes_needed(Policy(), share=0.5) == 5
+    assert processes_needed(Policy(), metric=METRICS["memory"]) == 5  # of which alpha is 0.01
+    assert processes_needed(Policy(), metric=METRICS["memory"], share=0.5) == 6
+    assert processes_needed(Policy(min_processes=9)) == 9
+
+
+@pytest.mark.parametrize(
+    ("more", "paired", "expected"),
+    [(100, False, False), (101, False, True), (200, True, False), (201, True, True)],
+)
+def test_more_than_a_hundred_processes_or_two_hundred_pairs_are_too_many(more, paired, expected):
+    assert too_many_further(more, paired) == expected
+
+
+def around(level, deviation, count=8):
+    """Values whose logarithms have the given standard deviation."""
+    own = deviation * math.sqrt((count - 1) / count)
+    return [level * math.exp(own * sign) for sign in (1, -1) * (count // 2)]
+
+
+def statistics(base, new, **more):
+    return statistics_of(Samples(base, new, **more), Policy(), 1)
+
+
+@pytest.mark.parametrize("metric", ["throughput", "accuracy"])
+@pytest.mark.parametrize(("paired", "sides"), [(True, 1), (False, 2)])
+def test_the_detectable_change_is_the_floor_and_the_quantiles_of_the_error(paired, sides, metric):
+    if metric == "throughput":
+        base, new = [100.0] * 8 if paired else around(100.0, 0.05), around(100.0, 0.05)
+        floor, back = math.log(1.03), math.expm1
+    else:
+        new = [0.5 + 0.05 * math.sqrt(7 / 8) * sign for sign in (1, -1) * 4]
+        base, floor, back = [0.5] * 8 if paired else new, 0.005, float
+    found = statistics(base, new, metric=METRICS[metric], paired=paired)
+    assert found.scatter == pytest.approx(0.05)
+    # The quantiles of the normal distribution for 0.98 and 0.8.
+    expected = floor + (2.05375 + 0.84162) * 0.05 * math.sqrt(sides * math.pi / 3 / 12)
+    assert detectable_change(found, 12, 0.04) == pytest.approx(back(expected), rel=1e-4)
+    still = statistics(base, base, metric=METRICS[metric], paired=True)
+    assert detectable_change(still, 12, 0.04) is None
+    assert processes_for_verdict(still, (0.04, 0.04)) is None
+
+
+@pytest.mark.parametrize("change", [0.0, 0.02, 0.1])
+def test_a_new_experiment_of_pairs_takes_as_many_whatever_measured_the_same_scatter(change):
+    # The difference of two values of deviation s has the deviation sqrt(2) s.
+    level, plan = 100 * (1 + change), AnalysisSchedule(0.04)
+    single = statistics(around(100.0, 0.05), around(level, 0.05), plan=plan, noise=0.0)
+    pairs = statistics([100.0] * 8, around(level, 0.05 * math.sqrt(2)), plan=plan, paired=True)
+    needed = [processes_for_verdict(one, (0.04, 0.04)) for one in (single, pairs)]
+    assert needed[0] == needed[1]
+    assert needed[0] % 4 == 0
+    # Further processes beside the measured ones need no analyses.
+    alone = statistics(around(100.0, 0.05), around(level, 0.05), noise=0.0)
+    assert processes_for_verdict(alone, (0.04, 0.04)) > 8
+
+
+def test_a_larger_scatter_and_a_smaller_level_take_more():
+    def needed(scatter, alphas=(0.04, 0.04), change=1.0):
+        found = statistics([100.0] * 8, around(100.0 * change, scatter), paired=True)
+        return processes_for_verdict(found, alphas)
+
+    assert 8 < needed(0.04) < needed(0.06) < needed(0.1)
+    assert needed(0.06) < needed(0.06, (0.004, 0.04))  # of the interval
+    # If NEW is much slower, the test decides.
+    assert needed(0.2, change=0.8) < needed(0.2, (0.04, 0.0004), 0.8)

@@ -11,6 +11,7 @@ import json
 import math
 import random
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as xml
@@ -26,7 +27,12 @@ from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, blocks, trend
 from cnnbench.judge.history.blocks import terminal_text
 from cnnbench.judge.history.page import HistoryDocument, csv_text, history_metrics
-from cnnbench.judge.history.phrases import history_remarks, other_metric_remarks
+from cnnbench.judge.history.phrases import (
+    accepted_commit_remarks,
+    history_remarks,
+    other_metric_remarks,
+)
+from cnnbench.judge.metrics.rules import Acceptance, Rules
 from cnnbench.judge.report import exports, render
 from cnnbench.records.exports import EXPORTS
 from cnnbench.records.subject import Subject
@@ -509,3 +515,16 @@ def test_outliers_of_several_series_at_one_commit_are_one(by_commit, series_of):
     ).answers
     assert outliers.text == "1 outlier"
     assert outliers.details[0].startswith("both series: -24.9 % at c009, ")
+
+
+def test_accepted_commits_that_no_point_and_no_repository_has_are_named(
+    trends, tmp_path, monkeypatch
+):
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    monkeypatch.chdir(tmp_path)
+    names = ("c000", "44444", "fffffff")
+    accept = tuple(Acceptance(commit=name, reason="x", until="2999-01-01") for name in names)
+    (remark,) = accepted_commit_remarks(trends, Rules(source="rules.toml", accept=accept))
+    assert remark.startswith("rules.toml: 1 accepted commit ")
+    assert remark.endswith(": fffffff.")
+    assert accepted_commit_remarks(trends, Rules(accept=accept[:2])) == []

@@ -9,10 +9,12 @@ import pytest
 
 from cnnbench.flags import FLAGS
 from cnnbench.judge.compare.facts import FACTS, GROUPS, PATTERNS, fact_rule
+from cnnbench.judge.compare.rows import records_to_measurements
 from cnnbench.judge.metrics.judged import DEFAULT_METRICS, THROUGHPUT, metrics_to_judge
 from cnnbench.judge.metrics.measurement import KINDS
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.machine import facts
+from cnnbench.records.all_reduce import Copying
 from cnnbench.records.metric import ALL, BOUNDS, HISTORY, METRICS
 from cnnbench.records.metrics.figures import accuracy, startup, throughput
 from cnnbench.records.run import Batch, Evaluation, StartupSeconds
@@ -122,3 +124,102 @@ def test_calls_of_own_metrics_are_not_checked_as_those_of_plug_ins():
     runs = [(name, metric) for name, metric in ALL.items() if "run" in metric.kinds]
     checked = [name for name, metric in runs if hasattr(metric.value, "_cnnbench_checked")]
     assert checked == []
+
+
+def test_metrics_of_other_measurements():
+    found = {
+        (name, *metric.kinds): (
+            {kind: METRICS[other].name for kind, other in metric.judged.items()},
+            (metric.unit, metric.better, metric.threshold),
+            (metric.gates, metric.followed),
+        )
+        for name, metric in ALL.items()
+        if "run" not in metric.kinds
+    }
+    startup = METRICS["startup"].threshold
+    reductions, benchmarks = (
+        {
+            ("bus_bandwidth", "allreduce", "peer"): (
+                {"allreduce": "throughput"},
+                ("GB/s", "faster", None),
+                (True, True),
+            ),
+            ("reduction_seconds", "allreduce", "peer"): ({}, ("s", "quicker", None), (False, True)),
+            ("build_seconds", "allreduce", "build", "peer"): (
+                {},
+                ("s", "quicker", startup),
+                (False, True),
+            ),
+            ("build", "allreduce", "build"): (
+                {"allreduce": "startup", "build": "startup"},
+                ("seconds", "quicker", startup),
+                (False, False),
+            ),
+            ("peer_bandwidth", "peer"): (
+                {"peer": "throughput"},
+                ("GB/s", "faster", None),
+                (False, False),
+            ),
+            ("copy_bandwidth", "copy"): (
+                {"copy": "throughput"},
+                ("GB/s", "faster", None),
+                (False, True),
+            ),
+        },
+        {"seconds": ("s", "quicker"), "bytes": ("bytes", "less"), "number": ("number", "less")},
+    )
+    benchmarks["score"] = ("number", "better")
+    of_benchmarks = {
+        (f"benchmark_{name}", f"benchmark_{name}"): (
+            {f"benchmark_{name}": "throughput"},
+            (*words, None),
+            (True, True),
+        )
+        for name, words in benchmarks.items()
+    }
+    assert found == reductions | of_benchmarks
+
+
+def test_values_of_rows_of_reductions(reductions):
+    # 8 MB in 2 ms on 4 devices: 4 GB/s, of which each sends 2 * 3/4. Each device copies 8 MB.
+    point = reductions.point
+    record = reductions(
+        point(None, seconds=(0.001, 0.002, 0.004), build_seconds=0.25),
+        point(spec="copy", error="lost"),
+        peers=(point(3.0, spec="nccl_all_reduce"),),
+        copies=(
+            Copying(bytes=8_000_000, devices=4, seconds=(0.002,)),
+            Copying(bytes=8_000_000, devices=1, seconds=(0.002,)),
+        ),
+    )
+    ((good, bad, peer, copy),) = records_to_measurements([record])
+    assert [row.kind for row in (good, bad, peer, copy)] == ["allreduce"] * 2 + ["peer", "copy"]
+    names = ("bus_bandwidth", "reduction_seconds", "build_seconds", "build")
+    assert [ALL[name].value(good) for name in names] == pytest.approx([6.0, 0.002, 0.25, 0.25])
+    assert [ALL[name].value(bad) for name in names] == [None] * 4
+    assert ALL["peer_bandwidth"].value(peer) == pytest.approx(3.0)
+    assert ALL["copy_bandwidth"].value(copy) == pytest.approx(16.0)
+
+
+@pytest.mark.parametrize(
+    ("names", "kinds", "judged"),
+    [
+        (("memory", "throughput"), ("run",), ("throughput", "memory")),
+        (("throughput",), ("allreduce",), ("bus_bandwidth",)),
+        (("throughput",), ("copy", "allreduce"), ("bus_bandwidth", "copy_bandwidth")),
+        (("startup",), ("build",), ("build",)),
+        (("startup", "throughput"), ("run", "allreduce"), None),
+        (("memory",), ("allreduce",), ()),
+        ((), ("run",), ()),
+        (("throughput",), (), ()),
+        (("throughput",), ("benchmark_seconds",), ("benchmark_seconds",)),
+    ],
+)
+def test_metrics_that_are_judged(names, kinds, judged):
+    found = tuple(metric.name for metric in metrics_to_judge(names, kinds))
+    if judged is None:
+        assert found[:2] == ("throughput", "bus_bandwidth")
+        assert set(found[2:]) == {"startup", "build"}
+    else:
+        assert found == judged
+    assert metrics_to_judge(names[::-1], kinds[::-1]) == metrics_to_judge(names, kinds)

@@ -16,7 +16,7 @@ from pages import report_of, rows, section
 from step_profiles import changed
 from studies import roofline, tuning
 
-from cnnbench.base.charts import HIGHER, LineChart, RowChart
+from cnnbench.base.charts import HIGHER, LOWER, LineChart, RowChart
 from cnnbench.base.document import ChartGroup, Paragraph, Table
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.judge.compare import compare_records
@@ -601,3 +601,54 @@ def test_a_report_without_a_speed_says_so(full_runs):
     first, failed = report.answers[:2]
     assert "No speed" in first.text
     assert failed.tone == "bad"
+
+
+NUMBER, SHARE, BYTES = ("number", "percent", "bytes")
+RATES = ("images/sec over the timed steps", NUMBER, True, HIGHER)
+MEMORY = ("peak memory", BYTES, True, LOWER)
+SECONDS = ("seconds to the end of the first step", NUMBER, True, LOWER)
+
+
+def test_axes_of_the_charts_of_values_of_processes(report):
+    found = {
+        chart.title: (chart.x.label, chart.x.format, chart.x.zero, chart.x.better)
+        for chart in report.charts
+        if isinstance(chart, RowChart) and not chart.title.endswith("distribution")
+    }
+    assert found == {
+        "Images/sec": ("median images/sec", NUMBER, True, HIGHER),
+        "lenet, batch 8: throughput": RATES,
+        "resnet20, cifar10: throughput": RATES,
+        "lenet, batch 8: share of the peak": ("achieved over peak FLOP/s", SHARE, True, HIGHER),
+        "lenet, batch 8: peak memory": MEMORY,
+        "resnet20, cifar10: peak memory": MEMORY,
+        "resnet20, cifar10: top-1 accuracy": ("top-1 of the last evaluation", SHARE, True, HIGHER),
+        "lenet, batch 8: start-up": SECONDS,
+        "resnet20, cifar10: start-up": SECONDS,
+    }
+
+
+def test_commits_and_machines_are_counted_if_there_are_several(full_runs):
+    def measured(*parts):
+        records = [full_runs(100, **one) for one in parts]
+        return dict(report_of(*records).highlights)["measured"]
+
+    one, two = ({"subject": Subject(revision=letter * 40)} for letter in "ab")
+    there, here = ({"environment": {"hostname": name, "cpu_model": name}} for name in "xy")
+    assert measured(one, one) == "1 configuration, 2 processes"
+    assert measured(one, two) == "1 configuration, 2 commits, 2 processes"
+    assert measured(there, here) == "1 configuration, 2 machines, 2 processes"
+    assert measured({}, {"flags": {"batch_size": 16}}) == "2 configurations, 2 processes"
+
+
+def test_one_device_is_no_answer_of_a_reduction(reductions):
+    point = reductions.point
+
+    def answers(*points):
+        return [one.text for one in report_of(reductions=[reductions(*points)]).answers]
+
+    alone = point(devices=1, seconds=(0.001,) * 3)
+    (text,) = answers(alone, point())
+    assert text == answers(point())[0]
+    assert "4 devices" in text
+    assert answers(alone) == []
