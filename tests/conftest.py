@@ -43,7 +43,7 @@ from forked import (
     stood_in,
     variables,
 )
-from prepared import preparing_tensorflow
+from prepared import preparing_tensorflow, stop_collecting_graphs
 from registries import forget_packages, kept
 
 from cnnbench.base import plugins
@@ -313,6 +313,7 @@ def _keep_collections_short():
     With the traced graphs of thousands of tests around, one took up to twenty seconds.
     """
     yield
+    stop_collecting_graphs()
     gc.collect()
     gc.freeze()
 

@@ -54,3 +54,14 @@ class _Finder(MetaPathFinder):
         )
         tf.config.set_soft_device_placement(False)
         shorten_runs()
+
+
+def stop_collecting_graphs() -> None:
+    """Ends what `tf.summary.trace_on` begins: `trace_off` does not, in TensorFlow 2.21.
+
+    The graphs of all later tests would be kept, and written by the next test that collects some.
+    """
+    if _PACKAGE in sys.modules:
+        from tensorflow.python.eager import context  # noqa: TID251 (there is no public function)
+
+        context.context().disable_graph_collection()
