@@ -4,8 +4,8 @@ Each is an error: exit code 2 and a single line on stderr. It prints nothing els
 file. The sentences stand in golden/refusals.txt.
 
 Tests cnnbench/plan/rules.py, cnnbench/plan/place.py, cnnbench/plan/network.py,
-cnnbench/lab/all_reduce/plan.py,
-cnnbench/cli/commands/*.py, and the rules of cnnbench/flags/groups/*.py.
+cnnbench/plan/length.py, cnnbench/lab/all_reduce/plan.py, cnnbench/cli/commands/*.py, and the rules
+of cnnbench/flags/groups/*.py.
 """
 
 from __future__ import annotations

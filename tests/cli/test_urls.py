@@ -1,4 +1,7 @@
-"""Paths given as URLs: local ones, those of a file system of TensorFlow, and those refused."""
+"""Paths given as URLs: local ones, those of a file system of TensorFlow, and those refused.
+
+Tests cnnbench/plan/network.py.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params
 from cnnbench.flags.declare import RunPart, names_of_flags
 from cnnbench.plan import check_flags, make_plan, parse_run
-from cnnbench.plan.length import WarmUpLength, count_evaluated_examples
+from cnnbench.plan.length import RunLength, WarmUpLength, count_evaluated_examples
+from cnnbench.plan.network import model_gradients
 from cnnbench.plan.run_plan import without_outputs
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 from cnnbench.variable_mgr.packing import AggregationSpec
@@ -241,6 +242,172 @@ def test_padding_is_no_example(batches, batch, examples, shards, counted):
     assert count_evaluated_examples(batches, batch, examples, shards) == counted
 
 
+EVAL = {"eval": True, "train_dir": "d"}
+AGAIN = {**EVAL, "eval_interval_secs": 9}
+DURING = {"train_dir": "d", "eval_during_training_every_n_steps": 1}
+ALL = ("top_1", "top_5")
+SMALL = {"model": "resnet20", "data_name": "cifar10", "batch_size": 10, "num_gpus": 2}
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, {}),
+        ({"batch_size": 0}, {"batch_per_device": 128, "global_batch": 256, "epochs": 0.512}),
+        (
+            {"gradient_accumulation_steps": 2, "num_batches": 7, "num_gpus": 3},
+            {"global_batch": 60, "batches": 7, "epochs": 7 * 60 / 50_000},
+        ),
+        (
+            {
+                **{"gradient_accumulation_steps": 2, "num_batches": 7, "eval_batch_size": 5},
+                "eval_during_training_every_n_steps": 3,
+            },
+            {
+                **{"global_batch": 40, "eval_batch_per_device": 5, "batches": 7},
+                **{"epochs": 7 * 40 / 50_000, "eval_batches": 7, "eval_examples": 70},
+                "eval_steps": {3, 6},
+            },
+        ),
+        (
+            {"eval": True, "train_dir": "d", "eval_batch_size": 5, "num_batches": 7},
+            {
+                **{"batch_per_device": 5, "eval_batch_per_device": 5, "global_batch": 10},
+                **{"batches": 7, "epochs": 7 * 10 / 10_000, "warm_up": WarmUpLength(0, 0)},
+                **{"train_examples": 0, "eval_batches": 7, "eval_examples": 70},
+            },
+        ),
+        (
+            {"steps_per_execution": 4, "num_batches": 10, "num_warmup_batches": 5},
+            {
+                **{"batches": 12, "epochs": 12 * 20 / 50_000},
+                "warm_up": WarmUpLength(8, 8, together=4),
+            },
+        ),
+        ({"steps_per_execution": 5}, {"warm_up": WarmUpLength(10, 10, together=5)}),
+    ],
+)
+def test_lengths(flags, expected):
+    length = make_plan(Params(**{**SMALL, **flags})).length
+    usual = {
+        **{"batch_per_device": 10, "global_batch": 20, "eval_batch_per_device": 10},
+        **{"batches": 100, "epochs": 100 * 20 / 50_000, "warm_up": WarmUpLength(10, 10)},
+        **{"train_examples": 50_000, "eval_batches": 0, "eval_examples": 0, "target": None},
+    }
+    if flags.get("batch_size") == 0:
+        usual["eval_batch_per_device"] = 128
+    assert length == RunLength(**{**usual, "eval_steps": set(), **expected})
+
+
+EVERY_STEPS = "eval_during_training_every_n_steps"
+EVERY_EPOCHS = "eval_during_training_every_n_epochs"
+TO_TOP_1 = {"model": "lenet", "data_name": None, EVERY_STEPS: 5}
+
+
+@pytest.mark.parametrize(
+    ("flag", "allowed", "refused", "others"),
+    [
+        (EVERY_STEPS, 2, 1, {"num_batches": 100_001}),
+        ("num_batches", 100_000, 100_001, {EVERY_STEPS: 1}),
+        # A step has 20 of 50,000 images.
+        (EVERY_EPOCHS, 0.0004, 0.00039, {}),
+        (EVERY_EPOCHS, 0.001, 0.0004, {"num_epochs": 40.5}),
+        ("autotune_threshold", 141, 142, {}),
+        ("max_warmup_batches", 30, 29, {"warmup": "auto", "num_warmup_batches": 30}),
+        ("num_epochs", 858_993.0, 858_994.0, {}),
+        ("stop_at", "top_1:1", "top_1:1.01", TO_TOP_1),
+        ("stop_at", "top_5:0", "top_5:-0.01", TO_TOP_1),
+        ("stop_at", "loss:75", "top_1:75", TO_TOP_1),
+    ],
+)
+def test_limits_of_lengths(flag, allowed, refused, others):
+    check = {**SMALL, **others}
+    make_plan(Params(**{**check, flag: allowed}))
+    with pytest.raises(FlagError) as caught:
+        make_plan(Params(**{**check, flag: refused}))
+    assert caught.value.flag in (flag, EVERY_STEPS)
+    if flag == "num_epochs":
+        assert "at most 858993," in caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("given", "metric"),
+    [("top_1_accuracy", "top_1"), ("TOP_5", "top_5"), ("top_5_accuracy", "top_5")],
+)
+def test_targets_have_other_names(given, metric):
+    plan = make_plan(Params(**TO_TOP_1, stop_at=f"{given}:0.5"))
+    assert (plan.length.target.metric, plan.length.target.value) == (metric, 0.5)
+
+
+def test_inputs_of_a_training_and_of_its_evaluations():
+    flags = {"eval_batch_size": 5, "gradient_accumulation_steps": 3, "tf_random_seed": 7}
+    params = Params(**SMALL, **flags, precision="bf16", mixup_alpha=0.5, **DURING)
+    plan = make_plan(params)
+    of_both = {"num_devices": 2, "image_size": 32, "channels": 3, "num_classes": 11, "seed": 7}
+    of_both |= {"dtype": "bfloat16", "shard_files": False, "mixup_alpha": 0.5}
+    of_both |= {"dataset": plan.network.dataset, "preprocess": None}
+    for spec, own in (
+        (plan.input.training, {"subset": "train", "batch_per_device": 10, "passes": 3}),
+        (plan.input.validation, {"subset": "validation", "batch_per_device": 5, "passes": 1}),
+    ):
+        assert {name: getattr(spec, name) for name in (*of_both, *own)} == {**of_both, **own}
+    forward = make_plan(Params(**SMALL, forward_only=True, mixup_alpha=0.5))
+    assert forward.input.training.mixup_alpha == 0.0
+    assert make_plan(Params(model="ncf")).input.training.image_size == 0
+
+
+def test_files_are_sharded_for_training_alone(small_set):
+    data = {"data_dir": str(small_set("cifar10")), **SMALL, "num_gpus": 1}
+    mode = {"variable_update": "mirrored_strategy", "input_distribution": "strategy"}
+    for policy, sharded in (("file", True), ("data", False)):
+        plan = make_plan(Params(**data, **mode, auto_shard_policy=policy))
+        assert plan.input.training.shard_files == sharded
+        assert not plan.input.validation.shard_files
+
+
+def test_sizes_that_are_those_of_the_model():
+    for flags, own in (
+        ({}, ()),
+        ({"image_size": 28}, ("image_size",)),
+        ({"image_size": 32}, ()),
+        ({"image_size": 28, "num_classes": 1001}, ("image_size", "num_classes")),
+        ({"num_classes": 10}, ()),
+    ):
+        assert make_plan(Params(model="lenet", **flags)).network.own_sizes == own
+
+
+@pytest.mark.parametrize(
+    ("flags", "flag"),
+    [
+        ({"model": "ncf", "num_classes": 5}, "num_classes"),
+        ({"model": "ncf", "image_size": 5}, "image_size"),
+        ({"model": "vgg16", "image_size": 1}, "image_size"),
+    ],
+)
+def test_sizes_that_a_model_cannot_take_are_refused(flags, flag):
+    with pytest.raises(FlagError) as caught:
+        make_plan(Params(**flags))
+    assert caught.value.flag == flag
+
+
+def test_an_auxiliary_head_is_built_if_asked_for():
+    plain, with_head = (
+        make_plan(Params(model="inception3", aux_head=aux)).network for aux in (False, True)
+    )
+    assert (plain.model.aux_head, with_head.model.aux_head) == (False, True)
+    assert with_head.spec.parameters > plain.spec.parameters
+    assert plain.preprocess(training=True) is None
+
+
+def test_gradients_of_a_model():
+    model, shapes = model_gradients("resnet20", None)
+    assert model.name == "resnet20"
+    assert shapes[0] == (3, 3, 3, 16)
+    assert shapes[-2:] == ((64, 11), (11,))
+    with pytest.raises(FlagError, match=r"^--model=resnet21"):
+        model_gradients("resnet21", None)
+
+
 WORKERS = {"job_name": "worker", "worker_hosts": "a:1,b:1"}
 
 
@@ -323,12 +490,6 @@ def test_names_of_what_reduces_the_gradients(flags, on_cpu, on_gpu):
     plan = check_flags(Params(**{"num_gpus": 2, **flags}))
     assert plan.reduction_names(on_gpu=False) == on_cpu
     assert plan.reduction_names(on_gpu=True) == on_gpu
-
-
-EVAL = {"eval": True, "train_dir": "d"}
-AGAIN = {**EVAL, "eval_interval_secs": 9}
-DURING = {"train_dir": "d", "eval_during_training_every_n_steps": 1}
-ALL = ("top_1", "top_5")
 
 
 @pytest.mark.parametrize(

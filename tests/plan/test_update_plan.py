@@ -14,7 +14,7 @@ from cnnbench.flags import Params
 from cnnbench.flags.facts import NumericsPlan
 from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.plan import check_flags, make_plan
-from cnnbench.plan.setup import VariableUpdatePlan
+from cnnbench.plan.setup import VariableUpdatePlan, card_numbers, gpu_numbers
 
 DECAY = 0.25
 MEAN = {"reduction": "mean", "rate_factor": 1.0, "decay": DECAY}
@@ -100,3 +100,17 @@ def test_number_formats(flags, expected, activation_bytes):
     numerics = check_flags(Params(model="lenet", device="cpu", **flags)).numerics
     assert numerics == NumericsPlan(**{**FP32, **expected})
     assert numerics.activation_bytes == activation_bytes
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpus", "cards"),
+    [
+        ({"num_gpus": 3}, (0, 1, 2), (0, 1, 2)),
+        ({"num_gpus": 2, "gpu_indices": "3,1,2"}, (3, 1), (3, 1)),
+        ({"num_gpus": 3, "gpus_per_card": 2}, (0, 1, 2), (0, 1)),
+        ({"num_gpus": 3, "gpus_per_card": 2, "gpu_indices": "5,4,1"}, (5, 4, 1), (2, 0)),
+    ],
+)
+def test_numbers_of_gpus_and_cards(flags, gpus, cards):
+    assert gpu_numbers(Params(**flags)) == gpus
+    assert card_numbers(Params(**flags)) == cards
