@@ -346,6 +346,8 @@ def test_a_process_does_not_wait_for_threads_that_may_never_end(
             cli.entry_point()
     finally:
         end.set()
+        if other is not None:
+            other.join()
     assert ended.value.code == status
     assert exits == [("within two seconds", status), *[("without cleanup", status)] * ends_early]
 
