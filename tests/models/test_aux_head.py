@@ -1,6 +1,6 @@
 """The auxiliary head of Inception 3 and the NASNets: off by default, and of training alone.
 
-Tests models/shared_blocks.py.
+Tests models/shared_blocks.py, models/networks/nasnet.py and models/networks/inception.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Blocks whose values the backward pass computes again, against networks that store them."""
+"""Blocks whose values the backward pass computes again, against networks that store them.
+
+Tests models/declaration.py.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,13 @@ from networks import model_of, shape_of
 
 from cnnbench.errors import UsageError
 from cnnbench.models import Initializer, declare
-from cnnbench.models.declaration import ShapeNetwork, bytes_per_image
+from cnnbench.models.declaration import (
+    FlopCounts,
+    ShapeNetwork,
+    bytes_per_image,
+    innermost_scope,
+    scope_flops,
+)
 
 
 def test_flops_by_hand():
@@ -289,3 +295,63 @@ def test_memory_of_a_training_needs_no_further_description():
     assert described == [True]
     assert 0 < bytes_per_image(model, spec, training=False) < training
     assert described == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("path", "scope"),
+    [
+        ("a/b/MatMul", "a/b"),
+        ("a/b", "a/b"),
+        ("a/c", "a"),
+        ("b", ""),
+        ("a_2/b_1/c", "a/b"),  # entered again
+        ("a_2/b_x", "a"),
+        ("d_1/x", "d_1"),  # a name of its own
+        ("d_2/x", ""),
+        ("", ""),
+    ],
+)
+def test_the_innermost_scope_of_a_path(path, scope):
+    assert innermost_scope(path.split("/"), {"a": 1, "a/b": 2, "d_1": 3}) == scope
+
+
+def test_flops_are_counted_in_the_scope_of_their_layer():
+    def body(net, images):
+        with net.scope("stage"):
+            x = net.conv(images, 4, 3, 2)
+            with net.scope("inner"):
+                x = net.conv(x, 5, 1)
+        return net.logits(net.flatten(x))
+
+    first, second, last = 2 * 16 * 108, 2 * 16 * 20, 2 * 80 * 10
+    model = model_of(body)
+    training = scope_flops(model, 10, training=True)
+    assert {name: counts for name, counts in training.items() if any(counts)} == {
+        "stage/conv0": (first, 0, first),
+        "stage/inner/conv0": (second, second, second),
+        "affine0": (last, last, last),
+    }
+    assert list(training) == [
+        *("", "stage", "stage/conv0", "stage/inner", "stage/inner/conv0", "affine0"),
+    ]
+    assert scope_flops(model, 10, training=False) == {
+        name: FlopCounts(counts.forward) for name, counts in training.items()
+    }
+
+
+def test_a_block_uses_its_arguments_its_variables_and_what_it_computes():
+    def block(net, x, y):
+        own = net.variable("own", (4,), Initializer.constant(1.0))
+        return net.apply(lambda a, b, v: a + b * v, net.relu(x), net.reshape(y, (8, 8, 3)), own)
+
+    def body(net, images):
+        return net.logits(net.flatten(net.block(block, images, net.relu(images))))
+
+    assert declare(model_of(body), 10).parameters == 4 + 192 * 10 + 10
+
+    def outside(net, images):
+        x = net.relu(images)
+        return net.logits(net.flatten(net.block(lambda net, y: net.add(x, y), images)))
+
+    with pytest.raises(UsageError, match="created outside of it"):
+        declare(model_of(outside), 10)

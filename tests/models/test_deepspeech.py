@@ -1,4 +1,7 @@
-"""DeepSpeech 2: size, network, loss over all alignments, and error rates against jiwer."""
+"""DeepSpeech 2: size, network, loss over all alignments, and error rates against jiwer.
+
+Tests models/networks/deepspeech.py.
+"""
 
 from __future__ import annotations
 

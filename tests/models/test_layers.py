@@ -3,6 +3,8 @@
 The layers run in float64 (the interpreter takes any compute dtype), so central differences are
 good to about 1e-7; batch norm and LRN, whose kernels are float32, are compared with automatic
 differentiation of the plain formula instead.
+
+Tests models/graph.py and models/network.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""NASNet-A against its definition as a table of operations (Zoph et al., figure 4)."""
+"""NASNet-A against its definition as a table of operations (Zoph et al., figure 4).
+
+Tests models/networks/nasnet.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""NeuMF: its size, its network by hand, and its metrics against scikit-learn."""
+"""NeuMF: its size, its network by hand, and its metrics against scikit-learn.
+
+Tests models/networks/ncf.py.
+"""
 
 from __future__ import annotations
 

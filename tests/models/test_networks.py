@@ -17,6 +17,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.models import declare, get_model, model_names
 from cnnbench.models.declaration import ShapeNetwork
 from cnnbench.models.networks.nasnet import NasNetSize
+from cnnbench.models.networks.swin import make_window_bias
 
 CLASSES = {"imagenet": 1001, "cifar10": 11, "coco": 81}
 
@@ -183,6 +184,45 @@ def test_layer_norms_have_the_epsilon_of_torchvision(name, epsilon):
 
     Recording(get_model(name, "imagenet"), 10, training=False).forward()
     assert found == {epsilon}
+
+
+def test_swin_shifts_windows_in_every_second_layer_unless_one_covers_the_image():
+    layers = []
+
+    class Recording(ShapeNetwork):
+        def block(self, body, *xs, **how):
+            layers.append(tuple(how[name] for name in ("side", "heads", "shifts_windows")))
+            keeps.append(how["keep"])
+            return super().block(body, *xs, **how)
+
+    keeps = []
+    Recording(get_model("swin_t", "imagenet"), 10, training=True).forward()
+    assert layers == [
+        *((56, 3, False), (56, 3, True)),
+        *((28, 6, False), (28, 6, True)),
+        *[(14, 12, False), (14, 12, True)] * 3,
+        *[(7, 24, False)] * 2,
+    ]
+    assert keeps == pytest.approx([1 - 0.2 * layer / 11 for layer in range(12)])
+
+
+@pytest.mark.parametrize(("window", "side", "shift"), [(2, 4, 0), (2, 4, 1), (3, 6, 1), (3, 6, 2)])
+def test_the_attention_bias_of_windows_by_definition(window, side, shift):
+    distances = 2 * window - 1
+    table = np.random.default_rng(0).normal(size=(distances**2, 2)).astype(np.float32)
+    found = make_window_bias(tf.constant(table), window, side, shift).numpy()
+    count, tokens = side // window, range(window**2)
+    expected = np.zeros((count, count, 2, window**2, window**2), np.float32)
+
+    def wraps(row_of_windows, place):  # whether a row or column comes from the other end
+        return row_of_windows * window + place + shift >= side
+
+    for down, right, query, key in itertools.product(range(count), range(count), tokens, tokens):
+        (a, b), (c, d) = divmod(query, window), divmod(key, window)
+        bias = table[(a - c + window - 1) * distances + b - d + window - 1]
+        apart = wraps(down, a) != wraps(down, c) or wraps(right, b) != wraps(right, d)
+        expected[down, right, :, query, key] = bias - 100 * apart
+    np.testing.assert_allclose(found, expected if shift else expected[0, 0], atol=1e-5)
 
 
 # The global batch that the base rate is for, epochs of warm-up, boundaries in epochs and rates.

@@ -1,4 +1,7 @@
-"""RegNetY: stages as published, and a block against its definition."""
+"""RegNetY: stages as published, and a block against its definition.
+
+Tests models/networks/regnet.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """All ResNets against a reference, and the sizes of the official ones.
 
 test_keras_applications.py has one too; test_networks.py has the sizes of the others.
+
+Tests models/networks/resnet.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Layers of tokens and sequences against Keras' cells and formulas in NumPy."""
+"""Layers of tokens and sequences against Keras' cells and formulas in NumPy.
+
+Tests models/graph.py and models/network.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """SSD300: anchors, matching, loss, network and detections against plain ones.
 
 The network and the detections are those of MLPerf's reference, written plainly.
+
+Tests models/networks/ssd.py.
 """
 
 from __future__ import annotations

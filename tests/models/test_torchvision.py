@@ -1,4 +1,7 @@
-"""Networks of their real size against logits that torchvision's made of equal weights."""
+"""Networks of their real size against logits that torchvision's made of equal weights.
+
+Tests models/networks/*.py.
+"""
 
 from __future__ import annotations
 

@@ -135,8 +135,11 @@ def test_a_thread_takes_over_graph_device_scope_dependencies_and_context_variabl
     def step(x):
         before = tf.identity(x, name="before")
         # State of earlier towers must not show up in later ones.
-        with tf.device(cpu_devices[3]):
+        with tf.device(cpu_devices[3]), tf.control_dependencies([before]), tf.name_scope("first"):
             exchange.build_towers_in_threads(lambda tower: tf.no_op(), 2)
+        free = exchange.build_towers_in_threads(lambda tower: tf.identity(x, name="free"), 2)
+        assert [(one.device, [*one.op.control_inputs]) for one in free] == [("", [])] * 2
+        assert [one.op.name for one in free] == ["free", "free_1"]
 
         def build(tower):
             seen.append((variable.get(), tf.get_current_name_scope()))

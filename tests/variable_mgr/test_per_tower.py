@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +11,7 @@ from covering import covering_pairs
 from towers import columns_of, trained
 
 from cnnbench.models.spec import Initializer, VariableSpec
+from cnnbench.variable_mgr.all_reduce import single
 from cnnbench.variable_mgr.packing import AggregationSpec
 
 
@@ -91,6 +94,32 @@ def test_relaxed_defers_sparse_gradients_like_dense_ones(towers, make_manager):
             np.testing.assert_allclose(
                 table.numpy()[:, 0], np.array([0, -2, 0, 0, -1]) * due, rtol=1e-6
             )
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_slices_are_gathered_by_collectives_only_from_other_processes(
+    others, make_manager, cpu_devices
+):
+    own = cpu_devices[:2]
+    everyone = (*own, *cpu_devices[2 : 2 + others])
+    job = SimpleNamespace(
+        num_towers=len(everyone),
+        tower_devices=everyone,
+        in_cluster=False,
+        client_per_worker=False,
+    )
+    declared = [VariableSpec("table", (5, 2), Initializer.constant(0.0))]
+    by_collective = AggregationSpec(all_reduce=single("collective"))
+    manager = make_manager("replicated", own, declared, job=job, aggregation=by_collective)
+
+    @tf.function(autograph=False)
+    def step():
+        rows = tf.IndexedSlices(tf.ones([3, 2]), tf.constant([1, 4, 1]), tf.constant([5, 2]))
+        return [gradient for gradient, _ in aggregated(manager, [[rows], [rows]])[1][0]]
+
+    operations = step.get_concrete_function().graph.get_operations()
+    gathers = [op for op in operations if op.type.startswith("CollectiveGather")]
+    assert bool(gathers) == bool(others)
 
 
 def test_towers_start_differently_and_biases_alike(make_manager, trainable):

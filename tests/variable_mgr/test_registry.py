@@ -1,6 +1,6 @@
 """Modes by name: the rows of the table, and what they name.
 
-Tests variable_mgr/__init__.py and variable_mgr/spec.py.
+Tests variable_mgr/__init__.py, variable_mgr/spec.py and variable_mgr/modes.py.
 """
 
 from __future__ import annotations
@@ -63,6 +63,46 @@ def test_a_row_says_what_validation_and_the_job_go_by(mode):
     with pytest.raises(FlagError, match="works in one process only") as caught:
         check_flags(Params(**flags))
     assert caught.value.flag == "variable_update"
+
+
+SPLIT = {"input_distribution": "strategy"}
+CENTRAL = "central_storage_strategy"
+COORDINATED = {
+    **WORKERS,
+    "job_name": "controller",
+    "ps_hosts": "c:1",
+    "controller_host": "d:1",
+    "variable_update": "parameter_server_strategy",
+}
+
+
+@pytest.mark.parametrize(
+    ("flags", "refused"),
+    [
+        ({"variable_update": CENTRAL, **SPLIT, "input_sharding": "auto"}, "input_sharding"),
+        ({"variable_update": CENTRAL, **SPLIT, "input_sharding": "manual"}, None),
+        ({"variable_update": CENTRAL}, None),
+        ({"variable_update": "independent", "bn_stats": "sync", "num_gpus": 2}, "bn_stats"),
+        ({"variable_update": "independent", "num_gpus": 2}, None),
+        (COORDINATED, None),
+        ({**COORDINATED, "eval": True}, "eval"),
+        ({**COORDINATED, "forward_only": True}, "forward_only"),
+        ({**COORDINATED, "input_only": True}, "input_only"),
+        ({**COORDINATED, **SPLIT}, "input_distribution"),
+        (
+            {**COORDINATED, "precision": "fp16", "fp16_enable_auto_loss_scale": True},
+            "fp16_enable_auto_loss_scale",
+        ),
+    ],
+)
+def test_a_mode_refuses_what_it_cannot_do(flags, refused):
+    params = Params(**{"device": "cpu", **flags})
+    if refused is None:
+        check_flags(params)
+        return
+    with pytest.raises(FlagError) as caught:
+        check_flags(params)
+    assert caught.value.flag == refused
 
 
 @pytest.mark.parametrize(

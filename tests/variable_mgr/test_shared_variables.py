@@ -2,7 +2,7 @@
 
 Logical CPU devices stand for ps tasks.
 
-Tests variable_mgr/parameter_server.py and variable_mgr/tracing.py.
+Tests variable_mgr/parameter_server.py, variable_mgr/tracing.py and variable_mgr/per_tower.py.
 """
 
 from __future__ import annotations
@@ -111,6 +111,36 @@ def test_the_trace_is_let_go_of_after_the_update(make_manager, trainable):
     del function
     gc.collect()
     assert graph() is None
+
+
+def test_staged_values_are_those_that_the_step_before_read(make_manager, declared):
+    manager = make_manager("parameter_server", 2, staged=True)
+    first, moment = manager.variable(0, "conv0/bias"), "batchnorm0/moving_mean"
+
+    @tf.function(autograph=False)
+    def step(value):
+        staged = [
+            manager.read_for_step(tower, "conv0/bias", dtype)
+            for tower, dtype in ((0, tf.float32), (0, tf.float32), (1, tf.bfloat16))
+        ]
+        assert staged[0] is staged[1]
+        assert staged[2].dtype == tf.bfloat16
+        decay = manager.read_for_weight_decay(first)
+        current = manager.read_for_step(1, moment, tf.float32)
+        first.assign(tf.fill(first.shape, value))
+        manager.variable(0, moment).assign(tf.fill([4], value))
+        return [tf.cast(one, tf.float32) for one in staged], decay, current
+
+    found = []
+    for value in (1.0, 2.0, 4.0):
+        (one, _, other), decay, current = step(tf.constant(value))
+        found.append([float(x[0]) for x in (one, other, decay, current)])
+    # Moments are not staged.
+    assert found == [[0, 0, 0, 0], [0, 0, 0, 1], [1, 1, 1, 2]]
+    first.assign([8.0] * 4)
+    manager.after_restore()
+    (one, _, other), decay, _ = step(tf.constant(16.0))
+    assert [float(x[0]) for x in (one, other, decay)] == [8, 8, 8]
 
 
 def test_moments_are_read_anew_each_time(make_manager):

@@ -18,7 +18,7 @@ from cnnbench.base import probe
 from cnnbench.base.interrupts import begin_command, conclude_command, handling_signals
 from cnnbench.base.job import Job, Task
 from cnnbench.base.ports import ReservedPorts
-from cnnbench.errors import BenchmarkError
+from cnnbench.errors import BenchmarkError, ExitCode, UsageError
 from cnnbench.flags import Params
 from cnnbench.plan import check_flags
 from cnnbench.run import handshake
@@ -163,6 +163,49 @@ def test_the_record_has_the_error_that_the_run_ends_with(explained):
     assert raised.value is error
     assert written == [("failed", error)]
     assert error.__cause__ is (defect if explained else None)
+
+
+def test_errors_of_this_process_name_no_other(monkeypatch):
+    job = Job(task=Task("worker"), worker_addresses=("localhost:1", "localhost:2"))
+    one, unavailable = membership_in(job), tf.errors.UnavailableError(None, None, "lost")
+    assert one.explain_by_lost_process(unavailable) is None  # TensorFlow is not connected
+    one._tensorflow_connected = True
+    assert one.explain_by_lost_process(tf.errors.NotFoundError(None, None, "lost")) is None
+    assert one.explain_by_lost_process(ValueError("lost")) is None
+    monkeypatch.setattr(one._watchdog, "own_suspension_text", lambda: "this one was suspended")
+    assert one.explain_by_lost_process(ValueError("lost")) is None
+    found = one.explain_by_lost_process(unavailable)
+    assert isinstance(found, BenchmarkError)
+    assert str(found) == "this one was suspended"
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(
+    ("error", "written", "code", "reason"),
+    [
+        (None, [], ExitCode.OK, ""),
+        (UsageError("no such flag"), [], ExitCode.FAILED, "no such flag"),
+        (KeyboardInterrupt(), [("interrupted", None)], ExitCode.INTERRUPTED, "interrupted"),
+        (BenchmarkError("worn out"), ["failed"], ExitCode.FAILED, "worn out"),
+    ],
+)
+def test_the_others_hear_how_a_run_ends(error, written, code, reason, together, monkeypatch):
+    """After the record is written; those that run the same steps must wait for each other."""
+    hosts = {"worker_addresses": ("localhost:1", "localhost:2"), "client_per_worker": together}
+    one = membership_in(Job(task=Task("worker"), **hosts))
+    events = []
+    monkeypatch.setattr(
+        one._watchdog, "announce_end", lambda *args, **how: events.append((*args, how))
+    )
+    raises = contextlib.nullcontext() if error is None else pytest.raises(type(error))
+    with raises as caught, one.reporting_end(lambda *ending: events.append(ending)):
+        if error is not None:
+            raise error
+    assert error is None or caught.value is error
+    waits = membership._FAILURE_SECONDS if code or together else membership._DISMISSAL_SECONDS
+    expected = [("failed", error) if one == "failed" else one for one in written]
+    told = ((int(code), reason), waits, {"lost": together and code != ExitCode.OK})
+    assert events == [*expected, told]
 
 
 class Alone:

@@ -2,6 +2,8 @@
 
 The weights of every copy after three steps are saved, as bytes of their dtype. Kernels depend on
 the instruction set and the version of TensorFlow: where these differ, rounding is allowed for.
+
+Tests cnnbench/run/step/update.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ test_fused_decay.py has decay that is a part of the update.
 
 A step takes off less than a float32 can hold: what is applied is right on average over steps, if
 gradients vary, and over weights.
+
+Tests cnnbench/run/step/update.py.
 """
 
 from functools import partial

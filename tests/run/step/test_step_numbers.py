@@ -1,4 +1,7 @@
-"""The number of the step, which an update function gets if its optimizer declares `takes_step`."""
+"""The number of the step, which an update function gets if its optimizer declares `takes_step`.
+
+Tests cnnbench/run/step/update.py.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""The traced step: where its operations are, and what it does to the weights."""
+"""The traced step: where its operations are, and what it does to the weights.
+
+Tests cnnbench/run/step/tower.py and cnnbench/run/step/update.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""No update of a step copies its variable: the weights stay where they are in memory."""
+"""No update of a step copies its variable: the weights stay where they are in memory.
+
+Tests cnnbench/run/step/update.py.
+"""
 
 import numpy as np
 import pytest
