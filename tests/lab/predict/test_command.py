@@ -176,6 +176,41 @@ def test_charts(capsys, tmp_path, step):
     assert "xring/rechd" not in found
 
 
+@pytest.mark.parametrize("step", [{"step_seconds": 0.5}, {}])
+def test_curves_follow_from_the_predictions(capsys, monkeypatch, step):
+    """A ring of 8 devices without latency takes 2 * 7 / 8 of the time to send the bytes."""
+    drawn = []
+    monkeypatch.setattr(command, "write_plot", lambda *arguments: drawn.append(arguments))
+    given = {
+        "link": "alpha=0,bandwidth=1e9",
+        "devices": "1,2,8",
+        "all_reduce_spec": "xring,xring#3",
+    }
+    run(capsys, **SMALL, **given, **step, plot="plot.svg")
+    run(capsys, **SMALL, **given, **step, plot="plot.svg", plot_devices=2)
+    for (path, (by_size, by_devices), title), devices in zip(drawn, (8, 2), strict=True):
+        assert path == "plot.svg"
+        assert SMALL["model"] in title
+        assert f" {devices} devices" in by_size.title
+        (curve,) = [one for one in by_size.series if one.name == "xring"]
+        assert len(by_size.series) == (2 if devices == 8 else 1)  # 3 shards need as many devices
+        assert not curve.marks
+        assert [curve.points[0][0], curve.points[-1][0]] == [1024, 2**30]
+        assert len(curve.points) == 41
+        for size, seconds in curve.points[
+            20:
+        ]:  # from 1 MiB, where chunks are much larger than lines
+            assert seconds == pytest.approx(2 * (devices - 1) / devices * size / 1e9, rel=0.01)
+        assert (by_size.x.log, by_size.x.base, by_size.y.log) == (True, 2, True)
+        assert (by_devices.x.log, by_devices.x.base, by_devices.y.log) == (True, 2, not step)
+        numbers = {one.name: [x for x, _ in one.points] for one in by_devices.series}
+        assert numbers == {"xring": [2, 8], "xring#3": [8]}
+        assert [one.style for one in by_devices.series] == [0, 1]
+        for _, value in by_devices.series[0].points:
+            assert (0.9 < value < 1) == bool(step)
+        assert ("images per device" in by_devices.title) == bool(step)
+
+
 @pytest.mark.parametrize(
     ("devices", "steps", "reason"),
     [(2, (0.2, 0.3), "was measured on 2 devices"), (1, (), "contains no steps")],

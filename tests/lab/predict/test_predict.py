@@ -6,6 +6,7 @@ from cnnbench.judge.report.sections.all_reduce import fastest_predictions
 from cnnbench.lab.predict.predict import (
     FastestRange,
     Interconnect,
+    NotPredictedError,
     TrainingStep,
     fastest_by_size,
     predict_all,
@@ -77,3 +78,45 @@ def test_halving_doubling_for_small_tensors_ring_for_large_ones():
 )
 def test_one_spec_or_none_is_the_fastest_everywhere(candidates, ranges):
     assert fastest_by_size(NETWORK, specs(*candidates), 8) == ranges
+
+
+SECOND = Link("a", 1.0, 0.0, 0.0)
+HUNDRED = Link("b", 100.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("devices", "per_node", "spec", "seconds"),
+    [
+        # A ring of n devices sends 2 (n - 1) messages, one after another; its links between nodes
+        # determine the time.
+        (4, 2, "xring", 6 * 100),
+        (4, 4, "xring", 6),
+        (1, 4, "xring", None),
+        # Within nodes, between nodes, and from one device of a node to its others.
+        (4, 2, "xring/xring", 2 + 2 * 100 + 1),
+        (8, 4, "xring/xring", 6 + 2 * 100 + 3),
+        (8, 4, "rechd/xring", 2 * 2 + 2 * 100 + 3),
+        (4, 1, "xring/xring", 6 * 100),
+        (4, 4, "xring/xring", 6),
+    ],
+)
+def test_messages_within_and_between_nodes(devices, per_node, spec, seconds):
+    network = Interconnect(SECOND, HUNDRED, per_node, launch=1000.0)
+    assert network.name == f"{per_node} x a + b"
+    (parsed,), tensors = specs(spec), (Tensor(1 << 20),)
+    expected = 0.0 if seconds is None else 1000.0 + seconds
+    assert network.predict_seconds(parsed, tensors, devices, Packing()) == expected
+    # All tensors travel at once, on other parts of the same links.
+    assert network.predict_seconds(parsed, tensors[:0], devices, Packing()) <= 1000.0
+
+
+def test_without_nodes_every_link_is_the_same():
+    network = Interconnect(SECOND, devices_per_node=2)
+    assert network.name == "a"
+    (ring, sharded, levels) = specs("xring", "xring#4", "xring/xring")
+    tensors = (Tensor(1 << 20),)
+    assert network.predict_seconds(ring, tensors, 4, Packing()) == 6.0
+    assert network.predict_seconds(sharded, tensors, 4, Packing()) > 0
+    for spec, devices in ((sharded, 3), (levels, 4)):
+        with pytest.raises(NotPredictedError):
+            network.predict_seconds(spec, tensors, devices, Packing())
