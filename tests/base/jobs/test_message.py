@@ -134,3 +134,11 @@ def test_a_link_ends_with_its_connection_or_with_what_is_no_message(pair, sent):
     with pytest.raises(EOFError):
         [link.receive() for _ in range(9)]
     link.send("nobody receives it")
+
+
+def test_the_longest_message_may_arrive():
+    head = message.LONGEST.to_bytes(4, "big")
+    assert unpack(head + b"x") == ([], head + b"x")
+    assert unpack(b"\0\0\0") == ([], b"\0\0\0")
+    assert unpack(b"\0\0\0\2[]\0") == ([b"[]"], b"\0")
+    assert pack([1]) == b"\0\0\0\3[1]"

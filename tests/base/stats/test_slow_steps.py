@@ -8,10 +8,13 @@ import random
 import pytest
 
 from cnnbench.base.slow_steps import (
+    SlowSteps,
     excess_shares,
     find_slow_steps,
     largest_disturbance,
     median_slow_steps,
+    slow_step_cost_increase,
+    slower_step_indices,
     undisturbed_mean_seconds,
     undisturbed_step_weights,
     weighted_mean,
@@ -122,3 +125,83 @@ def test_weights_remove_the_same_from_every_part_of_a_step():
 
 def test_equal_steps_are_not_rounded():
     assert undisturbed_mean_seconds([[0.05] * 3, [0.07] * 7]) == [0.05, 0.07]
+
+
+@pytest.mark.parametrize(
+    ("steps", "indices", "text"),
+    [
+        (20, (1, 3, 5, 7), "every second step takes 20.00 ms more (20.0 % of the steps)"),
+        (40, (9, 19, 29), "every tenth step takes 20.00 ms more (7.5 % of the steps)"),
+        (44, (10, 21, 32), "every 11th step takes 20.00 ms more (6.8 % of the steps)"),
+        # Three of five distances are enough, two are not, and there must be two distances.
+        (30, (2, 5, 8, 11, 13, 17), "every third step takes 20.00 ms more (20.0 % of the steps)"),
+        (20, (2, 5, 8), "every third step takes 20.00 ms more (15.0 % of the steps)"),
+        (
+            30,
+            (2, 5, 8, 10, 14, 19),
+            "one step in 5 takes 20.00 ms more, at irregular distances (20.0 % of the steps)",
+        ),
+        (
+            20,
+            (2, 5),
+            "one step in 10 takes 20.00 ms more, at irregular distances (10.0 % of the steps)",
+        ),
+        (20, (7,), "one step of a process takes 20.00 ms more"),
+        (20, (7, 8, 9), "3 consecutive steps of a process take 60.00 ms more"),
+        (
+            10,
+            (1, 2, 5, 9),
+            "40.0 % of the steps take 20.00 ms more, at irregular distances",
+        ),
+        (
+            10,
+            (1, 2, 9),
+            "one step in 3 takes 20.00 ms more, at irregular distances (30.0 % of the steps)",
+        ),
+    ],
+)
+def test_slow_steps_in_words(steps, indices, text):
+    seconds = [0.03 if step in indices else 0.01 for step in range(steps)]
+    ordinary = [step for step in range(steps) if step not in indices]
+    found = SlowSteps.from_groups(seconds, iter(indices), ordinary)
+    assert found.text == text
+    total = 0.01 * steps + 0.02 * len(indices)
+    assert (found.steps, found.indices, found.share) == (steps, indices, len(indices) / steps)
+    assert (found.extra, found.cost) == pytest.approx((0.02, 0.02 * len(indices) / total))
+    assert slow_step_cost_increase(found, None) == -found.cost
+    assert slow_step_cost_increase(None, found) == found.cost
+    assert slow_step_cost_increase(found, found) == slow_step_cost_increase(None, None) == 0.0
+    assert SlowSteps.from_groups(seconds, (), ordinary) is None
+    assert SlowSteps.from_groups(seconds, indices, ()) is None
+
+
+def test_steps_are_divided_by_hand():
+    assert slower_step_indices([1.0] * 5 + [2.0] * 5) == [5, 6, 7, 8, 9]
+    assert slower_step_indices([2.0, 1.0] * 5) == [0, 2, 4, 6, 8]
+    assert slower_step_indices([1.0] * 5 + [2.0] * 4) == []  # nine
+    assert slower_step_indices([1.0] * 10) == []
+    assert find_slow_steps([2.0, 1.0] * 5 + [2.0]).indices == (0, 2, 4, 6, 8, 10)
+    assert find_slow_steps([2.0, 1.0] * 5 + [2.0, 2.0]) is None  # seven of twelve
+
+
+def test_disturbances_by_hand():
+    # Two steps of 3 and of 5 among six of 1: 8 - 2 of 14 seconds.
+    found, where = largest_disturbance([1.0, 1, 3, 5, 1, 1, 1, 1])
+    assert (found, where) == (pytest.approx(6 / 14), range(2, 4))
+    assert largest_disturbance([5.0, 1, 1, 1]) == (pytest.approx(4 / 8), range(1))
+    assert largest_disturbance([1.0, 1, 1, 5]) == (pytest.approx(4 / 8), range(3, 4))
+    processes = [[1.0] * 4, [1.0] * 4, [1.0] * 4, [1.0, 5, 1, 1]]
+    assert undisturbed_step_weights(processes) == [[1.0] * 4] * 3 + [
+        pytest.approx([4 / 3, 0, 4 / 3, 4 / 3])
+    ]
+    assert undisturbed_step_weights(processes[1:]) == [[1.0] * 4] * 3  # too few to tell
+
+
+def test_slow_steps_of_the_median_process():
+    def of(cost):
+        return SlowSteps(steps=10, indices=(1,), extra=1.0, cost=cost)
+
+    low, middle, high = map(of, (0.1, 0.2, 0.3))
+    assert median_slow_steps([high, low, middle]) is middle
+    assert median_slow_steps([high, low, middle, None]) is low
+    assert median_slow_steps([high, None, None]) is None

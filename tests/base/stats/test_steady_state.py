@@ -127,3 +127,34 @@ def test_the_unit_of_time_does_not_matter(times, factor):
         find_steady_state([t * factor for t in times]),
     )
     assert (one.start, one.shape) == (other.start, other.shape)
+
+
+@pytest.mark.parametrize(
+    ("times", "start", "shape"),
+    [
+        # A quarter of the steps, and at least ten of them, must be steady.
+        ([30.0] * 75 + [20.0] * 25, 75, SeriesShape.WARM_UP),
+        ([30.0] * 76 + [20.0] * 24, None, SeriesShape.NOT_STEADY),
+        ([30.0] * 10 + [20.0] * 10, 10, SeriesShape.WARM_UP),
+        ([30.0] * 11 + [20.0] * 9, None, SeriesShape.NOT_STEADY),
+        # Levels that differ by 5 % of the last one are alike.
+        ([21.0] * 50 + [20.0] * 50, 0, SeriesShape.FLAT),
+        ([21.1] * 50 + [20.0] * 50, 50, SeriesShape.WARM_UP),
+        ([19.0] * 50 + [20.0] * 50, 0, SeriesShape.FLAT),
+        ([18.9] * 50 + [20.0] * 50, 50, SeriesShape.SLOWDOWN),
+        ([19.0] * 20 + [30.0] * 20 + [20.0] * 60, 40, SeriesShape.WARM_UP),
+        ([18.0] * 20 + [30.0] * 20 + [20.0] * 60, 40, SeriesShape.SLOWDOWN),
+        ([30.0] * 20 + [20.5] * 20 + [20.0] * 60, 20, SeriesShape.WARM_UP),
+        # Single steps at the beginning that are more than 5 % away.
+        ([25.0] + [20.0] * 50, 1, SeriesShape.WARM_UP),
+        ([40.0, 21.1] + [20.0] * 50, 2, SeriesShape.WARM_UP),
+        ([21.0] + [20.0] * 50, 0, SeriesShape.FLAT),
+    ],
+)
+def test_steady_states_without_noise(times, start, shape):
+    found = find_steady_state(times, 30)
+    assert (found.start, found.shape, found.warmup_steps) == (start, shape, 30)
+    late = None if start is None else max(0, start - 30)
+    assert found.unsteady_timed_steps == late
+    assert found.levels[-1].stop == len(times)
+    assert found.levels[-1].seconds == 20.0

@@ -11,7 +11,13 @@ import re
 
 import pytest
 
-from cnnbench.base.escapes import escape_formula, escape_markdown, to_plain_line
+from cnnbench.base.escapes import (
+    escape_formula,
+    escape_markdown,
+    markdown_code,
+    to_plain_line,
+    to_terminal_line,
+)
 from cnnbench.base.tables import align_table, fit_table
 from cnnbench.base.terminal import LineWriter, wrap_text
 
@@ -96,3 +102,39 @@ def test_numbers_and_names_stay_as_they_are():
 def test_a_number_is_no_formula(number):
     assert escape_formula(number) == number
     assert escape_formula(f"{number}+A1") == f"'{number}+A1"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a_b _c d_ _", "a_b &#95;c d&#95; &#95;"),
+        ("12:05, a: b, a:b", "12:05, a: b, a&#58;b"),
+        ("2*3 <b> #x ~y", "2&#42;3 &#60;b&#62; &#35;x &#126;y"),
+        ("#12", "<code>&#35;12</code>"),
+        ("gh-2", "<code>gh-2</code>"),
+        ("x@y", "<code>x&#64;y</code>"),
+        ("awww.x.y", "<code>awww&#46;x.y</code>"),
+        ("a://b", "<code>a&#58;//b</code>"),
+        (":+1:", "<code>&#58;+1:</code>"),
+        ("a\nb\x1b", "a b"),
+    ],
+)
+def test_text_in_markdown(text, shown):
+    assert escape_markdown(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("--model=a (b), c+d; e.f/g", "--model=a (b), c+d; e.f/g"),
+        ("a_b|`c`:d", "a&#95;b&#124;&#96;c&#96;&#58;d"),
+        ("www.x WWW.y", "www&#46;x WWW&#46;y"),
+        ("  caf\xe9\n", "caf\xe9"),
+    ],
+)
+def test_code_in_markdown(text, shown):
+    assert markdown_code(text) == f"<code>{shown}</code>"
+
+
+def test_bytes_that_are_no_text_become_escapes_in_a_terminal():
+    assert to_terminal_line("a\udcffb\x1b[2J\n") == "a\\udcffb [2J"

@@ -99,3 +99,16 @@ def test_a_flag_lets_it_pass_and_hides_nothing(runs):
 def test_a_side_of_two_networks_is_no_change(runs):
     mixed = [*runs.of(*BASE[:3]), *runs.of(*BASE[3:], model=model(66))]
     assert only(compare_records(runs.of(*BASE), mixed)).verdict is Verdict.NOT_COMPARABLE
+
+
+@pytest.mark.parametrize(
+    ("flops", "words"),
+    [
+        (3_300_000, "+10.0 %"),
+        (3_003_000, "+0.1 %"),
+        (3_001_000, "3,000,000 → 3,001,000"),  # which would be +0.0 %
+    ],
+)
+def test_small_changes_of_flops_are_told_by_both_numbers(runs, flops, words):
+    base, new = (runs.of(*BASE, model=model(n)) for n in (3_000_000, flops))
+    assert words in only(compare_records(base, new)).judgement.reason

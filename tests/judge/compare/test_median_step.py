@@ -76,3 +76,18 @@ def test_a_side_alone_names_what_its_median_hides(runs):
     text = median_step_text(side(runs, "b", PAUSES["third"][0]), 0.03)
     assert "third step" in text
     assert median_step_text([runs(step_seconds=(0.1, 0.1, 0.3))], 0.03) == ""
+
+
+def test_only_whole_runs_with_enough_steps_count(runs):
+    pausing = side(runs, "b", PAUSES["third"][0])
+    text = median_step_text(pausing, 0.03)
+    failed = runs(None, error=("Error", "no"))
+    assert median_step_text([*pausing, failed], 0.03) == text
+    assert median_step_text([*pausing, runs(step_seconds=(0.04,) * 9, losses=())], 0.03) == ""
+    assert median_step_text([], 0.03) == ""
+    assert median_step_text([failed], 0.03) == ""
+    # Of 0.04 and 0.057 s: 42 % more at the median step.
+    assert median_step_text(pausing, 0.3) == text
+    assert median_step_text(pausing, 0.5) == ""
+    level = [runs(step_seconds=(0.1,) * 10, losses=()) for _ in range(3)]
+    assert median_step_text(level, 0.0) == ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import random
 from statistics import fmean
 
@@ -584,3 +585,47 @@ def test_updates_belong_to_the_layer_with_most_of_the_further_parameters(share, 
     times[claiming] += 8e-3  # the updates
     for name, seconds in times.items():
         assert sizes[name] == pytest.approx(seconds, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "separated"),
+    [
+        ((1.0, 2.0), (3.0, 4.0), True),
+        ((3.0, 4.0), (1.0, 2.0), True),
+        ((1.0, 2.0), (2.0, 3.0), False),
+        ((2.0, 3.0), (1.0, 2.0), False),
+        ((1.0, 4.0), (2.0, 3.0), False),
+    ],
+)
+def test_times_of_two_sides_are_separated_if_none_is_among_the_others(base, new, separated):
+    assert StepTimes([base, new]).separated == separated
+
+
+def test_arithmetic_of_step_times():
+    times = StepTimes([(1.0, 3.0), (2.0, 4.0, 6.0)], within=0.5, steps=40)
+    assert (times.of_sides, times.difference) == ((2.0, 4.0), 2.0)
+    doubled = times + times
+    assert [*map(list, doubled.each)] == [[2, 6], [4, 8, 12]]
+    assert (doubled.within, doubled.steps) == (1.0, 40)
+    logs = times.logarithms()
+    assert [math.exp(value) for side in logs.each for value in side] == pytest.approx(
+        [1, 3, 2, 4, 6]
+    )
+    assert (logs.within, logs.steps) == (pytest.approx(0.5 / 3.2**2), 40)
+    assert StepTimes([(1.0, 0.0), (2.0,)]).logarithms() is None
+    ratios = times.divided_by([(2.0, 2.0), (4.0, 4.0, 4.0)])
+    assert [*map(list, ratios.each)] == [[0.5, 1.5], [0.5, 1, 1.5]]
+    assert (ratios.within, ratios.steps) == (pytest.approx(0.5 / 3.2**2), 40)
+
+
+def test_means_and_medians_of_steps():
+    values = [[(1.0, 2.0, 9.0), (3.0, 3.0, 3.0)], [(4.0, 6.0, 100.0)]]
+    weights = [[(1.0, 1.0, 1.0), (1.0, 1.0, 1.0)], [(1.5, 1.5, 0.0)]]
+    found = StepTimes.mean(values, weights)
+    # The steps of a single process stand for processes.
+    assert [*map(list, found.each)] == [[4, 3], [6, 9, 0]]
+    found = StepTimes.typical(values, weights)
+    assert [*map(list, found.each)] == [[2, 3], [4, 6]]
+    assert found.steps == 6
+    assert StepTimes.typical(values, weights, centre=min).each[0] == (1.0, 3.0)
+    assert StepTimes.typical(values, weights, centre=min).steps == 0

@@ -1,7 +1,9 @@
 """The picture of a machine: limits, modes, rooflines and how to reproduce it, by hand.
 
 Tests cnnbench/judge/report/sections/steps.py, cnnbench/judge/report/sections/baseline.py,
-cnnbench/judge/report/sections/quantities.py and cnnbench/judge/report/sections/runs.py.
+cnnbench/judge/report/sections/quantities.py, cnnbench/judge/report/sections/runs.py,
+cnnbench/judge/report/sections/all_reduce.py, cnnbench/judge/report/sections/roofline.py,
+cnnbench/judge/report/sections/strategies.py and cnnbench/judge/report/sections/tune.py.
 """
 
 from __future__ import annotations
@@ -21,8 +23,13 @@ from cnnbench.base.document import Paragraph
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.judge.report import build, gather, load, render
 from cnnbench.judge.report.sections.roofline import roofline_sections
+from cnnbench.judge.report.sections.tune import (
+    answer_sentence,
+    search_verdict,
+    searched_network,
+)
 from cnnbench.records.all_reduce import Copying
-from cnnbench.records.campaigns import DIFFERENT
+from cnnbench.records.campaigns import AS_GIVEN, DIFFERENT, NONE, NOT_FASTER
 from cnnbench.records.run import ConditionNote, Conditions
 from cnnbench.records.subject import Subject
 
@@ -351,3 +358,53 @@ def test_hostile_names_are_text(full_runs):
     for _, attributes in page.elements:
         assert not any(name.startswith("on") for name in attributes)
         assert attributes.get("href", "#").startswith("#")
+
+
+LEADER = "variable_update=replicated"
+
+
+@pytest.mark.parametrize(
+    ("parts", "text", "tone", "is_best"),
+    [
+        ({}, "12.0 % (10.0 to 14.0 %) faster than the flags as given, 12 pairs", "good", True),
+        ({"trains_alike": None}, None, "good", True),
+        ({"low": None, "pairs": 1}, "12.0 % faster than the flags as given, 1 pair", "good", True),
+        ({"high": None}, "12.0 % faster than the flags as given, 12 pairs", "good", True),
+        (
+            {"trains_alike": False},
+            f"{LEADER} is 12.0 % (10.0 to 14.0 %) faster, but trains other weights",
+            "bad",
+            False,
+        ),
+        ({"verdict": "open", "leader": AS_GIVEN}, "no candidate was tried", "unsure", False),
+        (
+            {"verdict": "open"},
+            f"it is not proven that {LEADER} is faster than the flags as given",
+            "unsure",
+            False,
+        ),
+        ({"verdict": "same"}, f"{LEADER} is as fast as the flags as given", "", False),
+        ({"verdict": "slower"}, f"{LEADER} is slower than the flags as given", "", False),
+        ({"verdict": NOT_FASTER}, f"{LEADER} is not faster than the flags as given", "", False),
+        ({"verdict": NONE}, "no candidate was faster than the flags as given", "", False),
+    ],
+)
+def test_outcomes_of_a_search(parts, text, tone, is_best):
+    document = tuning(**parts)
+    assert search_verdict(document) == (text or search_verdict(tuning())[0], tone)
+    if text is None:
+        return
+    sentence = f"{text}." if is_best else f"These are the flags as given: {text}."
+    assert answer_sentence(document) == sentence
+    because = answer_sentence(dataclasses.replace(document, reason="no time"))
+    is_told = document.verdict in ("open", NONE)
+    assert because == (sentence.replace(text, f"{text}: no time") if is_told else sentence)
+    (answer,) = report_of(studies=[document]).answers
+    assert (answer.name, answer.text, answer.tone) == ("Best flags of lenet", text, tone)
+    assert answer.details[0].startswith(f"{LEADER if is_best else AS_GIVEN}: cnnbench ")
+    assert answer.details[1:] == (document.weights,)
+
+
+def test_the_network_of_a_search():
+    assert searched_network(tuning()) == "lenet"
+    assert searched_network(tuning(command=("cnnbench", "--xla"))) == "the default network"

@@ -3,9 +3,11 @@
 Tests cnnbench/judge/report/sections/roofline.py.
 """
 
+import dataclasses
+
 import pytest
 
-from cnnbench.judge.report.sections.roofline import roofline_chart
+from cnnbench.judge.report.sections.roofline import roofline_chart, roofline_sections
 from cnnbench.records.profiles import FORWARD, TO_KERNEL
 from cnnbench.records.roofline import Machine, Roofline, RooflineRow, sort_roofline_rows
 
@@ -60,3 +62,38 @@ def test_the_roof_bends_where_memory_is_as_fast_as_arithmetic(roofline):
     # 10 FLOP per byte; a quarter and four times of it are the least that the roof spans.
     assert roof.points == ((2.5, 25.0), (10.0, 100.0), (40.0, 100.0))
     assert roof.reference
+
+
+def test_the_roof_spans_all_points(roofline):
+    rows = [row("a", "product", FORWARD, 0.1, flops) for flops in (10**8, 10**10)]
+    roof, *_ = roofline_chart(dataclasses.replace(roofline, rows=tuple(rows)), "title").series
+    # 1 and 100 FLOP per byte.
+    assert roof.points == ((1.0, 10.0), (10.0, 100.0), (100.0, 100.0))
+
+
+def test_points_are_rates_and_times(roofline):
+    _, forward, *_ = roofline_chart(roofline, "title").series
+    assert forward.points == ((10.0, pytest.approx(10.0)), (10.0, pytest.approx(250.0)))
+    assert forward.hints == (
+        "a: 100.0 ms, 1.0 % of the estimate",
+        "b: 4.000 ms, 25.0 % of the estimate",
+    )
+
+
+@pytest.mark.parametrize(
+    ("most", "full", "shown", "title", "more"),
+    [
+        (2, False, 2, "rows, the 2 with the most time to win", "8 rows more, with 27.00 ms to win"),
+        (9, False, 9, "rows, the 9 with the most time to win", "1 row more, "),
+        (10, False, 10, "rows, all", ""),
+        (0, False, 10, "rows, all", ""),
+        (2, True, 2, "net: rows, the 2 with the most time to win", ""),
+    ],
+)
+def test_rows_of_a_result(roofline, most, full, shown, title, more):
+    rows = dataclasses.replace(roofline, rows=sort_roofline_rows(roofline.rows))
+    _, listed, *_ = roofline_sections(rows, "net", most, full)
+    table, *text = listed.blocks
+    assert (len(table.rows), table.title, table.folded) == (shown, title, full)
+    assert bool(text) == bool(more)
+    assert more in "".join(one.text for one in text)

@@ -1,6 +1,7 @@
 """Numbers of the sections, by hand.
 
 Tests cnnbench/judge/report/sections/__init__.py, cnnbench/judge/report/sections/baseline.py,
+cnnbench/judge/report/sections/all_reduce.py,
 cnnbench/judge/report/sections/environment.py, cnnbench/judge/report/sections/runs.py,
 cnnbench/judge/report/sections/quantities.py, cnnbench/judge/report/sections/scaling.py and
 cnnbench/judge/report/sections/steps.py.
