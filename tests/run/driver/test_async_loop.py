@@ -1,4 +1,7 @@
-"""Updates of several threads: their number, pauses, times, and workers that fail."""
+"""Updates of several threads: their number, pauses, times, and workers that fail.
+
+Tests cnnbench/run/driver/training.py.
+"""
 
 from __future__ import annotations
 

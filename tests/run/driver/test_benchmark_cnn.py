@@ -41,6 +41,12 @@ from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.step_loop import StepTime
+from cnnbench.run.driver.work import (
+    EvaluatedTrainingWork,
+    EvaluationWork,
+    ForwardWork,
+    InputWork,
+)
 from cnnbench.run.step.train_step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -509,6 +515,22 @@ def test_old_checkpoints_are_deleted(keep, kept, tmp_path):
 def test_evaluating_without_a_checkpoint_fails(tmp_path):
     with pytest.raises(BenchmarkError, match="no checkpoint"):
         run(eval=True, train_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [
+        (InputWork, "measure_input"),
+        (EvaluationWork, "run_evaluation"),
+        (ForwardWork, "train"),
+        (EvaluatedTrainingWork, "train"),
+    ],
+)
+def test_the_speed_is_that_of_the_kind_of_work(kind, function, monkeypatch):
+    for name in ("measure_input", "run_evaluation", "train"):
+        monkeypatch.setattr(scenarios, name, lambda *arguments, name=name: (name, *arguments))
+    work = object.__new__(kind)
+    assert scenarios.run_work("run", work) == (function, "run", work)
 
 
 def test_the_seed_decides_the_losses():

@@ -29,6 +29,7 @@ from cnnbench.run.driver.shared_interrupts import SharedInterrupts
 from cnnbench.run.driver.step_loop import LoopTime, StepTime
 from cnnbench.run.driver.training import Training
 from cnnbench.run.driver.work import EvaluatedTrainingWork, ForwardWork, TrainingWork
+from cnnbench.run.runtime.progress import ProcessActivity
 from cnnbench.run.step.train_step import StepResult
 
 FAST, SLOW = 0.02, 0.03
@@ -253,6 +254,20 @@ def test_a_time_limit_ends_the_timed_loop(run, tmp_path, lag, seconds, steps):
     # What comes at the end comes, after the evaluation on the way.
     assert script.evaluated == [12] * (steps > 2) + [10 + steps]
     assert script.saved == [10 + steps]
+
+
+@pytest.mark.parametrize(("seconds", "pauses"), [(None, 0), (10 * FAST - 0.001, 1)])
+def test_a_loop_pauses_only_where_something_is_due(run, monkeypatch, seconds, pauses):
+    marked, mark = [], JobMembership.marking_activity
+
+    def marking(self, activity):
+        marked.append(activity)
+        return mark(self, activity)
+
+    monkeypatch.setattr(JobMembership, "marking_activity", marking)
+    flags = {} if seconds is None else {"max_seconds": seconds}
+    run(Script([FAST]), lag=2, **flags)
+    assert marked.count(ProcessActivity.PAUSE) == pauses
 
 
 def test_the_first_limit_ends_the_timed_loop(run):

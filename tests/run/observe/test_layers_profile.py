@@ -14,7 +14,17 @@ from cnnbench.models import get_model
 from cnnbench.models.cpu_operations import FASTEST_ALGORITHMS, CpuOperations
 from cnnbench.models.declaration import FlopCounts, declare, scope_flops
 from cnnbench.records.files import OutputFile, check_outputs
-from cnnbench.records.profiles import REST, TO_INPUT, TO_KERNEL, StepPartKey
+from cnnbench.records.profiles import (
+    COPIES,
+    FORWARD,
+    OUTSIDE,
+    REDUCTION,
+    REST,
+    TO_INPUT,
+    TO_KERNEL,
+    UPDATE,
+    StepPartKey,
+)
 from cnnbench.run.observe.layers import Layer, layer_chart, layer_table, layers_of_step
 from cnnbench.run.observe.operations import WallTimes
 from cnnbench.run.observe.work import OperationWorkFinder, flops_by_part
@@ -83,6 +93,66 @@ def test_operations_belong_to_the_innermost_layer():
         Layer("input pipeline", 4.0),
         Layer("between operations", 0.25),
     ]
+
+
+def test_the_kind_and_the_bytes_of_operations_that_ran():
+    """Of a graph of which nothing was fused, on devices as it says."""
+    graph = _graph()
+    with graph.as_default():
+        affine = graph.get_tensor_by_name("tower_0/block/affine0/MatMul:0")
+        gradient = graph.get_tensor_by_name("gradient_tape/tower_0/ReluGrad_3:0")
+        with tf.device("/job:localhost/replica:0/task:0/device:CPU:3"):
+            tf.raw_ops.L2Loss(t=affine, name="L2Loss")
+        weights = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[2, 4], name="weights")
+        tf.raw_ops.ResourceApplyGradientDescent(
+            var=weights, alpha=tf.constant(0.1), delta=gradient, name="update"
+        )
+        tf.raw_ops.AssignVariableOp(resource=weights, value=affine, name="assign")
+        with tf.name_scope("tower_0/block/"):
+            tf.add(affine, affine, name="Add")
+            tf.nn.softmax(affine, name="Softmax")
+            tf.reshape(affine, [8], name="Reshape")
+            tf.exp(affine, name="Exp")
+    flops = {"": 0, "block": 0, "block/affine0": 48}
+    works = OperationWorkFinder(graph, [graph.as_graph_def()], flops, {"block/affine0": (3, 4)})
+    size = 2 * 4 * 4  # bytes of each tensor but images, weights and scalars
+    expected = {
+        ("tower_0/block/affine0/MatMul", "_MklMatMul"): (
+            *("block/affine0", "dense", FORWARD, True),
+            2 * 3 * 4 + 3 * 4 * 4 + size,
+        ),
+        ("tower_0/block/Add", "AddV2"): ("block", "addition", FORWARD, False, 2 * size),
+        ("tower_0/block/Softmax", "Softmax"): (
+            *("block", "other activation", FORWARD, False),
+            2 * size,
+        ),
+        ("tower_0/block/Reshape", "Reshape"): ("block", "other", FORWARD, False, 0),
+        ("tower_0/block/Exp", "Exp"): ("block", "other", FORWARD, False, 2 * size),
+        ("gradient_tape/tower_0/ReluGrad_3", "ReluGrad"): (
+            *("Relu", "ReLU", TO_INPUT, False),
+            2 * size,
+        ),
+        ("L2Loss", "L2Loss"): (REST, "L2 loss", OUTSIDE, False, size + 4),
+        # The gradient and the rate are read, and the variable is read and written.
+        ("update", "ResourceApplyGradientDescent"): (REST, UPDATE, OUTSIDE, False, 3 * size + 4),
+        ("assign", "AssignVariableOp"): (REST, "other", OUTSIDE, False, 0),
+        ("allreduce_0/AddN", "AddN"): (REST, REDUCTION, OUTSIDE, False, 2 * size),
+        ("unknown", "CollectiveReduceV2"): (REST, REDUCTION, OUTSIDE, False, 0),
+        ("unknown", "AddN"): (REST, "other", OUTSIDE, False, 0),
+        ("allreduce_0/AddN/_5", "_Recv"): (REST, REDUCTION, OUTSIDE, False, 0),
+        ("tower_0/block/affine0/MatMul/_5", "_Send"): (REST, COPIES, OUTSIDE, False, 0),
+    }
+    found = {names: works(*names) for names in expected}
+    assert {
+        names: (*work.part, work.is_product, work.bytes) for names, work in found.items()
+    } == expected
+    assert [works.device_of_operation(name) for name in ("L2Loss", "update", "unknown")] == [
+        *("cpu:3", "", ""),
+    ]
+    names = ("tower_0/block/Cast", "L2Loss", "update", "unknown")
+    assert [works.result_dtype(name) for name in names] == ["float16", "float32", "", ""]
+    counted = works.count_operations()
+    assert (counted["AddN"], counted["L2Loss"], list(counted)) == (2, 1, sorted(counted))
 
 
 @pytest.mark.parametrize("kernels", ["library", *FASTEST_ALGORITHMS])

@@ -179,3 +179,51 @@ def test_buckets_against_numbers():
 def test_no_file_without_values(tmp_path):
     EventFile("eval_dir", str(tmp_path / "none")).close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_event_file_holds_what_was_written_until_it_was_closed(tmp_path):
+    events = EventFile("train_dir", str(tmp_path / "made"))
+    events.hide_events_from(7)
+    events.hide_events_from(5)
+    events.hide_events_from(6)
+    events.scalar("none", None, 1)
+    events.scalar("loss", 0.5, 6)
+    events.histogram("values", [1.0, 3.0, np.nan], 7)
+    ramp = np.array([[[-1.0, 0.0, 0.5, 1.0]]] * 4)[..., None]
+    events.images("images", ramp, 8)
+    events.close()
+    (path,) = (tmp_path / "made").glob("events.out.tfevents.*")
+    found = [event_pb2.Event.FromString(r.numpy()) for r in tf.data.TFRecordDataset(str(path))]
+    assert found[0].file_version == "brain.Event:2"
+    assert (found[1].step, found[1].session_log.status) == (5, event_pb2.SessionLog.START)
+    kinds = [
+        (event.step, value.tag, value.metadata.plugin_data.plugin_name, value.metadata.data_class)
+        for event in found[2:]
+        for value in event.summary.value
+    ]
+    assert kinds == [
+        (6, "loss", "scalars", 1),
+        (7, "values", "histograms", 2),
+        (8, "images", "images", 3),
+    ]
+    loss, histogram, images = (tf.make_ndarray(one.summary.value[0].tensor) for one in found[2:])
+    assert (loss.dtype, loss.tolist()) == (np.float32, 0.5)
+    np.testing.assert_array_equal(histogram, histogram_buckets([1.0, 3.0]))
+    width, height, *pixels = images.tolist()
+    assert (width, height, len(pixels)) == (b"4", b"1", 3)
+    shown = tf.io.decode_png(pixels[0]).numpy()
+    assert shown.ravel().tolist() == [0, 128, 191, 255]
+
+
+def test_an_image_of_one_value_is_black_and_a_step_before_the_hidden_ones_hides_too(tmp_path):
+    events = EventFile("train_dir", str(tmp_path))
+    events.hide_events_from(9)
+    events.images("images", np.full([1, 1, 2, 3], 4.0), 3)
+    events.flush()
+    (path,) = tmp_path.iterdir()
+    found = [event_pb2.Event.FromString(r.numpy()) for r in tf.data.TFRecordDataset(str(path))]
+    assert [event.step for event in found] == [0, 3, 3]
+    (image,) = found[2].summary.value
+    shown = tf.io.decode_png(tf.make_ndarray(image.tensor)[2]).numpy()
+    assert shown.tolist() == [[[0, 0, 0]] * 2]
+    events.close()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -37,6 +38,17 @@ def test_what_was_held_back_comes_out_when_the_block_fails(capfd, monkeypatch):
     with pytest.raises(ImportError):
         load()
     assert capfd.readouterr().err == "cnnbench: E0000 broken library\n"
+
+
+def test_what_python_has_buffered_keeps_its_place(capfd, monkeypatch):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    with open(2, "w", buffering=8192, closefd=False) as buffered:
+        monkeypatch.setattr(sys, "stderr", buffered)
+        buffered.write("before\n")
+        with without_info_lines():
+            buffered.write("I0000 by Python\n")
+            write("W0000 by a library\n")
+        assert capfd.readouterr().err == "before\ncnnbench: W0000 by a library\n"
 
 
 def test_log_level_0_shows_everything(capfd, monkeypatch):

@@ -267,8 +267,30 @@ class Fades(Drops):
         return net.drop_path(x, 1e-6, by_progress=True)
 
 
+class Pair(Drops):
+    """Two outputs, of one and of two."""
+
+    name = "pair"
+
+    def drop(self, net, x):
+        return {"one": x, "two": net.add(x, x)}
+
+    def loss(self, outputs, labels):
+        return tf.reduce_mean(outputs["one"], axis=1)
+
+    def metrics(self, outputs, labels):
+        return super().metrics(outputs["one"], labels)
+
+
+register_model("pair", "imagenet", Pair)
 register_model("drops", "imagenet", Drops)
 register_model("fades", "imagenet", Fades)
+
+
+@pytest.mark.parametrize(("model", "total"), [("drops", 1.0), ("pair", 3.0)])
+def test_the_loss_of_a_forward_pass_needs_every_output(model, total):
+    built = build(model=model, data_name="imagenet", forward_only=True)
+    assert float(built.step(RATE).loss.numpy()) == total
 
 
 def test_dropout_draws_anew_in_every_step():

@@ -61,9 +61,9 @@ def test_a_link_as_text():
 
 
 def test_seconds_of_a_phase_add_up_but_for_bytes_that_move_at_once():
-    near, far = Link("near", 1, 10, 3), Link("far", 100, 7, 10**6)
+    near, far = Link("near", 5, 10, 3), Link("far", 100, 7, 10**6)
     phase = ReductionPhase(2, 30, 4, 50, added=6, copied=9, fixed=0.25)
-    rest = 2 * 1 + 4 * 100 + (6 + 9 * 2 / 3) * 3 + 0.25
+    rest = 2 * 5 + 4 * 100 + (6 + 9 * 2 / 3) * 3 + 0.25
     assert phase.seconds(near, far) == pytest.approx(rest + 50 * 7)
     assert (phase + ReductionPhase(near_bytes=10)).seconds(near, far) == pytest.approx(rest + 400)
 
