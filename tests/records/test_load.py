@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from forked import finished
 
+from cnnbench.base.terminal import ProgressLine
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import load_records
 
@@ -45,6 +46,27 @@ def test_a_record_counts_once_however_often_it_is_found(runs, reductions, tmp_pa
         f"{tmp_path}/e.json: a second copy of run two",
     ]
     assert loaded.defects == ()
+
+
+def test_progress_counts_the_files_that_were_read(runs, tmp_path):
+    class Shown(ProgressLine):
+        def __init__(self):
+            self.calls = []
+
+        def start(self, label, total):
+            self.calls.append((label, total))
+
+        def update(self, done):
+            self.calls.append(done)
+
+        def finish(self):
+            self.calls.append("end")
+
+    for name in ("a", "b", "c"):
+        write(tmp_path / f"{name}.json", runs(run_id=name))
+    shown = Shown()
+    load_records([tmp_path], progress=shown)
+    assert shown.calls == [("reading", 3), 0, 1, 2, "end"]
 
 
 @pytest.mark.parametrize("first", ["cut", "whole"])

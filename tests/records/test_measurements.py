@@ -23,6 +23,7 @@ from cnnbench.records.run import (
     RunRecord,
     StartupSeconds,
     TaskAddress,
+    TurnTaking,
     WorkerShare,
     find_steady_state_of_run,
 )
@@ -53,6 +54,22 @@ def test_flags_whose_values_change_are_listed():
     record = run.make_record()
     assert record.config == {"x": 3, "y": 1, "z": 5.0, "new": 4}
     assert record.resolved == ("x", "z")
+
+
+def test_time_slices_are_numbered_and_their_waits_added():
+    run = start()
+    run.begin_time_slice(0.5)
+    turns = run.parts.turns
+    assert turns == TurnTaking(
+        turn_seconds=0.5, starts=(1,), waited_seconds=0.0, waited_cpu_seconds=0.0
+    )
+    for wait, cpu in ((1.5, 0.25), (2.0, 0.5)):
+        run.timed.add_execution(0.25, 8.0)
+        run.timed.add_execution(0.25, 8.0)
+        run.begin_time_slice(0.75, wait, cpu)
+    assert run.parts.turns == TurnTaking(
+        turn_seconds=0.75, starts=(1, 3, 5), waited_seconds=3.5, waited_cpu_seconds=0.75
+    )
 
 
 def test_everything_measured_reaches_the_record():

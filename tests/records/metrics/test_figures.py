@@ -14,6 +14,7 @@ from cnnbench.records.metrics.figures import share_of_peak, throughputs
 from cnnbench.records.run import (
     Batch,
     Evaluation,
+    Imported,
     Measured,
     Placement,
     RunRecord,
@@ -64,6 +65,17 @@ def test_speeds_of_the_loop_and_shares_of_the_peak(runs: Runs) -> None:
     assert values(forward, "achieved_flops_per_sec") == pytest.approx([2000.0])
     evaluation = runs(None, measured=measured)
     assert values(evaluation, "images_per_cpu_second") == [15.0]
+
+
+def test_flops_need_a_speed_and_the_flops_of_an_image(runs: Runs) -> None:
+    assert values(runs(None), "achieved_flops_per_sec", "mfu") == [None, None]
+    assert values(runs(100.0, model=None), "achieved_flops_per_sec", "mfu") == [None, None]
+
+
+def test_an_imported_record_has_the_throughput_that_was_imported(runs: Runs) -> None:
+    for figures, throughput in (({"throughput": 50.0, "other": 2.0}, 50.0), ({"other": 2.0}, None)):
+        imported = Imported(program="other", file="a", sha256="0", values=figures)
+        assert values(runs(None, imported=imported), "throughput") == [throughput]
 
 
 @pytest.mark.parametrize(

@@ -105,3 +105,15 @@ def test_the_context_contains_the_commit_and_the_build(tmp_path):
 def test_the_time_of_early_versions(tmp_path):
     (record,), _ = read(tmp_path, document(row("a", 10.0), date="2016/10/21-22:05:27"))
     assert record.started_at == "2016-10-21T22:05:27+00:00"
+
+
+def test_a_benchmark_without_one_unit_of_time_is_named(tmp_path):
+    rows = [row("a", 1.0, "s"), row("b", 2.0, "min"), row("c", 3.0, "ms"), row("d", 4.0, "us")]
+    twice = {"run_type": "iteration", "run_name": "e"}
+    rows += [row("e", 5.0, u, repetition_index=i, **twice) for i, u in enumerate(("ns", "ms"))]
+    of = {"run_type": "aggregate", "run_name": "f"}
+    rows += [row(f"f_{one}", 1.0, aggregate_name=one, **of) for one in ("median", "stddev")]
+    records, reasons = read(tmp_path, document(*rows))
+    found = [(name, pytest.approx(value)) for name, value, _ in benchmark_rows(records)]
+    assert found == [("a", 1.0), ("c", 3e-3), ("d", 4e-6)]
+    assert reasons == [f"{name!r} has no mean time in ns, us, ms or s" for name in "bef"]

@@ -57,6 +57,17 @@ def test_runs_without_success_have_no_value(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("time", ["", '"time_ms": "late", ', '"time_ms": -1, '])
+def test_a_line_without_a_time_is_named(tmp_path, time):
+    wrong = f':::MLLOG {{{time}"key": "seed", "value": 2}}'
+    cut = ':::MLLOG {"time_ms": 17000'
+    records, reasons = read(tmp_path, f"{wrong}\n{cut}\n{log()}")
+    assert len(records) == 2
+    assert [line in reason for line, reason in zip((wrong, cut), reasons, strict=True)] == [
+        True
+    ] * 2
+
+
 def test_values_after_the_end_belong_to_the_run(tmp_path):
     late = event("tracked_stats", {"throughput": 1600.0}, 80.0) + event("train_samples", 1, 80.0)
     cleared = ':::MLLOG {"namespace": "", "time_ms": 0, "key": "cache_clear", "value": true}\n'
