@@ -75,7 +75,8 @@ def test_flops_need_a_speed_and_the_flops_of_an_image(runs: Runs) -> None:
 def test_an_imported_record_has_the_throughput_that_was_imported(runs: Runs) -> None:
     for figures, throughput in (({"throughput": 50.0, "other": 2.0}, 50.0), ({"other": 2.0}, None)):
         imported = Imported(program="other", file="a", sha256="0", values=figures)
-        assert values(runs(None, imported=imported), "throughput") == [throughput]
+        record = runs(None, imported=imported)
+        assert (values(record, "throughput"), throughputs([record])) == ([throughput], [throughput])
 
 
 @pytest.mark.parametrize(
