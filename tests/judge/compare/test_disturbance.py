@@ -11,10 +11,15 @@ import pytest
 from cnnbench.judge.compare import Criteria, Policy, Verdict, compare_records
 from cnnbench.judge.compare.disturbance import (
     disturbance_text,
+    joint_judgement,
     log_cpu_time_ratio,
+    log_ratio_of_slices,
+    lost_pairs,
     mostly_disturbed,
     other_cpus_text,
+    seconds_by_slice,
 )
+from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.report.comparison import metric_tables
 from cnnbench.judge.report.comparison import result_cells as cells
 from cnnbench.judge.report.renderers import render
@@ -256,3 +261,116 @@ def test_no_disturbance_and_no_record_of_it(runs):
     found = disturbance_text(runs.of(*NOISY, conditions=CALM_MACHINE))
     assert re.match(r"none of 5 runs .*0\.02 CPUs", found)
     assert disturbance_text(runs.of(*NOISY)) == ""
+
+
+SAME, SLOWER, FASTER = Verdict.SAME, Verdict.SLOWER, Verdict.FASTER
+NOT_SLOWER, NOT_FASTER, OPEN = Verdict.NOT_SLOWER, Verdict.NOT_FASTER, Verdict.INCONCLUSIVE
+
+
+def judgement(verdict, change=0.0, **more):
+    values = {"low": change, "high": change, "p_adjusted": 0.5, "floor": 0.03, "note": "n", **more}
+    return Judgement(verdict=verdict, reason="r", change=change, **values)
+
+
+@pytest.mark.parametrize(
+    ("speed", "work", "asked", "expected"),
+    [
+        # Opposite verdicts are none; a loss of speed that costs no CPU time is a wait.
+        ((SLOWER, -0.1), (FASTER, -0.1), "slower", (OPEN, None)),
+        ((FASTER, 0.1), (SLOWER, 0.1), "slower", (OPEN, None)),
+        *(((SLOWER, -0.1), (work, 0.0), "slower", (SLOWER, None)) for work in (SAME, OPEN, SLOWER)),
+        *(((FASTER, 0.1), (work, 0.0), "slower", (FASTER, None)) for work in (SAME, OPEN, FASTER)),
+        *(((SAME, 0.0), (work, 0.0), "slower", (SAME, None)) for work in (SAME, OPEN, NOT_SLOWER)),
+        # CPU time decides where throughput does not show the opposite.
+        ((SAME, 0.0), (SLOWER, 0.1), "slower", (SLOWER, "cpu_time")),
+        ((OPEN, 0.0), (FASTER, -0.1), "slower", (FASTER, "cpu_time")),
+        ((OPEN, 0.0), (SAME, 0.0), "slower", (SAME, "cpu_time")),
+        ((OPEN, 0.0), (NOT_SLOWER, 0.0), "slower", (NOT_SLOWER, "cpu_time")),
+        # It cannot exclude a change by more than the floor that is asked for.
+        ((OPEN, -0.02), (SAME, 0.0), "slower", (SAME, "cpu_time")),
+        ((OPEN, -0.04), (SAME, 0.0), "slower", (OPEN, None)),
+        ((OPEN, -0.04), (SAME, 0.0), "faster", (NOT_FASTER, "cpu_time")),
+        ((OPEN, 0.04), (SAME, 0.0), "slower", (NOT_SLOWER, "cpu_time")),
+        ((OPEN, 0.04), (NOT_SLOWER, 0.0), "slower", (NOT_SLOWER, "cpu_time")),
+        ((OPEN, 0.04), (SAME, 0.0), "faster", (OPEN, None)),
+        ((OPEN, None), (SAME, 0.0), "slower", (OPEN, None)),
+    ],
+)
+def test_verdicts_on_both_metrics(runs, speed, work, asked, expected):
+    made = [runs(conditions=BUSY)]
+    policy = Policy(questions=(asked,))
+    found = joint_judgement(judgement(*speed), judgement(*work), policy, made)
+    assert (found.verdict, found.decided_by) == expected
+    assert found.change == speed[1]
+
+
+def test_a_significant_change_of_the_speed_is_not_excluded(runs):
+    policy = Policy(alpha=0.04, questions=("slower",))
+    for p, verdict in ((0.04, OPEN), (0.041, SAME), (None, SAME)):
+        speed = judgement(OPEN, -0.01, p_adjusted=p)
+        found = joint_judgement(speed, judgement(SAME), policy, [runs(conditions=BUSY)])
+        assert found.verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("speed", "work", "needed"), [(10, 9, 9), (10, 10, 10), (10, None, 10), (None, 9, 9)]
+)
+def test_the_smaller_number_of_pairs_is_advised(runs, speed, work, needed):
+    both = (judgement(OPEN, needed=number, more=number) for number in (speed, work))
+    found = joint_judgement(*both, Policy(), [runs()])
+    assert (found.verdict, found.needed, found.more) == (OPEN, needed, needed)
+    assert found.reason == ("CPU time: r" if needed == 9 else "r")
+
+
+def test_what_disturbed_runs_and_how_much(runs):
+    made = [
+        runs(conditions=conditions("load", others=1.25)),
+        runs(conditions=conditions("load", "steal", others=0.75, steal=0.125)),
+        runs(conditions=conditions("thermal")),
+        runs(conditions=conditions()),
+        runs(),
+    ]
+    cause = "other processes use the CPUs in 2 (others kept at most 1.25 CPUs busy)"
+    stolen = "the hypervisor gives CPU time to other machines in 1 (at most 12.5 %)"
+    heat = "the processor slows down because of heat in 1"
+    assert disturbance_text(made) == f"3 of 4 runs were disturbed: {cause}, {stolen}, {heat}"
+    assert disturbance_text(made[2:3]) == f"1 of 1 run was disturbed: {heat}"
+    # Notes on the time before the timed steps are no disturbance.
+    note = ConditionNote(id="load", when="before", text="x", advice="y")
+    early = runs(conditions=Conditions(before={}, during={}, notes=(note,)))
+    assert disturbance_text([early]).startswith("none of 1 run was disturbed (as far as ")
+
+
+def test_pairs_that_were_measured_again(runs):
+    def of(pair, *ends, seed=1):
+        lost = [{"side": side, "how": how} for side, how in ends]
+        return runs(ab={"side": "a", "seed": seed, "pair": pair, "lost": lost})
+
+    killed, stalled = ("b", "killed"), ("a", "stalled")
+    assert lost_pairs([runs(), of(1)]) == (0, "")
+    assert lost_pairs([of(1, killed), of(1, killed)]) == (
+        1,
+        "1 pair was measured again: a process of B was killed",
+    )
+    found = lost_pairs([of(1, killed), of(2, killed, stalled), of(2, killed, seed=2)])
+    assert found == (
+        3,
+        "3 pairs were measured again: a process of A was stalled, "
+        "a process of B was killed (3 times)",
+    )
+    for wrong in ("x", 3, ["x"], None):
+        assert lost_pairs([runs(ab={"side": "a", "lost": wrong})]) == (0, "")
+
+
+def test_time_slices_of_a_process(runs):
+    taken = TurnTaking(
+        turn_seconds=0.3, starts=(1, 3, 6), waited_seconds=1.0, waited_cpu_seconds=0.0
+    )
+    cpu = (0.1, 0.2, 0.3, 0.3, 0.6, 0.5)
+    made = runs(step_seconds=(0.1,) * 6, step_cpu_seconds=cpu, losses=(), turns=taken)
+    assert seconds_by_slice(made) == pytest.approx((0.15, 0.4, 0.5))
+    assert seconds_by_slice(runs()) == ()
+    # The Hodges-Lehmann estimate of 0, 0, 1, 1, without the pairs in which a time is 0.
+    ratios = [1.0, 1.0, math.e, math.e, 5.0, 0.0]
+    assert log_ratio_of_slices([1, 1, 1, 1, 0, 1], ratios, 7.0) == pytest.approx(0.5)
+    assert log_ratio_of_slices([1, 1, 1, 0, 0, 1], ratios, 7.0) == 7.0

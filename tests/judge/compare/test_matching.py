@@ -1,8 +1,20 @@
 """Configurations of two sides that are put side by side, and pairs."""
 
+from datetime import datetime, timezone
+
 import pytest
 
 from cnnbench.judge.compare import Criteria, Verdict, compare_records
+from cnnbench.judge.compare.matching import (
+    MeasuredProcess,
+    are_sides_of_experiment,
+    compared_commit_lookup,
+    compared_commit_text,
+    match_complete_pairs,
+    pair_id_of,
+    revision_of,
+)
+from cnnbench.judge.metrics.origin import Origin
 
 
 def matched(base, new, *allowed):
@@ -168,3 +180,58 @@ def test_a_run_that_failed_is_not_left_out(experiment, runs):
     failed = runs(None, error=("Error", "no"), ab={"side": "b", "seed": 1, "pair": 9})
     _, result = judged(a, [*b, failed])
     assert result.verdict is Verdict.FAILED
+
+
+def process(minute, side="", revision="", pair=None, **origin):
+    started = datetime(2026, 1, 2, 3, minute, tzinfo=timezone.utc)
+    return MeasuredProcess(
+        origin=Origin(side=side, revision=revision, **origin), started=started, pair=pair
+    )
+
+
+def test_processes_of_a_pair_belong_together_in_order_of_their_start():
+    late = [process(5, "b", "n", (1, 2)), process(6, "a", "o", (1, 2))]
+    early = [process(2, "a", "o", (1, 1)), process(3, "b", "n", (1, 1))]
+    alone = [process(0, "a", "o", (1, 3)), process(0, "b", "n"), process(0, "", "n", (1, 1))]
+    found = match_complete_pairs([*late, *alone, *early])
+    assert found == [(early[0], early[1]), (late[1], late[0])]
+    # Two experiments of the same seed.
+    again = [process(8, "a", "o", (1, 1)), process(9, "b", "m", (1, 1))]
+    assert match_complete_pairs([*early, *again]) == [tuple(early), tuple(again)]
+
+
+def test_a_process_is_of_a_revision_or_of_a_day():
+    assert revision_of(process(1, "a", "1234")) == revision_of(process(2, "b", "1234"))
+    assert revision_of(process(1, revision="1234"))[-1] == ""
+    assert revision_of(process(1))[-1] == "2026-01-02"
+    assert revision_of(process(1, revision="1", dirty=True)) != revision_of(
+        process(1, revision="1", dirty=False)
+    )
+
+
+def test_commits_that_a_process_was_compared_with():
+    first = process(1, "a", "a" * 40, (1, 1)), process(2, "b", "b" * 40, (1, 1))
+    second = process(3, "a", "a" * 40, (2, 1)), process(4, "b", "c" * 40, (2, 1))
+    against = compared_commit_lookup([first, second])
+    short = Origin(revision="b" * 40).short_revision
+    assert [against(one) for one in (*first, *second)] == [
+        short,
+        Origin(revision="a" * 40).short_revision,
+        Origin(revision="c" * 40).short_revision,
+        Origin(revision="a" * 40).short_revision,
+    ]
+    # One without a pair belongs to the first experiment of its commit and side.
+    assert against(process(9, "a", "a" * 40)) == short
+    assert against(process(9, "b", "a" * 40)) == against(process(9, "a", "d" * 40)) == ""
+    assert [compared_commit_text(text) for text in ("1a2b", "")] == ["against 1a2b", "alone"]
+
+
+def test_sides_and_pairs_of_an_experiment(runs):
+    a, b = (runs(ab={"side": side, "seed": 1, "pair": 2}) for side in "ab")
+    assert are_sides_of_experiment([a], [b, b])
+    for base, new in (([b], [a]), ([a, runs()], [b]), ([a], [b, a]), ([], [b]), ([a], [])):
+        assert not are_sides_of_experiment(base, new)
+    assert pair_id_of(a) == (1, 2)
+    assert pair_id_of(runs()) is None
+    for place in ({"seed": "1", "pair": 2}, {"seed": 1, "pair": "2"}, {"seed": 1}):
+        assert pair_id_of(runs(ab={"side": "a", **place})) is None

@@ -120,3 +120,34 @@ def test_values_without_a_logarithm_are_left_out(by_commit):
     (entry,) = HistoryEntry.all_of(by_commit(100, "a"))
     (series,) = all_series([replace(entry, values={"throughput": 0.0})], METRICS["throughput"])
     assert series.points == ()
+
+
+def test_a_point_knows_its_runs(by_commit, series_of):
+    records = [
+        by_commit(90, "a" * 40, facts={"hostname": "box2"}),
+        by_commit(110, "a" * 40, facts={"hostname": "box2"}),
+        by_commit(1, "a" * 40, error="no memory", facts={"hostname": "box2"}),
+        by_commit(120, "a" * 40, facts={"hostname": "box2"}),
+        by_commit(1, "b", error="once"),
+    ]
+    (series,) = series_of(records)
+    (point,), (empty,) = series.points, series.empty
+    assert (point.value, point.values) == (pytest.approx(110), pytest.approx((90, 110, 120)))
+    assert (point.failed, point.hosts, point.hostnames) == (1, ("box2",) * 3, ("box2",))
+    assert point.run_ids == tuple(record.run_id for record in records[:4])
+    assert point.started_at == records[0].started_at.replace("Z", "+00:00")
+    assert (point.commit, point.title, point.short_title) == ("a" * 40, "a" * 40, "a" * 12)
+    assert (point.newest, empty.newest) == (True, False)
+    assert (empty.values, empty.failed, empty.commit) == ((), 1, "b")
+    (nameless,) = series_of([by_commit(1)])[0].points
+    assert nameless.commit is None
+
+
+def test_points_of_another_metric(by_commit, series_of):
+    loss = by_commit(100, "a"), by_commit(100, "b", step_seconds=(0.1,) * 3, losses=())
+    (series,) = series_of(loss)
+    found = series.of_metric(METRICS["final_loss"])
+    assert [point.name for point in series.points] == ["a", "b"]
+    assert [point.name for point in found.points] == ["a"]
+    assert [point.name for point in found.empty] == ["b"]
+    assert found.points[0].values == (loss[0].losses[-1],)
