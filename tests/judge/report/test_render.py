@@ -28,7 +28,12 @@ from cnnbench import __version__
 from cnnbench.base.document import Table
 from cnnbench.base.tables import csv_cell
 from cnnbench.judge.report import build, gather, render
-from cnnbench.judge.report.tables import TABLES, frame
+from cnnbench.judge.report.tables import (
+    TABLES,
+    comparison_rows,
+    configuration_rows,
+    frame,
+)
 from cnnbench.judge.report.tables import to_csv as csv_text
 from cnnbench.records.codec import parse_start_time
 from cnnbench.records.load import Loaded
@@ -217,3 +222,46 @@ def test_columns_of_numbers_can_be_computed_with(full_runs):
     assert (found["last_loss"] / 2).tolist()[-1] == math.inf
     assert math.isnan((found["eval_top_1"] * 2).iloc[0])  # no run has it
     assert found["started_at"].diff().dt.total_seconds().tolist()[1] == 60
+
+
+def test_statistics_of_configurations_by_hand(everything):
+    found = {row["configuration"]: row for row in configuration_rows(everything)}
+    # 100, 101, 99, 100.5, 99.5 and 102 images/sec; Student's quantile for five is 2.5706.
+    mean, error = 602 / 6, 2.5706 * math.sqrt(1.16667 / 6)
+    first = found["lenet, batch 8, 1 cpu"]
+    expected = {
+        "throughput_images_per_sec": 100.25,
+        "throughput_images_per_sec_low": 99.0,
+        "throughput_images_per_sec_high": 102.0,
+        "throughput_images_per_sec_min": 99.0,
+        "throughput_images_per_sec_max": 102.0,
+        "mean_throughput_images_per_sec": mean,
+        "mean_throughput_images_per_sec_low": mean - error,
+        "mean_throughput_images_per_sec_high": mean + error,
+        "peak_memory_bytes": 510 * 2**20,
+        "startup_seconds": 3.5,
+        "mfu": 100.25 * 6e9 / 2e12,
+    }
+    assert {name: first[name] for name in expected} == pytest.approx(expected, rel=1e-4)
+    facts = ("side", "devices", "images_per_step", "parameters", "processes", "failed")
+    assert [first[name] for name in facts] == ["", 1, 8, 10, 6, 1]
+    two = found["lenet, batch 8, 2 cpu, replicated"]
+    assert two["scaling_efficiency"] == pytest.approx(180.5 / 2 / 100.25)
+    low, high = (two[f"throughput_images_per_sec_{end}"] for end in ("low", "high"))
+    assert (low, high, two["throughput_images_per_sec_min"]) == (None, None, pytest.approx(180))
+    assert two["mean_throughput_images_per_sec_low"] is None  # of two processes
+    (other,) = [row for row in found.values() if row["model"] == "resnet20"]
+    assert (other["scaling_efficiency"], other["top_1"]) == (None, 0.5)
+
+
+def test_rows_of_a_comparison_by_hand(full_runs):
+    base, new = full_runs.of(110, 111, 109, 110), full_runs.of(99, 99.9, 98.1, 99)
+    found = gather(Loaded(tuple(new), ()), Loaded(tuple(base), ()))
+    first, *_ = comparison_rows(found)
+    expected = {"verdict": "slower", "word": "slower", "metric": "throughput", "unit": "images/sec"}
+    assert {name: first[name] for name in expected} == expected
+    numbers = {"base_median": 110.0, "new_median": 99.0, "change": -0.1, "floor": 0.03}
+    assert {name: first[name] for name in numbers} == pytest.approx(numbers)
+    assert (first["p"], first["p_adjusted"]) == (pytest.approx(2 / 70, rel=0.5),) * 2
+    assert (first["base_processes"], first["new_processes"]) == (4, 4)
+    assert comparison_rows(gather(Loaded(tuple(new), ()))) == []

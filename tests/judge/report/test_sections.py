@@ -28,6 +28,7 @@ from cnnbench.judge.report.sections.roofline import roofline_sections
 from cnnbench.records.load import Loaded
 from cnnbench.records.run import Imported, Measured, ResourceUse, StartupSeconds
 from cnnbench.records.subject import Subject
+from cnnbench.variable_mgr.packing import Packing
 
 
 def test_sections_without_anything_to_say_are_left_out(full_runs):
@@ -653,3 +654,96 @@ def test_one_device_is_no_answer_of_a_reduction(reductions):
     assert text == answers(point())[0]
     assert "4 devices" in text
     assert answers(alone) == []
+
+
+def test_curves_and_bars_of_reductions(reductions, measured):
+    point = reductions.point
+
+    def charts(*points, **more):
+        record = reductions(*points, **more)
+        return [one for one in report_of(reductions=[record]).charts if "devices" in one.title]
+
+    bus, algorithm = report_of(reductions=[measured]).charts
+    assert bus.title == "2 cpu devices, float32: bus bandwidth"
+    # Of two devices, both bandwidths are the same; wrong sums are left out.
+    found = {one.name: (one.points, one.reference) for one in bus.series}
+    assert found["xring"] == (((4096, pytest.approx(2.0)), (65536, pytest.approx(2.0))), False)
+    assert found["pscpu"] == (((4096, pytest.approx(1.0)),), False)
+    assert [one.points for one in algorithm.series][:2] == [
+        ((4096, pytest.approx(2.0)), (65536, pytest.approx(2.0))),
+        ((4096, pytest.approx(1.0)),),
+    ]
+    # Of several packings, the fastest reduction of a size; on 4 devices busbw is 1.5 algbw.
+    sizes = [point(3.0, bytes=4096), point(5.0, bytes=4096), point(4.0, bytes=8192)]
+    bus, algorithm = charts(*sizes)
+    assert bus.series[0].points == ((4096, pytest.approx(5.0)), (8192, pytest.approx(4.0)))
+    assert algorithm.series[0].points[0] == (4096, pytest.approx(5.0 / 1.5))
+    # One size is bars, the fastest first, with the middle half of the reductions.
+    seconds = (0.001, 0.002, 0.002, 0.002, 0.004)
+    (bars,) = charts(point(3.0, spec="copy"), point(None, seconds=seconds, tensors=2))
+    assert bars.title == "4 cpu devices, float32, 7.63 MiB: bus bandwidth"
+    rows = [(row.label, row.centre, row.low, row.high, row.text) for row in bars.rows]
+    assert rows == [
+        ("xring, 2 tensors", *[pytest.approx(6.0)] * 3, "6.000"),
+        ("copy", *[pytest.approx(3.0)] * 3, "3.000"),
+    ]
+    assert (bars.limit, bars.bars) == (None, True)
+    (bars,) = charts(point(None, seconds=(0.001, 0.002, 0.003, 0.004, 0.005)))
+    (row,) = bars.rows
+    assert (row.low, row.centre, row.high) == pytest.approx((3.0, 4.0, 6.0))
+    assert charts(point(devices=1, seconds=(0.1,)), point(error="lost"), point(wrong=1)) == []
+
+
+def test_rows_of_reductions(reductions):
+    point = reductions.point
+    record = reductions(
+        point(None, seconds=(0.001, 0.002, 0.004), workload="lenet", tensors=2),
+        point(checked=0, packing=Packing(gradient_repacking=8)),
+        peers=(point(3.0, spec="nccl_all_reduce", error="lost"),),
+    )
+    first, second, third = rows(report_of(reductions=[record]), "allreduce")
+    expected = {
+        **{"algorithm": "xring", "packing": "-", "of": "lenet", "size": "7.63 MiB", "tensors": "2"},
+        **{"format": "float32", "devices": "4", "median time, µs": "2,000", "algbw, GB/s": "4.000"},
+        **{"busbw, GB/s": "6.000", "longest, µs": "4,000", "#wrong": "0", "error": "-"},
+    }
+    assert {name: first[name] for name in expected} == expected
+    assert (second["packing"], second["of"], second["#wrong"]) == ("packs8", "-", "not checked")
+    assert (third["algorithm"], third["error"]) == ("nccl_all_reduce (peer)", "lost")
+    assert "measured (UTC)" not in first
+    both = rows(report_of(reductions=[record, reductions(6.0)]), "allreduce")
+    assert all(row["measured (UTC)"] for row in both)
+
+
+def test_answers_of_reductions(reductions):
+    point = reductions.point
+
+    def answers(*points):
+        (answer,) = report_of(reductions=[reductions(*points)]).answers
+        return answer.text, answer.details, answer.tone
+
+    small, large, two = point(bytes=4096), point(bytes=8192), point(bytes=4096, devices=2)
+    of = "xring, 6.000 GB/s bus bandwidth (median)"
+    assert answers(small) == (f"4 KiB on 4 devices: {of}", (), "")
+    assert answers(small, point(3.0, bytes=4096, spec="copy")) == answers(small)
+    text, details, tone = answers(small, large, two)
+    assert (text, tone) == ("The fastest of 2 sizes on 2 or 4 devices", "")
+    assert sorted(details) == sorted(
+        [f"4 KiB on 4 devices: {of}", f"8 KiB on 4 devices: {of}", f"4 KiB on 2 devices: {of}"]
+    )
+    text, details, tone = answers(small, point(wrong=1, spec="copy", bytes=4096))
+    assert (text, tone) == ("1 reduction failed or summed wrongly", "bad")
+    assert details == (f"4 KiB on 4 devices: {of}",)
+    assert answers(point(error="lost"))[1:] == ((), "bad")
+
+
+def test_efficiencies_and_rows_of_a_curve(full_runs):
+    records = (full_runs(100), full_runs(150, devices=2), full_runs(200, devices=4))
+    found = rows(report_of(*records), "scaling")
+    names = ("devices", "median images/sec", "median images/sec per device", "efficiency")
+    assert [tuple(row[name] for name in names) for row in found] == [
+        ("1", "100.0", "100.0", "100.0 %"),
+        ("2", "150.0", "75.00", "75.0 %"),
+        ("4", "200.0", "50.00", "50.0 %"),
+    ]
+    assert "predicted images/sec" not in found[0]
