@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from jsonschema import Draft202012Validator
 
+from cnnbench.base.document.markdown import replace_marked_table
 from cnnbench.cli import documents
-from cnnbench.records.codec import ABSENT, Document, JsonKeys, Key
+from cnnbench.records.codec import ABSENT, Document, JsonKeys, Key, choice_metadata
+from cnnbench.variable_mgr.modes import BUILT_IN
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "schemas"
@@ -38,6 +42,36 @@ def test_every_document_is_registered():
 def test_published_files_are_current():
     published = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
     assert published == documents.schema_files(), "python -m cnnbench.cli.documents docs"
+
+
+# tests/models/test_document.py tests models.md.
+@pytest.mark.parametrize("page", sorted(documents.PAGES.keys() - {"models.md"}))
+def test_tables_on_pages_are_current(page):
+    made = text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    tables = documents.PAGES[page]()
+    assert tables
+    for name, table in tables.items():
+        made = replace_marked_table(made, name, table)
+    assert made == text, "run: python -m cnnbench.cli.documents docs"
+
+
+def test_modes_that_refuse_a_flag_are_named_with_their_reasons():
+    runs = {
+        mode.name: documents.small_run_flags(mode)
+        for mode in BUILT_IN
+        if mode.name in ("replicated", "independent", "parameter_server_strategy")
+    }
+    assert [*runs] == ["replicated", "independent", "parameter_server_strategy"]
+
+    def refusing(flag):
+        return documents.refusing_modes_and_reasons(flag, runs)
+
+    assert refusing("--xla_compile=false") == ("none", "")
+    modes, reason = refusing("--num_batches=0")
+    assert modes == "`replicated`, `independent`, `parameter_server_strategy`"
+    assert ";" not in reason  # the same one for each
+    assert refusing("--staged_vars")[0] == modes
+    assert refusing("--gradient_accumulation_steps=2")[0].startswith("`independent`")
 
 
 @pytest.mark.parametrize("name", documents.DOCUMENTS)
@@ -174,3 +208,57 @@ def test_a_type_that_is_never_written_is_named():
 
     with pytest.raises(TypeError, match="complex"):
         documents.schema_of_dataclass(Wrong, "")
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(IntEnum):
+    LOW = 0
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A value of each type."""
+
+    switch: bool
+    anything: Any
+    numbers: tuple[float, ...]
+    names: Sequence[str]
+    sizes: Mapping[str, int]
+    more: dict[str, Any]
+    colour: Colour
+    level: Level
+    choice: str = field(metadata=choice_metadata(("a", "b")))
+    inner: Typed | None = None
+
+
+def test_types_have_schemas():
+    schema = documents.schema_of_dataclass(Typed, "title")
+    number = {"$ref": "#/$defs/number"}
+    properties = {
+        "switch": {"type": "boolean"},
+        "anything": {},
+        "numbers": {"type": "array", "items": number},
+        "names": {"type": "array", "items": {"type": "string"}},
+        "sizes": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "more": {"type": "object", "additionalProperties": True},
+        "colour": {"enum": ["red", "blue"]},
+        "level": {"type": "integer"},
+        "choice": {"enum": ["a", "b"]},
+        "inner": {"anyOf": [{"$ref": "#/$defs/Typed"}, {"type": "null"}]},
+    }
+    body = {
+        **{"description": "A value of each type.", "type": "object", "properties": properties},
+        **{"required": [*properties], "additionalProperties": False},
+    }
+    assert {key: schema[key] for key in body} == body
+    assert schema["$defs"].keys() == {"number", "Typed"}
+    assert schema["$defs"]["Typed"] == body
+    assert (schema["$schema"], schema["title"]) == (documents.DIALECT, "title")
+    assert [*schema["$defs"]["number"]["anyOf"]] == [
+        {"type": "number"},
+        {"enum": ["NaN", "Infinity", "-Infinity"]},
+    ]
