@@ -135,6 +135,17 @@ def test_importing_twice_changes_nothing(imported, call, tmp_path, transcript):
     assert (file.read_bytes(), os.stat(file)) == before
 
 
+def test_a_stored_record_that_is_damaged_or_another_is_replaced(imported, call, tmp_path):
+    imported(TRAINING)
+    (file,) = (tmp_path / "results").rglob("*.json")
+    stored = json.loads(file.read_text())
+    for damaged in ("{", json.dumps({**stored, "status": "failed"})):
+        file.write_text(damaged)
+        err = call("import", tmp_path / "run.log", into(tmp_path / "results")).err
+        assert "1 replaced" in err
+        assert json.loads(file.read_text()) == stored
+
+
 def test_copies_are_counted(call, tmp_path, transcript):
     for name in "abc":
         (tmp_path / f"{name}.log").write_text(TRAINING)

@@ -42,12 +42,34 @@ def test_integers_fit_the_narrowest_format_they_are_added_in():
     assert max(value.max() for value in data.values) > 30
 
 
+def test_values_cover_their_ranges():
+    floats = make_reduction_data("floats", 2, "float32", [], 1)
+    for values in floats.values:
+        assert 0.49 < np.mean(values > 0) < 0.51
+        sizes = np.log2(np.abs(values.astype(np.float64)))
+        assert -4 <= sizes.min() < -3.99
+        assert 3.99 < sizes.max() <= 4
+        assert abs(np.mean(sizes)) < 0.05  # all sizes are equally frequent
+    np.testing.assert_array_equal(floats.total, sum(v.astype(np.float64) for v in floats.values))
+
+
+@pytest.mark.parametrize(("devices", "largest"), [(2, 100), (4, 64), (16, 16)])
+def test_integers_are_as_large_as_exact_sums_allow(devices, largest):
+    """The significand of bfloat16 has 8 bits: sums up to 256 are exact."""
+    for values in make_reduction_data("integers", devices, "bfloat16", [], 1).values[:4]:
+        assert [*np.unique(values.astype(np.int64))] == [*range(-largest, largest + 1)]
+
+
 def test_more_devices_than_a_format_counts(limits):
     limits(module, PERIOD=997)
     data = make_reduction_data("integers", 300, "bfloat16", [], 1)
     assert data.magnitude.max() <= 256
     # None is zero everywhere: leaving one out would not be noticed.
     assert all(np.any(value != 0) for value in data.values)
+    # 256 of 300 devices contribute to each element, other ones to the next; a value may be 0.
+    used = np.sum([value != 0 for value in data.values], axis=0)
+    assert used.max() <= 256
+    assert 0.6 * 256 < used.mean() < 0.72 * 256
 
 
 @pytest.mark.parametrize(

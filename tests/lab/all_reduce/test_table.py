@@ -1,9 +1,14 @@
 """The table of fixed points, to the byte."""
 
 import dataclasses
+import re
 
+import pytest
+
+from cnnbench.flags.groups.all_reduce import params_from_values
 from cnnbench.lab.all_reduce import table
 from cnnbench.records.all_reduce import AllReduceRecord, Copying, Point
+from cnnbench.records.run import RingDevices
 from cnnbench.variable_mgr.packing import Packing
 
 COPY = Copying(bytes=8_000_000, devices=4, seconds=(0.003, 0.002, 0.001))
@@ -77,6 +82,43 @@ def test_times():
     assert "\n".join([*lines, *table.footer_lines(RECORD)]) + "\n" == TIMES
 
 
+def test_lines_above_the_table():
+    record = dataclasses.replace(
+        RECORD,
+        placement=RingDevices(device="cpu", devices=("/cpu:0", "/cpu:1")),
+        environment={"tensorflow_version": "2.19.0"},
+    )
+    flags = {"num_batches": 7, "num_warmup_batches": 3, "iters_per_step": 5}
+    first, devices, how = table.header_lines(record, params_from_values(flags))
+    assert first == "# cnnbench allreduce, TensorFlow 2.19.0, 2026-11-20T10:00:00+00:00"
+    assert devices == "# Devices: /cpu:0 /cpu:1"
+    assert re.findall(r"\d+ \w+", how) == ["7 calls", "5 chained", "3 warm"]
+    unknown = dataclasses.replace(record, environment={})
+    built = table.header_lines(unknown, params_from_values({**flags, "build_only": True}))
+    assert [*re.findall(r"\d+ \w+", built[2])] == ["5 reductions"]
+    assert "TensorFlow unknown, " in built[0]
+
+
+def test_a_failed_run_names_its_first_row_and_counts_the_others():
+    wrong, failed = POINTS[1:]
+    where = "pscpu:32K:xring#2 on 4 devices, 8000000 bytes"
+    alone = table.failure_message([wrong])
+    assert alone == f"{where}: 3 of 16000000 elements are wrong"
+    assert table.failure_message([wrong, failed, wrong]).startswith(f"{alone}; 2 more")
+    assert table.failure_message([failed]).endswith(f": {failed.error}")
+
+
+def test_cells_of_rows_without_a_check_or_an_error():
+    unchecked = dataclasses.replace(POINTS[0], checked=0)
+    (row,) = table.ResultRowFormatter(CASES[:1], calls=3).row_lines(unchecked, None)
+    assert row.split()[-2:] == ["-", "-"]
+
+
+@pytest.mark.parametrize(("calls", "column"), [(99, "max"), (100, "p99")])
+def test_the_slowest_calls_are_a_percentile_if_there_are_enough(calls, column):
+    assert f" {column} " in table.ResultRowFormatter(CASES[:1], calls=calls).header()[0]
+
+
 def test_a_column_is_p99_with_a_hundred_calls():
     many = dataclasses.replace(POINTS[0], seconds=tuple(n / 1e6 for n in range(1, 201)))
     rows = table.ResultRowFormatter(CASES[:1], calls=200)
@@ -103,7 +145,8 @@ def test_build_times():
 
 
 def test_a_time_that_cannot_be_is_doubted():
-    assert table.implausible_time_warning(POINTS[0], 19.9) is None
+    assert table.implausible_time_warning(POINTS[0], 20.0) is None
+    assert table.implausible_time_warning(POINTS[0], 20.1) is not None
     assert table.implausible_time_warning(POINTS[0], None) is None
     warning = table.implausible_time_warning(POINTS[0], 21.2)
     assert warning == (
