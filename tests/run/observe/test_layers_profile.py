@@ -9,10 +9,13 @@ from collections import Counter
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 
+from cnnbench.flags import Params
 from cnnbench.models import get_model
 from cnnbench.models.cpu_operations import FASTEST_ALGORITHMS, CpuOperations
 from cnnbench.models.declaration import FlopCounts, declare, scope_flops
+from cnnbench.plan import make_plan
 from cnnbench.records.files import OutputFile, check_outputs
 from cnnbench.records.profiles import (
     COPIES,
@@ -25,9 +28,15 @@ from cnnbench.records.profiles import (
     UPDATE,
     StepPartKey,
 )
-from cnnbench.run.observe.layers import Layer, layer_chart, layer_table, layers_of_step
+from cnnbench.run.observe.layers import (
+    Layer,
+    layer_chart,
+    layer_table,
+    layers_of_step,
+    write_layers,
+)
 from cnnbench.run.observe.operations import WallTimes
-from cnnbench.run.observe.work import OperationWorkFinder, flops_by_part
+from cnnbench.run.observe.work import OperationWorkFinder, flops_by_part, make_work_finder
 
 
 @pytest.mark.parametrize("model", ["resnet50", "lenet", "googlenet"])
@@ -155,6 +164,66 @@ def test_the_kind_and_the_bytes_of_operations_that_ran():
     assert (counted["AddN"], counted["L2Loss"], list(counted)) == (2, 1, sorted(counted))
 
 
+def test_operations_that_only_a_partition_has_read_what_was_traced():
+    """Such as updates that were fused, in a branch of tf.cond or not."""
+    graph = _graph()
+    gradient, affine = "gradient_tape/tower_0/ReluGrad_3", "tower_0/block/affine0/MatMul"
+    with graph.as_default(), tf.name_scope("tower_0/block/"):
+        tf.reshape(graph.get_tensor_by_name(f"{affine}:0"), [8], name="Reshape")
+    ran = graph_pb2.GraphDef()
+
+    def add(name, op, *inputs, dtype=tf.float32):
+        node = ran.node.add(name=name, op=op, input=inputs)
+        node.attr["T"].type = dtype.as_datatype_enum
+
+    add("variable", "_Arg", dtype=tf.resource)
+    add("value", "_Arg")
+    add("fused", "_Update", "variable", gradient, "^value")
+    add("pair", "_Update", "variable", "variable", gradient, affine)
+    add("chosen", "Switch", gradient, "value")
+    add("branch", "_Update", "variable", "chosen:1")
+    add("second", "_Update", "variable", f"{gradient}:1", affine)  # there is no second result
+    add("lone", "_Update", "variable")
+    add("plain", "_Other", "value", gradient)
+    add("sends", "_Send", "variable")
+    add("enters", "Switch", "variable")
+    add(f"{affine}", "_FusedMatMul", "value")
+    add("tower_0/block/Reshape", "_MklReshape", affine)
+    library = ran.library.function.add()
+    library.node_def.add(name="inner", op="AddN")
+    works = OperationWorkFinder(graph, [ran], {"": 0, "block/affine0": 48}, {})
+    size = 2 * 4 * 4
+    names = ("fused", "pair", "branch", "second", "lone", "plain", "sends", "enters", "value")
+    assert {name: works(name, "_Update")[::2] for name in names} == {
+        **{name: (StepPartKey(REST, UPDATE, OUTSIDE), 3 * size) for name in ("fused", "branch")},
+        "pair": (StepPartKey(REST, UPDATE, OUTSIDE), 2 * size + 2 * 2 * size),
+        "second": (StepPartKey(REST, UPDATE, OUTSIDE), 3 * size),
+        "lone": (StepPartKey(REST, UPDATE, OUTSIDE), 0),
+        **{
+            name: (StepPartKey(REST, "other", OUTSIDE), 0)
+            for name in ("plain", "sends", "enters", "value")
+        },
+    }
+    assert works("tower_0/block/Reshape", "_MklReshape").bytes == 0
+    assert works(affine, "_FusedMatMul").bytes == size  # of what it reads nothing was traced
+    found = [works.is_of_step(name) for name in ("fused", "while/inner", "while/other", "other")]
+    assert found == [True, True, False, False]
+
+
+def test_a_finder_of_a_plan_knows_kernels_and_flops():
+    plan = make_plan(Params(model="lenet", data_name="imagenet", device="cpu"))
+    works = make_work_finder(plan, _graph(), [])
+    flops = scope_flops(
+        get_model("lenet", "imagenet"), plan.network.spec.num_classes, training=True
+    )
+    assert works.image_flops == flops
+    kinds = {
+        layer: works(f"tower_0/{layer}/x", kind).part.kind
+        for layer, kind in (("conv0", "Conv2D"), ("affine0", "MatMul"), ("conv1", "_NativeConv2D"))
+    }
+    assert kinds == {"conv0": "convolution 5x5", "affine0": "dense", "conv1": "convolution 5x5"}
+
+
 @pytest.mark.parametrize("kernels", ["library", *FASTEST_ALGORITHMS])
 @pytest.mark.parametrize(
     ("size", "stride", "dtype"),
@@ -235,6 +304,40 @@ def test_inference_has_no_backward_pass(run, tmp_path):
     assert {float(row["backward_seconds"]) for row in rows.values()} == {0.0}
     # Two images of 32 x 32 x 3 values to a single unit: 2 FLOPs per weight.
     assert int(rows["affine0"]["flops"]) == 2 * 2 * (32 * 32 * 3)
+
+
+def test_rows_without_time_memory_or_flops_have_no_numbers():
+    layers = [Layer("a", 0.003, 0.001, 2048, 4 * 10**9), Layer("b", 0.001), Layer("c", flops=10**9)]
+    rows = [" ".join(line.split()) for line in layer_table(layers, "title").splitlines()[3:]]
+    assert rows == [
+        "layer forward ms backward ms share memory GFLOP GFLOP/s",
+        "a 3.000 1.000 80.0 % 2 KiB 4.000 1,000",
+        "b 1.000 0 20.0 % - - -",
+        "c 0 0 0.0 % - 1.000 -",
+    ]
+    chart = layer_chart(layers, "title")
+    shown = [(row.label, row.low, row.high, row.box, row.hint, row.text) for row in chart.rows]
+    assert shown == [
+        ("a", 0, 4, (0, 3), "3.000 ms forward", "4.000 ms"),
+        ("b", 0, 1, (0, 1), "1.000 ms forward", "1.000 ms"),
+        ("c", 0, 0, (0, 0), "0 ms forward", "0 ms"),
+    ]
+    assert chart.note == "box: forward pass; line behind it: backward pass"
+    without_time = layer_table([Layer("c", flops=10**9)], "title").splitlines()[-1]
+    assert " ".join(without_time.split()) == "c 0 0 - - 1.000 -"
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("TXT", "title"), ("csv", "layer,"), ("svg", "<")])
+def test_the_suffix_of_a_file_says_what_it_holds(suffix, start, tmp_path):
+    path = tmp_path / f"layers.{suffix}"
+    write_layers("profile_layers", str(path), [Layer("a", 0.5, 0.25, 3, 4)], "title")
+    text = path.read_text()
+    assert text.startswith(start)
+    if suffix == "csv":
+        assert text.splitlines() == [
+            "layer,forward_seconds,backward_seconds,memory_bytes,flops",
+            "a,0.5,0.25,3,4",
+        ]
 
 
 def test_the_table_and_the_plot_of_many_layers():

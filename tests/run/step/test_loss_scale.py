@@ -11,6 +11,7 @@ from cnnbench.run.step.loss_scale import (
     CAP,
     FLOOR,
     AutoLossScale,
+    LossScale,
     all_finite,
     divide_by_scale,
     inverse_scale,
@@ -90,3 +91,69 @@ def test_unscaled_slices_are_slices_in_float32():
     np.testing.assert_array_equal(found.values.numpy(), [[2.0], [4.0]])
     np.testing.assert_array_equal(found.indices.numpy(), [4, 1])
     np.testing.assert_array_equal(found.dense_shape.numpy(), [6, 1])
+
+
+def test_a_factor_doubles_after_as_many_finite_steps_as_told(cpu_devices):
+    scale = AutoLossScale(8.0, 3, cpu_devices[0])
+    assert set(scale.variables()) == {"scale", "good_steps"}
+
+    @tf.function(autograph=False)
+    def step(first, second):
+        factor = scale.factor()
+        guards, skipped, updates = scale.find_skipped_updates([[first], [second, first]])
+        assert (len(guards), len(updates)) == (2, 2)
+        return factor, skipped
+
+    inf, found = np.inf, []
+    for first, second in ((1, 1), (1, 1), (1, 1), (1, 1), (1, inf), (1, 1), (inf, 1)):
+        factor, skipped = step(tf.constant(float(first)), tf.constant(float(second)))
+        counted = scale.variables()["good_steps"].numpy()
+        found.append((float(factor), bool(skipped), scale.value, counted))
+    assert found == [
+        (8, False, 8, 1),
+        (8, False, 8, 2),
+        (8, False, 16, 0),
+        (16, False, 16, 1),
+        (16, True, 8, 0),
+        (8, False, 8, 1),
+        (8, True, 4, 0),
+    ]
+
+
+def test_each_device_skips_by_its_own_gradients(cpu_devices):
+    scale = AutoLossScale(8.0, 3, cpu_devices[0])
+    counts = [tf.Variable(0), tf.Variable(0), tf.Variable(0)]
+
+    @tf.function(autograph=False)
+    def step(first, second):
+        guards, _, _ = scale.find_skipped_updates([[first], [second]])
+        guards.append(scale.guard([second, second]))
+        for guard, count in zip(guards, counts, strict=True):
+            guard(lambda count=count: [count.assign_add(1, read_value=False)])
+
+    step(tf.constant(1.0), tf.constant(1.0))
+    step(tf.constant(1.0), tf.constant(np.nan))
+    step(tf.constant(np.inf), tf.constant(1.0))
+    assert [int(count) for count in counts] == [2, 2, 2]
+    step(tf.constant(1.0), tf.constant(np.inf))
+    assert [int(count) for count in counts] == [3, 2, 2]
+
+
+@pytest.mark.parametrize(("given", "factor"), [(1.0, None), (128.0, 128.0)])
+def test_a_constant_factor_skips_nothing(given, factor):
+    scale = LossScale(given)
+    assert (scale.value, scale.variables(), scale.factor()) == (None, {}, factor)
+    guards, skipped, updates = scale.find_skipped_updates([[tf.constant(np.nan)]] * 2)
+    assert (skipped, updates) == (None, [])
+    for guard in (*guards, scale.guard([tf.constant(np.inf)])):
+        assert guard(lambda: ["done"]) == ["done"]
+    assert len(guards) == 2
+
+
+def test_gradients_without_a_factor_are_left_alone():
+    gradient = tf.constant([2.0, 4.0], tf.float16)
+    assert inverse_scale(None) is None
+    assert divide_by_scale(gradient, None) is gradient
+    assert divide_by_scale(None, 0.5) is None
+    divided = divide_by_scale(gradient, inverse_scale(4.0))
+    assert (divided.dtype, divided.numpy().tolist()) == (tf.float32, [0.5, 1.0])
