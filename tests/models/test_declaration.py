@@ -130,6 +130,36 @@ def test_the_values_that_a_backward_pass_needs_are_kept(body, training, forward)
         assert net.peak == peak
 
 
+@pytest.mark.parametrize(
+    ("layer", "peak"),
+    [
+        # The image is kept: 192 values. Beside them are the inputs and the result of an operation.
+        (lambda net, x: net.multiply(x, x), 192 + 192 + 3 * 192),  # its input is kept once
+        (lambda net, x: net.add(x, x), 192 + 3 * 192),
+        (lambda net, x: net.relu(x), 192 + 192 + 2 * 192),
+        (lambda net, x: net.max_pool(x, 2, 2), 192 + (192 + 48) + (192 + 48)),
+        # The largest is the last matrix product, which keeps its input.
+        (lambda net, x: net.dropout(x), 192 + 48 + 192 + 192 + 10),
+        (lambda net, x: net.layer_norm(net.reshape(x, (64, 3))), 192 + 3 * 192 + 192 + 192 + 10),
+        (lambda net, x: net.pad_channels(x, 1, 2), 192 + 384 + 384 + 10),
+        (lambda net, x: net.concat([x, x]), 192 + 384 + 384 + 10),
+        # Three values of each of 15 gates of 16 tokens, beside input and result.
+        (
+            lambda net, x: net.recurrent(net.reshape(x, (16, 12)), 5),
+            192 + (192 + 80 + 3 * 16 * 15) + (192 + 80),
+        ),
+    ],
+)
+def test_peaks_of_layers_in_training_by_hand(layer, peak):
+    def body(net, images):
+        x = net.conv(images, 3, 1, bias=None, activation=None)
+        return net.logits(net.flatten(layer(net, x)))
+
+    net = ShapeNetwork(model_of(body), 10, training=True)
+    net.forward()
+    assert net.peak == peak
+
+
 def test_names_count_per_scope_and_kind():
     def body(net, images):
         with net.scope("stage"):
