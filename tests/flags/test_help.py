@@ -63,6 +63,13 @@ def test_introductions_fit_the_width_and_examples_stay_commands():
     assert fit_text(TEXT, 40) == FITTED
     assert fit_text(FITTED, 40) == FITTED
     assert fit_text("", 40) == ""
+    # Four words of 9 letters and an indentation are 41 columns wide.
+    words = " ".join(letter * 9 for letter in "abcd")
+    assert fit_text(f"  {words}", 41) == f"  {words}\n"
+    first, last = words[:29], words[30:]
+    assert fit_text(f"  {words}", 40) == f"  {first} \\\n      {last}\n"
+    assert fit_text(f"  {words} e", 42).splitlines()[0] == f"  {first} \\"
+    assert fit_text(f"  {words} e", 43).splitlines() == [f"  {words} e"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +116,10 @@ def test_the_help_of_flags_has_their_facts_and_fits_the_width():
 )
 def test_the_help_is_as_wide_as_the_terminal_within_limits(columns, widest, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
-    text = "word " * 99
+    text = "ab " * 99
     for fitted in (fit_text(text), command_help(text, []), command_help("", [], text)):
         assert fitted == fit_text(text, widest)
-    assert max(map(len, fit_text(text).splitlines())) == len("word " * (widest // 5)) - 1
+    assert max(map(len, fit_text(text).splitlines())) == {40: 38, 60: 59, 100: 98}[widest]
     assert flags_help([("All", OPTIONS)]) == flags_help([("All", OPTIONS)], widest)
     parts = [fit_text(TEXT), flags_help([("All", OPTIONS)]), fit_text("The end.")]
     assert command_help(TEXT, [("All", OPTIONS)], "The end.") == "\n".join(parts)

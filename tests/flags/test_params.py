@@ -17,7 +17,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import FLAGS, Params
 from cnnbench.flags.groups.optimizer import PiecewiseSchedule
 from cnnbench.flags.identity import changed_flags
-from cnnbench.flags.parse import load_plugins
+from cnnbench.flags.parse import load_plugins, parse_args
 from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.plan import check_flags, parse_run
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
@@ -179,6 +179,24 @@ def test_a_command_line_takes_the_flags_that_its_plug_in_adds(plugin):
     assert parsed.explicit_flags == ("plugin", "optimizer", "own_share")
     with pytest.raises(UsageError, match="unknown flag --own_shore; did you mean --own_share"):
         parse_run(["--own_shore=0.5", *line])
+
+
+def test_a_caller_prepares_for_plug_ins_before_they_are_loaded(plugin):
+    told = []
+
+    def prepare(values):
+        told.append((values, "own" in OPTIMIZERS))
+
+    line = [f"--plugin={plugin}", "--optimizer=own", "--own_share=0.5"]
+    values = {"optimizer": "own", "plugin": (plugin,)}
+    parse_args(["--batch_size=3"], before_plugins=prepare)
+    parse_args(["--batch_size=3", "--optimizer=sgd"], before_plugins=prepare)
+    with pytest.raises(UsageError, match="unknown flag --own_share"):
+        parse_args(["--own_share=0.5", "--optimizer=sgd"], before_plugins=prepare)
+    assert told == []
+    given = parse_args(line, before_plugins=prepare).given
+    assert given == {**values, "own_share": 0.5}
+    assert told == [(values, False)]
 
 
 def test_the_plug_ins_of_a_command_line_are_loaded_whatever_else_it_says(plugin):

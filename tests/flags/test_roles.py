@@ -16,10 +16,17 @@ from other_values import other
 from cnnbench.flags import FLAGS, Params
 from cnnbench.flags.declare import ComparedBy
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
-from cnnbench.flags.identity import identity_flags
+from cnnbench.flags.identity import (
+    changed_flags,
+    changed_identity,
+    identity_flags,
+    recorded_defaults,
+)
+from cnnbench.flags.obsolete import OBSOLETE
 from cnnbench.flags.params import SPECS
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
+from cnnbench.records.codec import encode
 
 MOST_LISTS = 11
 """Lists of names of flags in the package, each for a reason that no declaration tells."""
@@ -126,6 +133,19 @@ def test_how_a_flag_is_compared_decides_for_judge_and_campaigns(runs):
             assert (one != another) is counts, spec.name
         if spec.name != "use_fp16":  # compared as --precision
             assert (key(usual) != key(changed)) is counts, spec.name
+
+
+def test_what_distinguishes_a_record_from_a_run_without_flags():
+    config = encode(Params(num_gpus=2, result_json="x", weight_decay=0.5).as_dict())
+    earlier = {spec.name: spec.before for spec in FLAGS if spec.before is not None}
+    assert earlier
+    usual = {spec.name: encode(spec.default) for spec in (*FLAGS, *OBSOLETE)}
+    assert recorded_defaults() == {**usual, **earlier}
+    # What the flags do now that earlier versions did otherwise is no default of a record.
+    now = {name: usual[name] for name in earlier}
+    assert changed_identity(config) == {"num_gpus": 2, "weight_decay": 0.5, **now}
+    assert changed_identity({**config, **earlier}) == {"num_gpus": 2, "weight_decay": 0.5}
+    assert changed_flags({**config, **earlier})["result_json"] == "x"
 
 
 def test_of_places_their_presence_counts_and_on_one_machine_which():

@@ -215,7 +215,9 @@ def test_a_floor_above_the_rate_that_falls_to_it_is_refused(name):
 
 def test_constants_are_those_of_the_registered_optimizers():
     before = OPTIMIZERS.constants
+    assert len(SPECS) == len([*SPECS])
     own_constant()
+    assert len(SPECS) == len([*SPECS])
     assert OPTIMIZERS.constants.keys() - before.keys() == {"my_epsilon"}
     del OPTIMIZERS["adagrad"]
     assert OPTIMIZERS.constants == before
