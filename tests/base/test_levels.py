@@ -355,3 +355,15 @@ def test_states_are_recognized_by_the_host_or_by_the_speed(relative, change):
     hosts = [["ab"[place % 2]] for place in range(8)]
     states = series.recognize_noise(levels, hosts, 0.03).states
     assert states == TwoStates(4, 8, pytest.approx(change), TWO_MACHINES, ("b",))
+
+
+def test_noise_of_few_commits():
+    def spread(*values):
+        series = CommitTimeSeries([[value] for value in values], relative=False)
+        return series.estimate_noise([SeriesLevel(0, len(values), 0.0)], math.inf).spread
+
+    # Squares by what is left of the values, and 1.5 by the number of values less three.
+    assert spread(1.0, -1.0, 1.0, -1.0) == pytest.approx(math.sqrt(4 / 2) * (1 + 1.5))
+    assert spread(1.0, -2.0, 1.0) == pytest.approx(math.sqrt(6 / 1) * (1 + 1.5))
+    assert spread(1.0, -1.0) == pytest.approx(math.sqrt(2 / 1) * (1 + 1.5))
+    assert spread(1.0, -1.0, 2.0, -2.0, 0.0) == pytest.approx(math.sqrt(10 / 3) * (1 + 1.5 / 2))

@@ -202,6 +202,8 @@ def test_wide_characters_do_not_make_the_line_longer_than_the_terminal():
         (4, 1, 2, 2.0, 0, "x 2/4 [##########..........]  50%  0.0 images/sec  ETA 0:00:04"),
         # 2 steps in 1,000 s, and 13 further steps take 6,500 s.
         (16, 1, 3, 1e3, 8, "x 3/16 [###.................]  19%  0.0 images/sec  ETA 1:48:20"),
+        # 2 steps in 1,200 s, and 12 further steps take two hours.
+        (15, 1, 3, 1200.0, None, "x 3/15 [####................]  20%  ETA 2:00:00"),
         (2, 1, 3, 1.0, None, "x 3/2 [####################] 100%  ETA 0:00:00"),
         (0, 1, 2, 1.0, None, "x 2/0 [####################] 100%  ETA 0:00:00"),
     ],

@@ -189,3 +189,11 @@ def test_text_is_broken_between_words(monkeypatch):
     assert wrap_text(words, "  ") == [f"  {line}" for line in lines]
     assert wrap_text(words, "  ", "") == [f"  {lines[0]}", *lines[1:]]
     assert wrap_text("", "  ") == [""]
+
+
+def test_a_stream_whose_device_is_full_goes_to_the_null_device():
+    with open("/dev/full", "w") as stream:
+        LineWriter(stream).write_lines(["lost"])
+        there = os.fstat(stream.fileno())
+        assert os.path.samestat(there, os.stat(os.devnull))
+        print("which no longer fails", file=stream, flush=True)

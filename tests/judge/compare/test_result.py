@@ -1,4 +1,7 @@
-"""What a comparison says in its first two lines; golden/sentences.txt has how it says it."""
+"""What a comparison says in its first two lines; golden/sentences.txt has how it says it.
+
+Tests cnnbench/judge/compare/verdicts.py and cnnbench/judge/compare/answers.py.
+"""
 
 from __future__ import annotations
 
@@ -51,3 +54,22 @@ def test_what_is_known_at_an_interim_analysis_contains_no_advice(lenet_runs):
     assert "6 pairs" in result.judgement.reason
     known = what_is_known(result)
     assert ("-9.8 %" in known, "pairs" in known) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "speeds"),
+    [
+        ((10, 10, 20, 20), (0.010, 0.020)),
+        ((20, 10, 20.2, 10.1, 10.2), (0.0101, 0.0201)),
+        ((10, 10, 20), None),  # one process may be slow for another reason
+        ((10, 20, 20), None),
+        ((10, 10.1, 10.2, 10.3), None),
+        ((10,), None),
+    ],
+)
+def test_processes_of_two_speeds(runs, milliseconds, speeds):
+    slow = [runs(step_seconds=(ms / 1e3,) * 3, losses=()) for ms in milliseconds]
+    expected = None if speeds is None else pytest.approx(speeds)
+    for sides in ((slow, [runs()]), ([runs()], slow)):
+        (entry,) = compare_records(*sides).entries
+        assert entry.two_speeds == expected

@@ -747,3 +747,16 @@ def test_efficiencies_and_rows_of_a_curve(full_runs):
         ("4", "200.0", "50.00", "50.0 %"),
     ]
     assert "predicted images/sec" not in found[0]
+
+
+@pytest.mark.parametrize(("number", "is_told"), [(3, True), (4, False)])
+def test_of_many_reductions_beside_a_comparison_only_failures_are_answers(
+    reductions, full_runs, number, is_told
+):
+    def answers(*points):
+        records = [reductions(*points) for _ in range(number)]
+        report = report_of(full_runs(100), base=[full_runs(100)], reductions=records)
+        return [one.name for one in report.answers if one.name.startswith("All-reduce")]
+
+    assert len(answers(6.0)) == number * is_told
+    assert len(answers(reductions.point(wrong=1))) == number
