@@ -10,11 +10,13 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import MemoryCapacity
+from cnnbench.models.declaration import bytes_per_image
 from cnnbench.plan import WorkKind, make_plan
 from cnnbench.run.driver import benchmark_cnn, estimates
 from cnnbench.run.driver.estimates import (
     PROCESS_BYTES,
     MemoryEstimate,
+    RunComputation,
     batch_size_limits,
     estimate_job_memory,
     estimate_memory,
@@ -153,3 +155,102 @@ def test_seconds_follow_from_the_speed_of_the_device(limits):
     assert on_gpu.estimate_seconds({"gpu_names": ["NVIDIA H200"]}) < 30
     assert on_gpu.estimate_seconds({"gpu_names": ["Unheard-of"]}) is None
     assert on_gpu.estimate_seconds({}) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "copies", "examples"),
+    [
+        # The variables with what the optimizer keeps, and gradients of each tower and their sums.
+        ({}, 1 + 1 + 1, 1),
+        ({"num_gpus": 2}, 1 + 2 + 1, 2),
+        ({"num_gpus": 2, "variable_update": "replicated"}, 2 * (1 + 1 + 1), 2),
+        ({"precision": "bf16"}, 1.5 + 1 + 1, 1),
+        ({"optimizer": "momentum"}, 2 + 1 + 1, 1),
+        ({"ema_decay": 0.9}, 2 + 1 + 1, 1),
+        ({"gradient_accumulation_steps": 3}, 1 + 1 + 1 + 1, 3),
+        ({"forward_only": True}, 1, 1),
+        ({"forward_only": True, "num_gpus": 2, "variable_update": "replicated"}, 2, 2),
+    ],
+)
+def test_memory_is_that_of_copies_and_of_examples(flags, copies, examples):
+    plan = make_plan(Params(**{**SHARED, **flags}))
+    spec, found = plan.network.spec, estimate_memory(plan, "cpu")
+    weights = sum(one.bytes for one in spec.variables)
+    assert found.fixed == PROCESS_BYTES + round(copies * weights)
+    wide = plan.numerics.activation_bytes
+    trains = not flags.get("forward_only")
+    activations = bytes_per_image(plan.network.model, spec, training=trains, value_bytes=wide)
+    example = 4 * (227 * 227 * 3 + 1)  # and a label
+    towers = flags.get("num_gpus", 1)
+    assert found.per_image == towers * activations + towers * (examples // towers) * example
+    on_gpu = estimate_memory(plan, "gpu")  # of one of the towers
+    assert on_gpu.fixed < found.fixed
+    assert on_gpu.per_image == found.per_image // towers
+
+
+def test_the_larger_of_training_and_evaluation_counts():
+    evaluation = {"eval_during_training_every_n_steps": 10, "num_eval_batches": 5}
+    alone, small, large = (
+        estimated(**flags)
+        for flags in (
+            {},
+            {**evaluation, "eval_batch_size": 1},
+            {**evaluation, "eval_batch_size": 4096},
+        )
+    )
+    assert small == alone
+    assert (large.batch, large.fixed) == (4096, alone.fixed)
+    assert large.per_image < alone.per_image
+
+
+@pytest.mark.parametrize(
+    ("total", "available", "needed", "refused", "warned"),
+    [
+        # Sizes in GiB; refused above one and a half of all memory, warned above nine tenths.
+        (4, 10, 6, False, False),
+        (4 - 1e-6, 10, 6, True, None),
+        (64, 10, 9, False, False),
+        (64, 10 - 1e-6, 9, False, True),
+    ],
+)
+def test_limits_of_memory(total, available, needed, refused, warned):
+    plan = make_plan(Params(model="trivial"))
+    estimate = MemoryEstimate(fixed=GIB, per_image=(needed - 1) * GIB // 4, batch=4)
+    there = MemoryCapacity(round(total * GIB), round(available * GIB))
+    if not refused:
+        assert (estimates.check_memory_estimate(estimate, there, plan) is not None) == warned
+        return
+    with pytest.raises(FlagError, match=r"--batch_size=4: .* a batch of 7 should fit"):
+        estimates.check_memory_estimate(estimate, there, plan)
+
+
+@pytest.mark.parametrize(
+    ("memory", "most"), [(99, 0), (100, 0), (109, 0), (110, 1), (119, 1), (120, 2)]
+)
+def test_the_largest_batch_that_fits(memory, most):
+    assert MemoryEstimate(100, 10, 1).largest_batch(memory) == most
+
+
+def test_seconds_are_those_of_the_start_of_steps_and_of_arithmetic(limits):
+    limits(estimates, measure_cpu_flops=lambda: 1e11)
+    on_cpu = RunComputation("cpu", "float32", 100, 5e12)
+    assert on_cpu.estimate_seconds({}) == pytest.approx(7 + 100 * 0.003 + 5e12 / 0.5e11)
+    on_gpu = RunComputation("gpu", "float32", 100, 494.5e13)
+    names = ["NVIDIA H200", "Unheard-of"]  # all are taken to be like the first
+    assert on_gpu.estimate_seconds({"gpu_names": names}) == pytest.approx(20.3 + 10 / 0.3)
+    assert on_gpu.estimate_seconds({"gpu_names": []}) is None
+    assert on_gpu.estimate_seconds({"gpu_names": "NVIDIA H200"}) is None
+
+
+def test_the_flops_of_a_run_are_those_of_its_steps():
+    length = {"num_warmup_batches": 10, "batch_size": 8}
+    spec = planned().network.spec
+    training, forward = spec.training_flops_per_image, spec.forward_flops_per_image
+    assert work(**length).flops == 40 * 8 * training
+    assert work(**length, forward_only=True).flops == 40 * 8 * forward
+    assert work(**length, gradient_accumulation_steps=3).flops == 40 * 3 * 8 * training
+    evaluated = work(
+        **length, eval_during_training_every_n_steps=10, num_eval_batches=5, eval_batch_size=4
+    )
+    evaluations = (evaluated.steps - 40) // 5
+    assert evaluated.flops == 40 * 8 * training + evaluations * 5 * 4 * forward

@@ -31,6 +31,43 @@ def test_published_peak_by_device_name(name, dtype, tf32, tflops):
     assert source.startswith("published: 1 x ")
 
 
+# Dense TFLOP/s of float32, of float32 as TF32, of float16 and of bfloat16, as in data sheets.
+PUBLISHED = {
+    "Tesla P100-PCIE-12GB": (9.3, 9.3, 18.7, None),
+    "Tesla P100-SXM2-16GB": (10.6, 10.6, 21.2, None),
+    "Tesla V100-PCIE-32GB": (14, 14, 112, None),
+    "Tesla V100-SXM2-16GB": (15.7, 15.7, 125, None),
+    "Tesla V100-SXM3-32GB-LS": (15.7, 15.7, 125, None),
+    "Tesla V100S-PCIE-32GB": (16.4, 16.4, 130, None),
+    "Tesla T4": (8.1, 8.1, 65, None),
+    "NVIDIA A100-SXM4-40GB": (19.5, 156, 312, 312),
+    "NVIDIA A100-SXM-64GB": (19.5, 156, 312, 312),
+    "NVIDIA A10": (31.2, 62.5, 125, 125),
+    "NVIDIA A30": (10.3, 82, 165, 165),
+    "NVIDIA L4": (30.3, 60, 121, 121),
+    "NVIDIA L40": (90.5, 90.5, 181, 181),
+    "NVIDIA L40S": (91.6, 183, 362, 362),
+    "NVIDIA H100 80GB HBM3": (67, 989 / 2, 1979 / 2, 1979 / 2),
+    "NVIDIA H100 PCIe": (51, 756 / 2, 1513 / 2, 1513 / 2),
+    "NVIDIA H100 NVL": (60, 835 / 2, 1671 / 2, 1671 / 2),
+    "NVIDIA GH200 480GB": (67, 989 / 2, 1979 / 2, 1979 / 2),
+    "NVIDIA H200": (67, 989 / 2, 1979 / 2, 1979 / 2),
+    "NVIDIA H200 NVL": (60, 835 / 2, 1671 / 2, 1671 / 2),
+    "NVIDIA B200": (75, 2200 / 2, 4500 / 2, 4500 / 2),
+    "NVIDIA GB200": (80, 2500 / 2, 5000 / 2, 5000 / 2),
+    "NVIDIA GeForce RTX 3090": (35.6, 35.6, 71, 71),
+    "NVIDIA GeForce RTX 4090": (82.6, 82.6, 165.2, 165.2),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_rates_of_every_type(name):
+    forms = (("float32", False), ("float32", True), ("float16", True), ("bfloat16", False))
+    found = [sum_published_peak_flops([name], *form) for form in forms]
+    rates = [None if one is None else one[0] / 1e12 for one in found]
+    assert rates == [None if rate is None else pytest.approx(rate) for rate in PUBLISHED[name]]
+
+
 @pytest.mark.parametrize(
     "names",
     [

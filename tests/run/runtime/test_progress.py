@@ -91,6 +91,7 @@ def test_a_suspension_is_no_time_without_progress():
 def test_progress_travels_as_a_list():
     progress = ProcessProgress("worker:1", 12, "step 12", STEP, 40, 2.5, True)
     assert ProcessProgress.from_json(list(progress)) == progress
+    assert ProcessProgress("worker:1", 0, "no step", START)[4:] == (0, 0.0, False)
     assert str(progress) == "no progress for 2 s after step 12, waits for the end of a step"
     for wrong in ([], ["worker:1", 1], ["worker:1", 1, "", "sleeps", 0, 0, 0], [None] * 8):
         with pytest.raises((TypeError, ValueError)):
