@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 
 from cnnbench.variable_mgr.gradients import (
     VariableGradients,
+    cast,
+    check_towers_complete,
     complete_gradients,
+    concat,
+    map_on_devices,
     reduce_sparse,
+    slices_can_be_gathered,
     sum_tensors,
+    to_dense,
+    transpose_lists,
 )
 
 ROWS, WIDTH = 5, 2
@@ -164,3 +171,97 @@ def test_gradients_of_a_gather_whose_number_of_rows_is_not_known(completed, cpu_
 
     for total in step([tf.constant([0, 0, 3]), tf.constant([3])]):
         np.testing.assert_array_equal(total[:, 0], [2, 0, 0, 2, 0])
+
+
+def test_one_tensor_is_passed_on_and_several_are_joined():
+    one, other = tf.constant([1.0, 2.0]), tf.constant([4.0, 8.0])
+    assert sum_tensors([one]) is concat([one]) is cast(one, tf.float32) is one
+    assert sum_tensors([one, other, other]).numpy().tolist() == [9, 18]
+    assert concat([one, other]).numpy().tolist() == [1, 2, 4, 8]
+    assert cast(one, tf.bfloat16).dtype == tf.bfloat16
+    assert transpose_lists([[1, 2, 3], [4, 5, 6]]) == [[1, 4], [2, 5], [3, 6]]
+
+
+def test_slices_become_dense_with_rows_of_an_index_added(variables):
+    gradient = slices([3, 0, 3], dtype=tf.float16)
+    dense = to_dense(gradient, variables[0])
+    assert (dense.dtype, dense.numpy().tolist()) == (
+        tf.float32,
+        [[2, 3], [0, 0], [0, 0], [4, 6], [0, 0]],
+    )
+    assert to_dense(gradient, variables[0], tf.float16).dtype == tf.float16
+    whole = tf.ones([ROWS, WIDTH], tf.bfloat16)
+    assert to_dense(whole, variables[0]).dtype == tf.float32
+    assert to_dense(whole, variables[0], tf.bfloat16) is whole
+
+
+@pytest.mark.parametrize(
+    ("by_tower", "can"),
+    [
+        (([1, 2], [3, 4]), True),
+        (([1, 2],), True),
+        (([1, 2], [3]), False),
+    ],
+)
+def test_slices_of_one_shape_can_be_gathered(by_tower, can, variables):
+    column = VariableGradients([slices(rows) for rows in by_tower], variables[: len(by_tower)])
+    assert slices_can_be_gathered(column) is can
+
+
+@pytest.mark.parametrize("unknown", ["values", "indices"])
+def test_slices_of_unknown_shape_cannot_be_gathered(unknown, variables):
+    shapes = {
+        "values": [2, WIDTH],
+        "indices": [2],
+        unknown: [None, WIDTH][: 2 - (unknown[0] == "i")],
+    }
+    found = []
+
+    @tf.function(autograph=False)
+    def look(values, indices):
+        column = VariableGradients([tf.IndexedSlices(values, indices)] * 2, variables[:2])
+        found.append(slices_can_be_gathered(column))
+
+    look.get_concrete_function(
+        tf.TensorSpec(shapes["values"]), tf.TensorSpec(shapes["indices"], tf.int64)
+    )
+    assert found == [False]
+
+
+@pytest.mark.parametrize(("gradients", "copies", "devices"), [(1, 2, 2), (2, 1, 2), (2, 2, 1)])
+def test_each_device_has_a_gradient_and_a_copy(gradients, copies, devices, variables, cpu_devices):
+    column = VariableGradients([None] * gradients, variables[:copies])
+    with pytest.raises(ValueError, match=f"gradients of {gradients} towers for {devices} devices"):
+        check_towers_complete([column], cpu_devices[:devices])
+    check_towers_complete([VariableGradients([None] * 2, variables[:2])], cpu_devices[:2])
+
+
+def test_a_gather_replaces_what_other_processes_have(variables, cpu_devices):
+    column = VariableGradients([slices([0]), slices([2], 10)], variables[:2])
+
+    def gather(tensors):  # the other process has the same
+        return [tf.concat([*tensors, *tensors], 0)] * 2
+
+    for scale, factor in ((None, 1), (0.5, 0.5)):
+        alone = reduce_sparse(column, cpu_devices[:2], scale)
+        joined = reduce_sparse(column, cpu_devices[:2], scale, gather)
+        rows = np.zeros((ROWS, WIDTH))
+        rows[0], rows[2] = [0, 1], [10, 11]
+        assert [total.device for total in joined] == list(cpu_devices[:2])
+        for total in alone:
+            np.testing.assert_array_equal(total, factor * rows)
+        for total in joined:
+            np.testing.assert_array_equal(total, 2 * factor * rows)
+
+
+def test_functions_run_on_the_devices_of_their_values(cpu_devices):
+    found = map_on_devices(cpu_devices[1:3], lambda value: tf.constant(value) + 1.0, [1.0, 2.0])
+    assert [(float(one), one.device) for one in found] == [
+        (2.0, cpu_devices[1]),
+        (3.0, cpu_devices[2]),
+    ]
+    column = VariableGradients([None, tf.ones([1])], [1, 2])
+    mapped = column.map_gradients(cpu_devices[:2], lambda gradient, variable: (gradient, variable))
+    assert mapped.gradients[0] == (None, 1)
+    assert mapped.gradients[1][1] == 2
+    assert not column.is_sparse
