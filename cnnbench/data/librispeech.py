@@ -53,7 +53,7 @@ def count_wav_samples(content: bytes) -> int:
             there = len(file.readframes(samples)) // max(1, audio_format[0] * audio_format[1])
     except (wave.Error, EOFError) as error:
         raise RecordDefect(
-            f"the audio is not PCM in a WAV file: {error or 'it is cut off'}"
+            f"the audio is not PCM in a WAV file: {str(error) or 'it is cut off'}"
         ) from error
     if audio_format != (1, 2, SAMPLE_RATE):
         channels, bytes_of_sample, rate = audio_format

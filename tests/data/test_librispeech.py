@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import wave
 
 import numpy as np
@@ -11,7 +12,13 @@ import tensorflow as tf
 from data_sets import SMALL, TEXTS, sound, transcripts, wav, write_records
 
 from cnnbench.data import make_input
-from cnnbench.data.librispeech import log_spectrogram, serialize
+from cnnbench.data.folder import RecordDefect
+from cnnbench.data.librispeech import (
+    count_wav_samples,
+    log_spectrogram,
+    serialize,
+    validate_record,
+)
 from cnnbench.errors import DataError
 
 
@@ -45,6 +52,57 @@ def test_an_example_is_the_spectrogram_and_the_transcript(small_set, sources, cp
 def test_silence_and_a_single_frame_stay_finite():
     for samples in (np.zeros(640), sound(320) / 32768):
         assert np.isfinite(log_spectrogram(tf.constant(samples, tf.float32))).all()
+
+
+def wide(samples):
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setparams((1, 1, 16_000, 0, "NONE", ""))
+        file.writeframes(bytes(samples))
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the audio is not PCM in a WAV file: it is cut off"),
+        (b"RIFX" + bytes(60), "the audio is not PCM in a WAV file: file does not start with RIFF"),
+        (wav(sound(40), rate=8000), "the audio has 1 channels of 16 bits at 8000 Hz, but must"),
+        (wav(sound(40), channels=2), "the audio has 2 channels of 16 bits at 16000 Hz, but must"),
+        (wide(40), "the audio has 1 channels of 8 bits at 16000 Hz, but must"),
+        (wav(sound(40))[:-2], "the audio is cut off after 39 of 40 samples"),
+    ],
+)
+def test_audio_of_another_form_is_refused(content, message):
+    with pytest.raises(RecordDefect, match=message):
+        count_wav_samples(content)
+
+
+@pytest.mark.parametrize(
+    ("samples", "text", "limits", "found"),
+    [
+        (320, "a", (1, 1), (1, 1)),
+        (319, "a", (), "the audio has 319 samples, but one frame needs 320"),
+        (100, "a", (), "the audio has 100 samples, but one frame needs 320"),
+        (479, "ab", (), "the transcript of 2 letters is longer than its audio of 1 frames"),
+        (480, "ab", (2, 2), (2, 2)),
+        (480, "aa", (), "the transcript of 2 letters is longer than its audio of 2 frames"),
+        (640, "aa", (None, None), (3, 2)),
+        (640, "aa", (2, 2), "3 frames, but the model takes at most 2"),
+        (640, "aa", (3, 1), "2 letters, but the model takes at most 1"),
+        (640, "", (), "the transcript is empty"),
+        (640, "a B", (), "the transcript has 'B'"),
+        (800, "a 'z", (), (4, 4)),
+    ],
+)
+def test_frames_and_letters_of_a_record(samples, text, limits, found):
+    record = serialize(wav(sound(samples)), text, "a")
+    if isinstance(found, tuple):
+        assert count_wav_samples(wav(sound(samples))) == samples
+        assert validate_record(record, *limits) == found
+    else:
+        with pytest.raises(RecordDefect, match=found):
+            validate_record(record, *limits)
 
 
 def test_equal_letters_need_a_frame_between_them(tmp_path, cpu_devices):
