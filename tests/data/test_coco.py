@@ -11,7 +11,9 @@ import tensorflow as tf
 from data_sets import COCO_SIZES, SMALL, coco_annotations
 
 from cnnbench.data import coco, make_input
+from cnnbench.data.coco import CocoObject, read_annotations
 from cnnbench.data.pipeline import draw_uniform_int
+from cnnbench.errors import DataError, UsageError
 
 
 def batches(folder, subset, devices, count, **fields):
@@ -106,6 +108,76 @@ def test_overlaps_by_hand():
     boxes = tf.constant([[0.0, 0.0, 1.0, 1.0], [0.25, 0.25, 0.75, 0.75], [0.0, 0.0, 0.0, 0.0]])
     expected = [[1 / 4, 1 / 7, 0], [1 / 4, 1 / 7, 0]]
     np.testing.assert_allclose(coco.intersection_over_union(windows, boxes), expected, rtol=1e-6)
+
+
+def annotated(folder, *annotations, subset="train", **parts):
+    """Annotations of an image of 40 x 20 pixels and number 7."""
+    image = {"id": 7, "file_name": "7.jpg", "height": 20, "width": 40}
+    names = [{"id": 9, "name": "dog"}, {"id": 3, "name": "cat"}]
+    own = [{"id": i, "image_id": 7, "category_id": 9, **one} for i, one in enumerate(annotations)]
+    for name in ("annotations", f"{subset}1"):
+        (folder / name).mkdir(exist_ok=True)
+    (folder / f"{subset}1" / "7.jpg").touch()
+    content = {"images": [image], "annotations": own, "categories": names, **parts}
+    (folder / "annotations" / f"instances_{subset}1.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("bbox", "box"),
+    [
+        ([10, 5, 20, 10], (0.25, 0.25, 0.75, 0.75)),
+        ([-1, -1, 42, 22], (0.0, 0.0, 1.0, 1.0)),
+        ([0, 0, 40, 0], None),
+        ([0, 0, 0, 20], None),
+        ([40.5, 0, 0.5, 20], None),
+        ([-1.5, 5, 20, 10], "outside"),
+        ([10, -1.5, 20, 10], "outside"),
+        ([10, 5, 31.5, 10], "outside"),
+        ([10, 5, 20, 16.5], "outside"),
+        ([10, 5, -1, 10], "outside"),
+        ([10, 5, 20, -1], "outside"),
+    ],
+)
+def test_a_box_within_a_pixel_of_its_image_is_cut(tmp_path, bbox, box):
+    whole = {"bbox": [0, 0, 40, 20], "category_id": 3, "iscrowd": 0}
+    source = annotated(tmp_path, {"bbox": bbox, "iscrowd": 1}, whole)
+    if box == "outside":
+        with pytest.raises(DataError, match=r"annotation 0: box .* is outside its image of 40x20"):
+            read_annotations(source)
+        return
+    found = read_annotations(source)
+    objects = [CocoObject(1, (0.0, 0.0, 1.0, 1.0), False)]
+    if box:
+        objects = [CocoObject(2, box, True), *objects]
+    assert found.classes == ("cat", "dog")
+    assert found.subsets == {"train": [(tmp_path / "train1" / "7.jpg", 7, objects)]}
+    assert (found.without_boxes, found.empty_boxes) == (0, int(box is None))
+
+
+def test_training_images_without_single_objects_are_left_out(tmp_path):
+    crowd = {"bbox": [0, 0, 40, 20], "iscrowd": 1}
+    annotated(tmp_path, crowd)
+    source = annotated(tmp_path, crowd, subset="val")
+    found = read_annotations(source)
+    assert [len(found.subsets[name]) for name in ("train", "validation")] == [0, 1]
+    assert (found.without_boxes, found.empty_boxes) == (1, 0)
+    names = [{"id": 9, "name": "dog"}]
+    with pytest.raises(UsageError, match="its categories differ from those of the training"):
+        read_annotations(annotated(tmp_path, crowd, subset="val", categories=names))
+
+
+@pytest.mark.parametrize(
+    ("one", "message"),
+    [
+        ({"image_id": 8}, "annotation 0: there is no image 8"),
+        ({"category_id": 1}, "annotation 0: there is no category 1"),
+        ({"bbox": [1, 2, 3]}, "is not a valid entry"),
+    ],
+)
+def test_an_annotation_of_nothing_is_refused(tmp_path, one, message):
+    with pytest.raises(DataError, match=message):
+        read_annotations(annotated(tmp_path, {"bbox": [0, 0, 40, 20], **one}))
 
 
 def test_boxes_without_an_area_are_left_out_and_counted(sources, tmp_path, call):

@@ -11,7 +11,7 @@ from cnnbench.data import CIFAR10, Dataset, InputSpec, find_dataset
 from cnnbench.data import open as built_in
 from cnnbench.errors import FlagError
 from cnnbench.flags.params import SPECS
-from cnnbench.models import Model, registry
+from cnnbench.models import Element, Model, registry
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,29 @@ def test_spec_takes_flags_by_name_but_not_other_attributes():
     assert (spec.resize_method, spec.datasets_num_private_threads) == ("area", 3)
     assert (spec.subset, spec.seed) == ("train", 1234)
     assert (spec.num_classes, spec.process_batch_size) == (11, 6)
+
+
+def test_what_a_spec_is_not_told_follows_from_the_data_set():
+    def spec(**fields):
+        return InputSpec(
+            **{"dataset": CIFAR10, "subset": "train", "batch_per_device": 2, "num_devices": 3}
+            | {"image_size": 32, **fields}
+        )
+
+    own = (Element("own", (4,), "label"),)
+    image = next(one for one in spec().examples if one.name == "image")
+    assert (image.shape, len(spec().examples)) == ((32, 32, 3), len(CIFAR10.elements))
+    assert (spec().num_classes, spec().elements) == (11, spec().examples)
+    other = spec(num_classes=5, examples=own)
+    assert (other.num_classes, other.examples, other.elements) == (5, own, own)
+    both = spec(elements=own)
+    assert (both.examples, both.elements) == (spec().examples, own)
+    assert (spec().training, spec(subset="validation").training) == (True, False)
+    settled = {"resize_method": "bilinear", "distortions": False, "ml_perf": False}
+    asked = {"resize_method": "area", "distortions": True, "ml_perf": True}
+    for name, expected in (("official_models_imagenet", settled), ("default", asked)):
+        made = spec(input_preprocessor=name, **asked)
+        assert {name: getattr(made, name) for name in asked} == expected
 
 
 def test_the_help_and_the_page_name_every_data_set():

@@ -1,3 +1,8 @@
+"""Images of ImageNet: cropped, resized, distorted and normalised.
+
+Tests cnnbench/data/imagenet.py.
+"""
+
 import dataclasses
 import io
 import math
@@ -79,6 +84,15 @@ def test_fused_decoding_sees_the_same_window(photos):
         apart = train(encoded, NO_BOXES, position(at), spec(fuse_decode_and_crop=False))
         # Chroma at the window's edge may be upsampled from other neighbours.
         assert float(tf.reduce_mean(tf.abs(fused - apart))) < 0.01
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_window_alone_is_decoded_when_asked(fused):
+    asked = spec(fuse_decode_and_crop=fused)
+    graph = tf.function(lambda encoded: train(encoded, NO_BOXES, position(0), asked))
+    concrete = graph.get_concrete_function(tf.TensorSpec([], tf.string))
+    kinds = {operation.type for operation in concrete.graph.get_operations()}
+    assert ("DecodeAndCropJpeg" in kinds, "DecodeJpeg" in kinds) == (fused, not fused)
 
 
 def test_windows_cover_part_of_a_box():

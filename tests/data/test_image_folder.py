@@ -1,3 +1,8 @@
+"""Classes, subsets and labels of a folder of images.
+
+Tests cnnbench/data/folder.py.
+"""
+
 from collections import Counter
 
 import pytest

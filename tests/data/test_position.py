@@ -229,6 +229,24 @@ def test_records_go_on_where_they_were_left_though_some_are_skipped(flawed, opti
     assert skipped == in_all
 
 
+@pytest.mark.parametrize("shards", [2, 3])
+def test_an_exact_pass_of_workers_deals_out_single_records(tmp_path, shards):
+    (tmp_path / "train").mkdir()
+    for path in write_files(tmp_path / "train", "", number, (1, 4, 2)).iterdir():
+        path.rename(tmp_path / path.name.replace("train", "validation"))
+    spec = input_spec(NUMBERS, 1, "validation", data_dir=str(tmp_path))
+
+    def numbers_of(own, of, steps):
+        shard = dataclasses.replace(spec, num_shards=of, shard_index=own)
+        with make_input(shard, ["CPU:0"]) as source:
+            return [int(source.next()[0].labels[0]) for _ in range(steps)]
+
+    whole = numbers_of(0, 1, 7)
+    assert sorted(whole) == [*range(7)]
+    for own in range(shards):
+        assert numbers_of(own, shards, 7 // shards) == whole[own::shards][: 7 // shards]
+
+
 @pytest.mark.slow
 def test_workers_share_out_uneven_files_evenly(tmp_path):
     """As one process: in two epochs of 23 records, 24 steps of two, two come a third time."""

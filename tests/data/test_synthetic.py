@@ -3,12 +3,15 @@
 Tests cnnbench/data/pipeline.py.
 """
 
+import zlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from data_sets import input_spec
 
 from cnnbench.data import COCO, IMAGENET, make_input
+from cnnbench.data.pipeline import count_examples_before, draw_uniform_int, positions_of
 from cnnbench.data.synthetic import draw_synthetic_rows
 from cnnbench.models import Draw, Element
 
@@ -146,3 +149,38 @@ def test_what_a_model_makes_of_examples_depends_on_the_row_alone(cpu_devices):
 def test_an_element_without_a_draw_is_named():
     with pytest.raises(ValueError, match="element wind: no distribution of synthetic"):
         draw_synthetic_rows(tf.range(1), 1, (Element("wind", (), "feature"),))
+
+
+@pytest.mark.parametrize(("shards", "towers", "batch"), [(1, 2, 3), (2, 1, 1), (3, 2, 2)])
+def test_shards_number_the_examples_of_the_whole_run(shards, towers, batch):
+    """Rows of global batches in training, and every so-manieth example in an exact pass."""
+    share, steps = towers * batch, 4
+    numbers = np.arange(share * steps)
+    for own in range(shards):
+        shard = spec(towers, batch, num_shards=shards, shard_index=own)
+        rows = [
+            (step * shards + own) * share + row for step in range(steps) for row in range(share)
+        ]
+        assert positions_of(numbers, shard).tolist() == rows
+        assert positions_of(share + 1, shard) == [*rows, *rows][share + 1] or share == 1
+        for position in range(share * shards * steps):
+            before = count_examples_before(tf.constant(position, tf.int64), shard)
+            assert int(before) == sum(row < position for row in rows)
+        exact = spec(towers, batch, num_shards=shards, shard_index=own, subset="validation")
+        assert positions_of(numbers, exact).tolist() == [*range(own, len(numbers) * shards, shards)]
+
+
+@pytest.mark.parametrize("below", [1, 7, 2**40])
+def test_draws_are_those_of_splitmix64(below):
+    def drawn(position, seed, purpose):
+        x = position * 0x9E3779B97F4A7C15
+        x = (x + seed * 0x9E3779B97F4A7C15 + zlib.crc32(purpose.encode())) % 2**64
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) % 2**64
+        return (x ^ (x >> 31)) % below
+
+    positions = [0, 1, 2, 1000, 2**40]
+    for seed, purpose in ((0, ""), (3, "mirror"), (2**62, "box")):
+        found = draw_uniform_int(tf.constant(positions, tf.int64), seed, purpose, below)
+        assert found.numpy().tolist() == [drawn(one, seed, purpose) for one in positions]
+        assert found.dtype == tf.int64

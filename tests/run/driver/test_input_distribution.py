@@ -37,6 +37,39 @@ def files(tmp_path_factory):
     return folder
 
 
+@pytest.mark.parametrize(
+    ("asked", "replication", "on_device"),
+    [
+        (None, "per_worker", True),
+        (None, "per_replica", False),
+        (False, "per_worker", False),
+        (True, "per_replica", True),
+    ],
+)
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_what_the_strategy_is_asked_for(
+    monkeypatch, files, asked, replication, on_device, prefetch
+):
+    class Strategy:
+        num_replicas_in_sync = 2
+
+        def distribute_datasets_from_function(self, function, options):
+            return [options]
+
+    monkeypatch.setattr("cnnbench.data.strategy_input.clone_for_input", lambda strategy: strategy)
+    flags = SimpleNamespace(
+        **{"input_sharding": "manual", "input_replication": replication},
+        **{"auto_shard_policy": "auto", "prefetch_on_device": asked},
+    )
+    distribution = InputDistribution(Strategy(), flags)
+    ahead = {"datasets_use_prefetch": prefetch, "datasets_prefetch_buffer_size": 3}
+    pipeline = SimpleNamespace(spec=input_spec(CIFAR10, 32, data_dir=str(files), **ahead))
+    (options,) = distribution.make_iterator(pipeline)
+    assert options.experimental_fetch_to_device == on_device
+    assert options.experimental_replication_mode.name == replication.upper()
+    assert options.experimental_per_replica_buffer_size == (3 if prefetch else 0)
+
+
 def build(files, **flags):
     reading = {"data_name": "cifar10", "data_dir": str(files), "batch_size": 4}
     return short_runs.build("trivial", forward_only=True, **reading, **flags)
