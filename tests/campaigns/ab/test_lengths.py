@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.base.inference import interim_analyses
+from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.lengths import (
+    FEWEST_STEPS,
+    LENGTH,
+    ChosenLength,
     NoiseEstimate,
     PairSample,
     VerdictPlan,
@@ -22,6 +27,7 @@ from cnnbench.campaigns.ab.lengths import (
     variance_from_sizes,
 )
 from cnnbench.campaigns.processes.outcome import read_record
+from cnnbench.judge.compare import Criteria
 from cnnbench.records.run import RunRecord
 
 RECORD = Path(__file__).parents[2] / "frozen" / "ab" / "a" / "0001-a.json"
@@ -145,6 +151,94 @@ def test_what_is_not_measured_is_assumed() -> None:
     assert choose_seconds(once, PLAN) <= 6.0
 
 
+class Notes:
+    """The notes of a journal: those of earlier sessions, and those that are added."""
+
+    def __init__(self, *earlier: dict[str, Any]) -> None:
+        self.earlier, self.added = [*earlier], list[dict[str, Any]]()
+
+    def earlier_journal_notes(self, name: str) -> list[dict[str, Any]]:
+        assert name == LENGTH
+        return self.earlier
+
+    def add_journal_note(self, name: str, /, **facts: Any) -> None:
+        assert name == LENGTH
+        self.added.append(facts)
+
+
+FROM_NOISE: dict[str, Any] = {"timed_seconds": None}
+NOTE = {"pairs": 0, "seconds": 4.0, "steps": 200}
+LATER = {"pairs": 8, "seconds": 5.0, "steps": 250}
+
+
+@pytest.mark.parametrize(
+    ("settings", "notes", "has_pairs", "due", "flags", "from_noise"),
+    [
+        # Whether a length is due after 0 and after 8 pairs; flags in and after the burn-in.
+        (FROM_NOISE, [], False, (True, True), (FEWEST_STEPS, None), False),
+        (FROM_NOISE, [NOTE], False, (False, True), (FEWEST_STEPS, 200), True),
+        (FROM_NOISE, [NOTE, LATER], True, (False, False), (FEWEST_STEPS, 250), True),
+        (FROM_NOISE, [], True, (False, False), (None, None), False),
+        ({"timed_seconds": 4.0}, [], False, (True, False), (FEWEST_STEPS, None), False),
+        ({"timed_seconds": 4.0}, [NOTE], True, (False, False), (FEWEST_STEPS, 200), False),
+        ({"timed_seconds": 4.0}, [], True, (False, False), (None, None), False),
+        ({"timed_seconds": 0.0}, [], False, (False, False), (None, None), False),
+        # Without a burn-in, flags determine the length, but not that of pairs there are.
+        ({**FROM_NOISE, "burn_in": 0}, [], False, (False, False), (None, None), False),
+        ({**FROM_NOISE, "burn_in": 0}, [NOTE], True, (False, True), (FEWEST_STEPS, 200), True),
+    ],
+)
+def test_when_the_length_is_chosen(
+    settings: dict[str, Any],
+    notes: list[dict[str, Any]],
+    has_pairs: bool,
+    due: tuple[bool, bool],
+    flags: tuple[int | None, int | None],
+    from_noise: bool,
+) -> None:
+    own = Experiment(seed=1, most_pairs=16, timeout=60.0, **settings)
+    length = ChosenLength(own, Notes(*notes), print, has_pairs=has_pairs)  # type: ignore[arg-type]
+    assert (length.is_due(0), length.is_due(8)) == due
+    assert (length.flags(True).get("num_batches"), length.flags(False).get("num_batches")) == flags
+    assert length.is_from_noise == from_noise
+    length.leave_to_flags()
+    assert (length.flags(True), length.flags(False), length.steps) == ({}, {}, None)
+    assert (length.is_due(0), length.is_due(8)) == (False, False)
+
+
+def test_a_chosen_length_is_noted_and_said_when_it_changes() -> None:
+    own = Experiment(seed=1, most_pairs=16, timeout=60.0, timed_seconds=4.0)
+    notes, said = Notes(), list[str]()
+    length = ChosenLength(own, notes, said.append, has_pairs=False)  # type: ignore[arg-type]
+    process = [run(*[STEP] * 20)]
+    length.choose(0, process, process, [6.0], PLAN)
+    assert notes.added == [{"pairs": 0, "seconds": 4.0, "steps": 200}]
+    assert (length.steps, length.flags(False)) == (200, {"num_batches": 200})
+    assert [line.startswith("200 timed steps") for line in said] == [True]
+    assert not length.is_due(0)
+    length.choose(8, process * 8, process * 8, [6.0] * 8, PLAN)
+    assert (len(said), notes.added[1:]) == (1, [{"pairs": 8, "seconds": 4.0, "steps": 200}])
+    slower = [run(*[2 * STEP] * 20)] * 8
+    length.choose(12, slower, slower, [6.0] * 8, PLAN)
+    assert (length.steps, notes.added[2]["steps"]) == (100, 100)
+    assert said[1].startswith("from pair 13, because of the measured noise: 100 timed steps")
+
+
+def test_the_shortest_length_depends_on_metrics_and_time_slices() -> None:
+    def chosen(**settings: Any) -> float:
+        own = Experiment(seed=1, most_pairs=16, timeout=60.0, timed_seconds=None, **settings)
+        notes = Notes()
+        length = ChosenLength(own, notes, print, has_pairs=False)  # type: ignore[arg-type]
+        process = [run(*[STEP] * 20)]
+        length.choose(0, process, process, [6.0], PLAN)
+        return float(notes.added[0]["seconds"])
+
+    assert chosen() == 3.0
+    assert chosen(criteria=Criteria(metrics=("step_p99_seconds",))) == 5.0
+    assert chosen(turn_seconds=0.2) == 3.0
+    assert chosen(turn_seconds=0.7) == pytest.approx(7.0)
+
+
 def _pair(seed: int, shift: float, deviation: float) -> tuple[RunRecord, RunRecord]:
     generator = np.random.default_rng(seed)
     noise_of_steps = np.exp(generator.normal(0.0, deviation, (2, 100)))
@@ -177,3 +271,18 @@ def test_which_side_is_slower_never_changes_the_length(
         if not burn_in:
             assert one.difference == pytest.approx(two.difference, rel=1e-9, abs=1e-12)
     assert len(lengths) == 1
+
+
+def test_differences_of_a_burn_in_are_not_those_of_pairs() -> None:
+    base, new = zip(*[_pair(seed, 0.2, 0.3) for seed in range(8)], strict=True)
+    own = Experiment(seed=1, most_pairs=16, timeout=60.0, timed_seconds=None)
+    found, expected = [], []
+    for pairs in (0, 8):
+        notes = Notes()
+        length = ChosenLength(own, notes, print, has_pairs=False)  # type: ignore[arg-type]
+        length.choose(pairs, base, new, [60.0] * 8, PLAN)
+        found.append(notes.added[0]["seconds"])
+        samples = sample_pairs(base, new, [60.0] * 8, burn_in=pairs == 0)
+        expected.append(choose_seconds(estimate_noise(samples), PLAN))
+    assert found == expected
+    assert found[0] != found[1]

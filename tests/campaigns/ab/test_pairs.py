@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -302,6 +303,12 @@ def test_experiments_are_found_in_folders(ran: Ran, tmp_path: Path) -> None:
     assert find_only_experiment_in_tree(tmp_path).folder == tmp_path / "r"
     assert find_only_experiment_in_tree(tmp_path / "r").folder == tmp_path / "r"
     assert find_experiment(tmp_path / "r").confirmation is None
+    for name in ("r/copy", "second"):
+        copytree(tmp_path / "r", tmp_path / "new", dirs_exist_ok=True)
+        (tmp_path / "new").rename(tmp_path / name)
+    # An experiment counts, whatever is below it; of two beside each other, neither does.
+    assert find_only_experiment_in_tree(tmp_path / "r").folder == tmp_path / "r"
+    assert find_only_experiment_in_tree(tmp_path) is None
     second = confirmation_folder(tmp_path / "r", FIRST_ANALYSIS)
     assert second.name == f"confirmation-{FIRST_ANALYSIS}"
 

@@ -140,6 +140,24 @@ def test_a_campaign_whose_first_event_was_not_written_begins_again(tmp_path, tex
         assert [event["event"] for event in store.earlier] == ["session"]
 
 
+def test_a_part_of_a_folder_that_is_replaced_gets_nothing_more(tmp_path):
+    """Though the path of the part itself leads to the same folder."""
+    whole, elsewhere = tmp_path / "whole", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    whole.mkdir()
+    (whole / "part").symlink_to(elsewhere)
+    with (
+        ResultsFolder(SWEEP, whole) as store,
+        ResultsFolder(SWEEP, whole / "part", within=store) as part,
+    ):
+        part.raise_if_replaced()
+        whole.rename(tmp_path / "moved")
+        whole.mkdir()
+        (whole / "part").symlink_to(elsewhere)
+        with pytest.raises(BenchmarkError, match="whole: is no longer the folder"):
+            part.raise_if_replaced()
+
+
 def test_a_folder_that_is_replaced_gets_nothing_more(tmp_path):
     with ResultsFolder(OWN, tmp_path / "r") as store:
         with ResultsFolder(OWN, tmp_path / "r" / "final", resume=True, within=store) as inner:

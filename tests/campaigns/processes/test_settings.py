@@ -1,4 +1,7 @@
-"""The settings of a campaign: stored by the first session, and compared by those that go on."""
+"""The settings of a campaign: stored by the first session, and compared by those that go on.
+
+Tests cnnbench/campaigns/processes/results_dir.py.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,7 @@ def test_the_first_session_stores_them_and_a_later_one_adds_plans(tmp_path: Path
     own = settings({"a": {"x": 1}}, seed=7)
     session(KIND, tmp_path / "r", own)
     path = settings_path(tmp_path / "r")
+    assert KIND.stored_seed(str(tmp_path / "none")) is None
     assert load_settings(path, Settings) == own
     assert KIND.stored_seed(str(tmp_path / "r")) == 7
     session(KIND, tmp_path / "r", settings({"b": {"x": 2}}, seed=7), resume=True)

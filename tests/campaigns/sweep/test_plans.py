@@ -295,6 +295,7 @@ OF_ENTRIES = [
     "repeats: two",
     "repeats: yes",
     "timeout: -1",
+    "timeout: 0",
     "timeout: 1_0",
     "repeats: 1_0",
     "timeout: .inf",
