@@ -760,3 +760,81 @@ def test_of_many_reductions_beside_a_comparison_only_failures_are_answers(
 
     assert len(answers(6.0)) == number * is_told
     assert len(answers(reductions.point(wrong=1))) == number
+
+
+def use(memory, cpus, end=None, **more):
+    """Samples of a process, one a second."""
+    seconds = tuple(float(second) for second in range(1, len(memory) + 1))
+    values = {"seconds": seconds, "memory_bytes": memory, "busy_cpus": cpus, **more}
+    return ResourceUse(**{"sampler_cpu_seconds": 0.0, "loop_start": 2.0, "loop_end": end, **values})
+
+
+def test_memory_and_cpus_by_hand(full_runs):
+    first = use((1 << 20, 3 << 20, 4 << 20, 2 << 20), (0.5, 1.0, 2.0, 0.5), 3.0)
+    second = use((5 << 20, 4 << 20, 3 << 20), (1.0, 1.0, 3.0), 3.0, sampler_cpu_seconds=0.3)
+    unknown = use((7 << 20, 9 << 20), (4.0, 4.0))
+    records = [full_runs(100, resources=one) for one in (first, second, unknown)]
+    report = report_of(*records, full_runs(100))
+    (row,) = rows(report, "use")
+    # Largest: 4, 5 and 9 MiB; growth: 1 and -1 MiB; medians: 0.75, 1 and 4; 0.3 of 3 seconds.
+    expected = {
+        "most memory": "5 MiB",
+        "growth in the timed loop": "+0 B",
+        "median of CPUs in use": "1.000",
+        "CPU time of the sampler": "10.0 %",
+        "processes": "3",
+    }
+    assert {name: row[name] for name in expected} == expected
+    memory, cpus = (
+        one for one in report.charts if " of the process" in one.title or "CPUs in" in one.title
+    )
+    assert memory.shaded == cpus.shaded == (2.0, 3.0, "timed loop")
+    assert [one.name for one in memory.series] == ["process 1", "process 2", "process 3"]
+    assert cpus.series[0].points == ((1.0, 0.5), (2.0, 1.0), (3.0, 2.0), (4.0, 0.5))
+    (row,) = rows(report_of(records[1]), "use")
+    assert row["growth in the timed loop"] == "-1 MiB"
+    (row,) = rows(report_of(records[2]), "use")
+    assert "growth in the timed loop" not in row
+
+
+def test_steps_of_a_configuration_by_hand(full_runs):
+    slow = tuple(0.01 * number for number in range(1, 12))  # 10 to 110 ms
+    level = (0.06,) * 11
+    records = [full_runs(100, step_seconds=one, losses=()) for one in (slow, level)]
+    report = report_of(*records)
+    (row,) = rows(report, "steps")
+    # Quartiles of the first process: 35, 60 and 85 ms; those of the second are equal.
+    expected = {
+        "timed steps": "22",
+        "median of all steps, ms": "60.00",
+        "slowest, ms": "110.0",
+        "within a process": "41.7 %",
+        "between processes": "0.0 %",
+    }
+    assert {name: row[name] for name in expected} == expected
+    assert "99 %, ms" not in row  # of so few steps
+    series, boxes = (one for one in report.charts if "1 cpu: " in one.title)
+    # Two warm-up steps, at -1 and 0.
+    assert [x for x, _ in series.series[0].points] == [float(x) for x in range(-1, 12)]
+    assert series.series[0].points[2:4] == ((1.0, pytest.approx(10)), (2.0, pytest.approx(20)))
+    assert series.shaded == (-1.5, 0.5, "warm-up")
+    # 1.6 times the 95th percentile of the slowest process, 105 ms.
+    assert series.y.limit == boxes.x.limit == pytest.approx(168.0)
+    first, second = boxes.rows
+    ends = (first.low, *first.box, first.centre, first.high)
+    assert ends == pytest.approx((11.0, 35.0, 85.0, 60.0, 109.0))
+    assert [value for value, _ in first.values] == pytest.approx([10.0, 110.0])
+    assert (second.label, second.style, second.values) == ("process 2", 1, ())
+
+
+@pytest.mark.parametrize(("steps", "drawn"), [(160, 160), (161, 81), (320, 160), (321, 107)])
+def test_long_curves_are_thinned_out(full_runs, steps, drawn):
+    none = {"warmup_step_seconds": (), "warmup_losses": (), "losses": ()}
+    seconds = (0.1,) * steps
+    (chart,) = (
+        one
+        for one in report_of(full_runs(100, step_seconds=seconds, **none)).charts
+        if "in order" in one.title
+    )
+    assert len(chart.series[0].points) == drawn
+    assert chart.shaded is None
