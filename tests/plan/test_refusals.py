@@ -6,15 +6,17 @@ Tests cnnbench/plan/rules.py and the rules of cnnbench/flags/groups/*.py.
 from __future__ import annotations
 
 import itertools
+import struct
 
 import pytest
 from other_values import other
 
+from cnnbench.data.tfrecord import masked_crc32c
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.params import SPECS
 from cnnbench.optimizers import SCHEDULES
-from cnnbench.plan import check_flags, parse_run
+from cnnbench.plan import check_flags, make_plan, parse_run, rules
 
 AUTO_SCALE = "--precision=fp16 --fp16_enable_auto_loss_scale"
 TWO = {"variable_update": "replicated", "num_gpus": 2}
@@ -130,6 +132,86 @@ def test_accepted(line):
 def test_what_runs(flags, running):
     found = check_flags(Params.from_dict(flags)).exchange.running
     assert (None if found is None else str(found)) == running
+
+
+INT8 = {"precision": "int8", "device": "cpu", "forward_only": True}
+FROZEN = {**INT8, "freeze_when_forward_only": True}
+
+
+def refused_flag(**flags):
+    """The flag that is refused; None if none is."""
+    try:
+        make_plan(Params(**flags))
+    except FlagError as error:
+        return error.flag
+    return None
+
+
+@pytest.mark.parametrize(
+    ("instructions", "onednn", "flag"),
+    [
+        (["avx2", "avx512_vnni"], None, None),
+        (["avx512_vnni"], "1", None),
+        (["avx512_vnni"], "0", "precision"),
+        (["avx2", "fma"], None, "precision"),
+        ([], None, "precision"),
+        (None, None, "precision"),
+    ],
+)
+def test_integers_need_instructions_and_kernels(instructions, onednn, flag, monkeypatch):
+    monkeypatch.setattr(rules, "processor_facts", lambda host: {"cpu_isa": instructions})
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    if onednn is not None:
+        monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", onednn)
+    assert refused_flag(model="lenet", **FROZEN) == flag
+    assert refused_flag(model="trivial", **FROZEN) == "precision"  # it has no convolutions
+    assert refused_flag(model="trivial", **{**FROZEN, "precision": "fp32"}) is None
+
+
+def test_each_worker_needs_a_file_where_files_are_divided(tmp_path):
+    data, files = tmp_path / "imagenet", 3
+    data.mkdir()
+    for name in ("train-00000", "train-00001", "train-00002", "validation-00000"):
+        length = struct.pack("<Q", 1)
+        checksums = [struct.pack("<I", masked_crc32c(part)) for part in (length, b"x")]
+        record = length + checksums[0] + b"x" + checksums[1]
+        (data / f"{name}-of-0000{files if name[0] == 't' else 1}").write_bytes(record)
+    whole = tmp_path / "cifar10"
+    whole.mkdir()
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        (whole / f"{name}.bin").write_bytes(bytes(3073))
+    for workers, policy, flag in (
+        (files, "file", None),
+        (files + 1, "file", "auto_shard_policy"),
+        (files + 1, "data", None),
+        (1, "file", None),
+    ):
+        hosts = ",".join(f"h{number}:1" for number in range(workers))
+        job = {"variable_update": "multi_worker_mirrored_strategy", "job_name": "worker"}
+        job |= {
+            "worker_hosts": hosts,
+            "input_distribution": "strategy",
+            "auto_shard_policy": policy,
+        }
+        assert refused_flag(model="lenet", batch_size=2, data_dir=str(data), **job) == flag
+    # The files of this data set are read as a whole.
+    job["worker_hosts"], job["auto_shard_policy"] = "a:1,b:1", "file"
+    assert refused_flag(model="resnet20", data_dir=str(whole), **job) == "auto_shard_policy"
+    assert refused_flag(model="resnet20", **job) is None
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_weight", "flags"),
+    [(4, {}), (2, {"precision": "bf16"}), (8, {"num_gpus": 2})],
+)
+def test_a_frozen_graph_contains_less_than_two_gigabytes(bytes_per_weight, flags, monkeypatch):
+    weights = make_plan(Params(model="lenet")).network.spec.parameters
+    frozen = {"model": "lenet", "forward_only": True, "freeze_when_forward_only": True, **flags}
+    monkeypatch.setattr(rules, "_LARGEST_GRAPH", bytes_per_weight * weights + 1)
+    assert refused_flag(**frozen) is None
+    monkeypatch.setattr(rules, "_LARGEST_GRAPH", bytes_per_weight * weights)
+    assert refused_flag(**frozen) == "freeze_when_forward_only"
+    assert refused_flag(**{**frozen, "freeze_when_forward_only": False}) is None
 
 
 @pytest.mark.parametrize(
