@@ -7,6 +7,7 @@ import pytest
 
 from cnnbench.judge.history import METRICS, trend
 from cnnbench.judge.history.phrases import step_text
+from cnnbench.judge.history.steps import changed_facts
 
 SPEED = METRICS["throughput"]
 
@@ -207,3 +208,62 @@ def test_two_machines_of_a_pool_are_named_with_their_hosts(by_commit, series_of)
     assert trend(series_of(on_hosts(values, fresh, by_commit))[0], SPEED).noise.states is None
     equal = [100.0 * math.exp(rng.gauss(0, 0.015)) for _ in hosts]
     assert trend(series_of(on_hosts(equal, hosts, by_commit))[0], SPEED).noise.states is None
+
+
+@pytest.mark.parametrize(("end", "kind"), [(21, "plateau"), (22, "undone")])
+def test_a_plateau_has_at_most_six_points(end, kind, by_commit, series_of):
+    values = [100.0] * 40
+    values[15:end] = [90.0] * (end - 15)
+    assert kinds_of(values, by_commit, series_of) == [
+        (kind, 15, True, False),
+        (kind, end, False, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        ("box1", "box2", "two_machines"),
+        ("box1", "box1", "step"),
+        (None, "box2", "step"),
+        ("box1", None, "step"),
+    ],
+)
+def test_a_step_between_two_machines_needs_both_names(before, after, kind, by_commit, series_of):
+    values = [100.0 + 0.1 * (index % 3) for index in range(8)]
+    hosts = [before] * 8 + [after] * 8
+    both = [*values, *(0.9 * value for value in values)]
+    (step,) = trend(series_of(on_hosts(both, hosts, by_commit))[0], SPEED).steps
+    assert step.kind == kind
+    facts = [(one.fact, one.before, one.after) for one in step.facts]
+    assert facts == ([("hostname", "box1", "box2")] if kind == "two_machines" else [])
+
+
+def test_facts_of_two_points(by_commit, series_of):
+    facts = {"numpy_version": "2", "tensorflow_version": "2.20", "gpu_names": ["A"]}
+    records = [
+        by_commit(100, "a", facts={**facts, "git_commit": "1"}),
+        by_commit(100, "b", facts={"numpy_version": "3", "git_commit": "2", "gpu_names": ["A"]}),
+        by_commit(100, "b", facts={"numpy_version": "4", "gpu_names": ["A"]}),
+    ]
+    before, after = series_of(records)[0].points
+    found = [(one.fact, one.before, one.after) for one in changed_facts(before, after)]
+    assert found == [
+        ("tensorflow_version", "2.20", "unknown"),
+        ("numpy_version", "2", "3 or 4"),
+    ]
+    assert changed_facts(before, before) == ()
+
+
+def test_levels_are_fitted_at_each_point(by_commit, series_of):
+    values = [100.0 + 0.1 * (index % 3) for index in range(9)]
+    records = [by_commit(value, f"c{n:02}") for n, value in enumerate(values)]
+    records += [by_commit(0.9 * value, f"d{n:02}") for n, value in enumerate(values)]
+    found = trend(series_of(records)[0], SPEED)
+    assert found.fitted == pytest.approx([100.1] * 9 + [90.09] * 9)
+    assert (found.enough, found.outliers) == (True, ())
+    # The threshold of the user is for all that follows.
+    assert trend(series_of(records)[0], SPEED, 0.2).steps == ()
+    short = trend(series_of(records[:5])[0], SPEED)
+    assert (short.enough, short.steps) == (False, ())
+    assert trend(series_of(records[:6])[0], SPEED).enough

@@ -12,7 +12,7 @@ from cnnbench.judge.compare.facts import FACTS, GROUPS, PATTERNS, fact_rule
 from cnnbench.judge.compare.rows import records_to_measurements
 from cnnbench.judge.metrics.judged import DEFAULT_METRICS, THROUGHPUT, metrics_to_judge
 from cnnbench.judge.metrics.measurement import KINDS
-from cnnbench.judge.metrics.policy import Policy
+from cnnbench.judge.metrics.policy import Policy, exit_code_words
 from cnnbench.machine import facts
 from cnnbench.records.all_reduce import Copying
 from cnnbench.records.metric import ALL, BOUNDS, HISTORY, METRICS
@@ -223,3 +223,38 @@ def test_metrics_that_are_judged(names, kinds, judged):
     else:
         assert found == judged
     assert metrics_to_judge(names[::-1], kinds[::-1]) == metrics_to_judge(names, kinds)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("alpha", 1e-9, 1.0),
+        ("further_alpha", 1e-9, 0.0),
+        ("threshold", 0.0, -1e-9),
+        ("threshold", 1e9, float("nan")),
+        ("noise_factor", 0.0, float("inf")),
+    ],
+)
+def test_limits_of_constants(name, good, bad):
+    assert getattr(Policy().replace(**{name: good}), name) == good
+    with pytest.raises(ValueError, match=f"^{name}="):
+        Policy().replace(**{name: bad})
+
+
+def test_settings_of_rules_come_before_the_usual_ones():
+    memory, loss = METRICS["memory"], replace(THROUGHPUT, alpha=0.003)
+    policy = Policy(threshold=0.1, alpha=0.02, further_alpha=0.005)
+    assert [policy.threshold_of(one) for one in (THROUGHPUT, memory)] == [0.1, memory.threshold]
+    assert [policy.alpha_of(one) for one in (THROUGHPUT, memory, loss)] == [0.02, 0.005, 0.003]
+    ruled = policy.replace(own_threshold=0.0, share=0.5, split=0.5)
+    assert [ruled.threshold_of(one) for one in (THROUGHPUT, memory)] == [0.0, 0.0]
+    assert [ruled.alpha_of(one) for one in (THROUGHPUT, memory, loss)] == [0.02] * 3
+    assert (ruled.alpha_share, policy.alpha_share, policy.confidence) == (0.25, 1.0, 0.98)
+
+
+def test_words_of_exit_codes():
+    assert exit_code_words(["slower", "faster", "slower"]) == ("slower", "faster")
+    assert exit_code_words(["never"]) == exit_code_words(["nothing", "nothing"]) == ()
+    for words in ([], ["never", "slower"]):
+        with pytest.raises(ValueError, match="only never"):
+            exit_code_words(words)
