@@ -1,6 +1,6 @@
 """Paths given as URLs: local ones, those of a file system of TensorFlow, and those refused.
 
-Tests cnnbench/plan/network.py.
+Tests cnnbench/plan/network.py and cnnbench/base/urls.py.
 """
 
 from __future__ import annotations

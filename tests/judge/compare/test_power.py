@@ -5,12 +5,14 @@ Tests cnnbench/judge/compare/judgement.py and cnnbench/judge/compare/power.py.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 
+import numpy as np
 import pytest
 
-from cnnbench.base.inference import AnalysisSchedule
+from cnnbench.base.inference import AnalysisSchedule, paired_shift_intervals
 from cnnbench.judge.compare import (
     METRICS,
     Case,
@@ -23,6 +25,7 @@ from cnnbench.judge.compare import (
 from cnnbench.judge.compare.estimate import statistics_of
 from cnnbench.judge.compare.power import (
     detectable_change,
+    least_runs,
     processes_for_verdict,
     processes_to_decide,
     processes_to_detect,
@@ -183,3 +186,53 @@ def test_a_larger_scatter_and_a_smaller_level_take_more():
     assert needed(0.06) < needed(0.06, (0.004, 0.04))  # of the interval
     # If NEW is much slower, the test decides.
     assert needed(0.2, change=0.8) < needed(0.2, (0.04, 0.0004), 0.8)
+
+
+def intervals_of_more_pairs(found, number, truth):
+    """Intervals of the measured pairs with as many further pairs as there are in `number`.
+
+    The deviation of each draw is what the measured pairs leave open, at twice their freedom.
+    """
+    generator, measured = np.random.default_rng(7), np.log(np.divide(found.new, found.base))
+    freedom, draws = 2 * (len(measured) - 1), 400
+    sigma = found.scatter * np.sqrt(freedom / generator.chisquare(freedom, (draws, 1)))
+    further = generator.normal(truth, sigma, (draws, number - len(measured)))
+    every = np.concatenate([np.tile(measured, (draws, 1)), further], axis=1)
+    return paired_shift_intervals(every, 0.96)
+
+
+def pairs_around(centre, scatter):
+    return statistics([100.0] * 8, around(100.0 * math.exp(centre), scatter), paired=True)
+
+
+def test_so_many_pairs_show_that_nothing_changed_in_four_of_five_experiments():
+    found = pairs_around(0.001, 0.05)
+    needed = processes_for_verdict(found, (0.04, 0.04))
+    shares = []
+    for number in (needed, needed * 2 // 3):
+        low, _, _ = intervals_of_more_pairs(found, number, 0.0)
+        shares.append(np.mean(-low <= math.log(1.03)))
+    assert 0.75 < shares[0] < 0.92
+    assert shares[1] < 0.75
+
+
+def test_so_many_pairs_find_twice_the_threshold_in_most_experiments():
+    found = pairs_around(0.08, 0.1)
+    needed = processes_for_verdict(found, (0.04, 0.04))
+    shares = []
+    for number in (needed, needed * 2 // 3):
+        low, centre, _ = intervals_of_more_pairs(found, number, 2 * math.log(1.03))
+        shares.append(np.mean((centre >= math.log(1.03)) & (low > 0)))
+    # Eight pairs of two values each are no sample of a normal distribution.
+    assert 0.65 < shares[0] < 0.92
+    assert shares[1] < shares[0] - 0.05
+
+
+def test_runs_that_can_prove_a_change_at_all():
+    samples = Samples([100.0] * 8, [100.0] * 8, paired=True)
+    assert least_runs(samples, Policy(), 1.0) == 6
+    assert least_runs(samples, Policy(), 0.1) == 9  # 2 / 2^9 = 0.0039
+    # In a new experiment, the first analysis is after eight pairs; ten pairs reach 0.8 * 0.004.
+    planned = dataclasses.replace(samples, plan=AnalysisSchedule(0.04))
+    assert least_runs(planned, Policy(), 1.0) == 8
+    assert least_runs(planned, Policy(), 0.1) == 12
