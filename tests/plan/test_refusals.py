@@ -198,6 +198,30 @@ def test_each_worker_needs_a_file_where_files_are_divided(tmp_path):
     job["worker_hosts"], job["auto_shard_policy"] = "a:1,b:1", "file"
     assert refused_flag(model="resnet20", data_dir=str(whole), **job) == "auto_shard_policy"
     assert refused_flag(model="resnet20", **job) is None
+    # Pairs of images are mixed only by a training that reads images.
+    odd = {"model": "resnet20", "mixup_alpha": 0.2, "batch_size": 3}
+    assert refused_flag(**odd, data_dir=str(whole)) == "mixup_alpha"
+    for others in ({"data_dir": str(whole), "forward_only": True}, {}):
+        assert refused_flag(**odd, **others) is None
+    assert refused_flag(**{**odd, "batch_size": 4}, data_dir=str(whole)) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "flag"),
+    [
+        ({"trace_file": "t", "result_json": "t"}, "trace_file"),
+        ({"trace_file": "t", "result_json": "u"}, None),
+        # Then the trace file is a folder for files of TensorFlow's profiler.
+        ({"trace_file": "t", "result_json": "t", "use_chrome_trace_format": False}, None),
+        ({"graph_file": "t", "result_json": "t", "use_chrome_trace_format": False}, "graph_file"),
+        ({"profile_layers": "a.svg,b.txt", "result_json": "b.txt"}, "profile_layers"),
+        ({"profile_layers": "a.svg,b.txt", "result_json": "a.svg,b.txt"}, None),
+        ({"graph_file": "a,b", "result_json": "a,b"}, "graph_file"),
+        ({"graph_file": "a,b", "result_json": "b"}, None),
+    ],
+)
+def test_outputs_have_files_of_their_own(flags, flag):
+    assert refused_flag(model="lenet", **flags) == flag
 
 
 @pytest.mark.parametrize(
