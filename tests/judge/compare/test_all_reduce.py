@@ -458,10 +458,16 @@ def test_a_process_without_devices_lacks_rows_of_the_devices_of_others(reduction
     criteria = Criteria(allow_different=["device", "num_gpus"])
     found = compare_records(reductions.of(*BASE), [early], criteria)
     assert by_name(found) == {XRING: Verdict.FAILED}
+    (row,) = only(found).new
+    assert (row.config["device"], row.config["num_gpus"]) == ("cpu", 4)
     # One that knew them lacks rows of its own devices.
     late = reductions(error=("ExitStatus", "1"), flags=flags)
+    pair = dataclasses.replace(late.placement, devices=late.placement.devices[:2])
+    late = dataclasses.replace(late, placement=pair)
     found = compare_records(reductions.of(*BASE), [late], criteria)
     assert by_name(found) == {XRING: Verdict.FAILED}
+    (row,) = only(found).new
+    assert (row.config["device"], row.config["num_gpus"]) == ("cpu", 2)
 
 
 @pytest.mark.parametrize(("calls", "verdict"), [(2, Verdict.INCONCLUSIVE), (3, Verdict.SAME)])

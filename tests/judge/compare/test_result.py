@@ -5,10 +5,13 @@ Tests cnnbench/judge/compare/verdicts.py and cnnbench/judge/compare/answers.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from cnnbench.judge.compare import Criteria, compare_records
+from cnnbench.judge.compare import METRICS, Criteria, Verdict, compare_records
 from cnnbench.judge.compare.answers import what_is_known
+from cnnbench.judge.metrics.rules import Acceptance
 
 FAST, SLOW = 200.0, 36.0
 
@@ -73,3 +76,59 @@ def test_processes_of_two_speeds(runs, milliseconds, speeds):
     for sides in ((slow, [runs()]), ([runs()], slow)):
         (entry,) = compare_records(*sides).entries
         assert entry.two_speeds == expected
+
+
+ENDS = {"open": "2999-01-01", "ended": "2000-01-01"}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "policy", "parts", "of_all", "sets", "level"),
+    [
+        ("slower", {}, {}, {}, True, "error"),
+        ("faster", {}, {}, {}, False, "notice"),
+        ("same", {}, {}, {}, False, ""),
+        ("inconclusive", {}, {}, {}, False, "warning"),
+        ("inconclusive", {"asked": False}, {}, {}, False, ""),
+        ("failed", {}, {}, {}, False, "error"),
+        ("failed", {"asked": False}, {}, {}, False, "warning"),
+        ("faster", {"fail_on": ("faster",)}, {}, {}, True, "error"),
+        # The words of the user come before those of rules.
+        ("slower", {"fail_on": ("slower",)}, {}, {"fail_on": ()}, False, "warning"),
+        ("slower", {"fail_on": ()}, {}, {"fail_on": ("slower",)}, True, "error"),
+        ("slower", {"fail_on": ()}, {}, {}, False, "warning"),
+        # Of what nobody asked for, only some metrics set it, unless rules say so.
+        ("slower", {"asked": False}, {}, {}, True, "error"),
+        ("slower", {"asked": False}, {"gates": False}, {}, False, "warning"),
+        ("slower", {"asked": False, "gates": True}, {"gates": False}, {}, True, "error"),
+        ("slower", {}, {"gates": False}, {}, True, "error"),
+        ("slower", {}, {"accepted": "open"}, {}, False, "warning"),
+        ("slower", {}, {"accepted": "ended"}, {}, True, "error"),
+        ("slower", {}, {"confirmation": "slower"}, {}, True, "error"),
+        ("slower", {}, {"confirmation": "same"}, {}, False, "warning"),
+        ("changed work", {}, {}, {}, True, "error"),
+        ("changed work", {}, {}, {"allow_changed_work": True}, False, "warning"),
+        ("changed work", {"asked": False}, {}, {}, True, "error"),
+    ],
+)
+def test_what_sets_the_exit_code(runs, verdict, policy, parts, of_all, sets, level):
+    found = compare_records([runs()], [runs()])
+    ((entry, result),) = found.results_of_metric(METRICS["throughput"])
+    own = dict(parts)
+    metric = replace(METRICS["throughput"], gates=own.pop("gates", True))
+    result = replace(result, samples=replace(result.samples, metric=metric))
+    if "accepted" in own:
+        own["accepted"] = Acceptance(commit="1234567", reason="x", until=ENDS[own["accepted"]])
+    if "confirmation" in own:
+        own["confirmation"] = replace(result.judgement, verdict=Verdict(own["confirmation"]))
+    own["judgement"] = replace(result.judgement, verdict=Verdict(verdict))
+    result = replace(result, policy=result.policy.replace(**policy), **own)
+    found = replace(found, **of_all)
+    assert found.sets_exit_code(entry, result) == sets
+    assert found.annotation_level(entry, result).value == level
+    # What is only context never does.
+    assert (entry.kind, entry.affects_exit_code) == (None, True)
+    entry = replace(entry, configuration=replace(entry.configuration, kind="copy"))
+    assert (entry.kind, entry.affects_exit_code) == ("copy", False)
+    assert not found.sets_exit_code(entry, result)
+    bad = verdict in ("slower", "changed work", "failed", "faster")
+    assert found.annotation_level(entry, result).value == ("notice" if bad else "")
