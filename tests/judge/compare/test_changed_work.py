@@ -111,4 +111,25 @@ def test_a_side_of_two_networks_is_no_change(runs):
 )
 def test_small_changes_of_flops_are_told_by_both_numbers(runs, flops, words):
     base, new = (runs.of(*BASE, model=model(n)) for n in (3_000_000, flops))
-    assert words in only(compare_records(base, new)).judgement.reason
+    reason = only(compare_records(base, new)).judgement.reason
+    assert words in reason
+    assert f" 0.3000 → {flops / 1e7:.4f} " in reason  # GFLOP/s at 100 images/sec
+
+
+def test_what_else_differs_and_rates_that_are_unknown(runs):
+    slow = {"step_seconds": (), "losses": ()}
+    base = runs.of(*BASE, model=model(3_000_000))
+    new = runs.of(*BASE, model=model(3_300_000), **OTHER_CPU)
+    reason = only(compare_records(base, new)).judgement.reason
+    assert "Also different: cpu_model is " in reason
+    assert "GFLOP/s" in reason
+    new = [runs(100.0, model=model(3_300_000), **slow)]
+    reason = only(compare_records(base, new)).judgement.reason
+    assert reason.startswith("Different network: ")
+    assert "GFLOP/s" not in reason
+    # Evaluations and forward passes are told by the FLOPs of a forward pass.
+    both = (runs.of(*BASE, model=model(n), flags={"forward_only": True}) for n in (3_000, 6_000))
+    assert "+100.0 % FLOPs per image" in only(compare_records(*both)).judgement.reason
+    wider = runs.of(*BASE, model=model(3_000_000, parameters=11))
+    reason = only(compare_records(base, wider)).judgement.reason
+    assert "10 → 11 parameters, the same FLOPs per image" in reason

@@ -3,6 +3,7 @@
 Tests cnnbench/judge/compare/estimate.py.
 """
 
+import dataclasses
 import math
 
 import numpy as np
@@ -21,6 +22,14 @@ from cnnbench.judge.compare import (
     judge,
     judge_all,
     processes_needed,
+)
+from cnnbench.judge.compare.estimate import (
+    aa_spread_of_runs,
+    exceeds,
+    floor_and_margin,
+    from_test_scale,
+    statistics_of,
+    to_test_scale,
 )
 from cnnbench.judge.metrics.policy import questions_of
 
@@ -577,3 +586,93 @@ def test_without_pairs_and_without_a_spread_the_whole_interval_must_exceed_the_t
     policy = Policy(by_interval=True)
     assert pairs_of(*range(-8, 0)).verdict is Verdict.SLOWER
     assert pairs_of(*range(-8, 0), policy=policy).verdict is Verdict.INCONCLUSIVE
+
+
+THROUGHPUT, MEMORY, ACCURACY = (METRICS[name] for name in ("throughput", "memory", "accuracy"))
+
+
+@pytest.mark.parametrize(
+    ("change", "metric", "limit", "is_above"),
+    [
+        (0.031, THROUGHPUT, 0.03, True),
+        (0.03, THROUGHPUT, 0.03, False),
+        (-0.0292, THROUGHPUT, 0.03, True),  # undone by +3.008 %
+        (-0.0291, THROUGHPUT, 0.03, False),
+        (-1.0, THROUGHPUT, 1e300, True),
+        (-0.0051, ACCURACY, 0.005, True),
+        (-0.005, ACCURACY, 0.005, False),
+        (0.005 * (1 + 1e-13), ACCURACY, 0.005, False),  # a rounding error
+    ],
+)
+def test_what_is_above_a_limit(change, metric, limit, is_above):
+    assert exceeds(change, metric, limit) == is_above
+
+
+@pytest.mark.parametrize(
+    ("base", "more", "policy", "limits"),
+    [
+        ([100.0], {}, {}, (0.03, 0.03)),
+        ([100.0], {"noise": 0.02}, {}, (0.03, 0.03)),
+        ([100.0], {"noise": 0.04}, {}, (0.04, 0.04)),
+        # No change above 5 % is ever "same", unless by a threshold.
+        ([100.0], {"noise": 0.08}, {}, (0.08, 0.05)),
+        ([100.0], {"noise": 0.08, "paired": True}, {}, (0.03, 0.03)),
+        ([100.0], {"noise": 0.08}, {"threshold": 0.06}, (0.08, 0.06)),
+        ([100.0], {}, {"threshold": 0.2}, (0.2, 0.2)),
+        # 16 MiB of 100 MiB, and of 1,600 MiB.
+        ([100.0 * 2**20], {"metric": MEMORY}, {}, (0.16, 0.16)),
+        ([1600.0 * 2**20], {"metric": MEMORY}, {}, (0.05, 0.05)),
+        ([0.5], {"metric": ACCURACY, "noise": 0.02}, {}, (0.02, 0.005)),
+        ([0.5], {"metric": ACCURACY}, {}, (0.005, 0.005)),
+    ],
+)
+def test_floors_and_margins(base, more, policy, limits):
+    found = floor_and_margin(Samples(base, base, **more), Policy(**policy))
+    assert found == pytest.approx(limits)
+
+
+def test_scales_of_tests():
+    assert to_test_scale(0.1, THROUGHPUT) == pytest.approx(math.log(1.1))
+    assert from_test_scale(math.log(0.9), THROUGHPUT) == pytest.approx(-0.1)
+    assert to_test_scale(-1.0, THROUGHPUT) == -math.inf
+    assert from_test_scale(1e4, THROUGHPUT) == math.inf
+    assert to_test_scale(-0.2, ACCURACY) == from_test_scale(-0.2, ACCURACY) == -0.2
+
+
+def test_statistics_of_two_samples_by_hand():
+    base, new = [1.0, 3.0, 5.0], [2.0, 2.0]
+    found = statistics_of(Samples(base, new, ACCURACY), Policy(alpha=0.9, further_alpha=0.5))
+    # Differences 1, -1 and -3, twice each; squares 8 and 0 over three.
+    assert (found.change, found.base_median, found.new_median) == (-1.0, 3.0, 2.0)
+    assert found.scatter == pytest.approx(math.sqrt(8 / 3))
+    assert found.p == found.p_of_looks
+    assert (found.alpha, found.family) == (0.9, 1)
+    assert statistics_of(Samples([1.0], [2.0]), Policy()).scatter is None
+    assert statistics_of(Samples([1.0, 1.1], [2.0, 2.2]), Policy(), 3, 0.5).family == 3
+    pairs = statistics_of(Samples([1.0, 1.1], [2.0, 2.2], paired=True), Policy(), alpha=0.5)
+    assert (pairs.scatter, pairs.change, pairs.alpha) == (0.0, pytest.approx(1.0), 0.5)
+    assert statistics_of(Samples([1.0], [2.0], paired=True), Policy()).scatter is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "metric", "worse", "better"),
+    [
+        ((-0.02, 0.02), THROUGHPUT, False, False),
+        ((-0.04, 0.02), THROUGHPUT, True, False),
+        ((-0.02, 0.04), THROUGHPUT, False, True),
+        ((0.04, 0.05), THROUGHPUT, False, True),
+        ((-0.05, -0.04), THROUGHPUT, True, False),
+        ((-0.06, 0.02), MEMORY, False, True),
+        ((-0.02, 0.06), MEMORY, True, False),
+        ((None, None), THROUGHPUT, True, True),
+    ],
+)
+def test_changes_that_an_interval_leaves_open(ends, metric, worse, better):
+    values = [1e10] * 4
+    found = statistics_of(Samples(values, values, metric), Policy())
+    found = dataclasses.replace(found, low=ends[0], high=ends[1])
+    assert (found.may_be(better=False), found.may_be(better=True)) == (worse, better)
+    excludes = ends[0] is not None and ends[0] * ends[1] > 0
+    assert found.excludes_no_change == excludes
+    assert found.interval_exceeds_floor == excludes  # as both ends are beyond 3 %
+    assert aa_spread_of_runs([], metric, Policy()) is None
