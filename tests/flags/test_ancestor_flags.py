@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from cnnbench.flags import FLAGS
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_from_values
 from cnnbench.flags.obsolete import OBSOLETE
 
 ANCESTOR = {
@@ -61,3 +62,10 @@ def test_old_choices_and_bounds_hold():
     assert len(bounded) == 4
     for name, bounds in bounded.items():
         assert [OURS[name].minimum, OURS[name].maximum] == bounds
+
+
+def test_flags_of_allreduce_are_values_by_name():
+    values = params_from_values({"num_batches": 7, "sizes": "4K"}).as_dict()
+    usual = {spec.name: spec.default for spec in ALL_REDUCE_FLAGS}
+    assert values == {**usual, "num_batches": 7, "sizes": "4K"}
+    assert [*values] == [*usual]

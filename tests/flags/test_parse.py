@@ -1,6 +1,6 @@
 """Command lines: spellings, flag files, obsolete and renamed flags, arguments among flags, jobs.
 
-Tests cnnbench/plan/job.py, too.
+Tests cnnbench/flags/obsolete.py and cnnbench/plan/job.py, too.
 """
 
 import contextlib
