@@ -133,3 +133,10 @@ def test_what_else_differs_and_rates_that_are_unknown(runs):
     wider = runs.of(*BASE, model=model(3_000_000, parameters=11))
     reason = only(compare_records(base, wider)).judgement.reason
     assert "10 → 11 parameters, the same FLOPs per image" in reason
+
+
+@pytest.mark.parametrize(("metric", "name"), [("throughput", "Speed"), ("startup", "Startup")])
+def test_the_metric_that_is_not_judged_is_named(runs, metric, name):
+    base, new = (runs.of(*BASE, model=model(n)) for n in (33, 66))
+    reason = only(compare_records(base, new, Criteria(metrics=[metric]))).judgement.reason
+    assert f" {name} not judged." in reason

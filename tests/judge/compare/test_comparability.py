@@ -249,3 +249,11 @@ def test_facts_of_records_are_known(runs):
     check_fact_names(["own_fact", "own_*", "xla", "global_batch"], [record])
     with pytest.raises(FlagError, match=r"own_fakt.*own_fact"):
         check_fact_names(["own_fakt"], [record])
+
+
+def test_the_program_of_imported_runs_comes_before_given_flags(runs):
+    made = Imported(program="x", file="a.log", sha256="0" * 64, part=1, values={})
+    config = {"imported_from": "x", "model": "lenet", "batch_size": 16}
+    imported = runs(imported=made, config=config, explicit_flags=("batch_size",))
+    found = [*unlike([runs()], [imported])]
+    assert found.index("imported_from") < found.index("batch_size")

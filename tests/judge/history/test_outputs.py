@@ -26,7 +26,12 @@ from cnnbench.base.levels import RecognizedNoise
 from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, blocks, trend
 from cnnbench.judge.history.blocks import terminal_text
-from cnnbench.judge.history.page import HistoryDocument, csv_text, history_metrics
+from cnnbench.judge.history.page import (
+    HistoryDocument,
+    csv_text,
+    history_metrics,
+    make_history,
+)
 from cnnbench.judge.history.phrases import (
     accepted_commit_remarks,
     history_remarks,
@@ -528,3 +533,23 @@ def test_accepted_commits_that_no_point_and_no_repository_has_are_named(
     assert remark.startswith("rules.toml: 1 accepted commit ")
     assert remark.endswith(": fffffff.")
     assert accepted_commit_remarks(trends, Rules(accept=accept[:2])) == []
+
+
+def test_a_step_of_the_cpu_time_is_a_remark_if_the_speed_has_none(by_commit, series_of):
+    def history(metric, *speeds):
+        found = []
+        for index in range(16):
+            late = index > 7
+            times = {"step_seconds": (0.08 * speeds[late],) * 3, "losses": ()}
+            times["step_cpu_seconds"] = (0.08 * (1 + late),) * 3
+            found.append(by_commit(None, f"c{index:02}", **times))
+        series = series_of(found, metric)
+        document = make_history(series, METRICS[metric], Rules(), None)
+        return [step.change for one in document.series for step in one.steps], document.remarks
+
+    steps, (remark,) = history("throughput", 1.0, 1.0)
+    assert steps == []
+    assert remark.startswith("lenet, batch 8, 1 cpu: only cpu_time has a step: ")
+    assert history("throughput", 1.0, 2.0) == ([pytest.approx(-0.5)], [])
+    assert history("step_seconds", 1.0, 1.0) == ([], [])
+    assert history("cpu_time", 1.0, 1.0) == ([pytest.approx(1.0)], [])

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from golden import sentences
 
 from cnnbench.errors import FlagError, UsageError
+from cnnbench.judge.metrics import rules as rules_module
 from cnnbench.judge.metrics.policy import Policy, exit_code_words
 from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, MetricRule, Rules
 from cnnbench.judge.metrics.rules_file import (
@@ -436,3 +438,17 @@ def test_the_top_of_a_repository_is_at_most_63_folders_above(tmp_path, monkeypat
         place.mkdir(parents=True, exist_ok=True)
         monkeypatch.chdir(place)
         assert len(load_rules(None).rules) == known
+
+
+@pytest.mark.parametrize(
+    ("until", "has_ended"),
+    [("", False), ("2026-05-03", False), ("2026-05-02", False), ("2026-05-01", True)],
+)
+def test_the_last_day_of_an_acceptance_counts(until, has_ended, monkeypatch):
+    class Clock(datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return datetime(2026, 5, 2, 23, 59, tzinfo=zone)
+
+    monkeypatch.setattr(rules_module, "datetime", Clock)
+    assert Acceptance(commit="1234567", reason="x", until=until).has_ended == has_ended
