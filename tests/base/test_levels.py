@@ -285,6 +285,8 @@ def test_two_machines_by_hand():
     assert detect_two_machines(np.array(offs), hosts, 0.03) == expected
     fast = TwoStates(4, 12, pytest.approx(-0.1), TWO_MACHINES, ("c",))
     assert detect_two_machines(-np.array(offs), hosts, 0.03) == fast
+    first = TwoStates(4, 12, pytest.approx(-0.1), TWO_MACHINES, ("a",))
+    assert detect_two_machines(np.array([-0.1, 0.0, 0.0] * 4), hosts, 0.03) == first
     assert detect_two_machines(np.array(offs), hosts, 0.1) is None
     assert detect_two_machines(np.array(offs), hosts[:-1], 0.03) is None
     # Three switches between the machines are needed, and two runs of each.

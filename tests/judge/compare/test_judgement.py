@@ -676,3 +676,9 @@ def test_changes_that_an_interval_leaves_open(ends, metric, worse, better):
     assert found.excludes_no_change == excludes
     assert found.interval_exceeds_floor == excludes  # as both ends are beyond 3 %
     assert aa_spread_of_runs([], metric, Policy()) is None
+
+
+def test_too_few_values_in_a_suite_need_those_of_the_suite():
+    # 10 * 2/252 = 0.079 is above 0.04, and 10 * 2/924 = 0.022 is not.
+    found = judge_all([*[case(BASE, BASE)] * 9, case(BASE[:3], BASE[:3])])[-1]
+    assert (found.verdict_needs, found.at_least) == (6, 6)

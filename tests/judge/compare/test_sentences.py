@@ -30,6 +30,7 @@ from cnnbench.judge.compare import (
     judge,
     judge_all,
 )
+from cnnbench.judge.compare.notes import imported_note
 from cnnbench.judge.compare.result import with_second_experiment, without_tests
 from cnnbench.judge.compare.verdicts import SameCode
 from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, MetricRule, Rules
@@ -549,3 +550,11 @@ def test_sentences(sides, tmp_path, monkeypatch):
         )
     text = written({**reasons(), **{title: lines_of(one) for title, one in found.items()}})
     assert text == golden(GOLDEN / "sentences.txt", text)
+
+
+def test_what_imported_measurements_lack_is_listed():
+    note = imported_note(["x", None, "x", "y"], ["b", "step_seconds", "a"])
+    assert note.startswith("Imported: 2 from x, 1 from y. ")
+    assert note.endswith(" Unknown of at least one: a, b.")
+    assert "Unknown" not in imported_note(["x"], ["step_seconds"])
+    assert imported_note([None], ["a"]) == ""
