@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 import numpy as np
 import pytest
 
+from cnnbench.records import input, run
 from cnnbench.records.codec import parse_start_time
 from cnnbench.records.input import InputStage
 from cnnbench.records.run import (
@@ -259,6 +260,29 @@ def test_whole_numbers_may_be_as_large_as_64_bits_and_within_mappings_as_doubles
     assert record.environment["cgroup_memory_limit_bytes"] == 2**64 - 1
     assert record.measured.peak_memory_bytes == 2**64 - 1
     assert record.config["num_batches"] == 10**300
+
+
+def sections():
+    """The dataclasses that the modules of records and of their input define."""
+    return [
+        one
+        for module in (run, input)
+        for one in vars(module).values()
+        if dataclasses.is_dataclass(one) and one.__module__ == module.__name__
+    ]
+
+
+@pytest.mark.parametrize("section", sections())
+def test_sections_are_values_that_are_made_by_name(section):
+    value = object.__new__(section)
+    assert hasattr(value, "__dict__") == (section is RunRecord)
+    fields = dataclasses.fields(section)
+    assert [one.name for one in fields if not one.kw_only] == []
+    with pytest.raises(TypeError, match="positional argument"):
+        section(*fields)
+    for one in fields:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, one.name, 1)
 
 
 def test_records_are_immutable_come_back_from_json_and_can_be_pickled(record):

@@ -2,7 +2,7 @@
 
 Races by themselves are in test_search.py, the comparison of weights in test_final.py.
 
-Tests cnnbench/campaigns/tune/texts.py.
+Tests cnnbench/campaigns/tune/texts.py, and the outcome of cnnbench/campaigns/tune/race.py.
 """
 
 from __future__ import annotations
