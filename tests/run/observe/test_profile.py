@@ -241,9 +241,9 @@ def test_a_copy_counts_in_the_table_with_what_it_adds_to_the_step():
     types, names = rows[3 : 4 + MOST + 2], rows[4 + MOST + 3 :]
     assert types[:4] == [
         ["type", "ms", "share", "count"],
-        ["A", "3000", "75.0", "%", "1"],
-        ["COPY", "1000", "25.0", "%", "1"],
-        ["Z00", "0.000", "0.0", "%", "1"],
+        ["A", "3,000", "75.0", "%", "1"],
+        ["COPY", "1,000", "25.0", "%", "1"],
+        ["Z00", "0", "0.0", "%", "1"],
     ]
     assert [row[0] for row in names[1:]] == ["a:A", "copy:COPY"] + [
         f"z{number:02}:Z{number:02}" for number in range(MOST - 2)
