@@ -204,7 +204,9 @@ class Int8Network(GraphNetwork):
     # Fused convolutions ------------------------------------------------------------------
 
     def _fusable(self, x: Tensor) -> _FusedConvolution | None:
-        """Returns the convolution with the result `x`, or None if nothing can be fused with it."""
+        """Returns the convolution whose result is `x`. None if `x` is not the result of the last
+        convolution, or if nothing more can be fused with it.
+        """
         if self._last is None or self._last[0] is not x or self._last[1].rectified:
             return None
         return self._last[1]

@@ -127,7 +127,7 @@ def _fit_command(line: str, columns: int) -> str:
         return line
     indent = line[: len(line) - len(line.removeprefix(_USAGE).lstrip())]
     end = "" if len(indent) == len(_USAGE) else " \\"
-    # Placeholders such as [FLAGS OF A RUN] are not broken.
+    # Placeholders such as [FLAGS OF A RUN] are kept on one line.
     words = re.sub(r"\[[^]]*\]", lambda match: match[0].replace(" ", "\0"), line[len(indent) :])
     pieces = textwrap.wrap(
         words,

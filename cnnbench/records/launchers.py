@@ -57,8 +57,9 @@ class ProcessLines(NamedTuple):
 
 
 def with_prefixes(known: str) -> bytes:
-    """Returns a regular expression that finds a line that begins with `known` (a regular expression
-    of bounded length), perhaps after a prefix of a launcher.
+    """Returns a regular expression for lines that begin with `known`, or with text that a launcher
+    writes before each line of output and then `known`. `known` is a regular expression of bounded
+    length.
     """
     return rf"{_BEFORE}(?:{known})".encode()
 

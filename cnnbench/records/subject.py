@@ -68,8 +68,8 @@ class Subject:
 def subject_of_record(
     subject: Subject | None, config: Mapping[str, Any], ab: Mapping[str, Any] | None = None
 ) -> Subject:
-    """Returns the measured code of a record. Records of earlier versions have no `subject`, so
-    labels and `ab` are used.
+    """Returns what code a record measured. Records of earlier versions have no field `subject`, so
+    the code is derived from the labels in `config` and from the field `ab`.
     """
     if subject is not None:
         return subject

@@ -222,7 +222,8 @@ class AbSide:
         change.
         """
         shown = {name: text for name, text in self.variables.items() if may_record_variable(name)}
-        packages: Mapping[str, object] = {}  # Also if the interpreter does not say its versions.
+        # Stays empty if the interpreter does not report the versions of its packages.
+        packages: Mapping[str, object] = {}
         if self.python is not None:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
                 said = run_code(self, _VERSIONS, use_own_cnnbench=False, timeout=_ANSWER_SECONDS)

@@ -82,7 +82,7 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
 
 
 def _on_this_machine() -> str:
-    """End of the names of this machine's worktrees.
+    """Suffix of the names of all worktrees that this machine creates.
 
     A repository may be shared by machines, and only the machine of a worktree can tell whether its
     folder exists.

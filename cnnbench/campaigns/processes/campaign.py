@@ -269,7 +269,8 @@ class Campaign:
             todo = batch.requests if again else ()
         if batch.sides:
             failed = any(ended.message for ended in done.values())
-            with delaying_interrupts():  # An interrupt must not leave a batch partly stored.
+            # An interrupt must not leave the results of a batch of processes partly stored.
+            with delaying_interrupts():
                 for request in batch.requests:
                     pending = folder.pending_record_path(request.name)
                     target = request.failed if failed else request.target

@@ -91,8 +91,8 @@ def is_settings(path: Path) -> bool:
 
 
 def is_settings_without_events(path: Path) -> bool:
-    """Whether a file contains settings of a campaign whose journal has no events, because its first
-    session was killed before it started a process.
+    """Whether a file contains the settings of a campaign that has no events. This happens if the
+    first session is killed before it starts a process.
     """
     journal = path.with_name(JOURNAL)
     begun = journal.exists() and not is_journal_without_events(journal)

@@ -186,7 +186,8 @@ def _run_bisection(
     # Plug-ins with absolute paths do not belong to the commits, so their code must not change.
     for path in plugins.plugin_files_of_flags(setting.side.given_flags):
         if os.path.isabs(path):
-            with contextlib.suppress(UsageError):  # Measured processes report errors of plug-ins.
+            # An error is ignored here, because the measured processes report it.
+            with contextlib.suppress(UsageError):
                 plugins.load_plugin_file(path)
             parts = plugins.files_used_by_plugins({plugins.FLAG: path})
             plans[path] = ConfigurationIdentity({}, {plugins.FLAG: path}, Path(path).parent, parts)

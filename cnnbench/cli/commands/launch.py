@@ -1,4 +1,4 @@
-"""``cnnbench launch``: run all processes of a job on this machine."""
+"""``cnnbench launch``: run all processes of a job, or write its Slurm or Kubernetes file."""
 
 from __future__ import annotations
 

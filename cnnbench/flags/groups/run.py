@@ -291,7 +291,9 @@ class RunParams:
 
 
 def added_endings() -> dict[str, FlagSpec]:
-    """Returns the flags that end the timed loop and are no fields of `RunParams`, by name."""
+    """Returns, by name, the flags of `ENDINGS`, which end the timed loop, that are not declared as
+    fields of `RunParams`.
+    """
     return {
         name: number_flag(name, ending.help, RunPart.LENGTH, optional=True, above=0)
         for name, ending in ENDINGS.items()

@@ -64,7 +64,9 @@ class Criteria:
 
     @cached_property
     def applied_rules(self) -> Rules:
-        """The rules, without the metrics that `metrics` overrides."""
+        """The rules that apply. If `metrics` is given, it replaces the metrics that each rule
+        judges, and their shares of alpha.
+        """
         return self.rules if self.metrics is None else self.rules.without_judged_metrics()
 
     @cached_property

@@ -494,8 +494,10 @@ READERS: Registry[str, Reader] = Registry(
 
 
 def has_keys(*paths: str) -> Callable[[Any], bool]:
-    """Returns a function that says whether a JSON document has all the given keys. A path such as
-    "results.command" is a key of a key. Of a list, the first item is used.
+    """Returns a function that says whether a JSON document has all the given keys.
+
+    A dot stands for nesting: "results.command" is the key "command" in the value of "results". If a
+    value is a list, its first item is used.
     """
 
     def has_key(document: Any, path: str) -> bool:

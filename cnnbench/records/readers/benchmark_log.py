@@ -179,7 +179,7 @@ def _record(file: ResultFile, part: int, run: _Values, about: Mapping[str, Any])
             for name, label in _PARAMETERS.items()
             if name in parameters
         }
-    # The batch size is that of a process, so a process of a job does not know its share.
+    # The log has the batch size of one process. The batch size of a whole job is unknown.
     if "job:" in log.header.get("Devices", ""):
         log.header.pop("Batch size", None)
     if version := (about.get("tensorflow_version") or {}).get("version"):

@@ -156,7 +156,8 @@ def _make_steps(
         evaluated = manager.make_worker_manager(job.devices_of(job.workers[0]))
         return next(iter(workers.values())), workers, evaluated
     if plan.numerics.frozen:
-        # Tracing turns variables into constants, so all copies get their initial values now.
+        # Copies get their initial values before tracing, which reads each variable once and makes
+        # its value a constant.
         manager.after_initialization()
     first = job.own_towers.start
     together = TrainStep(plan, manager, optimizer, inputs, host=host, first_tower=first)

@@ -38,7 +38,8 @@ from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# Name of the example weights (0 for padding) among the values that `Model.host_rows` returns.
+# Key of the example weights, which are added to the result of `Model.host_rows`. The weight of
+# padding is 0.
 _WEIGHTS = "/weights"
 
 

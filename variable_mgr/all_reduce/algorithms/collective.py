@@ -104,7 +104,8 @@ class Collective:
         self._devices = context.own_devices
         self._group_size = len(context.devices)
         self._group_key = collective_group_key(context.devices)
-        # The first device of each ring in a process. A negative number reverses the direction.
+        # For each ring, the number of the device in a process at which the ring begins. A negative
+        # number reverses the direction of the ring.
         of_first = [process_of_device(device) for device in context.devices].count(
             process_of_device(context.devices[0])
         )
