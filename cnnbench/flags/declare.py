@@ -277,8 +277,8 @@ def number_flag(
     optional: bool = False,
     **bounds: float,
 ) -> FlagSpec:
-    """Creates a flag for a number, which is no field of a dataclass and may be unset if it is
-    optional.
+    """Creates a flag for a number that is not declared as a field of a dataclass. If the flag is
+    optional, it may be unset.
     """
     return FlagSpec(
         name=name,

@@ -115,7 +115,7 @@ class Params(_Fields):  # type: ignore[misc]
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Returns the value of a constant that is no field. Its plug-in may have been loaded
+            """Returns the value of a constant without a field. Its plug-in may have been loaded
             after this object was created.
             """
             if not name.startswith("_") and (spec := added_flags().get(name)):
@@ -154,7 +154,7 @@ class Params(_Fields):  # type: ignore[misc]
         """Returns the values of all flags by name, as records store them, in the order of
         declaration.
 
-        Constants that are no fields are included if the optimizer or the schedule in use has them,
+        Constants without a field are included if the optimizer or the schedule in use has them,
         and all bounds of clippings and of the loop.
         """
         used = [table.get(getattr(self, owner)) for owner, table in REGISTRIES.items()]
@@ -185,7 +185,7 @@ ADDED: Mapping[type, Callable[[], Mapping[str, FlagSpec]]] = {
     RunParams: added_endings,
     OptimizerParams: added_constants,
 }
-"""Functions that return the flags of a group that are no fields of its dataclass."""
+"""Functions that return the flags of a group that are not declared as fields of its dataclass."""
 
 FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in specs_of(group))
 """All flags that are fields of ``Params``, in the order of the help."""
@@ -215,8 +215,8 @@ ACCEPTED: Mapping[str, FlagSpec] = _FlagsAndConstants((*FLAGS, *OBSOLETE))
 
 
 def added_flags() -> dict[str, FlagSpec]:
-    """Returns the flags that are no fields of `Params`, by name: flags that end the timed loop,
-    bounds of clippings, and constants of optimizers and schedules.
+    """Returns, by name, the flags that are not declared as fields of `Params`: flags that end the
+    timed loop, bounds of clippings, and constants of optimizers and schedules.
     """
     return {name: spec for flags in ADDED.values() for name, spec in flags().items()}
 
