@@ -42,7 +42,7 @@ _LEFTOVER = re.compile(rf"{re.escape(NAME)}-\d+_temp(_[0-9a-f]{{32}})?|{STATE}\.
 
 
 def is_checkpoint_prefix(path: str) -> bool:
-    """Whether a path is that of one checkpoint (``DIR/model.ckpt-120``), not of a folder."""
+    """Whether a path names one checkpoint (``DIR/model.ckpt-120``) and not a folder."""
     return _PREFIX.search(path) is not None
 
 

@@ -495,8 +495,7 @@ def _with_env_values(node: YamlNode) -> str:
 
 
 def _shorten_value(text: str) -> str:
-    """Shortens a flag's value for the name of a configuration. Of a path, only the last component
-    remains.
+    """Shortens a flag's value for the name of a configuration: a path becomes its last component.
 
     (nccl/xring is not a path.)
     """

@@ -37,7 +37,7 @@ class Origin:
     """What was measured where: the code, the size of the network, the TensorFlow version and the
     machine. Measurements with different origins are never pooled.
 
-    Unknown values are "" or None. Of the labels that users set, only `commit` and `repository` are
+    Unknown values are "" or None. `commit` and `repository` are the only labels of users that are
     part of the origin.
 
     Attributes:

@@ -35,7 +35,7 @@ _UNKNOWN = """
 
 @register_reader(PROGRAM, with_prefixes(r"Iter #\d{1,15}: |Img/sec per |Running warmup\."))
 def read(file: ResultFile) -> Iterator[RunRecord]:
-    """Creates a record for each run in a log. Of a job, only the first process prints results."""
+    """Creates a record for each run in a log. Only the first process of a job prints results."""
     part = 0
     for lines, time in lines_of_processes(file.text, _KNOWN):
         runs = [*_split_runs(lines)]

@@ -81,8 +81,9 @@ class _Run:
 @register_reader(MLPERF, with_prefixes(_KNOWN), after=("tf_cnn_benchmarks",))
 def read_mlperf(file: ResultFile) -> Iterator[RunRecord]:
     """Creates two records for each run that reached its quality target: the time to train and, if
-    the log contains it, the mean throughput. Of a job, one process is read. The direction of
-    eval_accuracy differs between benchmarks and is not in the log, so it is not read.
+    the log contains it, the mean throughput. If a log contains several processes of a job, only one
+    process is read. Whether a higher eval_accuracy is better differs between benchmarks and is not
+    in the log, so it is not read.
     """
     # If all processes of a job log the run, each of them logs the same one.
     of_processes = (

@@ -49,7 +49,7 @@ _ACCURACY = re.compile(
     rf"(?:Accuracy|Precision) @ 1 = ({_NUMBER}) (?:Accuracy|recall) @ 5 = ({_NUMBER}) "
     rf"\[{_STEP} examples\]$"
 )
-# Names of networks in the header, by which --model does not know them.
+# Names of networks in the header that are not values of --model, with the values of --model.
 _MODELS = {"lenet5": "lenet", "official_ncf": "ncf"}
 _OFFICIAL_RESNET = re.compile(r"official_resnet_(\d{1,4})_v([12])$")
 _PRECISIONS = {"float32": "fp32", "float16": "fp16"}
