@@ -227,7 +227,9 @@ class ResultsFolder:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the campaign is not a part of another one, which handles its interrupts."""
+        """Whether the campaign handles its own interrupts. If it is a part of another campaign,
+        the other campaign handles them.
+        """
         return self.settings is not None and self.settings.identity is not None
 
     def raise_if_replaced(self) -> None:

@@ -170,7 +170,7 @@ class JudgingFlags:
         return Policy().replace(**changed)
 
     def criteria(self, rules: Rules) -> Criteria:
-        """By what records are judged, according to the flags and to `rules`, which come from
+        """How records are judged, according to the flags and to `rules`, which come from
         `load_rules` or from an earlier session of an experiment.
         """
         metrics = None

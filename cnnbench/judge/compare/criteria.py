@@ -1,4 +1,4 @@
-"""By what two sets of records are judged: thresholds, rules, metrics, and the plan of the pairs.
+"""How two sets of records are judged: thresholds, rules, metrics, and the plan of the pairs.
 Shares the significance level alpha among the metrics.
 """
 
@@ -25,7 +25,7 @@ PlanOf: TypeAlias = Callable[[MeasurementGroup, MeasurementGroup], AnalysisSched
 
 @dataclass(frozen=True, kw_only=True)
 class Criteria:
-    """By what the records of BASE and NEW are judged. Raises KeyError for an unknown metric.
+    """How the records of BASE and NEW are judged. Raises KeyError for an unknown metric.
 
     Experiments of `cnnbench ab` store all fields but the last three, which depend on the pairs.
 
@@ -71,7 +71,7 @@ class Criteria:
 
     @cached_property
     def metric_names(self) -> frozenset[str]:
-        """Names in --metrics of everything by which any configuration may be judged."""
+        """Names, as in --metrics, of all metrics by which some configuration may be judged."""
         if self.metrics is not None:
             return frozenset(self.metrics)
         judged = (name for rule in self.rules.rules for name in rule.judge)
