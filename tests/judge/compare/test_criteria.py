@@ -1,4 +1,4 @@
-"""By what records are judged: which metrics, at which share of alpha, and what is accepted."""
+"""How records are judged: by which metrics, at which share of alpha, and what is accepted."""
 
 from __future__ import annotations
 
