@@ -61,7 +61,7 @@ def preprocess_train_image(
     size = spec.image_size
     if spec.resize_method == "crop":
         image = decode_jpeg(jpeg, spec)
-        top, left = _crop_margins(image, size)
+        top, left = _excess_pixels(image, size)
         top = draw_uniform_int(position, spec.seed, "crop top", top + 1)
         left = draw_uniform_int(position, spec.seed, "crop left", left + 1)
         image = tf.cast(tf.slice(image, tf.stack([top, left, 0]), [size, size, 3]), tf.float32)
@@ -99,7 +99,7 @@ def preprocess_eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tenso
             exact = tf.cast(sides, tf.float32)
             sides = tf.cast(exact * tf.reduce_max(size / exact) * CENTRAL_SCALE, tf.int32)
         image = resize_image(image, sides[0], sides[1], position, spec)
-    top, left = _crop_margins(image, size)
+    top, left = _excess_pixels(image, size)
     begin = tf.stack([top // 2, left // 2, 0])
     image = tf.cast(tf.slice(image, begin, [size, size, 3]), tf.float32)
     return normalise_image(image, spec)
@@ -165,7 +165,7 @@ def _decode_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSp
     return tf.image.decode_and_crop_jpeg(jpeg, window, **_jpeg_options(spec))
 
 
-def _crop_margins(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+def _excess_pixels(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns by how many rows and columns the image is larger than the crop: int32 >= 0."""
     shape = tf.shape(image)
     checked = tf.debugging.assert_greater_equal(shape[:2], size, "image smaller than the crop")

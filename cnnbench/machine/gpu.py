@@ -176,11 +176,11 @@ def tensorflow_gpu_facts(host: Host) -> Facts:
     return {
         **_gpu_name_facts([d["device_name"] for d in details if "device_name" in d]),
         "gpu_compute_capabilities": [".".join(map(str, pair)) for pair in capabilities],
-        "tensor_float_32": uses_tensor_float_32(host) if details else None,
+        "tensor_float_32": allows_tensor_float_32(host) if details else None,
     }
 
 
-def uses_tensor_float_32(host: Host) -> bool:
+def allows_tensor_float_32(host: Host) -> bool:
     """Whether float32 products on GPUs use TF32, if the hardware supports it.
 
     TensorFlow enables TF32 by default. For NVIDIA's libraries, the environment variable takes

@@ -166,7 +166,7 @@ def find_commit_hash(text: str, folder: str | Path | None = None) -> str:
     except GitError as error:
         reason = str(error)
         if reason == _NO_REVISION:
-            reason = missing_commit_reason(folder) or _unknown_name(text, folder)
+            reason = why_commit_is_missing(folder) or _unknown_name(text, folder)
         raise GitError(reason) from None
 
 
@@ -187,7 +187,7 @@ def is_full_hash(text: str) -> bool:
     return len(text) in _HASH_LENGTHS and _HASH.fullmatch(text) is not None
 
 
-def missing_commit_reason(folder: str | Path | None = None) -> str:
+def why_commit_is_missing(folder: str | Path | None = None) -> str:
     """Explains why a repository may lack a commit, and how to get it; "" if unknown."""
     if "GIT_QUARANTINE_PATH" in os.environ:
         return "git accepts the commits of a push after this hook: measure them in post-receive"

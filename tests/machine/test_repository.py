@@ -332,13 +332,13 @@ def test_why_a_repository_lacks_a_commit(nets, tmp_path, monkeypatch, git):
     git(nets, "commit", "--quiet", "--allow-empty", "-m", "second")
     shallow = tmp_path / "shallow"
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{nets}", str(shallow))
-    assert f"git -C {shallow} fetch" in repository.missing_commit_reason(shallow)
-    assert repository.missing_commit_reason(nets) == ""
-    assert repository.missing_commit_reason(tmp_path) == ""
+    assert f"git -C {shallow} fetch" in repository.why_commit_is_missing(shallow)
+    assert repository.why_commit_is_missing(nets) == ""
+    assert repository.why_commit_is_missing(tmp_path) == ""
     monkeypatch.chdir(shallow)
-    assert "git -C . fetch" in repository.missing_commit_reason()
+    assert "git -C . fetch" in repository.why_commit_is_missing()
     monkeypatch.setenv("GIT_QUARANTINE_PATH", "incoming")
-    assert "post-receive" in repository.missing_commit_reason(nets)
+    assert "post-receive" in repository.why_commit_is_missing(nets)
 
 
 def test_uncommitted_changes_count_if_the_checked_out_commit_is_measured(nets, git):

@@ -16,7 +16,7 @@ from cnnbench.machine.repository import (
     abbreviate_hash,
     find_commit_hash,
     git,
-    missing_commit_reason,
+    why_commit_is_missing,
 )
 
 
@@ -82,7 +82,7 @@ def good_and_bad_hashes(good: str, bad: str, repository: Path) -> tuple[str, str
     try:
         base = git("merge-base", *commits, folder=repository)
     except GitError as error:
-        why = missing_commit_reason(repository) or error
+        why = why_commit_is_missing(repository) or error
         raise UsageError(f"GOOD {good!r} and BAD {bad!r} have no common ancestor: {why}") from None
     if base == commits[1]:
         raise UsageError(f"GOOD {good!r}: BAD is an ancestor of GOOD; swap GOOD and BAD")

@@ -32,8 +32,8 @@ from cnnbench.machine.repository import (
     abbreviate_hash,
     find_commit_hash,
     git,
-    missing_commit_reason,
     uncommitted_changes_text,
+    why_commit_is_missing,
 )
 from cnnbench.records.files import raising_flag_errors
 
@@ -187,7 +187,7 @@ def _find_change(rules: str | None, base: str, head: str = "HEAD") -> _Change:
             start = git("merge-base", base, head)
         except GitError:
             reason = f"{base} and {head} have no common ancestor"
-            missing = missing_commit_reason()
+            missing = why_commit_is_missing()
             raise GitError(f"{reason}: {missing}" if missing else reason) from None
     except GitError as error:
         raise UsageError(f"{base} {head}: {error}") from None

@@ -47,7 +47,7 @@ from cnnbench.judge.history import (
 from cnnbench.judge.history.page import HistoryDocument
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.rules_file import load_rules
-from cnnbench.machine.repository import CommitGraph, GitError, commit_address, missing_commit_reason
+from cnnbench.machine.repository import CommitGraph, GitError, commit_address, why_commit_is_missing
 from cnnbench.models.registry import all_model_names
 from cnnbench.records.files import OutputFile, check_outputs, register_file_kind, write_bytes
 from cnnbench.records.metric import HISTORY, load_metrics
@@ -215,7 +215,7 @@ def _warn_of_missing_commits(folder: str, trends: Sequence[Trend], order: Mappin
     """Prints a warning if the repository of --git lacks measured commits. Returns why, or ""."""
     commits = {point.runs[0].commit for history in trends for point in history.series.points} - {""}
     missing = len(commits - order.keys())
-    why = missing_commit_reason(folder) if missing else ""
+    why = why_commit_is_missing(folder) if missing else ""
     if missing:
         of = f"{missing} of {count_text(len(commits), 'measured commit', 'measured commits')}"
         print_warning(f"--git={folder} lacks {of}: {why or 'commits are sorted by time'}", "order")

@@ -47,7 +47,7 @@ class Samples:
     plan: AnalysisSchedule | None = None
 
     @property
-    def begins_afresh(self) -> bool:
+    def needs_new_experiment(self) -> bool:
         """Whether further pairs belong to a new experiment, which excludes the measured pairs."""
         return self.plan is not None and self.plan.is_new_experiment
 

@@ -280,7 +280,7 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=samples.noise)
     needs: dict[str, Any] = {}
     if fewest < policy.min_processes:
-        least, afresh = least_runs(samples, policy, 1 / family), samples.begins_afresh
+        least, afresh = least_runs(samples, policy, 1 / family), samples.needs_new_experiment
         needs = {"at_least": least, "verdict_needs": least, "new_experiment": afresh or None}
     elif not samples.paired or len(samples.base) == len(samples.new):
         return None
@@ -293,7 +293,7 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
         reason = f"{base} in BASE and {item_count(samples.new)} in NEW make no pairs"
     else:
         runs, paired = judgement.verdict_needs, samples.paired
-        needed = phrases.needed_runs(runs, paired, samples.begins_afresh, "at least ")
+        needed = phrases.needed_runs(runs, paired, samples.needs_new_experiment, "at least ")
         processes = count_text(fewest, "process", "processes")
         reason = f"{processes} in {side}; a verdict needs {needed}"
     return _with_reason(statistics, judgement, reason)
@@ -306,7 +306,7 @@ def _known(case: Case, verdict: Verdict, reason: str, family: int) -> Judgement:
     needs: dict[str, Any] = {}
     if verdict is Verdict.INCONCLUSIVE and samples.smaller_sample_size:
         least = least_runs(samples, case.policy, 1 / family)
-        needs = {"at_least": least, "new_experiment": samples.begins_afresh or None}
+        needs = {"at_least": least, "new_experiment": samples.needs_new_experiment or None}
     return Judgement(verdict=verdict, reason=reason, base_median=before, new_median=after, **needs)
 
 
@@ -319,7 +319,7 @@ def _judge_statistics(statistics: SampleStatistics, p: float, is_significant: bo
 
 def _needs(statistics: SampleStatistics, is_significant: bool) -> dict[str, Any]:
     """Returns the fields of a `Judgement` that say how many runs an inconclusive result needs."""
-    policy, afresh = statistics.policy, statistics.begins_afresh
+    policy, afresh = statistics.policy, statistics.needs_new_experiment
     alpha = policy.alpha_share * policy.alpha_of(statistics.metric) / statistics.family
     best = inference.smallest_p(len(statistics.base), len(statistics.new), statistics.paired)
     # Samples that do not overlap at all were not significant, so no change could have been.

@@ -184,7 +184,7 @@ def processes_for_verdict(statistics: SampleStatistics, alphas: tuple[float, flo
     smaller = statistics.smaller_sample_size
     sizes = (smaller,) if statistics.paired else (len(statistics.base), len(statistics.new))
     error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
-    plan, afresh = statistics.plan, statistics.begins_afresh
+    plan, afresh = statistics.plan, statistics.needs_new_experiment
     if afresh and not statistics.paired:
         # The difference of a pair varies sqrt(2) times as much as a single value.
         sizes, scatter = (smaller,), scatter * math.sqrt(2)

@@ -157,9 +157,9 @@ class StepTimes:
         """Returns the standard error of the difference between A and B. `noise` is the minimum
         standard deviation between processes, as a share of the time.
         """
-        return self.standard_error_for(max(math.sqrt(self.variance), noise * fmean(self.of_sides)))
+        return self.error_of_difference(max(math.sqrt(self.variance), noise * fmean(self.of_sides)))
 
-    def standard_error_for(self, deviation: float) -> float:
+    def error_of_difference(self, deviation: float) -> float:
         """Returns the standard error of the difference if processes have this deviation."""
         return deviation * math.sqrt(sum(1 / len(side) for side in self.each))
 
@@ -175,7 +175,7 @@ class StepTimes:
         freedom, variance = max(1, processes - 2), self.variance
         if self.within >= variance / 2 and self.steps > processes:
             freedom, variance = self.steps - processes, max(variance, self.within)
-        return max(CERTAIN, student_quantile(CHANCE, freedom)) * self.standard_error_for(
+        return max(CERTAIN, student_quantile(CHANCE, freedom)) * self.error_of_difference(
             math.sqrt(variance)
         )
 
@@ -442,7 +442,7 @@ class ComparedProfiles:
             return False
         if standard_errors < CERTAIN:
             return size > standard_errors * times.standard_error(noise)
-        expected = times.standard_error_for(noise * fmean(times.of_sides))
+        expected = times.error_of_difference(noise * fmean(times.of_sides))
         return size > standard_errors * expected and self.exceeds_chance(times)
 
     def exceeds_chance(self, times: StepTimes) -> bool:

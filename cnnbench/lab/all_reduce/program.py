@@ -408,7 +408,7 @@ class WorkloadBenchmark:
         ]
 
     @property
-    def copy_result(self) -> Copying | None:
+    def memory_copy(self) -> Copying | None:
         """The result of the memory copy; None if the copy was not timed."""
         if not self._copy.seconds:
             return None

@@ -294,7 +294,7 @@ class AllReduceBenchmark:
 
     def _add_results(self, bench: WorkloadBenchmark, rows: ResultRowFormatter) -> None:
         self._update_record(environment=facts.with_loaded_libraries(self._so_far.environment))
-        copying, points = bench.copy_result, bench.points
+        copying, points = bench.memory_copy, bench.points
         if copying is not None:
             self._update_record(copies=(*self._so_far.copies, copying))
             self._writer.write_lines([copy_line(copying)])

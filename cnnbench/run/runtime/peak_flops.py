@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.machine.cpu import Host, available_cpu_count
-from cnnbench.machine.gpu import uses_tensor_float_32
+from cnnbench.machine.gpu import allows_tensor_float_32
 from cnnbench.run.runtime.devices import physical_devices_of_gpus
 
 _TERA = 1e12
@@ -107,7 +107,7 @@ def sum_published_peak_flops(
     support the dtype.
     """
     if tf32 is None:
-        tf32 = uses_tensor_float_32(Host())
+        tf32 = allows_tensor_float_32(Host())
     total, sources = 0.0, []
     for name in gpu_names:
         short = re.sub(r"^(NVIDIA |Tesla |GeForce )+", "", name.strip())
