@@ -78,6 +78,8 @@ def test_too_large_a_file(tmp_path):
     assert len(read_file(path)) == (1 << 20) + 1
     with pytest.raises(PathError, match="1 MiB"):
         read_file(path, 1)
+    (exact := tmp_path / "exact").write_bytes(bytes(1 << 20))
+    assert len(read_file(exact, 1)) == 1 << 20
     with pytest.raises(UsageError, match=r"large: .* 1 MiB"):
         load_yaml_file(str(path))
 

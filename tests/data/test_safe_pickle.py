@@ -84,6 +84,11 @@ def test_damage_is_an_unpickling_error(data):
         unpickle_safely(data)
 
 
+def test_the_reason_of_damage_is_that_of_the_unpickler():
+    with pytest.raises(pickle.UnpicklingError, match="exhausted before seeing STOP"):
+        unpickle_safely(b"\x80\x02}q\x00")
+
+
 ARRAY = pickle.dumps(np.frombuffer(b"abcdef", np.uint8).reshape(2, 3), 2)
 
 
