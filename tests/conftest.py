@@ -197,6 +197,16 @@ _after_tests = pytest.fixture(autouse=True)(_forget_plugins)
 _after_modules = pytest.fixture(autouse=True, scope="module")(_forget_plugins)
 
 
+@pytest.fixture(autouse=True)
+def _signals_have_their_handlers() -> Iterator[None]:
+    """Restores handlers of signals: what a test leaves would take the signals of later tests."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
 @pytest.fixture
 def made_up_machine(tmp_path, monkeypatch):
     """The folder that `Host()` reads in place of /, with an empty proc."""
