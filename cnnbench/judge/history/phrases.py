@@ -131,7 +131,9 @@ def shared_step_text(shared: SharedStep, all_trends: Sequence[Trend], metric: Me
     change, point = _change_range(shared, metric), shared.first_bad.short_title
     text = f"{'worse' if step.worse else 'better'} in {names} at {point}: {change}"
     last = {one.last_good.short_title for _, one in shared.steps}
-    before = f"last {'good' if step.worse else 'without'} {last.pop()}" if len(last) == 1 else ""
+    before = ""
+    if len(last) == 1:
+        before = f"last {'good' if step.worse else 'without'} {last.pop()}"
     return "; ".join(filter(None, (text, before, undone_text(step))))
 
 
