@@ -38,8 +38,8 @@ name of a record depends on the content of its file, so importing twice changes 
 a file does not contain stay unknown, and lines that are not understood are named.
 The page cnnbench docs integrations lists what is read.
 
-  cnnbench import logs --results=results
-  cnnbench report results -o report.html
+  cnnbench import logs --results=old
+  cnnbench report old -o report.html
 """
 _EXIT_CODES = """\
 Exit codes: 0 everything was imported; 3 lines or files were not understood and left out; 2 wrong
