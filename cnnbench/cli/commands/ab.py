@@ -62,7 +62,7 @@ as B is certainly not slower.
 
   cnnbench ab --b=--precision=bf16 -- --model=lenet --device=cpu --batch_size=8
   cnnbench ab --a_python=old/bin/python --b_python=new/bin/python -- --model=resnet50
-  cnnbench ab --a_checkout=main --b_checkout=. -- --model=lenet
+  cnnbench ab --a_checkout=main --b_checkout=. -- --plugin=bench/nets.py --model=ours
   cnnbench ab --resume --results=DIR --pairs=28
 """
 

@@ -44,7 +44,7 @@ on CPUs, two short processes log which oneDNN kernels a step calls. If A and B a
 are existing profiles: files of cnnbench run --profile_json, or folders of such files.
 
   cnnbench explain --b=--precision=bf16 -- --model=lenet --device=cpu --batch_size=8
-  cnnbench explain --a_checkout=main --b_checkout=. -- --model=lenet
+  cnnbench explain --a_checkout=main --b_checkout=. -- --plugin=bench/nets.py --model=ours
   cnnbench explain DIR/explain/a DIR/explain/b      # profiles of cnnbench ab --results=DIR
   cnnbench explain a.json b.json --format=json
 """
