@@ -133,7 +133,7 @@ class HistoryFlags(PluginFlags):
         "",
         "Address of a commit, with {commit} in place of its hash, such as "
         "https://github.com/OWNER/REPO/commit/{commit}. Commits on a page link to this address. If "
-        "not given, it follows from the remote origin of --git or from the records.",
+        "not given, it is derived from the remote origin of --git or from the records.",
     )
     fail_on: tuple[str, ...] | None = declare_fail_on_flag(
         "What sets exit code 1, comma-separated: step or slower, a regression that has not been "

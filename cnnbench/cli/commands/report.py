@@ -87,7 +87,7 @@ class ReportFlags:
         HistoryFlags,
         "commit_url",
         help="Address of a commit, with {commit} in place of its hash. Commits on the page link to "
-        "this address. If not given, it follows from the remote origin of --git or from the "
+        "this address. If not given, it is derived from the remote origin of --git or from the "
         "records.",
     )
     threshold: float | None = redeclare_flag(JudgingFlags, "threshold")
