@@ -12,7 +12,11 @@ import random
 import numpy as np
 import pytest
 
-from cnnbench.base.inference import AnalysisSchedule, paired_shift_intervals
+from cnnbench.base.inference import (
+    AnalysisSchedule,
+    interim_analyses,
+    paired_shift_intervals,
+)
 from cnnbench.judge.compare import (
     METRICS,
     Case,
@@ -236,3 +240,122 @@ def test_runs_that_can_prove_a_change_at_all():
     planned = dataclasses.replace(samples, plan=AnalysisSchedule(0.04))
     assert least_runs(planned, Policy(), 1.0) == 8
     assert least_runs(planned, Policy(), 0.1) == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "scatter", "alphas", "pairs"),
+    [
+        (0.0, 0.05, (0.04, 0.04), 30),
+        (0.0, 0.1, (0.04, 0.04), 138),
+        (0.01, 0.05, (0.04, 0.04), 25),
+        (0.02, 0.05, (0.04, 0.04), 19),
+        # A change for the worse is in doubt for longer.
+        (-0.02, 0.05, (0.04, 0.04), 41),
+        (0.03, 0.05, (0.04, 0.04), 14),
+        (0.035, 0.05, (0.04, 0.04), 13),
+        (0.035, 0.1, (0.04, 0.04), 109),
+        (0.04, 0.05, (0.04, 0.04), 11),
+        (0.04, 0.1, (0.04, 0.04), 107),
+        (0.05, 0.05, (0.04, 0.04), 9),
+        (0.05, 0.1, (0.04, 0.04), 101),
+        (-0.05, 0.1, (0.04, 0.04), 173),
+        (0.06, 0.1, (0.04, 0.04), 95),
+        (0.07, 0.1, (0.04, 0.04), 90),
+        (0.06, 0.1, (0.04, 0.01), 95),
+        (0.06, 0.1, (0.01, 0.04), 173),
+        (0.06, 0.1, (0.2, 0.2), 13),
+    ],
+)
+def test_numbers_of_pairs(change, scatter, alphas, pairs):
+    # Computed once from the fixed random numbers; the tests above check some by simulation.
+    assert processes_for_verdict(pairs_around(change, scatter), alphas) == pairs
+
+
+@pytest.mark.parametrize(
+    ("metric", "change", "pairs"),
+    [
+        # Less is better.
+        ("cpu_time", 0.02, 55),
+        ("cpu_time", -0.02, 33),
+        ("cpu_time", 0.06, 9),
+        ("memory", 0.02, 22),
+        ("memory", -0.02, 9),
+    ],
+)
+def test_numbers_of_pairs_by_metric(metric, change, pairs):
+    new = around(1e10 * math.exp(change), 0.06)
+    found = statistics([1e10] * 8, new, metric=METRICS[metric], paired=True)
+    assert processes_for_verdict(found, (0.04, 0.04)) == pairs
+
+
+def test_numbers_of_pairs_of_differences():
+    new = [0.5 + 0.01 * math.sqrt(7 / 8) * sign for sign in (1, -1) * 4]
+    found = statistics([0.5] * 8, new, metric=METRICS["accuracy"], paired=True)
+    assert processes_for_verdict(found, (0.04, 0.04)) == 44
+
+
+@pytest.mark.parametrize(
+    ("counts", "noise", "change", "processes"),
+    [
+        # Without an A/A spread, the whole interval must exceed the threshold.
+        ((8, 8), None, 0.0, 37),
+        ((8, 8), None, 0.05, 41),
+        ((8, 8), 0.0, 0.0, 37),
+        ((8, 8), 0.0, 0.05, 9),
+        ((8, 8), 0.04, 0.0, 20),
+        ((6, 12), None, 0.0, 34),
+        ((6, 12), None, 0.05, 39),
+        ((6, 12), 0.0, 0.05, 7),
+        ((6, 12), 0.04, 0.0, 17),
+        ((4, 16), None, 0.0, 32),
+        ((4, 16), None, 0.05, 36),
+        ((4, 16), 0.04, 0.0, 16),
+    ],
+)
+def test_numbers_of_processes_without_pairs(counts, noise, change, processes):
+    base = around(100.0, 0.04, counts[0])
+    new = around(100.0 * math.exp(change), 0.04, counts[1])
+    found = statistics(base, new, noise=noise)
+    assert processes_for_verdict(found, (0.04, 0.04)) == processes
+
+
+@pytest.mark.parametrize(
+    ("planned", "change", "scatter", "pairs"),
+    [
+        (8, 0.0, 0.05, 64),
+        (8, 0.06, 0.06, 16),
+        (16, 0.0, 0.05, 56),
+        (16, 0.06, 0.06, 20),
+        (None, 0.0, 0.05, 44),
+        (None, 0.06, 0.06, 16),
+    ],
+)
+def test_numbers_of_pairs_with_interim_analyses(planned, change, scatter, pairs):
+    made = interim_analyses(8, 0.04)
+    plan = AnalysisSchedule(0.04) if planned is None else AnalysisSchedule(0.04, planned, made)
+    new = around(100.0 * math.exp(change), scatter)
+    found = statistics([100.0] * 8, new, paired=True, plan=plan, looks=made if planned else ())
+    assert processes_for_verdict(found, (0.04, 0.04)) == pairs
+
+
+def test_numbers_of_pairs_of_a_new_experiment_by_single_values():
+    new = around(100.0 * math.exp(0.06), 0.06)
+    found = statistics(around(100.0, 0.05), new, plan=AnalysisSchedule(0.04), noise=0.0)
+    assert processes_for_verdict(found, (0.04, 0.04)) == 28
+    still = dataclasses.replace(found, margin=0.0)
+    assert processes_for_verdict(still, (0.04, 0.04)) is None
+    assert processes_for_verdict(dataclasses.replace(found, scatter=None), (0.04, 0.04)) is None
+    gone = dataclasses.replace(found, change=-1.0)
+    assert processes_for_verdict(gone, (0.04, 0.04)) is None
+
+
+def test_a_whole_interval_beyond_the_threshold_takes_more_pairs():
+    new = around(100.0 * math.exp(0.1), 0.1, 12)
+    pairs = [
+        processes_for_verdict(
+            statistics_of(Samples([100.0] * 12, new, paired=True), policy, 1), (0.04, 0.04)
+        )
+        for policy in (Policy(by_interval=True), Policy())
+    ]
+    assert pairs[0] == 42
+    assert pairs[1] < 42
