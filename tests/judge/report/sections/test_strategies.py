@@ -95,7 +95,7 @@ def tables_of(document, apart=None):
 )
 def test_weights_of_a_mode(weights, distance, text, tone):
     own = mode("replicated", 1.0, 2.0, 3.0, weights, weight_distance=distance)
-    speeds, _ = tables_of(document_of(REFERENCE, own))
+    speeds, *_ = tables_of(document_of(REFERENCE, own))
     column = [title for title, _, _ in speeds.columns].index("weights")
     cell = speeds.rows[1][column]
     assert (cell.text, cell.tone) == (text, tone)

@@ -174,8 +174,8 @@ def test_the_command_is_whole_and_the_answer_has_a_tone():
     table = full[0]
     assert [title for title, _, _ in table.columns] == ["flags", "command"]
     assert search_verdict(tuning(trains_alike=False))[1] == "bad"
-    scatter, silent = (texts(tuning(scatter=value)) for value in (0.02, None))
-    assert [len([text for text in some if "2.0 %" in text]) for some in (scatter, silent)] == [1, 0]
+    scatter, silent = (texts(tuning(scatter=value)) for value in (0.037, None))
+    assert [len([text for text in some if "3.7 %" in text]) for some in (scatter, silent)] == [1, 0]
 
 
 @pytest.mark.parametrize(("verdict", "told"), [("same", 1), ("open", 0)])
