@@ -2,12 +2,21 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
+from cnnbench.base.levels import SeriesLevel
 from cnnbench.judge.history import METRICS, trend
 from cnnbench.judge.history.phrases import step_text
-from cnnbench.judge.history.steps import changed_facts
+from cnnbench.judge.history.steps import (
+    LevelChange,
+    Outlier,
+    Trend,
+    changed_facts,
+    shared_outliers,
+    shared_steps,
+)
 
 SPEED = METRICS["throughput"]
 
@@ -267,3 +276,149 @@ def test_levels_are_fitted_at_each_point(by_commit, series_of):
     short = trend(series_of(records[:5])[0], SPEED)
     assert (short.enough, short.steps) == (False, ())
     assert trend(series_of(records[:6])[0], SPEED).enough
+
+
+@pytest.fixture
+def flat(by_commit, series_of):
+    """flat(COUNT): a series of points c000, c001, ... of 100 images/sec."""
+
+    def make(count=12, **parts):
+        records = by_commit.history([100.0] * count, per_commit=1, scatter=0.001, **parts)
+        return series_of(records)[0]
+
+    return make
+
+
+def with_steps(series, *steps):
+    """A trend with changes of its level: (index, from, to, change) and other fields."""
+    points = series.points
+    levels = SeriesLevel(0, 1, 100.0), SeriesLevel(1, 2, 90.0)
+    made = []
+    for (index, low, high, change), more in steps:
+        values = {
+            "index": index,
+            "change": change,
+            "before": levels[0],
+            "after": levels[1],
+            "worse": change < 0,
+            "stands": True,
+            "last_good": points[index - 1],
+            "first_bad": points[index],
+            "range_start": points[low - 1],
+            "earliest": points[low],
+            "latest": points[high],
+            "facts": (),
+            **more,
+        }
+        made.append(LevelChange(**values))
+    return Trend(series=series, enough=True, levels=levels, fitted=(), steps=tuple(made))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "more", "groups"),
+    [
+        ((5, 5, 5), (5, 5, 5), {}, [("c005", (0, 1))]),
+        ((5, 5, 5), (6, 6, 6), {}, [("c005", (0,)), ("c006", (1,))]),
+        # The ranges in which the second level may begin include the first one, or end beside it.
+        ((5, 5, 5), (6, 5, 8), {}, [("c005", (0, 1))]),
+        ((5, 5, 5), (7, 6, 8), {}, [("c005", (0,)), ("c007", (1,))]),
+        ((5, 5, 5), (3, 2, 5), {}, [("c005", (0, 1))]),
+        ((5, 5, 5), (3, 2, 4), {}, [("c005", (0,)), ("c003", (1,))]),
+        ((5, 5, 5), (5, 5, 5), {"worse": False}, [("c005", (0,)), ("c005", (1,))]),
+        ((5, 5, 5), (5, 5, 5), {"stands": False}, [("c005", (0,)), ("c005", (1,))]),
+        ((5, 5, 5), (5, 5, 5), {"kind": "trend"}, [("c005", (0,)), ("c005", (1,))]),
+        ((5, 5, 5), (5, 5, 5), {"kind": "two_machines"}, [("c005", (0, 1))]),
+    ],
+)
+def test_changes_of_one_commit_are_shared(flat, first, second, more, groups):
+    trends = [
+        with_steps(flat(), ((*first, -0.1), {})),
+        with_steps(flat(flags={"batch_size": 4}), ((*second, -0.2), more)),
+    ]
+    found = shared_steps(trends)
+    assert [(one.first_bad.name, one.series) for one in found] == groups
+    if len(found) == 1:
+        (shared,) = found
+        assert (shared.smallest, shared.largest) == (-0.2, -0.1)
+        assert shared.places == (0, 0)
+        assert (shared.worse, shared.stands) == (True, True)
+        assert [step for _, step in shared.steps] == [one.steps[0] for one in trends]
+
+
+def test_the_commit_of_most_series_is_that_of_the_group(flat):
+    trends = [
+        with_steps(flat(), ((6, 4, 8, -0.1), {})),
+        with_steps(flat(flags={"batch_size": 4}), ((5, 5, 5, -0.2), {})),
+        with_steps(flat(flags={"batch_size": 2}), ((5, 4, 6, -0.3), {})),
+    ]
+    (shared,) = shared_steps(trends)
+    assert (shared.first_bad.name, shared.series) == ("c005", (0, 1, 2))
+    # A series has at most one change in a group; the others follow in order.
+    twice = with_steps(flat(), ((3, 2, 5, -0.1), {}), ((5, 5, 5, -0.2), {}))
+    found = shared_steps([twice, trends[1]])
+    assert [(one.first_bad.name, one.series, one.places) for one in found] == [
+        *(("c003", (0,), (0,)), ("c005", (0, 1), (1, 0)))
+    ]
+    assert shared_steps([]) == []
+
+
+def test_outliers_of_one_commit_are_shared(flat):
+    trends = [
+        replace(with_steps(flat()), outliers=(Outlier(3, -0.2), Outlier(7, 0.3))),
+        replace(with_steps(flat(flags={"batch_size": 4})), outliers=(Outlier(3, 0.1),)),
+    ]
+    found = shared_outliers(trends)
+    assert [(one.point.name, one.series, one.smallest, one.largest) for one in found] == [
+        *(("c003", (0, 1), -0.2, 0.1), ("c007", (0,), 0.3, 0.3))
+    ]
+
+
+def test_regressions_that_stand(flat):
+    steps = [((3, 3, 3, -0.1), {}), ((5, 5, 5, -0.2), {"stands": False}), ((7, 7, 7, 0.1), {})]
+    found = with_steps(flat(), *steps)
+    assert found.lasting_regressions == found.steps[:1]
+    assert [step.is_trend for step in found.steps] == [False] * 3
+    (trending,) = with_steps(flat(), ((3, 3, 3, -0.1), {"kind": "trend"})).steps
+    assert trending.is_trend
+
+
+@pytest.mark.parametrize(("extra", "named"), [(0.0045, False), (0.0055, True)])
+def test_slow_steps_explain_a_change_if_they_cost_more_than_the_threshold(
+    extra, named, by_commit, series_of
+):
+    # Every third of 30 steps takes longer: of 80 ms, 3 % are 2.5 ms in each step.
+    usual, slow = (0.08,) * 30, (0.08, 0.08, 0.08 + extra + 0.002) * 10
+    records = [by_commit(commit=f"c{n:02}", step_seconds=usual, losses=()) for n in range(8)]
+    slower = tuple(1.1 * one for one in slow)
+    records += [by_commit(commit=f"d{n:02}", step_seconds=slower, losses=()) for n in range(8)]
+    (step,) = trend(series_of(records)[0], SPEED).steps
+    cost = (extra + 0.002) / 3 / (0.08 + (extra + 0.002) / 3)
+    assert (cost > 0.03) == named
+    assert (step.slow is not None) == named
+
+
+def test_points_at_the_rarer_of_two_speeds_are_no_outliers(by_commit, series_of):
+    speeds = [100.0, 71.0, 101.0, 99.0, 70.0, 100.0, 69.0, 102.0, 98.0, 70.5] * 3
+    records = [by_commit(one, f"c{n:02}") for n, one in enumerate(speeds)]
+    found = trend(series_of(records)[0], SPEED)
+    assert found.noise.states is not None
+    assert found.outliers == ()
+
+
+@pytest.mark.parametrize(
+    ("metric", "levels", "worse", "change"),
+    [
+        ("throughput", (100.0, 90.0), True, -0.1),
+        ("throughput", (100.0, 110.0), False, 0.1),
+        ("step_seconds", (100.0, 90.0), True, 1 / 9),
+    ],
+)
+def test_changes_are_shares_of_the_level_before(
+    metric, levels, worse, change, by_commit, series_of
+):
+    values = [level * (1 + 0.001 * (n % 2)) for level in levels for n in range(8)]
+    records = [by_commit(value, f"c{n:02}") for n, value in enumerate(values)]
+    (step,) = trend(series_of(records, metric)[0], METRICS[metric]).steps
+    assert (step.worse, step.stands, step.index) == (worse, True, 8)
+    assert step.change == pytest.approx(change, rel=1e-2)
+    assert (step.range_start.name, step.first_bad.name) == ("c07", "c08")
