@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from golden import golden
 
-from cnnbench.judge.compare import Criteria, compare_records
+from cnnbench.judge.compare import Criteria, Samples, compare_records, judge
+from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.report import exports
 from cnnbench.judge.report.exports import comparison_metrics, shared_labels
 from cnnbench.records.exports import EXPORTS
@@ -228,3 +230,187 @@ def test_nothing_to_export_is_a_valid_document(format):
     text = EXPORTS[format]([])[0]
     path = GOLDEN / f"nothing-{format}.{SUFFIXES.get(format, 'json')}"
     assert text == golden(path, text)
+
+
+def configuration(flags):
+    return Configuration(flags=flags, key="0" * 12, resolved=True)
+
+
+def exported(full_runs, *speeds, metric="throughput", **more):
+    """A metric of some processes."""
+    (record, *_) = runs = full_runs.of(*speeds)
+    (found,) = [
+        one
+        for one in comparison_metrics(compare_records(runs, full_runs.of(*speeds)))
+        if one.metric.name == "throughput" and one.role == "new"
+    ]
+    started = more.pop("started", None)
+    if started is not None:
+        more["started"] = datetime(2026, 11, 20, 12, 0, started, tzinfo=timezone.utc)
+    assert record.status == "ok"
+    return replace(found, **{"metric": ALL[metric], "judgement": None, "role": "", **more})
+
+
+def test_of_a_repeated_measurement_the_last_one_is_written(full_runs):
+    both = [exported(full_runs, speed, started=at) for speed, at in ((100.0, 9), (200.0, 3))]
+    text, left_out = exports.bencher(both)
+    (measures,) = json.loads(text).values()
+    assert [one["value"] for one in measures.values()] == [pytest.approx(100.0)]
+    assert "1 other value " in left_out
+    again = exports.bencher(both[::-1])
+    assert json.loads(again[0]) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("currents", "roles", "written", "others"),
+    [
+        ((True,), ("",), 1, None),
+        ((True, False), ("", ""), 1, "1 other value "),
+        ((True, False, False), ("", "", ""), 1, "2 other values"),
+        ((False, False), ("", ""), 0, "2 other values"),
+        # Values of the base of a comparison are not counted.
+        ((True, False), ("new", "base"), 1, None),
+        ((True, False, False), ("new", "base", "new"), 1, "1 other value "),
+        ((), (), 0, None),
+    ],
+)
+def test_values_of_other_commits_are_counted(full_runs, currents, roles, written, others):
+    made = [
+        exported(full_runs, 100.0, current=current, role=role)
+        for current, role in zip(currents, roles, strict=True)
+    ]
+    text, left_out = exports.bencher(made)
+    assert sum(map(len, json.loads(text).values())) == written
+    assert others in left_out if others else left_out == ""
+
+
+def test_intervals_need_six_processes(full_runs):
+    names = ("value", "lower_value", "upper_value")
+    for count, known in ((5, 1), (6, 3)):
+        figure = exported(full_runs, *range(100, 100 + count))
+        (measures,) = json.loads(exports.bencher([figure])[0]).values()
+        (values,) = measures.values()
+        assert [*values] == [*names[:known]]
+        statistics = figure.statistics()
+        assert {*statistics} == {"", "processes", *(("lower", "upper") if known > 1 else ())}
+        assert statistics["processes"] == count
+        (entry,) = json.loads(exports.github_action_benchmark([figure])[0])
+        assert ("range" in entry) == (known > 1)
+
+
+@pytest.mark.parametrize(("length", "bytes"), [(10, None), (1500, 1024)])
+def test_names_of_benchmarks_have_at_most_1024_bytes(full_runs, length, bytes):
+    figure = exported(full_runs, 100.0)
+    configuration = replace(
+        figure.configuration, flags={**figure.configuration.flags, "model": "é" * length}
+    )
+    named = replace(figure, configuration=configuration)
+    (name,) = json.loads(exports.bencher([named])[0])
+    if bytes is None:
+        assert name == named.series_name
+    else:
+        assert bytes - 1 <= len(name.encode()) <= bytes
+        assert named.series_name.startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "written", "left_out"),
+    [
+        (("throughput", "memory"), 1, "memory omitted"),
+        (("memory", "throughput"), 1, "throughput omitted"),
+        (("throughput", "mfu"), 2, ""),
+        (("memory", "step_seconds", "throughput"), 2, "throughput omitted"),
+    ],
+)
+def test_one_file_has_one_direction(full_runs, metrics, written, left_out):
+    made = [exported(full_runs, 100.0, metric=name) for name in metrics]
+    text, remark = exports.github_action_benchmark(made)
+    assert len(json.loads(text)) == written
+    assert (left_out in remark) if left_out else remark == ""
+    words = [word for word in ("bigger", "smaller") if word in remark]
+    assert words == (
+        [] if not left_out else ["bigger" if metrics[0] == "throughput" else "smaller"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"),
+    [(99, [99]), (100, [100]), (101, [100, 1]), (200, [100, 100]), (201, [100, 100, 1])],
+)
+def test_requests_to_mlflow_have_at_most_a_hundred_parameters(full_runs, count, sizes):
+    figure = exported(full_runs, 100.0)
+    flags = {f"flag{number}": number for number in range(count)}
+    (run,) = json.loads(exports.mlflow([replace(figure, configuration=configuration(flags))])[0])[
+        "runs"
+    ]
+    batches = run["log_batch"]
+    assert [len(batch["params"]) for batch in batches] == sizes
+    assert ["metrics" in batch for batch in batches] == [True] + [False] * (len(sizes) - 1)
+    keys = [one["key"] for batch in batches for one in batch["params"]]
+    assert sorted(keys) == sorted(flags)
+
+
+def test_runs_and_texts_of_mlflow(full_runs):
+    figure = exported(full_runs, *range(100, 106), labels={"branch": "x"})
+    long = replace(figure, configuration=configuration({"model": "x" * 7000}))
+    (run,) = json.loads(exports.mlflow([long])[0])["runs"]
+    assert len(run["log_batch"][0]["params"][0]["value"]) == 6000
+    milliseconds = round(figure.started.timestamp() * 1000)
+    assert (run["create"]["start_time"], run["update"]["end_time"]) == (milliseconds,) * 2
+    values = {one["key"]: one["value"] for one in run["log_batch"][0]["metrics"]}
+    assert values["throughput"] == pytest.approx(102.5)
+    assert values["throughput.processes"] == 6
+    assert {one["step"] for one in run["log_batch"][0]["metrics"]} == {0}
+    assert {one["timestamp"] for one in run["log_batch"][0]["metrics"]} == {milliseconds}
+    tags = {one["key"]: one["value"] for one in run["create"]["tags"]}
+    assert tags["cnnbench.label.branch"] == "x"
+    # Metrics of one configuration and point are one run.
+    other = replace(figure, metric=ALL["memory"])
+    assert len(json.loads(exports.mlflow([figure, other])[0])["runs"]) == 1
+    day = replace(figure, point="2026-11-20")
+    assert len(json.loads(exports.mlflow([figure, day])[0])["runs"]) == 2
+
+
+def samples_of(figures, start):
+    """(value, time) of the lines of OpenMetrics that begin so."""
+    lines = exports.openmetrics(figures)[0].splitlines()
+    found = [line.rpartition("} ")[2].split() for line in lines if line.startswith(f"{start}{{")]
+    return [(float(value), float(time)) for value, time in found]
+
+
+def test_samples_are_in_base_units_and_in_order_of_time(full_runs):
+    later, first = (exported(full_runs, speed, started=at) for speed, at in ((100.0, 9), (50.0, 3)))
+    found = samples_of([later, first], "cnnbench_throughput_images_per_second")
+    times = [one.started.timestamp() for one in (first, later)]
+    assert found == [
+        (pytest.approx(50.0), pytest.approx(times[0])),
+        (pytest.approx(100.0), pytest.approx(times[1])),
+    ]
+    processes = samples_of([later], "cnnbench_throughput_processes")
+    assert [value for value, _ in processes] == [1.0]
+    bandwidth = replace(first, metric=ALL["bus_bandwidth"])
+    assert [
+        value for value, _ in samples_of([bandwidth], "cnnbench_bus_bandwidth_bytes_per_second")
+    ] == [pytest.approx(50e9)]
+    judged = replace(bandwidth, judgement=judge(Samples([1.0] * 4, [1.1] * 4)))
+    changes = samples_of([judged], "cnnbench_bus_bandwidth_change_ratio")
+    assert [value for value, _ in changes] == [pytest.approx(0.1)]
+
+
+def test_names_of_series_depend_on_flags_and_machines_only(full_runs):
+    figure = exported(full_runs, 100.0)
+    same = [
+        replace(figure, metric=ALL["memory"]),
+        replace(figure, origin=replace(figure.origin, revision="c" * 40, dirty=True)),
+        replace(figure, role="base", point="x", labels={"a": "b"}),
+    ]
+    assert {one.series_name for one in same} == {figure.series_name}
+    others = [
+        replace(figure, origin=replace(figure.origin, side="a")),
+        replace(figure, origin=replace(figure.origin, repository="example.org/x")),
+        replace(figure, origin=replace(figure.origin, tensorflow="1.0")),
+        replace(figure, configuration=configuration({"model": "lenet"})),
+    ]
+    assert len({one.series_name for one in (figure, *others)}) == 5
+    digest = figure.series_name.rpartition("[")[2]
+    assert len(digest) == 9
