@@ -91,18 +91,6 @@ def test_six_slow_steps_of_a_side_are_pauses(process, counts, found):
         assert (claim.kind, claim.parts) == ("pauses", (PAUSES,))
 
 
-@pytest.mark.parametrize(("count", "found"), [(6, False), (7, True)])
-def test_a_pause_in_one_of_two_operations_needs_a_smaller_p(process, count, found):
-    # p = 0.0125 and 0.0057; the level 0.016 is shared by the operations.
-    plain = [process(12) for _ in range(3)]
-    places = [slow(3, 7, 10)] + [slow(3, 7)] * 2 if count == 7 else [slow(3, 7)] * 3
-    paused = [process(12, {FIRST: own}) for own in places]
-    found_claim = pauses(plain, paused)
-    # Whole steps are searched with the whole level.
-    assert found_claim is not None
-    assert (found_claim.place == "conv0, forward") == found or count == 6
-
-
 def test_steps_in_a_row_are_one_pause(process):
     plain = [process(12) for _ in range(3)]
     paused = [process(12, {PROGRAM: slow(3, 4)}) for _ in range(3)]
