@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from cnnbench.errors import FlagError, PluginInterfaceError, UsageError
+from cnnbench.base.plugins import PluginInterfaceError
+from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.optimizers import SCHEDULES
 from cnnbench.optimizers.schedules import ScheduledSteps, ScheduleSpec, parse_piecewise
