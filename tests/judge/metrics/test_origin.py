@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.judge.compare import Criteria, Verdict, compare_records, judge
-from cnnbench.judge.metrics.origin import Origin, machine_name, origin_titles, varying_parts
+from cnnbench.judge.metrics.measurement import readable_fact, short_commit
+from cnnbench.judge.metrics.origin import (
+    Origin,
+    fill_in_origins,
+    machine_name,
+    machine_names,
+    origin_titles,
+    varying_parts,
+)
 from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.results import gather as report_of
 from cnnbench.judge.report.results import group_runs
 from cnnbench.judge.report.tables import frame
 from cnnbench.records.load import Loaded
-from cnnbench.records.run import RunRecord
+from cnnbench.records.run import ModelInfo, RunRecord
 from cnnbench.records.subject import Subject
 
 SUBJECTS = st.none() | st.builds(
@@ -186,3 +195,190 @@ def test_what_varies_names_configurations_and_points(made, series_of):
     ]
     (series,) = series_of(records)
     assert [point.short_title for point in series.points] == ["a" * 12, "b" * 12]
+
+
+MODEL = ModelInfo(
+    name="x",
+    parameters=1234,
+    trainable_parameters=1234,
+    forward_flops_per_image=20,
+    training_flops_per_image=60,
+)
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ({}, ""),
+        ({"dirty": True, "changes": "0123456789"}, ""),
+        ({"revision": "a" * 40}, "a" * 12),
+        ({"revision": "v1"}, "v1"),
+        ({"revision": "a" * 40, "dirty": False, "changes": "0123456789"}, "a" * 12),
+        ({"revision": "a" * 40, "dirty": True, "changes": "0123456789"}, "a" * 12 + "+0123456"),
+        ({"revision": "a" * 40, "dirty": True}, "a" * 12 + "+"),
+    ],
+)
+def test_short_revisions(parts, text):
+    assert Origin(**parts).short_revision == text
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("a" * 40, "a" * 12),
+        ("a" * 39, "a" * 39),
+        ("a" * 41, "a" * 41),
+        ("A" * 40, "A" * 40),
+        ("g" * 40, "g" * 40),
+    ],
+)
+def test_only_whole_commits_are_shortened(text, short):
+    assert short_commit(text) == short
+
+
+def test_sizes_of_networks():
+    assert Origin().network_size == ""
+    own = replace(MODEL, trainable_parameters=1000)
+    assert Origin(network=own).network_size == "network of 1,234/1,000 parameters, 60/20 FLOPs"
+    same = replace(MODEL, forward_flops_per_image=60)
+    assert Origin(network=same).network_size == "network of 1,234 parameters, 60 FLOPs"
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        ({}, "unknown machine"),
+        ({"cpu_model": "Fast CPU", "usable_cpus": "1"}, "Fast CPU, 1 CPU"),
+        ({"cpu_model": "Fast CPU", "usable_cpus": "2"}, "Fast CPU, 2 CPUs"),
+        (
+            {"usable_cpus": "2", "cgroup_cpu_limit": "1.5"},
+            "unknown machine, 2 CPUs, limited to 1.5",
+        ),
+        ({"gpu_names": '["H", "H", "G"]', "cpu_model": "Fast CPU"}, "2 x H, G"),
+        ({"gpu_names": "H", "cpu_model": "Fast CPU"}, "H"),
+        ({"gpu_names": '{"a": 1}'}, '{"a": 1}'),
+        ({"gpu_names": "", "cpu_model": "Fast CPU"}, "Fast CPU"),
+    ],
+)
+def test_names_of_machines(facts, name):
+    assert machine_name(facts) == name
+
+
+def on(*names, **parts):
+    return [Origin(machine=(("cpu_model", "CPU"), ("x", name)), **parts) for name in names]
+
+
+def test_machines_of_one_name_are_numbered():
+    first, second, third = on("a", "b", "c")
+    other = Origin(machine=(("cpu_model", "Other"),))
+    again = replace(first, revision="r")
+    found = machine_names([first, other, second, again, third])
+    assert [found[one] for one in (first, other, second, again, third)] == [
+        *("CPU", "Other", "CPU #2", "CPU", "CPU #3")
+    ]
+
+
+def test_titles_have_what_differs():
+    assert origin_titles([Origin(revision="a")] * 2) == {Origin(revision="a"): ""}
+    one, other = Origin(revision="a", tensorflow="2.21"), Origin(revision="b", tensorflow="2.21")
+    assert origin_titles([one, other]) == {one: "a", other: "b"}
+    third = Origin(side="a", tensorflow="2.20")
+    assert origin_titles([one, third]) == {
+        one: "unknown side, a, TensorFlow 2.21",
+        third: "side A, unknown revision, TensorFlow 2.20",
+    }
+    first, second = on("a", "b", revision="r")
+    assert origin_titles([first, second]) == {first: "CPU", second: "CPU #2"}
+    assert origin_titles([first, second], without=("machine",)) == {first: "", second: "#2"}
+    # What no text tells apart is numbered.
+    states = [Origin(revision="a", dirty=dirty) for dirty in (None, False)]
+    assert [*origin_titles(states).values()] == ["", "#2"]
+    more = [*states, Origin(revision="b"), Origin(revision="b", dirty=False)]
+    assert [*origin_titles(more).values()] == ["a", "a, #2", "b", "b, #2"]
+
+
+def test_parts_that_vary():
+    one, other = Origin(revision="a"), Origin(revision="b", tensorflow="2.21")
+    assert varying_parts([one, other, one]) == {
+        "revision": ("a", "b"),
+        "TensorFlow": ("unknown", "2.21"),
+    }
+    assert varying_parts([one]) == {}
+    assert varying_parts(on("a", "b", "c")) == {"machine": ("#1", "#2", "#3")}
+
+
+@pytest.mark.parametrize(
+    ("revisions", "expected"),
+    [
+        (["a" * 7, "a" * 40], ["a" * 40, "a" * 40]),
+        (["a" * 6, "a" * 40], ["a" * 6, "a" * 40]),
+        (["a" * 39, "a" * 40], ["a" * 40, "a" * 40]),
+        # Of several commits that begin so, none is meant.
+        (["a" * 7, "a" * 39 + "b", "a" * 40], ["a" * 7, "a" * 39 + "b", "a" * 40]),
+        (["a" * 7, "a" * 9, "a" * 40], ["a" * 40] * 3),
+        (["a" * 7, "b" * 40], ["a" * 7, "b" * 40]),
+        (["f" * 7, "f" * 40], ["f" * 40, "f" * 40]),
+        (["v1", "v12"], ["v1", "v12"]),
+    ],
+)
+def test_abbreviated_commits_are_completed(revisions, expected):
+    origins = [Origin(revision=revision) for revision in revisions]
+    whole = fill_in_origins(origins)
+    assert [whole[one].revision for one in origins] == expected
+
+
+def test_runs_that_ended_early_have_the_network_of_the_first_one():
+    early, first, second = (
+        Origin(revision="a", network=network)
+        for network in (None, MODEL, replace(MODEL, parameters=9))
+    )
+    found = fill_in_origins([early, first, second])
+    assert (found[early], found[first], found[second]) == (first, first, second)
+    other = Origin(revision="b")
+    assert fill_in_origins([other, first])[other] == other
+    short = Origin(revision="c" * 7)
+    long = Origin(revision="c" * 40, network=MODEL)
+    assert fill_in_origins([short, long])[short] == long
+
+
+@pytest.mark.parametrize(
+    ("subject", "facts", "expected"),
+    [
+        (None, {"git_commit": "c" * 40}, ("c" * 40, None, "")),
+        (
+            None,
+            {"git_commit": "c" * 40, "git_dirty": True, "git_changes": "12"},
+            ("c" * 40, True, "12"),
+        ),
+        (None, {"git_commit": 3}, ("", None, "")),
+        (Subject(revision="a" * 40, dirty=False), {"git_commit": "c" * 40}, ("a" * 40, False, "")),
+        (Subject(unknown="no git"), {"git_commit": "c" * 40}, ("", None, "")),
+        # Code outside of a repository has changes, but no revision of its own.
+        (Subject(changes="45"), {"git_commit": "c" * 40}, ("c" * 40, True, "45")),
+        (
+            Subject(changes="45"),
+            {"git_commit": "c" * 40, "git_dirty": False, "git_changes": "12"},
+            ("c" * 40, True, "4512"),
+        ),
+    ],
+)
+def test_the_commit_of_cnnbench_stands_for_code_without_one(lenet_runs, subject, facts, expected):
+    run = lenet_runs()(100.0, subject=subject, environment=facts)
+    found = Origin.of(run)
+    assert (found.revision, found.dirty, found.changes) == expected
+    assert found.network == run.model
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("memory_bytes", 2048, "2 KiB"),
+        ("memory_bytes", 2048.5, "2048.5"),
+        ("bytes", 2048, "2048"),
+        ("x", "2048", "2048"),
+        ("x", True, "true"),
+        ("x", [1, "a"], '[1, "a"]'),
+    ],
+)
+def test_facts_for_people(name, value, text):
+    assert readable_fact(name, value) == text
