@@ -1,0 +1,174 @@
+"""Curves of scaling: their points, what they are compared with, and predictions."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from pages import report_of, rows
+
+from cnnbench.judge.report import build, gather
+from cnnbench.judge.report.sections.scaling import scaling_curves
+from cnnbench.records.all_reduce import Prediction, Predictions
+from cnnbench.records.load import Loaded
+
+REPLICATED = {"variable_update": "replicated"}
+
+
+def curves(*records):
+    return scaling_curves(gather(Loaded(tuple(records), ())).configured)
+
+
+def test_points_and_efficiencies_of_a_curve(full_runs):
+    records = [full_runs(100 * n**0.5, devices=n, flags=REPLICATED) for n in (4, 1, 2)]
+    (curve,) = curves(*records)
+    assert [(devices, speed) for devices, speed, _ in curve.points] == [
+        (1.0, pytest.approx(100)),
+        (2.0, pytest.approx(141.42, rel=1e-4)),
+        (4.0, pytest.approx(200)),
+    ]
+    assert [curve.efficiency(group) for group in curve.members] == pytest.approx([1, 2**-0.5, 0.5])
+    assert curve.base is curve.members[0]
+    assert "4" not in curve.name
+
+
+def test_one_device_of_any_mode_is_the_base(full_runs):
+    records = [full_runs(100), *(full_runs(90 * n, devices=n, flags=REPLICATED) for n in (2, 4))]
+    (curve,) = curves(*records)
+    assert curve.base.device_count == 1
+    assert [devices for devices, _, _ in curve.points] == [1.0, 2.0, 4.0]
+    assert len(curve.members) == 2
+    # Without it, the fewest devices are.
+    (curve,) = curves(*records[1:])
+    assert (curve.base.device_count, len(curve.points)) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [],
+        [{"devices": 1, "flags": {"batch_size": 16}}],
+        [{"devices": 2, "error": ("E", "x"), "step_seconds": (), "losses": ()}],
+    ],
+)
+def test_one_number_of_devices_is_no_curve(full_runs, others):
+    assert curves(full_runs(100), *(full_runs(100, **one) for one in others)) == []
+
+
+def test_thread_counts_follow_the_number_of_devices(full_runs):
+    records = [
+        full_runs(100.0 * n, devices=n, flags={**REPLICATED, "num_intra_threads": 8 // n})
+        for n in (1, 2)
+    ]
+    assert len(curves(*records)) == 1
+
+
+def charts(report, words):
+    return [one for one in report.charts if words in one.title]
+
+
+def test_linear_scaling_has_a_point_for_each_number(full_runs):
+    records = [full_runs(100.0 * n**0.5, devices=n, flags=REPLICATED) for n in (2, 4, 8)]
+    report = report_of(*records)
+    (chart,) = charts(report, "over devices")
+    _, linear = chart.series
+    assert linear.reference
+    first = 100 * 2**0.5
+    assert [*linear.points] == [(float(n), pytest.approx(first * n / 2)) for n in (2, 4, 8)]
+    assert chart.x.ticks == (2.0, 4.0, 8.0)
+    assert (chart.x.log, chart.x.base, chart.y.zero) == (True, 2, True)
+    (shares,) = charts(report, "efficiency")
+    assert (shares.y.format, shares.y.zero) == ("percent", True)
+    assert [share for _, share in shares.series[0].points] == pytest.approx([1, 2**-0.5, 0.5])
+
+
+def test_curves_with_several_bases_have_no_reference(full_runs):
+    records = [
+        full_runs(speed * n, devices=n, flags={**REPLICATED, "batch_size": size})
+        for size, speed in ((8, 100.0), (16, 150.0))
+        for n in (1, 2)
+    ]
+    (chart,) = charts(report_of(*records), "over devices")
+    assert [one.reference for one in chart.series] == [False, False]
+
+
+def test_intervals_of_six_processes_are_drawn(full_runs):
+    one = full_runs.of(*range(100, 106))
+    two = full_runs.of(*range(180, 186), devices=2)
+    (chart,) = charts(report_of(*one, *two), "over devices")
+    assert [*chart.series[0].spans] == [pytest.approx((100, 105)), pytest.approx((180, 185))]
+    assert chart.note
+    (few,) = charts(report_of(*one[:5], *two[:5]), "over devices")
+    assert few.series[0].spans == (None, None)
+    assert few.note == ""
+
+
+def prediction(devices, seconds, spec="xring", parameters="roce100"):
+    unknown = dict.fromkeys(field.name for field in dataclasses.fields(Prediction))
+    known = {
+        "model": "lenet",
+        "parameters": parameters,
+        "devices": devices,
+        "spec": spec,
+        "allreduce_seconds": seconds,
+    }
+    return Prediction(**{**unknown, **known})
+
+
+@pytest.fixture
+def predicted(full_runs):
+    """The report on runs of one and four devices, with these predictions."""
+
+    def make(*predictions, model="lenet", counts=(1, 4), **more):
+        runs = tuple(
+            full_runs(100.0 * n**0.9, devices=n, flags={**REPLICATED, **more}) for n in counts
+        )
+        made = Predictions(model=model, rows=tuple(predictions))
+        return build(gather(Loaded(runs, (), (), (), (made,))))
+
+    return make
+
+
+def test_the_fastest_prediction_counts(predicted):
+    report = predicted(
+        prediction(4, 0.04),
+        prediction(4, 0.02, "copy"),
+        prediction(4, None, "ring"),
+        prediction(2, 0.01),
+        prediction(64, 0.1),
+    )
+    (chart,) = charts(report, "over devices")
+    *_, curve = chart.series
+    # A step of 8 images takes 80 ms on one device; no run has 64 devices.
+    assert [*curve.points] == [
+        (1.0, pytest.approx(100)),
+        (2.0, pytest.approx(16 / 0.09)),
+        (4.0, pytest.approx(32 / 0.1)),
+    ]
+    one, four = rows(report, "scaling")
+    assert one["predicted images/sec"] == "-"
+    assert four["predicted images/sec"] == "320.0"
+
+
+def test_each_kind_of_link_has_a_curve(predicted):
+    report = predicted(prediction(4, 0.02), prediction(4, 0.12, parameters="ethernet10"))
+    (chart,) = charts(report, "over devices")
+    assert len(chart.series) == 4
+    _, four = rows(report, "scaling")
+    assert four["predicted images/sec"] == "320.0 or 160.0"
+
+
+@pytest.mark.parametrize(
+    "more", [{"model": "vgg16"}, {"counts": (2, 4)}, {"forward_only": True}, {"eval": True}]
+)
+def test_predictions_are_about_a_training_on_one_device(predicted, more):
+    report = predicted(prediction(4, 0.02), **more)
+    assert "predicted images/sec" not in rows(report, "scaling")[-1]
+
+
+def test_members_of_all_curves_are_rows(full_runs):
+    records = [full_runs(100.0 * n, devices=n, flags=REPLICATED) for n in (1, 2)]
+    found = rows(report_of(*records), "scaling")
+    assert [row["devices"] for row in found] == ["1", "2"]
+    assert [row["median images/sec per device"] for row in found] == ["100.0", "100.0"]
+    assert {row["against"] for row in found} == {found[0]["against"]}
