@@ -7,6 +7,8 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.judge.history import METRICS, HistoryEntry, Selection, all_series
+from cnnbench.records.run import ModelInfo
+from cnnbench.records.subject import Subject
 
 
 def test_runs_of_a_commit_are_a_point_with_a_spread(by_commit, series_of):
@@ -151,3 +153,136 @@ def test_points_of_another_metric(by_commit, series_of):
     assert [point.name for point in found.points] == ["a"]
     assert [point.name for point in found.empty] == ["b"]
     assert found.points[0].values == (loss[0].losses[-1],)
+
+
+def network(parameters):
+    sizes = {"trainable_parameters": parameters, "forward_flops_per_image": 20}
+    return ModelInfo(name="lenet", parameters=parameters, training_flops_per_image=60, **sizes)
+
+
+def test_entries_of_records(by_commit, reductions):
+    record = by_commit(100, "a", facts={"load_average_1min": 0.5, "x": [1, 2]}, losses=(1.0,) * 3)
+    (entry,) = HistoryEntry.all_of(record)
+    assert entry.values["throughput"] == pytest.approx(100)
+    assert "bus_bandwidth" not in entry.values
+    assert (entry.status, entry.error, entry.slow, entry.pair) == ("ok", "", None, None)
+    # What changes every second is no property of a run.
+    assert "load_average_1min" not in entry.facts
+    assert entry.facts["x"] == "[1, 2]"
+    assert (entry.hostname, entry.commit, entry.labels["commit"]) == ("box1", "a", "a")
+    (failed,) = HistoryEntry.all_of(by_commit(error="no memory"))
+    assert (failed.status, failed.error) == ("failed", "E: no memory")
+    (some,) = HistoryEntry.all_of(record, ["step_seconds"])
+    assert {*some.values} == {"step_seconds"}
+    infinite = by_commit(100, "a", losses=(1.0, 1.0, float("nan")))
+    assert "final_loss" not in HistoryEntry.all_of(infinite)[0].values
+    rows = HistoryEntry.all_of(reductions(6.0, reductions.point(3.0, spec="copy")))
+    assert [one.values["bus_bandwidth"] for one in rows] == pytest.approx([6, 3])
+    assert {one.slow for one in rows} == {None}
+    pausing = by_commit(commit="a", step_seconds=(0.1, 0.1, 0.3) * 10, losses=())
+    assert HistoryEntry.all_of(pausing)[0].slow.extra == pytest.approx(0.2)
+
+
+def test_networks_of_several_sizes_are_series_in_order(by_commit, series_of):
+    records = [
+        by_commit(100, "a", model=network(10)),
+        by_commit(100, "b", model=network(20)),
+        by_commit(100, "c", model=network(30)),
+        by_commit(100, "d", model=network(20)),
+    ]
+    found = series_of(records)
+    assert [[point.name for point in one.points] for one in found] == [["a"], ["b", "d"], ["c"]]
+    sizes = [one.configuration.partition("network of ")[2][:2] for one in found]
+    assert sizes == ["10", "20", "30"]
+    assert [one.before[:13] for one in found] == ["", "network of 10", "network of 20"]
+    (alone,) = series_of(records[:1])
+    assert (alone.before, "network" in alone.configuration) == ("", False)
+    assert alone.key == found[0].key
+
+
+def test_a_run_without_a_network_has_that_of_the_run_before(by_commit, series_of):
+    records = [
+        by_commit(1, "a", error="early", model=None),
+        by_commit(100, "b", model=network(10)),
+        by_commit(1, "c", error="early", model=None),
+        by_commit(100, "d", model=network(20)),
+        by_commit(1, "e", error="early", model=None),
+    ]
+    found = series_of(records)
+    names = [
+        sorted([*(point.name for point in one.points), *(point.name for point in one.empty)])
+        for one in found
+    ]
+    assert names == [["a", "b", "c"], ["d", "e"]]
+
+
+@pytest.mark.parametrize(
+    ("parts", "count"),
+    [
+        ({"configuration": "BATCH 16"}, 1),
+        ({"configuration": "*16*"}, 1),
+        ({"configuration": "lenet"}, 2),
+        ({"model": "LENET"}, 2),
+        ({"machine": "box1"}, 2),
+        ({"machine": "nowhere"}, 0),
+        ({"model": "lenet", "configuration": "batch 8"}, 1),
+        ({"since": datetime(2026, 11, 20, 0, 1, tzinfo=timezone.utc)}, 1),
+        ({"since": datetime(2026, 11, 20, 0, 0, tzinfo=timezone.utc)}, 2),
+        ({"since": datetime(2026, 11, 20, 0, 2, tzinfo=timezone.utc)}, 0),
+    ],
+)
+def test_selections_by_patterns_and_times(make_by_commit, series_of, parts, count):
+    by_commit = make_by_commit()
+    records = [by_commit(1, "a"), by_commit(1, "b", flags={"batch_size": 16})]
+    found = series_of(records, selection=Selection(**parts))
+    assert sum(len(one.points) for one in found) == count
+
+
+def test_series_are_in_natural_order(by_commit, series_of):
+    records = [by_commit(1, "a", flags={"batch_size": size}) for size in (16, 128, 4)]
+    names = [one.configuration.split(", ")[1] for one in series_of(records)]
+    assert names == ["batch 4", "batch 16", "batch 128"]
+
+
+def test_measurements_of_another_kind_are_no_points(by_commit, series_of, reductions):
+    records = [by_commit(100, "a"), reductions(6.0)]
+    assert len(series_of(records)) == 1
+    assert len(series_of(records, "bus_bandwidth")) == 1
+    assert series_of(records[:1], "bus_bandwidth") == ()
+
+
+def test_slow_steps_of_most_runs_of_a_point(by_commit, series_of):
+    pausing = {"step_seconds": (0.1, 0.1, 0.3) * 10, "losses": ()}
+    level = {"step_seconds": (0.1,) * 30, "losses": ()}
+
+    def slow(*parts):
+        records = [by_commit(commit="a", **one) for one in parts]
+        return series_of(records)[0].points[0].common_slow_steps
+
+    assert slow(pausing, pausing, level).extra == pytest.approx(0.2)
+    assert slow(pausing, level, level) is None
+    assert slow(level) is None
+
+
+def test_all_points_of_the_newest_revision_are_marked(by_commit, series_of):
+    records = [
+        by_commit(1, "a"),
+        by_commit(1, "b"),
+        by_commit(1, "b", facts={"cpu_model": "Slow CPU"}),
+        by_commit(1, "a", facts={"cpu_model": "Slow CPU"}),
+    ]
+    found = series_of(records)
+    assert [[point.newest for point in one.points] for one in found] == [[False, True]] * 2
+    assert [[point.name for point in one.points] for one in found] == [["a", "b"]] * 2
+
+
+def test_dates_of_commits_are_their_order(by_commit, series_of):
+    def record(name, day):
+        committed = None if day is None else f"2026-01-{day:02}T00:00:00+00:00"
+        subject = Subject(repository="nets", revision=name, committed_at=committed)
+        return by_commit(1.0, subject=subject)
+
+    days = {"c": 9, "a": 3, "x": None, "b": 5}
+    (series,) = series_of([record(*one) for one in days.items()])
+    assert [point.name for point in series.points] == ["a", "x", "b", "c"]
+    assert [point.newest for point in series.points] == [False, False, False, True]
