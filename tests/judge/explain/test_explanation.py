@@ -34,6 +34,7 @@ from cnnbench.records.profiles import (
     TO_KERNEL,
     UPDATE,
     ProfiledLayer,
+    ProfiledPart,
     StepPartKey,
     StepProfile,
 )
@@ -629,3 +630,77 @@ def test_means_and_medians_of_steps():
     assert found.steps == 6
     assert StepTimes.typical(values, weights, centre=min).each[0] == (1.0, 3.0)
     assert StepTimes.typical(values, weights, centre=min).steps == 0
+
+
+def level(record, seconds, timed, steps=3):
+    """A process of which each step takes `seconds` in a layer, and 1 s in updates."""
+    rows = tuple(
+        ProfiledPart(
+            **part._asdict(),
+            seconds=(own,) * steps,
+            flops=0,
+            bytes=0,
+            operations={},
+        )
+        for part, own in ((HOT, seconds), (UPDATES, 1.0))
+    )
+    return StepProfile(
+        step_seconds=(seconds + 1.0,) * steps,
+        input_wait_seconds=(0.0,) * steps,
+        rows=rows,
+        graph={},
+        record=record(devices=2, step_seconds=(timed,) * 3),
+    )
+
+
+def test_the_numbers_of_an_explanation(lenet_runs):
+    record = lenet_runs()
+    base = [level(record, 9.0, timed) for timed in (9.0, 11.0)]
+    new = [level(record, 19.0, timed, 5) for timed in (19.0, 21.0, 20.0)]
+    found = explain(base, new, ("one", "other"))
+    assert (found.base_label, found.new_label) == ("one", "other")
+    assert (found.base, found.new) == (10, 20)
+    assert (found.profiled_base, found.profiled_new) == (10, 20)
+    assert (found.base_processes, found.new_processes, found.steps) == (2, 3, 5)
+    # Squares of 2 around 10 and of 2 around 20 over three.
+    error = math.sqrt(4 / 3 * (1 / 2 + 1 / 3))
+    assert found.spread == pytest.approx(2 * error)
+    # By chance, t.isf(0.002, 3) = 8.0526 standard errors are possible.
+    assert found.chance == pytest.approx(8.05261 * error, rel=1e-4)
+    (first, second) = found.rows
+    assert (first.layer, first.difference, first.spread) == (HOT.layer, 10, 0)
+    assert (second.layer, second.difference) == (REST, 0)
+    (cause,) = found.causes
+    assert (cause.kind, cause.difference, found.by_work) == ("kernel", 10, False)
+
+
+def test_noise_of_operations_is_a_limit_of_chance(lenet_runs):
+    record = lenet_runs()
+    base, new = ([level(record, 9.0, 10.0) for _ in range(2)] for _ in range(2))
+    # At least 1 % of 10 s, and five of these standard errors of two processes each.
+    found = explain(base, new)
+    assert (found.spread, found.chance) == (0, pytest.approx(0.5))
+    assert found.causes == ()
+
+
+def test_rows_of_one_size_are_in_order_of_their_names(lenet_runs):
+    record = lenet_runs()
+
+    def process(more):
+        parts = [StepPartKey(name, CONV, FORWARD) for name in ("b", "a", "c")]
+        rows = tuple(
+            ProfiledPart(
+                **part._asdict(), seconds=(1.0 + own,) * 2, flops=0, bytes=0, operations={}
+            )
+            for part, own in zip(parts, more, strict=True)
+        )
+        return StepProfile(
+            step_seconds=(3.0 + sum(more),) * 2,
+            input_wait_seconds=(0.0,) * 2,
+            rows=rows,
+            graph={},
+            record=record(step_seconds=(3.0,) * 2),
+        )
+
+    found = explain([process((0, 0, 0))], [process((0.5, -0.5, 2.0))])
+    assert [row.layer for row in found.rows] == ["c", "a", "b"]
