@@ -68,6 +68,13 @@ def test_what_is_known_at_an_interim_analysis_contains_no_advice(lenet_runs):
         ((10, 20, 20), None),
         ((10, 10.1, 10.2, 10.3), None),
         ((10,), None),
+        ((10, 10, 15, 15), (0.010, 0.015)),
+        ((10, 10, 14.9, 14.9), None),
+        # Within each group, processes differ by less than the square root of the ratio.
+        ((10, 14.1, 28.2, 28.2), (0.01205, 0.0282)),
+        ((10, 14.2, 28.4, 28.4), None),
+        ((10, 10, 20, 28.2), (0.010, 0.0241)),
+        ((10, 10, 20, 28.4), None),
     ],
 )
 def test_processes_of_two_speeds(runs, milliseconds, speeds):
@@ -132,3 +139,53 @@ def test_what_sets_the_exit_code(runs, verdict, policy, parts, of_all, sets, lev
     assert not found.sets_exit_code(entry, result)
     bad = verdict in ("slower", "changed work", "failed", "faster")
     assert found.annotation_level(entry, result).value == ("notice" if bad else "")
+
+
+def noisy(lenet_runs, steps=3, **flags):
+    """A comparison that more processes will not decide."""
+    runs = lenet_runs({"usable_cpus": 2})
+    speeds = [FAST, FAST * 1.02, SLOW, SLOW * 0.98] * 2
+    sides = (
+        [runs(speed, flags=flags, steps=steps) for speed in some] for some in (speeds, speeds[::-1])
+    )
+    return compare_records(*sides)
+
+
+def test_advice_depends_on_the_length_and_the_threads_of_runs(lenet_runs):
+    # Medians of the steps of 8 images at 200 and at 36 images/sec are 131 ms.
+    texts = [
+        noisy(lenet_runs, steps, **flags).advice
+        for steps, flags in (
+            (30, {}),
+            (31, {}),
+            (31, {"num_intra_threads": 1}),
+            (30, {"num_intra_threads": 1}),
+            (31, {"device": "gpu"}),
+        )
+    ]
+    longer = ["five seconds" in text for text in texts]
+    threads = ["--num_intra_threads=1" in text for text in texts]
+    assert longer == [True, False, False, True, False]
+    assert threads == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "told"),
+    [
+        ((1.0, 2.0), (3.0, 4.0), True),
+        ((3.0, 4.0), (1.0, 2.0), True),
+        ((1.0, 4.0), (2.0, 3.0), False),
+        ((1.0, 2.0), (1.0, 2.0), False),
+    ],
+)
+def test_a_change_that_all_pairs_show(lenet_runs, base, new, told):
+    runs = lenet_runs()
+    found = compare_records(
+        [runs(speed) for speed in base], [runs(speed) for speed in new], Criteria(paired=True)
+    )
+    (entry,) = found.entries
+    joint = replace(entry.main, policy=entry.main.policy.replace(split=0.5))
+    entry = replace(entry, results=(joint, *entry.results[1:]))
+    with_both = replace(found, entries=(entry,))
+    assert ("all 2 pairs" in with_both.answer) == told
+    assert "all 2 pairs" not in found.answer
