@@ -199,12 +199,15 @@ _after_modules = pytest.fixture(autouse=True, scope="module")(_forget_plugins)
 
 @pytest.fixture(autouse=True)
 def _signals_have_their_handlers() -> Iterator[None]:
-    """Restores handlers of signals: what a test leaves would take the signals of later tests."""
+    """A test that leaves a handler of a signal fails: it would take the signals of later tests."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
+    left = {}
     for number, handler in before.items():
         if handler is not None and signal.getsignal(number) is not handler:
+            left[number.name] = signal.getsignal(number)
             signal.signal(number, handler)
+    assert left == {}
 
 
 @pytest.fixture
