@@ -40,14 +40,16 @@ COMMENT = ROOT / "docs" / "examples" / "comment.md"
 WIDTH, MOST_HEIGHT = 1000, 900
 COLOURS = 256
 COLUMNS = 110
-RUN = ("--device=cpu", "--batch_size=64")
 # Each command with the file or folder of its results.
 COMMANDS = {
     "ab": (
-        *("ab", "--results=ab", "--explain=always", "--pairs=8", "--b=--conv_gradients=library"),
-        *("--", "--model=lenet", "--num_batches=30", *RUN),
+        *("ab", "--results=ab", "--explain=always", "--pairs=8", "--b=--optimizer=adam"),
+        *("--", "--model=lenet", "--num_batches=100", "--device=cpu", "--batch_size=8"),
     ),
-    "roofline.json": (*("roofline", "alexnet", "--json=roofline.json", "--num_batches=4", *RUN),),
+    "roofline.json": (
+        *("roofline", "alexnet", "--json=roofline.json", "--num_batches=4"),
+        *("--device=cpu", "--batch_size=64"),
+    ),
 }
 # Each picture with its page, and the selector of the part of the page.
 PARTS = {
