@@ -45,8 +45,8 @@ def _answer_without_causes(explanation: Explanation) -> str:
     if explanation.chance >= explanation.base:
         return f"Inconclusive: a step takes {change}, and more than a whole step can be chance."
     return (
-        f"No significant difference: a step takes {change} ({_times(explanation)}), and up to "
-        f"{in_ms(explanation.chance)} ms can be chance."
+        f"No significant difference between the profiled processes: a step takes {change} "
+        f"({_times(explanation)}), and up to {in_ms(explanation.chance)} ms can be chance."
     )
 
 
@@ -61,8 +61,8 @@ def _answer_with_causes(explanation: Explanation) -> str:
     if not explanation.differs_significantly:
         spread, causes = in_ms(explanation.spread), "; ".join(map(_cause_and_spread, named))
         return (
-            f"No significant difference in step time ({change}, +/- {spread} ms), but a step has "
-            f"{causes}."
+            f"No significant difference in step time between the profiled processes ({change}, "
+            f"+/- {spread} ms), but a step has {causes}."
         )
     like = [_cause(cause) for cause in named if cause.difference * difference > 0]
     opposite = [_cause_and_spread(cause) for cause in named if cause.difference * difference <= 0]
