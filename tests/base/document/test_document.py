@@ -9,11 +9,14 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.base.document import (
+    Answer,
+    ChartGroup,
     CommandLine,
     Items,
     Paragraph,
     Report,
     Section,
+    Table,
     TableCell,
     counted_remarks,
     interval_cell,
@@ -22,6 +25,7 @@ from cnnbench.base.document import (
     prepend_docstring,
     quantity_cell,
 )
+from cnnbench.base.document import markdown as markdown_module
 from cnnbench.base.document.console import sections_to_lines, sections_to_text
 from cnnbench.base.document.html import report_to_html
 from cnnbench.base.document.markdown import (
@@ -268,3 +272,114 @@ def test_a_number_follows_its_type_and_an_empty_cell_says_why():
     section = Section(key="k", title="K", blocks=(table,))
     page = report_to_html(Report(title="t", subtitle="s", sections=(section,)))
     assert page.count('title="needs &lt;six&gt;"') == 2
+
+
+def test_a_table_and_a_section_are_neither_folded_nor_indented_unless_they_say_so():
+    table = Table(columns=(("a", "", ""),), rows=((TableCell("x"),),))
+    section = Section(blocks=(table, *Section.of([make_table(ROWS)]).blocks))
+    assert sections_to_lines([section])[:2] == ["a", "x"]
+    assert sections_to_comment([section], "t").startswith("### t\n\n| a |\n| --- |\n| x |\n\n| layer")
+    with pytest.raises(ValueError, match="shorter"):
+        assert make_table(ROWS, notes=("one",)).remarks
+
+
+@pytest.mark.parametrize(
+    ("charts", "in_a_row"), [(1, 1), (2, 2), (3, 3), (4, 2), (5, 3), (6, 3), (9, 3)]
+)
+def test_charts_share_a_row(charts, in_a_row):
+    group = ChartGroup(("chart",) * charts)
+    assert group.charts_per_row == in_a_row
+    assert ChartGroup(group.charts, pairs=True).charts_per_row == 2
+    sections = (Section.of([group, "text"]), Section.of([["another"]], title="Title"))
+    report = Report(title="t", subtitle="s", sections=sections)
+    assert report.charts == [*group.charts, "another"]
+    assert sections_to_lines(sections) == ["text"]
+
+
+def test_the_first_paragraph_with_a_tone_remains_visible():
+    table = make_table([{"a": TableCell("x", tone="bad")}])
+    texts = [Paragraph("plain"), Paragraph("slow", "bad"), Paragraph("fast", "good")]
+    assert Section.of([table, *texts]).visible_when_folded == texts[1]
+    assert Section.of([table, *texts[:1]]).visible_when_folded is None
+
+
+def test_a_report_is_written_as_markdown():
+    answers = (Answer("How?", "slow*", "bad", ("a", "b")), Answer("Why?", "x"))
+    charts = Section(blocks=(ChartGroup(("chart",)),), title="Charts")
+    sections = (charts, Section.of(["x" * 601], title="Text", folded=True))
+    report = Report(
+        title="t", subtitle="s", answers=answers, highlights=(("n", "v"),), sections=sections
+    )
+    facts = "- 🔴 How?: slow&#42;\n  - a\n  - b\n- Why?: x\n- n: v"
+    assert report_to_markdown(report) == f"# t\n\ns.\n\n{facts}\n\n## Text\n\n{'x' * 601}\n"
+    assert report_to_markdown(Report(title="t", subtitle="s")) == "# t\n\ns.\n"
+    assert repr(report) == "<Report: t, 2 sections>"
+
+
+@pytest.mark.parametrize(
+    ("longest", "block"),
+    [
+        (200, lambda text: make_table([{"name": text}])),
+        (600, Paragraph),
+        (600, lambda text: Items(texts=(text,))),
+        (2000, lambda text: CommandLine(text, "Next")),
+    ],
+    ids=["cell", "paragraph", "list", "command"],
+)
+def test_a_comment_cuts_long_texts(longest, block):
+    for length, kept in ((longest, longest), (longest + 1, longest - 1)):
+        comment = sections_to_comment([Section.of([block("x" * length)])], "title")
+        assert comment.count("x") == kept
+        assert comment.count("…") == (kept < length)
+
+
+def test_parts_of_a_comment_share_its_room(limits):
+    lists = [
+        Items(texts=("a",) * 3, title="S", folded=True, about="as"),
+        Items(texts=("bb",) * 9, title="L", folded=True, about="bs"),
+    ]
+
+    def comment(limit):
+        limits(markdown_module, COMMENT_LIMIT=limit)
+        return sections_to_comment([Section.of(lists, title="Both", folded=True)], "t")
+
+    head = "### t\n\n<details><summary>Both</summary>\n\n<details><summary>S</summary>\n\n"
+    more = "<details><summary>L</summary>\n\n"
+    end = "\n\n</details>\n\n</details>\n"
+    whole = f"{head}- a\n- a\n- a\n\n</details>\n\n{more}{chr(10).join(['- bb'] * 9)}{end}"
+    # Each line counts with its end, also the last one.
+    fits = len(whole) + 1
+    assert comment(fits) == whole
+    for missing, kept in ((1, 4), (5, 4), (6, 3), (10, 3), (11, 2), (20, 1)):
+        lines = "- bb\n" * kept + f"- … and {9 - kept} more bs"
+        assert comment(fits - missing) == whole.replace("- bb\n" * 8 + "- bb", lines)
+    # With fewer characters, the share of the short list is too small for its three lines.
+    assert "- a\n- a\n- a\n" in comment(165)
+    assert "- … and 3 more as\n" in comment(164)
+
+
+def test_a_terminal_repeats_its_mark_as_spaces_and_writes_100_items():
+    lines = sections_to_lines([[make_table(ROWS, title="T"), Items(texts=("i",), title="L")]], mark="# ")
+    assert lines == [
+        *("# T", "# layer   A ms   share", "  conv1  12.50  50.0 %", "  a|b        -  25.0 %"),
+        *("# L", "# i"),
+    ]
+    for count, last in ((99, "x"), (100, "x"), (101, "and 1 more notes")):
+        assert sections_to_lines([[Items(texts=("x",) * count, about="notes")]])[-1] == last
+
+
+def test_a_colour_is_in_one_place_of_a_row_and_texts_hang_like_their_first_line(monkeypatch):
+    twice = make_table([{"verdict": TableCell("slow", tone="bad"), "name": "slow"}])
+    assert sections_to_lines([[twice]], colour=True)[1] == "\x1b[31;1mslow\x1b[0m     slow"
+    monkeypatch.setenv("COLUMNS", "40")
+    words = "one two three four five six seven eight nine ten"
+    hanging = [Paragraph(words, indent=2), Items(texts=(words,))]
+    assert sections_to_lines([[words], hanging]) == [
+        *("one two three four five six seven eight", "nine ten", ""),
+        *("  one two three four five six seven", "  eight nine ten"),
+        *("one two three four five six seven eight", "      nine ten"),
+    ]
+    wrapped = make_table([{"verdict": TableCell("slow", tone="bad"), "name": words}])
+    _, first, *others = sections_to_lines([[wrapped]], colour=True)
+    assert first.startswith("\x1b[31;1mslow\x1b[0m     one")
+    assert " ".join((first, *others)).split()[1:] == words.split()

@@ -174,8 +174,11 @@ def test_a_pause_between_calls_can_be_ended(limits):
 
 
 def test_the_main_thread_waits_and_reports_what_is_missing(limits):
-    limits(meeting, REPORT_SECONDS=0.1)
     said = []
+    with Meeting(said.append) as held:
+        assert not held.wait(lambda: False, 0.02, str)
+    assert said == []  # The first report is after some seconds.
+    limits(meeting, REPORT_SECONDS=0.1)
     with Meeting(said.append) as held:
         start = time.monotonic()
         assert not held.wait(lambda: False, 0.5, lambda: "worker:1")

@@ -140,5 +140,17 @@ def test_the_longest_message_may_arrive():
     head = message.LONGEST.to_bytes(4, "big")
     assert unpack(head + b"x") == ([], head + b"x")
     assert unpack(b"\0\0\0") == ([], b"\0\0\0")
+    assert unpack(b"\0\0\0\0") == ([b""], b"")
     assert unpack(b"\0\0\0\2[]\0") == ([b"[]"], b"\0")
     assert pack([1]) == b"\0\0\0\3[1]"
+
+
+@pytest.mark.parametrize("limit", [(), (0.9,)], ids=["none", "short"])
+def test_a_message_that_has_arrived_is_received_within_any_limit(pair, limit):
+    ours, theirs = pair
+    theirs.sendall(pack([1]))
+    assert receive(ours, *limit) == [1]
+
+
+def test_a_link_is_registered_at_a_selector_by_its_connection(pair):
+    assert MessageLink(pair[0]).fileno() == pair[0].fileno()

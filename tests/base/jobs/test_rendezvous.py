@@ -122,6 +122,24 @@ def test_who_does_not_come_is_named(place, limits):
     assert any(" rank 0 at " in line for line in said)
 
 
+def test_the_first_20_missing_ranks_are_named(place):
+    numbers = ",".join(map(str, range(1, 21)))
+    with pytest.raises(BenchmarkError, match=f" ranks {numbers} at {place}"):
+        exchange_addresses(ranks(0, 30), place, 0.01, print)
+
+
+def test_nobody_is_missed_after_an_exchange(place):
+    said = []
+    with ThreadPoolExecutor(2) as pool:
+        calls = [
+            pool.submit(exchange_addresses, ranks(rank, 2), place, 20, said.append)
+            for rank in range(2)
+        ]
+        assert calls[0].result() == calls[1].result()
+    time.sleep(0.05)
+    assert said == []
+
+
 def test_the_port_is_in_use(place):
     with socket.create_server(("localhost", int(place.split(":")[1]))):
         with pytest.raises(BenchmarkError, match=f"{place}: rank 0 "):
@@ -223,6 +241,7 @@ def test_a_rank_that_is_there_twice_is_refused_and_the_job_goes_on(place, limits
         until(lambda: any(" ranks 2 at " in line for line in said))
         with called(place, card()) as link:
             assert re.search("rank 1 .* localhost:", receive(link, 20.0)["failed"])
+            assert link.recv(1) == b""
         assert (
             exchange_addresses(ranks(2, 3), place, 20, print)
             == first.result(10)
