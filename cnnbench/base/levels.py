@@ -266,11 +266,10 @@ class CommitTimeSeries:
         states = detect_two_machines(deviations, names, least) or detect_two_states(deviations)
         if states is not None and self._relative:
             states = replace(states, change=math.expm1(states.change))
-        count = len(self.values)
-        certain = noise.correlation > _CERTAIN / math.sqrt(count)
+        certain = noise.correlation > _CERTAIN / math.sqrt(len(self.values))
         return RecognizedNoise(
             states=states,
-            correlation=noise.correlation if certain and count >= MIN_RECOGNIZED else None,
+            correlation=noise.correlation if certain else None,
         )
 
 

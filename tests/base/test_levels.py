@@ -87,6 +87,14 @@ NOISY = [100.0, 101.0, 99.0] * 8
         ([1.0], True, 0.03, [0]),
         ([1.0, 2.0, 2.0, 2.0, 2.0], True, 0.03, [0]),
         ([1.0] * 50, True, 0.0, [0]),
+        ([1.0] * 3 + [2.0] * 3, True, 0.03, [0, 3]),
+        # A change must be larger than the threshold, and the most similar levels are joined first.
+        ([0.0] * 6 + [1.0] * 6, False, 1.0, [0]),
+        ([0.0] * 6 + [1.0] * 6, False, 0.99, [0, 6]),
+        ([100.0] * 10 + [102.98] * 10, True, 0.03, [0]),
+        ([100.0] * 10 + [103.02] * 10, True, 0.03, [0, 10]),
+        ([0.0] * 6 + [1.0] * 6 + [1.5] * 6, False, 0.7, [0, 6]),
+        ([0.0] * 6 + [0.5] * 6 + [1.5] * 6, False, 0.7, [0, 12]),
         # An outlier is no level; two in a row are one, undone afterwards.
         ([*NOISY[:10], 50.0, *NOISY[11:]], True, 0.03, [0]),
         ([*NOISY[:20], 60.0], True, 0.03, [0]),
@@ -201,6 +209,62 @@ def test_the_place_of_a_clear_step_is_certain_and_of_a_blurred_one_is_not():
     assert high >= 5
 
 
+@pytest.mark.parametrize(
+    ("kind", "sizes", "intervals"),
+    [
+        (
+            "normal",
+            (0.98, 1.05, 1.2, 1.4, 1.6, 1.8, 2.0, 2.1, 2.3, 3.4, 3.5, 4.5, 4.6),
+            [
+                (6, 33),
+                (10, 33),
+                (12, 26),
+                (13, 22),
+                (15, 22),
+                (16, 22),
+                (18, 22),
+                (18, 21),
+                (19, 21),
+                (19, 21),
+                (19, 20),
+                (19, 20),
+                (20, 20),
+            ],
+        ),
+        (
+            "correlated 0.5",
+            (0.7, 1.3, 1.5, 1.7, 1.9, 2.1, 2.3, 2.5, 2.7, 2.9, 3.1, 3.3, 3.5, 3.8, 4.1, 4.9),
+            [
+                (4, 39),
+                (5, 38),
+                (5, 37),
+                (5, 35),
+                (6, 35),
+                (7, 33),
+                (8, 32),
+                (9, 31),
+                (11, 30),
+                (12, 29),
+                (12, 27),
+                (13, 27),
+                (13, 26),
+                (14, 26),
+                (14, 25),
+                (15, 23),
+            ],
+        ),
+    ],
+)
+def test_the_start_of_a_level_by_the_size_of_its_step(kind, sizes, intervals):
+    """In 40 values with noise of variance 1; the step is in the middle."""
+    noise = draws(kind, 40, 3)
+    found = []
+    for size in sizes:
+        values = [value - size * (place >= 20) for place, value in enumerate(noise)]
+        found.append(starts_of(values, 20))
+    assert found == intervals
+
+
 def test_plateaus_do_not_alternate_as_two_states_do():
     plateaus = [100.0 - 30 * (index // 5 % 2) + 0.1 * (index % 3) for index in range(40)]
     flips = [100.0 - 30 * (index * 7 % 3 == 0) + 0.1 * (index % 3) for index in range(40)]
@@ -295,6 +359,21 @@ def test_two_machines_by_hand():
         assert (detect_two_machines(slow, [*order], 0.03) is not None) == is_seen, order
 
 
+@pytest.mark.parametrize(("noise", "is_seen"), [(0.233, True), (0.234, False)])
+def test_two_machines_are_five_standard_errors_apart(noise, is_seen):
+    # The limit is 1 / (5 * 1.4826 * sqrt(1 / 6 + 1 / 6)), which is 0.2336.
+    offs = [place % 2 + noise * (1 - place // 2 % 2 * 2) for place in range(12)]
+    assert (detect_two_machines(np.array(offs), ["a", "b"] * 6, 0.03) is not None) == is_seen
+
+
+@pytest.mark.parametrize(("count", "is_seen"), [(9, False), (10, True)])
+def test_a_correlation_must_be_certain(count, is_seen):
+    # The largest correlation, 0.8, is above 2.5 / sqrt(10) and below 2.5 / sqrt(9).
+    series = CommitTimeSeries([[float(place > 4)] for place in range(count)], relative=False)
+    found = series.recognize_noise([SeriesLevel(0, count, 0.5)], [()] * count, 0.03)
+    assert found.correlation == (0.8 if is_seen else None)
+
+
 def test_noise_of_runs_of_the_same_commit():
     series = CommitTimeSeries([[1.0, 3.0], [5.0], [2.0, 2.0, 8.0]], relative=False)
     assert series.values.tolist() == [2.0, 5.0, 2.0]
@@ -324,6 +403,13 @@ def test_correlation_of_neighbours_by_hand():
     # Nine of 39 products are -1: 21 / 39, and the correction 2 (1 + 3 r) / 40.
     seen = 21 / 39
     assert found.correlation == pytest.approx(seen + 2 * (1 + 3 * seen) / 40)
+    # Products of two levels do not count. Of 19 in each, 16 and 9 are positive.
+    other = [1.0] * 5 + [-1.0] * 5
+    values = [*other, *other, *[11.0, 9.0, 9.0, 11.0] * 5]
+    series = CommitTimeSeries([[value] for value in values], relative=False)
+    found = series.estimate_noise([SeriesLevel(0, 20, 0.0), SeriesLevel(20, 40, 10.0)], math.inf)
+    seen = (13 - 1) / 38
+    assert found.correlation == pytest.approx(seen + 3 * (1 + 3 * seen) / 40)
     assert variance_inflation(0.5) == pytest.approx(3.0)
     assert variance_inflation(0.99) == variance_inflation(0.8) == pytest.approx(9.0)
 

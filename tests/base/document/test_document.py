@@ -278,7 +278,9 @@ def test_a_table_and_a_section_are_neither_folded_nor_indented_unless_they_say_s
     table = Table(columns=(("a", "", ""),), rows=((TableCell("x"),),))
     section = Section(blocks=(table, *Section.of([make_table(ROWS)]).blocks))
     assert sections_to_lines([section])[:2] == ["a", "x"]
-    assert sections_to_comment([section], "t").startswith("### t\n\n| a |\n| --- |\n| x |\n\n| layer")
+    assert sections_to_comment([section], "t").startswith(
+        "### t\n\n| a |\n| --- |\n| x |\n\n| layer"
+    )
     with pytest.raises(ValueError, match="shorter"):
         assert make_table(ROWS, notes=("one",)).remarks
 
@@ -359,7 +361,9 @@ def test_parts_of_a_comment_share_its_room(limits):
 
 
 def test_a_terminal_repeats_its_mark_as_spaces_and_writes_100_items():
-    lines = sections_to_lines([[make_table(ROWS, title="T"), Items(texts=("i",), title="L")]], mark="# ")
+    lines = sections_to_lines(
+        [[make_table(ROWS, title="T"), Items(texts=("i",), title="L")]], mark="# "
+    )
     assert lines == [
         *("# T", "# layer   A ms   share", "  conv1  12.50  50.0 %", "  a|b        -  25.0 %"),
         *("# L", "# i"),

@@ -222,3 +222,58 @@ def test_sums_of_deviations_are_those_from_the_median():
         expected.append(sum(abs(value - centre) for value in values[:size]))
     assert [*prefix_deviation_sums(values)] == pytest.approx(expected)
     assert [*prefix_deviation_sums([])] == []
+
+
+def ramp(first, last, count=40):
+    return [min(max((i - first) / (last - first), 0.0), 1.0) for i in range(count)]
+
+
+def raised(first, stop=40, count=40):
+    return [float(first <= i < stop) for i in range(count)]
+
+
+RAMP_AND_STEP = [a + 2 * b for a, b in zip(ramp(5, 20), raised(30), strict=True)]
+TWO_RAMPS = [a - b for a, b in zip(ramp(4, 14), ramp(24, 34), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "correlation", "spread", "least", "segments"),
+    [
+        (raised(25), 0.0, 0.0, 1.60253, [(0, 25, None), (25, 40, None)]),
+        (raised(25), 0.6, 0.0, 2.012, [(0, 25, None), (25, 40, None)]),
+        (raised(25), 0.0, 1.5, 8.03434, [(0, 25, None), (25, 40, None)]),
+        (raised(6, 12, 12), 0.0, 0.0, 4.52501, [(0, 6, None), (6, 12, None)]),
+        (raised(3, 6, 6), 0.0, 0.0, 5.53914, [(0, 3, None), (3, 6, None)]),
+        (raised(15, 22), 0.0, 0.0, 1.92921, [(0, 15, None), (15, 22, None), (22, 40, None)]),
+        (raised(15, 22), 0.5, 0.0, 2.41512, [(0, 15, None), (15, 22, None), (22, 40, None)]),
+        (raised(20, 22), 0.0, 0.0, 14.2686, [(0, 20, None), (20, 22, None), (22, 40, None)]),
+        (raised(20, 23), 0.0, 0.0, 4.46175, [(0, 20, None), (20, 23, None), (23, 40, None)]),
+        (raised(37), 0.0, 0.0, 3.82047, [(0, 37, None), (37, 40, None)]),
+        (raised(38), 0.0, 0.0, 3.79392, [(0, 38, None), (38, 40, None)]),
+        (raised(0, 3), 0.0, 0.0, 1.68044, [(0, 3, None), (3, 40, None)]),
+        (raised(8, 10, 10), 0.0, 0.0, 3.54311, [(0, 8, None), (8, 10, None)]),
+        (ramp(9, 29), 0.0, 0.0, 5.7694, [(0, 40, (9, 26))]),
+        (ramp(9, 29), 0.5, 0.0, 6.13309, [(0, 40, (10, 25))]),
+        (ramp(0, 39), 0.0, 0.0, 6.16782, [(0, 40, (5, 32))]),
+        (ramp(15, 19), 0.0, 0.0, 8.42442, [(0, 40, (14, 19))]),
+        (RAMP_AND_STEP, 0.0, 0.0, 6.18024, [(0, 30, (7, 19)), (30, 40, None)]),
+        (TWO_RAMPS, 0.0, 0.0, 11.7735, [(0, 13, (5, 12)), (13, 40, (24, 34))]),
+        (ramp(9, 29), 0.0, 1.5, 18.2532, [(0, 40, (9, 29))]),
+        (raised(60, 120, 120), 0.3, 0.0, 1.44609, [(0, 60, None), (60, 120, None)]),
+        (ramp(40, 90, 130), 0.2, 0.0, 3.11093, [(0, 130, (44, 100))]),
+    ],
+)
+def test_the_smallest_change_that_is_found(shape, correlation, spread, least, segments):
+    """In noise of variance 1. All parts of the likelihood and all penalties decide on it."""
+    noise = correlated(len(shape), correlation, 1)
+
+    def found(size):
+        values = [value + size * level for value, level in zip(noise, shape, strict=True)]
+        return find_segments(values, lambda _: spread, 2, 0.0)
+
+    def shapes(parts):
+        return [part.trend is not None for part in parts]
+
+    assert shapes(found(least * 1.0001)) == shapes(segments)
+    assert [tuple(part) for part in found(least * 1.0001)] == segments
+    assert shapes(found(least * 0.9999)) != shapes(segments)

@@ -67,6 +67,49 @@ def test_speeds_of_the_loop_and_shares_of_the_peak(runs: Runs) -> None:
     assert values(evaluation, "images_per_cpu_second") == [15.0]
 
 
+FOLLOWED, NEVER = {"followed": True}, {"followed": False}
+JUDGED = {"by_default": True, "gates": True, "followed": False}
+ACCURACY = {"relative": False, "threshold": 0.005}
+MEMORY = {"threshold": 0.05, "least": 2.0**24, "higher_is_better": False}
+
+
+@pytest.mark.parametrize(
+    ("names", "rules"),
+    [
+        (("throughput",), {**JUDGED, "followed": True, "threshold": None, "relative": True}),
+        (("memory",), {**JUDGED, **MEMORY}),
+        (("peak_memory_bytes",), {**FOLLOWED, **MEMORY, "always": True, "gates": False}),
+        (("accuracy",), {**JUDGED, **ACCURACY}),
+        (("top_1", "top_5"), {**FOLLOWED, **ACCURACY, "by_default": False, "gates": False}),
+        (("startup",), {**JUDGED, "gates": False, "threshold": 0.2, "higher_is_better": False}),
+        (("startup_seconds",), {**FOLLOWED, "threshold": 0.2, "by_default": False}),
+        (
+            ("images_per_sec_uncertainty", "images_per_sec_jitter"),
+            {"always": True, "relative": False, "threshold": 0.0, "higher_is_better": False},
+        ),
+        (("images_per_sec", "total_images_per_sec"), {"always": True, "higher_is_better": True}),
+        (("achieved_flops_per_sec", "mfu"), {"always": True, "higher_is_better": True}),
+        (("energy_joules", "joules_per_image"), {"always": True, "higher_is_better": False}),
+        (("input_wait_fraction",), {"always": True, "relative": False, "threshold": 0.02}),
+        (("final_loss",), {**FOLLOWED, "always": False, "relative": False, "threshold": 0.0}),
+        (
+            ("peak_flops_per_sec", "peak_flops_source", "energy_source"),
+            {**NEVER, "always": True, "judged": {}},
+        ),
+        (("step_p50_seconds", "latency_p50_seconds"), {"threshold": 0.03, "section": ""}),
+        (("step_p90_seconds",), {"threshold": 0.05, "section": "throughput"}),
+        (("step_p99_seconds",), {"threshold": 0.1, "section": "throughput"}),
+        (("latency_p99_seconds",), {"threshold": 0.1, "section": ""}),
+    ],
+)
+def test_how_metrics_are_judged(names: tuple[str, ...], rules: dict[str, Any]) -> None:
+    for name in names:
+        assert {rule: getattr(ALL[name], rule) for rule in rules} == rules
+    assert [name for name, one in ALL.items() if one.line and name.endswith("_seconds")] == [
+        *("latency_p50_seconds", "step_p50_seconds")
+    ]
+
+
 def test_flops_need_a_speed_and_the_flops_of_an_image(runs: Runs) -> None:
     assert values(runs(None), "achieved_flops_per_sec", "mfu") == [None, None]
     assert values(runs(100.0, model=None), "achieved_flops_per_sec", "mfu") == [None, None]
@@ -217,6 +260,43 @@ def test_lines_at_the_end_of_a_run(runs: Runs) -> None:
     forward = runs(100.0, flags={"forward_only": True}).summary()
     assert ALL["latency_p50_seconds"].line(forward)
     assert ALL["step_p50_seconds"].line(forward) == ""
+    assert ALL["latency_p50_seconds"].line(forward).endswith(" or more")  # for the p99
+    many = runs(None, step_seconds=(0.1,) * 100, losses=(), flags={"forward_only": True})
+    assert not ALL["latency_p50_seconds"].line(many.summary()).endswith(" or more")
+
+
+@pytest.mark.parametrize(
+    ("name", "figures", "has_line"),
+    [
+        ("cpu_time", {"loop_seconds": 0.8}, False),
+        ("achieved_flops_per_sec", {}, True),
+        ("peak_memory_bytes", {}, False),
+        ("peak_memory_bytes", {"peak_memory_bytes": 0}, True),
+        ("energy_joules", {"gpu_energy_joules": 2.0, "energy_source": "nvml"}, True),
+    ],
+)
+def test_a_line_needs_its_figures(
+    runs: Runs, name: str, figures: dict[str, Any], has_line: bool
+) -> None:
+    summary = runs(100.0, measured=Measured(**figures)).summary()
+    assert bool(ALL[name].line(summary)) == has_line
+    assert "%" not in ALL[name].line(summary)
+
+
+def test_shares_and_sources_are_in_lines_if_they_are_known(runs: Runs) -> None:
+    def line(name: str, **figures: Any) -> str:
+        return ALL[name].line(runs(100.0, measured=Measured(**figures)).summary())
+
+    peak = line("achieved_flops_per_sec", peak_flops_per_sec=12_000.0)
+    source = line(
+        "achieved_flops_per_sec", peak_flops_per_sec=12_000.0, peak_flops_source="measured"
+    )
+    assert ("50.0 %" in peak, "(" in peak, "(measured)" in source) == (True, False, True)
+    impossible = line("achieved_flops_per_sec", peak_flops_per_sec=1.0)
+    assert impossible == line("achieved_flops_per_sec") != ""
+    joules = {"gpu_energy_joules": 2.0, "energy_source": "nvml"}
+    assert "per image" not in line("energy_joules", **joules)
+    assert "0.2500 J per image" in line("energy_joules", **joules, loop_images=8)
 
 
 def test_a_job_of_several_processes_has_no_images_per_cpu_second(runs: Runs) -> None:
