@@ -532,9 +532,10 @@ def sequential_shift(
     sums, _ = _signed_rank_sums(values, analyses)
     out = _ranks_left_out(len(values), _boundaries(sums, analyses, alpha)[-1])
     estimate = float(_middle(averages))
-    middle = int(np.searchsorted(ends, estimate))
-    low = _first_true(lambda place: is_kept(centres[place]), out, middle)
-    high = _first_true(lambda place: is_kept(centres[-1 - place]), out, len(ends) - middle)
+    # The estimate itself is never rejected.
+    below, up_to = (int(np.searchsorted(ends, estimate, side)) for side in ("left", "right"))
+    low = _first_true(lambda place: is_kept(centres[place]), out, up_to)
+    high = _first_true(lambda place: is_kept(centres[-1 - place]), out, len(ends) - below)
     return ShiftEstimate(
         estimate,
         float(ends[low - 1]) if low else None,
@@ -578,7 +579,7 @@ def _first_true(is_true: Callable[[int], bool], guess: int, most: int) -> int:
     places. The search begins at `guess`; without any place, the result is `most`.
     """
     low, high, step = 0, most, 1
-    place = min(guess, most)
+    place = min(guess, most - 1)
     while low < high:
         if is_true(place):
             high = place

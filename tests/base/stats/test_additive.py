@@ -78,6 +78,14 @@ def test_a_candidate_may_be_noisier_than_the_others() -> None:
         fitted.difference("e", "a") / fitted.standard_error("e", "a"), fitted.freedom
     )
     assert fitted.p_value_above("e", "a") > 3 * pooled
+    chances = [fitted.p_value_above(name, "a") for name in "bcde"]
+    assert chances == pytest.approx([2.88872e-3, 7.39835e-5, 1.89204e-5, 4.12415e-4], rel=1e-5)
+    assert fitted.p_value_above("e", "a", 0.1) == pytest.approx(4.30029e-6, rel=1e-5)
+    quantiles = [fitted.error_quantile(name, "d", 0.1) for name in "abce"]
+    assert quantiles == pytest.approx([0.0394411, 0.0394673, 0.0394469, 0.0456972], rel=1e-5)
+    assert [fewer for _, fewer in fitted.own] == [3] * 5
+    assert fitted.own[0][0] == pytest.approx(0.0444639, rel=1e-5)
+    assert fitted.effect("a") == pytest.approx(-0.15)
 
 
 def test_one_round_says_nothing_of_the_noise() -> None:

@@ -277,3 +277,64 @@ def test_levels_of_long_experiments_are_near_what_they_spend(pairs):
     first, last = levels_of_analyses(analyses, 0.04)
     assert first == 0.0
     assert 0.035 < last <= 0.04
+
+
+@pytest.mark.parametrize(
+    ("pairs", "alpha", "p", "ends", "levels"),
+    [
+        (9, 0.2, 0.356836, (-0.067906, 1.112688), (0.109375, 0.128906)),
+        (12, 0.2, 0.243554, (-0.016652, 1.022942), (0.0546875, 0.129395)),
+        (16, 0.2, 0.1408, (0.071176, 0.737304), (0.0390625, 0.0639648, 0.116669)),
+        (17, 0.04, 0.10966, (-0.067906, 1.014382), (0.0122070, 0.0182495, 0.0174255)),
+        (24, 0.04, 0.0257201, (0.0483897, 0.83793), (0.00683594, 0.0109863, 0.0153122, 0.0178703)),
+        (
+            *(40, 0.04, 0.0199362, (0.0391748, 0.794475)),
+            (0.00244141, 0.00268555, 0.00365448, 0.00885972, 0.0145919, 0.0135577),
+        ),
+    ],
+)
+def test_numbers_of_interim_analyses(pairs, alpha, p, ends, levels):
+    """With enumerated and with simulated signs; they are the same every time."""
+    analyses = interim_analyses(pairs, alpha)
+    values = np.random.default_rng(2).normal(0.4, 1, pairs)
+    assert sequential_p(values, analyses) == pytest.approx(p, rel=1e-5)
+    shift = sequential_shift(values, analyses, alpha)
+    assert (shift.low, shift.high) == pytest.approx(ends, rel=1e-4)
+    assert shift.estimate == paired_shift(values, 0.5).estimate
+    assert levels_of_analyses(analyses, alpha) == pytest.approx(levels, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.0] * 6 + [1.0] * 6,
+        [1.0] * 9 + [2.0] * 3,
+        [0.0, *[1.0] * 8, 2.0, 2.0, 2.0],
+        [0.0] * 3 + [1.0] * 6 + [2.0] * 3,
+        [*[0.0, 1.0] * 5, 0.5, 0.5],
+    ],
+)
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 0.4])
+def test_intervals_of_few_different_values_contain_the_estimate(values, alpha):
+    """Between two of the averages, all centres may be rejected."""
+    analyses = InterimAnalysis(2, 0.1), InterimAnalysis(12, 1.0)
+    shift = sequential_shift(values, analyses, alpha)
+    assert shift.low <= shift.estimate <= shift.high
+    kept = [
+        place / 4
+        for place in range(-1, 10)
+        if sequential_p(np.subtract(values, place / 4), analyses) > alpha
+    ]
+    assert shift.low <= min(kept) <= max(kept) <= shift.high
+    zeros = sequential_shift([1.0, 0.0, -1.0, 1.0] * 6, interim_analyses(24, 0.2), 0.2)
+    assert zeros.low <= zeros.estimate <= zeros.high
+
+
+def test_differences_of_0_and_ties_have_numbers_too():
+    values = np.round(np.random.default_rng(1).normal(0.4, 1, 24))
+    analyses = interim_analyses(24, 0.2)
+    assert sequential_p(values, analyses) == pytest.approx(0.00527899, rel=1e-5)
+    assert sequential_shift(values, analyses, 0.2) == (0.5, 0.5, 0.5)
+    other = np.round(np.random.default_rng(0).normal(0.4, 1, 24))
+    assert sequential_p(other, analyses) == pytest.approx(0.198084, rel=1e-5)
+    assert sequential_shift(other, analyses, 0.2) == (0.5, 0.0, 0.5)
