@@ -4,6 +4,7 @@ import pytest
 
 from cnnbench.judge.report.sections.all_reduce import fastest_predictions
 from cnnbench.lab.predict.predict import (
+    PRESETS,
     FastestRange,
     Interconnect,
     NotPredictedError,
@@ -120,3 +121,51 @@ def test_without_nodes_every_link_is_the_same():
     for spec, devices in ((sharded, 3), (levels, 4)):
         with pytest.raises(NotPredictedError):
             network.predict_seconds(spec, tensors, devices, Packing())
+
+
+@pytest.mark.parametrize(
+    ("link", "candidates", "devices", "expected"),
+    [
+        ("edr", ("nccl", "rechd"), 8, (("nccl", 129768), ("rechd", 50820059), ("nccl", None))),
+        ("edr", ("nccl", "rechd"), 64, (("nccl", 1017295), ("rechd", 594009547), ("nccl", None))),
+        ("edr", ("rechd", "xring"), 12, (("rechd", 1728415), ("xring", None))),
+        ("edr", ("rechd", "xring"), 100, (("rechd", 16109887), ("xring", None))),
+        ("tcp25", ("nccl", "collective"), 2, (("nccl", 54561), ("collective", None))),
+        ("tcp25", ("nccl", "rechd"), 64, (("nccl", 1 << 20), ("rechd", None))),
+    ],
+)
+def test_sizes_at_which_another_spec_becomes_the_fastest(link, candidates, devices, expected):
+    """In steps of 2 %, and only where it is 1 % faster."""
+    ranges = fastest_by_size(Interconnect(PRESETS[link]), specs(*candidates), devices)
+    assert tuple((part.spec, part.up_to) for part in ranges) == expected
+
+
+UNEQUAL = tuple(map(Tensor, (4, 1000, 300_000, 5_000_000, 70)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "in_nodes", "packed"),
+    [
+        ("collective", (170.078, 455.682, 2651.891, 4737.98), (1893.693, 3107.164)),
+        ("copy", (218.893, 1484.363, 21602.057, 99644.711), (1818.579, 7129.952)),
+        ("hierarchical_copy", (251.611, 848.208, 5638.719, 44659.55), (3589.025, 5359.494)),
+        ("nccl", (162.935, 335.33, 2060.996, 2164.778), (1863.373, 3076.844)),
+        ("pscpu", (462.314, 1971.98, 20835.81, 94222.018), (1846.579, 7157.952)),
+        ("psgpu", (218.893, 1484.363, 21602.057, 99644.711), (1818.579, 7129.952)),
+        ("rechd", (163.293, 295.622, 12223.209, 12985.523), (1893.698, 4243.043)),
+        ("tree", (163.293, 724.387, 4003.431, 5600.313), (1893.698, 5130.932)),
+        ("xring", (163.293, 372.628, 3003.838, 5949.549), (1893.698, 3107.181)),
+    ],
+)
+def test_microseconds_of_several_tensors(spec, in_nodes, packed):
+    """On 2, 8, 20 and 64 devices in nodes of 8; and of two packs on 2 and 5 devices."""
+    (parsed,) = specs(spec)
+    nodes = Interconnect(PRESETS["nvlink3"], PRESETS["hdr"], 8)
+    network = Interconnect(PRESETS["edr"], launch=1e-6)
+
+    def microseconds(interconnect, devices, **packing):
+        seconds = interconnect.predict_seconds(parsed, UNEQUAL, devices, Packing(**packing))
+        return pytest.approx(1e6 * seconds, abs=0.001)
+
+    assert [*in_nodes] == [microseconds(nodes, devices) for devices in (2, 8, 20, 64)]
+    assert [*packed] == [microseconds(network, n, gradient_repacking=2) for n in (2, 5)]
