@@ -152,3 +152,46 @@ def test_lines_that_are_no_values_are_named(tmp_path):
     assert [one.line for one in skipped] == [2, 4, 5]
     assert skipped[0].reason.endswith(" is not a speed")
     assert [one.step for one in record.imported.printed] == [1]
+
+
+def test_a_run_of_cnnbench_is_described_by_its_own_record(tmp_path, runs):
+    own = runs(None, started_at="2018-06-01T10:02:00Z")
+    about = {"record": own.to_dict(), "run_date": "2018-06-01T10:02:00.5Z"}
+    (tmp_path / "benchmark_run.log").write_text(json.dumps(about))
+    earlier = line("current_examples_per_sec", 50.0, 100)
+    rows = [
+        line("current_examples_per_sec", speed, step) for speed, step in ((90.0, 200), (95, 210))
+    ]
+    # The average includes the time between the steps.
+    total = line("average_examples_per_sec", 80.0, 210)
+    records, skipped = read_lines(tmp_path, earlier, *rows, total)
+    assert not skipped
+    assert [one.status for one in records] == ["interrupted", "ok"]
+    assert [throughput(one) for one in records] == [None, 95.0]
+    assert [one.config == own.config for one in records] == [False, True]
+    assert records[1].imported.values["total_images_per_sec"] == 80.0
+    assert [one.step for one in records[1].imported.printed] == [200, 210]
+    assert [one.imported.part for one in records] == [1, 2]
+    # A run that ended before its first row has no line, and none of those of an earlier run.
+    records, _ = read_lines(tmp_path, earlier)
+    assert [(one.status, len(one.imported.printed)) for one in records] == [
+        *(("interrupted", 1), ("interrupted", 0))
+    ]
+    assert records[1].config == own.config
+    (record,), _ = read_lines(tmp_path, *rows)
+    assert (record.status, throughput(record)) == ("interrupted", None)
+
+
+def test_workers_of_a_job_have_no_batch_of_the_whole_job(tmp_path):
+    for devices, whole in (("['/gpu:0']", 8), ("['/job:worker/task:0/gpu:0']", None)):
+        parameters = {"model": "vgg11", "batch_size": 8, "batch_size_per_device": 8}
+        about = {
+            "run_parameters": [
+                {"name": "devices", "string_value": devices},
+                *({"name": name, "value_value": value} for name, value in parameters.items()),
+            ]
+        }
+        (tmp_path / "benchmark_run.log").write_text(json.dumps(about))
+        (record,), _ = read_lines(tmp_path, line("average_examples_per_sec", 80.0, 1))
+        assert (record.config["model"], record.config["batch_size"]) == ("vgg11", 8)
+        assert (record.batch and record.batch.global_) == whole

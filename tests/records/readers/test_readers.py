@@ -232,6 +232,18 @@ def test_runs_of_unknown_networks_are_different_configurations(file):
     assert first.config["model_of_file"].startswith(file.sha256[:12])
 
 
+def test_the_longest_texts_that_are_quoted_and_the_longest_line(file, tmp_path):
+    file.skip(1, "x" * 60)
+    file.skip(2, "x" * 61)
+    first, second = file.skipped
+    assert ("…" in first.reason, "…" in second.reason) == (False, True)
+    (tmp_path / "log").write_text("")
+    whole = "y" * LONGEST_LINE
+    kept = ResultFile(str(tmp_path / "log"), f"x\n{whole}\n{whole}y\nz".encode())
+    assert [*kept.lines] == [(1, "x"), (2, whole), (3, ""), (4, "z")]
+    assert [one.line for one in kept.skipped] == [3]
+
+
 def test_words_for_numbers_that_are_no_numbers():
     text = b'{"a": [inf, -inf, nan, 1], "b": "inf"}'
     document = ResultFile("a.json", text).json()
