@@ -425,3 +425,27 @@ def test_what_spoils_a_measurement_is_said_and_recorded(monkeypatch, limits, tmp
     # 2 calls have a longest, and no 99th percentile.
     assert any(" max " in line for line in run.comments)
     assert not any("p99" in line for line in run.comments)
+
+
+@pytest.mark.parametrize("local", ["cpu", "gpu"])
+def test_an_algorithm_gets_the_devices_and_where_to_add(monkeypatch, local):
+    contexts = []
+
+    def factory(context):
+        contexts.append(context)
+        return lambda tensors, index: on_first(total)(tensors, context.devices, index)
+
+    factory.__module__ = "cnnbench.own"
+    own = registry.Registration(name="own", factory=factory)
+    monkeypatch.setitem(registry.ALGORITHMS, "own", own)
+    run = Run(all_reduce_spec="own", num_gpus=(2, 3), local_parameter_device=local, verbose=True)
+    record = run()
+    assert [point.devices for point in record.points] == [2, 3]
+    assert {len(context.devices) for context in contexts} == {2, 3}
+    for context in contexts:
+        assert (context.cpu_device is not None) == (local == "cpu")
+        assert (context.own, context.shared_cards) == (None, False)
+    assert sum(line.startswith("# build: own ") for line in run.comments) == 2
+    assert [len(row) for row in run.rows] == [13, 13]
+    assert "None" not in run.err.getvalue()
+    assert not any(line.startswith("# own is ") for line in run.comments)
