@@ -8,8 +8,10 @@ import os
 import struct
 import sys
 import termios
+from pathlib import Path
 
 import pytest
+from golden import golden
 
 from cnnbench.base import terminal
 from cnnbench.base.tables import align_table, csv_text, fit_table, natural_key, split_table
@@ -113,6 +115,30 @@ def test_texts_get_the_width_of_columns_that_are_left_out(columns):
         "     words some words",
         "omitted for lack of width: d",
     ]
+
+
+def test_tables_at_many_widths(columns):
+    """To the character, in golden/tables.txt."""
+    wide = [
+        ("name", "日本 語の 名前", "x"),
+        ("a/b/c", "日本 語", "1"),
+        ("long_name_of_it", "y", "22"),
+    ]
+    layouts = [
+        (ROWS, {"left": (0, 1), "spare": (3, 4)}),
+        (OPERATIONS, {"left": (0, 1), "indent": 2}),
+        (OPERATIONS, {"left": (0, -1), "spare": (2,), "has_head": False}),
+        (wide, {"left": (0, 1)}),
+        ([("a", "a much longer head", "another long head"), ("some words", "1", "2")], {}),
+    ]
+    text = ""
+    for width in range(40, 97, 8):
+        columns(width)
+        for rows, layout in layouts:
+            text += "\n".join((f"== {width}", *lines_of(rows, **layout), ""))
+        for table in split_table(OPERATIONS, indent=3):
+            text += "\n".join((f"== {width}, split", *align_table(table), ""))
+    golden(Path(__file__).parent / "golden" / "tables.txt", text)
 
 
 def test_lines_belong_to_rows(columns):
