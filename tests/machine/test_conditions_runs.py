@@ -1,4 +1,7 @@
-"""Whole runs on a machine whose counters the test makes up."""
+"""Whole runs on a machine whose counters the test makes up.
+
+Tests cnnbench/machine/watch.py.
+"""
 
 from __future__ import annotations
 

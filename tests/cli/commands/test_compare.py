@@ -1,6 +1,6 @@
 """cnnbench compare, and what `cnnbench/cli/commands/judging.py` adds to commands that judge.
 
-Tests cnnbench/cli/commands/judging.py.
+Tests cnnbench/cli/commands/judging.py and cnnbench/cli/commands/next_steps.py.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""launch --init: the files for Slurm and Kubernetes, as far as they can be tried without either."""
+"""launch --init: the files for Slurm and Kubernetes, as far as they can be tried without either.
+
+Tests cnnbench/cli/commands/launch.py.
+"""
 
 from __future__ import annotations
 

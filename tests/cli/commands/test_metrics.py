@@ -1,4 +1,7 @@
-"""A metric is one file: what is registered there is in records, tables, commands and documents."""
+"""A metric is one file: what is registered there is in records, tables, commands and documents.
+
+Tests cnnbench/records/metric.py.
+"""
 
 from __future__ import annotations
 

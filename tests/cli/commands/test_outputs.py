@@ -1,4 +1,7 @@
-"""Files that commands write: replaced by their like alone, and refused before the work."""
+"""Files that commands write: replaced by their like alone, and refused before the work.
+
+Tests cnnbench/cli/commands/__init__.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rules by configuration and metric, from files of the current folder, --rules and commits."""
+"""Rules by configuration and metric, from files of the current folder, --rules and commits.
+
+Tests cnnbench/cli/commands/judging.py.
+"""
 
 from __future__ import annotations
 

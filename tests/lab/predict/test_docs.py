@@ -1,4 +1,7 @@
-"""docs/cost_model.md says what the code does."""
+"""docs/cost_model.md says what the code does.
+
+Tests cnnbench/lab/predict/predict.py.
+"""
 
 import re
 import shlex
