@@ -324,7 +324,7 @@ def test_a_report_is_written_as_markdown():
         (200, lambda text: make_table([{"name": text}])),
         (600, Paragraph),
         (600, lambda text: Items(texts=(text,))),
-        (2000, lambda text: CommandLine(text, "Next")),
+        (2000, lambda text: CommandLine(text, "Then")),
     ],
     ids=["cell", "paragraph", "list", "command"],
 )

@@ -272,7 +272,7 @@ def test_the_smallest_change_that_is_found(shape, correlation, spread, least, se
         return find_segments(values, lambda _: spread, 2, 0.0)
 
     def shapes(parts):
-        return [part.trend is not None for part in parts]
+        return [trend is not None for _, _, trend in parts]
 
     assert shapes(found(least * 1.0001)) == shapes(segments)
     assert [tuple(part) for part in found(least * 1.0001)] == segments
