@@ -236,7 +236,7 @@ def test_the_longest_texts_that_are_quoted_and_the_longest_line(file, tmp_path):
     file.skip(1, "x" * 60)
     file.skip(2, "x" * 61)
     first, second = file.skipped
-    assert ("…" in first.reason, "…" in second.reason) == (False, True)
+    assert ("..." in first.reason, "..." in second.reason) == (False, True)
     (tmp_path / "log").write_text("")
     whole = "y" * LONGEST_LINE
     kept = ResultFile(str(tmp_path / "log"), f"x\n{whole}\n{whole}y\nz".encode())
