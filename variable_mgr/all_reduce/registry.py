@@ -89,9 +89,10 @@ class Registration:
         ``cnnbench tune`` then tries the algorithm only with --allow=precision.
       across_steps: whether the algorithm works if every process of a job runs its own step, and
         not if one process runs the steps of all processes.
-      within_process: whether the algorithm can only be the first one of two levels.
-      second_levels: algorithms between groups with which ``cnnbench allreduce --predict`` combines
-        it by default.
+      within_process: whether the algorithm works only within a process, so that it can only be the
+        first of two levels.
+      second_levels: algorithms between groups. By default, ``cnnbench allreduce --predict``
+        combines this algorithm (within groups) with each of them.
     """
 
     name: str
