@@ -1,6 +1,6 @@
 """The stream of examples is one for all processes and towers, and goes on in a resumed run.
 
-Tests cnnbench/data/records.py.
+Tests cnnbench/data/records.py and cnnbench/data/pipeline.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Blocks whose values the backward pass computes again, against networks that store them.
 
-Tests models/declaration.py.
+Tests models/declaration.py and models/graph.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Batch norm folded into the kernels in front of it, for inference."""
+"""Batch norm folded into the kernels in front of it, for inference.
+
+Tests models/graph.py.
+"""
 
 from __future__ import annotations
 

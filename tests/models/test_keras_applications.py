@@ -1,4 +1,8 @@
-"""Networks that keras.applications defines alike: equal weights give equal logits."""
+"""Networks that keras.applications defines alike: equal weights give equal logits.
+
+Tests models/networks/inception.py, models/networks/nasnet.py, models/networks/efficientnet.py and
+models/networks/convnext.py.
+"""
 
 from __future__ import annotations
 

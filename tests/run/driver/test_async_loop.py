@@ -1,6 +1,6 @@
 """Updates of several threads: their number, pauses, times, and workers that fail.
 
-Tests cnnbench/run/driver/training.py.
+Tests cnnbench/run/driver/step_loop.py.
 """
 
 from __future__ import annotations

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from covering import slow_if
+from networks import forward, normal
 from short_runs import build, run
 
 from cnnbench import Params
 from cnnbench.errors import UsageError
 from cnnbench.models import declare, get_model, registry
 from cnnbench.models.declaration import scope_flops
-from cnnbench.models.networks.keras import APPLICATIONS
+from cnnbench.models.networks.keras import APPLICATIONS, KerasModel
 from cnnbench.models.registry import load_plugin
 from cnnbench.plan import make_plan
 
@@ -347,3 +348,254 @@ def test_another_keras_is_refused(variable, value, text, monkeypatch):
     monkeypatch.setitem(os.environ, variable, value)
     with pytest.raises(UsageError, match=f"--model=keras:VGG16: {text}"):
         get_model("keras:VGG16", "imagenet")
+
+
+# Layers and models by themselves -----------------------------------------------------------------
+
+
+def branches():
+    """Layers beside one another: those that the network's operations replace, and others."""
+    from keras import Input, Model, layers
+
+    images = Input((8, 8, 3))
+    tokens = layers.Reshape((64, 3))(images)
+    parts = [
+        layers.BatchNormalization(momentum=0.8, epsilon=0.01)(images),
+        layers.BatchNormalization(center=False)(images),
+        layers.BatchNormalization(scale=False, axis=3)(images),
+        layers.BatchNormalization(axis=1)(images),
+        layers.BatchNormalization(trainable=False)(images),
+        layers.BatchNormalization()(tokens),
+        layers.BatchNormalization()(layers.Flatten()(images)),
+        layers.Dense(2)(tokens),
+        layers.Dense(2, use_bias=False, activation="relu")(layers.Flatten()(images)),
+        layers.Conv2D(4, (1, 3), strides=2, padding="same")(images),
+        layers.Conv2D(4, 3, dilation_rate=2)(images),
+        layers.Conv2D(6, 3, groups=3)(images),
+        layers.DepthwiseConv2D(3, depth_multiplier=2, activation="relu")(images),
+        layers.SeparableConv2D(4, 3, use_bias=False)(images),
+    ]
+    joined = layers.Concatenate()([layers.Flatten()(part) for part in parts])
+    return Model(images, layers.Dense(11)(joined))
+
+
+def test_faster_layers_compute_what_those_of_keras_do():
+    fused, own = (KerasModel("probe", "cifar10", lambda policy: branches()) for _ in range(2))
+    own.keras_layers = "own"
+    draw = np.random.default_rng(0)
+    values = {one.name: draw.uniform(0.5, 1.5, one.shape) for one in fused.variables}
+    images = tf.constant(normal(4, 8, 8, 3))
+
+    def read(spec, dtype):
+        return tf.constant(values[spec.name], dtype)
+
+    for training in (True, False):
+        made, expected = (
+            forward(model, 11, images, read, training=training) for model in (fused, own)
+        )
+        np.testing.assert_allclose(made.outputs, expected.outputs, rtol=1e-4)
+        found, wanted = (
+            {
+                one.variable.name: one.decay * values[one.variable.name]
+                + (1 - one.decay) * one.value.numpy()
+                for one in each.updates
+            }
+            for each in (made, expected)
+        )
+        assert found.keys() == wanted.keys()
+        assert len(found) == 2 * 6 * training  # a frozen one keeps its averages
+        for name, value in wanted.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-4, err_msg=name)
+
+
+def test_the_flops_of_every_kind_of_layer_by_hand():
+    """FLOPs of the forward pass, of the gradient of the input and of that of the kernel."""
+    from keras import Input, Sequential, layers
+
+    def make():
+        return Sequential(
+            [
+                Input((8, 8, 3)),
+                layers.Conv2D(4, 3, name="conv"),  # to 6 x 6
+                layers.DepthwiseConv2D(3, depth_multiplier=2, name="depthwise"),  # to 4 x 4 x 8
+                layers.Conv2DTranspose(5, 2, strides=2, name="transposed"),  # to 8 x 8
+                layers.Reshape((64, 5)),
+                layers.Dense(7, name="of_tokens"),
+                layers.EinsumDense("abc,cd->abd", (64, 2), name="by_einsum"),
+                layers.Flatten(),
+                layers.Dense(11, name="dense"),
+            ]
+        )
+
+    model = KerasModel("probe", "cifar10", lambda policy: make())
+    forward_flops = {
+        "conv": 2 * 6 * 6 * 4 * 27,
+        "depthwise": 2 * 4 * 4 * 8 * 9,
+        "transposed": 2 * 4 * 4 * 8 * 2 * 2 * 5,
+        "of_tokens": 2 * 64 * 5 * 7,
+        "by_einsum": 2 * 64 * 7 * 2,
+        "dense": 2 * 128 * 11,
+    }
+    found = {name: tuple(flops) for name, flops in scope_flops(model, 11, training=True).items()}
+    for name, flops in forward_flops.items():
+        assert found[name] == (flops, 0 if name == "conv" else flops, flops), name
+    assert declare(model, 11).forward_flops_per_image == sum(forward_flops.values())
+
+
+@pytest.mark.parametrize(
+    ("image", "outputs", "size", "expected"),
+    [
+        ((8, 8, 3), 5, None, (8, 3, 5)),
+        ((8, 8, 1), 5, 8, (8, 1, 5)),
+        ((None, None, 3), 5, 6, (6, 3, 5)),
+        ((None, 6, 3), 5, 6, (6, 3, 5)),
+        ((8, 8, 3), 5, 6, None),
+        ((8, 6, 3), 5, None, None),
+        ((None, 8, 3), 5, 6, None),
+        ((None, None, 3), 5, None, None),
+        ((8, 8, None), 5, None, None),
+        ((8, 8), 5, None, None),
+        ((8, 8, 3), None, None, None),  # a value for each row
+    ],
+)
+def test_sizes_that_a_model_declares(image, outputs, size, expected):
+    import keras
+
+    from cnnbench.models.keras_declaration import declare_keras_model
+
+    images = keras.Input(image)
+    x = keras.ops.mean(images, [axis for axis in range(1, len(images.shape))], keepdims=False)
+    x = keras.layers.Dense(outputs or 2)(keras.ops.reshape(x, (-1, 1)))
+    if outputs is None:
+        x = keras.ops.reshape(x, (-1, 1, 2))
+    model = keras.Model(images, x)
+    if expected is None:
+        with pytest.raises(UsageError):
+            declare_keras_model(model, size)
+        return
+    found = declare_keras_model(model, size)
+    assert (found.size, found.channels, found.classes) == expected
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(2, 1), (1, 2)])
+def test_models_of_several_inputs_or_outputs_are_refused(inputs, outputs):
+    import keras
+
+    from cnnbench.models.keras_declaration import declare_keras_model
+
+    images = [keras.Input((4, 4, 3)) for _ in range(inputs)]
+    flat = keras.layers.Flatten()(sum(images))
+    ends = [keras.layers.Dense(5)(flat) for _ in range(outputs)]
+    with pytest.raises(UsageError):
+        declare_keras_model(keras.Model(images, ends), None)
+
+
+def test_variables_of_equal_paths_have_names_of_their_own():
+    import keras
+
+    from cnnbench.models.keras_declaration import declare_keras_model
+
+    class Alike(keras.layers.Layer):
+        def build(self, shape):
+            for trainable in (True, True, True, False):
+                self.add_weight(shape=(1,), name="weight", trainable=trainable)
+            self.embeddings = self.add_weight(shape=(1,), name="embeddings")
+            self.kept = self.add_weight(shape=(1,), name="kept", trainable=False, dtype="int32")
+
+        def call(self, inputs):
+            return inputs
+
+    images = keras.Input((4, 4, 3))
+    x = keras.layers.Flatten()(Alike(name="alike")(images))
+    found = declare_keras_model(keras.Model(images, x), None).variables
+    assert {
+        one.name: (one.trainable, one.weight_decay, one.statistic, one.dtype) for one in found
+    } == {
+        "alike/weight": (True, True, False, "float32"),
+        "alike/weight_1": (True, True, False, "float32"),
+        "alike/weight_2": (True, True, False, "float32"),
+        "alike/embeddings": (True, False, False, "float32"),
+        "alike/weight_3": (False, False, True, "float32"),
+        "alike/kept": (False, False, True, "int64"),
+    }
+
+
+def test_initial_values_depend_on_the_seed_and_draws_of_the_process_go_on():
+    import random
+
+    from keras import Input, Sequential, layers
+
+    from cnnbench.models.keras_build import FUSED, build_keras_model
+
+    def make(policy):
+        return Sequential([Input((4, 4, 3)), layers.Conv2D(2, 3), layers.Flatten()])
+
+    before = random.getstate(), np.random.get_state()
+    one, same, other = (
+        build_keras_model(make, "float32", seed, None, fuses=seed == 3) for seed in (3, 3, 4)
+    )
+    after = random.getstate(), np.random.get_state()
+    assert after[0] == before[0]
+    np.testing.assert_array_equal(after[1][1], before[1][1])
+    assert after[1][2:] == before[1][2:]
+    kernel, bias = one.values()
+    assert (kernel.dtype, bias.dtype) == (np.float32, np.float32)
+    np.testing.assert_array_equal(same.values()[0], kernel)
+    assert not np.array_equal(other.values()[0], kernel)
+    kinds = [type(built.model.layers[0]) for built in (one, other)]
+    assert kinds == [FUSED[layers.Conv2D], layers.Conv2D]
+    assert one.takes_training  # as every model of layers
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "expected"),
+    [
+        ("DenseNet121", None, {}),
+        ("MobileNetV3Small", None, {"input_shape": (224, 224, 3)}),
+        ("MobileNetV3Small", (64, 7), {"input_shape": (64, 64, 3), "classes": 7}),
+        ("DenseNet121", (64, 7), {"input_shape": (64, 64, 3), "classes": 7}),
+    ],
+)
+def test_applications_are_made_without_weights_and_softmax(name, sizes, expected, monkeypatch):
+    import keras
+
+    from cnnbench.models.keras_build import make_application
+
+    monkeypatch.setattr(keras.applications, name, lambda **options: options)
+    options = {"weights": None, "classifier_activation": None, **expected}
+    assert make_application(name, sizes) == options
+
+
+@pytest.mark.parametrize("end", ["layer", "activation", "nested"])
+def test_a_softmax_at_the_end_is_left_out(end):
+    from keras import Input, Sequential, layers
+
+    from cnnbench.models.keras_build import build_keras_model
+
+    def make(policy):
+        ends = {
+            "layer": [layers.Dense(3), layers.Softmax()],
+            "activation": [layers.Dense(3, activation="softmax")],
+            "nested": [Sequential([Input((12,)), layers.Dense(3, activation="softmax")])],
+        }
+        return Sequential([Input((2, 2, 3)), layers.Flatten(), *ends[end]])
+
+    built = build_keras_model(make, "float32", 0, None, fuses=False)
+    images = normal(2, 2, 2, 3)
+    kernel, bias = built.values()
+    expected = images.reshape(2, 12) @ kernel + bias
+    np.testing.assert_allclose(built.model(images), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("dataset", "classes"), [("imagenet", 999), ("cifar10", 1000)])
+def test_only_the_thousand_classes_of_imagenet_begin_with_label_1(dataset, classes):
+    from keras import Input, Sequential, layers
+
+    def make(policy):
+        return Sequential([Input((2, 2, 3)), layers.Flatten(), layers.Dense(classes)])
+
+    model = KerasModel("probe", dataset, make)
+    example = {"image": tf.zeros([2, 2, 3]), "label": tf.constant([0, classes - 1, classes])}
+    found = model.preprocess(example, None, training=False)
+    np.testing.assert_array_equal(found["label"], [0, classes - 1, 0])
+    assert found["image"] is example["image"]
