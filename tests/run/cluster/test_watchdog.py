@@ -394,6 +394,112 @@ def test_a_stop_long_ago_explains_nothing(cluster):
     assert job.chief.messages == [f"lost {job.named(OTHER)}: {REFUSED}"]
 
 
+# The bounds themselves: the chief looks, and its clock stands still meanwhile.
+
+
+def pair(cluster):
+    """The chief and another task of a job, whose last message the chief has just read."""
+    job = cluster(2)
+    other = job.processes[THIRD]
+    other.dog.send_and_check_progress()
+    job.chief.dog.read_messages(0)
+    return job, job.chief, other
+
+
+def test_a_task_is_asked_when_it_has_been_silent_for_longer_than_six_seconds(cluster):
+    job, chief, _ = pair(cluster)
+    job.now += 6.0
+    chief.dog.send_and_check_progress()
+    assert job.probes == 0
+    job.now += 0.01
+    chief.dog.send_and_check_progress()
+    assert job.probes == 1
+    assert chief.messages == []
+
+
+def test_two_failed_answers_in_a_row_are_a_loss(cluster):
+    job, chief, other = pair(cluster)
+    job.now += 6.5
+    other.state = SILENT
+    chief.dog.send_and_check_progress()
+    other.state = OK
+    chief.dog.send_and_check_progress()
+    other.state = SILENT
+    chief.dog.send_and_check_progress()
+    assert (job.probes, chief.messages) == (3, [])
+    chief.dog.send_and_check_progress()
+    assert chief.messages == [f"lost {job.named(THIRD)}: {SILENT}"]
+
+
+def test_a_task_that_answers_is_lost_after_ten_limits_of_a_stall(cluster):
+    job, chief, other = pair(cluster)
+    began = job.now
+    while job.now < began + LONG * STALL:
+        job.now += 10.0  # less than a stop of the chief itself
+        chief.dog.send_and_check_progress()
+    assert (job.now, chief.messages) == (began + LONG * STALL, [])
+    job.now += 0.01
+    chief.dog.send_and_check_progress()
+    assert chief.messages == [f"lost {job.named(THIRD)}: answers, but reports nothing"]
+    assert other.state == OK
+
+
+def test_a_server_that_has_not_started_is_waited_for_until_the_end_of_the_patience(limits):
+    job = Cluster(2, late=[THIRD])
+    job.processes[THIRD].runs = False
+    end = job.now + watchdog.PATIENCE
+    for job.now in (*(end - 10.0 * k for k in range(59, 0, -1)), end - 0.01):
+        job.chief.dog.send_and_check_progress()
+    assert job.chief.messages == []
+    limits(watchdog, _LINGER_SECONDS=0.0)
+    job.now = end
+    job.chief.dog.send_and_check_progress()
+    assert job.chief.messages == [
+        f"waited 600 s for {job.named(THIRD)}: its server has not started"
+    ]
+    job.close()
+
+
+IN_CLUSTER = Job(task=CHIEF, worker_addresses=("a:1", "b:1"), client_per_worker=True)
+
+
+@pytest.mark.parametrize(
+    ("job", "stall", "seconds"),
+    # A period, the silence and the time for an answer; one process looks four times per limit.
+    [(IN_CLUSTER, 20.0, 13.0), (Job(), 20.0, 16.0), (Job(), 400.0, 21.0)],
+)
+def test_how_long_a_process_must_stand_still_to_say_so_and_for_how_long_it_does(
+    job, stall, seconds
+):
+    now = [0.0]
+    dog = Watchdog(job, print, stall_timeout=stall, clock=lambda: now[0])
+    dog.adopt_connections({})
+    now[0] = seconds - 0.01
+    assert dog.own_suspension_text() == ""
+    dog.read_messages(0)
+    assert dog.own_suspension_text() == ""
+    now[0] += seconds
+    assert f" was stopped for {seconds:.0f} s, " in dog.own_suspension_text()
+    dog.read_messages(0)
+    end = now[0] + 30.0
+    for now[0] in (end - 20.0, end - 10.0, end - 0.01):
+        assert f" was stopped for {seconds:.0f} s, " in dog.own_suspension_text()
+        dog.read_messages(0)
+    now[0] = end
+    assert dog.own_suspension_text() == ""
+
+
+def test_without_a_limit_nothing_is_stuck():
+    now = [0.0]
+    lost: list[str] = []
+    loop = Loop(Task("localhost"))
+    dog = Watchdog(Job(), lost.append, read_progress=loop, clock=lambda: now[0])
+    dog.adopt_connections({})
+    for now[0] in (0.0, 5.0, 10.0):
+        dog.send_and_check_progress()
+    assert lost == []
+
+
 # Progress.
 
 

@@ -464,7 +464,7 @@ def test_sizes_that_a_model_declares(image, outputs, size, expected):
     from cnnbench.models.keras_declaration import declare_keras_model
 
     images = keras.Input(image)
-    x = keras.ops.mean(images, [axis for axis in range(1, len(images.shape))], keepdims=False)
+    x = keras.ops.mean(images, list(range(1, len(images.shape))))
     x = keras.layers.Dense(outputs or 2)(keras.ops.reshape(x, (-1, 1)))
     if outputs is None:
         x = keras.ops.reshape(x, (-1, 1, 2))

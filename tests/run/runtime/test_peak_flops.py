@@ -1,9 +1,11 @@
 """Published peaks by name and type, and the measured rate of the CPU."""
 
+import contextlib
 import re
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from cnnbench.run.runtime import peak_flops as module
@@ -80,6 +82,10 @@ def test_rates_of_every_type(name):
 )
 def test_what_is_not_published_is_unknown(names):
     assert sum_published_peak_flops(names, "bfloat16", True) is None
+
+
+def test_rates_are_exact():
+    assert sum_published_peak_flops(["NVIDIA A10"], "float16", True)[0] == 125e12
 
 
 def test_several_gpus_add_up():
@@ -164,7 +170,8 @@ def test_the_rate_of_products_as_large_and_as_many_as_fit(
     monkeypatch, cpus, cores, pool, at_once, probe_seconds, size
 ):
     def seconds(width, dtype, repetitions, streams):
-        assert streams == at_once
+        assert (streams, repetitions) in ((at_once, 2), (at_once, 8))
+        assert repetitions == 8 or width == 256
         return probe_seconds if repetitions == 2 else 1e-3
 
     monkeypatch.setattr(module, "_matmul_seconds", seconds)
@@ -176,3 +183,43 @@ def test_the_rate_of_products_as_large_and_as_many_as_fit(
     assert rate == pytest.approx(at_once * 2 * size**3 / 1e-3)  # multiply and add
     prefix = "" if at_once == 1 else f"{at_once} x "
     assert source == f"measured: {prefix}matmul {size}x{size}x{size} float32"
+
+
+@pytest.mark.parametrize(
+    ("spent", "products", "seconds"),
+    [
+        # Of at most eight products, and no further one after 1.2 s, the fastest counts.
+        ([0.1, 0.2, 0.05, 0.1, 0.1, 0.1, 0.1, 0.1], 8, 0.05),
+        ([0.6, 0.6, 0.5, 0.1, 0.1, 0.1, 0.1, 0.1], 3, 0.5),
+        ([1.5, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], 1, 1.5),
+    ],
+)
+def test_the_fastest_product_counts(spent, products, seconds, monkeypatch, limits, cpus):
+    limits(module, _SIZES=(16, 8))
+    cpus(range(1))
+    clock, made = [0.0], []
+
+    def multiply(left, right):
+        made.append(left.shape)
+        if left.shape == (16, 16):
+            clock[0] += spent[len(made) - 3]
+        else:
+            clock[0] += 1e-5
+
+    def near_zero(shape, seed):
+        return np.zeros(shape)
+
+    linalg = SimpleNamespace(matmul=multiply)
+    threading = SimpleNamespace(get_intra_op_parallelism_threads=lambda: 1)
+    fake = SimpleNamespace(
+        linalg=linalg,
+        config=SimpleNamespace(threading=threading),
+        device=lambda name: contextlib.nullcontext(),
+        cast=lambda value, dtype: value,
+        random=SimpleNamespace(stateless_uniform=near_zero),
+    )
+    monkeypatch.setitem(sys.modules, "tensorflow", fake)
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
+    rate, _ = measure_peak_flops("float32")
+    assert made == [(8, 8)] * 2 + [(16, 16)] * products
+    assert rate == pytest.approx(2 * 16**3 / seconds)
