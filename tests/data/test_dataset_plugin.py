@@ -1,4 +1,7 @@
-"""Data sets of a plug-in file: trained on, evaluated, checked, and refused in one line."""
+"""Data sets of a plug-in file: trained on, evaluated, checked, and refused in one line.
+
+Tests cnnbench/data/pipeline.py and cnnbench/data/dataset.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """What holds for every data set: made, checked, read, trained on, evaluated; bad records, bad use.
 
 What is special about one of them is in a file of its name.
+
+Tests cnnbench/data/cifar10_files.py, cnnbench/data/coco.py, cnnbench/data/imagenet.py,
+cnnbench/data/librispeech.py, cnnbench/data/ratings_files.py and cnnbench/data/records.py.
 """
 
 from __future__ import annotations

@@ -1,3 +1,8 @@
+"""Files of ImageNet: found, counted, shared out and read.
+
+Tests cnnbench/data/tfrecord.py.
+"""
+
 import shutil
 import struct
 from collections import Counter

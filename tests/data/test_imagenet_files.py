@@ -1,4 +1,7 @@
-"""Which files of a folder are shards, through the command line."""
+"""Which files of a folder are shards, through the command line.
+
+Tests cnnbench/data/tfrecord.py.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,8 @@
+"""Records of ImageNet: their keys, and boxes as they were written.
+
+Tests cnnbench/data/imagenet.py.
+"""
+
 import numpy as np
 import pytest
 import tensorflow as tf

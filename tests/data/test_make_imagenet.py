@@ -1,3 +1,8 @@
+"""Files of ImageNet made of images: every image once, and nothing half-made.
+
+Tests cnnbench/data/imagenet.py.
+"""
+
 import base64
 import os
 import re

@@ -154,6 +154,120 @@ def test_it_declares_what_is_published(name, dataset):
     assert spec.num_classes == CLASSES[dataset]
 
 
+class Noted(ShapeNetwork):
+    """Notes the settings of layers that their shapes do not show."""
+
+    def __init__(self, *of, **options):
+        self.norms, self.dropouts, self.paths, self.responses = set(), [], [], set()
+        super().__init__(*of, **options)
+
+    def dropout(self, x, keep=0.5):
+        self.dropouts.append(keep)
+        return super().dropout(x, keep)
+
+    def drop_path(self, x, keep, *, by_progress=False):
+        self.paths.append(keep)
+        return super().drop_path(x, keep, by_progress=by_progress)
+
+    def _batch_norm(self, x, layer):
+        settings = layer.settings
+        assert settings.unbiased
+        self.norms.add((settings.decay, settings.epsilon, settings.scale))
+        return super()._batch_norm(x, layer)
+
+    def lrn(self, x, **settings):
+        self.responses.add(tuple(settings.values()))
+        return super().lrn(x, **settings)
+
+
+HALVES = [0.5, 0.5]
+# Batch norm: decay, epsilon, scale. What is kept by dropout, and of the first and the last path.
+SETTINGS = {
+    ("alexnet", "imagenet"): ([], HALVES, []),
+    ("overfeat", "imagenet"): ([], HALVES, []),
+    ("vgg16", "imagenet"): ([], HALVES, []),
+    ("trivial", "imagenet"): ([], [], []),
+    ("googlenet", "imagenet"): ([], [], []),
+    ("lenet", "imagenet"): ([], [], []),
+    ("inception3", "imagenet"): ([(0.999, 0.001, False)], [], []),
+    ("inception4", "imagenet"): ([(0.999, 0.001, False)], [0.8], []),
+    ("resnet50", "imagenet"): ([(0.9, 1e-5, True)], [], []),
+    ("resnet50_v2", "imagenet"): ([(0.9, 1e-5, False), (0.9, 1e-5, True)], [], []),
+    ("official_resnet50", "imagenet"): ([(0.997, 1e-5, True)], [], []),
+    ("official_resnet50_v2", "imagenet"): ([(0.997, 1e-5, True)], [], []),
+    ("mobilenet", "imagenet"): ([(0.997, 0.001, True)], [0.8], [1.0, 1.0]),
+    ("efficientnet_b0", "imagenet"): (
+        [(0.99, 0.001, True)],
+        [0.8],
+        [1 - 0.2 * 2 / 16, 1 - 0.2 * 14 / 16],
+    ),
+    ("efficientnet_b1", "imagenet"): (
+        [(0.99, 0.001, True)],
+        [0.8],
+        [1 - 0.2 * 1 / 23, 1 - 0.2 * 22 / 23],
+    ),
+    ("efficientnetv2_s", "imagenet"): ([(0.99, 0.001, True)], [0.8], [1.0, 1 - 0.2 * 39 / 40]),
+    ("nasnet", "imagenet"): ([(0.9997, 0.001, True)], [], [1.0, 1.0]),
+    ("nasnetlarge", "imagenet"): ([(0.9997, 0.001, True)], [], [1 - 0.3 / 22, 0.7]),
+    ("nasnet", "cifar10"): ([(0.9, 1e-5, True)], [], [1 - 0.4 / 20, 0.6]),
+    ("convnext_tiny", "imagenet"): ([], [], [1.0, 0.9]),
+    ("convnext_base", "imagenet"): ([], [], [1.0, 0.5]),
+    ("swin_t", "imagenet"): ([], [], [1.0, 0.8]),
+    ("vit_b16", "imagenet"): ([], [], []),
+    ("regnety_400mf", "imagenet"): ([(0.9, 1e-5, True)], [], []),
+    ("resnet20", "cifar10"): ([(0.9, 1e-5, True)], [], []),
+    ("resnet20_v2", "cifar10"): ([(0.9, 1e-5, False), (0.9, 1e-5, True)], [], []),
+    ("densenet40_k12", "cifar10"): ([(0.9, 1e-5, True)], [], []),
+    ("ssd300", "coco"): ([(0.997, 1e-4, True)], [], []),
+    ("deepspeech2", "librispeech"): ([(0.997, 1e-5, True)], [], []),
+}
+KEPT_BY_DROPOUT = dict(enumerate((0.8, 0.8, 0.7, 0.7, 0.6, 0.6, 0.5, 0.5)))
+
+
+@pytest.mark.parametrize(("name", "dataset"), SETTINGS)
+def test_layers_have_the_settings_of_the_papers_and_of_tf_cnn_benchmarks(name, dataset):
+    norms, dropouts, paths = SETTINGS[name, dataset]
+    model = get_model(name, dataset)
+    net = Noted(model, model.num_classes or CLASSES[dataset], training=True)
+    net.forward()
+    assert sorted(net.norms) == norms
+    assert net.dropouts == dropouts
+    assert [*net.paths[:1], *net.paths[-1:]] == pytest.approx(paths)
+
+
+def test_larger_efficientnets_drop_more():
+    kept = {n: get_model(f"efficientnet_b{n}", "imagenet").keep for n in KEPT_BY_DROPOUT}
+    assert kept == KEPT_BY_DROPOUT
+
+
+def test_the_response_of_cifar_alexnet_is_normalised_as_in_its_tutorial():
+    net = Noted(get_model("alexnet", "cifar10"), 11, training=True)
+    net.forward()
+    assert net.responses == {(4, 1.0, 0.001 / 9.0, 0.75)}
+
+
+# Standard deviations that networks name themselves, and initial values of variables of their own.
+FIRST_VALUES = {
+    ("convnext_tiny", "imagenet"): {"kernel": {0.02}, "scale": {1e-6}},
+    ("swin_t", "imagenet"): {"kernel": {0.02}, "distances": {0.02}},
+    ("vit_b16", "imagenet"): {"positions": {0.02}, "token": {0.0}},
+    ("ncf", "ratings"): {"table": {0.01}},
+    ("densenet40_k12", "cifar10"): {"conv0/kernel": {(2 / 9 / 12) ** 0.5, (2 / 9 / 24) ** 0.5}},
+}
+
+
+@pytest.mark.parametrize(("name", "dataset"), FIRST_VALUES)
+def test_variables_begin_as_the_papers_say(name, dataset):
+    model = get_model(name, dataset)
+    variables = declare(model, model.num_classes or CLASSES[dataset]).variables
+    for ending, values in FIRST_VALUES[name, dataset].items():
+        first = [v.initializer for v in variables if f"/{v.name}".endswith(f"/{ending}")]
+        drawn = {one.stddev for one in first if one.kind == "truncated_normal"}
+        constants = {one.value for one in first if one.kind == "constant"}
+        found = drawn | constants
+        assert values <= found if ending.endswith("kernel") else values == found
+
+
 def test_nasnets_drop_more_paths_the_deeper_they_are():
     shares = []
 
@@ -233,15 +347,53 @@ RATES = {
     ("resnet110_v2", "cifar10"): (None, 0.0, (82.0, 123.0, 300.0), (0.1, 0.01, 0.001, 0.0002)),
     ("densenet40_k12", "cifar10"): (None, 0.0, (150.0, 225.0, 300.0), (0.1, 0.01, 0.001, 1e-4)),
     ("alexnet", "cifar10"): (None, 0.0, (), [0.1]),  # and a decay
+    ("ssd300", "coco"): (
+        *(32, 5.0, (160_000 * 32 / 118_287, 200_000 * 32 / 118_287)),
+        (0.001, 0.0001, 0.00001),
+    ),
+    ("mobilenet", "imagenet"): (None, 0.0, (), [0.005]),
+    # Every 2.4 epochs of 350.
+    ("efficientnet_b0", "imagenet"): (
+        *(256, 5.0, [2.4 * k for k in range(1, 146)]),
+        [0.016 * 0.97**k for k in range(146)],
+    ),
 }
+# Epochs of a cosine, and of the warm-up before it.
+COSINES = {
+    "convnext_tiny": (300, 20.0),
+    "swin_t": (300, 20.0),
+    "vit_b16": (300, 32.0),
+    "regnety_400mf": (100, 5.0),
+}
+
+
+@pytest.mark.parametrize("name", COSINES)
+def test_learning_rates_of_later_papers_are_cosines(name):
+    rate, (epochs, warmup) = get_model(name, "imagenet").learning_rate, COSINES[name]
+    assert (rate.base_batch, rate.warmup_epochs) == (256, warmup)
+    assert rate.boundaries_epochs == tuple(map(float, range(1, epochs)))
+
+
+def test_rates_that_decay_or_change_in_whole_batches():
+    rates = {
+        (name, dataset): get_model(name, dataset).learning_rate
+        for name, dataset in RATES | {("resnet20", "cifar10"): None}
+    }
+    decaying = {key: (rate.decay_epochs, rate.decay_factor) for key, rate in rates.items()}
+    assert {key: decay for key, decay in decaying.items() if decay != (0.0, 1.0)} == {
+        ("alexnet", "cifar10"): (100.0, 0.1)
+    }
+    assert {name for (name, _), rate in rates.items() if rate.whole_batches} == {
+        *("resnet20", "resnet110_v2", "densenet40_k12")
+    }
 
 
 @pytest.mark.parametrize(("name", "dataset"), RATES)
 def test_learning_rates_are_those_of_the_papers_and_of_tf_cnn_benchmarks(name, dataset):
     rate = get_model(name, dataset).learning_rate
     base_batch, warmup, boundaries, rates = RATES[name, dataset]
-    found = (rate.base_batch, rate.warmup_epochs, rate.boundaries_epochs)
-    assert found == (base_batch, warmup, boundaries)
+    assert (rate.base_batch, rate.warmup_epochs) == (base_batch, warmup)
+    assert rate.boundaries_epochs == pytest.approx(tuple(boundaries))
     assert [rate.base * factor for factor in rate.factors] == pytest.approx(rates)
 
 

@@ -1,4 +1,7 @@
-"""Mistakes in the methods of a plug-in's model: a line each, with its place and frames."""
+"""Mistakes in the methods of a plug-in's model: a line each, with its place and frames.
+
+Tests models/model.py.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,8 @@
+"""Initial values: their distributions, and that they depend on seed, name and tower alone.
+
+Tests variable_mgr/base.py.
+"""
+
 from __future__ import annotations
 
 import numpy as np

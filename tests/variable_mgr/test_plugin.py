@@ -1,4 +1,7 @@
-"""Modes of the user's own: plug-in files and entry points, and what is wrong with them."""
+"""Modes of the user's own: plug-in files and entry points, and what is wrong with them.
+
+Tests variable_mgr/spec.py and variable_mgr/registry.py.
+"""
 
 from __future__ import annotations
 

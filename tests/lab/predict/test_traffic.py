@@ -1,4 +1,7 @@
-"""The messages and bytes of traced algorithms, by the formulas of the cost model and by hand."""
+"""The messages and bytes of traced algorithms, by the formulas of the cost model and by hand.
+
+Tests cnnbench/run/observe/traffic.py and variable_mgr/all_reduce/algorithms/*.py.
+"""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,7 @@
-"""Outputs that are lost during a run: the others are written, and what was measured is printed."""
+"""Outputs that are lost during a run: the others are written, and what was measured is printed.
+
+Tests cnnbench/run/driver/scenarios.py.
+"""
 
 import json
 import shutil

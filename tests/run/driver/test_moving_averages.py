@@ -1,4 +1,7 @@
-"""--ema_decay: averages of weights by their formula, in evaluations, checkpoints and exports."""
+"""--ema_decay: averages of weights by their formula, in evaluations, checkpoints and exports.
+
+Tests cnnbench/run/driver/checkpoints.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """--profile_json: the time of steps by layer, kind and direction.
 
-Tests cnnbench/run/driver/step_profile.py.
+Tests cnnbench/run/driver/step_profile.py and cnnbench/run/observe/operations.py.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""Convolutions that TensorFlow may compute wrongly in 16 bits are avoided, or named."""
+"""Convolutions that TensorFlow may compute wrongly in 16 bits are avoided, or named.
+
+Tests cnnbench/run/runtime/convolutions.py.
+"""
 
 from __future__ import annotations
 

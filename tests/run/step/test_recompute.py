@@ -1,4 +1,7 @@
-"""Steps whose backward pass computes the values of blocks again, against steps that store them."""
+"""Steps whose backward pass computes the values of blocks again, against steps that store them.
+
+Tests cnnbench/run/step/tower.py.
+"""
 
 import re
 

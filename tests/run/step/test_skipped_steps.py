@@ -1,4 +1,7 @@
-"""Steps that an automatic loss scale skips, in every mode, with every optimizer."""
+"""Steps that an automatic loss scale skips, in every mode, with every optimizer.
+
+Tests cnnbench/run/step/loss_scale.py.
+"""
 
 import functools
 import itertools

@@ -1,3 +1,8 @@
+"""Gradients that are applied one step later.
+
+Tests variable_mgr/stages.py.
+"""
+
 from __future__ import annotations
 
 import numpy as np
