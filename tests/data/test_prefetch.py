@@ -1,6 +1,6 @@
 """Inputs of pipelines that count: read ahead, copied to devices, joined of several workers.
 
-Tests cnnbench/data/joined_input.py and cnnbench/data/copies.py.
+Tests cnnbench/data/joined_input.py, cnnbench/data/copies.py and cnnbench/data/pipeline.py.
 """
 
 import contextlib
@@ -97,6 +97,44 @@ def test_it_is_told_who_waits_and_for_how_long(cpu_devices):
     ((waits, most),) = told
     assert list(waits) == [2]
     assert 0 < waits[2] < most
+
+
+class Skipping(Counting):
+    """Every second record is bad."""
+
+    def count_skipped_records(self, examples):
+        return examples // 2
+
+
+@pytest.mark.parametrize(("skipped", "before"), [([5, 7], 7), ([5], 0), ([], 0)])
+def test_a_resumed_input_goes_on_behind_what_was_read_and_skipped(cpu_devices, skipped, before):
+    made = []
+
+    def make(spec, **of):
+        made.append(Skipping(spec, **of))
+        return made[0]
+
+    shard = {"num_shards": 2, "shard_index": 1, "passes": 3}
+    numbers = source(cpu_devices[:2], make=make, **shard)  # 12 examples in a step
+    assert numbers.skipped_records_by_shard(4) == [24]
+    assert not numbers.resume(3, skipped)
+    assert (made[0].start, made[0].delivered) == (36 + before, 36)
+    assert numbers.skipped_records_by_shard(4) == [24 + before]
+    made[0].resumable = True
+    assert numbers.resume(0)
+    assert (made[0].start, made[0].delivered) == (before, 0)
+
+
+def test_steps_and_the_time_that_they_wait_are_counted(cpu_devices):
+    with source(cpu_devices[:1]) as numbers:
+        assert (numbers.batches, numbers.wait_seconds) == (0, 0.0)
+        waited = 0.0
+        for step in range(1, 4):
+            begin = time.perf_counter()
+            numbers.next()
+            waited += time.perf_counter() - begin
+            assert numbers.batches == step
+            assert 0.0 < numbers.wait_seconds <= waited
 
 
 @pytest.mark.parametrize(("prefetch", "threads"), [(True, False), (False, False), (True, True)])

@@ -123,6 +123,64 @@ def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
     assert "30" not in line
 
 
+@pytest.fixture
+def publisher():
+    """A publisher of evaluations, and what it records and prints."""
+    out = io.StringIO()
+    measurements = Measurements(command=[], config={})
+    told = []
+    messages = SimpleNamespace(warning=lambda *of: told.append(of))
+    run = SimpleNamespace(console=Console(out), messages=messages, measurements=measurements)
+    host = SimpleNamespace(close=lambda: told.append("closed"))
+    seen = []
+    observer = SimpleNamespace(evaluation_completed=seen.append)
+    return EvaluationPublisher(run, host, (observer,)), measurements, seen, told
+
+
+def test_an_evaluation_is_published_when_its_metrics_are_there(publisher):
+    results, measurements, seen, told = publisher
+    first, second = Future(), Future()
+    assert not results.is_next_ready
+    results.add(evaluated(10, first), 1.5, 2.5)
+    assert not results.is_next_ready
+    second.set_result({"map": 0.75})
+    results.add(evaluated(20, second))
+    assert (seen, measurements.parts.evaluations) == ([], ())
+    results.publish_all(0.0)
+    results.publish_all(0.01)
+    assert seen == []
+    first.set_result({"map": 0.25, "top_5": 1.0})
+    assert results.is_next_ready
+    results.publish_all()
+    assert not results.is_next_ready
+    assert tuple(seen) == measurements.parts.evaluations
+    assert [(one.loop_seconds, one.wall_seconds) for one in seen] == [(1.5, 2.5), (None, None)]
+    assert [(one.top_1, one.top_5, one.metrics) for one in seen] == [
+        (0.5, 1.0, {"map": 0.25}),
+        (0.5, None, {"map": 0.75}),
+    ]
+    results.close()
+    assert told == ["closed"]
+
+
+def test_metrics_that_failed_are_left_out_at_the_end(publisher):
+    results, _, seen, told = publisher
+    failed, later = Future(), Future()
+    results.add(evaluated(10, failed))
+    results.add(evaluated(20, later))
+    failed.set_exception(BenchmarkError("no metrics"))
+    later.set_result({"map": 0.75})
+    with pytest.raises(BenchmarkError):
+        results.publish()
+    results.close()
+    assert [(one.global_step, one.top_1, one.metrics) for one in seen] == [
+        (10, 0.5, {}),
+        (20, 0.5, {"map": 0.75}),
+    ]
+    (text, name), closed = told
+    assert (re.findall(r"\d+", text), name, closed) == (["10"], "eval_metrics", "closed")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
