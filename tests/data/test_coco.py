@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from data_sets import COCO_SIZES, SMALL, coco_annotations
+from data_sets import COCO_SIZES, SMALL, coco_annotations, jpeg, write_records
 
 from cnnbench.data import coco, make_input
-from cnnbench.data.coco import CocoObject, read_annotations
+from cnnbench.data.coco import CocoObject, read_annotations, serialize, validate_record
+from cnnbench.data.folder import RecordDefect
 from cnnbench.data.pipeline import draw_uniform_int
 from cnnbench.errors import DataError, UsageError
 
@@ -190,3 +192,57 @@ def test_boxes_without_an_area_are_left_out_and_counted(sources, tmp_path, call)
     out = call("data", "make-coco", source, tmp_path / "out").out
     assert said in out
     assert "1 boxes without an area" in out
+
+
+ONE = CocoObject(1, (0.25, 0.25, 0.75, 0.75), False)
+
+
+def test_an_image_has_at_most_200_boxes_and_a_data_set_80_classes(tmp_path):
+    whole = {"bbox": [0, 0, 40, 20]}
+    found = read_annotations(annotated(tmp_path, *[whole] * 200))
+    assert len(found.subsets["train"][0][2]) == 200
+    with pytest.raises(DataError):
+        read_annotations(annotated(tmp_path, *[whole] * 201))
+    names = [{"id": number, "name": f"kind {number}"} for number in range(81)]
+    found = read_annotations(annotated(tmp_path, whole, categories=names[:80]))
+    assert len(found.classes) == 80
+    with pytest.raises(UsageError):
+        read_annotations(annotated(tmp_path, whole, categories=names))
+
+
+@pytest.mark.parametrize(
+    ("objects", "source_id", "expected"),
+    [
+        ([], 0, ([], (24, 32, 0, 0))),
+        (
+            [ONE, ONE._replace(label=4, is_crowd=True), ONE._replace(is_crowd=True)],
+            2**63 - 1,
+            ([1, 4, 1], (24, 32, 3, 2)),
+        ),
+        ([ONE] * 200, 5, ([1] * 200, (24, 32, 200, 0))),
+        ([ONE] * 201, 5, None),
+        ([ONE], 2**63, None),
+        ([ONE._replace(label=0)], 5, None),
+        ([ONE._replace(label=5)], 5, None),
+    ],
+    ids=["none", "crowds", "200", "201", "number", "label 0", "label 5"],
+)
+def test_what_a_check_finds_in_a_record(objects, source_id, expected):
+    record = serialize(jpeg(0), 24, 32, source_id, "0.jpg", objects)
+    if expected is None:
+        with pytest.raises(RecordDefect):
+            validate_record(record, 5)
+        return
+    assert validate_record(record, 5) == expected
+
+
+def test_a_check_counts_the_boxes_of_all_records(tmp_path):
+    path = tmp_path / "coco-train-00000-of-00001"
+    crowd = ONE._replace(label=4, is_crowd=True)
+    records = [[ONE], [ONE, crowd, crowd]]
+    write_records(path, (serialize(jpeg(0), 24, 32, 5, "0.jpg", one) for one in records))
+    found = coco.check_files([path], 5)
+    numbers = [[int(n) for n in re.findall(r"\d+", line)] for line in found.details]
+    # Heights and widths; boxes, classes, the fewest and the most boxes, and crowds.
+    assert numbers == [[24, 24, 32, 32], [4, 2, 1, 3, 2]]
+    assert (found.records, found.defects) == (2, [])

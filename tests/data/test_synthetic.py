@@ -66,6 +66,23 @@ def test_steps_read_the_same_variables_on_the_towers_devices(cpu_devices):
             np.testing.assert_array_equal(first, second)
 
 
+def test_passes_of_a_step_read_parts_of_its_rows_in_turn(cpu_devices):
+    """Of two workers of two towers with three passes of two examples, the second."""
+    images, labels = global_batch(1, 24, cpu_devices)
+    source = make_input(spec(2, 2, passes=3, num_shards=2, shard_index=1), cpu_devices[:2])
+    (argument,) = source.step_argument_specs
+    assert argument.features == tf.TensorSpec([], tf.int32)
+    for number in (0, 1, 2, 0):
+        batches = source.next()
+        assert int(batches[0].features) == number
+        for tower in (0, 1):
+            first = 12 + 6 * tower + 2 * number
+            batch = source.get_tower_batch(tower, batches)
+            np.testing.assert_array_equal(batch.features, images[first : first + 2])
+            np.testing.assert_array_equal(batch.labels, labels[first : first + 2])
+    assert source.batches == 4
+
+
 def test_dtype_and_epoch(cpu_devices):
     source = make_input(spec(2, 4, dtype="bfloat16", subset="validation"), cpu_devices[:2])
     assert source.get_tower_batch(1, ()).features.dtype == tf.bfloat16
@@ -104,6 +121,7 @@ def test_every_element_is_drawn_as_it_says():
     for first, last in ((top, bottom), (left, right)):
         assert first.min() >= 0
         assert (first + 0.09 < last).all()
+        assert 0.8 < (last - first).max() < 0.91
         assert last.max() <= 1
     assert top.std() > 0.1
 
