@@ -217,6 +217,56 @@ def test_the_two_orders_take_turns(photo, in_yiq, monkeypatch):
         np.testing.assert_allclose(changed, np.full((2, 2, 3), value * 255), rtol=1e-6)
 
 
+@pytest.mark.parametrize("in_yiq", [True, False])
+def test_colours_are_drawn_from_the_ranges_of_tf_cnn_benchmarks(in_yiq, monkeypatch):
+    drawn = {}
+
+    def noting(name):
+        def change(image, *limits, seed=None):
+            drawn[name] = limits[:-1] if seed is None else limits
+            return image
+
+        return change
+
+    def uniform(shape, seed, low, high):
+        drawn[f"uniform {len(drawn)}"] = low, high
+        return 1.0
+
+    for name in ("brightness", "contrast", "saturation", "hue"):
+        monkeypatch.setattr(tf.image, f"stateless_random_{name}", noting(name))
+    monkeypatch.setattr(tf.random, "stateless_uniform", uniform)
+    monkeypatch.setattr(image_module, "scale_and_rotate_chroma", lambda image, *of: image)
+    distort_colour(tf.zeros([1, 1, 3]), position(1), spec(distort_color_in_yiq=in_yiq))
+    limits = [("brightness", (32 / 255,)), ("contrast", (0.5, 1.5))]
+    if in_yiq:
+        angle = pytest.approx((-0.2 * math.pi, 0.2 * math.pi))
+        limits += [("uniform 2", (0.5, 1.5)), ("uniform 3", angle)]
+    else:
+        limits += [("saturation", (0.5, 1.5)), ("hue", (0.2,))]
+    assert [*drawn.items()] == limits
+
+
+def test_windows_are_drawn_from_the_ranges_of_inception(monkeypatch):
+    given = []
+
+    def sample(shape, boxes, seed, **options):
+        given.append(options)
+        return tf.constant([2, 3, 0]), tf.constant([20, 10, -1]), None
+
+    monkeypatch.setattr(tf.image, "stateless_sample_distorted_bounding_box", sample)
+    image = train(flat(40, 30, (9, 9, 9)), NO_BOXES, position(0), spec(8))
+    assert image.shape == (8, 8, 3)
+    assert given == [
+        {
+            "min_object_covered": 0.1,
+            "aspect_ratio_range": (0.75, 1.33),
+            "area_range": (0.05, 1.0),
+            "max_attempts": 100,
+            "use_image_if_no_bounding_boxes": True,
+        }
+    ]
+
+
 def test_turning_keeps_brightness_and_chroma_length(photo):
     before = tf.image.rgb_to_yiq(photo / 255).numpy()
     after = tf.image.rgb_to_yiq(scale_and_rotate_chroma(photo / 255, 1.5, 0.7)).numpy()

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.data.imagenet import BOX_SIDES, parse_record, serialize, validate_record
+from cnnbench.data.folder import RecordDefect
+from cnnbench.data.imagenet import (
+    BOX_SIDES,
+    LABEL,
+    boxes_are_inside,
+    is_usable_image_size,
+    parse_record,
+    serialize,
+    validate_record,
+)
 
 KEYS = {
     *(f"image/{name}" for name in ("height", "width", "colorspace", "channels", "format")),
@@ -57,3 +66,69 @@ def test_boxes_may_have_no_area_and_be_missing(example):
         del example.features.feature[side]
     assert boxes_in(example).shape == (0, 4)
     assert validate_record(example.SerializeToString(), 4).boxes == 0
+
+
+@pytest.mark.parametrize(
+    ("box", "inside"),
+    [
+        ((0.0, 0.0, 1.0, 1.0), True),
+        ((0.5, 0.5, 0.5, 0.5), True),
+        ((-0.125, 0.0, 1.0, 1.0), False),
+        ((0.0, -0.125, 1.0, 1.0), False),
+        ((0.0, 0.0, 1.125, 1.0), False),
+        ((0.0, 0.0, 1.0, 1.125), False),
+        ((0.5, 0.0, 0.25, 1.0), False),
+        ((0.0, 0.5, 1.0, 0.25), False),
+        ((0.0, 0.0, float("nan"), 1.0), False),
+    ],
+)
+def test_check_and_graph_find_the_same_boxes_inside(example, box, inside):
+    whole = (0.0, 0.0, 1.0, 1.0)
+    for boxes in ([box], [whole, box, whole]):
+        assert bool(boxes_are_inside(tf.constant([boxes]))) == inside
+        set_boxes(example, *boxes)
+        record = example.SerializeToString()
+        if inside:
+            assert validate_record(record, 4).boxes == len(boxes)
+            continue
+        with pytest.raises(RecordDefect):
+            validate_record(record, 4)
+
+
+@pytest.mark.parametrize(("label", "valid"), [(0, True), (3, True), (4, False), (-1, False)])
+def test_labels_are_those_of_the_classes(example, label, valid):
+    example.features.feature[LABEL].int64_list.value[:] = [label]
+    record = example.SerializeToString()
+    if valid:
+        found = validate_record(record, 4)
+        assert (found.label, found.height, found.width) == (label, 50, 70)
+        return
+    with pytest.raises(RecordDefect):
+        validate_record(record, 4)
+
+
+@pytest.mark.parametrize(("least", "valid"), [(1, True), (50, True), (51, False), (60, False)])
+def test_no_side_is_shorter_than_the_crop(example, least, valid):
+    record = example.SerializeToString()
+    if valid:
+        assert validate_record(record, 4, least).boxes == 0
+        return
+    with pytest.raises(RecordDefect):
+        validate_record(record, 4, least)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "usable"),
+    [
+        (1, 1, True),
+        (100, 1, True),
+        (1, 100, True),
+        (101, 1, False),
+        (1, 101, False),
+        (2**13, 2**14, True),
+        (2**13 + 1, 2**14, False),
+        (2**31 - 1, 2**31 - 1, False),
+    ],
+)
+def test_images_are_not_too_narrow_and_not_too_large(height, width, usable):
+    assert bool(is_usable_image_size([height, width, 3])) == usable
