@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,9 +17,12 @@ from cnnbench.machine.cpu import MEASURED_KERNELS
 from cnnbench.models import get_model
 from cnnbench.models.cpu_operations import (
     FASTEST_ALGORITHMS,
+    ConvolutionAlgorithms,
+    ConvolutionShape,
     CpuOperations,
     convolve_without_onednn,
     doubtful_layers,
+    is_doubtful,
 )
 
 
@@ -272,6 +276,93 @@ def test_the_gradient_of_a_subsample_does_not_read_the_images(kernels, own):
     function = run.get_concrete_function()
     assert function.structured_outputs.shape[1:] == (6, 6, 3)
     assert ("MaxPoolGrad" in {one.type for one in function.graph.get_operations()}) is own
+
+
+SHAPE = ConvolutionShape((3, 3), (16, 16), 32, 32, "SAME", 32, (1, 1))
+ROTATED, SWAPPED = "rotated_kernel", "swapped_batch_and_channels"
+OWN = ("library", "library", "library")
+EIGEN, AVX2, AVX512 = "eigen-avx2", "onednn-avx2", "onednn-avx512"
+BOTH = ("library", ROTATED, SWAPPED)
+ROTATED_ONLY = ("library", ROTATED, "library")
+PRODUCTS = ("matmul", "matmul", "matmul")
+POINTWISE = {"size": (1, 1)}
+NARROW_WIDE = {"bits": 16, "channels": 128, "filters": 128, "image": (8, 8)}
+
+
+@pytest.mark.parametrize(
+    ("kernels", "fields", "expected"),
+    [
+        (EIGEN, {}, BOTH),
+        (EIGEN, POINTWISE, ("library", ROTATED, "matmul")),
+        (EIGEN, {"stride": (2, 2)}, OWN),
+        (EIGEN, {"stride": (2, 2), "bits": 16}, BOTH),
+        (EIGEN, {"stride": (1, 2), "bits": 16}, OWN),
+        (EIGEN, {**POINTWISE, "stride": (2, 2), "bits": 16}, BOTH),
+        *((EIGEN, {"size": size}, OWN) for size in ((2, 2), (3, 2), (2, 3))),
+        (EIGEN, {"size": (2, 2), "padding": "VALID"}, BOTH),
+        (EIGEN, {"size": (3, 1)}, ROTATED_ONLY),
+        (EIGEN, {"size": (3, 1), "bits": 16}, BOTH),
+        (EIGEN, {"size": (1, 3)}, BOTH),
+        # Few channels of images that are not tiny: 8 * 16 numbers are.
+        (EIGEN, {"channels": 8}, BOTH),
+        (EIGEN, {"channels": 8, "image": (17, 3)}, ROTATED_ONLY),
+        (EIGEN, {"channels": 8, "image": (3, 17)}, ROTATED_ONLY),
+        (EIGEN, {"channels": 23}, ROTATED_ONLY),
+        (EIGEN, {"channels": 24}, BOTH),
+        # Large images, of 800,000 numbers.
+        (EIGEN, {"image": (100, 100), "channels": 80}, ROTATED_ONLY),
+        (EIGEN, {"image": (100, 100), "filters": 80}, ROTATED_ONLY),
+        (EIGEN, {"image": (100, 100), "channels": 79}, BOTH),
+        (EIGEN, {"image": (100, 100), "channels": 80, "bits": 16}, BOTH),
+        (AVX2, {}, OWN),
+        (AVX2, POINTWISE, ("library", "library", "matmul")),
+        (AVX2, {**POINTWISE, "filters": 31}, OWN),
+        (AVX2, {**POINTWISE, "bits": 16}, OWN),
+        (AVX2, {**POINTWISE, "stride": (2, 2)}, OWN),
+        (AVX512, {}, OWN),
+        (AVX512, {**POINTWISE, "image": (17, 5)}, PRODUCTS),
+        (AVX512, {**POINTWISE, "image": (5, 18)}, OWN),
+        (AVX512, {**POINTWISE, "image": (5, 18), "bits": 16}, PRODUCTS),
+        (AVX512, {**POINTWISE, "image": (18, 5), "filters": 33}, ("matmul", "library", "library")),
+        (AVX512, {**POINTWISE, "image": (18, 5), "filters": 31}, ("library", "matmul", "library")),
+        (AVX512, NARROW_WIDE, ("library", "library", "patches")),
+        *(
+            (AVX512, {**NARROW_WIDE, **change}, OWN)
+            for change in (
+                *({"channels": 127}, {"filters": 127}, {"image": (9, 8)}, {"image": (8, 9)}),
+                *({"bits": 32}, {"padding": "VALID"}, {"stride": (2, 2)}, {"size": (2, 2)}),
+            )
+        ),
+    ],
+)
+def test_the_algorithms_of_a_shape(kernels, fields, expected):
+    found = FASTEST_ALGORITHMS[kernels](SHAPE._replace(**fields))
+    assert found == ConvolutionAlgorithms(*expected)
+
+
+@pytest.mark.parametrize(
+    ("image", "side", "stride", "padding", "doubtful"),
+    [
+        # Results of one pixel and of two.
+        *((2, 3, 2, "SAME", True), (3, 3, 2, "SAME", False), (3, 2, 3, "SAME", True)),
+        *((3, 3, 2, "VALID", True), (4, 3, 2, "VALID", True), (5, 3, 2, "VALID", False)),
+        *((1, 3, 1, "SAME", False), (2, 1, 2, "SAME", False), (None, 3, 2, "SAME", False)),
+    ],
+)
+@pytest.mark.parametrize("bits", [16, 32])
+def test_results_of_one_pixel_with_a_stride_are_doubtful_in_16_bits(
+    image, side, stride, padding, doubtful, bits
+):
+    def tensor(*shape):
+        return SimpleNamespace(shape=shape, dtype=SimpleNamespace(size=bits // 8))
+
+    kernel = tensor(5, side, 7, 8)
+    rows, columns = tensor(4, 9, image, 7), tensor(4, 7, 9, image)
+    expected = doubtful and bits == 16
+    assert is_doubtful(rows, kernel, [1, 1, stride, 1], padding) == expected
+    assert is_doubtful(columns, kernel, [1, 1, 1, stride], padding, "NCHW") == expected
+    turned = tensor(4, image, 9, 7)
+    assert not is_doubtful(turned, kernel, [1, stride, 1, 1], padding)
 
 
 def test_every_measured_kind_of_kernels_has_forms():

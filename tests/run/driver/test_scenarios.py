@@ -134,7 +134,7 @@ def timed(limits, asked):
             assert in_step
             if error is not None:
                 raise error
-            return InputStage("device", 200, 2.0)
+            return InputStage(name="device", examples=200, seconds=2.0)
 
         limits(scenarios, time_input=time_input)
 
