@@ -17,6 +17,8 @@ from cnnbench.models.declaration import (
     innermost_scope,
     scope_flops,
 )
+from cnnbench.models.network import broadcast_shape
+from cnnbench.models.spec import LayerFlopsAndMemory
 
 
 def test_flops_by_hand():
@@ -143,6 +145,16 @@ def test_the_values_that_a_backward_pass_needs_are_kept(body, training, forward)
         (lambda net, x: net.layer_norm(net.reshape(x, (64, 3))), 192 + 3 * 192 + 192 + 192 + 10),
         (lambda net, x: net.pad_channels(x, 1, 2), 192 + 384 + 384 + 10),
         (lambda net, x: net.concat([x, x]), 192 + 384 + 384 + 10),
+        (lambda net, x: net.batch_norm(x), 192 + 192 + 192 + 192 + 10),
+        (lambda net, x: net.activate(x, "swish"), 192 + 192 + 192 + 192 + 10),
+        # Two more values of each element.
+        (lambda net, x: net.activate(x, "gelu"), 192 + 3 * 192 + 192 + 192 + 10),
+        (lambda net, x: net.transpose(net.reshape(x, (64, 3)), (1, 0)), 192 + 192 + 192 + 10),
+        # The shares of two heads and the inputs by head, beside three inputs and the result.
+        (
+            lambda net, x: net.attention(*[net.reshape(x, (16, 12))] * 3, 2),
+            192 + (2 * 16 * 16 + 3 * 192) + 4 * 192,
+        ),
         # Three values of each of 15 gates of 16 tokens, beside input and result.
         (
             lambda net, x: net.recurrent(net.reshape(x, (16, 12)), 5),
@@ -274,7 +286,10 @@ def test_shapes(layer, expected):
             lambda net, x: net.split(x, 2),
             r"is divisible by 2, but the shape is \(8, 8, 3\)",
         ),
+        (lambda net, x: net.split(x, 0), "is divisible by 0"),
         (lambda net, x: net.attention(x, x, x, 1), "attention takes a query"),
+        (lambda net, x: net.attention(*[net.reshape(x, (64, 3))] * 3, 0), "among 0 heads"),
+        (lambda net, x: net.auxiliary(net.logits(net.flatten(x)), 0.0), "above 0, not 0.0"),
         (lambda net, x: net.recurrent(x, 4), "recurrent takes a sequence"),
         (
             lambda net, x: net.batch_norm(net.variable("A", (), Initializer.constant(0.0))),
@@ -310,6 +325,95 @@ def test_logits_of_the_wrong_size_are_refused_unless_the_loss_is_ones_own():
     own = OwnLoss()
     own.image_size = 8
     assert declare(own, 10).parameters == 192 * 7 + 7
+
+
+def test_bytes_are_those_of_the_largest_number_of_values_and_a_share_more():
+    def body(net, images):
+        for _ in range(2):
+            images = net.block(lambda net, x: net.relu(net.conv(x, 4, 3)), images)
+        return net.logits(net.flatten(images))
+
+    model = model_of(body)
+    spec = declare(model, 10)
+    found = {bytes_per_image(model, spec, value_bytes=size) for size in (2, 4)}
+    assert found == {round(1.15 * size * spec.peak_values) for size in (2, 4)}
+    assert bytes_per_image(model, spec) == max(found)
+    for fields in ({"training": False}, {"training": True, "recomputes": True}):
+        net = ShapeNetwork(model, 10, **fields)
+        net.forward()
+        assert net.peak != spec.peak_values
+        assert bytes_per_image(model, spec, **fields) == round(1.15 * 4 * net.peak)
+
+
+def test_a_function_of_several_layers_says_what_they_need():
+    def body(net, images):
+        layers = {"first": (100, 0, 70), "second": (20, 30, 40)}
+        work = LayerFlopsAndMemory(layers, kept=10**6, forward=10**5)
+        return net.apply(lambda x: x, images, shape=(10,), flops=work)
+
+    model = model_of(body)
+    spec = declare(model, 10)
+    assert spec.forward_flops_per_image == 120
+    assert spec.training_flops_per_image == 100 + 70 + 20 + 30 + 40
+    assert spec.peak_values == 10**6
+    counts = scope_flops(model, 10, training=True)
+    assert counts["second"] == FlopCounts(20, 30, 40)
+    net = ShapeNetwork(model, 10, training=False)
+    net.forward()
+    assert net.peak == 10**5
+
+
+def test_what_layers_take_unless_they_are_told():
+    noted = []
+
+    class Noting(ShapeNetwork):
+        def _dropout(self, x, keep, index):
+            noted.append(("dropout", keep, index))
+            return x
+
+        def _drop_path(self, x, keep, index, by_progress):
+            noted.append(("drop_path", keep, index, by_progress))
+            return x
+
+        def _layer_norm(self, x, gamma, beta, epsilon):
+            noted.append(("layer_norm", epsilon))
+            return x
+
+        def _recurrent(self, x, cell, weights, reverse):
+            noted.append((cell, len(weights), reverse))
+            return super()._recurrent(x, cell, weights, reverse)
+
+    def body(net, images):
+        x = net.drop_path(net.drop_path(net.dropout(net.layer_norm(images)), 1.0), 0.25)
+        net.recurrent(net.reshape(x, (16, 12)), 5)
+        net.auxiliary(net.logits(net.flatten(x)), 1e-9)
+        assert len(net.split(x, 1)) == 1
+        return net.logits(net.flatten(net.embedding(x, 7, 2)))
+
+    for training in (True, False):
+        net = Noting(model_of(body), 10, training=training)
+        net.forward()
+        first = {spec.name: spec.initializer for spec in net.variables}
+        assert first["embedding0/table"] == Initializer.truncated_normal(0.05)
+        assert len(net.auxiliaries) == training
+    drawn = [("dropout", 0.5, 0), ("drop_path", 0.25, 2, False)]
+    norm, cell = ("layer_norm", 1e-6), ("gru", 4, False)
+    assert noted == [norm, *drawn, cell, norm, cell]
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "expected"),
+    [
+        ((), (), ()),
+        ((3,), (2, 3), (2, 3)),
+        ((2, 1), (1, 3), (2, 3)),
+        ((2, 3), (), (2, 3)),
+        ((2, 3), (3, 2), None),
+        ((2,), (3,), None),
+    ],
+)
+def test_shapes_broadcast_as_those_of_numpy(first, other, expected):
+    assert broadcast_shape(first, other) == broadcast_shape(other, first) == expected
 
 
 def test_memory_of_a_training_needs_no_further_description():
