@@ -93,3 +93,57 @@ def test_what_runs(ops, on_gpu, running):
 def test_what_runs_otherwise_than_by_default(on_gpu, others):
     found = alternatives_to_auto(on_gpu=on_gpu)
     assert {*found} == {"reduction_to_one_device", "hierarchical_copy", *others}
+
+
+def test_parts_of_one_gpu_use_a_ring():
+    shared = CrossDeviceSpec(shared_cards=True)
+    assert (shared.resolved_ops(True), shared.resolved_ops(False)) == ("ring", "ring")
+    assert CrossDeviceSpec(ops="nccl", shared_cards=True).resolved_ops(True) == "nccl"
+
+
+@pytest.mark.parametrize(
+    ("ops", "count", "how", "refused"),
+    [
+        ("nccl", 2, {"on_gpu": True}, False),
+        ("nccl", 2, {"on_gpu": False}, True),
+        ("nccl", 2, {"on_gpu": True, "shared_cards": True}, True),
+        ("ring", 2, {"on_gpu": True, "shared_cards": True}, False),
+        ("ring", 3, {"on_gpu": False}, False),
+        *(("hierarchical_copy", count, {"on_gpu": True}, count in (3, 5)) for count in range(1, 6)),
+    ],
+)
+def test_what_is_refused_for_some_devices(ops, count, how, refused):
+    if not refused:
+        distribute.refuse_devices(ops, count, **how)
+        return
+    with pytest.raises(FlagError, match=f"^--cross_device_ops={ops}: "):
+        distribute.refuse_devices(ops, count, **how)
+
+
+def on(task, kind, *numbers):
+    return [Task("worker", task).device(kind, number) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("devices", "refused"),
+    [
+        (on(0, "cpu", 0, 1), False),
+        (on(0, "gpu", 0, 1), False),
+        (on(0, "cpu", 0, 0), True),
+        ([*on(0, "cpu", 0), *on(1, "cpu", 0)], True),
+        ([*on(0, "cpu", 0), *on(0, "gpu", 0)], True),
+    ],
+)
+def test_devices_of_a_strategy_are_different_of_one_kind_and_of_one_process(devices, refused):
+    if not refused:
+        distribute.refuse_wrong_devices(devices)
+        return
+    with pytest.raises(UsageError):
+        distribute.refuse_wrong_devices(devices)
+
+
+def test_gpus_of_a_worker_may_be_several():
+    distribute.refuse_cpu_towers(Job(device="gpu", towers_per_worker=2))
+    distribute.refuse_cpu_towers(Job(device="cpu"))
+    with pytest.raises(FlagError, match=r"^--num_gpus=2: "):
+        distribute.refuse_cpu_towers(Job(device="cpu", towers_per_worker=2))
