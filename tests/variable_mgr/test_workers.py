@@ -122,7 +122,7 @@ def test_tensors_of_the_chief_are_those_of_all(together):
         shapes = ((2, 3), (), (4,), (1, 1), ())
         dtypes = ("float32", "int64", "float32", "bfloat16", "float32")
         return [
-            tf.cast(factor * tf.reshape(tf.range(number, number + np.prod(shape)), shape), dtype)
+            tf.cast(factor * np.arange(number, number + np.prod(shape)).reshape(shape), dtype)
             for number, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True), start=1)
         ]
 
