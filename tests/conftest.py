@@ -593,7 +593,7 @@ def loaded_processes(monkeypatch):
 _PLANNING = """
 import importlib
 import pkgutil
-import cnnbench.campaigns.ab.side
+import cnnbench.campaigns.ab.opening
 from cnnbench.models import networks
 for module in pkgutil.iter_modules(networks.__path__, f"{networks.__name__}."):
     importlib.import_module(module.name)
@@ -646,7 +646,8 @@ def _answering(tmp_path_factory):
 @pytest.fixture
 def quick_answers(monkeypatch, _answering):
     """Flags of sides are resolved by processes that are forked, with what they import."""
-    monkeypatch.setattr("cnnbench.campaigns.ab.side.run_code", _answering)
+    for module in ("opening", "side"):
+        monkeypatch.setattr(f"cnnbench.campaigns.ab.{module}.run_code", _answering)
 
 
 @pytest.fixture(scope="session")

@@ -17,13 +17,8 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import ChildProcessReporter, print_result
 from cnnbench.campaigns.ab.lengths import LENGTHS, StepCountEstimate
-from cnnbench.campaigns.ab.side import (
-    RESERVED,
-    AbSide,
-    make_process_request,
-    refuse_flags,
-    resolve_flags,
-)
+from cnnbench.campaigns.ab.opening import resolve_flags
+from cnnbench.campaigns.ab.side import RESERVED, AbSide, make_process_request, refuse_flags
 from cnnbench.campaigns.processes import (
     LOGS,
     Campaign,

@@ -20,7 +20,8 @@ from measuring import measure
 
 from cnnbench.base.slow_steps import largest_disturbance
 from cnnbench.base.stats import median
-from cnnbench.campaigns.ab.side import TURN_SECONDS, AbSide
+from cnnbench.campaigns.ab.pairing import TURN_SECONDS
+from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes import Journal, ProcessResult
 from cnnbench.judge.compare.disturbance import seconds_by_slice
 from cnnbench.judge.metrics.judged import CPU_TIME

@@ -38,6 +38,7 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.document.formats import render_report
 from cnnbench.base.document.markdown import report_to_markdown, sections_to_comment
 from cnnbench.base.tables import dataclasses_to_csv
+from cnnbench.campaigns.ab import opening
 from cnnbench.campaigns.ab import side as side_flags
 from cnnbench.campaigns.bisect import history as git_history
 from cnnbench.campaigns.bisect import search
@@ -52,7 +53,7 @@ from cnnbench.campaigns.tune import race
 from cnnbench.campaigns.tune import search as tuned
 from cnnbench.campaigns.tune import texts as text
 from cnnbench.cli import main
-from cnnbench.cli.commands import ab, bisect, sides, strategies, tune
+from cnnbench.cli.commands import ab_flags, ab_session, bisect, sides, strategies, tune
 from cnnbench.flags import parse_args
 from cnnbench.judge.compare import Comparison, Criteria, compare_records
 from cnnbench.judge.compare.comparability import differing_values_text
@@ -211,10 +212,11 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(campaign, "execute", machine.execute)
-        patch.setattr(side_flags, "run_code", _answer)
+        for asking in (opening, side_flags):
+            patch.setattr(asking, "run_code", _answer)
         patch.setattr(identity, "source_digest", lambda *_: "0" * 32)
         patch.setattr(facts, "collect", lambda: dict(_MACHINE))
-        for owner in (search, side_flags):
+        for owner in (search, opening):
             patch.setattr(owner, "worktree", worktree)
         patch.setattr(sides, "resolve_commit", lambda flag, text: text)
         patch.setattr(git_repository, "read_repository_state", subject)
@@ -507,9 +509,13 @@ def paired(
 
     written: list[Comparison] = []
     with on(MadeUpMachine(record, 1), folder) as patch, tracked():
-        patch.setattr(ab.AbFlags, "write_comparison", lambda self, found: written.append(found))
         patch.setattr(
-            ab, "_explain_by_profiles", lambda *_: explain(profiles.side(), profiles.side(slower))
+            ab_flags.AbFlags, "write_comparison", lambda self, found: written.append(found)
+        )
+        patch.setattr(
+            ab_session,
+            "_explain_by_profiles",
+            lambda *_: explain(profiles.side(), profiles.side(slower)),
         )
         run(
             *("ab", *words, f"--pairs={draw.choice([4, 8, 8])}", f"--seed={draw.randint(0, 9)}"),

@@ -276,7 +276,7 @@ def test_history(at, lenet_runs, saved, call):
 @everywhere(hook, foreign_owner)
 def test_gate(at, call, monkeypatch):
     given = {}
-    run = "cnnbench.cli.commands.ab.run_experiment"
+    run = "cnnbench.cli.commands.ab_session.run_experiment"
     monkeypatch.setattr(run, lambda values, *_: given.update(values) or 0)
     done = call("gate", "HEAD~1", "HEAD", f"--results={at.path}/gate", code=2 if at.refused else 0)
     if at.refused:

@@ -1,4 +1,4 @@
-"""Experiments of ``cnnbench ab`` as they are stored: their settings, and what sessions have done.
+"""The settings of an experiment of ``cnnbench ab``, and the layout of its results directory.
 
 In a results directory, the subfolders ``a`` and ``b`` contain one record per process; the i-th
 records of A and B are a pair. ``discarded`` contains the records of burn-in processes and of
@@ -10,47 +10,21 @@ records that are used are named ``*.json``, because ``--baseline_aa=DIR`` reads 
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis, interim_analyses
-from cnnbench.base.text import count_text
 from cnnbench.campaigns.ab.side import AbSide
-from cnnbench.campaigns.processes import (
-    END,
-    JOURNAL,
-    LOGS,
-    RESTORE,
-    SESSION,
-    CampaignKind,
-    Journal,
-    Settings,
-    check_records,
-    load_settings,
-    read_record,
-    settings_path,
-)
-from cnnbench.errors import ExitCode, PathError
-from cnnbench.judge.compare import (
-    DEFAULT_METRICS,
-    Comparison,
-    Criteria,
-    compare_records,
-    load_records,
-)
-from cnnbench.judge.compare.result import with_second_experiment, without_tests
+from cnnbench.campaigns.processes import LOGS, CampaignKind, Settings
+from cnnbench.judge.compare import DEFAULT_METRICS, Criteria
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
-from cnnbench.records.codec import decode
-from cnnbench.records.explanation import Explanation
-from cnnbench.records.run import RunRecord
 
 SIDES = ("a", "b")
 DISCARDED = "discarded"
+
+MOST_PAIRS = 1000
+"""Maximum number of pairs in an experiment."""
 
 EXPLANATION = "explanation"
 """Name of the journal's note that contains the causes of the difference between A and B."""
@@ -163,18 +137,6 @@ class Experiment(Settings):
         """The labels of A and B in a comparison."""
         return f"A: {self.a.description}", f"B: {self.b.description}"
 
-    def compare(
-        self,
-        base: Sequence[RunRecord],
-        new: Sequence[RunRecord],
-        looks: tuple[InterimAnalysis, ...],
-        plan: AnalysisSchedule | None,
-        aa: Sequence[RunRecord] | None = None,
-    ) -> Comparison:
-        """Judges pairs of runs. See `Criteria` for `looks` and `plan`, and `compare_records`."""
-        criteria = replace(self.criteria, paired=True, looks=looks, plan=plan)
-        return compare_records(base, new, criteria, aa=aa, labels=self.labels)
-
     @property
     def smallest_alpha_share(self) -> float:
         """If several metrics are judged, they divide the significance level. This is the smallest
@@ -230,254 +192,3 @@ def confirmation_folder(folder: Path, pairs: int) -> Path:
     `pairs` is the number of pairs of the first experiment.
     """
     return folder / f"confirmation-{pairs}"
-
-
-def load_complete_pairs(folder: Path) -> list[tuple[RunRecord, ...]]:
-    """Reads the pairs of records in an experiment's folder, up to the first incomplete pair."""
-    pairs: list[tuple[RunRecord, ...]] = []
-    for number in itertools.count(1):
-        paths = (folder / side / f"{pair_file_prefix(number)}-{side}.json" for side in SIDES)
-        records = [read_record(path) for path in paths]
-        pair = tuple(record for record in records if isinstance(record, RunRecord))
-        if len(pair) < len(SIDES) or any(record.status != "ok" for record in pair):
-            break
-        pairs.append(pair)
-    return pairs
-
-
-@dataclass(frozen=True)
-class ExperimentState:
-    """What earlier sessions of an experiment have done.
-
-    Attributes:
-      folder: results directory.
-      experiment: the settings, as the last session has changed them.
-      events: the events of all sessions.
-    """
-
-    folder: Path
-    experiment: Experiment
-    events: Sequence[Mapping[str, Any]] = field(repr=False)
-
-    @cached_property
-    def pair_limits(self) -> list[int]:
-        """The maximum number of pairs that was set for each session."""
-        limits: list[int] = []
-        for event in self.events:
-            if event["event"] == SESSION:
-                limits.append(event["pairs"])
-            elif event.get("note") == PLAN:
-                limits[-1] = event["pairs"]
-        return limits
-
-    @cached_property
-    def last_end_event(self) -> Mapping[str, Any] | None:
-        """The event that ended the last session; None if the session was killed."""
-        last = (event for event in reversed(self.events) if event["event"] in (SESSION, END))
-        event = next(last)
-        return event if event["event"] == END else None
-
-    @cached_property
-    def _analyses(self) -> dict[int, Mapping[str, Any]]:
-        """The last analysis of each number of pairs, by this number."""
-        made = {event["pairs"]: event for event in self.events if "spent" in event}
-        return dict(sorted(made.items()))
-
-    @property
-    def past_analyses(self) -> tuple[InterimAnalysis, ...]:
-        """The interim analyses that were made in all sessions so far, by number of pairs."""
-        return tuple(
-            InterimAnalysis(pairs, float(event["spent"])) for pairs, event in self._analyses.items()
-        )
-
-    @property
-    def has_clear_verdict(self) -> bool:
-        """Whether the verdict answers what was asked, so that no further pairs are needed."""
-        return bool(self._analyses) and bool([*self._analyses.values()][-1].get("clear"))
-
-    @property
-    def is_alpha_spent(self) -> bool:
-        """Whether no further analysis is possible, because alpha (the error rate) is used up."""
-        return any(analysis.spent >= 1 for analysis in self.past_analyses)
-
-    @property
-    def is_resumable(self) -> bool:
-        """Whether `cnnbench ab --resume` can continue the experiment.
-
-        This is impossible if the verdict is clear, if the whole significance level is used, or if
-        the experiment is a part of another campaign.
-        """
-        is_whole = self.experiment.identity is not None
-        return is_whole and not (self.has_clear_verdict or self.is_alpha_spent)
-
-    @property
-    def further_analysis_schedule(self) -> AnalysisSchedule:
-        """The interim analyses of further pairs of the experiment.
-
-        If the whole significance level is used, further pairs belong to a new experiment.
-        """
-        experiment, planned = self.experiment, self.pair_limits[0]
-        return _further_schedule(experiment.smallest_alpha, planned, self.past_analyses)
-
-    @cached_property
-    def confirmation(self) -> ExperimentState | None:
-        """State of the second experiment, which measured the verdict again (--confirm); None if
-        there is no second experiment.
-        """
-        if self.last_end_event is None:
-            return None
-        return find_experiment(confirmation_folder(self.folder, self.last_end_event["pairs"]))
-
-    def final_comparison(
-        self, judge_together: bool = False, fail_on: tuple[str, ...] | None = None
-    ) -> Comparison | None:
-        """The comparison that ended the experiment, at the last interim analysis.
-
-        Further pairs are judged by `further_analysis_schedule` or, if `judge_together`, once,
-        together with existing pairs. `fail_on` replaces the words of the experiment's --fail_on.
-        If the last session was killed, or stopped before an analysis, the comparison contains no
-        tests. None if no pair is complete. The A/A spread has no part in verdicts on pairs, so its
-        records are not needed.
-        """
-        end = self.last_end_event
-        if end is not None:
-            base, new = (load_records([str(self.folder / side)]).records for side in SIDES)
-        else:
-            pairs = load_complete_pairs(self.folder)
-            if not pairs:
-                return None
-            base, new = zip(*pairs, strict=True)
-        experiment = self.experiment
-        if fail_on is not None:
-            criteria = replace(experiment.criteria, fail_on=fail_on)
-            experiment = replace(experiment, criteria=criteria)
-        plan = None if judge_together else self.further_analysis_schedule
-        comparison = experiment.compare(base, new, self.past_analyses, plan)
-        second = self.confirmation
-        if second is not None and second.last_end_event is not None:
-            again = second.final_comparison()
-            comparison = comparison if again is None else with_second_experiment(comparison, again)
-        is_judged = self.has_clear_verdict if end is None else end["judged"]
-        if not is_judged:
-            comparison = stopped_before_verdict(comparison, len(base))
-        elif self.experiment.is_aa:
-            comparison = replace(comparison, ends_with=ExitCode.OK)
-        with contextlib.suppress(LookupError, ValueError):
-            *_, note = (event for event in self.events if event.get("note") == EXPLANATION)
-            comparison = replace(comparison, explanation=Explanation.from_dict(note["document"]))
-        return comparison
-
-
-def stopped_before_verdict(comparison: Comparison, pairs: int) -> Comparison:
-    """Returns the comparison of an experiment that was stopped after this number of pairs: what is
-    known, without tests.
-
-    An experiment that is stopped and resumed must be able to prove as much as one that is not
-    stopped, so a stop uses no part of the significance level.
-    """
-    reason = f"stopped after {count_text(pairs, 'pair', 'pairs')}, before a verdict"
-    return without_tests(comparison, reason)
-
-
-def find_experiment(folder: Path) -> ExperimentState | None:
-    """Reads the state of the experiment in a results folder; None if there is no experiment.
-
-    Raises PathError if the settings or an event cannot be read, or if a record is missing or was
-    exchanged.
-    """
-    events = [*Journal(folder / JOURNAL).read()]
-    if not AB.is_campaign(events):
-        return None
-    path = settings_path(folder)
-    experiment = load_settings(path, Experiment)
-    if experiment is None:
-        raise PathError(str(path), f"is missing; {RESTORE}")
-    check_records(folder, events, AB.pending)
-    for changed in (event["criteria"] for event in events if "criteria" in event):
-        experiment = replace(experiment, criteria=decode(Criteria, changed))
-    return ExperimentState(folder, experiment, events)
-
-
-def find_only_experiment_in_tree(folder: Path) -> ExperimentState | None:
-    """Reads the state of an experiment in a folder or its subfolders.
-
-    Returns None unless there is exactly one experiment.
-    """
-    try:
-        own = find_experiment(folder)
-        below = () if own else (path for path in folder.iterdir() if path.is_dir())
-        experiments = [own] if own else [state for state in map(find_experiment, below) if state]
-    except OSError:
-        return None
-    return experiments[0] if len(experiments) == 1 else None
-
-
-class Analyses(NamedTuple):
-    """The interim analyses of an experiment, over all of its sessions. All of them together spend
-    at most `alpha`.
-
-    Attributes:
-      alpha: significance level of the test with the smallest share.
-      planned: number of pairs that was planned in the first session.
-      made: the analyses of earlier sessions.
-      left: the analyses that remain, by increasing number of pairs; at least one. The experiment
-        ends with the last one.
-    """
-
-    alpha: float
-    planned: int
-    made: tuple[InterimAnalysis, ...]
-    left: tuple[InterimAnalysis, ...]
-
-    @property
-    def most_pairs(self) -> int:
-        """Maximum number of pairs: the number at the last analysis."""
-        return self.left[-1].pairs
-
-    def is_due(self, pairs: int) -> bool:
-        """Whether the first `pairs` pairs are analysed in this session."""
-        return any(analysis.pairs == pairs for analysis in self.left)
-
-    def up_to(self, pairs: int) -> tuple[InterimAnalysis, ...]:
-        """The analyses at up to `pairs` pairs; the first one if there is none."""
-        known = (*self.made, *self.left)
-        by_pairs = {analysis.pairs: analysis for analysis in known if analysis.pairs <= pairs}
-        return tuple(by_pairs.values()) or self.left[:1]
-
-    def after(self, pairs: int) -> tuple[InterimAnalysis, ...]:
-        """The analyses that remain after `pairs` pairs."""
-        return tuple(analysis for analysis in self.left if analysis.pairs > pairs)
-
-    def spent(self, pairs: int) -> float:
-        """The share of alpha that the analyses of up to `pairs` pairs may spend together."""
-        return self.up_to(pairs)[-1].spent
-
-    def schedule_after(self, pairs: int) -> AnalysisSchedule:
-        """The analyses of pairs that are measured after the first `pairs` pairs."""
-        return _further_schedule(self.alpha, self.planned, self.up_to(pairs))
-
-
-def _further_schedule(
-    alpha: float, planned: int, made: tuple[InterimAnalysis, ...]
-) -> AnalysisSchedule:
-    """The analyses of pairs that are measured after the analyses `made`.
-
-    If these use the whole significance level, later pairs belong to a new experiment.
-    """
-    if any(analysis.spent >= 1 for analysis in made):
-        return AnalysisSchedule(alpha)
-    return AnalysisSchedule(alpha, planned, made)
-
-
-def plan_analyses(experiment: Experiment, state: ExperimentState | None) -> Analyses:
-    """Plans the interim analyses of a session, given the state after earlier sessions, if any."""
-    alpha, most = experiment.smallest_alpha, experiment.most_pairs
-    if state is None or not experiment.sequential:
-        left = interim_analyses(most, alpha, experiment.sequential)
-    elif state.has_clear_verdict:
-        left = state.past_analyses[-1:]
-    else:
-        left = state.further_analysis_schedule.analyses(most)
-    if state is None:
-        return Analyses(alpha, left[-1].pairs, (), left)
-    return Analyses(alpha, state.pair_limits[0], state.past_analyses, left)

@@ -19,18 +19,16 @@ from cnnbench.base.inference import FIRST_ANALYSIS, smallest_p
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import print_warning
 from cnnbench.base.text import percent
-from cnnbench.campaigns.ab.experiment import (
-    PLAN,
-    SIDES,
-    Experiment,
+from cnnbench.campaigns.ab.experiment import PLAN, SIDES, Experiment, pair_file_prefix
+from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, is_futile
+from cnnbench.campaigns.ab.lengths import ChosenLength, VerdictPlan
+from cnnbench.campaigns.ab.sessions import (
+    compare_pairs,
     find_experiment,
     load_complete_pairs,
-    pair_file_prefix,
     plan_analyses,
     stopped_before_verdict,
 )
-from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, is_futile
-from cnnbench.campaigns.ab.lengths import ChosenLength, VerdictPlan
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.processes import (
     ANALYSED,
@@ -348,7 +346,7 @@ class ExperimentRunner:
     def _compare_measured_pairs(self) -> Comparison:
         records, pairs = self.records, len(self.records["a"])
         looks, plan = self.analyses.up_to(pairs), self.analyses.schedule_after(pairs)
-        return self.experiment.compare(records["a"], records["b"], looks, plan, self.aa)
+        return compare_pairs(self.experiment, records["a"], records["b"], looks, plan, self.aa)
 
     @property
     def seconds_per_pair(self) -> float | None:

@@ -1,9 +1,4 @@
-"""A and B, which an experiment compares: their flags, checkouts and processes.
-
-The flags of A and of B are resolved in child processes, with the working directory and the
-environment variables of the measured processes. So relative paths and imports work as in the
-measured processes, and this process loads no plug-in.
-"""
+"""A and B, which an experiment compares: their flags, checkouts and processes."""
 
 from __future__ import annotations
 
@@ -15,20 +10,16 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base import plugins
-from cnnbench.base.terminal import ChildProcessReporter, print_notice
 from cnnbench.base.urls import is_url
-from cnnbench.campaigns.ab.worktree import worktree
-from cnnbench.campaigns.launch import JobLayout, flags_to_arguments, resolve_run, run_command_words
+from cnnbench.campaigns.launch import JobLayout, flags_to_arguments, run_command_words
 from cnnbench.campaigns.processes import (
     COMMAND_LINE,
-    NO_TURNS_OF_JOBS,
     BenchmarkCommand,
     Child,
     Command,
@@ -41,7 +32,7 @@ from cnnbench.campaigns.processes import (
     launcher_code,
     own_checkout,
 )
-from cnnbench.errors import DataError, FlagError, UsageError
+from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import (
     ACCEPTED,
     FLAG_FILE,
@@ -49,26 +40,20 @@ from cnnbench.flags import (
     RENAMED,
     RunPart,
     names_of_flags,
-    parse_args,
     parse_flags,
     specs_of,
     split_command_line,
 )
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.machine import repository
 from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import (
     GitError,
     abbreviate_hash,
     git,
-    uncommitted_changes_text,
 )
-from cnnbench.records.codec import decode, encode
+from cnnbench.records.codec import encode
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
-
-TURN_SECONDS = 0.3
-"""Seconds that one process runs before the next process continues (docs/evidence.md: effect)."""
 
 _MODULES = {
     "launch": ("campaigns/launch.py", "campaigns/launch/tasks.py", "launch/tasks.py"),
@@ -209,12 +194,9 @@ class AbSide:
             return str(self.checkout or "")
         return f"commit {abbreviate_hash(self.commit)}"
 
-    def measured_code(self) -> Subject:
-        """Repository, commit and uncommitted changes of the code that processes of A or B run."""
-        return repository.measured_code(self._config, self.checkout, self.resolved.parts)
-
     @property
-    def _config(self) -> Mapping[str, object]:
+    def config(self) -> Mapping[str, object]:
+        """The resolved parameters of a run or, if they are unknown, the given flags."""
         return self.resolved.config or self.given_flags
 
     def identity(self) -> ConfigurationIdentity:
@@ -242,7 +224,7 @@ class AbSide:
             folder = json.dumps(f"{self.checkout}{os.sep}")[1:-1]
             identity = json.loads(json.dumps(encode(identity)).replace(folder, ""))
         return ConfigurationIdentity(
-            identity, self._config, self.checkout, self.resolved.parts, self.is_this_cnnbench
+            identity, self.config, self.checkout, self.resolved.parts, self.is_this_cnnbench
         )
 
     def _contains_cnnbench(self) -> bool:
@@ -320,10 +302,6 @@ def benchmark_command(side: AbSide, record: Path, log: Path) -> BenchmarkCommand
     )
 
 
-_ASK = "from cnnbench.campaigns.ab.side import print_answer; print_answer(*sys.argv[1:])"
-# Resolving flags has a time limit, because the import of a plug-in may never return.
-_SECONDS = 120.0
-
 RESERVED = names_of_flags(FLAGS, RunPart.PER_PROCESS)
 """Flags of runs that campaigns refuse. With them, a process would resume or overwrite what an
 earlier process has written.
@@ -338,85 +316,6 @@ def refuse_flags(side: AbSide, names: Sequence[str], reason: str) -> None:
     for name, value in side.given_flags.items():
         if name in names:
             raise FlagError(name, value, reason)
-
-
-@contextlib.contextmanager
-def opened_sides(
-    made: Sequence[AbSide], names: Sequence[str], reporter: ChildProcessReporter, advice: str
-) -> Iterator[dict[str, AbSide]]:
-    """Context manager: yields A and B, of which `made` has the flags, with temporary worktrees of
-    their commits, resolved flags and the measured code.
-
-    Raises UsageError for invalid flags, as far as this version knows the flags, and if A and B are
-    equal (`advice` ends the message).
-
-    Args:
-      names: "a" and "b", or twice the same for an A/A measurement.
-    """
-    with contextlib.ExitStack() as stack:
-        placed = []
-        for name, side in zip("AB", made, strict=True):
-            if side.commit is not None:
-                if text := uncommitted_changes_text(name, side.commit):
-                    print_notice(text)
-                side = replace(side, checkout=stack.enter_context(worktree(side.commit)))
-            reason = "cannot be used here, because a record of each process is kept"
-            refuse_flags(side, RESERVED, reason)
-            if side.layout and not supports(side, "launch"):
-                reason = f"the cnnbench of side {name} has no launch, or cannot be started"
-                raise FlagError("workers", side.layout.workers, reason)
-            placed.append(side)
-        a = b = resolve_flags(placed[0], "A")
-        if placed[1] != placed[0]:
-            b = resolve_flags(placed[1], "B")
-        for notice in dict.fromkeys((*a.resolved.notices, *b.resolved.notices)):
-            reporter.notice(notice)
-        a, b = (
-            replace(side, subject=replace(side.measured_code(), side=name))
-            for side, name in zip((a, b), names, strict=True)
-        )
-        if len(set(names)) > 1:
-            _refuse_equal_sides(a, b, advice)
-        yield {"a": a, "b": b}
-
-
-def _refuse_equal_sides(a: AbSide, b: AbSide, advice: str) -> None:
-    configs = [side.resolved.identity for side in (a, b)]
-    code = a.code_name
-    same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])
-    same_code = (a.python, a.variables, code) == (b.python, b.variables, b.code_name)
-    if not (same_flags and same_code):
-        return
-    what = "" if a.checkout is None else f": {a.revision} and {b.revision} are both {code}"
-    raise UsageError(
-        f"A and B are the same{what}; use --a and --b, --a_python, --a_checkout or "
-        f"--a_env to make them differ{advice}"
-    )
-
-
-def resolve_flags(side: AbSide, name: str = "") -> AbSide:
-    """Returns a copy of A or B whose flags are resolved in a child process, as far as this cnnbench
-    knows the flags.
-
-    Raises UsageError if a flag is invalid. The message begins with `name`, if given, and with the
-    code of a side that has its own code.
-    """
-    try:
-        layout = json.dumps(None if side.layout is None else side.layout._asdict())
-        done = run_code(side, _ASK, layout, *side.flags, use_own_cnnbench=True, timeout=_SECONDS)
-        answer = json.loads(done.stdout.splitlines()[-1])
-        error, resolved = answer["error"], decode(ResolvedRun, answer["resolved"])
-    except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
-        # If a plug-in has ended the process, the measured process will report the reason.
-        return replace(side, resolved=ResolvedRun())
-    if not side.is_this_cnnbench:
-        return replace(side, resolved=replace(resolved, notices=()))
-    if error is not None:
-        code = side.code_name
-        if side.revision and side.commit and not side.commit.startswith(side.revision):
-            code = f"{side.revision}, {code}"
-        raise UsageError(f"side {name} ({code}): {error}" if name and code else str(error))
-    return replace(side, resolved=resolved)
 
 
 def check_flags_of_commit(side: AbSide, commit: str, folder: str | Path = ".") -> None:
@@ -437,65 +336,3 @@ def check_flags_of_commit(side: AbSide, commit: str, folder: str | Path = ".") -
         git("cat-file", "-e", f"{commit}:cnnbench/__init__.py", folder=folder)
     except GitError:
         parse_flags(side.flags, ACCEPTED.values())
-
-
-def print_answer(job: str, *flags: str) -> None:
-    """Main function of the child process of `resolve_flags`: prints resolved flags as JSON.
-
-    `job` is a JSON `JobLayout` or null.
-    """
-    error, resolved = None, ResolvedRun()
-    try:
-        fields = json.loads(job)
-        layout = None if fields is None else JobLayout(**fields)
-        resolved = resolve_run(parse_args(flags), layout)
-        resolved = replace(resolved, packages=plugins.loaded_packages())
-    except (UsageError, DataError) as refusal:
-        error = str(refusal)
-    print("\n" + json.dumps({"error": error, "resolved": encode(resolved)}))
-
-
-def why_not_interleavable(sides: Mapping[str, AbSide]) -> str | None:
-    """Returns why the processes of A and B cannot run interleaved (docs/ab.md), or None if they
-    can.
-    """
-    for name, side in sides.items():
-        obstacle = NO_TURNS_OF_JOBS if side.layout else side.resolved.no_turns
-        if obstacle is None and not supports(side, "turns"):
-            obstacle = "its version of cnnbench does not support this"
-        if obstacle is not None:
-            return f"side {name.upper()}: {obstacle}"
-    return None
-
-
-def choose_time_slice_seconds(
-    pairing: str,
-    why_not: Callable[[], str | None],
-    reporter: ChildProcessReporter,
-    otherwise: str = "one process runs after the other",
-) -> float:
-    """Returns for how many seconds processes alternately run steps, or 0 if they do not run
-    interleaved.
-
-    Raises FlagError if --pairing=turns is impossible.
-
-    Args:
-      pairing: value of the flag.
-      why_not: returns why the processes cannot run interleaved, or None. It is not called for
-        --pairing=alternate.
-      otherwise: what happens if the processes cannot run interleaved, for a notice.
-    """
-    if pairing == "alternate":
-        return 0.0
-    obstacle = why_not()
-    if obstacle is None:
-        return TURN_SECONDS
-    if pairing == "turns":
-        raise FlagError(
-            "pairing", "turns", f"is impossible: {obstacle}; use auto or alternate instead"
-        )
-    reporter.notice(
-        f"{otherwise}, because the processes cannot run interleaved in slices of "
-        f"{TURN_SECONDS:g} s: {obstacle}"
-    )
-    return 0.0

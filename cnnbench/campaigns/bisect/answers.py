@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from cnnbench.base.inference import ANALYSIS_STEP
 from cnnbench.base.text import percent, percent_range
-from cnnbench.campaigns.ab.experiment import ExperimentState
+from cnnbench.campaigns.ab.sessions import ExperimentState
 from cnnbench.judge.compare import (
     ComparedConfiguration,
     Comparison,

@@ -12,21 +12,19 @@ from pathlib import Path
 from cnnbench.base.child import exit_sentence
 from cnnbench.base.inference import FIRST_ANALYSIS
 from cnnbench.base.text import count_text, format_duration
-from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment, ExperimentState, find_experiment
+from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment
 from cnnbench.campaigns.ab.explain import (
     PROFILES_OF_SIDES,
     AbProfiler,
     NotExplainedError,
     explain_or_notice,
 )
+from cnnbench.campaigns.ab.opening import resolve_flags
+from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
+from cnnbench.campaigns.ab.sessions import ExperimentState, find_experiment
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
-from cnnbench.campaigns.ab.side import (
-    AbSide,
-    choose_time_slice_seconds,
-    resolve_flags,
-    why_not_interleavable,
-)
+from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.ab.worktree import worktree
 from cnnbench.campaigns.bisect.answers import (
     BAD,

@@ -21,7 +21,8 @@ from statistics import fmean
 
 from cnnbench.base.stats import median
 from cnnbench.campaigns.ab.lengths import LENGTHS, StepCountEstimate
-from cnnbench.campaigns.ab.side import TURN_SECONDS, AbSide, make_process_request
+from cnnbench.campaigns.ab.pairing import TURN_SECONDS
+from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import flags_to_arguments, run_command_words
 from cnnbench.campaigns.processes import (
     JOURNAL,

@@ -6,13 +6,13 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.base import plugins
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.campaigns.ab.experiment import Experiment
+from cnnbench.campaigns.ab.experiment import MOST_PAIRS, Experiment
 from cnnbench.campaigns.ab.lengths import LENGTHS, LONGEST, SHORTEST
 from cnnbench.campaigns.ab.side import RESERVED, AbSide, check_flags_of_commit, refuse_flags
 from cnnbench.campaigns.bisect.answers import follow_up_pairs
@@ -20,9 +20,16 @@ from cnnbench.campaigns.bisect.history import GitHistory, find_repository_root, 
 from cnnbench.campaigns.bisect.search import BISECT, Bisection, BisectionSettings
 from cnnbench.campaigns.bisect.texts import bisection_text, no_difference, store_result
 from cnnbench.campaigns.processes import ConfigurationIdentity
-from cnnbench.cli.commands import sides, write_or_print_output
-from cnnbench.cli.commands.ab import AbFlags
+from cnnbench.cli.commands import write_or_print_output
+from cnnbench.cli.commands.ab_flags import AbFlags
+from cnnbench.cli.commands.campaign_flags import CampaignFlags
+from cnnbench.cli.commands.command_lines import (
+    command_line_with_flags,
+    printing_resume_command,
+    split_command_and_run_flags,
+)
 from cnnbench.cli.commands.judging import JudgingFlags
+from cnnbench.cli.commands.sides import interpreter_path
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.compare import Criteria, Verdict
@@ -53,7 +60,7 @@ BAD fails; 2 wrong use; 130 interrupted: the table has the commits that were mea
 
 
 @dataclass(frozen=True, kw_only=True)
-class BisectFlags(sides.CampaignFlags):
+class BisectFlags(CampaignFlags):
     """Flags of `cnnbench bisect`."""
 
     repository: str = flag(".", "A folder in the git repository.", path="folder")
@@ -117,7 +124,7 @@ HELP = (_ABOUT, tuple(flag_sections(BisectFlags, _TITLES).items()), _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Runs a bisection. After a UsageError, nothing has been measured."""
-    values, ends, flags = sides.split_command_and_run_flags(argv, _SPECS, "bisect GOOD BAD")
+    values, ends, flags = split_command_and_run_flags(argv, _SPECS, "bisect GOOD BAD")
     options = BisectFlags(**values)
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
@@ -140,7 +147,7 @@ def _make_bisection_settings(
     good, bad = good_and_bad_hashes(good_and_bad[0], good_and_bad[1], repository)
     python = options.python
     if python is not None:
-        python = sides.interpreter_path("python", python)
+        python = interpreter_path("python", python)
     side = AbSide(flags=run_flags, python=python)
     refuse_flags(side, RESERVED, "cannot be used with bisect, which keeps all records")
     check_flags_of_commit(side, good, repository)
@@ -191,18 +198,15 @@ def _run_bisection(
                 plugins.load_plugin_file(path)
             parts = plugins.files_used_by_plugins({plugins.FLAG: path})
             plans[path] = ConfigurationIdentity({}, {plugins.FLAG: path}, Path(path).parent, parts)
-    seeded = replace(options, seed=setting.experiment.seed)
-    with (
-        seeded.open_campaign(BISECT, plans, policy, reporter) as (folder, campaign, _),
-        contextlib.ExitStack() as stack,
-    ):
+    opened = options.open_campaign(BISECT, plans, policy, reporter, seed=setting.experiment.seed)
+    with opened as (folder, campaign, _), contextlib.ExitStack() as stack:
         folder.add_session_start()
         bisection = Bisection(setting, folder, campaign, stack)
 
         def known() -> str:
             return bisection_text(bisection) if bisection.steps else ""
 
-        with sides.printing_resume_command(reporter, "bisect", argv, _SPECS, known):
+        with printing_resume_command(reporter, "bisect", argv, _SPECS, known):
             campaign.run_requests(bisection.requests())
         store_result(folder, bisection)
         return bisection, bisection.explain() if options.explain else None
@@ -229,13 +233,11 @@ def _next_step_lines(bisection: Bisection, argv: Sequence[str]) -> Iterator[str]
     undecided = [step for step in steps if step.is_undecided]
     if not undecided:
         if any(step.lost for step in steps):
-            yield f"to go on: {sides.command_line_with_flags('bisect', argv, _SPECS, resume=True)}"
+            yield f"to go on: {command_line_with_flags('bisect', argv, _SPECS, resume=True)}"
         return
     pairs = follow_up_pairs(undecided, bisection.setting.most_pairs)
-    if not 0 < pairs <= sides.MOST_PAIRS:
+    if not 0 < pairs <= MOST_PAIRS:
         yield "for a verdict, first find what disturbs the machine: cnnbench env --check"
     else:
-        command = sides.command_line_with_flags(
-            "bisect", argv, _SPECS, most_pairs=pairs, resume=True
-        )
+        command = command_line_with_flags("bisect", argv, _SPECS, most_pairs=pairs, resume=True)
         yield f"to go on, with more pairs: {command}"

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cnnbench.base.terminal import print_notice
-from cnnbench.campaigns.ab.experiment import SIDES, ExperimentState
+from cnnbench.campaigns.ab.experiment import SIDES
+from cnnbench.campaigns.ab.sessions import ExperimentState
 from cnnbench.cli.commands import choose_format, declare_quiet_flag
 from cnnbench.cli.commands.judging import (
     JudgingFlags,

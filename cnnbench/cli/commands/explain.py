@@ -18,11 +18,17 @@ from cnnbench.cli.commands import (
     OutputKinds,
     choose_format,
     declare_output_flag,
-    sides,
     write_or_print_output,
 )
-from cnnbench.cli.commands.ab import AbFlags
+from cnnbench.cli.commands.ab_flags import AbFlags
+from cnnbench.cli.commands.campaign_flags import results_folder
+from cnnbench.cli.commands.command_lines import (
+    VARIABLES,
+    command_line_with_flags,
+    split_command_and_run_flags,
+)
 from cnnbench.cli.commands.launch import JobLayoutFlags
+from cnnbench.cli.commands.sides import SideFlags, open_sides
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.explain import explain
@@ -56,7 +62,7 @@ profiled; 130 interrupted.
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainFlags(JobLayoutFlags, sides.SideFlags):
+class ExplainFlags(JobLayoutFlags, SideFlags):
     """Flags of `cnnbench explain`."""
 
     rounds: int = flag(
@@ -102,9 +108,7 @@ def main(argv: Sequence[str]) -> int:
     """Explains why a step of B is faster or slower than a step of A. After a UsageError, nothing
     was run.
     """
-    values, paths, common = sides.split_command_and_run_flags(
-        argv, specs_of(ExplainFlags), "explain ..."
-    )
+    values, paths, common = split_command_and_run_flags(argv, specs_of(ExplainFlags), "explain ...")
     options = ExplainFlags(**choose_format(values, specs_of(ExplainFlags)))
     if paths and len(paths) != 2:
         raise UsageError(
@@ -113,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
         )
     check_outputs([_OUTPUT.file(options.output, options.format)], paths)
     if paths:
-        shown = (*(spec.name for spec in _SECTIONS["How it is printed"]), *sides.VARIABLES)
+        shown = (*(spec.name for spec in _SECTIONS["How it is printed"]), *VARIABLES)
         for name in (name for name in values if name not in shown):
             raise FlagError(
                 name, values[name], "has an effect only on new processes, but A and B are profiles"
@@ -154,8 +158,8 @@ def _load_profiles(text: str) -> list[StepProfile]:
 
 def _profile_and_explain(options: ExplainFlags, common: Sequence[str]) -> Explanation:
     reporter = ChildProcessReporter(sys.stderr)
-    with sides.open_sides(options, options.multi_process_layout, common, reporter) as both:
-        name = sides.results_folder(options.results, "explain")
+    with open_sides(options, options.multi_process_layout, common, reporter) as both:
+        name = results_folder(options.results, "explain")
         with ResultsFolder(PROFILES_OF_SIDES, name) as results:
             campaign = Campaign(reporter, facts.collect(), options.cool_down)
             explanation = AbProfiler(
@@ -168,6 +172,6 @@ def _profile_and_explain(options: ExplainFlags, common: Sequence[str]) -> Explan
             ).explain(store=True)
         words = (f"{name}/a", f"{name}/b")
         reporter.notice(
-            f"to judge the records again: {sides.command_line_with_flags('explain', words, ())}"
+            f"to judge the records again: {command_line_with_flags('explain', words, ())}"
         )
         return explanation

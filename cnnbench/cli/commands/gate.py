@@ -19,8 +19,16 @@ from cnnbench.base.terminal import print_notice, print_warning
 from cnnbench.campaigns.ab.same_code import find_same_code
 from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit
 from cnnbench.campaigns.processes import is_lock_or_empty_folder
-from cnnbench.cli.commands import ab, choose_format, sides, write_init_files
-from cnnbench.cli.commands.ab import OF_ONE_EXPERIMENT, SECTIONS, AbFlags, write_gate_reports
+from cnnbench.cli.commands import ab_session, choose_format, write_init_files
+from cnnbench.cli.commands.ab_flags import OF_ONE_EXPERIMENT, SECTIONS, AbFlags
+from cnnbench.cli.commands.ab_report import write_gate_reports
+from cnnbench.cli.commands.campaign_flags import CampaignFlags, results_folder
+from cnnbench.cli.commands.command_lines import (
+    flag_words,
+    replace_flags,
+    split_command_and_run_flags,
+)
+from cnnbench.cli.commands.sides import SideFlags
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import flag, flag_sections, redeclare_flag, specs_of, split_at_double_dash
 from cnnbench.judge.compare import Comparison
@@ -98,7 +106,7 @@ class GateFlags(AbFlags):
         "(cnnbench docs ci).",
     )
     results: str | None = redeclare_flag(
-        sides.CampaignFlags,
+        CampaignFlags,
         "results",
         help=f"Where all results go; if not given the folder of {OUTPUT}, or a new one in the "
         "temporary directory, which is printed.",
@@ -106,7 +114,7 @@ class GateFlags(AbFlags):
 
 
 # `cnnbench gate` compares two commits, so flags that define A and B otherwise are refused.
-_NOT_OF_GATES = {spec.name for spec in specs_of(sides.SideFlags)} | {"aa"}
+_NOT_OF_GATES = {spec.name for spec in specs_of(SideFlags)} | {"aa"}
 _SECTIONS = {"init": "What to do", **SECTIONS}
 _FLAGS = {
     title: tuple(spec for spec in specs if spec.name not in _NOT_OF_GATES)
@@ -118,14 +126,14 @@ HELP = (_ABOUT, [(title, specs) for title, specs in _FLAGS.items() if specs], _E
 
 def main(argv: Sequence[str]) -> int:
     """Measures two commits, or writes the files of a CI system."""
-    values, commits, common = sides.split_command_and_run_flags(argv, _SPECS, "gate BASE HEAD")
+    values, commits, common = split_command_and_run_flags(argv, _SPECS, "gate BASE HEAD")
     if values.get("init"):
         of_one_gate = [*commits, *(f"--{name}" for name in _OF_ONE_GATE if name in values)]
         if of_one_gate:
             reason = "--init writes files for gates of all changes; leave this out"
             raise UsageError(f"{of_one_gate[0]}: {reason}")
         GateFlags(**values).check_values()
-        own = sides.replace_flags(split_at_double_dash(argv)[0], _SPECS, ("init",))
+        own = replace_flags(split_at_double_dash(argv)[0], _SPECS, ("init",))
         _write_ci_files(values["init"], [*own, "--", *(common or _EXAMPLE)])
         if not common:
             print_notice(f"the files measure {' '.join(_EXAMPLE)}: replace this by your own flags")
@@ -137,7 +145,7 @@ def main(argv: Sequence[str]) -> int:
     change = None if is_resumed else _find_change(values.get("rules"), *commits)
     results = values.get("results") or (None if is_resumed else os.environ.get(OUTPUT) or None)
     if is_resumed:
-        results = sides.results_folder(results, "gate", resume=True)
+        results = results_folder(results, "gate", resume=True)
     with _gate_results_folder(results, is_resumed) as folder:
         if change is not None and not values.get("always_measure"):
             options = GateFlags(**choose_format({**values, "rules": change.rules}, _SPECS))
@@ -152,8 +160,8 @@ def main(argv: Sequence[str]) -> int:
             of_ab |= {"a_checkout": change.start, "b_checkout": head, "rules": change.rules}
             hashes = [abbreviate_hash(change.start), abbreviate_hash(change.tip)]
         of_ab["results"] = str(folder / _RUNS)
-        words = sides.flag_words(values, _SPECS, OF_ONE_EXPERIMENT)
-        return ab.run_experiment(of_ab, common, ("gate", *hashes, *words, "--", *common))
+        words = flag_words(values, _SPECS, OF_ONE_EXPERIMENT)
+        return ab_session.run_experiment(of_ab, common, ("gate", *hashes, *words, "--", *common))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -169,9 +169,9 @@ class JudgingFlags:
         changed = {name: value for name, value in changes.items() if value is not None}
         return Policy().replace(**changed)
 
-    def criteria(self, rules: Rules) -> Criteria:
-        """How records are judged, according to the flags and to `rules`, which come from
-        `load_rules` or from an earlier session of an experiment.
+    def criteria(self, rules: Rules | None = None) -> Criteria:
+        """How records are judged, according to the flags and to rules: those of `load_rules`, or
+        the `rules` with which an experiment began. --accept applies to both.
         """
         metrics = None
         if self.metrics is not None:
@@ -183,7 +183,7 @@ class JudgingFlags:
             allow_different=self.allowed_differences,
             allow_changed_work=self.allow_changed_work,
             fail_on=parse_fail_on(self.fail_on),
-            rules=rules,
+            rules=self.load_rules() if rules is None else self._with_accept(rules),
         )
 
     def load_aa_records(self, include_reductions: bool = True) -> Loaded | None:
@@ -202,9 +202,9 @@ class JudgingFlags:
         If --threshold is given, the thresholds of the rules are removed.
         """
         rules = load_rules(self.rules)
-        return self.with_accept(rules if self.threshold is None else rules.without_thresholds())
+        return self._with_accept(rules if self.threshold is None else rules.without_thresholds())
 
-    def with_accept(self, rules: Rules) -> Rules:
+    def _with_accept(self, rules: Rules) -> Rules:
         """Returns the rules with the acceptance in --accept, if any."""
         return rules if self.accept is None else rules.accepting_all(self.accept)
 

@@ -36,7 +36,8 @@ from cnnbench.campaigns.launch import (
 from cnnbench.campaigns.processes import Campaign, ResultsFolder
 from cnnbench.campaigns.scaling import SCALING, STRONG, WEAK, ScalingJobs, ScalingPoint
 from cnnbench.cli.commands import PlotFlags, declare_output_flag, write_init_files
-from cnnbench.cli.commands.sides import CampaignFlags, printing_resume_command
+from cnnbench.cli.commands.campaign_flags import CampaignFlags
+from cnnbench.cli.commands.command_lines import printing_resume_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import (
     Params,

@@ -14,11 +14,12 @@ from pathlib import Path
 from cnnbench.base import values as labels
 from cnnbench.base.inference import AnalysisSchedule
 from cnnbench.base.job import split_hosts
-from cnnbench.campaigns.ab.experiment import SIDES, Experiment, ExperimentState, find_experiment
+from cnnbench.campaigns.ab.experiment import MOST_PAIRS, SIDES, Experiment
+from cnnbench.campaigns.ab.sessions import ExperimentState, find_experiment
 from cnnbench.campaigns.ab.side import RESERVED
 from cnnbench.campaigns.launch import JobLayout, flags_to_arguments
+from cnnbench.cli.commands.command_lines import command_line_with_flags, mask_variable_value
 from cnnbench.cli.commands.judging import JudgingFlags
-from cnnbench.cli.commands.sides import MOST_PAIRS, command_line_with_flags, mask_variable_value
 from cnnbench.flags import FLAGS, SPECS, Affects, specs_of, split_command_line
 from cnnbench.judge.compare import (
     ComparedConfiguration,
@@ -47,6 +48,11 @@ def estimate_pairs_for_verdict(entry: ComparedConfiguration, result: MetricResul
     if result.too_noisy or not _can_be_measured_again(entry.base, entry.new):
         return 0
     return enough if enough <= MOST_PAIRS else 0
+
+
+def pairs_for_clear_verdict(comparison: Comparison) -> int:
+    """Number of pairs that should give a clear verdict; 0 if more pairs would not help."""
+    return next((estimate_pairs_for_verdict(*counts) for counts in comparison.undecided_results), 0)
 
 
 def further_analysis_planner(policy: Policy) -> PlanOf:

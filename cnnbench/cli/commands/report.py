@@ -10,7 +10,7 @@ from pathlib import Path
 from cnnbench.base.document import Answer
 from cnnbench.base.terminal import LineWriter, ProgressLine
 from cnnbench.base.text import integer
-from cnnbench.campaigns.ab.experiment import find_only_experiment_in_tree
+from cnnbench.campaigns.ab.sessions import find_only_experiment_in_tree
 from cnnbench.campaigns.bisect.texts import stored_result
 from cnnbench.campaigns.processes import stored_answers
 from cnnbench.campaigns.scaling import SCALING
@@ -260,7 +260,7 @@ def _make_report_subject(
     )
     check_fact_names(judging.allowed_differences, baseline.all_records, loaded.all_records)
     criteria = replace(
-        judging.criteria(judging.load_rules()),
+        judging.criteria(),
         fail_on=fail_on,
         plan=further_analysis_planner(judging.policy),
     )

@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 def _repeat(words: Sequence[str]) -> int:
     """Runs the benchmark in several processes, for a command line with flags of `RepeatFlags`."""
     from cnnbench.campaigns.repeat import measure_repeatedly
-    from cnnbench.cli.commands.sides import results_folder
+    from cnnbench.cli.commands.campaign_flags import results_folder
 
     given, others = split_command_line(words, _REPEAT)
     texts = {name: texts_of_flag[-1] for name, texts_of_flag in given.items()}

@@ -23,7 +23,9 @@ from cnnbench.campaigns.strategies.session import (
     table_text,
 )
 from cnnbench.campaigns.strategies.weights import weights_tolerance
-from cnnbench.cli.commands import OutputKinds, PlotFlags, choose_format, sides
+from cnnbench.cli.commands import OutputKinds, PlotFlags, choose_format
+from cnnbench.cli.commands.campaign_flags import CampaignFlags
+from cnnbench.cli.commands.command_lines import printing_resume_command
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import ACCEPTED, flag, flag_sections, parse_flags, specs_of, split_options
 from cnnbench.judge.report.sections.strategies import modes_chart
@@ -54,7 +56,7 @@ table is printed nevertheless); 2 wrong use; 130 interrupted: the table contains
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrategiesFlags(PlotFlags, sides.CampaignFlags):
+class StrategiesFlags(PlotFlags, CampaignFlags):
     """Flags of `cnnbench strategies`."""
 
     modes: str = flag(
@@ -136,9 +138,7 @@ def _measure_modes(
         distances: Mapping[str, tuple[float, str]] = {}
         try:
             with (
-                sides.printing_resume_command(
-                    reporter, "strategies", argv, _ALL, results=folder.folder
-                ),
+                printing_resume_command(reporter, "strategies", argv, _ALL, results=folder.folder),
                 errors_as_interrupts(),
             ):
                 campaign.run_requests(session.requests(options.rounds, seed, options.timeout))

@@ -32,11 +32,8 @@ from cnnbench.campaigns.sweep.summary import (
     table_text,
 )
 from cnnbench.cli.commands import write_or_print_output
-from cnnbench.cli.commands.sides import (
-    CampaignFlags,
-    command_line_with_flags,
-    printing_resume_command,
-)
+from cnnbench.cli.commands.campaign_flags import CampaignFlags
+from cnnbench.cli.commands.command_lines import command_line_with_flags, printing_resume_command
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import (
     ACCEPTED,

@@ -12,7 +12,8 @@ from cnnbench.base import plugins
 from cnnbench.base.charts import Chart
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import count_text, format_duration, unknown_name_reason
-from cnnbench.campaigns.ab.side import RESERVED, choose_time_slice_seconds
+from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds
+from cnnbench.campaigns.ab.side import RESERVED
 from cnnbench.campaigns.processes import configuration_identity
 from cnnbench.campaigns.tune import texts
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, RaceBenchmark, SearchSettings
@@ -22,10 +23,11 @@ from cnnbench.cli.commands import (
     OutputKinds,
     PlotFlags,
     choose_format,
-    sides,
     write_or_print_output,
 )
-from cnnbench.cli.commands.ab import AbFlags
+from cnnbench.cli.commands.ab_flags import AbFlags
+from cnnbench.cli.commands.campaign_flags import CampaignFlags
+from cnnbench.cli.commands.command_lines import command_line_with_flags, printing_resume_command
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import (
@@ -88,7 +90,7 @@ _LANES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneFlags(JobLayoutFlags, PlotFlags, sides.CampaignFlags):
+class TuneFlags(JobLayoutFlags, PlotFlags, CampaignFlags):
     """Flags of `cnnbench tune`."""
 
     minutes: float = flag(
@@ -279,10 +281,10 @@ def _run_search(
             document = document_so_far(bench)
             return "" if document is None else _texts(document)[options.format]()
 
-        with sides.printing_resume_command(reporter, *again, known, results=folder.folder):
+        with printing_resume_command(reporter, *again, known, results=folder.folder):
             outcome, search = campaign.run_requests(search_requests(bench))
     if outcome.enough_minutes is not None:
-        line = sides.command_line_with_flags(
+        line = command_line_with_flags(
             *again, results=folder.folder, minutes=outcome.enough_minutes, resume=True
         )
         reporter.notice(f"to continue with more time: {line}")

@@ -148,12 +148,12 @@ def _prepare(
       policies: its metrics to judge, and how they are judged.
     """
     (base, new, aa), rules = sides, criteria.applied_rules
-    unlike = fact_differences(base, new, criteria.patterns) if base.records and new.records else ()
     pairs, is_paired = keep_complete_pairs(base, new), criteria.paired
     if is_paired is None:
         is_paired = pairs is not None and are_sides_of_experiment(base.records, new.records)
     # If the records contain no pairs, all runs are compared.
     kept = (base, new) if pairs is None or not is_paired else pairs
+    unlike = fact_differences(base, new, criteria.patterns) if base.records and new.records else ()
     outcome = incomparable_outcome(base, new, unlike, policies[0][0])
     if outcome is not None and outcome[0] is Verdict.FAILED:
         # A failed run may lack recorded properties, so a missing property is not a difference.

@@ -1,9 +1,9 @@
-"""Interim analyses over all sessions of an experiment (experiment.py)."""
+"""Interim analyses over all sessions of an experiment (sessions.py)."""
 
 from __future__ import annotations
 
 from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis
-from cnnbench.campaigns.ab.experiment import Analyses
+from cnnbench.campaigns.ab.sessions import Analyses
 
 FIRST, SECOND, LAST = (InterimAnalysis(*one) for one in ((8, 0.2), (12, 0.5), (16, 1.0)))
 RESUMED = Analyses(alpha=0.04, planned=16, made=(FIRST,), left=(SECOND, LAST))

@@ -1,4 +1,7 @@
-"""Experiments as they are stored: settings that are loaded whole, and what was analysed."""
+"""Experiments as they are stored: settings that are loaded whole, and what was analysed.
+
+Tests cnnbench/campaigns/ab/sessions.py.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,8 @@ from typing import Any
 
 import pytest
 
-from cnnbench.campaigns.ab.experiment import (
-    Experiment,
-    ExperimentSide,
-    ExperimentState,
-    find_experiment,
-)
+from cnnbench.campaigns.ab.experiment import Experiment, ExperimentSide
+from cnnbench.campaigns.ab.sessions import ExperimentState, find_experiment
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.identity import Identity

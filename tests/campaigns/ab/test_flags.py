@@ -1,4 +1,7 @@
-"""Flags of a side, before anything of it is started."""
+"""Flags of a side, before anything of it is started.
+
+Tests cnnbench/campaigns/ab/opening.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import sys
 
 import pytest
 
-from cnnbench.campaigns.ab.side import AbSide, resolve_flags
+from cnnbench.campaigns.ab.opening import resolve_flags
+from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.errors import UsageError
 

@@ -15,16 +15,13 @@ import pytest
 from cnnbench.base import terminal
 from cnnbench.base.inference import FIRST_ANALYSIS
 from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.campaigns.ab.experiment import (
-    AB,
-    Experiment,
-    confirmation_folder,
+from cnnbench.campaigns.ab.experiment import AB, Experiment, confirmation_folder, pair_file_prefix
+from cnnbench.campaigns.ab.pairs import ExperimentRunner
+from cnnbench.campaigns.ab.sessions import (
     find_experiment,
     find_only_experiment_in_tree,
     load_complete_pairs,
-    pair_file_prefix,
 )
-from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
@@ -155,7 +152,7 @@ def test_every_analysis_is_computed_once(ran: Ran, monkeypatch: pytest.MonkeyPat
         analysed.append(len(base))
         return compare_records(base, *more, **named)
 
-    monkeypatch.setattr("cnnbench.campaigns.ab.experiment.compare_records", compare)
+    monkeypatch.setattr("cnnbench.campaigns.ab.sessions.compare_records", compare)
     runner, _ = ran(50.0)
     assert (verdict(runner), analysed) == (Verdict.SLOWER, [1, FIRST_ANALYSIS])
     # A session that only judges what is there.

@@ -1,4 +1,7 @@
-"""Which sides can step in turn (side.py)."""
+"""Which sides can step in turn.
+
+Tests cnnbench/campaigns/ab/pairing.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import dataclasses
 
 import pytest
 
-from cnnbench.campaigns.ab.side import AbSide, why_not_interleavable
+from cnnbench.campaigns.ab.pairing import why_not_interleavable
+from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes.resolved import _why_not_interleavable
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import MemoryCapacity

@@ -1,7 +1,8 @@
 """cnnbench ab: from the command line to a verdict.
 
-Tests cnnbench/cli/commands/sides.py and cnnbench/cli/commands/next_steps.py; test_going_on.py
-tests the commands that go on.
+Tests cnnbench/cli/commands/ab_*.py, cnnbench/cli/commands/sides.py,
+cnnbench/cli/commands/command_lines.py, cnnbench/cli/commands/campaign_flags.py and
+cnnbench/cli/commands/next_steps.py; test_going_on.py tests the commands that go on.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from covering import slow_if
 from step_profiles import CONV, Profiles, changed
 
 from cnnbench.campaigns.ab import futility, lengths
-from cnnbench.campaigns.ab.experiment import find_experiment
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
-from cnnbench.cli.commands import ab as ab_command
+from cnnbench.campaigns.ab.sessions import find_experiment
+from cnnbench.cli.commands import ab_session
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.compare import load_records
 from cnnbench.judge.explain import explain
@@ -767,7 +768,7 @@ def test_flags_are_checked_before_there_is_a_worktree(
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", "first")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cnnbench.campaigns.ab.side.worktree", None)
+    monkeypatch.setattr("cnnbench.campaigns.ab.opening.worktree", None)
     sides = ("--a_checkout=HEAD", "--b_checkout=HEAD", *wrong)
     err = call(command, *sides, "--", "--plugin=net.py", code=2).err
     assert err.count("\n") == 1
@@ -883,7 +884,7 @@ def profiled(monkeypatch, lenet_runs):
                     os.kill(os.getpid(), signal.SIGTERM)
                 return explain(profiles.side(), profiles.side(slower))
 
-        monkeypatch.setattr(ab_command, "AbProfiler", Profiler)
+        monkeypatch.setattr(ab_session, "AbProfiler", Profiler)
         return asked
 
     return begin

@@ -16,7 +16,7 @@ from forked import until
 from step_profiles import Profiles, changed
 
 from cnnbench.campaigns.ab import lengths
-from cnnbench.campaigns.ab.experiment import find_experiment
+from cnnbench.campaigns.ab.sessions import find_experiment
 from cnnbench.records.load import load_records
 
 pytestmark = [

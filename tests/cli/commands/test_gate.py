@@ -23,7 +23,7 @@ from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.ab.worktree import resolve_commit
 from cnnbench.campaigns.processes.journal import JOURNAL
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.cli.commands import ab, gate
+from cnnbench.cli.commands import ab_session, gate
 from cnnbench.errors import FlagError
 from cnnbench.judge.metrics.rules_file import load_rules
 
@@ -75,7 +75,7 @@ def given(repository, monkeypatch):
         lines.append([*(f"--{name}={value}" for name, value in values.items()), *behind])
         return 0
 
-    monkeypatch.setattr(ab, "run_experiment", run)
+    monkeypatch.setattr(ab_session, "run_experiment", run)
     return lines
 
 
@@ -195,7 +195,7 @@ def test_a_gate_that_was_interrupted_before_its_first_process_begins_again(
 @pytest.fixture
 def again(monkeypatch):
     """again(stop=NUMBER, speed=...): what the processes of a second experiment do."""
-    pairs = ab.ExperimentRunner
+    pairs = ab_session.ExperimentRunner
 
     def again(stop=None, **say):
         def begin(experiment, sides, results, *others):
@@ -214,7 +214,7 @@ def again(monkeypatch):
                 raise KeyboardInterrupt
             return measure(number, **of)
 
-        monkeypatch.setattr(ab, "ExperimentRunner", begin)
+        monkeypatch.setattr(ab_session, "ExperimentRunner", begin)
 
     return again
 

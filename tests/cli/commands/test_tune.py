@@ -16,7 +16,7 @@ import pytest
 from edits import rewrite
 
 from cnnbench.campaigns.ab import side
-from cnnbench.campaigns.ab.experiment import find_experiment
+from cnnbench.campaigns.ab.sessions import find_experiment
 from cnnbench.campaigns.processes.journal import Journal
 from cnnbench.campaigns.tune import bench, environment, race
 from cnnbench.campaigns.tune import search as searches
