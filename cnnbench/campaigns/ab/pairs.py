@@ -43,6 +43,7 @@ from cnnbench.campaigns.processes import (
 )
 from cnnbench.judge.compare import Comparison, Verdict, processes_needed
 from cnnbench.judge.compare.answers import what_is_known
+from cnnbench.judge.compare.compare import are_comparable
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.judge.metrics.policy import questions_of
@@ -195,7 +196,8 @@ class ExperimentRunner:
         analysed before.
 
         The experiment ends at an interim analysis if the verdict is clear, if no pairs are left, or
-        if more pairs would probably not give a clear verdict.
+        if more pairs would probably not give a clear verdict. It ends after any pair that cannot be
+        compared with the first one.
         """
         burn_in = self.experiment.burn_in if self.earlier < self.analyses.most_pairs else 0
         for number in range(1, burn_in + 1):
@@ -205,6 +207,10 @@ class ExperimentRunner:
             if pair > self.earlier:
                 yield from self.measure_pair(pair)
             is_due = self.analyses.is_due(pair)
+            if pair > first and not self._is_like_first_pair(pair):
+                text = f"stopped after {pair} pairs: the last one cannot be compared with the first"
+                self.campaign.reporter.notice(text)
+                return self._compare_measured_pairs()
             if pair > first and not is_due:
                 continue
             comparison = self._compare_measured_pairs()
@@ -342,6 +348,13 @@ class ExperimentRunner:
             rates.append(rate)
             precisions.add(config.get("precision"))
         return {"peak_flops": max(rates)} if len(precisions) == 1 else {}
+
+    def _is_like_first_pair(self, pair: int) -> bool:
+        """Whether a pair can be compared with the first pair. If not, more pairs are in vain: for
+        example, somebody has edited a file that belongs to A or B, but to no repository.
+        """
+        base, new = ([self.records[side][at] for at in (0, pair - 1)] for side in SIDES)
+        return are_comparable(base, new, self.experiment.criteria)
 
     def _compare_measured_pairs(self) -> Comparison:
         records, pairs = self.records, len(self.records["a"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from cnnbench.base import message
 from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.locks import CHECKOUT, SCRATCH_NAME, TemporaryFolder, remove_if_abandoned
+from cnnbench.base.text import format_duration
 from cnnbench.campaigns.processes import start_guard
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.machine.repository import (
@@ -25,6 +27,11 @@ from cnnbench.machine.repository import (
     is_full_hash,
     safe_git_command,
 )
+
+MOST_SECONDS = 1800.0
+"""Time limit for adding or removing a worktree. A large repository takes minutes. Git never ends if
+a filter waits for input, for example, or if a file system does not answer.
+"""
 
 
 def resolve_commit(flag: str, text: str) -> str | None:
@@ -48,10 +55,13 @@ def resolve_commit(flag: str, text: str) -> str | None:
 
 
 @contextlib.contextmanager
-def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
+def worktree(
+    commit: str, repository: str | Path = ".", seconds: float = MOST_SECONDS
+) -> Iterator[Path]:
     """Context manager: a temporary git worktree of a commit, removed even if this process dies.
 
     First removes the worktrees that killed commands on this machine have left in the repository.
+    Raises BenchmarkError if git fails, or if it has not ended after `seconds`.
     """
     git_command = safe_git_command(repository)
     failed = f"git worktree add {abbreviate_hash(commit)}"
@@ -67,7 +77,11 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
         process, link = start_guard(*words, stdout=subprocess.DEVNULL, env=environment_for_git())
         try:
             try:
-                answer = message.receive(link)
+                answer = message.receive(link, seconds)
+            except TimeoutError:
+                _kill_group(process)
+                limit = format_duration(seconds)
+                raise BenchmarkError(f"{failed}: did not finish within {limit}") from None
             except message.FOREIGN:
                 raise BenchmarkError(f"{failed}: did not finish") from None
             if answer["error"]:
@@ -78,7 +92,17 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
             # After Ctrl-C, `subprocess.Popen.__exit__` would not wait until the process has ended.
             with delaying_interrupts():
                 link.close()
-                process.wait()
+                try:
+                    process.wait(seconds)
+                except subprocess.TimeoutExpired:
+                    _kill_group(process)
+                    process.wait()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kills a guard and its git. The next worktree of the repository removes what they leave."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _on_this_machine() -> str:

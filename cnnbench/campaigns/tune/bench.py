@@ -197,7 +197,8 @@ class RaceBenchmark:
       needs_proof: whether the leader needs a proof, because it differs from the given flags. If it
         needs none, the races can use the time for all but the minimum number of pairs.
       races: the races so far. If the search was interrupted, the last one may not be over.
-      document: the document of the search after its proof; None before.
+      document: the document of the search after its proof, and after the comparison of weights;
+        None before.
     """
 
     lengths: ProcessStepCounts

@@ -56,6 +56,7 @@ NOTHING_TRAINED = "nothing is trained"
 OTHER_TRAINING = "it trains differently: {changes}"
 TOWERS_APART = "weights are not compared: {mode} trains its towers apart"
 ASYNCHRONOUS = "weights are not compared: workers train asynchronously"
+WEIGHTS_INTERRUPTED = "weights are not compared: the search was interrupted"
 ONLY_KERNELS = "weights are not compared: only how operations compute differs"
 NOT_TRAINED = "weights could not be compared: {name}: {error}"
 

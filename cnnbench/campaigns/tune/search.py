@@ -84,6 +84,7 @@ def search_requests(bench: RaceBenchmark) -> ProcessRequests[tuple[TuneDocument,
         document = yield from measure_proof(bench, outcome)
     if document.verdict == FASTER:
         document = yield from compare_weights(bench, document, outcome.leader)
+        bench.document = document
     folder.journal.add(END, document=document.to_dict())
     # `cnnbench report` reads tune.json.
     folder.write(folder.folder / "tune.json", document.to_json().encode("ascii"))
@@ -126,8 +127,11 @@ def measure_proof(bench: RaceBenchmark, outcome: SearchOutcome) -> ProcessReques
 
 def document_so_far(bench: RaceBenchmark) -> TuneDocument | None:
     """The document of an interrupted search; None if no round of a race was measured."""
-    if bench.document is not None or not any(race.rounds for race in bench.races):
-        return bench.document
+    document = bench.document
+    if document is not None and document.verdict == FASTER and not document.weights:
+        return replace(document, weights=phrases.WEIGHTS_INTERRUPTED)
+    if document is not None or not any(race.rounds for race in bench.races):
+        return document
     outcome = SearchOutcome(tuple(bench.races), bench.races[-1].leader)
     verdict = NONE if outcome.leader.key == bench.settings.first.key else OPEN
     return _tune_document(bench, outcome, verdict, phrases.INTERRUPTED)

@@ -112,6 +112,21 @@ def compare_records(
     )
 
 
+def are_comparable(
+    base: Iterable[RunRecord], new: Iterable[RunRecord], criteria: Criteria = _DEFAULT
+) -> bool:
+    """Whether further runs like these may lead to a verdict: whether the runs succeeded, and only
+    differ in what may differ. Nothing is tested.
+    """
+    matched, *_ = _match_runs((tuple(base), tuple(new)), (), criteria)
+    for before, after, _ in matched:
+        both = before.records and after.records
+        unlike = fact_differences(before, after, criteria.patterns) if both else ()
+        if incomparable_outcome(before, after, unlike, THROUGHPUT) is not None:
+            return False
+    return True
+
+
 def _match_runs(
     processes: Sequence[Sequence[RunRecord | AllReduceRecord]],
     aa: Iterable[RunRecord | AllReduceRecord],

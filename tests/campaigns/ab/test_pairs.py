@@ -47,6 +47,7 @@ class Sides(Campaign):
       runs: makes records.
       speed: of B.
       ends: how processes end, by name: a word of `ENDS`, or an exception.
+      edited: name of the first process of B that differs in a recorded property.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class Sides(Campaign):
         runs: Callable[..., RunRecord],
         speed: float,
         ends: Mapping[str, str | BaseException],
+        edited: str = "z",
     ) -> None:
         self.said = io.StringIO()
         super().__init__(ChildProcessReporter(self.said))
-        self._runs, self._speed, self._ends = runs, speed, dict(ends)
+        self._runs, self._speed, self._ends, self._edited = runs, speed, dict(ends), edited
         self.started: list[str] = []
         self.words: dict[str, tuple[str, ...]] = {}
 
@@ -74,6 +76,8 @@ class Sides(Campaign):
         speed = (100.0 if name.endswith("-a") else self._speed) * (1 + 0.002 * (len(name) % 3))
         speed *= 1 + 0.001 * (len(self.started) * 7 % 5)
         record = self._runs(speed, steps=5)
+        if name[0].isdigit() and name.endswith("-b") and name >= self._edited:
+            record = replace(record, environment={**record.environment, "env_EDITED": "1"})
         end = self._ends.get(name)
         if isinstance(end, BaseException):
             raise end
@@ -97,9 +101,10 @@ def ran(tmp_path: Path, runs: Callable[..., RunRecord]) -> Ran:
         *,
         resume: bool = False,
         within: bool = False,
+        edited: str = "z",
         **more: Any,
     ) -> tuple[ExperimentRunner, Sides]:
-        campaign = Sides(runs, speed, ends or {})
+        campaign = Sides(runs, speed, ends or {}, edited)
         folder = tmp_path / "r"
         sides = {
             name: AbSide(flags=("--model=lenet",), subject=Subject(side=name)) for name in "ab"
@@ -188,6 +193,16 @@ def test_a_failed_process_ends_the_experiment_without_tests(
     assert len(load_complete_pairs(tmp_path / "r")) == 1
     end = find_experiment(tmp_path / "r").last_end_event
     assert (end["failure"], end["pairs"], end["judged"]) == ("B: no good", 2, False)
+
+
+def test_a_pair_unlike_the_first_one_ends_the_experiment(ran: Ran, tmp_path: Path) -> None:
+    runner, campaign = ran(50.0, edited="0003-b")
+    assert sorted(campaign.started[-2:]) == ["0003-a", "0003-b"]
+    assert (verdict(runner), runner.is_judged) == (Verdict.NOT_COMPARABLE, True)
+    assert "env_EDITED" in runner.comparison.answer
+    assert sum("3 pairs" in line for line in campaign.said.getvalue().splitlines()) == 1
+    assert len(load_complete_pairs(tmp_path / "r")) == 3
+    assert find_experiment(tmp_path / "r").last_end_event["pairs"] == 3
 
 
 def test_a_burn_in_that_fails_ends_it_too(ran: Ran) -> None:

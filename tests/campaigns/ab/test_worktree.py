@@ -16,6 +16,7 @@ from covering import slow_if
 
 from cnnbench.base.locks import CHECKOUT
 from cnnbench.campaigns.ab.worktree import worktree
+from cnnbench.errors import BenchmarkError
 
 HOLD = """\
 import sys, time
@@ -27,6 +28,11 @@ with worktree.worktree("HEAD", sys.argv[1]) as folder:
 SLOW_GIT = """\
 #!/bin/sh
 case " $* " in *" worktree add "*) echo begun > "$BEGUN"; sleep 1;; esac
+exec {git} "$@"
+"""
+ENDLESS_GIT = """\
+#!/bin/sh
+case " $* " in *" worktree {command} "*) sleep 60;; esac
 exec {git} "$@"
 """
 
@@ -111,4 +117,43 @@ def test_a_signal_while_a_worktree_is_added_prints_only_that_it_interrupts(
         _, told = gate.communicate(timeout=60)
     assert (told, gate.returncode) == ("cnnbench: error: interrupted\n", 130)
     assert git(repository, "worktree", "list").count("\n") == 0
+    assert [*(tmp_path / "temporary").iterdir()] == []
+
+
+@pytest.fixture
+def endless(tmp_path, monkeypatch):
+    """endless("add"): from now on, `git worktree add` never ends."""
+
+    def endless(command):
+        script = tmp_path / "bin" / "git"
+        script.parent.mkdir()
+        script.write_text(ENDLESS_GIT.format(git=shutil.which("git"), command=command))
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+
+    return endless
+
+
+def test_a_worktree_that_git_never_finishes_is_an_error(
+    repository, git, tmp_path, endless, monkeypatch
+):
+    usual, begun = os.environ["PATH"], time.monotonic()
+    endless("add")
+    with pytest.raises(BenchmarkError), worktree("HEAD", repository, seconds=0.2):
+        pass
+    assert time.monotonic() - begun < 30
+    assert [*(tmp_path / "temporary").iterdir()] == []
+    monkeypatch.setenv("PATH", usual)
+    with worktree("HEAD", repository) as folder:
+        assert (folder / ".git").exists()
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+@pytest.mark.slow
+def test_a_worktree_that_git_never_removes_loses_its_folder(repository, tmp_path, endless):
+    endless("remove")
+    begun = time.monotonic()
+    with worktree("HEAD", repository, seconds=4.0) as folder:
+        assert (folder / ".git").exists()
+    assert time.monotonic() - begun < 30
     assert [*(tmp_path / "temporary").iterdir()] == []

@@ -24,6 +24,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.bench import TUNE, RaceBenchmark, SearchSettings
 from cnnbench.campaigns.tune.race import CandidateRace, RaceRound, SearchOutcome
 from cnnbench.campaigns.tune.search import document_so_far, search_requests
@@ -207,6 +208,25 @@ def test_an_interrupted_search_knows_what_the_races_have_measured(
         assert (found.pairs, sum(row.processes for row in found.rows)) == (0, 3)
         assert found.leader == (AS_GIVEN if factor < 1 else "variable_update=replicated")
         assert sorted(found.command) == sorted(("cnnbench", *WORDS))
+
+
+def test_a_search_that_is_interrupted_before_the_weights_says_so(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[TuneDocument | None] = []
+
+    def interrupted(bench: RaceBenchmark, *_: Any) -> Any:
+        known.append(document_so_far(bench))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cnnbench.campaigns.tune.search.compare_weights", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        search(FAST)
+    (found,) = known
+    assert found is not None
+    assert (found.verdict, found.trains_alike) == ("faster", None)
+    assert found.weights == phrases.WEIGHTS_INTERRUPTED
+    assert found.weights[1:] in " ".join(table_text(found).split())
 
 
 def test_candidates_that_are_not_faster_leave_the_flags_as_given(search: Search) -> None:
