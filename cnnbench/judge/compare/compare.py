@@ -26,7 +26,7 @@ from cnnbench.judge.compare.comparability import (
 )
 from cnnbench.judge.compare.configuration import configuration_name, unique_names
 from cnnbench.judge.compare.criteria import Criteria, share_alpha
-from cnnbench.judge.compare.disturbance import cpu_time_samples, joint_judgement
+from cnnbench.judge.compare.disturbance import joint_judgement, with_cpu_time
 from cnnbench.judge.compare.estimate import Samples, aa_spread_of_runs
 from cnnbench.judge.compare.facts import NOTHING, UNKNOWN
 from cnnbench.judge.compare.judgement import Case, Judgement, Verdict, judge_all
@@ -201,7 +201,7 @@ def _prepare(
         new=kept[1].records,
         differences=unlike,
     )
-    return entry, _with_cpu_time(cases, *kept, aa)
+    return entry, with_cpu_time(cases, *kept, aa)
 
 
 def _values(
@@ -212,27 +212,6 @@ def _values(
     sides = (values[:of_base], values[of_base:])
     before, after = (tuple(one for one in side if one is not None) for side in sides)
     return before, after
-
-
-def _with_cpu_time(
-    cases: list[Case], base: MeasurementGroup, new: MeasurementGroup, aa: Sequence[Measurement]
-) -> list[Case]:
-    """Returns the cases of a configuration. If its pairs were disturbed, throughput and CPU time
-    are both tested: they answer the same question, and each has half of alpha.
-    """
-    by_metric = {case.samples.metric.name: case for case in cases}
-    speed = by_metric.get(THROUGHPUT.name)
-    if speed is None or speed.known is not None:
-        return cases
-    samples = cpu_time_samples(speed.samples, base, new, aa, speed.policy)
-    if samples is None:
-        return cases
-    requested = by_metric.get(CPU_TIME.name)
-    own = speed.policy.replace(asked=False) if requested is None else requested.policy
-    policy = own.replace(split=0.5, questions=speed.policy.questions)
-    by_metric[THROUGHPUT.name] = Case(speed.samples, speed.policy.replace(split=0.5))
-    by_metric[CPU_TIME.name] = Case(samples, policy)
-    return [*by_metric.values()]
 
 
 def _judged(

@@ -31,7 +31,7 @@ from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import ab_place
 from cnnbench.judge.compare.estimate import Samples, aa_spread_of_runs, exceeds
-from cnnbench.judge.compare.judgement import NEEDS, Judgement, Verdict
+from cnnbench.judge.compare.judgement import NEEDS, Case, Judgement, Verdict
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.policy import Policy
@@ -143,7 +143,28 @@ def _values(name: str, runs: Sequence[RunRecord]) -> list[float]:
 # The judgement of disturbed pairs.
 
 
-def cpu_time_samples(
+def with_cpu_time(
+    cases: list[Case], base: MeasurementGroup, new: MeasurementGroup, aa: Sequence[Measurement]
+) -> list[Case]:
+    """Returns the cases of a configuration. If its pairs were disturbed, throughput and CPU time
+    are both tested: they answer the same question, and each has half of alpha.
+    """
+    by_metric = {case.samples.metric.name: case for case in cases}
+    speed = by_metric.get(THROUGHPUT.name)
+    if speed is None or speed.known is not None:
+        return cases
+    samples = _cpu_time_samples(speed.samples, base, new, aa, speed.policy)
+    if samples is None:
+        return cases
+    requested = by_metric.get(CPU_TIME.name)
+    own = speed.policy.replace(asked=False) if requested is None else requested.policy
+    policy = own.replace(split=0.5, questions=speed.policy.questions)
+    by_metric[THROUGHPUT.name] = Case(speed.samples, speed.policy.replace(split=0.5))
+    by_metric[CPU_TIME.name] = Case(samples, policy)
+    return [*by_metric.values()]
+
+
+def _cpu_time_samples(
     throughput: Samples,
     base: MeasurementGroup,
     new: MeasurementGroup,
