@@ -29,7 +29,6 @@ from cnnbench.campaigns.ab.lengths import LENGTHS
 from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.sessions import ExperimentState, find_experiment, load_complete_pairs
-from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes import Campaign, CodeChangedError, ResultsFolder
 from cnnbench.cli.commands import choose_format, sides
 from cnnbench.cli.commands.ab_flags import SPECS, AbFlags
@@ -79,8 +78,11 @@ def run_experiment(
     options.check_values()
     if options.aa:
         options.check_flags_of_aa(values)
-    # An experiment uses the rules that were valid when it began.
-    criteria = options.criteria(None if earlier is None else earlier.experiment.criteria.rules)
+    if earlier is None:
+        experiment = _new_experiment(values, common, repeat, options)
+    else:  # Only what belongs to one session may differ.
+        criteria = options.criteria(earlier.experiment.criteria.rules)
+        experiment = replace(earlier.experiment, most_pairs=options.pairs, criteria=criteria)
     loaded = options.load_aa_records(include_reductions=False)
     aa = None if loaded is None else loaded.records
     # Which environment variables there are is known only from the records of A and B.
@@ -91,10 +93,12 @@ def run_experiment(
     advice = ", or measure one of them twice with --aa"
     with sides.open_sides(options, layout, common, reporter, names, advice) as both:
         if earlier is None:
-            experiment = _new_experiment(values, common, repeat, options, both, reporter)
-        else:  # Only what belongs to one session may differ.
-            experiment = replace(earlier.experiment, most_pairs=options.pairs)
-        experiment = replace(experiment, criteria=criteria).with_sides(both)
+            why_not = partial(why_not_interleavable, both)
+            turns = choose_time_slice_seconds(options.pairing, why_not, reporter)
+            has_length = any(LENGTHS & side.given_flags.keys() for side in both.values())
+            seconds = 0.0 if has_length else options.seconds
+            experiment = replace(experiment, turn_seconds=turns, timed_seconds=seconds)
+        experiment = experiment.with_sides(both)
         plans = {name: side.identity() for name, side in both.items()}
         with options.open_campaign(
             AB,
@@ -109,6 +113,27 @@ def run_experiment(
             judged = _confirm_changes(runner.comparison, runner, options)
             judged = _explain_verdict(judged, runner, options)
         return report_experiment(judged, runner, options)
+
+
+def _new_experiment(
+    values: Mapping[str, Any], common: tuple[str, ...], repeat: tuple[str, ...], options: AbFlags
+) -> Experiment:
+    """Creates the experiment that the flags describe, as far as it does not depend on A and B. See
+    `run_experiment` for `values`, `common` and `repeat`.
+    """
+    return Experiment(
+        given={name: encode(values[name]) for name in values if name not in VARIABLES},
+        common=common,
+        repeat=repeat,
+        seed=options.resolve_seed(AB, options.results or ""),
+        most_pairs=options.pairs,
+        sequential=options.sequential and not options.aa,
+        burn_in=options.burn_in,
+        cool_down=options.cool_down,
+        timeout=options.timeout,
+        is_aa=options.aa,
+        criteria=options.criteria(),
+    )
 
 
 def _experiment_to_resume(values: Mapping[str, Any], common: Sequence[str]) -> ExperimentState:
@@ -162,35 +187,6 @@ def _values_to_resume(earlier: ExperimentState, values: Mapping[str, Any]) -> di
         raise FlagError("pairs", merged["pairs"], reason)
     # No further pairs are measured after a clear verdict.
     return {**merged, "pairs": pairs} if earlier.has_clear_verdict else merged
-
-
-def _new_experiment(
-    values: Mapping[str, Any],
-    common: tuple[str, ...],
-    repeat: tuple[str, ...],
-    options: AbFlags,
-    both: Mapping[str, AbSide],
-    reporter: ChildProcessReporter,
-) -> Experiment:
-    """Creates the experiment that the flags describe, without sides and criteria. See
-    `run_experiment` for `values`, `common` and `repeat`.
-    """
-    has_length = any(LENGTHS & side.given_flags.keys() for side in both.values())
-    why_not = partial(why_not_interleavable, both)
-    return Experiment(
-        given={name: encode(values[name]) for name in values if name not in VARIABLES},
-        common=common,
-        repeat=repeat,
-        seed=options.resolve_seed(AB, options.results or ""),
-        most_pairs=options.pairs,
-        sequential=options.sequential and not options.aa,
-        burn_in=options.burn_in,
-        cool_down=options.cool_down,
-        timeout=options.timeout,
-        turn_seconds=choose_time_slice_seconds(options.pairing, why_not, reporter),
-        timed_seconds=0.0 if has_length else options.seconds,
-        is_aa=options.aa,
-    )
 
 
 def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFlags) -> Comparison:
