@@ -21,7 +21,7 @@ import pytest
 from cnnbench.base.files import read_json
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.campaigns.ab.opening import resolve_flags
+from cnnbench.campaigns.ab.asking import resolve_flags
 from cnnbench.campaigns.ab.side import AbSide, benchmark_command, refuse_flags
 from cnnbench.campaigns.processes import Campaign, main_result_text
 from cnnbench.errors import ExitCode, UsageError

@@ -47,7 +47,7 @@ from prepared import preparing_tensorflow, stop_collecting_graphs
 from registries import forget_packages, kept
 
 from cnnbench.base import plugins
-from cnnbench.campaigns.ab.side import run_code
+from cnnbench.campaigns.ab.asking import run_code
 from cnnbench.campaigns.processes import campaign, identity
 from cnnbench.cli import main
 from cnnbench.flags import Params
@@ -593,7 +593,7 @@ def loaded_processes(monkeypatch):
 _PLANNING = """
 import importlib
 import pkgutil
-import cnnbench.campaigns.ab.opening
+import cnnbench.campaigns.ab.asking
 from cnnbench.models import networks
 for module in pkgutil.iter_modules(networks.__path__, f"{networks.__name__}."):
     importlib.import_module(module.name)
@@ -606,7 +606,7 @@ _PLAIN = re.compile(r"null|--(?!\w*(dir|file|plugin|json|csv|path))\w+(=[\w.]*)?
 
 @pytest.fixture(scope="session")
 def _answering(tmp_path_factory):
-    """Answers as `cnnbench.campaigns.ab.side.run_code` does, from processes forked with it loaded.
+    """Answers as `cnnbench.campaigns.ab.asking.run_code`, from processes forked with it loaded.
 
     It knows what followed from the same plain flags and variables. Stand-ins answer in this
     process, another cnnbench in a new one.
@@ -646,8 +646,7 @@ def _answering(tmp_path_factory):
 @pytest.fixture
 def quick_answers(monkeypatch, _answering):
     """Flags of sides are resolved by processes that are forked, with what they import."""
-    for module in ("opening", "side"):
-        monkeypatch.setattr(f"cnnbench.campaigns.ab.{module}.run_code", _answering)
+    monkeypatch.setattr("cnnbench.campaigns.ab.asking.run_code", _answering)
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from cnnbench.base.document import Paragraph, make_table, numeric_cell
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import ChildProcessReporter, print_result
+from cnnbench.campaigns.ab.asking import identity_of, resolve_flags
 from cnnbench.campaigns.ab.lengths import LENGTHS, StepCountEstimate
-from cnnbench.campaigns.ab.opening import resolve_flags
 from cnnbench.campaigns.ab.side import RESERVED, AbSide, make_process_request, refuse_flags
 from cnnbench.campaigns.processes import (
     LOGS,
@@ -59,7 +59,7 @@ def measure_repeatedly(options: RepeatFlags, flags: Sequence[str], folder: str) 
     side = resolve_flags(side)
     for notice in side.resolved.notices:
         reporter.notice(notice)
-    plans = {"": side.identity()}
+    plans = {"": identity_of(side)}
     identity = CampaignIdentity(plans=plans, facts=environment.collect(), policy={})
     records: list[RunRecord] = []
     with ResultsFolder(REPEATS, folder, identity) as results:

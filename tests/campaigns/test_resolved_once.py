@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from covering import slow_if
 
+from cnnbench.campaigns.ab.asking import print_answer
 from cnnbench.campaigns.ab.experiment import Experiment
-from cnnbench.campaigns.ab.opening import print_answer
 from cnnbench.campaigns.processes.identity import Identity
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal
 from cnnbench.campaigns.processes.results_dir import settings_path

@@ -38,8 +38,7 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.document.formats import render_report
 from cnnbench.base.document.markdown import report_to_markdown, sections_to_comment
 from cnnbench.base.tables import dataclasses_to_csv
-from cnnbench.campaigns.ab import opening
-from cnnbench.campaigns.ab import side as side_flags
+from cnnbench.campaigns.ab import asking, opening
 from cnnbench.campaigns.bisect import history as git_history
 from cnnbench.campaigns.bisect import search
 from cnnbench.campaigns.bisect.texts import bisection_text
@@ -212,8 +211,7 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(campaign, "execute", machine.execute)
-        for asking in (opening, side_flags):
-            patch.setattr(asking, "run_code", _answer)
+        patch.setattr(asking, "run_code", _answer)
         patch.setattr(identity, "source_digest", lambda *_: "0" * 32)
         patch.setattr(facts, "collect", lambda: dict(_MACHINE))
         for owner in (search, opening):

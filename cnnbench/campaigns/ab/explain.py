@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cnnbench.base.files import read_json
+from cnnbench.campaigns.ab.asking import supports
 from cnnbench.campaigns.ab.experiment import AB, EXPLANATION, SIDES
-from cnnbench.campaigns.ab.side import AbSide, make_process_request, supports
+from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.processes import (
     Campaign,
     ProcessRequests,

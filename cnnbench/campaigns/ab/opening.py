@@ -1,35 +1,19 @@
-"""Makes A and B ready to be measured: temporary worktrees, resolved flags, and the measured code.
-
-The flags of A and of B are resolved in child processes, with the working directory and the
-environment variables of the measured processes. So relative paths and imports work as in the
-measured processes, and this process loads no plug-in.
-"""
+"""Makes A and B ready to be measured: temporary worktrees, resolved flags, the measured code."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from cnnbench.base import plugins
 from cnnbench.base.terminal import ChildProcessReporter, print_notice
+from cnnbench.campaigns.ab.asking import resolve_flags, supports
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
-from cnnbench.campaigns.ab.side import RESERVED, AbSide, refuse_flags, run_code, supports
+from cnnbench.campaigns.ab.side import RESERVED, AbSide, refuse_flags
 from cnnbench.campaigns.ab.worktree import worktree
-from cnnbench.campaigns.launch import JobLayout, resolve_run
-from cnnbench.campaigns.processes import ResolvedRun
-from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import parse_args
+from cnnbench.errors import FlagError, UsageError
 from cnnbench.machine import repository
 from cnnbench.machine.repository import uncommitted_changes_text
-from cnnbench.records.codec import decode, encode
-
-_ASK = "from cnnbench.campaigns.ab.opening import print_answer; print_answer(*sys.argv[1:])"
-
-# Resolving flags has a time limit, because the import of a plug-in may never return.
-_SECONDS = 120.0
 
 
 @contextlib.contextmanager
@@ -87,44 +71,3 @@ def _refuse_equal_sides(a: AbSide, b: AbSide, advice: str) -> None:
         f"A and B are the same{what}; use --a and --b, --a_python, --a_checkout or "
         f"--a_env to make them differ{advice}"
     )
-
-
-def resolve_flags(side: AbSide, name: str = "") -> AbSide:
-    """Returns a copy of A or B whose flags are resolved in a child process, as far as this cnnbench
-    knows the flags.
-
-    Raises UsageError if a flag is invalid. The message begins with `name`, if given, and with the
-    code of a side that has its own code.
-    """
-    try:
-        layout = json.dumps(None if side.layout is None else side.layout._asdict())
-        done = run_code(side, _ASK, layout, *side.flags, use_own_cnnbench=True, timeout=_SECONDS)
-        answer = json.loads(done.stdout.splitlines()[-1])
-        error, resolved = answer["error"], decode(ResolvedRun, answer["resolved"])
-    except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
-        # If a plug-in has ended the process, the measured process will report the reason.
-        return replace(side, resolved=ResolvedRun())
-    if not side.is_this_cnnbench:
-        return replace(side, resolved=replace(resolved, notices=()))
-    if error is not None:
-        code = side.code_name
-        if side.revision and side.commit and not side.commit.startswith(side.revision):
-            code = f"{side.revision}, {code}"
-        raise UsageError(f"side {name} ({code}): {error}" if name and code else str(error))
-    return replace(side, resolved=resolved)
-
-
-def print_answer(job: str, *flags: str) -> None:
-    """Main function of the child process of `resolve_flags`: prints resolved flags as JSON.
-
-    `job` is a JSON `JobLayout` or null.
-    """
-    error, resolved = None, ResolvedRun()
-    try:
-        fields = json.loads(job)
-        layout = None if fields is None else JobLayout(**fields)
-        resolved = resolve_run(parse_args(flags), layout)
-        resolved = replace(resolved, packages=plugins.loaded_packages())
-    except (UsageError, DataError) as refusal:
-        error = str(refusal)
-    print("\n" + json.dumps({"error": error, "resolved": encode(resolved)}))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.campaigns.ab.side import AbSide, supports
+from cnnbench.campaigns.ab.asking import supports
+from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes import NO_TURNS_OF_JOBS
 from cnnbench.errors import FlagError
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import shlex
-import subprocess
 import sys
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,14 +18,10 @@ from cnnbench.campaigns.launch import JobLayout, flags_to_arguments, run_command
 from cnnbench.campaigns.processes import (
     COMMAND_LINE,
     BenchmarkCommand,
-    Child,
-    Command,
-    ConfigurationIdentity,
     ProcessRequest,
     ResolvedRun,
     ResultsFolder,
     blank_record,
-    identity_values,
     launcher_code,
     own_checkout,
 )
@@ -45,39 +38,13 @@ from cnnbench.flags import (
     split_command_line,
 )
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.machine.facts import may_record_variable
 from cnnbench.machine.repository import (
     GitError,
     abbreviate_hash,
     git,
 )
-from cnnbench.records.codec import encode
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
-
-_MODULES = {
-    "launch": ("campaigns/launch.py", "campaigns/launch/tasks.py", "launch/tasks.py"),
-    "profile_json": ("records/profiles.py", "records/step_profile.py"),
-    "turns": ("run/runtime/turns.py", "runtime/turns.py"),
-}
-"""Module files by feature. A version of cnnbench has the feature if it contains one of them."""
-
-_HAS_FILE = (
-    "import os, cnnbench; home = os.path.dirname(cnnbench.__file__); "
-    "sys.exit(not any(os.path.isfile(os.path.join(home, name)) for name in sys.argv[1:]))"
-)
-_ANSWER_SECONDS = 60.0
-_VERSIONS = """\
-import json, platform
-try:
-    from cnnbench.machine import facts
-    from cnnbench.machine.cpu import Host
-    packages = getattr(facts, "package_versions", None) or facts.packages
-except ImportError:  # a version from before these modules were merged
-    from cnnbench.machine.host import Host
-    from cnnbench.machine.software import packages
-print(json.dumps({"python": platform.python_version(), **packages(Host())}))
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,81 +166,8 @@ class AbSide:
         """The resolved parameters of a run or, if they are unknown, the given flags."""
         return self.resolved.config or self.given_flags
 
-    def identity(self) -> ConfigurationIdentity:
-        """The flags, interpreter and environment variables of A or B, which `--resume` must not
-        change.
-        """
-        shown = {name: text for name, text in self.variables.items() if may_record_variable(name)}
-        # Stays empty if the interpreter does not report the versions of its packages.
-        packages: Mapping[str, object] = {}
-        if self.python is not None:
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
-                said = run_code(self, _VERSIONS, use_own_cnnbench=False, timeout=_ANSWER_SECONDS)
-                packages = dict(json.loads(said.stdout))
-        identity = identity_values(
-            self.resolved.identity or self.given_flags,
-            flags=self.flags,
-            python=self.python,
-            job=() if self.layout is None else self.layout.flags,
-            variables=sorted(self.variables),
-            packages=packages,
-            **shown,
-        )
-        if self.checkout is not None:
-            # A worktree has another path in a later session.
-            folder = json.dumps(f"{self.checkout}{os.sep}")[1:-1]
-            identity = json.loads(json.dumps(encode(identity)).replace(folder, ""))
-        return ConfigurationIdentity(
-            identity, self.config, self.checkout, self.resolved.parts, self.is_this_cnnbench
-        )
-
     def _contains_cnnbench(self) -> bool:
         return self.checkout is not None and (self.checkout / "cnnbench" / "__init__.py").is_file()
-
-
-def run_code(
-    side: AbSide, code: str, *arguments: str, use_own_cnnbench: bool, timeout: float
-) -> subprocess.CompletedProcess[bytes]:
-    """Runs Python code in the working directory of A or B, with the environment variables of A or
-    B.
-
-    The code finds `arguments` in sys.argv[1:]. If `use_own_cnnbench`, it imports the cnnbench of
-    this process, otherwise the cnnbench of A or B. Raises OSError if the code cannot be started,
-    and subprocess.TimeoutExpired if it has not ended after `timeout` seconds.
-    """
-    python, root = (None, own_checkout()) if use_own_cnnbench else (side.python, side.import_folder)
-    command = Command(
-        words=[python or sys.executable, "-c", launcher_code(code), root, *arguments],
-        log=Path(os.devnull),
-        environment=side.variables,
-        folder=side.checkout,
-    )
-    with tempfile.TemporaryFile() as output:
-        with Child(command, stdout=output.fileno()) as child:
-            ended = child.wait(timeout)
-        if ended is None:
-            raise subprocess.TimeoutExpired(command.words, timeout)
-        if ended.error is not None or ended.code is None:
-            raise OSError(ended.error or "the process was killed")
-        output.seek(0)
-        return subprocess.CompletedProcess(command.words, ended.code, output.read())
-
-
-def supports(side: AbSide, feature: str) -> bool:
-    """Whether the cnnbench that A or B runs has a feature, by its name in `_MODULES`. False if
-    unknown.
-
-    Files are checked instead of imports, because an editable installation would provide modules
-    that a checkout lacks.
-    """
-    if side.is_this_cnnbench:
-        return True
-    paths = _MODULES[feature]
-    try:
-        done = run_code(side, _HAS_FILE, *paths, use_own_cnnbench=False, timeout=_ANSWER_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
 
 
 def make_process_request(

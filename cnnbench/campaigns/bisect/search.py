@@ -12,6 +12,7 @@ from pathlib import Path
 from cnnbench.base.child import exit_sentence
 from cnnbench.base.inference import FIRST_ANALYSIS
 from cnnbench.base.text import count_text, format_duration
+from cnnbench.campaigns.ab.asking import resolve_flags
 from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment
 from cnnbench.campaigns.ab.explain import (
     PROFILES_OF_SIDES,
@@ -19,7 +20,6 @@ from cnnbench.campaigns.ab.explain import (
     NotExplainedError,
     explain_or_notice,
 )
-from cnnbench.campaigns.ab.opening import resolve_flags
 from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.sessions import ExperimentState, find_experiment

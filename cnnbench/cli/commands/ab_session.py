@@ -17,6 +17,7 @@ from cnnbench.base.inference import ANALYSIS_STEP
 from cnnbench.base.interrupts import was_interrupted
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import count_text
+from cnnbench.campaigns.ab.asking import identity_of
 from cnnbench.campaigns.ab.experiment import (
     AB,
     MOST_PAIRS,
@@ -99,7 +100,7 @@ def run_experiment(
             seconds = 0.0 if has_length else options.seconds
             experiment = replace(experiment, turn_seconds=turns, timed_seconds=seconds)
         experiment = experiment.with_sides(both)
-        plans = {name: side.identity() for name, side in both.items()}
+        plans = {name: identity_of(side) for name, side in both.items()}
         with options.open_campaign(
             AB,
             plans,

@@ -12,6 +12,7 @@ from pathlib import Path
 from cnnbench.base import plugins
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.terminal import ChildProcessReporter
+from cnnbench.campaigns.ab.asking import identity_of
 from cnnbench.campaigns.ab.experiment import MOST_PAIRS, Experiment
 from cnnbench.campaigns.ab.lengths import LENGTHS, LONGEST, SHORTEST
 from cnnbench.campaigns.ab.side import RESERVED, AbSide, check_flags_of_commit, refuse_flags
@@ -189,7 +190,7 @@ def _run_bisection(
         "seconds": setting.experiment.timed_seconds,
         **setting.experiment.criteria.policy.constants,
     }
-    plans = {"": setting.side.identity()._replace(config=None)}
+    plans = {"": identity_of(setting.side)._replace(config=None)}
     # Plug-ins with absolute paths do not belong to the commits, so their code must not change.
     for path in plugins.plugin_files_of_flags(setting.side.given_flags):
         if os.path.isabs(path):

@@ -1,6 +1,6 @@
 """Flags of a side, before anything of it is started.
 
-Tests cnnbench/campaigns/ab/opening.py.
+Tests cnnbench/campaigns/ab/asking.py and cnnbench/campaigns/ab/opening.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cnnbench.campaigns.ab.opening import resolve_flags
+from cnnbench.campaigns.ab.asking import resolve_flags
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.errors import UsageError

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from forked import finished, gone, wait_for
 
+from cnnbench.campaigns.ab.asking import identity_of, run_code
 from cnnbench.campaigns.ab.experiment import names_that_may_differ
-from cnnbench.campaigns.ab.side import AbSide, benchmark_command, run_code
+from cnnbench.campaigns.ab.side import AbSide, benchmark_command
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.program import COMMAND_LINE, own_checkout
 
@@ -128,7 +129,8 @@ def test_code_of_a_side_ends_with_the_process_that_runs_it(tmp_path):
     pid = tmp_path / "pid"
     asked = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     code = f"""
-        from cnnbench.campaigns.ab.side import AbSide, run_code
+        from cnnbench.campaigns.ab.asking import run_code
+        from cnnbench.campaigns.ab.side import AbSide
         run_code(AbSide(), {asked!r}, use_own_cnnbench=True, timeout=600)
     """
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
@@ -156,6 +158,6 @@ def test_code_of_a_side_that_does_not_run(tmp_path):
 
 
 def test_another_interpreter_is_identified_by_its_packages():
-    other = AbSide(python=sys.executable).identity()
+    other = identity_of(AbSide(python=sys.executable))
     assert "numpy_version" in str(other)
-    assert "numpy_version" not in str(AbSide().identity())
+    assert "numpy_version" not in str(identity_of(AbSide()))
