@@ -38,7 +38,6 @@ from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine.checks import parse_silenced
 from cnnbench.records.codec import encode, json_text
-from cnnbench.records.load import record_from_json
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.run import KilledProcess, RunRecord
 from cnnbench.records.subject import Subject
@@ -313,7 +312,7 @@ class Campaign:
             self._done += 1
             self._now.append(end.seconds)
             self.add_process_seconds(request.key, end.seconds)
-            outcome = end.message or main_result_text(record_from_json(end.document))
+            outcome = end.message or main_result_text(end.decoded)
             left = self._estimated_seconds(keys[place:])
             self.reporter.report_ended(self._done, total, request.label, outcome, end.seconds, left)
         return {request.name: end for request, (end, _) in zip(group, stored, strict=True)}
@@ -338,7 +337,7 @@ class Campaign:
         for at, command in enumerate(commands):
             ended = together[at] if together else execute(command, timeout)
             result = add_record_and_status(command, ended, self.facts)
-            self._check_code(command, record_from_json(result.document))
+            self._check_code(command, result.decoded)
             results.append(replace(result, seconds=share) if together else result)
         return results
 
@@ -442,7 +441,7 @@ def _store_result(
         folder.write(target.with_suffix(".unusable"), ended.unusable)
     data = json_text(ended.document).encode("ascii")
     folder.write(target, data)
-    record = record_from_json(ended.document)
+    record = ended.decoded
     event: dict[str, Any] = {
         "name": request.name,
         "status": ended.status,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cnnbench.base.child import ChildProcess, StopLadder, adopt_orphans
 from cnnbench.base.interrupts import (
@@ -30,6 +30,8 @@ from cnnbench.campaigns.processes import guard
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine import repository
 from cnnbench.machine.cpu import count_oom_kills
+from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.load import record_from_json
 from cnnbench.records.run import RunRecord
 from cnnbench.run.runtime.supervisor import GUARDED
 
@@ -76,9 +78,14 @@ class ProcessResult:
     group: int = 0
 
     @cached_property
+    def decoded(self) -> RunRecord | AllReduceRecord:
+        """The `document` as a record."""
+        return record_from_json(self.document)
+
+    @property
     def record(self) -> RunRecord:
-        """The `document` of a run, decoded to a `RunRecord`."""
-        return RunRecord.from_dict(self.document)
+        """The `document` of a run as a record."""
+        return cast("RunRecord", self.decoded)
 
 
 @dataclass(frozen=True, kw_only=True)
