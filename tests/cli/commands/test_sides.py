@@ -1,4 +1,7 @@
-"""Flags of campaigns and of the two sides, and command lines that are made of them."""
+"""Flags of campaigns and of the two sides, and command lines that are made of them.
+
+Tests cnnbench/cli/commands/campaign_flags.py and cnnbench/cli/commands/command_lines.py.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.cli.commands.ab import AbFlags
-from cnnbench.cli.commands.sides import (
-    CampaignFlags,
-    SideFlags,
+from cnnbench.cli.commands.ab_flags import AbFlags
+from cnnbench.cli.commands.campaign_flags import CampaignFlags, results_folder
+from cnnbench.cli.commands.command_lines import (
     command_line_with_flags,
     flag_words,
-    interpreter_path,
     mask_variable_value,
     printing_resume_command,
     replace_flags,
-    results_folder,
     split_command_and_run_flags,
 )
+from cnnbench.cli.commands.sides import SideFlags, interpreter_path
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import specs_of
 
