@@ -91,6 +91,13 @@ def test_six_slow_steps_of_a_side_are_pauses(process, counts, found):
         assert (claim.kind, claim.parts) == ("pauses", (PAUSES,))
 
 
+def test_the_level_is_shared_by_the_operations(process):
+    # p = 0.027 is above the level of 0.016, of which each of two operations has a half.
+    plain = [process(12) for _ in range(3)]
+    paused = [process(12, {FIRST: slow(*(3, 7)[:count])}) for count in (2, 2, 1)]
+    assert pauses(plain, paused) is None
+
+
 def test_steps_in_a_row_are_one_pause(process):
     plain = [process(12) for _ in range(3)]
     paused = [process(12, {PROGRAM: slow(3, 4)}) for _ in range(3)]
@@ -189,7 +196,7 @@ def test_pauses_of_timed_steps_alone_have_no_part_in_the_profiles(process):
 
 
 @pytest.mark.parametrize(
-    ("more", "computes"), [(2.4, False), (2.6, True), (0.0, False), (5.0, True), (-1.0, False)]
+    ("more", "computes"), [(2.4, False), (2.5, True), (0.0, False), (5.0, True), (-1.0, False)]
 )
 def test_cpu_time_tells_whether_a_pause_computes(process, more, computes):
     def timed(extra):

@@ -43,6 +43,8 @@ def test_titles_of_reports_without_runs(full_runs, measured):
     }
     assert len(titles) == 4
     assert build(gather(Loaded((full_runs(100),), ())), "own").title == "own"
+    both = build(gather(Loaded((full_runs(100),), ()), comparison=comparison))
+    assert both.title == build(gather(Loaded((full_runs(100),), ()))).title
     assert report_of(studies=[strategies()]).title.endswith("lenet")
 
 

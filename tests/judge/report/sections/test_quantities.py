@@ -89,17 +89,21 @@ def test_losses_and_accuracies(full_runs):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "first"),
-    [((0.1,) * 24, "1"), ((0.2,) * 12 + (0.1,) * 24, None)],
+    ("slow", "warm_up", "first"), [(0, 0, "1"), (6, 0, "7"), (12, 0, "13"), (6, 4, "7")]
 )
-def test_the_step_from_which_on_times_are_steady(full_runs, seconds, first):
+def test_the_step_from_which_on_times_are_steady(full_runs, slow, warm_up, first):
+    seconds = (0.2,) * slow + (0.1,) * 24
+    before = {"warmup_step_seconds": (0.2,) * warm_up, "warmup_losses": (2.0,) * warm_up}
+    (row,) = rows(report_of(full_runs(100, step_seconds=seconds, losses=(), **before)), "warmup")
+    assert row["warm-up steps"] == str(warm_up)
+    assert row["steady from timed step"] == first
+
+
+def test_steady_steps_of_several_processes_are_a_range(full_runs):
     none = {"warmup_step_seconds": (), "warmup_losses": (), "losses": ()}
-    (row,) = rows(report_of(full_runs(100, step_seconds=seconds, **none)), "warmup")
-    assert row["warm-up steps"] == "0"
-    if first is not None:
-        assert row["steady from timed step"] == first
-    else:
-        assert row.get("steady from timed step") != "1"
+    made = [full_runs(100, step_seconds=(0.2,) * slow + (0.1,) * 24, **none) for slow in (6, 0, 12)]
+    (row,) = rows(report_of(*made), "warmup")
+    assert row["steady from timed step"] == "1 to 13"
 
 
 def test_numbers_of_warm_up_steps(full_runs):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from pages import report_of, rows
+from pages import report_of, rows, section
 
+from cnnbench.base.document import Paragraph
 from cnnbench.judge.report import build, gather
 from cnnbench.judge.report.sections.scaling import scaling_curves
 from cnnbench.records.all_reduce import Prediction, Predictions
@@ -172,3 +173,13 @@ def test_members_of_all_curves_are_rows(full_runs):
     assert [row["devices"] for row in found] == ["1", "2"]
     assert [row["median images/sec per device"] for row in found] == ["100.0", "100.0"]
     assert {row["against"] for row in found} == {found[0]["against"]}
+
+
+@pytest.mark.parametrize(("device", "told"), [("cpu", 1), ("gpu", 0)])
+def test_logical_devices_share_the_cores(full_runs, device, told):
+    records = [
+        full_runs(100.0 * n, devices=n, flags={**REPLICATED, "device": device}) for n in (1, 2)
+    ]
+    blocks = section(report_of(*records), "scaling").blocks
+    unsure = [one for one in blocks if isinstance(one, Paragraph) and one.tone == "unsure"]
+    assert len(unsure) == told

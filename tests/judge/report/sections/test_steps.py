@@ -128,6 +128,9 @@ def test_growth_in_the_timed_loop(full_runs, more, growth):
     assert row.get("growth in the timed loop") == growth
     assert (row["most memory"], row["CPU time of the sampler"]) == ("40 B", "10.0 %")
     assert row["median of CPUs in use"] == "2.500"
+    (chart,) = charts(report_of(full_runs(100, resources=use(**more))), "CPUs in use")
+    ends = more.get("loop_start", 2.0), more.get("loop_end", 3.0)
+    assert (chart.shaded and chart.shaded[:2]) == (None if None in ends else ends)
 
 
 def test_eight_processes_and_known_quantities_are_drawn(full_runs):

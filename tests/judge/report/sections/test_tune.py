@@ -142,6 +142,13 @@ def test_five_reasons_why_candidates_cannot_run(reasons, lines):
     ]
     assert len(found) == lines
     assert found[0].endswith(": no 0: c0-0; c0-1 and 1 more")
+    left = tuning(rows=(given(), row("a", left="behind", after=1)), refused=tuple(refused))
+    hanging = [
+        block.hanging
+        for block in contents(left)
+        if isinstance(block, Paragraph) and block.text.startswith(("cannot run: ", "left behind"))
+    ]
+    assert hanging == [2] * (1 + min(reasons, 5))
     if reasons > 5:
         assert f" {reasons - 5} other reason" in found[-1]
     tables = [
