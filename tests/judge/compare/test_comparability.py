@@ -10,12 +10,23 @@ import pytest
 from cnnbench.base.locks import CHECKOUT
 from cnnbench.campaigns.processes.identity import environment_identity
 from cnnbench.errors import FlagError
-from cnnbench.judge.compare import Criteria, compare_records
-from cnnbench.judge.compare.comparability import check_fact_names
+from cnnbench.judge.compare import METRICS, Criteria, Verdict, compare_records
+from cnnbench.judge.compare.comparability import (
+    MeasurementGroup,
+    check_fact_names,
+    differing_values_text,
+    fact_differences,
+    incomparable_outcome,
+    incomplete_outcome,
+    missing_metric_outcome,
+)
+from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.facts import GROUPS
 from cnnbench.plan import parse_run
 from cnnbench.records.codec import encode
 from cnnbench.records.run import Batch, Imported, ModelInfo
+
+SPEED = METRICS["throughput"]
 
 
 def unlike(base, new, *allowed):
@@ -257,3 +268,94 @@ def test_the_program_of_imported_runs_comes_before_given_flags(runs):
     imported = runs(imported=made, config=config, explicit_flags=("batch_size",))
     found = [*unlike([runs()], [imported])]
     assert found.index("imported_from") < found.index("batch_size")
+
+
+def group_of(*records):
+    return MeasurementGroup(Configuration.of(records[0]), records)
+
+
+def test_runs_of_one_side_alone_are_missing(runs):
+    one = group_of(runs())
+    none = MeasurementGroup(one.configuration)
+    for sides in ((one, none), (none, one), (none, none)):
+        verdict, _ = incomparable_outcome(*sides, (), SPEED)
+        assert verdict is Verdict.MISSING
+    reasons = [incomparable_outcome(*sides, (), SPEED)[1] for sides in ((one, none), (none, one))]
+    assert reasons[0] != reasons[1]
+    assert incomparable_outcome(one, group_of(runs()), (), SPEED) is None
+
+
+def test_failures_come_before_differences(runs):
+    failed = runs(None, error=("OSError", "x" * 300))
+    other = runs(environment={"cpu_model": "Slow CPU"})
+    unlike = fact_differences(group_of(runs()), group_of(other))
+    assert [one.blocks for one in unlike] == [True]
+    verdict, reason = incomparable_outcome(group_of(runs()), group_of(failed), unlike, SPEED)
+    assert verdict is Verdict.FAILED
+    # A message has at most 200 characters.
+    assert reason.count("x") == 200
+    verdict, _ = incomparable_outcome(group_of(runs()), group_of(other), unlike, SPEED)
+    assert verdict is Verdict.NOT_COMPARABLE
+    both, reason = incomparable_outcome(group_of(failed), group_of(failed, runs()), (), SPEED)
+    assert (both, reason.count("OSError")) == (Verdict.FAILED, 2)
+    assert ("1 of 1 run " in reason, "1 of 2 runs " in reason) == (True, True)
+
+
+def test_runs_of_two_machines_within_a_side_are_no_set(runs):
+    slow = runs(environment={"cpu_model": "Slow CPU"})
+    mixed = group_of(runs(), slow)
+    for sides in ((mixed, group_of(runs())), (group_of(runs()), mixed)):
+        verdict, reason = incomparable_outcome(*sides, (), SPEED)
+        assert verdict is Verdict.NOT_COMPARABLE
+        assert ("Fast CPU" in reason, "Slow CPU" in reason) == (True, True)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_incomplete_sets_of_runs(runs, side):
+    def outcome(*records, kept=None):
+        sides = [group_of(runs()), group_of(runs())]
+        sides[side] = group_of(*records)
+        found = incomplete_outcome(*sides, sides[0] if kept is None else kept)
+        return found and found[0]
+
+    cut = runs(status="interrupted")
+    assert outcome(runs()) is None
+    assert outcome(runs(), cut) is Verdict.INCONCLUSIVE
+    assert outcome(runs(), kept=MeasurementGroup(group_of(cut).configuration)) is (
+        Verdict.INCONCLUSIVE
+    )
+    same = runs()
+    assert incomplete_outcome(group_of(same), group_of(same, runs()), group_of(same))[0] is (
+        Verdict.INCONCLUSIVE
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "verdict"), [(True, Verdict.NOT_MEASURED), (False, Verdict.INCONCLUSIVE)]
+)
+def test_runs_without_the_metric(runs, asked, verdict):
+    bare = runs(step_seconds=(), losses=())
+    for sides in ((group_of(bare), group_of(runs())), (group_of(runs()), group_of(runs(), bare))):
+        found, _ = missing_metric_outcome(*sides, SPEED, asked)
+        assert found is verdict
+    assert missing_metric_outcome(group_of(runs()), group_of(runs()), SPEED, asked) is None
+
+
+def test_at_most_three_differences_are_named(runs):
+    facts = {"cpu_model": "x", "logical_cpus": 64, "cpu_isa": ["y"], "numa_nodes": 3}
+    base, new = (
+        group_of(runs(environment=dict.fromkeys(facts, 1))),
+        group_of(runs(environment=facts)),
+    )
+    unlike = fact_differences(base, new)
+    verdict, reason = incomparable_outcome(base, new, unlike, SPEED)
+    assert verdict is Verdict.NOT_COMPARABLE
+    assert [name in reason for name in ("and 1 more",)] == [True]
+
+
+def test_values_within_both_sides():
+    assert differing_values_text("x", ("1",), ("2",)) == "x is 1 in BASE and 2 in NEW"
+    assert "there" in differing_values_text("x", ("1",), ("2",), "there")
+    alike = {differing_values_text("x", one, one) for one in (("1", "2"), ("unknown",))}
+    assert len(alike) == 2
+    assert differing_values_text("memory_bytes", ("1024",), ("2048",)).count("KiB") == 2

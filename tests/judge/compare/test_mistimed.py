@@ -42,6 +42,18 @@ def on_gpu(runs):
         ((100, 100, 100, 100, 100, 100, 100, 100, 100, 9000) * 10, False),
         (NOISY, False),
         ((), False),
+        ((200, 0.1) * 3, True),
+        # Limits by the mean of 100 ms: a quarter, one and a half, and two and a half.
+        ((175, 25) * 4, False),
+        ((176, 24) * 4, True),
+        ((149, 24, 127) * 4, False),
+        ((151, 24, 125) * 4, True),
+        ((251, 20, 29) * 4, False),
+        ((249, 20, 31) * 4, True),
+        # At least three, and a tenth of all steps.
+        ((200, 0.001) * 3 + (100,) * 24, True),
+        ((200, 0.001) * 3 + (100,) * 25, False),
+        ((200, 0.001) * 2 + (100,) * 4, False),
     ],
 )
 def test_step_times_of_gpus(on_gpu, milliseconds, wrong):
