@@ -476,3 +476,10 @@ def test_a_row_of_an_interrupted_process_is_whole_with_all_its_calls(reductions,
     cut = reductions(point, status="interrupted")
     found = compare_records(reductions.of(*BASE), [*reductions.of(*BASE), cut])
     assert only(found).main.verdict is verdict
+
+
+def test_copies_on_one_device_are_no_rows(reductions):
+    copies = [Copying(bytes=4096, devices=devices, seconds=(1e-6,)) for devices in (1, 2)]
+    names = [entry.name for entry in rows_of(reductions(6.0, copies=tuple(copies)))]
+    assert len(names) == 2
+    assert len(rows_of(reductions(6.0, copies=tuple(copies[:1])))) == 1

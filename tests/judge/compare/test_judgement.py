@@ -31,6 +31,7 @@ from cnnbench.judge.compare.estimate import (
     statistics_of,
     to_test_scale,
 )
+from cnnbench.judge.metrics.judged import BUS_BANDWIDTH
 from cnnbench.judge.metrics.policy import questions_of
 
 # Five processes of 100 images/sec, give or take 0.3 %.
@@ -682,3 +683,24 @@ def test_too_few_values_in_a_suite_need_those_of_the_suite():
     # 10 * 2/252 = 0.079 is above 0.04, and 10 * 2/924 = 0.022 is not.
     found = judge_all([*[case(BASE, BASE)] * 9, case(BASE[:3], BASE[:3])])[-1]
     assert (found.verdict_needs, found.at_least) == (6, 6)
+
+
+def test_metrics_are_families_of_their_own_unless_they_share_alpha():
+    speed, memory = Samples(BASE, scaled(BASE, 0.9)), Samples([1e9] * 5, [1e9] * 5, MEMORY)
+    found = judge_all([Case(speed), Case(memory)])
+    assert [one.family for one in found] == [1, 1]
+    assert found[0].p_adjusted == pytest.approx(2 / 252)
+    shared = judge_all([Case(one, Policy(share=0.5)) for one in (speed, memory)])
+    assert [one.family for one in shared] == [1, 1]
+    assert shared[0].p_adjusted == pytest.approx(2 * 2 / 252)
+    assert shared[0].confidence == pytest.approx(1 - 0.02)
+
+
+def test_kinds_of_measurements_have_equal_parts_of_alpha():
+    speed = Samples(BASE, scaled(BASE, 0.9))
+    other = Samples(BASE, BASE, BUS_BANDWIDTH)
+    alone = judge_all([Case(speed, Policy(share=1.0))])[0]
+    both = judge_all([Case(one, Policy(share=0.5)) for one in (speed, other)])
+    assert alone.p_adjusted == pytest.approx(2 / 252)
+    assert both[0].p_adjusted == pytest.approx(2 * 2 / 252)
+    assert [one.family for one in both] == [1, 1]
