@@ -249,3 +249,22 @@ def test_a_second_experiment_must_agree_on_the_direction(runs, again, code):
     assert result.judgement.reason.endswith(result.confirmation.reason)
     # Metrics that the second one was not asked for, such as memory, have no second result.
     assert all(one.confirmation is None for one in both.entries[0].results[1:])
+
+
+@pytest.mark.parametrize(
+    ("paired", "counts", "is_paired"),
+    [(True, (7, 7), True), (None, (7, 7), True), (False, (8, 7), False)],
+)
+def test_runs_without_a_partner_are_left_out_of_pairs(runs, paired, counts, is_paired):
+    sides = [
+        [runs(100.0 + pair, ab={"side": side, "seed": 1, "pair": pair}) for pair in pairs]
+        for side, pairs in (("a", range(8)), ("b", range(1, 8)))
+    ]
+    found = compare_records(*sides, Criteria(paired=paired))
+    (entry,) = found.entries
+    assert (len(entry.base), len(entry.new)) == counts
+    assert (found.paired, entry.main.samples.paired) == (is_paired, is_paired)
+    assert found.names == ("A", "B")
+    # Runs of no experiment are pairs only if that is asked for.
+    plain = compare_records(runs.of(*range(100, 108)), runs.of(*range(100, 108)))
+    assert (plain.paired, plain.names) == (False, ("BASE", "NEW"))

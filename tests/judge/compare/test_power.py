@@ -252,6 +252,8 @@ def test_runs_that_can_prove_a_change_at_all():
         # A change for the worse is in doubt for longer.
         (-0.02, 0.05, (0.04, 0.04), 41),
         (0.03, 0.05, (0.04, 0.04), 14),
+        # Hardly more than the threshold, and certainly less than twice.
+        (0.0296, 0.03, (0.04, 0.04), 10),
         (0.035, 0.05, (0.04, 0.04), 13),
         (0.035, 0.1, (0.04, 0.04), 109),
         (0.04, 0.05, (0.04, 0.04), 11),

@@ -392,6 +392,10 @@ def test_samples_are_in_base_units_and_in_order_of_time(full_runs):
     assert [
         value for value, _ in samples_of([bandwidth], "cnnbench_bus_bandwidth_bytes_per_second")
     ] == [pytest.approx(50e9)]
+    unknown = replace(first, metric=replace(first.metric, unit="parsecs"))
+    assert [value for value, _ in samples_of([unknown], "cnnbench_throughput")] == [
+        pytest.approx(50)
+    ]
     judged = replace(bandwidth, judgement=judge(Samples([1.0] * 4, [1.1] * 4)))
     changes = samples_of([judged], "cnnbench_bus_bandwidth_change_ratio")
     assert [value for value, _ in changes] == [pytest.approx(0.1)]

@@ -7,7 +7,7 @@ from pages import report_of, section
 
 from cnnbench.base.charts import HIGHER, LOWER
 from cnnbench.base.document import ChartGroup
-from cnnbench.judge.compare import Criteria, compare_records
+from cnnbench.judge.compare import METRICS, Criteria, compare_records
 from cnnbench.judge.report import build, gather
 from cnnbench.records.load import Loaded
 
@@ -81,6 +81,7 @@ def test_axes_of_metrics(machine_runs, metric, format, better):
     ((changes, strip),) = charts_of(report)
     assert (strip.x.format, strip.x.better, strip.x.least_span) == (format, better, 0.05)
     assert (changes.x.format, changes.x.better) == ("percent", better)
+    assert strip.x.label == (METRICS[metric].title if format == "number" else metric)
     (row,) = changes.rows
     assert row.values[0][0] == pytest.approx(0.5 if metric == "memory" else 0.0)
     assert changes.limit[0] == 0
