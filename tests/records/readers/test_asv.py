@@ -64,6 +64,7 @@ def test_a_file_of_asv():
     found = [(name, pytest.approx(value), commit) for name, value in found]
     assert file_rows("asv.json") == (found, ["'b.time_fails' failed or was not run"])
     records, _ = read_results(str(IMPORTS / "asv.json"))
+    assert [one.imported.part for one in records] == [*range(1, len(records) + 1)]
     assert [one.imported.kind for one in records][1:] == [
         *("benchmark_seconds", "benchmark_bytes", "benchmark_bytes", "benchmark_seconds"),
         "benchmark_number",

@@ -68,6 +68,7 @@ def test_a_page_of_the_api(tmp_path):
 
 def test_the_unit_says_what_is_better(tmp_path):
     records, _ = read(tmp_path, [result(7.0, unit="ns"), result(7.0, unit="B/s", run="r2")])
+    assert [one.imported.part for one in records] == [*range(1, len(records) + 1)]
     assert [one.imported.kind for one in records] == ["benchmark_seconds", "benchmark_score"]
     assert records[0].imported.values["benchmark_seconds"] == pytest.approx(7e-9)
     assert records[1].environment["unit"] == "B/s"

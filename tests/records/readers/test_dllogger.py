@@ -57,6 +57,7 @@ def test_runs_of_one_file_and_other_parameters(tmp_path):
         {"train_throughput": 2.0}, parameters={"batch_size": 128, "seed": 2}
     )
     records, _ = read(tmp_path, text)
+    assert records[0].imported.part == 1
     assert [one.environment["context_batch_size"] for one in records] == [64, 128]
     assert all("context_seed" not in one.environment for one in records)
 

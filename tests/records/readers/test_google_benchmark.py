@@ -62,6 +62,7 @@ def test_rows_of_complexities_have_no_times(tmp_path):
 @pytest.mark.parametrize("index", [{}, {"run_type": "iteration", "repetition_index": 0}])
 def test_a_name_that_occurs_twice_is_not_averaged(tmp_path, index):
     records, _ = read(tmp_path, document(row("a", 217_000.0, **index), row("a", 52.0, **index)))
+    assert [one.imported.part for one in records] == [*range(1, len(records) + 1)]
     values = [(name, pytest.approx(value)) for name, value, _ in benchmark_rows(records)]
     assert values == [("a", 217e-6), ("a 2", 52e-9)]
 

@@ -21,6 +21,12 @@ def test_files_of_hyperfine():
     assert reasons[0] == "'exit 1' failed with exit code 1 (run 1)"
 
 
+def test_results_of_a_file_are_counted(tmp_path):
+    results = [{"command": name, "times": [1.0, 2.0], "exit_codes": [0, 0]} for name in "ab"]
+    records, _ = read(tmp_path, {"results": results})
+    assert [one.imported.part for one in records] == [1, 2, 3, 4]
+
+
 def test_a_process_that_was_killed_has_no_value(tmp_path):
     result = {"command": "a", "times": [0.2, 1.0, 1.1], "exit_codes": [None, 0, 137]}
     records, reasons = read(tmp_path, {"results": [result]})

@@ -70,6 +70,7 @@ def test_a_name_that_occurs_twice_is_not_averaged(tmp_path):
     document = suite([1.0])
     document["benchmarks"] += suite([5.0])["benchmarks"]
     records, _ = read(tmp_path, document)
+    assert [one.imported.part for one in records] == [*range(1, len(records) + 1)]
     assert benchmark_rows(records) == [("sum", 1.0, None), ("sum 2", 5.0, None)]
 
 

@@ -47,6 +47,7 @@ def test_files_of_pytest_benchmark():
 
 def test_a_name_that_occurs_twice_is_not_averaged(tmp_path):
     records, _ = read(tmp_path, results(1.0, 5.0))
+    assert [one.imported.part for one in records] == [*range(1, len(records) + 1)]
     names = [(name, value) for name, value, _ in benchmark_rows(records)]
     assert names == [("t.py::test_sum", 1.0), ("t.py::test_sum 2", 5.0)]
 
