@@ -230,6 +230,24 @@ def test_differences_of_an_explanation() -> None:
     assert explained(by_work=True).unexplained == 1.0
 
 
+@pytest.mark.parametrize(
+    ("new", "by_work", "has_causes", "differs"),
+    [
+        # With known causes the spread decides, otherwise what may be chance.
+        *((1.4, False, True, True), (1.2, False, True, False)),
+        *((1.4, False, False, False), (1.6, False, False, True)),
+        *((1.4, True, True, False), (1.6, True, True, True)),
+        (0.4, False, False, True),
+    ],
+)
+def test_a_difference_is_significant_beyond_spread_or_chance(
+    new: float, by_work: bool, has_causes: bool, differs: bool
+) -> None:
+    made = explained(base=1.0, new=new, spread=0.3, chance=0.5, by_work=by_work)
+    made = replace(made, causes=made.causes if has_causes else ())
+    assert made.differs_significantly is differs
+
+
 @pytest.mark.parametrize(("spread", "share"), [(0.5, 0.25), (1.0, None), (2.0, None)])
 def test_a_difference_within_its_spread_has_no_shares(spread: float, share: float | None) -> None:
     row = explained(spread=spread).make_row("a", "k", FORWARD, base=1.0, new=1.25, spread=0.5)

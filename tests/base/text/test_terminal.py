@@ -188,6 +188,7 @@ def test_text_is_broken_between_words(monkeypatch):
     assert wrap_text(words) == [lines[0] + " a-b", "a-b a-b", lines[2]]
     assert wrap_text(words, "  ") == [f"  {line}" for line in lines]
     assert wrap_text(words, "  ", "") == [f"  {lines[0]}", *lines[1:]]
+    assert wrap_text(f"{'x' * 34} ab-cdef") == ["x" * 34, "ab-cdef"]
     assert wrap_text("", "  ") == [""]
 
 

@@ -6,6 +6,8 @@ import json
 
 from imports import benchmark_rows, read
 
+from cnnbench.records.readers import read_results
+
 TIME = {"timestamp": "1700000000.5", "datetime": "2023-11-14 22:13:20.5", "elapsedtime": "1.0"}
 
 
@@ -38,6 +40,8 @@ def test_the_summary_becomes_records(tmp_path):
     assert records[0].started_at == "2023-11-14T22:13:20.500000+00:00"
     assert [reason.partition(" ")[0] for reason in reasons] == ["'loss'", "'top1'"]
     assert "no GOAL; --higher_is_better=top1 says" in reasons[1]
+    (tmp_path / "run.json").write_text(text)
+    assert [one.line for one in read_results(str(tmp_path / "run.json"))[1]] == [0, 0]
 
 
 def test_the_direction_is_in_the_file_or_said_by_the_user(tmp_path):
