@@ -24,6 +24,7 @@ from cnnbench.base.child import (
     exit_sentence,
     fork_child,
 )
+from cnnbench.base.interrupts import SAME_SECONDS
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -160,6 +161,9 @@ def test_a_child_has_its_time_from_the_first_interrupt():
     assert ladder.deadline == 105.0
     assert ladder.allow(8.0)
     assert ladder.deadline == 108.0
+    # A tenth of the time within which interrupts are the same one.
+    assert not ladder.allow(8.0 + 0.095 * SAME_SECONDS)
+    assert ladder.allow(8.0 + 0.105 * SAME_SECONDS)
 
 
 def test_a_second_interrupt_is_noticed():

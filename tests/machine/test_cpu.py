@@ -117,6 +117,16 @@ def test_kernels_of_convolutions(machine, flags, environ, kernels):
         (
             {
                 "proc/self/cgroup": "1:cpu:/",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": 1,
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": 0,
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": 0,
+            },
+            None,
+            None,
+        ),
+        (
+            {
+                "proc/self/cgroup": "1:cpu:/",
                 "sys/fs/cgroup/cpu/cpu.cfs_quota_us": -1,
                 "sys/fs/cgroup/cpu/cpu.cfs_period_us": 100_000,
             },
@@ -124,7 +134,7 @@ def test_kernels_of_convolutions(machine, flags, environ, kernels):
             None,
         ),
     ],
-    ids=["version 2", "version 2, no limit", "version 1", "version 1, no limit"],
+    ids=["2", "2, no limit", "1", "1, no period", "1, no limit"],
 )
 def test_the_smallest_limit_of_the_control_groups(machine, files, cpus, memory):
     for path, text in files.items():

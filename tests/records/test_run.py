@@ -27,6 +27,7 @@ from cnnbench.records.run import (
     Measured,
     RunRecord,
     StartupSeconds,
+    Target,
 )
 
 
@@ -311,3 +312,17 @@ def test_one_moment_is_one_moment_whatever_the_offset(text):
 def test_what_is_no_start_is_named(text, reason):
     with pytest.raises(ValueError, match=f"^started_at: '.*' {reason}$"):
         parse_start_time(text)
+
+
+@pytest.mark.parametrize(
+    ("lower", "value", "reached"),
+    [
+        *((False, value, reached) for value, reached in ((0.5, True), (0.6, True), (0.4, False))),
+        *((True, value, reached) for value, reached in ((0.5, True), (0.6, False), (0.4, True))),
+        *((lower, value, False) for lower in (False, True) for value in (None, math.nan)),
+    ],
+)
+def test_a_target_is_reached_by_values_that_are_as_good(lower, value, reached):
+    target = Target(metric="top_1", value=0.5, lower_is_better=lower)
+    assert target.is_reached_by(value) is reached
+    assert str(target) == "top_1:0.5"

@@ -1,6 +1,6 @@
 """Files that runs write and find (files.py): checkpoints, streams, exports, late failures.
 
-Tests cnnbench/records/checkpoints.py.
+Tests cnnbench/records/checkpoints.py and cnnbench/records/files.py.
 """
 
 from __future__ import annotations

@@ -84,9 +84,9 @@ V100, A100, H100_PCIE, H100 = 900e9, 1555e9, 2000e9, 3350e9
 )
 def test_latencies_and_rates_of_presets(name, microseconds, bandwidth, memory):
     link = PRESETS[name]
-    assert link.alpha == pytest.approx(microseconds * 1e-6)
-    assert link.beta == pytest.approx(1 / bandwidth)
-    assert link.gamma == pytest.approx(3 / memory)
+    assert 1e6 * link.alpha == pytest.approx(microseconds)
+    assert link.beta * bandwidth == pytest.approx(1)
+    assert link.gamma * memory == pytest.approx(3)
 
 
 def test_gpus_that_a_switch_connects():

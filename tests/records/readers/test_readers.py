@@ -280,3 +280,12 @@ EXPORTED = '{"results": [{"command": "sleep", "times": [0.5, 0.6], "exit_codes":
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path, text, reason):
     assert any(reason in one for one in read(tmp_path, text)[1])
+
+
+def test_labels_are_added_to_the_record_of_a_run(file, runs):
+    run = runs(None)
+    assert file.own_run(run).config == run.config
+    labelled = ResultFile(file.path, b"", ReadOptions(labels="commit=abc"))
+    record = labelled.own_run(run, 2)
+    assert record.config == {**run.config, "result_label": "commit=abc"}
+    assert (record.subject.revision, record.imported.part) == ("abc", 2)

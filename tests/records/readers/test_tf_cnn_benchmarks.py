@@ -323,6 +323,14 @@ def test_a_run_of_cnnbench_has_its_own_flags(tmp_path):
     assert record.imported.unknown == ("step_seconds", "memory", "startup", "started_at")
 
 
+def test_labels_of_the_user_are_added_to_a_run_of_cnnbench(tmp_path):
+    plain, _ = read(tmp_path, own())
+    (record,), _ = read(tmp_path, own(), labels="commit=abc")
+    assert record.config == {**plain[0].config, "result_label": "commit=abc"}
+    assert record.subject.revision == "abc"
+    assert plain[0].subject is None
+
+
 def test_a_run_of_cnnbench_without_its_last_row_has_no_throughput(tmp_path):
     (record,), _ = read(tmp_path, own(edits={"20\timages": "19\timages"}))
     assert throughput(record) is None
