@@ -1,1 +1,1 @@
-"""One run: the graph of all towers, its timed loop and its record."""
+"""One run of a benchmark: the graph of all towers, the timed loop, and the record of the results."""

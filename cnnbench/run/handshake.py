@@ -137,9 +137,11 @@ class _Handshake(Meeting):
         # The names of the tasks that have called or answered.
         self._came: set[str] = set()
         self._pauses_by_peer: dict[Task, threading.Event] = {}
-        # The reason of a failure, "" if all peers have arrived, or None during the handshake.
+        # None during the handshake. Then "" if all peers have arrived, otherwise the reason of the
+        # failure.
         self._outcome: str | None = None
-        # Whether another process gave up first. That process informs all processes of the job.
+        # Whether another process has given up first. That process informs all others, so this one
+        # need not.
         self._told = False
 
     def run(self, timeout: float) -> JobConnections:
@@ -172,7 +174,7 @@ class _Handshake(Meeting):
         local = frozenset(c.pid for c in cards if namespace and c.namespace == namespace)
         return JobConnections(reserved, self._lines, local)
 
-    # Calls from other processes to the port of this process.
+    # Calls that this process receives on its port.
 
     def _listen(self) -> tuple[socket.socket, contextlib.ExitStack]:
         """Opens a socket that listens on this process's port, and one that only reserves it."""
@@ -208,7 +210,8 @@ class _Handshake(Meeting):
             return False
         peer = self._by_name.get(card.task)
         if peer is not None and peer in self._pauses_by_peer:
-            # The peer listens, because it has called, so a call to it succeeds now.
+            # The peer has called this process, so its own port is open, and a call to it succeeds
+            # now.
             self._pauses_by_peer[peer].set()
         message.receive(link, CALL_SECONDS)
         if peer is None:
@@ -219,7 +222,7 @@ class _Handshake(Meeting):
             self._check_arrivals()
         return kept
 
-    # Calls from this process to the ports of other processes.
+    # Calls that this process makes to the ports of the other processes.
 
     def _call(self, peer: Task) -> bool:
         """Calls a peer once if it has not arrived. Returns whether it has arrived."""
@@ -272,7 +275,9 @@ class _Handshake(Meeting):
                 link.close()
 
     def _keep(self, peer: Task, link: socket.socket) -> bool:
-        """Keeps the last connection with a peer for the watchdog. Returns False if it is late."""
+        """Keeps the newest connection with a peer for the watchdog; returns False if the handshake
+        is over. Returns False if it is late.
+        """
         with self.changed:
             if self.over.is_set():
                 return False
@@ -295,11 +300,11 @@ class _Handshake(Meeting):
             try:
                 self._exchange(peer, card)
             except EOFError:
-                pass  # The peer has read the card, and sends no answer.
+                pass  # The peer has read the card and closed.
             except (OSError, ValueError):
                 if str(peer) not in self._came:
                     return False
-                # The peer has ended by now, or reports its own failure.
+                # The peer has already ended, or will report its own failure.
             with self.changed:
                 untold.discard(peer)
                 self.changed.notify_all()
@@ -317,7 +322,7 @@ class _Handshake(Meeting):
             self._tell(f"{reason}; waiting for {absent_peers_text()} to report it, too")
             self.wait(lambda: not untold, left, absent_peers_text)
 
-    # The state of the handshake: which peers have arrived, and whether it has failed.
+    # State of the handshake: which peers have arrived, and whether the handshake has failed.
 
     def _agrees(self, card: _Card) -> bool:
         differences = _differences(self._own, card)
@@ -382,7 +387,8 @@ def _differences(own: _Card, other: _Card) -> list[str]:
     if own.facts == other.facts:
         return []
     names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
-    # A ps task sends few versions and flags, so only those that both processes sent are compared.
+    # A ps task sends fewer versions and flags than a worker, so only those that both have sent are
+    # compared.
     if any(card.task.startswith(f"{PS}:") for card in (own, other)):
         names = [name for name in own.facts if name in other.facts]
     return [

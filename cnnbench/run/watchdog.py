@@ -122,7 +122,7 @@ class Watchdog:
         self._ask = ask
         self.lost_tasks: dict[Task, str] = {}
         self._peers: dict[Task, _PeerConnection] = {}
-        # The reasons that failing tasks have sent, by task.
+        # For each task that fails, the reason that it has sent.
         self._reasons: dict[Task, str] = {}
         self._selector = selectors.DefaultSelector()
         self._up = False
@@ -263,7 +263,7 @@ class Watchdog:
         gap = now - self._ticked
         if gap >= self._longest_gap:
             self._gap, self._gap_end = gap, now
-            # Messages that arrived while this process was stopped have not been read yet.
+            # Messages arrived while this process was stopped, but it has not read them yet.
             self._start += gap
             for peer in self._peers.values():
                 peer.heard += gap
@@ -272,7 +272,7 @@ class Watchdog:
         self._ticked = now
         return now
 
-    # The connections with other tasks.
+    # Messages from and to the other tasks.
 
     def _send(
         self, message: object, *, except_to: Task | None = None, can_be_skipped: bool = False
@@ -347,7 +347,7 @@ class Watchdog:
         known = task in self._reasons or task in self.lost_tasks
         return known or line is None or line.ended or line.line is None
 
-    # Detection of lost and stalled tasks.
+    # Detection of lost and stalled tasks, from their messages.
 
     def _check_losses(self, now: float) -> None:
         """Probes suspect tasks, and ends this process if the job cannot continue without them."""
@@ -357,7 +357,8 @@ class Watchdog:
             for task, peer in watched.items()
             if peer.line is None or (peer.up and peer.heard < now - _SILENCE)
         ]
-        # Other tasks report only to the chief, so all tasks are probed if the chief may be lost.
+        # Only the chief knows the reports of the other tasks. If the chief may be lost, this
+        # process probes all tasks itself.
         asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
         states = failed_probes(self._job, asked, _ANSWER_SECONDS, self._ask)
         self._tick()
@@ -368,7 +369,7 @@ class Watchdog:
             mute = [task for task in suspects if watched[task].line and task not in states]
             silent = [task for task in mute if watched[task].heard < before]
             lost |= dict.fromkeys(silent, "answers, but reports nothing")
-        # `announce_end` must not wait for lost tasks, which will not report their end.
+        # A lost task will not report its end, so `announce_end` must not wait for it.
         if self._stopped.is_set():
             with self._changed:
                 for task in lost.keys() & watched.keys():
@@ -397,13 +398,13 @@ class Watchdog:
         loops = self._job.num_workers if self._job.client_per_worker else 1
         if len(reports) < loops or not all(progress.stalled for progress in reports.values()):
             return
-        # All tasks synchronise in every step. So they wait for the tasks that are not in a step or,
-        # if there are none, for the tasks with the fewest steps.
+        # All tasks synchronise in every step, so a task that is not in a step stops the others. If
+        # all are in a step, the tasks with the fewest steps stop them.
         blocking = {t: at for t, at in reports.items() if at.doing is not ProcessActivity.STEP}
         if not blocking:
             least = min(at.steps for at in reports.values())
             blocking = {task: at for task, at in reports.items() if at.steps == least}
-        # A process that runs the steps of all workers reports the worker for which it waits.
+        # A process that runs the steps of all workers knows which worker it waits for.
         tasks = {self._task_named(at.task, task): str(at) for task, at in blocking.items()}
         even = "; all are at the same step" if len(blocking) > 1 else ""
         stuck = f"stuck: {self._job.states_text(tasks)}{even}"
@@ -421,13 +422,14 @@ class Watchdog:
             self._send({"lost": message})
 
         def call_lost_callback() -> None:
-            with contextlib.suppress(Exception):  # The process ends even if the callback fails.
+            with contextlib.suppress(Exception):  # Even if the callback fails, exit.
                 self._lost(to_terminal_line(message))
 
         call = threading.Thread(target=call_lost_callback, daemon=True)
         call.start()
         if self._job.is_chief:
-            # If this process closed a connection with unread messages, it would be reset.
+            # If this process exited with unread messages, the system would reset its connections,
+            # and the other tasks would lose its last message.
             end = time.monotonic() + _LINGER_SECONDS
             while any(peer.line for peer in self._peers.values()) and time.monotonic() < end:
                 self.read_messages(end - time.monotonic())

@@ -1,1 +1,1 @@
-"""The driver: one run from parameters to record."""
+"""The driver of a run: from the parameters to the written record."""

@@ -146,7 +146,8 @@ class BenchmarkCNN(RunContext):
         lost = partial(self._write_failure, tell_error=messages.error)
         silence_warnings(parse_silenced(plan.params.quiet_conditions))
         if not job.is_chief:
-            # Only the chief prints and writes; a worker prints its own fatal error.
+            # In a job, only the chief prints and writes results. A worker prints only its own fatal
+            # error.
             plan = without_outputs(plan)
             console, progress, messages = None, None, MessageWriter.silent()
         config = plan.config
@@ -172,7 +173,8 @@ class BenchmarkCNN(RunContext):
         self.measurements.checkpoint_save_folder = plan.checkpoint_save_folder
         self.measurements.publish_to_parent()
         if plan.place.asynchronous:
-            # A record needs the updates of each worker, which the shared memory cannot contain.
+            # The record needs the updates of each worker, for which the memory shared with the
+            # parent has no space.
             self.measurements.stop_sharing_with_parent()
         self.sources: list[InputSource] = []
         if plan.params.profile_json is not None:
@@ -187,7 +189,8 @@ class BenchmarkCNN(RunContext):
 
         `run` then makes the profile.
         """
-        # The late import saves most runs the time to load charts and readers of profiles.
+        # This module is imported only here, because charts and readers of profiles load slowly and
+        # most runs do not need them.
         from cnnbench.run.driver.step_profile import StepProfiler
 
         self.profiler = StepProfiler(
@@ -209,24 +212,28 @@ class BenchmarkCNN(RunContext):
         messages, measurements = self.messages, self.measurements
         with contextlib.ExitStack() as stack:
             stack.enter_context(preflight.locked_outputs(self.plan, self.files, messages))
-            # Inputs are closed after the record is written. A command does not join their threads.
+            # Callbacks run in reverse order, so inputs are closed after the record is written. A
+            # command does not wait for their threads, because the process ends anyway.
             seconds = 0.0 if supervisor.state.program else CLOSE_SECONDS
             stack.callback(close_inputs, self.sources, seconds)
-            # Outputs that could not be written are also reported after a UsageError.
+            # A UsageError ends the run before the normal report of failed writes, so they are also
+            # reported here.
             stack.callback(report_failed_writes, messages.warning)
             self._use.start(measurements.use_samples.append)
             stack.callback(self._use.close)
             explain = partial(to_benchmark_error, self.plan)
             end = self.membership.reporting_end(self._write_record_once, explain)
             with end, plugins.reporting_plugin_errors(BenchmarkError):
-                # While the run is built, a plug-in's error is a UsageError, not a BenchmarkError.
+                # While the run is built, a plug-in's error counts as wrong usage; later, it counts
+                # as a failed run.
                 with plugins.reporting_plugin_errors(UsageError):
                     work = self.build()
                 total = self._run_work(work)
                 raise_if_interrupted()
                 record = self._write_record_once("ok")
             print_notices(record, messages)
-            # The total is the last line of a successful run, after its results are written.
+            # The total must be the last line of a successful run, so it is printed after the
+            # results are written.
             if total is not None:
                 self.console.footer(total)
             report_failed_writes()
@@ -261,7 +268,8 @@ class BenchmarkCNN(RunContext):
         self.watch.start(gpus=gpus, starts_with_others=turns.is_interleaved)
         self.watch.add_peer_processes(self.membership.connect())
         if plan.checkpoint_save_folder is not None and plan.place.job.is_chief:
-            # This check follows the handshake, so that the other processes also receive its error.
+            # This check comes after the handshake; otherwise, the other processes would wait for
+            # this one and not learn its error.
             preflight.check_steps_left(plan, plan.checkpoint_save_folder)
         devices = _open_devices(self)
         if devices.kind == "gpu":
@@ -275,13 +283,14 @@ class BenchmarkCNN(RunContext):
         measurements, group = self.measurements, work.worker_group
         flags = machine_check_flags(self.plan, work.devices, self.plan.length.batch_per_device)
         self._warn_of(self.watch.check_before_run(measurements.parts.environment, flags))
-        # Waits until all processes with which this process is interleaved have started.
+        # Waits until all processes that share time slices with this process have started.
         self.membership.turns.wait_for_next_slice()
         measurements.publish_to_parent()
         try:
             total = scenarios.run_work(self, work)
         finally:
-            # `_write_record_once`, which may run during a hang, does not list libraries.
+            # `_write_record_once` does not list the loaded libraries, because it may run during a
+            # hang. So they are listed here.
             facts = environment.with_loaded_libraries(measurements.parts.environment)
             measurements.update_record(environment=facts)
         self._record_memory()
@@ -292,7 +301,8 @@ class BenchmarkCNN(RunContext):
             scenarios.measure_speed_limits(self, work)
         work.close()
         if group is not None:
-            # Also waits until the measurements of the chief have ended.
+            # This exchange also makes the other workers wait until the chief has finished its
+            # measurements.
             self._skipped_in_job = self._gather_skipped(group)
         return total
 
@@ -332,7 +342,8 @@ class BenchmarkCNN(RunContext):
         """
         placement = self.measurements.parts.placement
         if not self.plan.place.job.in_cluster and placement is not None and placement.kind == "gpu":
-            # In a job of one process, a GPU may have caused the stall, so silent GPUs are named.
+            # If the job has only one process, a GPU may have caused the stall, so GPUs that do not
+            # respond are named.
             silent = (f"{gpu} does not respond" for gpu in find_unresponsive_gpus())
             message = "; ".join([message, *silent])
         error = BenchmarkError(message)
@@ -344,13 +355,16 @@ class BenchmarkCNN(RunContext):
     def _record_memory(self) -> None:
         """Records peak memory once, before later measurements allocate more memory."""
         parts = self.measurements.parts
-        # Without a placement, the run ended before TensorFlow was loaded.
+        # Without a placement, the run ended before TensorFlow was loaded, so there is no memory to
+        # record.
         if parts.placement is not None and parts.measured.peak_memory_bytes is None:
             peak = read_peak_memory(parts.placement.kind)
             self.measurements.update_record("measured", peak_memory_bytes=peak)
 
     def _write_record_once(self, status: str, error: BaseException | None = None) -> RunRecord:
-        """Writes the record once. Later errors do not change the measurements."""
+        """Writes the record, unless it is written already. Later errors do not change the
+        measurements.
+        """
         measurements = self.measurements
         if measurements.written and self.record is not None:
             return self.record
@@ -358,7 +372,8 @@ class BenchmarkCNN(RunContext):
         self._use.close()
         conditions = self.watch.check_timed_loop()
         measurements.update_record(conditions=self.watch.observed_conditions())
-        # Energy would include pauses for evaluations, so it is recorded only without pauses.
+        # The energy would include the pauses for evaluations, so it is recorded only for runs
+        # without evaluations.
         if not self.plan.length.eval_steps:
             measurements.update_record("measured", **self.watch.energy)
         if status == "failed":
@@ -367,7 +382,7 @@ class BenchmarkCNN(RunContext):
         measurements.update_record(skipped_records=skipped if skipped.count else None)
         self.record = record = measurements.make_record(status, error)
         if isinstance(error, OutOfMemoryError) and measurements.can_halve_batch:
-            return record  # --find_batch_size tries a smaller batch, and records that attempt.
+            return record  # A smaller batch is tried, and that attempt is recorded.
         if status == "ok":
             self._warn_of(conditions)
         with delaying_interrupts():
@@ -380,7 +395,8 @@ class BenchmarkCNN(RunContext):
                 write_text("profile_json", path, profiler.profile(record).to_json())
         if status != "ok":
             print_notices(record, self.messages)
-            # The error that ended the run is raised, so unwritten outputs are only warnings.
+            # The error that ended the run is raised by the caller. Outputs that cannot be written
+            # cause only warnings.
             report_failed_writes(self.messages.warning)
         return record
 
@@ -406,7 +422,7 @@ def _open_devices(run: RunContext) -> Devices:
     for notice in devices.notices:
         messages.notice(notice)
     _check_devices(run, devices)
-    # The load of the machine is recorded before the run, because the run itself adds load.
+    # The load of the machine is recorded now, because the run itself will add load.
     measurements.update_record(environment=environment.collect())
     _warn_of_setup(run, devices)
     tf.random.set_seed(plan.params.tf_random_seed)
@@ -444,7 +460,7 @@ def _check_devices(run: RunContext, devices: Devices) -> None:
         raise FlagError("device", plan.params.device, reason)
     folder = plan.params.train_dir
     if folder is not None and plan.work is not WorkKind.INPUT and devices.job.is_chief:
-        # This module loads TensorFlow.
+        # Imported late, because this module loads TensorFlow.
         from cnnbench.run.driver.stored_checkpoint import check_old_checkpoint
 
         check_old_checkpoint(folder, plan.network.spec)
@@ -488,7 +504,8 @@ def _record_setup(run: RunContext, devices: Devices) -> None:
             num_towers=job.num_towers,
             num_workers=job.num_workers,
             variable_update=plan.place.mode.name,
-            # The record contains the actual all-reduce, the header the requested all-reduce.
+            # The record contains the all-reduce that is used; the header contains the all-reduce
+            # that was requested.
             all_reduce=plan.reduction_names(on_gpu=devices.kind == "gpu"),
         ),
         batch=Batch(
@@ -528,7 +545,7 @@ def to_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | None
         return BenchmarkError(f"{error.strerror or error}: {error.filename or 'unknown file'}")
     tf: Any = sys.modules.get("tensorflow")
     if not hasattr(tf, "errors"):
-        return None  # TensorFlow could not be loaded, so the error is not from TensorFlow.
+        return None  # Without TensorFlow, the error cannot come from it.
     reason = first_line(error)
     if isinstance(error, tf.errors.ResourceExhaustedError) or _COPY_OUT_OF_MEMORY in reason:
         flags = "--batch_size"

@@ -30,7 +30,8 @@ from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.strategies import ParameterServerStrategyVariableMgr
 
-# Number of updates in flight per worker: one runs and one waits, so that no worker is idle.
+# Number of updates in flight per worker: while one runs, the next one waits, so that no worker
+# idles.
 _UPDATES_PER_WORKER = 2
 
 
@@ -60,7 +61,7 @@ def _build_evaluation(plan: RunPlan, devices: Devices, console: Console) -> Eval
         evaluator=evaluator,
         checkpoints=make_checkpoints(plan, devices.job, manager, {}, {}),
         exporters=make_exporters(plan, devices.job, manager, {}),
-        folder=plan.params.train_dir or "",  # --eval is refused without this flag.
+        folder=plan.params.train_dir or "",  # --eval requires this flag.
     )
 
 
@@ -135,14 +136,14 @@ def _make_steps(
     """
     job = devices.job
     host = job.cpu_device
-    if isinstance(inputs, CoordinatedInput):  # Idle workers run the step of a coordinator.
+    if isinstance(inputs, CoordinatedInput):  # A coordinator runs the step on any idle worker.
         assert isinstance(manager, ParameterServerStrategyVariableMgr)
         counter = UpdateCounter(job.ps_devices[0])
         step = CoordinatedStep(plan, manager, optimizer, inputs, host=WORKER_HOST, counter=counter)
         slots = {f"slot {n}": step for n in range(_UPDATES_PER_WORKER * job.num_workers)}
         return step, slots, manager.make_worker_manager(job.devices_of(job.workers[0]))
     if plan.place.asynchronous:
-        # Asynchronous updates are refused in modes with another variable manager.
+        # In modes with another variable manager, flags for asynchronous updates are refused.
         assert isinstance(manager, ParameterServerVariableMgr)
         counter = UpdateCounter(job.ps_devices[0])
         workers = {}
@@ -156,8 +157,8 @@ def _make_steps(
         evaluated = manager.make_worker_manager(job.devices_of(job.workers[0]))
         return next(iter(workers.values())), workers, evaluated
     if plan.numerics.frozen:
-        # Copies get their initial values before tracing, which reads each variable once and makes
-        # its value a constant.
+        # Frozen variables become constants when tracing reads them, so they need their initial
+        # values before.
         manager.after_initialization()
     first = job.own_towers.start
     together = TrainStep(plan, manager, optimizer, inputs, host=host, first_tower=first)

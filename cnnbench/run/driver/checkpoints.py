@@ -93,12 +93,14 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         self._variables = self.manager.savable_variables()
-        # Correction of the example count for earlier steps with a different batch size.
+        # Added to the example count, because the steps before the checkpoint may have had another
+        # batch size.
         self._examples_offset = 0
         self._passed_over: list[int] = []
         self._first_step = 0
 
-    # Only runs that save or restore a checkpoint need the next two variables.
+    # These variables are created on first use, because most runs neither save nor restore a
+    # checkpoint.
     @cached_property
     def _global_step(self) -> tf.Variable:
         return tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
@@ -128,7 +130,8 @@ class Checkpoints:
         if not self.outlives_others:
             self._tf_checkpoint().write(prefix)
             return
-        # A thread writes, because TensorFlow may wait for lost processes after writing the files.
+        # A separate thread writes, because TensorFlow may wait for lost processes after the files
+        # are written.
         checkpoint = self._tf_checkpoint()
         errors: list[tf.errors.OpError] = []
 
@@ -180,7 +183,8 @@ class Checkpoints:
             reset_averages(self.manager, self.slots)
         self._first_step = global_step = int(self._global_step.numpy())
         by_this_batch = global_step * self.global_batch
-        # Checkpoints of earlier versions of cnnbench do not contain the number of examples.
+        # Checkpoints of earlier versions of cnnbench do not contain the number of examples, so it
+        # is estimated.
         examples = by_this_batch
         if stored.has_keys([EXAMPLES]):
             examples = int(stored.read_tensor(EXAMPLES))

@@ -18,7 +18,8 @@ from cnnbench.base.terminal import LineWriter
 from cnnbench.base.values import Duration
 
 _RULE = "-" * 64
-# Printed names of two metrics, as in tf_cnn_benchmarks. Other metrics keep their own names.
+# Names of two metrics as tf_cnn_benchmarks prints them. All other metrics are printed with their
+# own names.
 _TITLES = {"top_1": "top_1_accuracy", "top_5": "top_5_accuracy"}
 _RESULTS = {"top_1": "Accuracy @ 1", "top_5": "Accuracy @ 5"}
 
@@ -91,7 +92,7 @@ class Console:
         self.lines(f"{step}\t{rate}\t{values}")
 
     def footer(self, images_per_sec: float) -> None:
-        """Prints the total images/sec, which are the last lines of a successful run.
+        """Prints the total images/sec, the last lines of a successful run.
 
         Runs that train and evaluate have no total, because one rate for both would have no meaning.
         """

@@ -1,4 +1,6 @@
-"""What a run shares with its work: plan, outputs, measurements, and the other processes."""
+"""What the driver shares with the work of a run: plan, outputs, measurements, and the other
+processes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False)
 class RunContext:
-    """What the work of a run needs besides its TensorFlow objects.
+    """Everything that the work of a run needs besides its TensorFlow objects.
 
     Attributes:
       plan: the plan of the run.

@@ -109,7 +109,8 @@ def _dataset_text(plan: RunPlan) -> str:
 
 
 def _is_single_session(plan: RunPlan) -> bool:
-    # tf_cnn_benchmarks counted each parameter server as a session.
+    # tf_cnn_benchmarks counted each parameter server as a session, so a run with parameter servers
+    # has several.
     mode = plan.place.mode
     is_single = mode.processes is Processes.CONTROLLER and not mode.uses_ps
     return is_single and plan.place.job.in_cluster
@@ -146,7 +147,7 @@ def _device_names(devices: Devices, device: str) -> list[str]:
     """
     job = devices.job
     numbers: Sequence[int] = devices.numbers
-    if len(numbers) != job.towers_per_worker:  # A controller has only one CPU device of its own.
+    if len(numbers) != job.towers_per_worker:  # A controller has only one device, a CPU.
         numbers = range(job.towers_per_worker)
     own = [f"{device}:{number}" for number in numbers]
     if len(job.own_workers) < 2:

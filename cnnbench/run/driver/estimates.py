@@ -73,7 +73,8 @@ class MemoryEstimate(NamedTuple):
 
 
 def batch_size_limits(plan: RunPlan) -> tuple[int, int] | None:
-    """Returns the largest batch size per device that should fit, and the smallest that is refused.
+    """Returns two batch sizes per device: the largest that should fit, and the smallest that is
+    refused.
 
     None on GPUs, and if the size of the main memory is unknown.
     """
@@ -114,13 +115,13 @@ def estimate_memory(plan: RunPlan, kind: str) -> MemoryEstimate:
     if plan.work is not WorkKind.INPUT:
         fixed += _variable_bytes(plan, towers)
         per_image = _activation_bytes(plan, plan.work.trains)
-    # The device stores the synthetic examples of all passes of an update.
+    # Synthetic examples stay on the device, one batch for each pass of an update.
     waiting = passes = plan.params.gradient_accumulation_steps
     if plan.params.data_dir:
         together = plan.params.steps_per_execution
         waiting = plan.input.training.datasets_prefetch_buffer_size
         waiting += 1 if together == 1 else together * passes
-        # Mixing needs memory for both images of each pair.
+        # Mixing combines pairs of images, so both images of a pair are in memory.
         waiting += 2 * plan.input.training.mixes_images
     example = MASTER_BYTES * sum(math.prod(element.sizes) for element in plan.network.spec.elements)
     waiting *= example
@@ -139,10 +140,11 @@ def estimate_job_memory(plan: RunPlan) -> int:
     job, size = plan.place.job, sum(variable.bytes for variable in plan.network.spec.variables)
     worker = estimate_memory(plan, "cpu").total
     if plan.work.trains and job.client_per_worker and job.num_workers > 1:
-        # A worker also stores packed gradients, and gradients from other workers.
+        # A worker of a job also stores packed gradients, and the gradients that other workers send.
         worker += 2 * size
     serving = len(job.tasks) - job.num_workers
-    # All ps tasks together store the variables, their slots, and a sum of gradients for each.
+    # All ps tasks together store the variables, their optimizer slots, and one sum of gradients for
+    # each variable.
     values_per_weight = 2 + _slots_per_weight(plan) if plan.work.trains else 1
     stored = values_per_weight * size if job.ps else 0
     return job.num_workers * worker + serving * PROCESS_BYTES + stored
@@ -162,15 +164,16 @@ def _variable_bytes(plan: RunPlan, towers: int) -> int:
     """Bytes of variables, gradients and optimizer slots on the devices of `towers` towers."""
     size = sum(variable.bytes for variable in plan.network.spec.variables)
     copies = 1 if plan.place.mode.copies is Copies.ONE else towers
-    # With 16-bit numbers, each 32-bit weight also has a 16-bit copy.
+    # With 16-bit arithmetic, each 32-bit weight also has a 16-bit copy.
     width = 1.0 if plan.numerics.activation_bytes == 4 else 1.5
     if not plan.work.trains:
         return round(size * copies * width)
     slots = _slots_per_weight(plan)
-    # Each tower has gradients, and each copy of the variables has their sum for the update.
+    # Each tower stores its gradients. Each device with a copy of the variables also stores the sum
+    # of all gradients.
     gradients = towers + (1 if copies == 1 else towers)
     if plan.params.gradient_accumulation_steps > 1:
-        gradients += towers  # Each tower also stores the sum of the gradients of its passes.
+        gradients += towers  # The sum over the passes of an update.
     return round(size * (copies * (width + slots) + gradients))
 
 
@@ -185,7 +188,8 @@ def _encoded_bytes(plan: RunPlan) -> int:
         return 0
     subset = "validation" if plan.work is WorkKind.EVALUATION else "train"
     files = plan.network.dataset.find(plan.params.data_dir, subset)
-    # Shards behind a URL are assumed to have equal sizes, which saves a request per shard.
+    # For shards behind a URL, only the size of one is requested; the others are assumed to have the
+    # same size.
     measured = files[:1] if is_url(plan.params.data_dir) else files
     total = sum(local_or_url_path(file).stat().st_size for file in measured)
     size = total * len(files) // len(measured)

@@ -38,8 +38,8 @@ from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# Key of the example weights, which are added to the result of `Model.host_rows`. The weight of
-# padding is 0.
+# Key under which the weight of each example is added to the result of `Model.host_rows`. Padding
+# has the weight 0.
 _WEIGHTS = "/weights"
 
 
@@ -95,7 +95,8 @@ class Evaluator:
         self._avoids_doubtful = kind == "cpu" and uses_onednn_convolutions(plan)
         self._warm = False
         self.notices: list[str] = []
-        # The step is traced here, so that the first printed rate excludes the tracing time.
+        # The step is traced here, before the first evaluation, so that the first printed rate
+        # excludes the tracing time.
         self._function = TracedFunction("the evaluation", self._build, inputs.step_argument_specs)
         doubt = doubtful_layer_notice(plan, self._devices[0], self._function.concrete.graph)
         if doubt:
@@ -121,7 +122,7 @@ class Evaluator:
         share_moving_averages(self._manager)
         self._manager.wait_for_assignments(self.inputs.devices)
         if not self._warm:
-            # The first call, in which TensorFlow optimizes the graph, is not timed.
+            # The first call is not timed, because TensorFlow optimizes the graph in it.
             self.inputs.restart()
             self._function(*self.inputs.next())[0].numpy()
             self._warm = True
@@ -144,7 +145,8 @@ class Evaluator:
             if batch == check:
                 check += interrupts.raise_if_any_interrupted((time.perf_counter() - start) / batch)
         elapsed = time.perf_counter() - start
-        # If the input stayed open, its prefetching would slow down the training.
+        # The input is closed after each evaluation; otherwise, its prefetching would slow down the
+        # training.
         self.inputs.close()
         return self._combine(totals, _joined_rows(rows), elapsed, global_step)
 
@@ -182,7 +184,8 @@ class Evaluator:
             make = TowerCopier(make, self.notices.append)
 
         def build(tower: int) -> Any:
-            # If towers train independently, the network of tower 0 is evaluated, as in checkpoints.
+            # If towers train independently, only the network of tower 0 is evaluated, because
+            # checkpoints contain only that one.
             source = tower if self._manager.replicas_in_sync else 0
 
             def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -220,7 +223,8 @@ class Evaluator:
         with tf.device(host):
             rows = dict(self._model.host_rows(batch.features, outputs, batch.labels))
         if batch.weights is not None:
-            # Padding is replaced by 0, because an infinite loss of padding times 0 would be NaN.
+            # Rows of padding are replaced by 0: if their loss is infinite, multiplying it by the
+            # weight 0 would give NaN.
             columns = tf.where(batch.weights > 0, columns, 0.0)
             if rows:
                 rows[_WEIGHTS] = batch.weights
@@ -272,13 +276,14 @@ class EvaluationPublisher:
 
     @property
     def is_next_ready(self) -> bool:
-        """Whether the metrics of the next evaluation are computed, so that it can be published."""
+        """Whether the metrics of the oldest unpublished evaluation are computed."""
         return bool(self._waiting) and self._waiting[0].host.done()
 
     def publish(self) -> None:
         """Publishes complete evaluations in order, up to the first incomplete evaluation."""
         while self.is_next_ready:
-            # If the metrics could not be computed, the evaluation stays in the queue until `close`.
+            # If computing the metrics failed, the next line raises the error, and the evaluation
+            # stays in the queue until `close`.
             metrics = self._waiting[0].metrics
             evaluated = self._waiting.popleft()
             self._run.console.evaluation_result(metrics, evaluated.evaluation.examples)
@@ -315,7 +320,8 @@ class EvaluationPublisher:
     def _record_evaluation(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
         """Passes an evaluation with its metrics to the record and the observers."""
         others = dict(metrics)
-        # A record has separate fields for the top-1 and top-5 accuracies.
+        # A record has separate fields for the top-1 and top-5 accuracies, outside of the other
+        # metrics.
         top_1, top_5 = others.pop("top_1", None), others.pop("top_5", None)
         evaluation = dataclasses.replace(evaluation, top_1=top_1, top_5=top_5, metrics=others)
         self._run.measurements.add_evaluation(evaluation)

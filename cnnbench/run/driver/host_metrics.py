@@ -33,7 +33,7 @@ Rows = Mapping[str, Any]
 
 
 class HostMetricsExecutor:
-    """Computes `Model.host_metrics` immediately, in this process."""
+    """Computes `Model.host_metrics` immediately in this process, instead of in a child process."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -61,7 +61,7 @@ class HostMetricsChildExecutor(HostMetricsExecutor):
 
     def __init__(self, model: str, dataset: str, files: Sequence[str] = ()) -> None:
         self._arguments = (model, dataset, files)
-        # A separate thread waits for the child process.
+        # A separate thread waits for the child process, so that `submit` returns at once.
         self._thread = ThreadPoolExecutor(1, "host-metrics")
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -77,25 +77,27 @@ class HostMetricsChildExecutor(HostMetricsExecutor):
             self._closed = True
             if self._process is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    # Kills the whole group: processes started by the child keep its pipes open.
+                    # Kills the whole process group, because processes that the child has started
+                    # keep its pipes open.
                     os.killpg(self._process.pid, signal.SIGKILL)
         self._thread.shutdown(cancel_futures=True)
 
     def _compute_in_child(self, rows: Rows) -> dict[str, float]:
-        # The child process gets the import path of this process.
+        # With the import path of this process, the child finds the same plug-ins.
         main = f"import {__name__} as m; m.main({os.getpid()})"
         code = f"import sys; sys.path[:] = {sys.path!r}; {main}"
         with self._lock:
             if self._closed:
                 return {}
             self._process = process = subprocess.Popen(
-                # With -u (unbuffered), the output of a plug-in precedes its error message.
+                # With -u (unbuffered), the output of a plug-in comes before its error message.
                 [sys.executable, "-u", "-c", code],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**repository.environment_for_git(), "CUDA_VISIBLE_DEVICES": ""},
-                # In its own session, the child gets no Ctrl-C. The run ends the child.
+                # A session of its own, so that Ctrl-C does not reach the child: the run ends the
+                # child.
                 start_new_session=True,
             )
         output, printed = process.communicate(pickle.dumps((self._arguments, dict(rows))))
@@ -112,7 +114,7 @@ class HostMetricsChildExecutor(HostMetricsExecutor):
 
 
 def make_host_metrics(plan: RunPlan) -> HostMetricsExecutor:
-    """Creates what computes the metrics of a run that need all examples of an evaluation."""
+    """Creates the executor that computes the metrics that need all examples of an evaluation."""
     if not plan.metrics_in_child:
         return HostMetricsExecutor(plan.network.model)
     files = plugins.plugin_files_of_flags(vars(plan.params))
@@ -125,7 +127,8 @@ def main(parent: int) -> None:
     `parent` is the PID of the run: the child process ends when the run ends.
     """
     end_with_parent(parent)
-    # Output of plug-ins goes to standard error, so that standard output contains only the result.
+    # Output of plug-ins goes to standard error, because the parent reads only the result from
+    # standard output.
     result = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     (model, dataset, files), rows = pickle.load(sys.stdin.buffer)

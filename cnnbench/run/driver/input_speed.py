@@ -85,8 +85,8 @@ def _run_together(timings: Sequence[Callable[[], InputStage]]) -> list[InputStag
     all_started = threading.Barrier(len(timings))
 
     def run(timing: Callable[[], InputStage]) -> InputStage:
-        # A thread that gets its executor waits for pending operations without releasing Python's
-        # lock, so an operation that calls Python code would never end.
+        # A thread that gets its executor waits for pending operations and keeps Python's lock (the
+        # GIL). An operation that calls Python code would then wait for the lock forever.
         use_separate_tf_executor()
         all_started.wait()
         return timing()
@@ -103,7 +103,8 @@ def time_whole(inputs: InputSource) -> InputStage:
     step = InputOnlyStep(inputs)
     spec = inputs.spec
     buffered = spec.datasets_prefetch_buffer_size + spec.multi_device_iterator_max_buffer_size
-    # tf.data decodes about as many examples at the same time as the machine has cores.
+    # Batches that were decoded before the timing must not count. Besides the buffers, tf.data holds
+    # the examples that it is decoding, about as many as the machine has cores.
     decoding = -(-2 * (os.cpu_count() or 1) // spec.process_batch_size)
     for _ in range(buffered + decoding + 2):
         step()
@@ -116,7 +117,8 @@ def time_stage(stage: PipelineStage, spec: InputSpec, max_examples: int) -> Inpu
     The stage is timed until `max_examples` are fetched, but for at most two seconds.
     """
     chunk = max(1, spec.batch_per_device // stage.examples)
-    # tf.data drops the elements, so that the time excludes their conversion to Python objects.
+    # tf.data drops the elements itself, so that the time excludes their conversion to Python
+    # objects.
     with tf.device(spec.host):
         drop = tf.autograph.experimental.do_not_convert(lambda *_: tf.zeros([], tf.int8))
         dropped = stage.dataset.map(drop)

@@ -40,7 +40,7 @@ def _make_input(
     job, training = devices.job, subset == "train"
     workers, shards = job.own_workers, job.num_workers
     if plan.place.asynchronous and not training:
-        # Only one worker evaluates, because other workers may be lost before the evaluation.
+        # Only one worker evaluates, because the other workers may be lost by then.
         workers, shards = workers[:1], 1
     distribution: InputDistribution | None = None
     if training and plan.distributes_by_strategy:
@@ -61,7 +61,8 @@ def _make_input(
             host=host,
             datasets_num_private_threads=devices.input_threads,
         )
-        # The step that a coordinator schedules copies a batch from the CPU of its worker.
+        # With a coordinator, batches stay on the worker's CPU, and the step itself copies them to
+        # its devices.
         queued = coordinated and plan.params.data_dir is not None
         source = make_input(own, [host] if queued else job.devices_of(worker), distribution)
         if read_apart and isinstance(source, PipelineInput):
@@ -83,7 +84,8 @@ class InputOnlyStep:
     def __call__(self, *learning_rates: float) -> StepResult:
         """Fetches one batch per tower, without training."""
         self._inputs.next()
-        # On CPUs, copies of the batch are complete when `next` returns.
+        # On CPUs, the copies of the batch are complete when `next` returns; on GPUs, this call
+        # waits for them.
         if self._on_gpu:
             tf.test.experimental.sync_devices()
         return StepResult(self._loss, {})

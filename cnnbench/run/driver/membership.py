@@ -62,7 +62,8 @@ class JobMembership:
         self._job = plan.place.job
         self._facts = facts
         self._tell = tell
-        # The watchdog may end a cnnbench command, but not a program that imports cnnbench.
+        # If a run stalls, the watchdog ends the process. It may end a cnnbench command, but not a
+        # user's program that imports cnnbench.
         may_stall = read_progress is not None and plan.params.stall_timeout > 0
         self._is_watched = self._job.in_cluster or (may_stall and supervisor.state.program)
 
@@ -106,7 +107,8 @@ class JobMembership:
         lines: Mapping[Task, socket.socket] = {}
         local: Collection[int] = ()
         if self._job.in_cluster:
-            # A run in one process needs no handshake.
+            # A run in one process needs no handshake, because there is no other process to wait
+            # for.
             from cnnbench.run.handshake import connect_job
 
             timeout = self._plan.params.cluster_timeout
@@ -125,7 +127,8 @@ class JobMembership:
         """
         if not self._job.in_cluster:
             return devices
-        # The port is reserved until TensorFlow's server listens, so no other program can use it.
+        # The port is reserved until TensorFlow's server listens on it, so that no other program can
+        # take it.
         with self._port:
             if self._job.client_per_worker:
                 self._watchdog.announce_ready_together()
@@ -144,8 +147,8 @@ class JobMembership:
         """
         job = devices.job
         if self._plan.place.asynchronous:
-            # Otherwise the step of a worker would wait until the read of its next batch has ended.
-            # ParameterServerStrategy does the same.
+            # With the default of TensorFlow, a worker's step would wait until the worker has read
+            # its next batch. ParameterServerStrategy sets the same variable.
             os.environ.setdefault("TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE", "False")
         wait_for_servers(job, self._plan.params.cluster_timeout, self._tell)
         try:
@@ -163,7 +166,8 @@ class JobMembership:
             ) from error
         if job.task.job == CONTROLLER and job.with_devices("gpu").tower_devices[0] in names:
             job = job.with_devices("gpu")
-        # TensorFlow would silently place the operations of a missing device on another device.
+        # Without this check, TensorFlow would silently place the operations of a missing device on
+        # another device.
         missing = [name for name in (*job.tower_devices, *job.ps_devices) if name not in names]
         if missing:
             raise BenchmarkError(
@@ -179,7 +183,7 @@ class JobMembership:
         try:
             distribute.connect_worker_strategy(job)
         except RuntimeError as error:
-            # TensorFlow has already initialized the devices of this process.
+            # A plug-in has already made TensorFlow initialize the devices of this process.
             raise BenchmarkError(
                 f"{job.task}: a plug-in runs TensorFlow operations when it is imported; move these "
                 "operations into its functions, because each worker of this job runs its own step"
@@ -207,7 +211,7 @@ class JobMembership:
             raise
         self._watchdog.announce_end(chief_ending)
         if chief_ending.code == 0:
-            # The chief's operations fail if a server is lost, so servers end after the chief.
+            # Servers end after the chief, because the chief's operations fail if it loses a server.
             until = time.monotonic() + _LINGER_SECONDS
             while time.monotonic() < until and probe_grpc_server(address, 1.0) == OK:
                 time.sleep(_POLL_SECONDS)
@@ -220,9 +224,11 @@ class JobMembership:
         return {str(task): why for task, why in lost.items()}
 
     def explain_by_lost_process(self, error: BaseException) -> BenchmarkError | None:
-        """Returns an error that names the lost process, if its loss explains `error`; else None."""
+        """Returns an error that names the lost process, if the loss of a process explains `error`;
+        else None.
+        """
         if not self._tensorflow_connected:
-            return None  # A failed handshake must not import TensorFlow, which takes seconds.
+            return None  # After a failed handshake, importing TensorFlow would only cost seconds.
         unreachable = (
             tf.errors.UnavailableError,
             tf.errors.AbortedError,
@@ -236,7 +242,8 @@ class JobMembership:
         if own := self._watchdog.own_suspension_text():
             return BenchmarkError(own)
         lost = unresponsive_tasks(self._job, error)
-        # An error of cnnbench already explains itself, so only lost processes are added.
+        # The message of a cnnbench error is already clear, so only the lost processes are added to
+        # it.
         if not isinstance(error, unreachable):
             lost = {task: state for task, state in lost.items() if state != NAMED}
         self._culprits = lost = self._watchdog.replace_by_sent_reasons(lost, _FAILURE_SECONDS)
@@ -262,7 +269,8 @@ class JobMembership:
             self.report_run_end(ExitCode.FAILED, str(error))
             raise
         except KeyboardInterrupt:
-            # The record is written first, because `end` waits for the other processes.
+            # The record is written before the end is reported, because the report waits for the
+            # other processes.
             write("interrupted", None)
             self.report_run_end(ExitCode.INTERRUPTED, "interrupted")
             raise
@@ -279,6 +287,7 @@ class JobMembership:
         """Reports the end of the run to the other processes, which may end from now on."""
         together = self._job.client_per_worker
         # Workers that run their own steps end at the same step, or fail there for the same reason.
-        # If this process ended at once, undelivered messages of the last collective would fail.
+        # If this process ended at once, TensorFlow would not deliver the last messages of its last
+        # collective, and the other workers would fail.
         seconds = _FAILURE_SECONDS if code or together else _DISMISSAL_SECONDS
         self._watchdog.announce_end(RunEnding(code, reason), seconds, lost=together and code != 0)

@@ -98,7 +98,7 @@ def check_steps_left(plan: RunPlan, folder: str) -> None:
 
     Does not load TensorFlow.
     """
-    # An unreadable folder is reported later, when its checkpoint is restored.
+    # If the folder cannot be read, the error is reported later, when the checkpoint is restored.
     with contextlib.suppress(BenchmarkError):
         path = checkpoints.find_latest_checkpoint(folder)
         if path is not None:
@@ -127,7 +127,7 @@ def output_files(plan: RunPlan) -> Iterator[OutputFile]:
         path = partition_file(prefix or "", number)
         yield OutputFile("partitioned_graph_file_prefix", path, _graph_kind(path))
     if plan.params.profile_layers:
-        # The late import saves other runs the time to load the charts.
+        # Imported only if the flag is given, because charts load slowly.
         from cnnbench.run.observe.layers import SUFFIXES
 
         for path in plan.params.profile_layers.split(","):

@@ -24,7 +24,8 @@ def begin(run: RunContext, work: ForwardWork) -> tuple[int, int]:
     train), and the number of timed steps of this run.
     """
     restored, steps = restore_or_initialize(run, work)
-    # Only the chief reads the checkpoint, so it sends the step and example counts.
+    # Only the chief reads the checkpoint, so it sends the counts of steps and examples to the
+    # workers.
     global_step, examples, steps, *passed_over = broadcast_from_chief(
         work, restored.global_step, restored.examples, steps, *restored.passed_over
     )
@@ -61,7 +62,7 @@ def restore_or_initialize(run: RunContext, work: ForwardWork) -> tuple[RestoredS
         return restored, plan.length.batches
     for state in _unsaved_state(plan):
         messages.notice(f"the training continues differently: {state}")
-    # As in tf_cnn_benchmarks, --num_batches counts the steps before the checkpoint, too.
+    # --num_batches also counts the steps before the checkpoint, as in tf_cnn_benchmarks.
     steps = plan.length.batches - restored.global_step
     plan.length.check_steps_left(folder, restored.global_step)
     if steps < 1:
@@ -102,7 +103,7 @@ def _restore_backbone(run: RunContext, work: ForwardWork) -> None:
 
 
 def _unsaved_state(plan: RunPlan) -> Iterator[str]:
-    """Says what checkpoints do not contain although the following steps depend on it."""
+    """Yields what a checkpoint does not contain, although the next steps depend on it."""
     if not plan.place.mode.in_sync and plan.place.job.num_towers > 1:
         yield "a checkpoint contains the variables of the first device only, for all devices"
     if plan.params.staged_vars:
@@ -138,11 +139,12 @@ def resume_input(
       passed_over: number of skipped records, see `RestoredState`.
     """
     plan = run.plan
-    # Asynchronous workers have used approximately equal numbers of examples.
+    # The number of examples that each asynchronous worker has used is unknown; equal numbers are
+    # assumed.
     workers = plan.place.job.num_workers if plan.place.asynchronous else 1
     together = plan.length.global_batch * workers
     if inputs.resume(-(-examples // together), passed_over):
-        # Skipping examples takes time, so this notice explains a long wait for the first batch.
+        # Skipping examples takes time, so a notice explains why the first batch arrives late.
         notice = f"the input continues after the {examples} examples trained on"
     else:
         notice = "the input starts over: its data set cannot be resumed in the middle"

@@ -97,7 +97,8 @@ class SavedModelExporter:
             if isinstance(target, UrlPath):
                 tf.saved_model.save(self._module, str(target), signatures=signatures)
                 return
-            # The old model stays outside of the scratch folder, which is removed after a kill.
+            # The scratch folder is removed after a kill, so the old model is moved to a place
+            # outside of it.
             old = target.with_name(f".{target.name}.{secrets.token_hex(6)}.old")
             with TemporaryFolder("cnnbench-export-", target.parent) as scratch:
                 new = scratch.path / "model"
@@ -109,7 +110,8 @@ class SavedModelExporter:
                     os.rename(new, target)
                 except OSError:
                     with contextlib.suppress(FileNotFoundError):
-                        # If this rename fails, too, its error names both paths.
+                        # If this rename fails, too, the error names both paths, so that the user
+                        # finds the old model.
                         os.rename(old, target)
                     raise
             shutil.rmtree(old, ignore_errors=True)
@@ -130,7 +132,7 @@ class SavedModelExporter:
             read,
             training=False,
             compute_dtype=self._compute_dtype,
-            # A program that reads the SavedModel may compute with oneDNN.
+            # The program that will read the SavedModel may compute with oneDNN.
             avoids_doubtful=True,
         )
         outputs = network.forward(group_values(self._elements, "feature", features))
@@ -144,7 +146,7 @@ class SavedModelExporter:
 def make_exporters(
     plan: RunPlan, job: Job, manager: VariableMgr, averages: Mapping[str, TowerVariable]
 ) -> tuple[SavedModelExporter, ...]:
-    """Creates what exports the weights of a run: one exporter with --export_dir, otherwise none.
+    """Creates the exporters of a run's weights: one if --export_dir is given, otherwise none.
 
     `manager` and `averages` are the arguments of `SavedModelExporter`.
     """

@@ -1,4 +1,4 @@
-"""Runs the work of a run from its first to its last step, and measures what limits its speed.
+"""Runs the work of a run from the first to the last step, and then measures what limits its speed.
 
 The limits are the input alone, and the peak FLOP rate. A record compares the speed of the run with
 them.
@@ -75,14 +75,16 @@ def measure_input(run: RunContext, work: InputWork) -> float | None:
     """
     length, measurements, inputs = run.plan.length, run.measurements, work.inputs
     turns = run.membership.turns
-    # This process is not interleaved with other processes: it keeps its time slice until the end.
+    # Reading input does not take turns with other processes: this process keeps its time slice
+    # until the end.
     run.membership.turns = TimeSlices()
     training = Training(run, work, SharedInterrupts(work.worker_group))
     try:
         total = training.run(length.batches)
     finally:
         run.membership.turns = turns
-    # Without a network, the loop only waits for input, so the waiting time is no separate result.
+    # Without a network, the loop does nothing but wait for input, so a separate waiting time would
+    # say nothing.
     measurements.update_record("measured", input_wait_seconds=None)
     inputs.close()
     examples = len(measurements.timed.seconds) * length.global_batch
@@ -116,7 +118,7 @@ def train(run: RunContext, work: ForwardWork) -> float | None:
         probes = [] if run.profiler is None else [*run.profiler.probes(work.step.graph)]
         files_of_probes = flags.trace_file, flags.tfprof_file, flags.profile_layers
         if any((*files_of_probes, flags.partitioned_graph_file_prefix)):
-            # The late import saves most runs the time to load readers of profiles.
+            # Imported only if a profile is made, because readers of profiles load slowly.
             from cnnbench.run.driver.observers.profiles import make_warm_up_profilers
 
             probes += make_warm_up_profilers(run.plan, work.step.graph, run.messages)
@@ -162,7 +164,8 @@ def _evaluate_checkpoints(
     done: str | None = None
     while True:
         raise_if_interrupted()
-        # The status is read first, so that the search finds all checkpoints of an ended training.
+        # The status is read before the search, so that the search finds every checkpoint of a
+        # training that has ended.
         end.read_training_status()
         path = checkpoints.find_latest_checkpoint(folder)
         if path is None:
@@ -174,7 +177,7 @@ def _evaluate_checkpoints(
                 restored = work.checkpoints.restore(path)
             except BenchmarkError:
                 if pause and checkpoints.find_latest_checkpoint(folder) != path:
-                    continue  # The training has replaced this checkpoint by a newer checkpoint.
+                    continue  # The training has already replaced this checkpoint by a newer one.
                 raise
             broadcast_from_chief(work, restored.global_step)
             run.console.lines(f"Successfully loaded model from {path}.")
@@ -183,7 +186,8 @@ def _evaluate_checkpoints(
             speed = _evaluate_restored(run, work, results, restored.global_step, interrupts)
             if not pause:
                 return speed
-            # In repeated evaluations, each evaluation reports failed outputs and prints a total.
+            # With several evaluations, each reports the outputs that could not be written, and
+            # prints its own total.
             report_failed_writes(run.messages.warning)
             run.console.footer(speed)
             end.restart_time_limit()
@@ -224,10 +228,12 @@ def _evaluate_restored(
 def _evaluate_with_the_chief(
     run: RunContext, work: EvaluationWork, results: EvaluationPublisher
 ) -> float | None:
-    """Evaluates the same checkpoints as the chief. Returns examples/sec, or None as the chief."""
+    """Evaluates, as a worker, the checkpoints that the chief evaluates; returns examples/sec.
+    Returns examples/sec, or None as the chief.
+    """
     interrupts = SharedInterrupts(work.worker_group)
     while True:
-        # The chief waits for a checkpoint, so this worker may wait for the chief for a long time.
+        # The chief may wait a long time for a new checkpoint, and this worker for the chief.
         with run.membership.marking_activity(ProcessActivity.OTHERS):
             (global_step,) = broadcast_from_chief(work, 0)
         if global_step == _NO_CHECKPOINT:
@@ -266,7 +272,8 @@ class TrainingEndDetector:
     def explain_end(self) -> str:
         """Returns why no further checkpoint is expected; "" if a checkpoint may follow."""
         ended = self._status not in ("", checkpoints.RUNNING)
-        # The first status may be left from an earlier training, which is about to be resumed.
+        # The first status that is read may come from an earlier training that is about to be
+        # resumed.
         if ended and (self._is_new or self._before == self._status):
             return f"the training has ended ({self._status})"
         if self._timeout and time.monotonic() - self._since >= self._timeout:
@@ -332,18 +339,21 @@ def measure_speed_limits(run: RunContext, work: Work) -> None:
     if run.plan.params.data_dir is not None and isinstance(work, ForwardWork) and not lost:
         _time_input(run, work)
     work.close()
-    # TensorFlow cannot run new functions after a process is lost.
+    # After the loss of a process, TensorFlow cannot run new functions, so nothing is measured.
     if work.devices.job.is_chief and not lost:
         _measure_peak_flops(run, work.devices)
 
 
 def _time_input(run: RunContext, work: ForwardWork) -> None:
-    """Measures how fast the input pipelines of all workers deliver batches without training."""
+    """Measures how fast the input pipelines of all workers deliver batches if no training uses
+    them.
+    """
     in_step, group = not run.plan.place.asynchronous, work.worker_group
     try:
         own = dataclasses.asdict(time_input(work.inputs, in_step=in_step))
     except DataError as error:
-        # The timing reads further records, which the run itself has not read.
+        # The timing reads more records than the run itself; defects in them are not defects of the
+        # run.
         own = {"error": str(error)}
     of_workers = [own]
     if group is not None:
@@ -361,7 +371,7 @@ def _measure_peak_flops(run: RunContext, devices: Devices) -> None:
     """Measures the peak FLOP rate of the whole job, unless --peak_flops or a table contains it."""
     plan, job = run.plan, devices.job
     if plan.numerics.in_8_bits and plan.params.peak_flops is None:
-        return  # TensorFlow has no 8-bit matrix product with which to measure the peak.
+        return  # TensorFlow has no 8-bit matrix product to measure.
     dtype, given = plan.numerics.dtype, plan.params.peak_flops
     peak = peak_flops(devices.kind, job.own_tower_devices, dtype, given)
     if peak is None:
@@ -371,7 +381,7 @@ def _measure_peak_flops(run: RunContext, devices: Devices) -> None:
         parts = job.num_machines
     else:
         parts = job.num_workers if job.client_per_worker else 1
-        # Logical GPUs of the same card share the FLOP rate of the card.
+        # If a card is divided into logical GPUs, they share its FLOP rate.
         rate *= len(card_numbers(plan.params)) / plan.params.num_gpus
     run.measurements.update_record(
         "measured", peak_flops_per_sec=rate * parts, peak_flops_source=source

@@ -1,4 +1,6 @@
-"""Shares interrupts between the workers of a job."""
+"""Shares interrupts (Ctrl-C) between the workers of a job, so that all of them end at the same
+step.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ _CHECK_SECONDS = 1.0
 
 
 class SharedInterrupts:
-    """Shares interrupts between all workers of a job.
+    """If one worker of a job is interrupted, interrupts all workers.
 
     Attributes:
       pending: whether this process was interrupted and has not yet informed the other workers.
@@ -55,5 +57,5 @@ class SharedInterrupts:
 
         with handling_signals(note_interrupt):
             yield
-            # Handles a signal that came after the last check in the block.
+            # Handles a signal that arrived after the block's last check.
             self.raise_if_any_interrupted(1.0)

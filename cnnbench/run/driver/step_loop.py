@@ -42,7 +42,7 @@ from cnnbench.data.copies import ReadCallbacks
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.run.runtime.progress import ProcessActivity, stall_time_limit
 
-# The loop of synchronous steps, which keeps a GPU busy between steps.
+# Part 1: the loop of synchronous steps. It launches the next step early, to keep a GPU busy.
 
 Handle = TypeVar("Handle")
 Values = TypeVar("Values")
@@ -145,7 +145,7 @@ class StepLoop(Generic[Handle, Values]):
         def finish(step: int, reading: Future[tuple[Values, StepTime]]) -> None:
             nonlocal start
             values, end = reading.result()
-            # Steps end in order, but the clocks may have been read for a later step first.
+            # Steps end in order, but the thread of a later step may have read its clocks first.
             end = StepTime(
                 max(end.seconds, start.seconds + RESOLUTION),
                 max(end.cpu_seconds, start.cpu_seconds),
@@ -153,7 +153,8 @@ class StepLoop(Generic[Handle, Values]):
             on_steps_done(step, end.since(start, self.together), values)
             start = end
 
-        # Two threads are needed: a read starts while the read of the previous step still waits.
+        # Two threads are needed, because a read starts while the read of the previous step is still
+        # waiting.
         threads = ThreadPoolExecutor(2, "cnnbench-reader")
         try:
             before: Future[tuple[Values, StepTime]] | None = None
@@ -163,7 +164,8 @@ class StepLoop(Generic[Handle, Values]):
                     handle = self.launch()
                 except Exception:
                     if before is not None:
-                        # The previous execution had no error, so its time is still recorded.
+                        # The previous execution has ended without an error, so its time is
+                        # recorded.
                         finish(step - self.together, before)
                     raise
                 reading = threads.submit(self._read_and_time, handle, issued.set)
@@ -179,7 +181,7 @@ class StepLoop(Generic[Handle, Values]):
                     start = StepTime.now()
                 issued.wait()
         finally:
-            # Threads are not joined: after an error, a read from a GPU may never return.
+            # The threads are not joined, because a read from a GPU may never return after an error.
             threads.shutdown(wait=False)
         return steps
 
@@ -250,7 +252,7 @@ class LoopTimer:
         return LoopTime.now().wall - self._began
 
 
-# The loop of asynchronous updates, in which workers do not wait for each other.
+# Part 2: the loop of asynchronous updates, in which workers do not wait for each other.
 
 _ASK_SECONDS = 1.0
 _SHORTEST = 1e-9
@@ -343,8 +345,9 @@ class AsyncLoop(Generic[Values]):
         self._errors: dict[str, Exception] = {}
         self._outcomes: queue.SimpleQueue[_UpdateOutcome] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        # The lock of `_changed` guards the following attributes, which describe the current `run`.
-        self._running = 0  # `_running` counts calls of `run`. Threads of earlier calls end.
+        # The following attributes describe the current call of `run`. Only a thread that holds the
+        # lock of `_changed` accesses them.
+        self._running = 0  # Counts calls of `run`, so that threads of earlier calls end.
         self._limit = self._next = 0
         self._to_repeat: list[int] = []
         self._in_flight: dict[str, int] = {}
@@ -399,7 +402,7 @@ class AsyncLoop(Generic[Values]):
                         self._changed.notify_all()
             return steps
         finally:
-            # The threads are told to end, but are not joined, because an update may hang.
+            # The threads are asked to end, but not joined, because an update may hang.
             with self._changed:
                 self._running += 1
                 self._changed.notify_all()
@@ -445,7 +448,7 @@ class AsyncLoop(Generic[Values]):
                 return
             with self._changed:
                 if self._running != run or self._in_flight.pop(worker, None) != number:
-                    return  # The call of `run` has ended, or the worker was removed.
+                    return  # This call of `run` has ended, or the worker was removed.
                 self._outcomes.put(_UpdateOutcome(worker, StepTime.now(), values))
 
     def _wait_for_update_number(self, worker: str, run: int) -> int | None:
@@ -551,7 +554,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         self._remaining_workers = list(workers)
 
     def _handle_stuck_worker(self, worker: str, seconds: float) -> None:
-        """Ends the loop after a stuck update: only TensorFlow knows which worker runs it."""
+        """Ends the loop after a stuck update, because only TensorFlow knows which worker is stuck."""
         waits = [
             name
             for name, waited in self._stuck.input_wait_by_worker().items()
@@ -565,7 +568,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         raise error
 
     def _handle_failure(self, worker: str, error: Exception) -> None:
-        del worker  # `worker` is the name of a slot, and any worker may run a slot's update.
+        del worker  # `worker` is only a slot: any worker may run its update.
         self._cancel_updates(error)
         raise error
 

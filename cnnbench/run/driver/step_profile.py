@@ -1,4 +1,6 @@
-"""Profiles the last warm-up steps, and divides their time among layers and forward/backward."""
+"""Profiles the last warm-up steps, and divides their time among layers, and forward and backward
+pass.
+"""
 
 from __future__ import annotations
 
@@ -80,8 +82,9 @@ class StepProfiler:
         self._graph, last = graph, self._plan.length.warm_up.least
         for step in range(last - self._count + 1, last + 1):
             yield step, self._profile_step(step)
-        # TensorFlow partitions a graph when it runs for the first time, so in the first step.
-        # This context is entered last and left first, because reading profiles needs partitions.
+        # TensorFlow partitions a graph when it runs for the first time, which is the first step.
+        # This context is yielded last: it is entered last and left first, so the partitions are
+        # known when the profile is read.
         yield 1, collecting_partitions(self._partitions)
 
     @contextmanager
@@ -172,7 +175,8 @@ def profile_rows(
     moved: Counter[StepPartKey] = Counter()
     operations: defaultdict[StepPartKey, Counter[str]] = defaultdict(Counter)
     for (name, kernel), work in work_by_operation.items():
-        # An operation in a branch of tf.cond does not run in every step.
+        # An operation in a branch of tf.cond does not run in every step, so its bytes are
+        # multiplied by the share of steps in which it ran.
         share = sum((name, kernel) in step.counts for step in steps) / len(steps)
         moved[work.part] += round(share * work.bytes)
         if times := steps[-1].counts[name, kernel]:
@@ -213,7 +217,8 @@ def timeline_spans(
         part, device = INPUT_OPERATIONS, ""
         if operation.is_of_step:
             part = work_finder(operation.name, operation.type).part
-            # If an operation is not in the graph, its plane in the profile shows the device.
+            # For an operation that is not in the graph, the name of its plane in the profile tells
+            # the device.
             _, found, gpu = operation.plane.rpartition("device:")
             plane = gpu.lower() if found else "cpu:0"
             device = work_finder.device_of_operation(operation.name) or plane

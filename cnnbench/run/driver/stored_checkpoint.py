@@ -34,7 +34,7 @@ _PASSED_OVER = f"passed_over{_ATTRIBUTE}"
 # The prefix ``v0/`` marks the copy of the first device.
 # Optimizer slots do not match, because their names have a further component.
 _OLD_NAME = re.compile(r"v0?/(?:.+/)?(conv|batchnorm|affine)(\d+)/(?:conv2d/)?(\w+)")
-# Matches the data format of the first convolution in a serialized graph.
+# Matches the data format of the first convolution in the serialized graph of a checkpoint.
 _FORMAT = re.compile(rb"\x12\x06Conv2D.*?data_format\x12\x06\x12\x04(NCHW|NHWC)", re.DOTALL)
 
 
@@ -69,7 +69,8 @@ class StoredCheckpoint:
         with self._reading():
             self._reader = tf.train.load_checkpoint(path)
             self.shapes = self._reader.get_variable_to_shape_map()
-        # Unlike tf.compat.v1.train.Saver, tf.train.Checkpoint also stores a graph of objects.
+        # tf.train.Checkpoint stores a graph of objects; tf.compat.v1.train.Saver, which
+        # tf_cnn_benchmarks uses, does not.
         written_here = "_CHECKPOINTABLE_OBJECT_GRAPH" in self.shapes
         self.is_old = not written_here and any(re.match("v0?/", key) for key in self.shapes)
         old = "checkpoints of tf_cnn_benchmarks can be read only from --train_dir"
@@ -83,7 +84,7 @@ class StoredCheckpoint:
             self._channels_first = by_key("model", _find_channels_first(path, spec))
 
     def has_keys(self, variables: Iterable[str]) -> bool:
-        """Whether the checkpoint contains all of the keys `variables`."""
+        """Whether the checkpoint contains all keys in `variables`."""
         return all(key in self.shapes for key in variables)
 
     def read_tensor(self, key: str) -> Any:
@@ -147,7 +148,8 @@ class StoredCheckpoint:
         try:
             yield
         except (tf.errors.OpError, ValueError, LookupError) as error:
-            # TensorFlow's reader raises IndexError if a file is too short.
+            # If a file is too short, TensorFlow's reader raises IndexError instead of an error of
+            # its own.
             reason = first_line(error)
             raise BenchmarkError(f"checkpoint {self._path} cannot be read: {reason}") from error
 
@@ -207,7 +209,7 @@ def read_stored_variables(path: str) -> dict[str, Any]:
 
 def check_old_checkpoint(folder: str, spec: ModelSpec) -> None:
     """Raises FlagError if the newest checkpoint is from tf_cnn_benchmarks and cannot be used."""
-    # Other errors, such as an unreadable file, are reported when the checkpoint is restored.
+    # Any other error, such as an unreadable file, is reported when the checkpoint is restored.
     with contextlib.suppress(BenchmarkError):
         if path := checkpoints.find_latest_checkpoint(folder):
             StoredCheckpoint(path, "", spec)

@@ -1,4 +1,4 @@
-"""Runs the steps of a training, of forward passes or of an input: warm-up and timed loop."""
+"""Runs the warm-up and the timed loop: steps of a training, forward passes, or reads of an input."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from cnnbench.run.step.train_step import StepResult, TrainStep
 if TYPE_CHECKING:
     from cnnbench.run.driver.observers.profiles import Probe
 
-# Without a progress bar, a warm-up prints a line every 60 seconds.
+# A warm-up without a progress bar prints a line every 60 seconds, to show that it has not stalled.
 _SILENT_SECONDS = 60.0
 
 _INTERRUPTED = 1.0 + len(ENDINGS)
@@ -121,11 +121,12 @@ class Training:
         self._resumed = global_step > 0
         self._steps = 0
         self._last = StepValues(0.0, (), False)
-        # The total wait for input after each execution was launched, if workers run own steps.
+        # How long the job had waited for input when each execution was launched. Empty unless each
+        # worker runs its own step.
         self._waits: list[float] = []
         self._silent_since = time.monotonic()
         self._stopped_early = False
-        # Position in ENDINGS (from 1) of the flag that ends the loop; 0 as long as no flag ends it.
+        # Position in ENDINGS (from 1) of the flag that has ended the loop early; 0 if none has.
         self._ending = 0
         self._limits = [
             (position, value, ending)
@@ -142,7 +143,7 @@ class Training:
         """
         run, membership = self._run, self._run.membership
         with self._interrupts.sharing_interrupts():
-            if not steps:  # The run was resumed after its last step.
+            if not steps:  # The checkpoint already contains the last step.
                 return self._finish_training(0.0, steps)
             loop = self._make_loop()
             for observer in self._observers:
@@ -157,7 +158,7 @@ class Training:
             self._waits = [waited]
             self._steps = steps
             with membership.marking_activity(ProcessActivity.OTHERS):
-                # Waits until all processes with which this process is interleaved have warmed up.
+                # Waits until all processes that share time slices with this process have warmed up.
                 membership.turns.wait_for_next_slice()
             if membership.turns.is_interleaved:
                 run.measurements.begin_time_slice(membership.turns.seconds)
@@ -169,7 +170,8 @@ class Training:
                     steps = loop.run(
                         steps, self._record_timed_steps, self._is_pause_due, self._pause
                     )
-                    # In a job of several processes, sync_devices would also contact lost processes.
+                    # In a job of several processes, sync_devices would wait for lost processes,
+                    # too.
                     if self._group is None and not self._work.workers:
                         tf.test.experimental.sync_devices()
                 finally:
@@ -267,7 +269,7 @@ class Training:
         run.progress_line.start(label, warm_up.most)
         steady, checks = False, warm_up.steadiness_check_steps
 
-        # The loop pauses before and after each profiled execution to enter and leave the profiler.
+        # The loop pauses before and after each profiled execution, to start and stop the profiler.
         length = self._together
         begins = [(step - 1) // length * length for step, _ in self._probes]
         edges = {edge for begin in begins for edge in (begin, begin + length)}
@@ -321,7 +323,8 @@ class Training:
         """Adds warm-up steps to the measurements, checks their results, and shows the progress."""
         most = self._run.plan.length.warm_up.most
         self._record_execution(self._run.measurements.warmup, spent.seconds, values)
-        # Warm-up steps have negative numbers up to -1, and the first timed step has number 1.
+        # Warm-up steps are numbered up to -1 and timed steps from 1, so that a number tells which
+        # one it is.
         self._check_results(step - 1 - most, values)
         shown = self._run.progress_line.update(step)
         if not shown and time.monotonic() >= self._silent_since + _SILENT_SECONDS:
@@ -362,7 +365,8 @@ class Training:
     def _check_results(self, step: int, values: Sequence[StepValues]) -> None:
         """Raises an error after an interrupt, or after steps with a loss that is not finite."""
         self._last = values[-1]
-        # Only asynchronous updates are counted here: `_launch_steps` counts synchronous steps.
+        # `_launch_steps` has already counted synchronous steps, so only asynchronous updates are
+        # counted here.
         if self._last.worker:
             self.global_step += 1
         self._obey_stop_request(self._last)
@@ -384,7 +388,7 @@ class Training:
 
         Uses the clock of this process.
         """
-        # Most runs have no flag that ends the loop early, so they need not read the clocks.
+        # Most runs have no flag that ends the loop early. They skip the reading of the clocks.
         if not self._limits or not self._steps:
             return 0
         loop = LoopProgress(self._timer.elapsed().wall, self._last.loss)
@@ -395,7 +399,8 @@ class Training:
     def _is_pause_due(self, step: int) -> bool:
         """Returns whether to pause after this step of the warm-up or of the timed loop."""
         executed = self._executed(step)
-        # Workers that run their own steps get the chief's request with the results of a step.
+        # If each worker runs its own step, the chief's request to end arrives with the result of a
+        # step.
         if self._group is None:
             self._ending = self._ending or self._reached_ending()
         return (
@@ -483,7 +488,7 @@ class Training:
     def _step_values(self, result: StepResult) -> StepValues:
         plan, loss = self._run.plan, float(result.loss)
         if not plan.work.trains and math.isfinite(loss):
-            loss = 0.0  # A forward-only run has no loss. tf_cnn_benchmarks prints 0, too.
+            loss = 0.0  # There is no loss; tf_cnn_benchmarks prints 0, too.
         names = plan.step_metrics if result.metrics else ()
         return StepValues(
             loss=loss,

@@ -1,4 +1,6 @@
-"""The kinds of work of a run: what each kind needs from its first to its last step."""
+"""The kinds of work of a run, such as training or evaluation, with the objects that each kind
+needs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from cnnbench.variable_mgr.workers import WorkerGroup
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltWork(abc.ABC):
-    """What a run does, with its TensorFlow objects. The subclasses are the kinds of work.
+    """The work of a run with its TensorFlow objects. The subclasses are the kinds of work. The
+    subclasses are the kinds of work.
 
     Attributes:
       notices, warnings: lines for the user about what was built; warnings by their names.
@@ -44,7 +47,9 @@ class BuiltWork(abc.ABC):
         return None
 
     def record_sizes(self, measurements: Measurements) -> None:
-        """Records what the work has: variables, operations, and the network traffic of a step."""
+        """Records the sizes that this work has: numbers of variables and operations, and the
+        network traffic.
+        """
 
     def close(self) -> None:
         """Closes the inputs of the run. A second call does nothing."""
@@ -75,7 +80,7 @@ class LoopWork(BuiltWork):
         return (self.inputs,)
 
     def loss_advice(self, *, updated: bool) -> str:
-        """Says what may make a loss finite; "" if nothing of this run may.
+        """Returns advice on how to make an infinite loss finite; "" if there is none for this run.
 
         `updated` is whether the run had updated the variables before it computed the loss.
         """
@@ -123,7 +128,7 @@ class NetworkWork(BuiltWork):
         measurements.update_record("placement", variables=len(variables), variable_copies=copies)
 
     def restored_variables(self) -> Iterator[TowerVariable]:
-        """Yields what a checkpoint restores."""
+        """Yields the variables that a checkpoint restores."""
         yield from self.manager.savable_variables().values()
         yield from self.slots.values()
 
@@ -166,7 +171,9 @@ class ForwardWork(LoopWork, NetworkWork):
             measurements.update_record("cluster", messages_per_step=messages, bytes_per_step=sent)
 
     def restored_variables(self) -> Iterator[TowerVariable]:
-        """Yields what a checkpoint restores, and the state of an automatic loss scale."""
+        """Yields the variables that a checkpoint restores, and the state of an automatic loss
+        scale.
+        """
         yield from super().restored_variables()
         for name, variable in self.step.loss_scale.variables().items():
             yield TowerVariable(name, [variable])
@@ -181,13 +188,13 @@ class TrainingWork(ForwardWork):
     """Trains a network."""
 
     def loss_advice(self, *, updated: bool) -> str:
-        """Says what may make a loss finite, see `LoopWork.loss_advice`."""
+        """Returns advice on how to make an infinite loss finite, see `LoopWork.loss_advice`."""
         return self.step.doubt or ("lower --init_learning_rate" if updated else "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedTrainingWork(TrainingWork):
-    """Trains a network and evaluates it in between and at the end."""
+    """Trains a network, and evaluates it during and after the training."""
 
     evaluator: Evaluator
 

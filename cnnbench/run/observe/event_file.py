@@ -23,7 +23,7 @@ from cnnbench.run.observe.messages import message_class
 
 _BUCKETS = 30
 _MOST_IMAGES = 3
-# Values of the enumeration DataClass in TensorBoard's protocol buffers.
+# Values of the enumeration DataClass in TensorBoard's protocol buffers: how to show a summary.
 _SCALAR, _TENSOR, _BLOBS = 1, 2, 3
 # Value of the enumeration SessionLog.SessionStatus in TensorFlow's protocol buffers.
 _SESSION_START = 1
@@ -86,7 +86,8 @@ class EventFile:
         with collecting_write_errors(self._flag, self._folder, tf.errors.OpError):
             if self._writer is None:
                 local_or_url_path(self._folder).mkdir(parents=True, exist_ok=True)
-                # TensorBoard reads the files of a folder in the order of their names.
+                # TensorBoard reads the files of a folder in the order of their names, so a later
+                # file gets a later name.
                 host = f"{socket.gethostname()}.{os.getpid()}"
                 name = f"events.out.tfevents.{time.time():017.6f}.{host}"
                 self._writer = tf.io.TFRecordWriter(os.path.join(self._folder, name))
@@ -103,7 +104,7 @@ class EventFile:
 
 def histogram_buckets(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Counts finite values in buckets: rows with left edge, right edge and count."""
-    # Copies in double precision are avoided, because allocating memory for them takes time.
+    # No copy in double precision is made, because allocating memory for it takes time.
     flat = np.asarray(values).ravel()
     finite = np.isfinite(flat)
     if not finite.all():

@@ -36,7 +36,8 @@ def collecting_partitions(partitions: list[Any]) -> Iterator[None]:
     The GraphDefs are appended to `partitions`.
     """
     tf.summary.trace_on(graph=True, profiler=False)
-    # Earlier graphs are discarded: in TensorFlow 2.21, trace_off does not stop collecting.
+    # Restarts the collection, because earlier graphs are still in it: in TensorFlow 2.21, trace_off
+    # does not end it.
     _exported_metadata()
     tf.summary.trace_on(graph=True, profiler=False)
     try:
@@ -54,7 +55,8 @@ def _step_partitions() -> list[Any]:
         [graph_def.FromString(graph) for graph in function.partitions]
         for function in message_class("RunMetadata").FromString(_exported_metadata()).functions
     ]
-    # The step is the largest function. Smaller functions feed the step and read its results.
+    # Smaller functions, which feed the step or read its results, may also have run, so the largest
+    # function is the step.
     step = max(functions, key=lambda graphs: sum(len(g.node) for g in graphs), default=[])
     if not step:
         raise BenchmarkError("TensorFlow has collected no graphs of the step")

@@ -20,7 +20,7 @@ _MESSAGES = {
     "uint64 reference 7",
     "Entry": "int64 key 1, Metadata value 2",
     "Metadata": "bytes name 2",
-    # Messages of event files, and of the graphs that `tf.summary.trace_export` writes.
+    # Protobuf messages in event files, and in the graphs that `tf.summary.trace_export` writes.
     "Event": "double wall_time 1, int64 step 2, bytes file_version 3, Summary summary 5, "
     "SessionLog session 7",
     "SessionLog": "int32 status 1",

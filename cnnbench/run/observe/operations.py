@@ -42,7 +42,9 @@ _SENT = re.compile(r"/_\d+$")
 
 
 def is_collective(type: str) -> bool:
-    """Whether operations of this type exchange values between several devices."""
+    """Whether operations of this type exchange values between several devices, such as an
+    all-reduce.
+    """
     return bool(_COLLECTIVE.match(type))
 
 
@@ -128,10 +130,10 @@ class TimePriority(enum.IntEnum):
     """
 
     COMPUTES = 0
-    # Collectives and copies get only time without computation (exposed communication).
-    # Collectives and copies overlap with kernels, and wait for other devices.
+    # Collectives and copies overlap with kernels, and wait for other devices. So they get only the
+    # time in which nothing is computed (exposed communication).
     WAITS = 1
-    OTHER = 2  # This is the priority of operations outside of the step, such as input operations.
+    OTHER = 2  # Operations outside of the step, such as reading input.
 
 
 class ExecutedOperation(NamedTuple):
@@ -286,10 +288,11 @@ def _kernel_operation(event: XEvent) -> tuple[str, str] | None:
     for key in _LAUNCHED_BY:
         text = event.stats.get(key)
         if isinstance(text, str):
-            # The text begins with the operation. Further annotations may follow.
+            # The text begins with the name of the operation; annotations may follow.
             match = _ON_HOST.match(text)
             if match:
-                # The sender or the receiver may start a copy, so both get the type of the sender.
+                # A copy is recorded by the sender or by the receiver. Both get the type of the
+                # sender, so that they count as one type.
                 return match[1], _TRANSFER.sub(r"_\1Send", match[2])
             if match := _BY_NCCL.match(text):
                 return match[0], f"Nccl{match[1]}"

@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce.context import is_gpu, process_of_device
 
-# Conditional operations send no data: operations in their branches read the inputs themselves.
+# The inputs of a conditional operation cause no traffic by themselves: only the operations in its
+# branches read them.
 _BRANCHES = ("If", "StatelessIf")
 
 _REDUCE = ("CollectiveReduce", "CollectiveReduceV2")
@@ -56,7 +57,7 @@ def count_messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | Non
     for op in _needed_operations(graph):
         if op.type in (*_REDUCE, *_GATHER):
             if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
-                # A collective whose key is created in each call has no key in the graph.
+                # If each call creates the key of a collective, the graph does not contain the key.
                 unnumbered[op.device].append(_ring_traffic(op, processes))
             else:
                 instance = (
@@ -70,7 +71,8 @@ def count_messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | Non
             made_on = tensor.op.device
             if made_on and process_of_device(made_on) != process_of_device(op.device):
                 sent[tensor.name, op.device] = 1, _tensor_bytes(tensor)
-    # All devices take part in a strategy's collectives, so one device's collectives are counted.
+    # All devices take part in these collectives of a strategy, so counting the collectives of one
+    # device is enough.
     of_strategy = next(iter(unnumbered.values()), [])
     transfers = (*sent.values(), *rings.values(), *of_strategy)
     sizes = [size for _, size in transfers if size is not None]

@@ -37,7 +37,7 @@ _PASSED_ON = ("Cast", "Identity", "Reshape")
 _DEVICE = re.compile(r"device:(\w+:\d+)$")
 _DECORATION = re.compile(r"^_(Mkl)?(Native)?")
 _PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
-# Operations that rearrange tensors for alternative algorithms of convolution gradients.
+# Operations that rearrange tensors for cnnbench's own algorithms of convolution gradients on CPUs.
 _LAYOUT = ("Transpose", "ReverseV2", "Pad", "ConcatV2", "StridedSlice", "DepthToSpace")
 _KINDS = (
     (re.compile("BatchNorm"), "batch norm"),
@@ -50,14 +50,15 @@ _KINDS = (
 )
 _OTHER = "other"
 _WEIGHTS = ("ReadVariableOp", "Const")
-# Operations whose output shares the memory of their input, or that access no memory.
+# Operations that move no bytes: their output shares the memory of their input, or they access no
+# memory.
 _NO_TRAFFIC = (
     *("ReadVariableOp", "AssignVariableOp", "Identity", "Reshape", "Squeeze", "ExpandDims"),
     *("Shape", "Const", "NoOp", "StopGradient", "PreventGradient", "Switch", "Merge"),
 )
 
 _INTO_BRANCHES = ("Switch", "Identity")
-_RESOURCE = 20  # The value of DT_RESOURCE in TensorFlow's enumeration of dtypes.
+_RESOURCE = 20  # DT_RESOURCE in TensorFlow's enumeration of dtypes.
 
 
 class OperationWork(NamedTuple):
@@ -137,7 +138,7 @@ class OperationWorkFinder:
                 kind += f" {kernel[0]}x{kernel[1]}"
         else:
             kind = next((kind for pattern, kind in _KINDS if pattern.search(plain)), _OTHER)
-        # Rearrangements for a product add no traffic, because only the product itself is counted.
+        # If tensors are rearranged for a product, only the product's own traffic is counted.
         part = StepPartKey(layer, kind, direction)
         return OperationWork(part, is_product, 0 if lays_out else moved)
 
@@ -232,7 +233,7 @@ class OperationWorkFinder:
         inputs = dict.fromkeys(map(self._traced_tensor, node.input))
         sizes = [_tensor_bytes(tensor.deref()) for tensor in inputs if tensor is not None]
         written = 0 if operation is None else sum(map(_tensor_bytes, operation.outputs))
-        # An update reads and writes its variables, each of which is as large as the gradient.
+        # An update reads and writes its variables, each of which has the size of the gradient.
         return sum(sizes) + written + 2 * variables * max(sizes, default=0)
 
     def _count_variables(self, name: str) -> int:
@@ -298,7 +299,8 @@ def flops_by_part(
     for layer, parts in products.items():
         of_layer = flops.get(layer, FlopCounts())
         for direction, count in zip((FORWARD, TO_INPUT, TO_KERNEL), of_layer, strict=True):
-            # In attention, both gradients of a product may be classified as the same pass.
+            # In attention, both gradients of a product may be classified as the same pass, which
+            # then gets the FLOPs of both.
             other = TO_INPUT if direction == TO_KERNEL else TO_KERNEL
             part = parts.get(direction) or (None if direction == FORWARD else parts.get(other))
             if count and part is not None:

@@ -1,4 +1,4 @@
-"""How a run computes convolutions on its devices, and where TensorFlow may err.
+"""How a run computes convolutions on its devices, and which of TensorFlow's results may be wrong.
 
 This is the memory layout of images and, on a CPU, the algorithms of convolutions and their
 gradients.
@@ -59,13 +59,13 @@ def resolve_conv_gradients(plan: RunPlan, kind: str) -> str:
 
 
 def uses_onednn_convolutions(plan: RunPlan) -> bool:
-    """Whether TensorFlow's own convolutions on this CPU are those of oneDNN."""
+    """Whether TensorFlow computes convolutions on this CPU with oneDNN."""
     compiled = plan.params.xla or plan.params.xla_compile
     return not compiled and convolution_kernels(Host()).startswith("onednn")
 
 
 def avoids_doubtful(plan: RunPlan) -> bool:
-    """Whether steps avoid convolutions that oneDNN may compute wrongly.
+    """Whether steps replace the convolutions that oneDNN may compute wrongly.
 
     Only trainings with --conv_gradients=library measure TensorFlow's own operations.
     """
@@ -74,11 +74,13 @@ def avoids_doubtful(plan: RunPlan) -> bool:
 
 
 def doubtful_layer_notice(plan: RunPlan, device: str, graph: Any) -> str:
-    """Says which layer of a traced step TensorFlow may compute wrongly on a CPU; "" if none."""
+    """Returns a notice about the layer that TensorFlow may compute wrongly on a CPU; "" if there is
+    none.
+    """
     narrow = plan.numerics.dtype != "float32"
     if not (narrow and is_cpu(device) and uses_onednn_convolutions(plan)):
         return ""
-    # This module loads TensorFlow.
+    # Imported late, because this module loads TensorFlow.
     from cnnbench.models.cpu_operations import doubtful_layers
 
     layers = doubtful_layers(graph)

@@ -31,7 +31,7 @@ _SILENT_SECONDS = 6.0
 _DIVIDED = 0.9
 """Share of a card's memory that its logical GPUs get. CUDA and its libraries need the rest."""
 
-# Users set these variables on purpose, so no warning says that they contradict a flag.
+# If these variables contradict a flag, there is no warning, because users set them on purpose.
 _FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
 
 _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -73,12 +73,12 @@ def choose_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     if kind == "gpu" and max(chosen) >= gpus:
         reason = f"TensorFlow sees GPUs 0 to {gpus - 1} only"
         raise FlagError("gpu_indices", flags.gpu_indices, reason)
-    # Only the GPUs of the run are visible, because TensorFlow allocates memory on all visible GPUs.
+    # TensorFlow allocates memory on all visible GPUs, so only the GPUs of the run are made visible.
     # TensorFlow numbers visible GPUs in the order of the machine.
     order = [sorted(chosen).index(number) for number in chosen]
     job = job or Job(towers_per_worker=flags.num_gpus)
     return Devices(
-        # A controller has no towers, and only one CPU device.
+        # A controller only controls the workers: it has no towers, and only one CPU device.
         job=job.with_devices(kind, order if len(order) == job.towers_per_worker else ()),
         numbers=chosen,
         intra_threads=intra,
@@ -97,7 +97,8 @@ def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
     """
     chosen = choose_devices(flags, job)
     set_threads(flags, chosen.intra_threads, chosen.inter_threads)
-    # Both options are always set, because an earlier run in this process may have set them.
+    # Both options are always set, even to their defaults, because an earlier run in this process
+    # may have changed them.
     tf.config.optimizer.set_jit("autoclustering" if flags.xla else False)
     options = {"disable_meta_optimizer": not flags.enable_optimizations}
     tf.config.optimizer.set_experimental_options(options)
@@ -106,7 +107,8 @@ def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
         gpus = tf.config.list_physical_devices("GPU")
         _make_gpus_visible(flags, [gpus[number] for number in sorted(card_numbers(flags))])
     else:
-        # All GPUs are hidden, because TensorFlow would allocate memory on visible GPUs.
+        # TensorFlow would allocate memory on visible GPUs even for a run on the CPU, so all GPUs
+        # are hidden.
         with contextlib.suppress(RuntimeError):  # An earlier run may have initialised TensorFlow.
             tf.config.set_visible_devices([], "GPU")
         _make_logical_cpus(flags.num_gpus)
@@ -114,7 +116,8 @@ def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
 
 
 def set_environment(flags: MachineFlags) -> tuple[str, ...]:
-    """Sets environment variables that TensorFlow reads when it is imported, before its import.
+    """Sets environment variables that TensorFlow reads while it is imported; call it before the
+    import.
 
     Variables that are already set keep their values. Returns warnings about variables that
     contradict the flags.
@@ -132,10 +135,11 @@ def set_environment(flags: MachineFlags) -> tuple[str, ...]:
     variables["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] = persistent
     xla_flags = []
     if flags.xla:
-        # Without this flag, auto-clustering ignores operations on the CPU.
+        # Without this flag, XLA's auto-clustering ignores operations on the CPU.
         xla_flags.append("--tf_xla_cpu_global_jit")
     if flags.xla_cache_dir:
-        # The path is absolute, because XLA resolves a relative path only at its first compilation.
+        # The path must be absolute: XLA resolves a relative path only at its first compilation,
+        # when the working folder may be another.
         xla_flags.append(XLA_CACHE + os.path.abspath(flags.xla_cache_dir))
     if xla_flags:
         variables["TF_XLA_FLAGS"] = " ".join(xla_flags)
@@ -199,7 +203,8 @@ def set_threads(flags: MachineFlags, intra: int, inter: int) -> None:
         try:
             getattr(tf.config.threading, f"set_{pool}_parallelism_threads")(size)
         except RuntimeError:
-            # TensorFlow is already initialised, which is an error if the flag requests other sizes.
+            # Once TensorFlow is initialised, its pools cannot change. That is an error only if the
+            # flag requests other sizes.
             have = getattr(tf.config.threading, f"get_{pool}_parallelism_threads")()
             if threads not in (None, have):
                 number = count_text(have, "thread", "threads")
@@ -239,7 +244,8 @@ def start_server(flags: MachineFlags, job: Job) -> Any:
     """Starts TensorFlow's server on the port of this task, with one device for each tower."""
     tf = loading.load_tensorflow()
     chosen = choose_devices(flags)
-    # TensorFlow has no other public class for a server's devices, threads and visible GPUs.
+    # This class is not public, but no public class sets the devices, threads and visible GPUs of a
+    # server.
     config = tf.compat.v1.ConfigProto(
         device_count={"CPU": len(chosen.numbers) if chosen.kind == "cpu" else 1},
         intra_op_parallelism_threads=chosen.intra_threads,
@@ -355,14 +361,14 @@ def find_unresponsive_gpus() -> list[str]:
     """Returns the names, such as "GPU:1", of GPUs of this process that do not respond in time."""
 
     def add(gpu: str) -> None:
-        # A function is used, because its call releases the GIL, unlike an eager copy.
+        # An eager copy would keep Python's lock (the GIL) while it waits; a function releases it.
         def add_on_gpu(number: Any) -> Any:
             with tf.device(gpu):
                 total = number + number
             with tf.device("CPU:0"):
                 return tf.identity(total)
 
-        # An error also shows that the GPU responds.
+        # An error is a response, too: the GPU is not stuck.
         with contextlib.suppress(Exception), tf.device("CPU:0"):
             tf.function(add_on_gpu, autograph=False)(tf.constant(1.0))
 

@@ -61,7 +61,7 @@ def load_tensorflow() -> Any:
             import tensorflow as tf
     except UsageError:
         raise
-    except Exception as error:  # Any type of error can occur if there is too little memory.
+    except Exception as error:  # If memory is short, any type of error can occur.
         reason = exhausted(error) or first_line(error)
         raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error
     _mark_variables()
@@ -75,10 +75,10 @@ def load_tensorflow() -> Any:
 
 
 def _prefix_log_lines(tf: Any) -> None:
-    """Makes the Python code of TensorFlow and Keras log its lines as notices of cnnbench."""
+    """Prefixes the lines that the Python code of TensorFlow and Keras logs, as notices of cnnbench."""
     handlers = [*tf.get_logger().handlers]
-    # Keras logs with absl, whose logger has no handler unless a program has configured logging. The
-    # logger is created by absl, because it has a class of its own.
+    # Keras logs with absl, whose logger has no handler unless a program has configured logging.
+    # absl itself creates the logger, because it is of a special class.
     if "absl.logging" in sys.modules and not logging.root.handlers:
         absl = logging.getLogger("absl")
         if not absl.handlers:
@@ -181,7 +181,8 @@ class _TensorFlowFinder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            # The loader itself is not replaced, because TensorFlow finds its files with it.
+            # Only a method of the loader is replaced, because TensorFlow finds its own files with
+            # the loader.
             execute = partial(_timed_import, spec.loader.exec_module)
             spec.loader.exec_module = execute  # type: ignore[method-assign]
         return spec
@@ -189,18 +190,20 @@ class _TensorFlowFinder(MetaPathFinder):
 
 def _timed_import(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
     """Imports TensorFlow for a plug-in, with the settings of this process. Records the time."""
-    # `set_environment` sets TF_CPP_MIN_LOG_LEVEL to the same value.
+    # `set_environment` will set TF_CPP_MIN_LOG_LEVEL to the same value, so both cases print the
+    # same lines.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     start = time.perf_counter()
     try:
-        # The devices, which are configured at the end of the stack, also write informational lines.
+        # The filter also covers the configuration of the devices, which prints informational lines
+        # at the end of the stack.
         with without_info_lines(), contextlib.ExitStack() as stack:
             for enter in early_setup:
                 stack.enter_context(enter())
             with faster_tensorflow_import():
                 execute(module)
                 if not early_setup:
-                    # A command that only plans a run must not occupy GPUs.
+                    # This command only plans a run, so it must not occupy GPUs.
                     module.config.set_visible_devices([], "GPU")
             _mark_variables()
             _prefix_log_lines(module)

@@ -21,14 +21,16 @@ from cnnbench.base.terminal import ErrorStoringStream
 _DATE = r"\d{4}-\d\d-\d\d [\d:.]+: "
 _INFORMATIONAL = re.compile(
     rf"^(I\d{{4}} |{_DATE}I |WARNING: All log messages before absl::InitializeLog"
-    # Error 303 of cuInit means that no GPU driver is installed, the other error that there is no
-    # GPU; cnnbench reports both itself.
+    # Two errors of cuInit are dropped, because cnnbench reports both situations itself: 303 (no GPU
+    # driver is installed) and CUDA_ERROR_NO_DEVICE (there is no GPU).
     rf"|(E\d{{4}} |{_DATE}E ).*cuInit.*(\(303\)|CUDA_ERROR_NO_DEVICE\b.*)$"
-    # This is the second line of a message about the instruction sets of a CPU.
+    # This is the second line of the message about the CPU's instruction sets, and has no prefix of
+    # its own.
     r"|To enable the following instructions: .* rebuild TensorFlow)"
 )
 
-# Contains the file in which the next `filtered_stderr` stores output, unless that file is in use.
+# The file in which the next `filtered_stderr` stores what it holds back; empty if there is none or
+# if it is in use.
 _shared: list[IO[bytes]] = []
 
 
@@ -40,7 +42,7 @@ def share_held_back_output() -> Callable[[], str]:
     """
     try:
         with tempfile.TemporaryFile() as made:
-            # Parent and child keep this copy open until they exit.
+            # The descriptor stays open until both parent and child exit.
             file: IO[bytes] = os.fdopen(os.dup(made.fileno()), "w+b", closefd=False)
     except OSError:
         return lambda: ""

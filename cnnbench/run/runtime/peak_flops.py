@@ -28,7 +28,8 @@ _Row = tuple[str, str, float, float | None, float | None, float | None]
 # Rates for half precision are rates of the tensor cores (for the P100, of packed arithmetic).
 # If a data sheet only contains the rate with sparsity, half of this rate is used.
 _GPUS: tuple[_Row, ...] = (
-    # Source: Tesla P100 data sheet (2016), with FP32/FP16 TFLOP/s 9.3/18.7 and 10.6/21.2.
+    # Source: Tesla P100 data sheet (2016), FP32 and FP16: PCIe 9.3 and 18.7, SXM2 10.6 and 21.2
+    # TFLOP/s.
     ("P100 PCIe", r"P100-PCIE-1[26]GB", 9.3, None, 18.7, None),
     ("P100 SXM2", r"P100-SXM2-16GB", 10.6, None, 21.2, None),
     # Source: Tesla V100 data sheet (2020), with FP16 TFLOP/s of the tensor cores.
@@ -43,13 +44,15 @@ _GPUS: tuple[_Row, ...] = (
     ("A10", r"A10", 31.2, 62.5, 125.0, 125.0),
     # Source: A30 data sheet (2022).
     ("A30", r"A30", 10.3, 82.0, 165.0, 165.0),
-    # Source: L4 data sheet (2023), which lists TF32 120 and FP16 242 TFLOP/s with sparsity.
+    # Source: L4 data sheet (2023), which lists TF32 120 and FP16 242 TFLOP/s with sparsity, twice
+    # the dense rates.
     ("L4", r"L4", 30.3, 60.0, 121.0, 121.0),
     # Source: L40 data sheet (2023).
     ("L40", r"L40", 90.5, 90.5, 181.0, 181.0),
     # Source: L40S data sheet (2023).
     ("L40S", r"L40S", 91.6, 183.0, 362.0, 362.0),
-    # Source: H100 data sheet (2023), with sparsity: TF32 989, 756, 835; FP16 1979, 1513, 1671.
+    # Source: H100 data sheet (2023), which lists rates with sparsity, twice the dense rates. SXM,
+    # PCIe, NVL: TF32 989, 756, 835; FP16 1979, 1513, 1671.
     ("H100 SXM", r"H100 80GB HBM3", 67.0, 494.5, 989.5, 989.5),
     ("H100 PCIe", r"H100 PCIe", 51.0, 378.0, 756.5, 756.5),
     ("H100 NVL", r"H100 NVL", 60.0, 417.5, 835.5, 835.5),
@@ -57,8 +60,9 @@ _GPUS: tuple[_Row, ...] = (
     ("GH200", r"GH200 \d+GB", 67.0, 494.5, 989.5, 989.5),
     ("H200 SXM", r"H200", 67.0, 494.5, 989.5, 989.5),
     ("H200 NVL", r"H200 NVL", 60.0, 417.5, 835.5, 835.5),
-    # Source: Blackwell data sheet (2024), per GPU of HGX B200 and GB200.
-    # With sparsity, the Blackwell data sheet lists TF32 2200 and 2500, FP16 4500 and 5000.
+    # Source: Blackwell data sheet (2024), per GPU of HGX B200 and of GB200. The data sheet lists
+    # rates with sparsity, twice the dense rates: B200 TF32 2200 and FP16 4500, GB200 TF32 2500 and
+    # FP16 5000.
     ("B200", r"B200", 75.0, 1100.0, 2250.0, 2250.0),
     ("GB200", r"GB200", 80.0, 1250.0, 2500.0, 2500.0),
     # Source: GA102 white paper (2021), appendix, with float32 accumulation in tensor cores.

@@ -1,4 +1,5 @@
-"""Runs a measurement in a child process, records native crashes, and ends it after an interrupt.
+"""Runs a measurement in a child process, so that a crash of native code is recorded and an
+interrupt ends it.
 
 TensorFlow calls C's `exit` for a wrong environment variable, and its kernels may abort or crash. No
 Python code runs then. So a command measures in a child process, which is forked before TensorFlow
@@ -134,12 +135,13 @@ def exit_within_two_seconds(code: int) -> None:
     The interpreter waits for threads and exit handlers of plug-ins, which may never end.
     """
     announce_exit_code(code)
-    # At its end, the interpreter would restore the signals' default actions, which end the process.
+    # At its end, the interpreter would restore the default actions of signals, and a late signal
+    # would end the process with another exit code.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     late = threading.Timer(AT_ONCE, _exit_at_once, [code])
     late.daemon = True
-    with contextlib.suppress(RuntimeError):  # The memory may not suffice for a thread.
+    with contextlib.suppress(RuntimeError):  # There may be too little memory for a thread.
         late.start()
 
 
@@ -191,10 +193,11 @@ def fork_supervised(
     if not state.wanted:
         return
     state.wanted = False
-    # The late import saves time for --help and for refused flags.
+    # Imported only here, because --help and refused flags do not need it.
     from cnnbench.run.runtime.native_log import share_held_back_output
 
-    # Signals are blocked first, because they must not end the parent while the child is alive.
+    # Signals are blocked before the fork, because they must not end the parent while the child is
+    # alive.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
     while True:
         prepare()
@@ -217,7 +220,8 @@ def fork_supervised(
             _end_like_child(announced, code, printed, held_back, on_child_death)
         state.attempt += 1
     log.redirect_stderr()
-    # A parent that has failed has printed its error. This process must not print another one.
+    # If the parent has failed, it has printed its error, so this process exits without another
+    # message.
     if not link.recv(1):
         os._exit(int(ExitCode.FAILED))
     state.link = link
@@ -237,7 +241,7 @@ def fork_before_plugins() -> None:
         state.measuring()
     elif state.wanted and state.link is None and not os.environ.get(GUARDED):
         fork_supervised(longest_step=None)
-        state.wanted = True  # The process that measures is forked from this child.
+        state.wanted = True  # This child forks again: the process that measures is its child.
 
 
 def _end_like_child(
@@ -253,7 +257,7 @@ def _end_like_child(
         error: NativeDeathError | None = None
         if code is not None:
             if os.environ.get(GUARDED):
-                if code < 0:  # The same signal ends this process, so that its parent can record it.
+                if code < 0:  # The same signal ends this process, too, so its parent can record it.
                     signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
                     os.kill(os.getpid(), -code)
                 os._exit(code)
@@ -265,7 +269,7 @@ def _end_like_child(
         except Exception as failure:
             print_warning(f"the record could not be written: {failure}", "outputs")
         announced = int(ExitCode.INTERRUPTED if error is None else ExitCode.FAILED)
-    # If `fork_before_plugins` has forked, this process also has a supervising parent.
+    # After `fork_before_plugins`, this process has a supervising parent itself.
     announce_exit_code(announced)
     os._exit(announced)
 
@@ -298,7 +302,8 @@ class _NativeLogForwarder:
     def __init__(self) -> None:
         """Creates the pipe, before the process forks."""
         self._out, self._in = os.pipe()
-        # The mark ends the log: the pipe may stay open in processes that the child has started.
+        # The pipe may stay open in processes that the child has started, so the child's end cannot
+        # be seen by end-of-file. This mark ends the log.
         self._mark = os.urandom(16)
         self._last = b""
 
@@ -322,18 +327,18 @@ class _NativeLogForwarder:
         return self._last.decode(errors="replace")
 
     def _forward_log(self) -> None:
-        rest = b""  # This is the beginning of a line that is not complete yet.
+        rest = b""  # The line continues in the next read.
         while self._mark not in self._last:
             part = os.read(self._out, _LOG_BYTES)
             self._last = self._last[-_LOG_BYTES:] + part
             lines, is_over, _ = (rest + part).partition(self._mark)
             if not is_over and len(lines) < _LOG_BYTES:
                 lines, _, rest = lines.rpartition(b"\n")
-            else:  # After a crash, the last line may be incomplete.
+            else:  # After a crash, the last line may be incomplete, so it is written as it is.
                 rest = b""
-            with contextlib.suppress(OSError):  # The reader may have closed standard error.
+            with contextlib.suppress(OSError):  # Standard error may be closed.
                 text = lines.decode(errors="backslashreplace")
-                # OpenBLAS's messages are hidden unless another process reports the crash.
+                # Messages of OpenBLAS are hidden if this process reports the crash itself.
                 hides = not os.environ.get(GUARDED)
                 os.write(2, library_output_notices(text, hides_openblas=hides).encode())
 
@@ -348,9 +353,9 @@ def _wait_for_child(
     the child was killed, or if a signal of an interrupt ended it directly. Without `longest_step`,
     the child is never killed.
     """
-    # The parent closes the socket that assigns time slices, which only the child needs.
+    # Only the child needs the socket that assigns time slices, so the parent closes its copy.
     TimeSlices.from_environment(os.environ)
-    # If memory does not suffice for a thread, this process raises an error, and its child ends.
+    # If there is too little memory for a thread, this raises an error, and the child ends.
     log.forward()
     child.link.sendall(b"\0")
     ladder, killed, status = StopLadder(), False, 0
@@ -359,7 +364,7 @@ def _wait_for_child(
         received = signal.sigtimedwait(_WAITED_FOR, timeout)
         now, kill = time.monotonic(), False
         if received is None:
-            if killed:  # The child was killed some time ago, but still waits for a device.
+            if killed:  # Killed some time ago, but still waiting for a device.
                 break
             if longest_step is not None and now >= ladder.deadline:
                 seconds = interrupt_grace_seconds(longest_step())
@@ -371,10 +376,11 @@ def _wait_for_child(
             if ended:
                 break
         else:
-            # A signal from a terminal reaches the child anyway; a signal from a process does not.
+            # A terminal sends its signal to the child, too; another process sends it only to the
+            # parent.
             if received.si_code <= 0:
                 child.send_signal(received.si_signo)
-            child.send_signal(signal.SIGCONT)  # A suspended child must handle the signal.
+            child.send_signal(signal.SIGCONT)  # A suspended child must continue to handle it.
             if longest_step is not None:
                 is_ignored = signal.getsignal(received.si_signo) is signal.SIG_IGN
                 kill = not is_ignored and ladder.interrupt(now)

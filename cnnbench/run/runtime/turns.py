@@ -1,4 +1,4 @@
-"""Interleaves the steps of several processes in time slices: one process runs at a time.
+"""Interleaves the steps of several processes in time slices: in each slice, only one process runs.
 
 `cnnbench.campaigns.processes.interleaved` starts the processes, and gives each process one end of a
 socket pair. The descriptor of the socket is in an environment variable. A process that waits for
@@ -85,7 +85,7 @@ class TimeSlices:
             message = self._receive(self._link)
         except ConnectionError:
             message = b""
-        if not message:  # The process that assigns time slices has ended.
+        if not message:  # The assigning process has ended.
             self._link.close()
             self._link = None
         now = self._clock()

@@ -35,7 +35,7 @@ class PassAccumulator:
         self._manager = manager
         self._trainables = [v for v in plan.network.spec.variables if v.trainable]
         self._loss_scale = loss_scale
-        # The first trace creates each tower's sums, because it shows which gradients exist.
+        # Only a trace shows which gradients exist, so the first trace creates each tower's sums.
         self._sums: dict[int, list[tf.Variable]] = {}
 
     def add(self, results: Sequence[TowerResult]) -> None:
@@ -90,7 +90,8 @@ class PassAccumulator:
     def _add_last_term(
         self, total: tf.Variable, factor: float, term: tf.Tensor, zero: tf.Tensor | None
     ) -> tf.Tensor:
-        """Returns the sum of a step. If `zero` is given, sets the sum's variable to zero in place.
+        """Returns the sum of a step. With `zero`, also sets the variable of the sum to zero, in
+        place. If `zero` is given, sets the sum's variable to zero in place.
 
         On an emulated GPU, this way needed more memory at the peak than `clear`.
         """
@@ -98,12 +99,14 @@ class PassAccumulator:
             with tf.control_dependencies([self._add_term(total, factor, term)]):
                 return read(total)
         old = read(total)
-        # TensorFlow may change the order of additions that have no control dependency.
+        # The control dependency fixes the order of the additions; TensorFlow could change it
+        # otherwise.
         with tf.control_dependencies([zero]):
-            # The sum is computed in the buffer of `term`.
+            # TensorFlow can compute this in the buffer of `term`, so it needs no further memory.
             complete = (old if factor == 1.0 else factor * old) + term
         with tf.control_dependencies([total.assign(complete, read_value=False)]):
-            # No other tensor uses the buffer of `old` now, so the zeros are computed in it.
+            # Nothing else uses the buffer of `old` any more, so TensorFlow can compute the zeros in
+            # it.
             zeros = tf.math.multiply_no_nan(old, zero)
         with tf.control_dependencies([total.assign(zeros, read_value=False)]):
             return tf.identity(complete)

@@ -48,7 +48,8 @@ def moments_over_towers(
         if layer not in results:
             merge = partial(_merge_moments, workers)
             results[layer] = merge_over_towers(layer, (mean, variance), merge)
-        # Automatic differentiation stops here, because `gradient` computes the gradient itself.
+        # Automatic differentiation stops here, because the function `gradient` below computes the
+        # gradient.
         all_mean, all_variance = map(tf.stop_gradient, results[layer][0])
 
         def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -81,7 +82,8 @@ def _average_gradients(workers: WorkerGroup | None, pairs: Sequence[_Pair]) -> l
     with tf.device(pairs[0][0].device):
         first, second = _mean_of_pairs(pairs)
         if workers is not None:
-            # All workers have the same number of towers, so the mean of their means is exact.
+            # All workers have the same number of towers, so the mean of the workers' means is the
+            # mean over all towers.
             totals = workers.sum_in_step([first, second])
             first, second = (total / float(workers.size) for total in totals)
     return [(first, second)] * len(pairs)
@@ -120,7 +122,8 @@ def update_moving_averages(
             for t, (updates, guard) in enumerate(zip(towers, guards, strict=True))
             for update in guard(partial(_assign_updates, manager, [t], updates))
         ]
-    # Copies are equal, so all devices skip the same updates, and any device's guard is correct.
+    # The copies of a variable are equal, so all devices skip the same updates, and the condition
+    # (guard) of the first device holds for all of them.
     run = guards[0]
     if bn_stats == "mean" and manager.num_towers > 1:
         with tf.device(manager.get_devices()[0]):
@@ -130,7 +133,7 @@ def update_moving_averages(
 
 
 def share_moving_averages(manager: VariableMgr) -> None:
-    """Copies the first copy of every untrained variable to its other copies, eagerly."""
+    """Copies the first copy of every non-trainable variable to its other copies, eagerly."""
     if not manager.replicas_in_sync:
         return
     variables = manager.savable_variables().values()
@@ -140,7 +143,9 @@ def share_moving_averages(manager: VariableMgr) -> None:
 def _mean_updates(
     manager: VariableMgr, towers: Sequence[Sequence[StateUpdate]]
 ) -> list[StateUpdate]:
-    """Returns the updates of tower 0, with floating-point values replaced by means of towers."""
+    """Returns the updates of tower 0, whose floating-point values are replaced by means over all
+    towers.
+    """
     first = list(towers[0])
     real = [i for i, update in enumerate(first) if update.value.dtype.is_floating]
     own = [gradients.sum_tensors([updates[i].value for updates in towers]) for i in real]
@@ -153,7 +158,9 @@ def _mean_updates(
 def _assign_updates(
     manager: VariableMgr, towers: Sequence[int], updates: Sequence[StateUpdate]
 ) -> list[Any]:
-    """Assigns values to the towers' copies of untrained variables. Returns the operations."""
+    """Assigns values to the towers' copies of non-trainable variables. Returns the operations.
+    Returns the operations.
+    """
     operations = []
     for spec, value, decay in updates:
         copies = {(v := manager.variable(tower, spec.name)).ref(): v for tower in towers}

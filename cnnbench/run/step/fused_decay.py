@@ -1,4 +1,4 @@
-"""Weight decay as a part of SGD's update on CPUs.
+"""Computes weight decay as a part of SGD's update on CPUs, instead of adding it to the gradients.
 
 With weight w, gradient g, decay d and learning rate r, an update is w (1 - r d) - r g. Computing
 g + d w would need additional passes over memory. The proximal step of Duchi and Singer, "Efficient
@@ -74,7 +74,7 @@ class FusedSgdDecay:
         """The decay x_t of the current step, a float32 scalar (see the docstring of the module)."""
         product = tf.cast(rate, tf.float64) * self._decay
         kept_share = 1.0 - product
-        # A divisor of 0 is replaced by 2^-24, which is below the precision of float32.
+        # If the divisor is 0, 2^-24 is used instead, a value below the precision of float32.
         exact = product / tf.where(kept_share == 0.0, tf.constant(2.0**-24, tf.float64), kept_share)
         phase = tf.cast(read(self._steps_done), tf.float64) * _GOLDEN
         quantum = tf.where(exact < PIECE, tf.constant(PIECE, tf.float64), _ULP)

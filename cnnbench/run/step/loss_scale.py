@@ -29,7 +29,7 @@ FLOOR = 1.0
 CAP = 2.0**24
 """Maximum of an automatic factor, which zero gradients would otherwise make infinite."""
 
-# The loss scale: a float32 scalar on the current device, a constant, or None for 1.
+# A loss scale: a float32 scalar on the current device, a constant, or None (no scaling).
 Factor: TypeAlias = Any
 
 
@@ -127,7 +127,8 @@ class AutoLossScale(LossScale):
     def _update_loss_scale(self, finite: tf.Tensor) -> list[Any]:
         scale = read(self._scale)
         counted = read(self._good_steps) + 1
-        # A restored count may exceed N, if its checkpoint was written with a larger N.
+        # A restored count may be larger than N, if the run that wrote the checkpoint had a larger
+        # N.
         grows = counted >= self._every_n
         grown = tf.maximum(scale, tf.minimum(scale * 2.0, CAP))
         halved = tf.minimum(scale, tf.maximum(scale * 0.5, FLOOR))

@@ -116,10 +116,12 @@ class Optimizer:
             ops += self._fused_decay.apply(decayed, learning_rate)
             pairs = [pair for pair in pairs if pair[1].ref() not in self._decayed]
         rates = {tf.float32: learning_rate}
-        # Each power, such as Adam's beta^t, is read only once for all variables of a group.
+        # Powers such as Adam's beta^t are read once for all variables of a group, because each read
+        # is an operation.
         powers: dict[int, dict[str, tf.Tensor]] = {}
         for gradient, variable in pairs:
-            # Update functions compute in float32, operations in the variable's dtype.
+            # Update functions compute in float32; TensorFlow's update operations compute in the
+            # dtype of the variable.
             dtype = variable.dtype if self._spec.update is None else tf.float32
             if dtype not in rates:
                 rates[dtype] = tf.cast(learning_rate, dtype)
@@ -163,7 +165,8 @@ class Optimizer:
             arguments["step"] = self._step
         weight = cast(read(variable), tf.float32)
         step, *states = spec.update(weight=weight, gradient=gradient, rate=rate, **arguments)
-        # Methods of a strategy's variables depend on the calling scope; raw operations do not.
+        # Raw operations are used, because the methods of a strategy's variables depend on the scope
+        # that calls them.
         ops = [
             tf.raw_ops.AssignVariableOp(resource=slot.handle, value=cast(state, slot.dtype))
             for slot, state in zip(slots.values(), states, strict=True)

@@ -103,8 +103,9 @@ class Tower:
         frozen = self._plan.numerics.frozen
         if not self._plan.params.xla_compile:
             return self._build_passes(read, features, labels, seed, factor)
-        # A compiled computation cannot access other devices, so variables are read outside of it.
-        # Frozen variables are constants inside of the computation, which the compiler can fold.
+        # A compiled computation cannot access other devices, so variables are read before it.
+        # Frozen variables are constants, which are created inside of it so that the compiler can
+        # fold them.
         dtypes = {} if frozen else self._read_dtypes(features)
         values = {spec.name: read(spec, dtype) for spec, dtype in dtypes.items()}
         updates: list[StateUpdate] = []
@@ -123,12 +124,15 @@ class Tower:
             return result.gradients, result.loss, [u.value for u in updates], result.metrics
 
         gradients, loss, averaged, metrics = compiled(values, features, labels, seed, factor)
-        # The tensors in `updates` belong to the compiled computation; its outputs replace them.
+        # The tensors in `updates` exist only within the compiled computation. Its outputs replace
+        # them.
         outside = tuple(u._replace(value=v) for u, v in zip(updates, averaged, strict=True))
         return TowerResult(list(gradients), loss, outside, metrics)
 
     def _read_dtypes(self, features: Any) -> dict[VariableSpec, tf.DType]:
-        """Determines the dtypes in which the network reads its variables, by a discarded trace."""
+        """Determines the dtypes in which the network reads its variables, by a trace that is not
+        used further.
+        """
         dtypes: dict[VariableSpec, tf.DType] = {}
 
         def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -144,7 +148,8 @@ class Tower:
         passes, classes = self._plan.params.gradient_accumulation_steps, self._spec.num_classes
         make: Callable[..., GraphNetwork] = GraphNetwork
         if self._examples is not None:
-            # Tracing the network needs the value ranges, so they are measured eagerly now.
+            # Tracing an 8-bit network needs the ranges of its values, so they are measured now,
+            # eagerly.
             with tf.init_scope(), tf.device(self._device):
                 examples = self._examples
                 self.calibration = record_value_ranges(self._model, classes, examples, read)
@@ -158,7 +163,8 @@ class Tower:
             data_format=self._data_format,
             compute_dtype=self._plan.numerics.dtype,
             seed=seed,
-            # The seeds of random draws depend on the pass, so passes are counted, not steps.
+            # The seeds of random draws must differ between the passes of a step, so passes are
+            # counted instead of steps.
             training_steps=passes * self._plan.length.training_steps,
             on_cpu=is_cpu(self._device),
             conv_gradients=self._conv_gradients,
@@ -173,12 +179,14 @@ class Tower:
     ) -> TowerResult:
         if self._forward_only:
             outputs = self._make_network(read, seed).forward(features)
-            # TensorFlow would prune outputs that the result does not depend on.
+            # TensorFlow removes (prunes) outputs that the result does not depend on, so they become
+            # a part of it.
             means = [tf.reduce_mean(tf.cast(x, tf.float32)) for x in tf.nest.flatten(outputs)]
             loss = means[0] if len(means) == 1 else tf.add_n(means)
             return TowerResult([], loss, (), self._mean_metrics(outputs, labels))
         values: dict[str, tf.Tensor] = {}
-        # The outer tape detects variables that a plug-in creates without declaring them.
+        # The outer tape finds variables that a plug-in has created without declaring them. It is
+        # stopped while declared variables are read.
         with tf.GradientTape() as outer, tf.GradientTape(watch_accessed_variables=False) as tape:
 
             def read_and_watch(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -199,7 +207,8 @@ class Tower:
             target = loss if factor is None else loss * factor
             passes = self._plan.params.gradient_accumulation_steps
             if passes > 1:
-                # Gradients of all passes are added, and the update uses their mean.
+                # The update uses the mean over the passes of a step, but their gradients are added,
+                # so each is divided by their number.
                 target /= float(passes)
         sources = [values[v.name] for v in self._trainables if v.name in values]
         computed = iter(tape.gradient(target, sources))
@@ -232,7 +241,8 @@ class Tower:
         share = self._plan.params.label_smoothing
         if not share:
             return losses
-        # The cross entropy is linear in the labels; `even` is the cross entropy for uniform labels.
+        # The cross entropy is linear in the labels. `even` is the cross entropy of labels that are
+        # equal for all classes.
         even = tf.reduce_logsumexp(outputs, axis=-1) - tf.reduce_mean(outputs, axis=-1)
         return losses * (1.0 - share) + even * share
 

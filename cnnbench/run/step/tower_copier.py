@@ -1,4 +1,5 @@
-"""Copies of the first tower's graph, which take less time than tracing each tower.
+"""Copies the graph of the first tower for the other towers, which is faster than tracing each
+tower.
 
 Tracing creates every operation and its gradients individually from Python. An import creates all
 operations at once. For ResNet-50, tracing a tower takes 1.1 s of CPU time, and a copy takes 0.2 s.
@@ -23,7 +24,8 @@ _WITH_BODIES = frozenset({"StatelessWhile", "StatelessIf", "StatelessCase"})
 
 
 class TowerCopier(Generic[_R]):
-    """Builds the towers of one traced function: traces the first tower, and copies its graph.
+    """Builds the towers of one traced function: traces the first tower, and copies its graph for
+    the others.
 
     The towers must differ only in device and inputs.
 
@@ -52,13 +54,13 @@ class TowerCopier(Generic[_R]):
             try:
                 with errors_as_interrupts():
                     return self._original.copy(read, tensors)  # type: ignore[no-any-return]
-            except Exception as error:  # Versions of TensorFlow raise different errors.
+            except Exception as error:  # The type depends on TensorFlow's version.
                 self._give_up_copying(error)
         if self._traced:
             return self._trace(read, *inputs)
         graph = tensors[0].graph
         reads: list[tuple[VariableSpec, tf.DType, tf.Tensor]] = []
-        # Contains the positions (in the graph) of the operations that read variables.
+        # Positions in the graph of the operations that read variables, which are not copied.
         of_reads: set[int] = set()
 
         def read_and_record(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
@@ -89,11 +91,13 @@ class TowerCopier(Generic[_R]):
 
 def _operations_to_copy(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
     """Returns the operations that a copy of the tower repeats; empty if it cannot be copied."""
-    # Placeholders are captured tensors of the function, which are the same for all towers.
+    # Placeholders are tensors that the function captures. They are the same for all towers, so they
+    # are not copied.
     body = [operation for operation in operations if operation.type != "Placeholder"]
-    # Copies of a stateful operation, such as tf.random.uniform, would draw the same numbers.
-    # Bodies of loops and branches contain the name of the first tower's device.
-    # If the operations of a tower are on several devices, their devices in a copy are unknown.
+    # A graph cannot be copied in three cases: copies of a stateful operation, such as
+    # tf.random.uniform, would draw the same numbers; the bodies of loops and branches contain the
+    # name of the first tower's device; and if the operations of a tower are on several devices, the
+    # devices of the copy are unknown.
     if any(operation.op_def.is_stateful or operation.type in _WITH_BODIES for operation in body):
         return []
     return body if len({operation.device for operation in body}) == 1 else []
@@ -124,7 +128,8 @@ class _CopyableTowerGraph:
         self._result = result
         self._scope = f"{graph.get_name_scope()}/"
         self._inside = {operation.name for operation in body}
-        # Maps names of outside tensors in the definition to their names in the traced graph.
+        # Maps names that tensors from outside have in the definition to their names in the traced
+        # graph.
         self._outer: dict[str, str] = {}
         self._nodes = [self._node_def(operation) for operation in body]
 
@@ -146,10 +151,11 @@ class _CopyableTowerGraph:
             self._graph_def(renamed),
             input_map={key: self._outer_tensor(name, own) for key, name in self._outer.items()},
             return_elements=[renamed(name) for name in wanted],
-            name="",  # Without a prefix, operations get the names that a trace would give them.
+            name="",  # Names as if the tower were traced.
         )
         for name, tensor in zip(wanted, outputs, strict=True):
-            # A GraphDef does not contain shapes from `set_shape`, so they are set again.
+            # A GraphDef does not contain the shapes that `set_shape` has set, so they are set
+            # again.
             tensor.set_shape(shapes[name])
             tensors[name] = tensor
         own_parts = [tensors[x.name] if isinstance(x, tf.Tensor) else x for x in parts]

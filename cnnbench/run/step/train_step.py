@@ -54,7 +54,7 @@ _RETRY_SECONDS = 0.05
 
 
 class StepResult(NamedTuple):
-    """Results of one step over all towers, as scalars; of several steps, as vectors.
+    """The results of one step over all towers, as scalars, or of several steps, as vectors.
 
     Attributes:
       loss: mean loss, float32.
@@ -103,7 +103,8 @@ class UpdateCounter:
         """
         home = self._count.device
         with tf.device(home), tf.control_dependencies(group_dependencies(updates, home)):
-            # One operation both reads and increments, so that no two updates get the same number.
+            # A single operation reads and increments the count; with two, two updates could get the
+            # same number.
             before = tf.raw_ops.ResourceCountUpTo(
                 resource=self._count.handle, limit=_NO_LIMIT, T=tf.int64
             )
@@ -162,14 +163,16 @@ class TrainStep:
         self._updates_counter = counter
         self._rate_tensors: dict[tuple[float, ...], tf.Tensor] = {}
         if self._counts_steps:
-            # The variable exists before tracing: functions that create variables are traced twice.
+            # This variable must exist before tracing, because TensorFlow traces functions that
+            # create variables twice.
             with tf.device(self._devices[0]):
                 self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
         self._update: Updater | None = None
         if optimizer is not None:
             number = self._counter if self._counts_steps else None
             self._update = Updater(plan, manager, optimizer, self.loss_scale, host, number)
-        # This worker requests the end with this variable; empty if all towers are part of one step.
+        # The variable in which this worker asks all workers to end the run. The list is empty if
+        # one step contains all towers of the job.
         self._stop: list[tf.Variable] = []
         if manager.workers is not None:
             with tf.device(self._devices[0]):
@@ -358,7 +361,7 @@ class TrainStep:
     def _build_earlier_pass(
         self, sums: PassAccumulator, number: tf.Tensor, *batches: TowerBatch
     ) -> None:
-        """Builds a pass before the last pass of a step, which only adds up its results."""
+        """Builds a pass of a step except the last pass: it only adds its results to the sums."""
         last, self._pass = self._pass, number
         sums.add(self._build_towers(batches, self.loss_scale.factor(), None))
         self._pass = last
@@ -366,7 +369,8 @@ class TrainStep:
     def _build_towers(
         self, batches: Sequence[TowerBatch], factor: Factor, count_before: tf.Tensor | None
     ) -> list[TowerResult]:
-        # Synchronised towers (built together) and frozen towers (own constants) are never copied.
+        # Synchronised towers are built together, and frozen towers contain their own constants, so
+        # neither can be copies of the first tower.
         alone = len(self._towers) == 1 or self._synchronises or self._plan.numerics.frozen
         copied = None if alone else TowerCopier(self._towers[0], self.notices.append)
         return self._manager.run_towers(
@@ -376,7 +380,7 @@ class TrainStep:
 
     def _build_seed(self, tower: int, count_before: tf.Tensor | None) -> tf.Tensor:
         """Builds the seed, int64 [2], of random draws in a tower and step."""
-        del count_before  # Only the method of `CoordinatedStep` uses this argument.
+        del count_before  # Only `CoordinatedStep` uses this argument.
         number, done = self._first_tower + tower, self._counter
         passes = self._plan.params.gradient_accumulation_steps
         if passes > 1:
@@ -420,14 +424,15 @@ class TrainStep:
         """Builds the gradients of tower 0 by canonical name, and the tensors of its batch."""
         factor = self.loss_scale.factor()
         build = partial(self._build_tower, batches=batches, factor=factor, staged=False)
-        if self._synchronises:  # These towers can only be built together.
+        if self._synchronises:  # Such towers cannot be built one by one.
             result = self._manager.run_towers(build, exchanges_values=True)[0]
         else:
             result = build(0)
         with tf.device(self._devices[0]):
             inverse = inverse_scale(factor)
             passes = self._plan.params.gradient_accumulation_steps
-            # Gradients of a pass contain the factor 1 / passes, which is removed here.
+            # The gradients of each pass contain the factor 1 / passes, which would make them too
+            # small in summaries.
             if passes > 1:
                 inverse = float(passes) * (1.0 if inverse is None else inverse)
             trainables = [v for v in self._plan.network.spec.variables if v.trainable]
@@ -457,7 +462,7 @@ class TrainStep:
         updates: Sequence[Any],
         l2_loss: Callable[[], tf.Tensor] | None = None,
     ) -> StepResult:
-        """Builds the means over all towers of the job, which depend on all `updates`.
+        """Builds the means over all towers of the job, which are computed after all `updates`.
 
         `totals` are the sums of `_build_scalar_sums` over all workers. `l2_loss` builds the L2 loss
         if the reported loss contains it.
@@ -488,7 +493,8 @@ class CoordinatedStep(TrainStep):
     _counts_steps = False
 
     def _trace(self) -> TracedFunction:
-        # TensorFlow's messages about lost workers are hidden, because cnnbench reports the losses.
+        # TensorFlow's messages about lost workers are hidden, because cnnbench reports lost workers
+        # itself.
         logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
         return TracedFunction("the step", self._build_update, (_RATE,))

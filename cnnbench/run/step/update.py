@@ -1,4 +1,4 @@
-"""The updates of a step: gradients are reduced, decay is added, and the optimizer is applied.
+"""Builds the update of a step: reduces the gradients, adds weight decay, and applies the optimizer.
 
 Weight decay and clipping are first applied to the gradient (`VariableUpdatePlan`), except decay
 that is a part of the update (`cnnbench.run.step.fused_decay`).
@@ -66,7 +66,8 @@ class Updater:
         self._bn_stats = plan.params.bn_stats
         self._plan = update = plan.exchange.update
         self._steps_done = steps_done
-        # Names of trained variables by `Variable.ref()` of the copies that are updated.
+        # Names of trainable variables. The keys are `Variable.ref()` of the copies that the
+        # optimizer updates.
         self._names = {
             copy.ref(): v.name for v in self._trainables for copy in manager.updated(v.name).copies
         }
@@ -135,7 +136,8 @@ class Updater:
         ops += manager.after_updates()
         updates = [tower.updates for tower in towers]
         if self._plan.deferred:
-            # Gradients are from the previous step here, but moving averages are from this step.
+            # Here, the gradients are from the previous step, but the moving averages are from this
+            # one. So their guard is whether their own values are finite.
             values = [one.value for one in itertools.chain.from_iterable(updates)]
             real = [value for value in values if value.dtype.is_floating]
             guards = [self._loss_scale.guard(real)] * len(towers)
@@ -143,7 +145,7 @@ class Updater:
         return ops, skipped, totals
 
     def _number_step(self, count_before: tf.Tensor | None) -> None:
-        """Tells the optimizer the number of the step, if the optimizer takes it."""
+        """Passes the number of the step to the optimizer, if its updates depend on it."""
         if not self._optimizer.takes_step:
             return
         with tf.device(self._host):
@@ -153,7 +155,7 @@ class Updater:
 
     def weight_losses(self) -> list[tf.Tensor]:
         """Builds half the squared norm of every weight with decay, on the weight's device."""
-        # Equal copies have equal norms, so only the first copy is used.
+        # All copies have equal norms, so one is enough: the first copy.
         groups = self._decayed[:1] if self._manager.replicas_in_sync else self._decayed
         variables = list(itertools.chain.from_iterable(groups))
         return gradients.map_on_devices(
@@ -190,7 +192,7 @@ class Updater:
         if self._plan.deferred:
             return column.map_gradients(self._devices, self._add_weight_decay)
         if self._manager.replicas_in_sync and any(g is not None for g in column.gradients):
-            return column  # The reduction replaces None by zeros of the correct shape.
+            return column  # The reduction makes zeros of each None.
         return column.map_gradients(
             self._devices,
             lambda gradient, variable: tf.zeros(variable.shape) if gradient is None else gradient,
@@ -249,7 +251,7 @@ class BufferReaderFinder:
         # Maps the name of a tensor to the handle of the variable whose buffer the tensor uses.
         values: dict[str, int] = {}
         self._readers: dict[int, list[tf.Operation]] = defaultdict(list)
-        for operation in graph.get_operations():  # Operations are in topological order.
+        for operation in graph.get_operations():  # In topological order, so inputs come first.
             names = [tensor.name for tensor in operation.inputs]
             if operation.type == "ReadVariableOp" and names[0] in handles:
                 values[operation.outputs[0].name] = handles[names[0]]
@@ -264,7 +266,8 @@ class BufferReaderFinder:
         home = _cpu_task(variable.device)
         if home is None:
             return gradient
-        # Operations without a task run in the calling process, which is not a ps task.
+        # Operations whose device has no task run in the calling process, which is a worker or the
+        # chief, not a ps task.
         near = {home} if home.startswith("ps:") else {home, ""}
         of_variable = self._readers.get(id(variable.handle), ())
         readers = [reader for reader in of_variable if _cpu_task(reader.device) in near]
@@ -279,7 +282,7 @@ def group_dependencies(operations: Sequence[Any], device: str) -> list[Any]:
     """Joins control dependencies for `device`, so that each other device sends only one signal."""
     if all(operation.device == device for operation in operations):
         return list(operations)
-    return [tf.group(*operations)]  # tf.group creates one operation per device.
+    return [tf.group(*operations)]  # tf.group joins them per device.
 
 
 @functools.cache

@@ -1,4 +1,6 @@
-"""What happens between steps: logs, summaries, profiles, checks, checkpoints and evaluations."""
+"""Observers: what a run does between steps, such as logs, summaries, profiles, checks and
+checkpoints.
+"""
 
 from cnnbench.run.driver.observers.observer import (
     Observer,

@@ -56,7 +56,9 @@ class BenchmarkLog(Observer):
         self._log_metric("eval_average_examples_per_sec", rate, step, _RATE)
 
     def training_ended(self, global_step: int, steps: int, total: float, mean: float) -> None:
-        """Logs the speed of all timed steps, unless the last row has it, and of the timed loop."""
+        """Logs the speed over all timed steps (unless the last row of the table contains it) and of
+        the whole timed loop.
+        """
         if self._last_row < steps:
             self._log_metric("current_examples_per_sec", mean, steps, _RATE)
         self._log_metric("average_examples_per_sec", total, steps, _RATE)
@@ -64,7 +66,7 @@ class BenchmarkLog(Observer):
     def _log_metric(self, name: str, value: float, step: int, unit: str | None = None) -> None:
         line: dict[str, Any] = {
             "name": name,
-            # JSON cannot represent NaN and infinities.
+            # JSON has no numbers for NaN and infinity, so they are written as text.
             "value": value if math.isfinite(value) else str(value),
             "unit": unit,
             "global_step": step,

@@ -41,10 +41,11 @@ class CheckpointSaver(PausingObserver):
         self._save(state.global_step)
 
     def training_stopped(self, global_step: int) -> None:
-        """Saves the last checkpoint, if the run has made a step."""
+        """Saves the last checkpoint, unless the run has made no step."""
         if not self._began:
             return
-        # In a job of several processes, `JobMembership` explains errors by lost processes.
+        # In a job of several processes, a lost process may be the cause of the error, which
+        # `JobMembership` then reports.
         if self._run.plan.place.job.in_cluster:
             self._save(global_step)
             return

@@ -1,4 +1,6 @@
-"""Evaluations during a training and at its end, which --stop_at may end."""
+"""Evaluates the network during a training and at its end. A result may end the training
+(--stop_at).
+"""
 
 from __future__ import annotations
 
@@ -125,7 +127,8 @@ class TrainingEvaluations(SuspendingObserver):
         with run.membership.marking_activity(ProcessActivity.EVALUATION):
             first = job.workers[0]
             if str(first) in (*run.measurements.lost_workers, *run.membership.lost_tasks()):
-                # TensorFlow would wait for the lost worker forever.
+                # After the loss of a worker, TensorFlow would wait for it forever, so the run fails
+                # here.
                 raise BenchmarkError(f"lost {job.named(first)}, which runs the evaluations")
             evaluated = self._evaluator.run(global_step, run.console, self._interrupts)
         wall_seconds = None if loop_seconds is None else timer.whole_seconds

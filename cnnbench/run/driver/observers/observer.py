@@ -1,4 +1,4 @@
-"""The events of a run, and what an observer may do within the timed loop.
+"""Observers are called at the events of a run, and may do work between the steps of its timed loop.
 
 The type of an observer says what it may do there:
 
@@ -109,7 +109,8 @@ class SuspendingObserver(PausingObserver):
     def training_suspended(
         self, global_step: int, loop_seconds: float | None, timer: LoopTimer
     ) -> bool:
-        """Called while no step is running. Returns whether to end the training.
+        """Called while no step is running and the timed loop is suspended. Returns whether to end
+        the training.
 
         Args:
           global_step: global step of the weights.

@@ -1,4 +1,4 @@
-"""Profilers of single steps of the warm-up, which run outside of the steps' time."""
+"""Profilers of single warm-up steps. Their work is not a part of any step's time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from cnnbench.version import __version__
 
 _MICROSECONDS = 1e-6
 """Microseconds per picosecond."""
-# A profile includes all operations of the host and all GPU kernels, but no Python functions.
+# These levels record all operations of the host and all GPU kernels, but no Python functions.
 _OPTIONS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_level": 1}
 
 
@@ -50,14 +50,16 @@ def make_warm_up_profilers(plan: RunPlan, graph: Any, messages: MessageWriter) -
     flags = plan.params
     partitions: list[Any] = []
     if flags.trace_file or flags.tfprof_file or flags.profile_layers:
-        # As in tf_cnn_benchmarks, there is one step between the profiled step and the timed steps.
+        # One more step follows the profiled step before the first timed step, as in
+        # tf_cnn_benchmarks.
         step = max(1, plan.length.warm_up.least - 1)
         folder = None if flags.use_chrome_trace_format else flags.trace_file or None
         write = partial(_write_profile, plan, graph, partitions, step)
         yield step, profiling_step(step, folder, write)
     if flags.tfprof_file or flags.profile_layers or flags.partitioned_graph_file_prefix:
-        # TensorFlow partitions a graph when it runs for the first time, so in the first step.
-        # This context is entered last and left first, because reading profiles needs partitions.
+        # TensorFlow partitions a graph when it runs for the first time, which is the first step.
+        # This context is yielded last: it is entered last and left first, so the partitions are
+        # known when the profile is read.
         yield 1, _writing_partitions(partitions, flags.partitioned_graph_file_prefix, messages)
 
 
@@ -77,7 +79,8 @@ def profiling_step(
             options = tf.profiler.experimental.ProfilerOptions(**_OPTIONS)
             tf.profiler.experimental.start(os.fspath(scratch), options)
         try:
-            # TensorBoard recognizes a step by the name "train" and the root mark `_r`.
+            # TensorBoard recognizes a step by the name "train" and by `_r`, which marks a root
+            # event.
             with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
                 yield
         except BaseException:

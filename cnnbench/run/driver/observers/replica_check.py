@@ -22,7 +22,8 @@ from cnnbench.variable_mgr.towers import TowerVariable, read
 from cnnbench.variable_mgr.workers import WorkerGroup
 
 _DIGEST_BYTES = 16
-# On GPUs, TensorFlow compares unsigned integers, but compares signed 32-bit integers on the host.
+# Values are compared as integers of the same size. The integers are unsigned, because TensorFlow
+# would compare signed 32-bit integers of a GPU on the host.
 _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
 
 
@@ -73,7 +74,8 @@ class ReplicaCheck(PausingObserver):
         differing = np.array([flags.numpy() for flags in self._differing()])
         checks = self._measurements.parts.measured.replica_checks or 0
         self._measurements.update_record("measured", replica_checks=checks + 1)
-        # All workers must take part in this exchange, so it precedes any error of this worker.
+        # All workers must take part in this exchange, so it comes before any error of this worker
+        # is raised.
         error = self._compare_workers(bool(differing.any()), global_step)
         if differing.any():
             raise self._divergence(differing, global_step)
@@ -114,7 +116,8 @@ class ReplicaCheck(PausingObserver):
             for variable in self._variables:
                 copy = variable.copies[tower]
                 with tf.device(copy.device):
-                    # The bits are compared, because NaN is unequal to itself, and 0 equal to -0.
+                    # Bits are compared instead of numbers: NaN would differ from an equal NaN, and
+                    # 0 would equal -0.
                     bits = _BITS[variable.dtype.size]
                     both = (read(v) for v in (copy, variable.primary))
                     mine, first = (tf.bitcast(value, bits) for value in both)
@@ -124,7 +127,8 @@ class ReplicaCheck(PausingObserver):
         return differing
 
     def _divergence(self, differing: Any, global_step: int) -> ReplicaDivergenceError:
-        """Returns the error for copies that differ. Its message names the first such variable.
+        """Returns the error for variables whose copies differ. Its message names the first such
+        variable. Its message names the first such variable.
 
         `differing` has the shape [towers - 1, variables].
         """
@@ -135,7 +139,7 @@ class ReplicaCheck(PausingObserver):
         elements, largest = 0, 0.0
         for tower in towers:
             copy = variable.copies[tower].numpy()
-            # Bits are compared, because NaN is unequal to itself.
+            # Bits are compared instead of numbers, because NaN differs from an equal NaN.
             bits = f"u{first.itemsize}"
             elements = max(elements, int(np.sum(copy.view(bits) != first.view(bits))))
             with np.errstate(invalid="ignore", over="ignore"):
