@@ -554,7 +554,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         self._remaining_workers = list(workers)
 
     def _handle_stuck_worker(self, worker: str, seconds: float) -> None:
-        """Ends the loop after a stuck update, because only TensorFlow knows which worker is stuck."""
+        """Ends the loop after a stuck update, because only TensorFlow knows its worker."""
         waits = [
             name
             for name, waited in self._stuck.input_wait_by_worker().items()

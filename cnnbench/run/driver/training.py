@@ -1,4 +1,4 @@
-"""Runs the warm-up and the timed loop: steps of a training, forward passes, or reads of an input."""
+"""Runs the warm-up and the timed loop of a training, of forward passes, or of reading an input."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def load_tensorflow() -> Any:
 
 
 def _prefix_log_lines(tf: Any) -> None:
-    """Prefixes the lines that the Python code of TensorFlow and Keras logs, as notices of cnnbench."""
+    """Turns lines that the Python code of TensorFlow and Keras logs into notices of cnnbench."""
     handlers = [*tf.get_logger().handlers]
     # Keras logs with absl, whose logger has no handler unless a program has configured logging.
     # absl itself creates the logger, because it is of a special class.
