@@ -29,7 +29,7 @@ _FACTORS = {1: 0.8, 2: 0.05, 4: 0.05, 8: 0.05, 16: 0.05}
 """Prior probability of each ratio of a candidate's noise to the noise of the other candidates."""
 
 
-# A weighted sum of squares is at least this value, because its logarithm is used.
+# Minimum of a weighted sum of squares, because the logarithm of 0 does not exist.
 _LEAST = 1e-12
 
 
@@ -127,7 +127,8 @@ def fit_additive_model(rounds: Sequence[Mapping[str, float]]) -> AdditiveModel:
     design: NDArray[Any] = np.zeros((len(values), len(names) + len(rounds)))
     for row, (name, at) in enumerate(observed):
         design[row, name] = design[row, len(names) + at] = 1.0
-    # The data determine only differences between effects, so the mean of the effects is set to 0.
+    # The data determine only the differences between effects, so the mean of all effects is set to
+    # 0.
     solved, squares, freedom = _least_squares(design, values)
     inverse = np.linalg.pinv(design.T @ design, hermitian=True)
     effects = solved[: len(names)]

@@ -72,7 +72,8 @@ class ChildProcess:
 
 
 class StopLadder:
-    """The steps in which an interrupted child is ended: an interrupt, more time, and the kill.
+    """Decides when an interrupted child is killed: it may get more time once, and a second
+    interrupt ends it at once.
 
     Args:
       seconds: time that the child has after the first interrupt, before `allow` is called.
@@ -86,7 +87,8 @@ class StopLadder:
         self._first = self.deadline = math.inf
 
     def interrupt(self, now: float) -> bool:
-        """Notes an interrupt at the time `now`. Returns whether it is a second one.
+        """Records that the child was interrupted at the time `now`. Returns whether this is a
+        second interrupt. Returns whether it is a second one.
 
         Interrupts within `SAME_SECONDS` count as one. A child must end at once after the second.
         """
@@ -145,7 +147,7 @@ def adopt_orphans() -> None:
 
 @functools.cache
 def _c_library() -> Any:
-    import ctypes  # Most commands start no process, so they do not need this module.
+    import ctypes  # Imported late, because most commands start no process.
 
     return ctypes.CDLL(None)
 

@@ -11,7 +11,8 @@ import re
 # Matches characters that have a special meaning in Markdown, in HTML, or on GitHub.
 # Underscores within a word, and colons before a space or a digit, have no special meaning.
 _SPECIAL = re.compile(r"""[\\`*{}\[\]<>#|!~$&@^]|(?<![^\W_])_|_(?![^\W_])|:(?=[^\s\d])""")
-# GitHub turns matching text into links, even if it is written with HTML entities.
+# GitHub turns a text that matches this pattern into a link, even if it is written with HTML
+# entities.
 _REFERENCE = re.compile(r"@\w|#\d|GH-\d|://|:[a-z_+-][\w+-]*:|www\.", re.IGNORECASE)
 
 # Matches all characters except letters, digits, and characters without a meaning in Markdown.
@@ -19,12 +20,13 @@ _UNSAFE = re.compile(r"[^\w ,;=+\-./()]|_")
 # GitHub turns text that contains "www." into a link, even if it is within a word.
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
 
-# CI services interpret these prefixes in a log as commands.
-# Azure Pipelines and TeamCity find "##vso[...]" and "##[...]" anywhere in a line.
-# GitHub finds "::error::" at the beginning of a line.
+# CI services treat a line in a log as a command if it contains one of these prefixes: for Azure
+# Pipelines and TeamCity, "##vso[...]" or "##[...]" anywhere; for GitHub, "::error::" at the
+# beginning.
 _COMMAND = re.compile(r"#(?=#[\w.-]*\[)|^\s*:(?=:[\w-]+( .*)?::)")
 
-# A formula in a spreadsheet begins with one of these characters, including full-width forms.
+# If a cell begins with one of these characters (or its full-width form), a spreadsheet reads the
+# cell as a formula.
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?|-Infinity", re.IGNORECASE)
 

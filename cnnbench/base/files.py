@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from cnnbench.errors import FlagError, PathError
 
 _MIB = 1 << 20
-# Every integer of this many digits is in the range of doubles.
+# Integers with up to this many digits can be converted to doubles without overflow.
 _MOST_DIGITS = 300
 
 
@@ -26,7 +26,7 @@ def read_file(path: str | os.PathLike[str], max_mib: int = 1024, flag: str = "")
         If `flag` is given, a FlagError for this flag is raised instead.
     """
     try:
-        # Without O_NONBLOCK, opening a pipe would wait for a writer.
+        # O_NONBLOCK, because opening a pipe that has no writer would wait forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with open(descriptor, "rb", buffering=0) as file:
             mode = os.fstat(descriptor).st_mode

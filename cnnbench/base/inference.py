@@ -40,7 +40,7 @@ from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.lazy_numpy import NDArray, np
 
-# Rank tests: exact for small samples, with the normal approximation for large samples.
+# Rank tests. They are exact for small samples, and use the normal approximation for large samples.
 
 Values: TypeAlias = Sequence[float]
 _Floats: TypeAlias = "NDArray[np.float64]"
@@ -53,7 +53,7 @@ EXACT = 40
 The enumeration for two samples of this size takes about 50 ms.
 """
 
-# Probabilities that are mathematically equal may differ by this rounding error.
+# Rounding errors can make probabilities differ by this much although they are mathematically equal.
 _SLACK = 1e-12
 
 
@@ -154,12 +154,14 @@ def shift_intervals_of_counts(
     order = np.argsort(means)
     rows, columns, means = rows[order], columns[order], means[order]
     weights = counts.take(rows, axis=1) * counts.take(columns, axis=1)
-    # Copies of one value form pairs with each other, and each of them with itself.
+    # A value that occurs several times forms pairs with its copies, and each copy forms a pair with
+    # itself.
     alike = rows == columns
     weights[:, alike] = (weights[:, alike] + counts[:, rows[alike]]) // 2
     size = int(counts[0].sum())
     last = size * (size + 1) // 2
-    # The weights of each sample add up to `last`, so one sorted array serves all samples.
+    # The weights of each sample add up to `last`. So one array of cumulative sums, which is sorted,
+    # serves all samples.
     ranks = np.cumsum(weights.ravel())
     before = last * np.arange(len(counts))
 
@@ -190,7 +192,7 @@ def interval_end_rank(sizes: Sequence[int], confidence: float) -> int:
             lower, _ = _signed_sum_tails(tuple(range(1, base + 1)))
         else:
             lower, _ = _subset_sum_tails(tuple(range(1, base + new + 1)), base)
-            lower = lower[base * (base + 1) // 2 :]  # Smaller rank sums are impossible.
+            lower = lower[base * (base + 1) // 2 :]  # The sum of `base` ranks cannot be smaller.
         return int(np.searchsorted(lower, (1 - confidence) / 2 * (1 + _SLACK), side="right"))
     if paired:
         values, variance = base * (base + 1) // 2, base * (base + 1) * (2 * base + 1) / 24
@@ -224,7 +226,7 @@ def adjusted_p_values(p_values: Values, shares: Values) -> list[float]:
     values, parts = np.asarray(p_values, float), np.asarray(shares, float)
     adjusted = np.ones(len(values))
     for rejected in range(1, len(values) + 1):
-        # The alpha at which each test would reject, if this number of tests rejects.
+        # For each test, the alpha at which it would reject if exactly this many tests reject.
         alphas = values / np.minimum(1.0, parts * rejected)
         least = np.partition(alphas, rejected - 1)[rejected - 1]
         np.minimum(adjusted, np.maximum(alphas, least), out=adjusted)
@@ -308,7 +310,8 @@ def _interval(ordered: _Floats, left_out: int) -> ShiftEstimate:
 def _normal_p(deviation: float, variance: float) -> float:
     if variance == 0:
         return 1.0
-    # Doubled ranks change in steps of 2, so the continuity correction is 1 instead of 1/2.
+    # Ranks are doubled, so they change in steps of 2, and the continuity correction is 1 instead of
+    # 1/2.
     z = max(0.0, abs(deviation) - 1.0) / math.sqrt(variance)
     return min(1.0, 2 * NormalDist().cdf(-z))
 
@@ -330,8 +333,8 @@ _PLANNED = 0.8
 
 
 class InterimAnalysis(NamedTuple):
-    """An interim analysis of an experiment: the number of pairs that it uses, and the share of
-    alpha that this and all earlier analyses may spend together.
+    """An interim analysis of an experiment: the number of pairs that it uses, and how much of alpha
+    this and all earlier analyses may spend together.
     """
 
     pairs: int
@@ -380,7 +383,8 @@ def interim_analyses(
     while number < pairs:
         step = ANALYSIS_STEP * math.ceil(number / (4 * ANALYSIS_STEP))
         if number > planned and number + step > pairs:
-            # An analysis this close to the end would only lower the level of the final analysis.
+            # An analysis so close to the end would save few pairs, but lower the level of the final
+            # analysis.
             break
         spent = alpha_spent_by(number, planned)
         if number > measured and alpha * spent >= smallest_p(number, number, paired=True):
@@ -390,8 +394,9 @@ def interim_analyses(
 
 
 def looks_at(analyses: Sequence[InterimAnalysis], pairs: int) -> tuple[InterimAnalysis, ...]:
-    """The interim analyses up to one that uses exactly `pairs` pairs. If this number differs from
-    the number at the last analysis, all analyses together spend what the last one may spend.
+    """Returns the interim analyses up to one that uses exactly `pairs` pairs. If this number
+    differs from the number at the last analysis, all analyses together spend what the last one may
+    spend.
     """
     if not analyses or not pairs:
         return ()
@@ -435,7 +440,7 @@ class AnalysisSchedule(NamedTuple):
         first = FIRST_ANALYSIS if self.is_new_experiment else max(FIRST_ANALYSIS, measured + 1)
         for pairs in pair_counts_to_try(first, ANALYSIS_STEP, MOST_PAIRS):
             *before, last = (*self.made, *self.analyses(pairs))
-            # An analysis that could not be significant has not spent anything.
+            # An analysis that could not become significant has not spent any of alpha.
             spent = [
                 alpha * analysis.spent
                 for analysis in before
@@ -476,8 +481,9 @@ _PRECISION = 1.002
 """Largest quotient of a p-value and an alpha at which the test does not reject."""
 
 _Sums: TypeAlias = "NDArray[np.float32]"
-# Signed-rank sum, sum of all signed doubled ranks, for each combination of signs: whole numbers,
-# which are exact up to 4,000 differences. Products of float32 matrices are fast.
+# Signed-rank sums of doubled ranks, one for each combination of signs. They are whole numbers,
+# which float32 represents exactly for up to 4,000 differences, and products of float32 matrices are
+# fast.
 
 
 def sequential_p(differences: Values, analyses: Sequence[InterimAnalysis]) -> float:
@@ -486,7 +492,8 @@ def sequential_p(differences: Values, analyses: Sequence[InterimAnalysis]) -> fl
 
     The analyses are in order, and the last one uses all differences.
     """
-    # The last analysis alone cannot reject at a smaller alpha.
+    # This p-value belongs to the last analysis alone; together with earlier ones, the test cannot
+    # reject at a smaller alpha.
     low = signed_rank_p(differences) / analyses[-1].spent
     if len(analyses) == 1:
         return min(1.0, low)
@@ -522,7 +529,8 @@ def sequential_shift(
     values = np.asarray(differences, float)
     averages = np.sort(_walsh_averages(values))
     ends = np.unique(averages)
-    # Ranks change only at Walsh averages, so one centre between two of them represents the others.
+    # The test's decision changes only at Walsh averages, so it is enough to test one centre between
+    # any two neighbouring averages.
     centres = np.concatenate(([ends[0] - 1], (ends[:-1] + ends[1:]) / 2, [ends[-1] + 1]))
 
     def is_kept(centre: float) -> bool:
@@ -532,7 +540,7 @@ def sequential_shift(
     sums, _ = _signed_rank_sums(values, analyses)
     out = _ranks_left_out(len(values), _boundaries(sums, analyses, alpha)[-1])
     estimate = float(_middle(averages))
-    # The estimate itself is never rejected.
+    # The test never rejects the estimate itself, so each search for an end can stop there.
     below, up_to = (int(np.searchsorted(ends, estimate, side)) for side in ("left", "right"))
     low = _first_true(lambda place: is_kept(centres[place]), out, up_to)
     high = _first_true(lambda place: is_kept(centres[-1 - place]), out, len(ends) - below)
@@ -568,9 +576,7 @@ def _levels_of_analyses(analyses: tuple[InterimAnalysis, ...], alpha: float) -> 
 
 
 def _ranks_left_out(pairs: int, boundary: int) -> int:
-    """Number of Walsh averages outside of each end of the interval, for a boundary of the
-    signed-rank sum without ties.
-    """
+    """Returns how many Walsh averages are outside of each end of the interval without ties."""
     return max(0, (pairs * (pairs + 1) - boundary) // 4 + 1)
 
 
@@ -649,7 +655,8 @@ def _random_signs(number: int) -> _Sums:
     """Random signs [number, combinations] of differences after the enumerated ones. Arrays of
     different numbers begin with the same rows.
     """
-    # Analyses of one experiment need many numbers of rows, and drawing takes the most time.
+    # The analyses of an experiment need many different numbers of rows. Drawing is slow, so more
+    # rows are drawn and reused.
     return _draw_signs(max(_FEWEST_DRAWN, 1 << (number - 1).bit_length()))[:number]
 
 
@@ -675,7 +682,7 @@ def _boundaries(
         open_values[crossed] = -1.0
         is_simulated = analysis.pairs > _ENUMERATED
         most = max(0.0, alpha * analysis.spent - spent) * combinations * (1 + _SLACK)
-        if is_simulated:  # The largest number that, with its margin, is at most this number.
+        if is_simulated:  # Subtracts a margin for the error of the simulation.
             most = ((math.sqrt(_SURE**2 + 4 * most) - _SURE) / 2) ** 2
         boundary = _next_largest(open_values, int(most)) + 1
         crossing = np.flatnonzero(open_values >= boundary)
@@ -691,7 +698,7 @@ def _next_largest(sums: _Sums, number: int) -> int:
     if number >= len(sums):
         return -1
     share = 2 * (number + 1) / len(sums)
-    if share < 1:  # Most sums are too small: their distribution is about normal.
+    if share < 1:  # Saves time: only the largest sums, by the normal approximation, are searched.
         deviation = math.sqrt(float(sums @ sums) / len(sums))
         large = sums[sums >= deviation * NormalDist().inv_cdf(1 - share / 2)]
         sums = large if len(large) > number else sums

@@ -35,10 +35,12 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
 
-# What a function that may return anything, such as `build` of a network, must not return.
+# A function that may return anything, such as `build` of a network, must still not return one of
+# these types.
 _NO_RESULTS = (type(None), str, bytes, int, float, types.GeneratorType, types.CoroutineType)
 
-# Functions that `with_checked_results` returns have this attribute, so they are wrapped only once.
+# An attribute of functions that `with_checked_results` returns, so that no function is wrapped
+# twice.
 _CHECKED = "_cnnbench_checked"
 
 
@@ -100,7 +102,7 @@ def _check_signature(function: Callable[..., Any], takes: Sequence[str]) -> None
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        # The parameters of a function implemented in C are not checked if it has no signature.
+        # A function implemented in C may have no signature; then its parameters cannot be checked.
         return
     at = takes.index("*") if "*" in takes else len(takes)
     try:
@@ -188,7 +190,7 @@ def _type_hints(declared: Any) -> dict[str, Any]:
     return get_type_hints(declared, include_extras=True)
 
 
-# Values and annotations.
+# Checks of values against annotations.
 
 
 def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> str:
@@ -209,10 +211,10 @@ def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> s
     if kind in (Union, types.UnionType):
         misfits = [describe_mismatch(value, hint_choice, arguments) for hint_choice in args]
         return "" if "" in misfits else misfits[0]
-    # Values are not checked against `Any` or a type variable.
+    # Every value matches `Any` and a type variable.
     if not isinstance(kind, type) or kind is Any:
         return ""
-    # The items of a collection are also checked: (text for messages, item, annotation of the item).
+    # The items of a collection are checked, too: (text for messages, item, annotation of the item).
     parts: Iterable[tuple[str, Any, Any]] = ()
     if kind.__name__ == "Callable":
         fits = callable(value)
@@ -237,7 +239,8 @@ def describe_mismatch(value: Any, hint: Any, arguments: Sequence[Any] = ()) -> s
         )
     if not fits:
         shape = f" of {len(args)}" if kind is tuple and ... not in args else ""
-        # TensorFlow's class `tf.data.Dataset` has the __name__ DatasetV2.
+        # The class `tf.data.Dataset` of TensorFlow has the __name__ DatasetV2, which users do not
+        # know.
         name = kind.__name__.removesuffix("V2")
         article = "an" if name[0] in "aeiouAEIO" else "a"
         other = f" of {len(value)}" if shape and isinstance(value, list | tuple) else ""

@@ -52,14 +52,14 @@ writing: bytearray | mmap.mmap = bytearray(1)
 WRITING_SECONDS = 60.0
 """Seconds allowed for writing a record or a checkpoint; the file system may be slow."""
 
-# Two steps are allowed: the running step, and a step in which the workers agree on stopping.
+# Time for two steps: the one that is running, and one in which the workers agree to stop.
 _STEPS, _MARGIN_SECONDS = 2, 2.0
 _ANNOUNCED = re.compile(r"interrupted; waiting up to (\d+) s for .*")
 
 LONGEST_WAIT_SECONDS = 1.0
 """Maximum length of a single wait. A signal that arrives just before a wait is handled after it."""
 
-_noted = 0  # Counts the interrupts since the command began.
+_noted = 0  # Number of interrupts since the command began.
 _last = -SAME_SECONDS
 _concluded = True  # True if no command is running, or if the output of the command is complete.
 
@@ -160,7 +160,7 @@ def _set_handler(handler: Callable[[int, FrameType | None], object]) -> None:
     code.
     """
     for number in SIGNALS:
-        # `signal.getsignal` returns None if native code handles the signal.
+        # If native code handles a signal, `signal.getsignal` returns None; such a handler is kept.
         if signal.getsignal(number) not in (None, signal.SIG_IGN):
             signal.signal(number, handler)
 

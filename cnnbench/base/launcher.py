@@ -28,7 +28,8 @@ EVALUATOR = "evaluator"
 
 _TF_CONFIG = ("cluster", "task")
 _SPARSE = "sparseCluster"
-# Keys that Vertex AI and TensorFlow's ClusterResolver also know. They contain no addresses.
+# Further keys that Vertex AI and TensorFlow's ClusterResolver accept. They contain no addresses, so
+# they are ignored.
 _TF_OTHERS = ("environment", "job", "trial", "model_dir", "rpc_layer")
 _TF_CHIEFS = ("chief", "master")
 _TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
@@ -132,19 +133,22 @@ def mpi_ranks(environ: Environment) -> LauncherRanks | None:
     if size == 1:
         local_rank, local_size = local_rank or 0, 1
     job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
-    # The PID of the launcher identifies the job: it is the parent of all processes on one machine.
+    # Without such a variable, the PID of the launcher identifies the job: all processes on one
+    # machine have this parent.
     return LauncherRanks(launcher, rank, size, local_rank, local_size, job or str(os.getppid()))
 
 
 _RANK_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-# Maps launchers to their variables for rank, size, local rank and local size; priority by order.
-# Slurm is last, because mpirun and horovodrun also leave its variables set in a Slurm allocation.
+# For each launcher, its variables for rank, size, local rank and local size. The first launcher
+# with variables is used. Slurm is last, because in a Slurm allocation its variables are also set
+# below mpirun and horovodrun.
 _RANK_VARIABLES = {
     "Horovod": tuple(f"HOROVOD_{name}" for name in _RANK_NAMES),
     "Open MPI": tuple(f"OMPI_COMM_WORLD_{name}" for name in _RANK_NAMES),
     "MVAPICH": tuple(f"MV2_COMM_WORLD_{name}" for name in _RANK_NAMES),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    # SLURM_NTASKS_PER_NODE is not used, because Slurm sets it only if the user requests a number.
+    # SLURM_NTASKS_PER_NODE is missing unless the user requests a number, so another variable is
+    # used.
     "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 }
 _JOB_VARIABLES = (
@@ -154,7 +158,8 @@ _JOB_VARIABLES = (
     "PMI_PORT",
     "SLURM_JOB_ID",
 )
-# SLURM_NTASKS does not count started processes: Slurm also sets it for a batch script.
+# SLURM_NTASKS is not in this table: Slurm also sets it for a batch script, so it does not prove
+# that several processes were started.
 _SIZES = {
     **{row[1]: "mpi" for launcher, row in _RANK_VARIABLES.items() if launcher != "Slurm"},
     "SLURM_STEP_NUM_TASKS": "slurm",
@@ -248,7 +253,7 @@ def _job_of_rank(rank: int, hosts: list[str], ps: int, local_rank: int | None) -
     return job, local_rank
 
 
-# The forms of the variables: TF_CONFIG, the lists of Slurm, whole numbers.
+# Parsing of the variables: TF_CONFIG, Slurm's lists, whole numbers.
 
 
 def fields_of_job(config: Any) -> dict[str, Any]:
@@ -350,7 +355,7 @@ def expand_node_list(environ: Environment, name: str) -> list[str]:
     nodes: list[str] = []
     if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
         raise invalid(environ, name, "is not a list of nodes such as n[01-04],m7")
-    # Commas within brackets do not separate nodes.
+    # Commas within brackets separate numbers, not nodes.
     for part in re.findall(r"(?:[^\[\],]|\[[^\]]*\])+", text):
         pieces = re.split(r"\[([^\]]*)\]", part)
         choices = [

@@ -1,4 +1,4 @@
-"""NumPy, which is imported when one of its names is used first.
+"""NumPy, imported only when one of its names is used, because the import is slow.
 
 The modules of commands use it instead of NumPy, so that ``--help`` and errors in flags do not wait
 for NumPy. For type checkers, `np` is NumPy itself.
@@ -18,8 +18,10 @@ else:
 
     class _LazyNumPy:
         def __getattr__(self, name: str) -> Any:
-            """Imports NumPy, and returns its attribute `name`. AttributeError if there is none."""
-            if name.startswith("__"):  # Python and its tools look for these in every object.
+            """Used only in annotations, which are not evaluated. AttributeError if there is
+            none.
+            """
+            if name.startswith("__"):  # Python and its tools ask every object for such names.
                 raise AttributeError(name)
             import numpy
 

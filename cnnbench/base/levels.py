@@ -167,8 +167,8 @@ class CommitTimeSeries:
         self.values: NDArray[np.float64] = scaled([median(runs) for runs in points])
         self._least = _LEAST_NOISE if relative else 0.0
         self._runs: list[NDArray[np.float64]] = [scaled(runs) for runs in points]
-        # The level of a commit does not affect the differences between its consecutive runs.
-        # The factor 1 / sqrt(runs) turns the noise of a run into the noise of the mean of the runs.
+        # Differences between consecutive runs of a commit contain the noise but not the level of
+        # the commit. Dividing by sqrt(runs) gives the noise of the mean of the runs.
         scaled_down = (np.diff(runs) / math.sqrt(len(runs)) for runs in self._runs)
         self._differences = np.concatenate([np.zeros(0), *scaled_down])
 

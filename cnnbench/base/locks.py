@@ -101,7 +101,8 @@ class FolderLock:
         now = datetime.now(timezone.utc)
         about = {"pid": os.getpid(), "host": host, "since": f"{now:%Y-%m-%d %H:%M:%S} UTC"}
         about["folder"] = self._path.parent.name
-        # The lock is also valid if the content of its file cannot be written, as on a full disk.
+        # Even if nothing can be written into the lock file, for example because the disk is full,
+        # the folder is locked.
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, json.dumps(about).encode("ascii"), 0)
@@ -114,10 +115,12 @@ class FolderLock:
 
     def release(self) -> None:
         """Releases the lock."""
-        # The folder may have been moved, and a new folder created in its place.
+        # The folder may have been moved and created anew, so the lock file is removed only if it is
+        # still this one.
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self._descriptor), os.stat(self._path)):
-                # The file is removed while it is locked, so the next writer creates a new file.
+                # The file is removed before its lock is released, so that the next writer creates a
+                # new file.
                 self._path.unlink()
         os.close(self._descriptor)
 
@@ -125,14 +128,16 @@ class FolderLock:
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             try:
-                # Everyone who can write to the folder must be able to lock the file.
+                # All users who can write to the folder must be able to lock the file, so it gets
+                # the folder's permissions.
                 with contextlib.suppress(OSError):
                     os.fchmod(descriptor, stat.S_IMODE(self._path.parent.stat().st_mode) & 0o666)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
                     return descriptor
             except FileNotFoundError:
-                # The previous holder removed the lock file after this process had opened it.
+                # Between opening and locking, the previous holder has removed the file, so this
+                # process tries again.
                 pass
             except BlockingIOError as error:
                 if time.monotonic() >= deadline:
@@ -234,7 +239,7 @@ class TemporaryFolder:
         remove_abandoned(parent)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self._lock: FolderLock | None = None
-        # If the file system does not support locks, the temporary folder is not locked.
+        # Some file systems do not support locks; then the folder stays unlocked.
         with contextlib.suppress(OSError):
             self._lock = FolderLock(self.path, file=SCRATCH)
         self.kept = False
@@ -270,8 +275,8 @@ def remove_if_abandoned(folder: Path) -> None:
         about = folder.lstat()
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
             return
-        # FolderLock is not used here, because it would create a missing lock file.
-        # An empty lock file is ignored: its creator may be about to lock and write it.
+        # FolderLock would create a lock file that is missing, so it is not used here. An empty lock
+        # file is ignored, because its creator may be about to lock it and write to it.
         file = os.open(folder / SCRATCH, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         stack.callback(os.close, file)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

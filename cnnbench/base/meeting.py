@@ -1,5 +1,5 @@
-"""Meetings of processes: threads call other processes and answer their calls, and the main thread
-waits.
+"""Lets processes find each other: threads call other processes and answer their calls, and the main
+thread waits.
 
 Threads are used, because the look-up of a host name may block its thread for minutes.
 """
@@ -47,12 +47,13 @@ class Meeting:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the meeting. No socket listens any more."""
+        """Ends the meeting: closes all listening sockets. No socket listens any more."""
         self.over.set()
         for soon in self._pauses:
             soon.set()
         for listener, thread in self._accepting:
-            # On Linux, this ends the wait for a call at once; elsewhere, the wait ends soon.
+            # On Linux, this ends a waiting `accept` at once; elsewhere, it ends after its short
+            # time limit.
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
             thread.join()
@@ -84,7 +85,7 @@ class Meeting:
             listener.settimeout(RETRY_SECONDS)
             with listener:
                 while not self.over.is_set():
-                    with contextlib.suppress(OSError):  # There may be no call, or a call that left.
+                    with contextlib.suppress(OSError):  # No call, or the caller has left.
                         link, _ = listener.accept()
                         if free.acquire(blocking=False):
                             _start_thread(partial(answer_call, link))

@@ -1,4 +1,4 @@
-"""The message that processes of cnnbench send to each other: a JSON value behind its length.
+"""Messages between processes of cnnbench: a JSON value after its length in bytes.
 
 Four bytes contain the length of the JSON text in bytes, the most significant byte first. Nothing is
 authenticated, and received values are neither executed nor stored. These processes send messages:
@@ -98,13 +98,18 @@ class MessageLink:
         self._connection.close()
 
     def send(self, value: object) -> None:
-        """Sends a message with a JSON value, after the messages that were kept."""
+        """Queues a message with a JSON value, and sends queued messages as far as possible without
+        blocking.
+        """
         self._unsent += pack(value)
         self.flush()
 
     def flush(self) -> bool:
-        """Sends what was kept, as far as possible. Returns whether all has been sent."""
-        # An error means a full buffer, or a closed connection, which `receive` detects.
+        """Sends the queued messages as far as possible without blocking. Returns whether all were
+        sent. Returns whether all has been sent.
+        """
+        # An error means that the buffer is full, or that the connection is closed, which `receive`
+        # will detect.
         with contextlib.suppress(OSError):
             self._unsent = self._unsent[self._connection.send(self._unsent) :]
         return not self._unsent

@@ -44,5 +44,5 @@ def short_repr(result: object, text: str) -> str:
 
 
 def _views() -> ModuleType:
-    # This module is in a higher layer, so it is imported by name.
+    # Imported by name, because this module belongs to a higher layer.
     return import_module("cnnbench.judge.notebook")

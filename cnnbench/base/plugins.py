@@ -41,8 +41,8 @@ Added = dict[str, tuple[Any, ...]]
 FLAG = "plugin"
 """The flag that names plug-in files."""
 
-# These modules register cnnbench's own objects, so they are imported before a plug-in is loaded.
-# Otherwise, their objects could be mistaken for objects that the plug-in has registered.
+# These modules register cnnbench's own objects. They are imported before a plug-in is loaded;
+# otherwise, the plug-in could be taken for the owner of these objects.
 _REGISTRIES = (
     "cnnbench.data.open",
     "cnnbench.models.registry",
@@ -80,11 +80,11 @@ class PluginKind(Protocol):
 
 _kinds: dict[str, PluginKind] = {}
 _INITIALISES = "INITIALISES_ONLY"
-# Maps each loaded plug-in file to (name, registered keys, files that the plug-in lists in FILES).
+# For each loaded plug-in file: its name, the registered keys, and the files that it lists in FILES.
 _files: dict[Path, tuple[str, Added, tuple[str, ...]]] = {}
 # Plug-in files that set INITIALISES_ONLY = True.
 _initialising: set[Path] = set()
-# Maps a registered object, given as (name of its kind, key), to the name of its plug-in.
+# For each registered object, given as (name of its kind, key): the name of its plug-in.
 _origins: dict[tuple[str, Any], str] = {}
 _groups: set[str] = set()  # Names of the entry-point groups that have been loaded.
 digests: dict[str, str] = {}
@@ -171,7 +171,7 @@ class PluginInterfaceError(TypeError):
     """A plug-in's function has wrong parameters or returns a value of the wrong type."""
 
 
-# Exceptions have this attribute if plug-in code raised them: the name of the plug-in.
+# Name of the attribute of an exception that contains the name of the plug-in whose code raised it.
 _RAISED_IN = "_cnnbench_plugin"
 
 
@@ -261,7 +261,7 @@ def share_running_plugin() -> None:
     in both processes.
     """
     global _running
-    # The parent and the forked child process share this memory.
+    # A forked child process writes to this memory, and its parent reads it.
     _running = mmap.mmap(-1, _NAME_BYTES)
 
 
@@ -293,7 +293,8 @@ def _mark_as_plugin(file: str) -> None:
 
 
 def _code_location(code: types.CodeType, line: int) -> str:
-    # Python 3.10 has no co_qualname, so the name is read from a function that has this code object.
+    # Python 3.10 has no co_qualname, so the function that has this code object is searched for its
+    # name.
     name = getattr(code, "co_qualname", "") or next(
         (f.__qualname__ for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)),
         code.co_name,
@@ -338,11 +339,13 @@ def load_plugin_file(path: str) -> Added:
         forget_plugin(file)
         _mark_as_plugin(str(file))
         with _registering(name) as added:
-            # An import would write a bytecode file next to the user's file, so exec is used.
-            # An import would also miss an edit within the clock resolution of the file system.
+            # The file is run with exec instead of imported. An import would write a bytecode file
+            # next to the user's file, and would overlook an edit that follows the previous one
+            # within the clock resolution of the file system.
             module = types.ModuleType(f"cnnbench_plugin_{file.stem}")
             module.__file__ = str(file)
-            # Python's modules dataclasses and pickle find the plug-in's classes through this entry.
+            # With this entry, Python's modules dataclasses and pickle find the classes of the
+            # plug-in.
             sys.modules[module.__name__] = module
             linecache.checkcache(str(file))
             exec(compile(source, str(file), "exec"), module.__dict__)
@@ -382,7 +385,7 @@ def files_used_by_plugins(flags: Mapping[str, Any]) -> tuple[str, ...]:
       flags: values of flags, some of which name plug-ins. Plug-ins that are not loaded are ignored.
     """
     own = {Path(os.path.realpath(path)) for path in plugin_files_of_flags(flags)} & _files.keys()
-    # Without plug-ins, there is no need to check the thousands of modules that TensorFlow imports.
+    # TensorFlow imports thousands of modules. Without plug-ins, none of them needs to be checked.
     if not own:
         return ()
     folders = tuple(f"{file.parent}{os.sep}" for file in own)
@@ -447,7 +450,7 @@ def load_entry_points(group: str) -> None:
     """
     if group in _groups:
         return
-    # This import takes 10 ms, and few runs need it.
+    # Imported late, because this takes 10 ms and few runs need it.
     import importlib.metadata
     import importlib.util
 
@@ -459,7 +462,7 @@ def load_entry_points(group: str) -> None:
             entry = point.load()
             if callable(entry):
                 entry()
-        # The source file of an entry point cannot be read if it is in a zip archive.
+        # If an entry point is in a zip archive, its source file cannot be read.
         with contextlib.suppress(OSError):
             digests[name] = _sha256_hex(Path(source).read_bytes())
     _groups.add(group)
@@ -543,7 +546,7 @@ def check_name(what: str, name: object) -> None:
 
 
 def _sha256_hex(data: bytes) -> str:
-    # The module hashlib is imported late, because --help does not need it.
+    # hashlib is imported late, because --help does not need it.
     import hashlib
 
     return hashlib.sha256(data).hexdigest()

@@ -29,7 +29,7 @@ class ReservedPorts(contextlib.ExitStack):
         super().__init__()
         self.numbers: list[int] = []
         outgoing = "32768 60999"
-        # Only Linux has the file /proc/sys/net/ipv4/ip_local_port_range.
+        # This file exists only on Linux.
         with contextlib.suppress(OSError):
             outgoing = _RANGE_FILE.read_text(encoding="ascii")
         low, high = map(int, outgoing.split())

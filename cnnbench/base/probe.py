@@ -30,8 +30,9 @@ UNREACHABLE = "cannot be reached"
 NOT_GRPC = "another program answers there"
 NAMED = "named by TensorFlow"
 
-# A client begins with the connection preface and an empty SETTINGS frame (RFC 9113, 3.4 and 6.5).
-# The server answers with its own SETTINGS frame. Byte 3 of the frame's header is its type.
+# The beginning of HTTP/2, on which gRPC is based: a client sends the connection preface and an
+# empty SETTINGS frame (RFC 9113, 3.4 and 6.5), and the server answers with its own SETTINGS frame.
+# Byte 3 of a frame's header is its type.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 _FRAME_HEADER = 9
 _SETTINGS = 4
@@ -66,7 +67,7 @@ def probe_grpc_server(address: str, timeout: float = 3.0) -> str:
         except TimeoutError:
             return SILENT
         except OSError:
-            # A connection is reset if the process at the address ends before it answers.
+            # If the process at the address ends before it answers, the connection is reset.
             return REFUSED
     return OK if answer[3] == _SETTINGS else NOT_GRPC
 

@@ -1,4 +1,4 @@
-"""Registries: the objects of one kind by name, such as all optimizers.
+"""Registries contain the objects of one kind by name, for example all optimizers.
 
 A registry contains cnnbench's own objects, those of plug-in files, and those of installed packages.
 Packages are loaded only if a name is unknown without them.

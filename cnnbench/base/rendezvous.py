@@ -1,4 +1,4 @@
-"""Exchanges addresses between the processes of a job that know only their ranks.
+"""Exchanges addresses between the processes of a job when each process knows only its rank.
 
 The exchange uses MPI if mpi4py is installed. Otherwise rank 0 listens on an address that all
 processes know. It confirms each call, and sends the list of addresses when all processes have
@@ -81,7 +81,7 @@ class _Exchange(Meeting):
     def __exit__(self, *_: object) -> None:
         super().__exit__()
         for link in self._links:
-            with contextlib.suppress(OSError):  # The other process may have closed it.
+            with contextlib.suppress(OSError):  # Rank 0 may have closed it.
                 link.shutdown(socket.SHUT_RDWR)
 
     def run(self, timeout: float) -> tuple[str, ...]:
@@ -140,7 +140,8 @@ class _Exchange(Meeting):
         """
         card = message.receive(link, CALL_SECONDS)
         rank, size = card["rank"], self._ranks.size
-        # Other processes can probably reach the process at the address from which it has called.
+        # The address from which the process has called is probably one at which others can reach
+        # it.
         address = f"{self._reachable_host(link.getpeername()[0])}:{card['port']}"
         known = (card["size"], card[_GREETING]) == (size, self._greeting_name())
         if not (known and rank in range(1, size) and is_address(address)):
@@ -179,7 +180,7 @@ class _Exchange(Meeting):
             self._send(link, **facts)
 
     def _send(self, link: socket.socket, **facts: object) -> None:
-        # An error means that the other process has ended, which `_receive_address` notices.
+        # If sending fails, the other process has ended, which `_receive_address` detects.
         with contextlib.suppress(OSError):
             link.sendall(message.pack({_GREETING: self._greeting_name(), **facts}))
 
@@ -188,7 +189,8 @@ class _Exchange(Meeting):
     def _request(self) -> bool:
         """Calls rank 0. Returns whether it has sent all addresses, or has failed."""
         failure = ""
-        # Rank 0 may not have started yet, so connection errors are ignored.
+        # Rank 0 may not have started yet, so connection errors are ignored, and the call is
+        # repeated.
         with (
             contextlib.suppress(*message.FOREIGN),
             socket.create_connection(host_and_port(self._place), CALL_SECONDS) as link,

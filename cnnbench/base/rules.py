@@ -16,7 +16,7 @@ from cnnbench.errors import FlagError
 
 
 class HasFlags(Protocol):
-    """The facts that every plan has. Rules of owners in lower layers use only these facts."""
+    """The attributes that every plan has. Rules of owners in lower layers use only these facts."""
 
     @property
     def params(self) -> Any:
@@ -61,7 +61,7 @@ class FlagRule(Generic[F]):
 
 
 def refuse(flags: Names, when: Callable[[R], object], reason: Reason[R]) -> FlagRule[R]:
-    """A rule that refuses a flag with any value but its default."""
+    """Makes a rule that refuses a flag with any value but its default."""
     return FlagRule(
         _names(flags),
         lambda facts, flag: facts.params.changed(flag) and when(facts),
@@ -71,39 +71,45 @@ def refuse(flags: Names, when: Callable[[R], object], reason: Reason[R]) -> Flag
 
 
 def refuse_any_value(flag: str, when: Callable[[R], object], reason: Reason[R]) -> FlagRule[R]:
-    """A rule that refuses a flag with any value, including its default."""
+    """Makes a rule that refuses a flag with any value, even its default."""
     return FlagRule((flag,), lambda facts, _: when(facts), Severity.REFUSAL, reason)
 
 
 def refuse_with(flags: Names, other: str, why: str) -> FlagRule[HasFlags]:
-    """A rule that refuses a flag if another flag is set. `why` follows "cannot be used with"."""
+    """Makes a rule that refuses a flag if another flag is set. `why` follows "cannot be used
+    with".
+    """
     return refuse(flags, is_set(other), f"cannot be used with --{other}{why}")
 
 
 def one_of_two(flag: str, other: str) -> FlagRule[HasFlags]:
-    """A rule that refuses the first flag if the other flag is set, too."""
+    """Makes a rule that refuses the first flag if the other flag is set, too."""
     return refuse_with(flag, other, "; give one of the two")
 
 
 def no_effect(
     flags: Names, when: Callable[[F], object], reason: Reason[F], says: str = ""
 ) -> FlagRule[F]:
-    """A rule for the notice that given flags have no effect."""
+    """Makes a rule for the notice that given flags have no effect."""
     return FlagRule(_names(flags), lambda facts, _: when(facts), Severity.NOTICE, reason, says)
 
 
 def no_effect_with(flags: Names, other: str, why: str) -> FlagRule[HasFlags]:
-    """A rule for the notice that given flags have no effect because another flag is set."""
+    """Makes a rule for the notice that given flags have no effect because another flag is set."""
     return no_effect(flags, is_set(other), f"with --{other}{why}")
 
 
 def no_effect_without(flags: Names, other: str) -> FlagRule[HasFlags]:
-    """A rule for the notice that given flags have no effect because another flag is not set."""
+    """Makes a rule for the notice that given flags have no effect because another flag is not
+    set.
+    """
     return no_effect(flags, lambda facts: not is_set(other)(facts), f"without --{other}")
 
 
 def is_set(flag: str) -> Callable[[HasFlags], bool]:
-    """A condition: whether a flag has another value than false, 0, None or nothing."""
+    """Returns a condition for a rule: whether a flag has a value other than false, 0, None or
+    nothing.
+    """
     return lambda facts: bool(getattr(facts.params, flag))
 
 

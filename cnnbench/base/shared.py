@@ -48,7 +48,8 @@ class SharedDoubles(Sequence[float]):
 
     def __getitem__(self, key: int | slice) -> float | list[float]:
         size = len(self)
-        # If the writing process has extended the memory, this process must map the memory again.
+        # The writing process may have enlarged the file; then this process must map it again to see
+        # the new values.
         if size >= len(self._memory):
             self._map_memory()
         values: list[float] = [*self._memory[1 : size + 1]]
@@ -64,7 +65,7 @@ class SharedDoubles(Sequence[float]):
             self._memory = own
 
     def _map_memory(self) -> None:
-        # The first double in the memory is the number of values that follow it.
+        # The first double in the memory is the number of values after it.
         self._memory = memoryview(mmap.mmap(self._file, 0)).cast("d")
 
 

@@ -155,14 +155,14 @@ def slower_step_indices(seconds: Sequence[float]) -> list[int]:
     logs -= logs.mean()
     low, entropy = _entropies(count)
     sums = np.cumsum(logs)[:-1]
-    # The sum of squares within the two groups of steps, for each possible size of the faster group.
+    # For each possible size of the faster group: the sum of squares within the two groups of steps.
     within = float((logs**2).sum()) - sums**2 * (1 / low + 1 / (count - low))
     variance = np.maximum(within / count, _LEAST_NOISE**2)
     likelihood = entropy - count / 2 * np.log(variance)
     single = -count / 2 * math.log(max(float(logs.var()), _LEAST_NOISE**2))
     best = int(np.argmax(likelihood))
-    # The Bayesian information criterion allows two groups only if the likelihood increases enough.
-    # Two groups need two more parameters: the mean of the second group and the share of slow steps.
+    # By the Bayesian information criterion, steps form two groups only if the likelihood increases
+    # enough for two more parameters: the mean of the second group, and the share of slow steps.
     if likelihood[best] - single <= math.log(count):
         return []
     return sorted(order[best + 1 :].tolist())

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-# Speed statistics as in tf_cnn_benchmarks, computed from step times.
+# Statistics of the speed, computed from step times as in tf_cnn_benchmarks.
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -35,10 +35,11 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-# This factor times the median absolute deviation of normal data estimates the standard deviation.
+# For normally distributed data, the median absolute deviation times this factor estimates the
+# standard deviation.
 MAD_TO_SIGMA = 1.4826
 
-# Sorting the array takes about as long as 100 insertions into the sorted array.
+# Up to this many values are inserted one by one; beyond, sorting the whole array is faster.
 _WORTH_SORTING = 100
 
 FEWEST_FOR_P99 = 100
@@ -91,7 +92,8 @@ class RunningSpeed:
 
     def add(self, *step_seconds: float) -> None:
         """Adds steps with their wall times in seconds. ValueError if a time is not positive."""
-        # Local variables, because histories add the steps of thousands of records.
+        # Local variables are faster than attributes, and histories add the steps of thousands of
+        # records.
         keep, images, add = self._keep, self._images, self._pending.append
         count, mean, squares = self._count, self._speed_mean, self._speed_squares
         for seconds in step_seconds:
@@ -99,7 +101,8 @@ class RunningSpeed:
                 raise ValueError(f"step time {seconds}: must be positive")
             self._weighted_time = keep * self._weighted_time + seconds
             self._weight = keep * self._weight + 1.0
-            # Welford's algorithm avoids cancellation if the speeds differ little from their mean.
+            # If the speeds differ little from their mean, a plain sum of squares loses its digits;
+            # Welford's algorithm does not.
             speed = images / seconds
             count += 1
             delta = speed - mean
@@ -252,7 +255,8 @@ class ValuesByProcess:
         """
         ordered = sorted(self.values)
         count = len(ordered)
-        # Binomial coefficients for 1,024 or more values exceed the range of doubles.
+        # Python integers are used, because binomial coefficients for 1,024 or more values exceed
+        # the range of doubles.
         ways, tail, outside = 1, 1, 0
         while outside < count and 2 * tail / 2**count <= 1 - CONFIDENCE:
             outside += 1

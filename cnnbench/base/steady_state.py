@@ -125,7 +125,8 @@ def find_steady_state(seconds: Sequence[float], warmup_steps: int = 0) -> Steady
     start = _final_start(levels, last)
     if start is not None:
         start = _refine_start(values, start, last)
-        # A single slow first step, which compiles the graph, is too short to be a level of its own.
+        # A single slow first step, which compiles the graph, is too short to be a level of its own,
+        # so it is skipped here.
         noise = MAD_TO_SIGMA * median_absolute_deviation(values[start:])
         reach = max(TOLERANCE * last, _OUTLIER_SIGMAS * noise)
         while start < len(values) and abs(values[start] - last) > reach:

@@ -18,7 +18,7 @@ from cnnbench.base.text import cut_to_width, text_width
 GAP = "  "
 _NARROWEST_TEXT, _FEWEST_COLUMNS = 12, 2
 _MORE = "  "
-# Names of layers and configurations may be broken after these characters.
+# Long names of layers and configurations are broken into two lines after one of these characters.
 _PART = re.compile(r"\s*[^\s/_,;=]+[/_,;=]*|\s*[/_,;=]+|\s+")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 
@@ -84,7 +84,7 @@ def fit_table(
             _narrow_columns(widths, least, excess)
         texts = [index for index in shown if index in to_left]
     _narrow_columns(widths, dict.fromkeys(texts, _NARROWEST_TEXT), excess)
-    for index in shown:  # Column heads use the remaining width.
+    for index in shown:  # Heads get the rest of the width.
         longer = text_width(rows[0][index]) - widths[index]
         if has_head and 0 < longer <= -excess():
             widths[index] += longer
@@ -218,7 +218,7 @@ def natural_key(name: str) -> list[Any]:
     """Key for sorting names so that resnet20 comes before resnet110, and numbers come before
     letters.
     """
-    # Texts and numbers alternate in the key, so that a text is never compared with a number.
+    # Texts and numbers alternate in the key, so that two keys never compare a text with a number.
     parts: list[Any] = _NUMBER.split(name)
     parts[1::2] = map(float, parts[1::2])
     return parts

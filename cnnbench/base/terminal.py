@@ -50,7 +50,8 @@ class ErrorStoringStream:
             descriptor = os.dup(before.fileno())
         except io.UnsupportedOperation:
             return
-        # With `closefd=False`, the stream stays open until the process exits, without a warning.
+        # `closefd=False`, because Python would warn of a stream that is not closed before the
+        # process exits.
         self._stream = open(  # noqa: SIM115
             descriptor,
             "w",
@@ -182,7 +183,7 @@ def _write_text(stream: TextIO, text: str) -> None:
         LiveLine.visible.clear()
     try:
         stream.write(text)
-    # The encoding of the terminal may not include, for example, a character of a path.
+    # The encoding of the terminal may lack a character, for example of a path.
     except UnicodeEncodeError:
         encoding = stream.encoding or "ascii"
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -277,7 +278,8 @@ class LiveLine:
         """Replaces the text of the line. Text beyond the width of the terminal is cut off."""
         if self.enabled:
             columns = _columns(self._stream) or _USUAL_OF_LIVE_LINE
-            # First, so that an interrupt while it is written leaves a line that is removed later.
+            # Set before writing: if an interrupt comes while the line is written, the line is
+            # removed later.
             self.drawn, LiveLine.visible = True, self
             self._write(_ERASE_LINE + cut_to_width(text, columns - 1))
 
@@ -292,7 +294,7 @@ class LiveLine:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            # A run must continue if its terminal is closed.
+            # If the terminal is closed, the run must continue without the line.
             self.enabled = self.drawn = False
             LiveLine.visible = None
 
@@ -346,7 +348,7 @@ class ProgressLine:
             return False
         now = self._clock()
         if self._first is None:
-            # The first step compiles and allocates, so the shown speed does not include it.
+            # The first step also compiles and allocates, so it does not count in the shown speed.
             self._first = (done, now)
         if now >= self._next_draw or not self._live.drawn:
             self._next_draw = now + _SECONDS_BETWEEN_DRAWS

@@ -33,7 +33,7 @@ def number(value: float | None) -> str:
         return f"{value:.3e}"
     if math.isnan(value):
         return "nan"
-    # Without rounding first, 0.99999 would become 1.0000 instead of 1.000.
+    # Rounds before the digits are counted: 0.99999 has the text 1.000, not 1.0000.
     rounded = float(f"{size:.3e}")
     digits = max(0, 3 - math.floor(math.log10(rounded))) if size else 0
     return f"{value:,.{digits}f}"
@@ -80,7 +80,7 @@ def percent_range(low: float, high: float, digits: int = 1) -> str:
 
 def percent_number(share: float, digits: int = 1, *, signed: bool = False) -> str:
     """Formats a share as `percent` does, but without the percent sign."""
-    # Without rounding first, the share -0.0004 would become -0.0 % instead of 0.0 %.
+    # Rounds before 0.0 is added: the share -0.0004 has the text 0.0, not -0.0.
     return f"{round(100 * share, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
 
 

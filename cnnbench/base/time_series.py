@@ -178,8 +178,8 @@ def _choose_segments(
     if len(segments) <= _MOST_WITH_TRENDS:
         merged = choice.merge_segments(choice.replace_by_trends(segments, least_trend))
     if len(merged) == 1 and merged[0].trend is None:
-        # A trend in place of many candidate segments may hide a sudden change of level.
-        # Therefore the candidates are also merged without trends.
+        # One trend in place of many candidate segments may hide a sudden change of level. So if the
+        # choice with trends finds no change, the candidates are also merged without trends.
         merged = choice.merge_segments(segments)
     return cuts, choice.replace_by_trends(merged, least_trend)
 
@@ -296,7 +296,8 @@ class _SegmentationChoice:
                 loss / (move.price * self._weight) for move, loss in zip(moves, losses, strict=True)
             ]
             order = sorted(range(len(moves)), key=strengths.__getitem__)
-            # In a long series, several segments are merged at a time to save time.
+            # Several segments are merged at a time; one by one would take too long in a long
+            # series.
             weak = [i for i in order[: max(1, len(segments) // _AT_A_TIME)] if strengths[i] <= 1]
             if not weak:
                 break
@@ -398,7 +399,8 @@ class _SegmentationChoice:
         the first and the last deviation.
         """
         sums = [self._deviation_sums(segment, (segment,), clip_limit) for segment in segments]
-        # Products of the last deviation of a segment and the first deviation of the next segment.
+        # A segment boundary also counts: the product of the last deviation before it and the first
+        # deviation after it.
         crossing = [0.0, *(a.last * b.first for a, b in pairwise(sums)), 0.0]
         squares = list(accumulate((segment_sums.squares for segment_sums in sums), initial=0.0))
         inside = list(accumulate((segment_sums.products for segment_sums in sums), initial=0.0))
@@ -484,7 +486,8 @@ def _best_trend(values: NDArray[np.float64], start: int, stop: int) -> Segment |
     places = np.unique(np.rint(np.linspace(0, size - 1, min(size, _MOST_KNOTS))).astype(int))
     pairs = np.nonzero(places[None, :] - places[:, None] >= MIN_TREND)
     first, last = places[pairs[0]], places[pairs[1]]
-    # The regressor is 0 up to the index `first`, rises linearly, and is 1 from the index `last`.
+    # The regressor, the shape of a trend: 0 up to the index `first`, then rising linearly, 1 from
+    # the index `last`.
     sums = np.concatenate([[0.0], np.cumsum(own)])
     moments = np.concatenate([[0.0], np.cumsum(own * np.arange(size))])
     length, after = last - first, size - last
@@ -518,8 +521,9 @@ def prefix_deviation_sums(values: Iterable[float]) -> Iterator[float]:
     ordered: list[float] = []
     for size, value in enumerate(values):
         if size:
-            # A new value increases the sum by its distance to the median of the earlier values.
-            # If their number is even, its distance to the nearer of the two middle values counts.
+            # A new value adds its distance to the median of the earlier values. If their number is
+            # even, any value between the middle two is a median, so the distance to the nearer of
+            # them counts.
             low, high = ordered[(size - 1) // 2], ordered[size // 2]
             if value < low:
                 cost += low - value
@@ -556,10 +560,11 @@ def optimal_segmentation(
     whole = np.rint(numbers / unit).astype(np.int64)
     price = round(min(penalty / unit, float(np.abs(whole).sum()) + 1))
     levels = np.unique(whole)
-    # costs[i]: lowest cost of the segments so far, if the level of the last segment is levels[i].
+    # costs[i]: the lowest cost of all segments so far if the level of the last one is levels[i].
     costs = np.full(len(levels), _NEVER)
     starts = np.zeros(len(levels), dtype=np.int64)
-    # recent[i]: sum of the deviations from levels[i] in the shortest possible last segment.
+    # recent[i]: the sum of deviations from levels[i] in the last segment if it is as short as
+    # allowed.
     recent = np.zeros(len(levels), dtype=np.int64)
     best, origin = [-price], [0]
     for stop, value in enumerate(whole.tolist(), start=1):

@@ -80,7 +80,7 @@ class UrlPath(PosixPath):
     `read_bytes` and the like. Other inherited methods would access the local file system.
     """
 
-    # Caches the paths that `iterdir` has returned, to avoid a request to the object store per file.
+    # Paths that `iterdir` has returned, so that no request per file is sent to the object store.
     _listed: ClassVar[set[str]] = set()
 
     def __str__(self) -> str:
@@ -105,7 +105,8 @@ class UrlPath(PosixPath):
 
     def iterdir(self: _P) -> Generator[_P, None, None]:
         """Yields the files and folders that a folder contains."""
-        # `stat` is called for its error message: `listdir` reports every error as a missing folder.
+        # `stat` is called only for its error message, because `listdir` reports every error as a
+        # missing folder.
         self.stat()
         with self._file_system() as gfile:
             entries = [self / name for name in gfile.listdir(str(self))]

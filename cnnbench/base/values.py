@@ -60,7 +60,8 @@ def labels_from_config(config: Mapping[str, Any]) -> dict[str, str]:
 
 def parse_integer(text: str) -> int:
     """Parses decimal ASCII digits, or hexadecimal digits after 0x. ValueError for other text."""
-    # Python's int() also accepts underscores, and digits that are not ASCII.
+    # The pattern is checked first, because int() also accepts underscores and digits that are not
+    # ASCII.
     if "_" in text or not text.isascii():
         raise ValueError(text)
     return int(text, 16) if text[:2].lower() == "0x" else int(text)

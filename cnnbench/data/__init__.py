@@ -1,5 +1,5 @@
-"""Provides the input of a run: for each step, one batch for each tower (device). The batches are
-synthetic or read from the files of a data set.
+"""Provides the input of a run: for each step, one batch for each tower (model copy on one device).
+The batches are synthetic or read from the files of a data set.
 
 Importing this package does not import TensorFlow. Creating an input does.
 """

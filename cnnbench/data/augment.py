@@ -165,16 +165,17 @@ class AugmentationSettings(NamedTuple):
 
 
 AUGMENTATIONS = {
-    # RandAugment makes 2 changes of strength 9 of 10; ranges are as in AutoAugment at 331 pixels.
+    # RandAugment makes 2 changes of strength 9 of 10. AutoAugment defines the ranges for images of
+    # 331 pixels.
     "randaugment": AugmentationSettings(
         2, 0.9, 0.3, lambda side: side * 150.0 / 331.0, 30.0, (0.1, 1.9), 4
     ),
-    # TrivialAugment uses the ranges that its paper calls wide.
+    # TrivialAugment uses the ranges that its paper calls "wide".
     "trivialaugment": AugmentationSettings(1, None, 0.99, lambda side: 32.0, 135.0, (0.01, 2.0), 2),
 }
 """Augmentations by the values of --augment."""
 
-# The strength of an operation is a whole number from 0 to 30, divided by 30.
+# A strength is a whole number from 0 to this number; dividing by it gives a share from 0 to 1.
 _STRONGEST = 30
 
 
@@ -317,7 +318,8 @@ def _change_sharpness(image: Any, change: Change) -> tf.Tensor:
     )[0]
     inner = [[1, 1], [1, 1], [0, 0]]
     smooth = tf.pad(tf.floor(sums / 13.0 + 0.5), inner)
-    # The smoothing filter has no result at the border, so the pixels there remain unchanged.
+    # The smoothing filter needs all neighbours of a pixel, so the pixels at the border remain
+    # unchanged.
     inside = tf.pad(tf.ones_like(sums, tf.bool), inner)
     return _scale_property(tf.where(inside, smooth, exact), image, change)
 

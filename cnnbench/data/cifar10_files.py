@@ -163,7 +163,8 @@ def _parse_pickle(path: Path, content: bytes) -> tuple[Images, Integers]:
 def _check_labels(path: Path, labels: Any, count: int) -> Integers:
     if isinstance(labels, np.ndarray):
         labels = labels.tolist()
-    # NumPy must not convert nested lists: a few bytes of pickle can describe a billion labels.
+    # NumPy must not convert nested lists, because a few bytes of pickle can describe a billion
+    # labels.
     listed = isinstance(labels, (list, tuple))
     if not listed or not all(isinstance(label, (int, np.integer)) for label in labels):
         raise DataError(f"{path}: 'labels' is not a list of integers")
@@ -184,8 +185,8 @@ def _batch_entry(path: Path, batch: object, key: str) -> object:
 
 
 class _PickledPlaceholder:
-    """Placeholder for a class or function that a pickle contains. Stores the arguments of the call
-    and the state of the object.
+    """Stands for a class or function that a pickle contains, so that loading the pickle calls
+    nothing. Stores the arguments of the call and the state of the object.
 
     The placeholder replaces every class and function, so a pickle cannot call anything. NumPy
     receives no state from a pickle, because some states would crash it.
@@ -197,7 +198,8 @@ class _PickledPlaceholder:
         self.state: object = None
 
     def __call__(self, *arguments: Any) -> _PickledPlaceholder | bytes:
-        # In pickle protocols 0 to 2, Python 3 represents bytes as a call of one of two functions.
+        # In pickle protocols 0 to 2, Python 3 writes bytes as a call of one of two functions. Only
+        # these calls are evaluated.
         if self.name == "_codecs.encode" and isinstance(arguments[0], str):
             return arguments[0].encode("latin1")
         if self.name in ("__builtin__.bytes", "builtins.bytes"):
@@ -222,8 +224,9 @@ def unpickle_safely(data: bytes) -> Any:
     UnpicklingError for damaged data.
     """
     try:
-        # Indices of the pickle memo are checked: Python allocates memory up to the largest index.
-        # `genops` cannot decode some strings of Python 2, so the check ends at such a string.
+        # A pickle can number its stored objects. The numbers are checked first, because Python
+        # allocates memory up to the largest one. `genops` cannot decode some strings of Python 2;
+        # the check ends there.
         with contextlib.suppress(UnicodeDecodeError):
             for opcode, argument, _ in pickletools.genops(data):
                 puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
@@ -233,7 +236,8 @@ def unpickle_safely(data: bytes) -> Any:
     except pickle.UnpicklingError:
         raise
     except Exception as error:
-        # A damaged pickle causes errors of many classes (EOFError, IndexError, MemoryError, ...).
+        # A damaged pickle can raise errors of many classes (EOFError, IndexError, MemoryError,
+        # ...).
         raise pickle.UnpicklingError(str(error) or type(error).__name__) from error
 
 
@@ -245,7 +249,7 @@ def decode_integers(value: object) -> Any:
     """
     if not isinstance(value, _PickledPlaceholder):
         return value
-    # Old pickles refer to the module numpy.core, which NumPy 2 has renamed to numpy._core.
+    # Old pickles name the module numpy.core, which is numpy._core in NumPy 2.
     match value.name.removeprefix("numpy.").lstrip("_"), value.arguments, value.state:
         case "core.multiarray._reconstruct", _, (_, tuple(shape), dtype, fortran, bytes(content)):
             order = "F" if fortran else "C"
@@ -256,7 +260,8 @@ def decode_integers(value: object) -> Any:
         case _:
             raise pickle.UnpicklingError(f"{value.name[:60]!r} is not an array of integers")
     kind = _parse_dtype(dtype)
-    # The sizes in the shape are Python integers, so their product cannot overflow.
+    # The sizes in the shape are Python integers, so their product cannot overflow, as it could in
+    # NumPy.
     natural = all(isinstance(side, int) and side >= 0 for side in shape)
     if not natural or math.prod(shape) * kind.itemsize != len(content):
         raise pickle.UnpicklingError(f"an array of shape {shape} has {len(content)} bytes")

@@ -139,7 +139,8 @@ def serialize(
     )
 
 
-# Minimum overlaps of windows with boxes (SSD paper, Liu et al. 2016); 0 means no minimum.
+# Minimum overlap of a random window with a box, drawn per image (SSD paper, Liu et al. 2016); 0
+# means no minimum.
 _OVERLAPS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
 CROP_TRIES = 50
 _SMALLEST_SIDE = 0.3
@@ -167,7 +168,7 @@ class CocoPipeline(RecordPipeline):
         jpeg, classes, is_crowd = features[ENCODED], features[LABELS].values, features[CROWD].values
         count = tf.shape(boxes)[0]
         sound = [
-            # This operation fails if the data is not a JPEG.
+            # This operation fails unless the data is a JPEG.
             assert_in_graph(is_usable_image_size(tf.io.extract_jpeg_shape(jpeg)), "size"),
             assert_in_graph(boxes_are_inside(boxes), boxes),
             assert_in_graph(tf.reduce_all((classes >= 1) & (classes < spec.num_classes)), classes),
@@ -226,7 +227,7 @@ def crop_to_random_window(
     a box has its centre in the window.
     """
     overlap = tf.gather(
-        # An overlap is never more than 1, so a minimum of 2.0 selects the whole image.
+        # An overlap is at most 1, so no window reaches 2.0, and the whole image is used.
         tf.constant([*_OVERLAPS, 2.0]),
         draw_uniform_int(position, seed, "overlap", len(_OVERLAPS) + 1),
     )
@@ -240,7 +241,8 @@ def crop_to_random_window(
     begin = tf.cast(window[:2] * sides, tf.int32)
     end = tf.maximum(tf.cast(window[2:] * sides, tf.int32), begin + 1)
     part = image[begin[0] : end[0], begin[1] : end[1]]
-    # The window is rounded to whole pixels first, because the boxes must match the cropped pixels.
+    # The boxes must match the pixels that are cut out, so the window is rounded to whole pixels
+    # before they are computed.
     window = tf.concat([tf.cast(begin, tf.float32) / sides, tf.cast(end, tf.float32) / sides], 0)
     kept = _contain_centres(window[tf.newaxis], boxes)[0]
     origin, extent = tf.tile(window[:2], [2]), tf.tile(window[2:] - window[:2], [2])
@@ -274,7 +276,7 @@ def _contain_centres(windows: Any, boxes: Any) -> Any:
 LABELS_FILE = "coco-labels.txt"
 MAX_CLASSES = 80
 _PUBLISHED = {"train": "train", "validation": "val"}
-# Some published boxes end slightly outside of the image, because they are rounded.
+# Some published boxes are rounded and end slightly outside of the image; they are accepted.
 _SLACK = 1.0
 
 

@@ -51,8 +51,8 @@ class ReadCallbacks(NamedTuple):
 
 
 class ScalarReader:
-    """Reads scalars from a GPU to the host, and reports when steps that are launched later can no
-    longer delay the read.
+    """Reads scalars from a GPU to the host. Reports when steps that are launched from then on
+    cannot delay the read.
 
     A copy to the host waits for everything that is enqueued on the GPU when the copy is issued.
     Python cannot observe this moment directly, so it is derived from the order of operations in
@@ -82,7 +82,8 @@ class ScalarReader:
                 with tf.device(device):
                     packed = tf.stack([tf.cast(scalar, tf.float32) for scalar in scalars])
                     bits = tf.bitcast(packed, tf.int32)
-                    # tf.maximum reads int32 operands in host memory, so TensorFlow copies the bits.
+                    # tf.maximum reads int32 operands from host memory, so TensorFlow copies the
+                    # bits to the host. The result is unchanged.
                     copied = tf.maximum(bits, tf.int32.min)
                     with tf.control_dependencies([bits]):
                         behind = tf.shape(packed) + 1
@@ -93,7 +94,8 @@ class ScalarReader:
                     called = tf.numpy_function(issued, [behind], tf.int32, stateful=False)
                     return values, stamp, called
 
-        # The shapes are left open: otherwise TensorFlow would replace `behind` by a constant.
+        # The shapes are unknown to the graph; otherwise TensorFlow would compute `behind` in
+        # advance, without waiting for `bits`.
         specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _tensors_of_nest(nest)]
         self._read = tf.function(read, autograph=False).get_concrete_function(*specs)
 
@@ -103,7 +105,7 @@ class ScalarReader:
         Do not start the next call before `events.issued` has been called.
         """
         self._issued = events.issued
-        # The host is the device where TensorFlow places the results of the function.
+        # TensorFlow places the results of the function on this device, the host.
         with tf.device(self._host):
             values, stamp, _ = self._read(*_tensors_of_nest(nest))
         events.arrived(time.time() - float(stamp))

@@ -131,7 +131,8 @@ class Dataset:
         found: list[str] = []
 
         def look_for_defects() -> None:
-            # An error in this check is ignored: it must not hide the error that the caller reports.
+            # An error in this check is ignored; otherwise it would replace the error that the
+            # caller reports.
             with contextlib.suppress(Exception):
                 files = self._existing_files(str(spec.data_dir), spec.subset)
                 found.extend(self.check(files, spec.num_classes).defects)
@@ -157,7 +158,8 @@ class Dataset:
             try:
                 subsets[subset] = self._existing_files(data_dir, subset)
             except FlagError as error:
-                # The files exist, but are unreadable or defective: the user must see this error.
+                # The files exist but are unreadable or defective, so the user must see this error
+                # instead of "no files".
                 if error.__cause__ is not None:
                     raise
         return subsets

@@ -131,7 +131,9 @@ def converting_read_errors(data_dir: str) -> Iterator[None]:
 
 
 def cache_by_file_version(count: Callable[[Path], int]) -> Callable[[Path], int]:
-    """Caches ``count`` of each file until it changes: a run counts the examples twice."""
+    """Caches the result of ``count`` for each file until the file changes, because a run counts the
+    examples twice.
+    """
 
     @functools.lru_cache(_REMEMBERED)
     def cached_count(path: Path, *version: int) -> int:
@@ -384,7 +386,7 @@ def _visible_entries(folder: Path) -> list[Path]:
 
 def check_class_name(what: str, name: str) -> None:
     """Raises UsageError if a class name cannot be written as a line of labels.txt."""
-    # In file names, Python represents bytes that are not UTF-8 as surrogates, which are allowed.
+    # Surrogates are allowed: in file names, they stand for bytes that are not UTF-8.
     if not "".join(c for c in name if not "\udc80" <= c <= "\udcff").isprintable():
         raise UsageError(f"{what} {name!r}: its name has characters that are not printable")
 

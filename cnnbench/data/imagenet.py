@@ -33,14 +33,14 @@ from cnnbench.errors import DataError, UsageError, first_line
 
 # Preprocessing of JPEG images for networks: decoding, cropping, resizing and normalising
 
-# An evaluation crops an image to the central 1/1.145 of its height and width (224 of 256 pixels).
+# An evaluation crops an image to its centre: 1/1.145 of its height and width (224 of 256 pixels).
 CENTRAL_SCALE = 1.145
 # TensorFlow's official models resize the shorter side to this size before they crop.
 OFFICIAL_SHORTER_SIDE = 256
 # Mean red, green and blue values of the images in ImageNet, in the range 0..255
 CHANNEL_MEANS = (123.68, 116.78, 103.94)
 
-# Limits of random colour changes; the hue limit is a fraction of pi (YIQ) or of 2 pi (HSV).
+# Limits of random colour changes. The limit of the hue is a fraction of pi (YIQ) or of 2 pi (HSV).
 _BRIGHTNESS = 32.0 / 255.0
 _CONTRAST = (0.5, 1.5)
 _SATURATION = (0.5, 1.5)
@@ -95,7 +95,8 @@ def preprocess_eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tenso
         if spec.official_preprocessing:
             sides = sides * max(OFFICIAL_SHORTER_SIDE, size) // tf.reduce_min(sides)
         else:
-            # The factors are multiplied in the order of tf_cnn_benchmarks, so that sizes are equal.
+            # The factors are multiplied in the order of tf_cnn_benchmarks. Another order may round
+            # to another size.
             exact = tf.cast(sides, tf.float32)
             sides = tf.cast(exact * tf.reduce_max(size / exact) * CENTRAL_SCALE, tf.int32)
         image = resize_image(image, sides[0], sides[1], position, spec)
@@ -135,7 +136,8 @@ def resize_image(image: Any, height: Any, width: Any, position: Any, spec: Input
 
     def resize_by(method: str) -> tf.Tensor:
         resized = tf.image.resize(image, tf.stack([height, width]), method)
-        # Bicubic interpolation exceeds the range at edges, and area averages exceed it by rounding.
+        # Bicubic interpolation can leave the range 0..255 at edges, and area averages by rounding
+        # errors.
         within = method in ("nearest", "bilinear")
         return resized if within else tf.clip_by_value(resized, 0.0, 255.0)
 
@@ -213,7 +215,8 @@ def scale_and_rotate_chroma(image: Any, scale: Any, angle: Any) -> tf.Tensor:
 
     Luma (Y of YIQ) does not change. A scale of 0 results in grey. The result is not clipped.
     """
-    # All colour operations are linear, so their results for pure red, green and blue form a matrix.
+    # All colour operations are linear, so their results for pure red, green and blue are the
+    # columns of a matrix.
     y, i, q = tf.unstack(tf.image.rgb_to_yiq(tf.eye(3)), axis=-1)
     cosine, sine = scale * tf.cos(angle), scale * tf.sin(angle)
     turned = tf.stack([y, cosine * i - sine * q, sine * i + cosine * q], axis=-1)
@@ -259,7 +262,7 @@ def boxes_are_inside(boxes: Any) -> tf.Tensor:
     in a graph.
     """
     ahead = [[0, 0]] * (len(boxes.shape) - 1)
-    # In the list 0, 0, top, left, bottom, right, 1, 1, value k must be at most value k + 2.
+    # Each value k of the list 0, 0, top, left, bottom, right, 1, 1 must be at most value k + 2.
     bounded = tf.pad(tf.pad(boxes, [*ahead, [2, 0]]), [*ahead, [0, 2]], constant_values=1.0)
     return tf.reduce_all(bounded[..., :-2] <= bounded[..., 2:])
 
@@ -295,7 +298,7 @@ def parse_features(record: bytes) -> Any:
     try:
         return tf.train.Example.FromString(record).features.feature
     except Exception as error:
-        # The class of the exception depends on the installed implementation of protobuf.
+        # The class of the exception differs between implementations of protobuf.
         raise RecordDefect("is not a serialized tf.train.Example") from error
 
 
@@ -390,11 +393,11 @@ def serialize_features(
         for key, values in floats.items()
     }
     for key, text in texts.items():
-        # Python represents bytes of file names that are not UTF-8 as surrogates.
+        # In Python's file names, surrogates stand for bytes that are not UTF-8.
         value = text if isinstance(text, bytes) else text.encode(errors="surrogateescape")
         features[key] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
     example = tf.train.Example(features=tf.train.Features(feature=features))
-    # Without `deterministic`, the order of the keys varies, but equal images must give equal files.
+    # Equal images must give equal files. Without `deterministic`, the order of the keys would vary.
     data: bytes = example.SerializeToString(deterministic=True)
     return data
 
@@ -413,7 +416,7 @@ class ImageNetPipeline(RecordPipeline):
         spec = self.spec
         features, boxes = parse_record(record, _KEYS)
         jpeg, label = features[ENCODED], features[LABEL]
-        # This operation fails if the data is not a JPEG.
+        # This operation fails unless the data is a JPEG.
         shape = tf.io.extract_jpeg_shape(jpeg)
         sound = assert_in_graph(
             (label >= 0)
@@ -461,7 +464,7 @@ def write_imagenet(images: ImageFolder, out: Path, shards: Mapping[str, int]) ->
         ]
         return write_images(path, made)
 
-    # In labels.txt, the line number (starting at 0) is the label.
+    # In labels.txt, the line number (from 0) is the label.
     lines = ["background"]
     lines += [c.name if c.text == c.name else f"{c.name} {c.text}" for c in images.classes]
     return sum(
@@ -483,7 +486,8 @@ def write_images(
         ThreadPoolExecutor(os.cpu_count()) as pool,
         tf.io.TFRecordWriter(str(path)) as writer,
     ):
-        # Chunks limit how many images the thread pool reads before they are written.
+        # The thread pool works on chunks; otherwise, it could read all images into memory before
+        # they are written.
         for begin in range(0, len(files), _CHUNK):
             part = files[begin : begin + _CHUNK]
             images = pool.map(read_as_rgb_jpeg, (source for source, _ in part))
@@ -526,7 +530,7 @@ def read_as_rgb_jpeg(path: Path) -> tuple[bytes, int, int, bool]:
                 encoded = tf.io.encode_jpeg(
                     image, format="rgb", quality=100, chroma_downsampling=False
                 )
-            # Encoding fails, for example, if the image is wider or higher than 65,500 pixels.
+            # Encoding fails if, for example, the image is wider or higher than 65,500 pixels.
             except tf.errors.OpError as error:
                 raise DataError(
                     f"{path}: cannot be encoded as a JPEG: {first_line(error)}"

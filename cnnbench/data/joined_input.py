@@ -1,4 +1,4 @@
-"""The joined input of several workers: each input is read and prepared on its own worker.
+"""Joins the inputs of several workers, each of which reads and prepares its own input.
 
 Some steps run on whichever worker is idle. TensorFlow chooses the worker when it runs the step, and
 passes the same arguments to every worker. Therefore the state of a worker is stored in resources of
@@ -51,13 +51,14 @@ class JoinedWorkerInput(InputSource):
         super().__init__(whole, devices, first.examples_per_epoch)
         self.synthetic = first.synthetic
         self._sources = tuple(sources)
-        # The two numbers of a tower are the index of its source and its own index in the source.
+        # For each tower: the index of the source that delivers its batch, and the index of the
+        # tower in that source.
         self._places = [
             (which, tower)
             for which, source in enumerate(sources)
             for tower in range(len(source.devices))
         ]
-        # Each source has a slice: the arguments of the step that belong to the source.
+        # For each source: the slice of a step's arguments that comes from this source.
         ends = list(itertools.accumulate(len(source.step_argument_specs) for source in sources))
         self._shares = [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]
 
@@ -140,7 +141,8 @@ class CoordinatedInput(JoinedWorkerInput):
         self._ahead = spec.datasets_prefetch_buffer_size if spec.datasets_use_prefetch else 0
         self._wanted = [threading.Semaphore(1 + max(1, self._ahead)) for _ in sources]
         self._error: Exception | None = None
-        # By worker: when its next batches became ready, and when its latest step ended.
+        # For each worker: the times at which its next batches became ready, and at which its last
+        # step ended.
         self._ready: list[deque[float]] = [deque() for _ in sources]
         self._ended = [0.0] * len(sources)
         self._fillers: list[threading.Thread] = []
@@ -250,10 +252,11 @@ class CoordinatedInput(JoinedWorkerInput):
                 with tf.device(host):
                     tf.raw_ops.QueueEnqueueV2(handle=self._queues[worker], components=parts)
             except Exception as error:
-                # UnavailableError means that the worker was lost; other code reports the loss.
+                # UnavailableError means that the worker is lost. The watchdog reports that, so it
+                # is not stored here.
                 if not isinstance(error, tf.errors.UnavailableError):
                     self._error = self._error or error
-                    # Closing the queue makes all steps fail that are waiting for a batch.
+                    # All steps that wait for a batch fail when their queue is closed.
                     with tf.device(host):
                         tf.raw_ops.QueueCloseV2(handle=self._queues[worker])
                 return

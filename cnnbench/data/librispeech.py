@@ -80,7 +80,7 @@ def validate_record(
     frames = max(0, 1 + (samples - WINDOW) // STRIDE)
     if frames < 1:
         raise RecordDefect(f"the audio has {samples} samples, but one frame needs {WINDOW}")
-    # CTC needs a frame for each letter, and a blank between two equal letters.
+    # For each letter, CTC needs a frame and, between two equal letters, another frame for a blank.
     if len(text) + sum(a == b for a, b in itertools.pairwise(text)) > frames:
         raise RecordDefect(
             f"the transcript of {len(text)} letters is longer than its audio of {frames} frames"
@@ -96,7 +96,7 @@ def validate_record(
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     """Checks every record in the files of a subset; see `Dataset.check`."""
-    # `num_classes` is not needed: the classes are the letters of the fixed alphabet.
+    # The classes are the letters of a fixed alphabet, so `num_classes` is not needed.
     del num_classes
     facts: list[tuple[int, int]] = []
     findings = check_records(files, validate_record, facts.append)
@@ -117,7 +117,7 @@ def serialize(audio: bytes, text: str, utterance: str) -> bytes:
     return serialize_features({}, {}, {AUDIO: audio, TEXT: text, UTTERANCE: utterance})
 
 
-# This constant is added to the power of a frequency, so that the logarithm of 0 is avoided.
+# Added to the power of each frequency, so that no logarithm of 0 is computed.
 _SILENCE = 1e-10
 _NUMBERS = np.array([ALPHABET.find(byte) for byte in range(256)])
 
@@ -135,7 +135,7 @@ class LibriSpeechPipeline(RecordPipeline):
 
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
-        # `position` is the seed of random choices, and this pipeline makes none.
+        # `position` would be the seed of random choices, but this pipeline makes none.
         del position
         keys = {key: tf.io.FixedLenFeature([], tf.string) for key in (AUDIO, TEXT)}
         features = tf.io.parse_single_example(record, keys)

@@ -142,7 +142,8 @@ LIBRISPEECH = register_dataset(
         num_classes=29,
         examples={"train": 281_241, "validation": 2_620},
         **_tfrecord_keys("librispeech.LibriSpeechPipeline", "librispeech-"),
-        # Models set max_frames, max_letters and min_frames (minimum length of synthetic examples).
+        # Models set max_frames and max_letters, and min_frames, the minimum length of synthetic
+        # examples.
         elements=(
             Element(
                 "spectrogram",

@@ -79,7 +79,7 @@ def stateless_seed(position: tf.Tensor, seed: int, purpose: str) -> tf.Tensor:
     return tf.stack([tf.constant(mixed, tf.int64), position])
 
 
-# Time limit of the search for the defective record, after a plug-in's pipeline failed
+# If a plug-in's pipeline has failed, the search for the defective record ends after this time.
 _CHECK_SECONDS = 20.0
 _DENSE = (tf.Tensor, tf.TensorSpec)
 
@@ -256,7 +256,8 @@ def check_batch(pipeline: Pipeline, batch: Any) -> None:
     """
     spec = pipeline.spec
     all_specs = spec.batch_tensor_specs(spec.batch_per_device if spec.training else None)
-    # The batch does not yet contain the additional labels of mixed images: mixing follows later.
+    # Mixing, which adds further labels to a batch, follows later, so this batch does not contain
+    # them yet.
     specs = {one.name: all_specs[one.name] for one in spec.elements}
     wanted, found = f"a mapping with {', '.join(specs)}", interfaces.value_text(batch)
     if isinstance(batch, Mapping):
@@ -381,7 +382,8 @@ class ArrayPipeline(Pipeline):
             )
         super().__init__(spec, rows[0])
         with tf.device(spec.host):
-            # Graphs of data sets capture eager tensors as arguments, without copying them.
+            # The graph of a data set captures an eager tensor as an argument. NumPy arrays would be
+            # copied into the graph.
             self._arrays = tuple(tf.constant(array) for array in arrays)
 
     def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -49,7 +49,7 @@ class PipelineInput(InputSource):
         self._copies: DeviceCopier | None = None
         if not all(map(is_cpu, devices)):
             self._copies = DeviceCopier(devices, 1 + spec.datasets_prefetch_buffer_size)
-        # The tf.data data set is kept, because evaluations read it several times.
+        # The tf.data data set is kept after a pass, because each evaluation reads it again.
         self._dataset: tf.data.Dataset | None = None
         self._steps: BatchReader | None = None
         self._prefetcher: _Prefetcher | None = None
@@ -131,7 +131,7 @@ class PipelineInput(InputSource):
 
     def _start_reading(self) -> Callable[[], PendingStep]:
         ends = ExitStack()
-        # The finalizer stops the reading threads even if close() is never called.
+        # The finalizer ends the reading threads even if `close` is never called.
         self._stop = weakref.finalize(self, ends.close)
         begin_copy = None
         if self._copies is not None:
@@ -187,7 +187,8 @@ class BatchReader:
 
     def next(self) -> PendingStep:
         """Returns the batches of the next step, one for each tower."""
-        # A tf.data iterator would continue after a failed record, but a benchmark must not.
+        # After a record that failed, a tf.data iterator would continue with the next one. A
+        # benchmark must not: its results would be based on other data.
         if self._error is not None:
             raise self._error
         try:
@@ -196,12 +197,14 @@ class BatchReader:
             tf.errors.ResourceExhaustedError,
             *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError),
         ):
-            # These errors are not caused by the data, so they are raised unchanged.
+            # These errors come from the machine or the job, not from the data, so they are raised
+            # unchanged.
             raise
         except StopIteration:
             self._error = self._pipeline.make_end_of_data_error()
             raise self._error from None
-        # UnicodeDecodeError is raised if the message of a TensorFlow error is not valid UTF-8.
+        # If the message of a TensorFlow error is not valid UTF-8, UnicodeDecodeError is raised in
+        # place of the error.
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             self._error = self._pipeline.explain(error)
             raise self._error from error
@@ -242,7 +245,8 @@ class BatchReader:
         """Returns the next batch of an evaluation, padded by zeros with weight 0."""
         spec = self._pipeline.spec
         with tf.device(self._host):
-            # At the end of the data, next() would cancel running operations of other threads.
+            # At the end of the data, `next` would cancel running operations of other threads; this
+            # method does not.
             batch = self._iterator.get_next_as_optional()
             if batch.has_value():
                 values = self._checked(batch.get_value())
@@ -319,7 +323,7 @@ def use_separate_tf_executor() -> None:
     operations. So reading a batch for one worker would wait until another worker's step has ended.
     """
     run_synchronously = tf.config.experimental.set_synchronous_execution
-    # Changing the execution mode of a thread makes TensorFlow give it a new executor.
+    # TensorFlow gives a thread a new executor when the thread changes its execution mode.
     run_synchronously(False)
     run_synchronously(True)
 
@@ -335,7 +339,7 @@ class _Prefetcher(threading.Thread):
     def __init__(self, produce: Callable[[], PendingStep], depth: int) -> None:
         super().__init__(name=THREAD_NAME, daemon=True)
         self._ready: queue.SimpleQueue[PendingStep | BaseException] = queue.SimpleQueue()
-        # In addition to `depth` stored results, the thread produces one more result.
+        # The thread produces one result more than are stored: the one that it is working on.
         self._room = threading.Semaphore(1 + max(1, depth))
         self._stopping = False
         self._error: BaseException | None = None
@@ -360,7 +364,7 @@ class _Prefetcher(threading.Thread):
         """
         self._stopping = True
         self._room.release()
-        # Replacing the queue frees the memory of unused batches.
+        # The old queue contains batches that nobody will use; replacing it frees their memory.
         self._ready = queue.SimpleQueue()
         self._error = self._error or RuntimeError("the input has been closed")
 

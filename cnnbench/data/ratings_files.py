@@ -67,7 +67,7 @@ def _read_arrays(path: Path) -> dict[str, Integers]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             arrays = dict(content)
-    # zipfile, zlib and NumPy raise errors of many classes.
+    # zipfile, zlib and NumPy raise errors of many classes for a defective file.
     except Exception as error:
         raise DataError(
             f"{path}: is not a NumPy file (.npz): {' '.join(str(error).split())}"
@@ -144,7 +144,7 @@ def _candidate_defects(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
     try:
         train = load_ratings(beside)
     except DataError:
-        # A separate check of the training file reports this error.
+        # The training file is checked separately, which reports this error.
         return defects
     rated = np.sort(pair_keys(train["users"], train["items"]))
     for name, candidates in (("item", items[:, None]), ("negative", negatives)):
@@ -204,7 +204,7 @@ def write_ratings_files(
         raise UsageError(f"--min_ratings={min_ratings}: no user in {source} has that many ratings")
     users, user_ids = _renumber_ids(kept["user"], USERS, "users", source)
     items, item_ids = _renumber_ids(kept["item"], ITEMS, "items", source)
-    # Sorts by user and time, so that the last rating of each user is the latest one.
+    # Sorts by user, then by time, so that each user's last rating is the latest one.
     order = np.lexsort((np.arange(len(users)), kept["time"].to_numpy(), users))
     users, items = users[order], items[order]
     users, items = _unique_pairs(users, items)
@@ -237,7 +237,8 @@ def _read_table(path: Path) -> Any:
 
     with_header = path.suffix == ".csv"
     options: dict[str, Any] = {"skiprows": 1} if with_header else {"usecols": [0, 2, 4, 6]}
-    # The separator "::" is parsed as two colons with an empty column between them.
+    # The CSV parser allows only one character as separator, so "::" is read as two separators with
+    # an empty column between them.
     separator = "," if with_header else ":"
     try:
         table = pd.read_csv(path, sep=separator, header=None, dtype=str, **options)
@@ -286,7 +287,7 @@ def _draw_negatives(users: Any, items: Any, num_items: int, count: int, seed: in
     drawn = np.empty((len(ends) + 1, count), np.int32)
     for row, rated in zip(drawn, np.split(items, ends), strict=True):
         ranks = generator.choice(num_items - len(rated), count, replace=False)
-        # `before` contains, for each rated item, how many unrated items have a smaller item number.
+        # For each rated item, `before` contains the number of unrated items with a smaller number.
         before = np.sort(rated) - np.arange(len(rated))
         row[:] = ranks + np.searchsorted(before, ranks, side="right")
     return drawn

@@ -101,16 +101,17 @@ def _read_records(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
 # Pipelines of TFRecord files: reading, shuffling and decoding, with errors that name the record
 
 _CYCLE_LENGTH = 10
-# Maximum number of records in a file, so that file and record number fit into one integer
+# Maximum number of records in a file, so that the number of a file and of a record together fit
+# into one integer.
 _MOST_RECORDS = 2**40
 _OFFSET = re.compile(r"record at (\d+)")
-# Maximum number of records that are decoded at the same time
+# Maximum number of records that may be in decoding at the same time
 _IN_FLIGHT = 1024
-# Maximum number of skipped records that are examined for their defects
+# Maximum number of skipped records in which a defect is searched
 _EXAMINED = 1000
 _NAMED = 3
 
-# AutoGraph is disabled: it has nothing to convert, and its temporary files would remain on disk.
+# AutoGraph would find nothing to convert, and leave temporary files on disk, so it is disabled.
 _UNCONVERTED = tf.autograph.experimental.do_not_convert
 
 
@@ -143,16 +144,18 @@ class RecordPipeline(Pipeline):
             num_examples = spec.dataset.count(files, spec.subset)
         super().__init__(spec, num_examples)
         self._files = list(files)
-        # An evaluation reads in order, also with --datasets_sloppy_parallel_interleave.
+        # Only a training may read its files in any order (--datasets_sloppy_parallel_interleave).
         self._in_order = not (spec.training and spec.datasets_sloppy_parallel_interleave)
         with tf.device(self.spec.host):
             self._paths = tf.constant([str(path) for path in self._files])
             self._ledger = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
             self._skips = spec.on_bad_record == "skip"
-            # For each file, this variable counts the records before the first damaged record.
+            # For each file: the number of records before the first damaged record, as far as it has
+            # been read.
             self._undamaged = tf.Variable(tf.zeros([len(self._files)], tf.int64))
             self._last_used = tf.Variable(0, dtype=tf.int64)
-        # This list keeps the variables alive that the graphs of the tf.data data sets use.
+        # Keeps variables alive that the graphs of the tf.data data sets use; TensorFlow would
+        # delete them.
         self._iterations: list[tf.Variable] = []
 
     @abc.abstractmethod
@@ -194,11 +197,13 @@ class RecordPipeline(Pipeline):
         if not self._skips:
             return self._parallel_map(records, lambda *record: self._decode_record(*record)[1])
         self._last_used.assign(self.start)
-        # If all records of an epoch are skipped, the data set ends, instead of searching forever.
+        # If all records of an epoch are skipped, the data set ends; otherwise it would search
+        # forever.
         most = self.num_examples + _IN_FLIGHT
         records = records.take_while(lambda turn, _: turn - self._last_used <= most)
         decoded = self._parallel_map(records, self._decode_record)
-        # An error in the preprocessing is not a defect of the record, so it is not ignored.
+        # Only errors of decoding are ignored. An error in the preprocessing is not a defect of the
+        # record.
         return self._parallel_map(decoded.ignore_errors(), self._preprocess_kept)
 
     def _parallel_map(
@@ -206,7 +211,7 @@ class RecordPipeline(Pipeline):
     ) -> tf.data.Dataset:
         return dataset.map(
             function,
-            # Two calls per thread keep all threads busy. Autotuning chooses fewer calls.
+            # With two calls per thread, no thread idles. Autotuning would choose fewer calls.
             num_parallel_calls=2
             * (self.spec.datasets_num_private_threads or available_cpu_count()),
             deterministic=self._in_order,
@@ -254,7 +259,7 @@ class RecordPipeline(Pipeline):
             return [(file, 0, _MOST_RECORDS) for file in files[shard::shards]]
         ends = list(itertools.accumulate(count_records_by_file(self._files, spec.subset)))
         low, high = (ends[-1] * end // shards for end in (shard, shard + 1))
-        # A range that ends at `_MOST_RECORDS` extends to the end of the file.
+        # If a file belongs to this shard up to its end, the range ends at `_MOST_RECORDS`.
         return [
             (file, max(low - begin, 0), _MOST_RECORDS if end <= high else high - begin)
             for file, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
@@ -295,7 +300,8 @@ class RecordPipeline(Pipeline):
 
         blank = (tf.constant(-1, tf.int64), tf.constant(-1, tf.int64), tf.constant(""))
         first = tf.data.Dataset.from_tensors((blank,)).flat_map(blank_records)
-        # The filter preserves the order of the files, which tf.data draws for each iteration.
+        # tf.data draws the order of the files once per iteration. A filter keeps this order; a
+        # second data set would not.
         return first.concatenate(
             self._interleave_files(files.filter(lambda *_: iterations > skipped_passes))
         )
@@ -328,7 +334,8 @@ class RecordPipeline(Pipeline):
         """
 
         def count_undamaged(number: tf.Tensor, data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            # Several iterators may read the same file, so the largest record number is stored.
+            # If several iterators read the same file, each stores its record number, and the
+            # largest one remains.
             read = self._undamaged.scatter_max(tf.IndexedSlices(number + 1, file))
             with tf.control_dependencies([read]):
                 return tf.identity(number), data
@@ -406,7 +413,8 @@ class RecordPipeline(Pipeline):
             return SkippedRecords()
         keys = [*self._being_decoded()]
         examined = map(self._defect_of_record, keys[:_EXAMINED])
-        # A record in the ledger without a defect is still being decoded, so it is not counted.
+        # The ledger contains all records that were read but not delivered. A record without a
+        # defect is still being decoded, so it was not skipped.
         lines = [str(defect) for defect in examined if defect]
         count = len(lines) + len(keys[_EXAMINED:])
         return SkippedRecords(count=count, first=tuple(lines[:_NAMED]))
@@ -415,7 +423,8 @@ class RecordPipeline(Pipeline):
         """See `Pipeline.count_skipped_records`."""
         with tf.device(self.spec.host):
             turns, _ = self._ledger.export()
-        # Records in the ledger after the last example are not counted: they may be in progress.
+        # Records after the last delivered example may still be being decoded, so they do not count
+        # as skipped.
         skipped = 0
         for turn in sorted(turns.numpy().tolist()):
             if turn - self.start >= examples + skipped:

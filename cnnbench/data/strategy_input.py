@@ -34,7 +34,7 @@ class InputDistribution:
 
     def __init__(self, strategy: Any, flags: StrategyParams) -> None:
         self._manual = flags.input_sharding == "manual"
-        # If each replica has its own pipeline, each of N replicas uses every Nth batch.
+        # Then each of N replicas has its own pipeline, and uses every Nth batch of it.
         self._per_replica = flags.input_replication == "per_replica"
         self.strategy = clone_for_input(strategy) if self._per_replica else strategy
         self._policy = flags.auto_shard_policy
@@ -110,7 +110,7 @@ class DistributedInput(PipelineInput):
         return self._distribution.examples_per_step(self.spec)
 
     def _start_reading(self) -> Callable[[], PendingStep]:
-        # The distributed data set prefetches batches, so no background thread is needed.
+        # The distributed data set prefetches batches itself, so no background thread is needed.
         steps = _StrategyBatchReader(self._pipeline, self.devices, self._distribution)
         self._steps, self._produce = steps, steps.next
         self._fresh = True

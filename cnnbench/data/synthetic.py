@@ -11,7 +11,8 @@ import tensorflow as tf
 from cnnbench.data.dataset import InputSource, InputSpec, Preprocess, TowerBatch
 from cnnbench.models.elements import Element
 
-# Up to this many rows are drawn eagerly, because tracing takes as long as drawing 200 rows.
+# Up to this many rows are drawn eagerly. For more rows, a graph is faster: tracing it takes as long
+# as drawing 200 rows.
 _FEW = 128
 
 
@@ -39,7 +40,7 @@ class SyntheticInput(InputSource):
         spec = self.spec
         number = spec.shard_index * spec.num_devices + tower
         count = spec.batch_per_device * spec.passes
-        # Values are drawn on the host, so that they are bit-identical for every kind of device.
+        # Values are drawn on the host, so that every kind of device gets bit-identical values.
         with tf.device(spec.host):
             rows = tf.range(number * count, (number + 1) * count)
             values = draw_synthetic_rows(rows, spec.seed, spec.examples, spec.preprocess)
@@ -129,7 +130,7 @@ def _draw_example(
 ) -> dict[str, tf.Tensor]:
     """Draws the synthetic example of a row. Each element has its own stream of numbers."""
     streams = streams or len(elements)
-    # Each element of each row needs its own pair of seeds.
+    # Each element of each row needs a seed of its own, which is a pair of numbers.
     seeds = [tf.stack([seed, streams * row + stream]) for stream in range(len(elements))]
     example = {e.name: _draw_element(e, pair) for e, pair in zip(elements, seeds, strict=True)}
     for element in elements:

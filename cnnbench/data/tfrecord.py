@@ -36,7 +36,7 @@ _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size
 _OVERHEAD = HEADER_BYTES + _FOOTER.size
-# First bytes of compressed files (gzip, and zlib at four levels), which TensorFlow can write
+# First bytes of compressed files (gzip, and zlib at four levels). TensorFlow can write such files.
 _COMPRESSED = (b"\x1f\x8b", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda")
 _CASTAGNOLI = 0x82F63B78
 
@@ -176,7 +176,7 @@ def _crc_table() -> tuple[int, ...]:
 @contextlib.contextmanager
 def _open_unbuffered(path: Path) -> Iterator[BinaryIO]:
     try:
-        # Without `buffering=0`, Python would read 8 KiB for every 12-byte header.
+        # With `buffering=0`, Python reads only the 12 bytes of a header instead of 8 KiB.
         with path.open("rb", buffering=0) as file:
             yield file
     except OSError as error:
@@ -188,11 +188,12 @@ def _open_unbuffered(path: Path) -> Iterator[BinaryIO]:
 _SHARD = re.compile(
     r"((?:[a-z]+-)?(?:train|validation))-(\d+)-of-(\d+)((?:\.tfrecords?)?(?:\.gz)?)"
 )
-# Files that are often next to shards: indexes (of DALI, for example), checksums and backups
+# Files that are often next to shards, but contain no examples: indexes (of DALI, for example),
+# checksums and backups
 _COMPANION = re.compile(r".*(~|\.(idx|index|crc\w*|md5|sha\d+|txt|json))")
 
 PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
-# The published ImageNet always has these numbers of files.
+# The published ImageNet always has these numbers of files, so its examples need not be counted.
 _PUBLISHED_FILES = {"train": 1024, "validation": 128}
 
 cached_record_count = cache_by_file_version(count_records)
@@ -225,7 +226,8 @@ def _find_shards(data_dir: Path, subset: str, prefix: str) -> list[Path]:
     for folder in (data_dir, *(data_dir / name for name in SUBSET_FOLDERS[subset])):
         paths = _files_matching(folder, f"{prefix}{subset}-*-of-*") if folder.is_dir() else []
         names = {path.name for path in paths if _SHARD.fullmatch(path.name)}
-        # `gunzip --keep` leaves NAME.gz next to NAME. In this case, NAME.gz is ignored.
+        # `gunzip --keep` leaves NAME.gz next to NAME. Both contain the same examples, so NAME.gz is
+        # ignored.
         if shards := [
             p for p in paths if p.name in names and (not p.suffix or p.stem not in names)
         ]:
@@ -234,7 +236,7 @@ def _find_shards(data_dir: Path, subset: str, prefix: str) -> list[Path]:
 
 
 def _files_matching(folder: Path, pattern: str) -> list[Path]:
-    # Path.glob would return nothing for an unreadable folder, instead of raising an error.
+    # For an unreadable folder, this raises an error; Path.glob would return nothing.
     return sorted(p for p in folder.iterdir() if fnmatchcase(p.name, pattern) and p.is_file())
 
 

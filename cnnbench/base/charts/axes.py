@@ -35,17 +35,18 @@ def draw_x_axis(
     places = axes.transData.transform([(tick, low) for tick in ticks])[:, 0]
     for tick, x, text in zip(ticks, places, texts, strict=True):
         half = pixel_width(text) / 2
-        # A centred text at an end of the axis would be cut off at the border of the drawing.
+        # At an end of the axis, the border of the drawing would cut off a centred text, so the text
+        # is aligned with the border.
         place, align = x, "center"
         if x < half:
             place, align = x + half, "left"
         elif x > sheet.width - half:
             place, align = x - half, "right"
-        # A text that would overlap its left neighbour is not shown.
+        # If a text would overlap its left neighbour, it is not shown.
         if place - half >= free:
             shown.append((tick, text, align))
             free = place + half + 8
-        # The tick is still drawn without its text, unless the chart names its ticks.
+        # Its tick is drawn without a text, unless each tick of the chart has a name of its own.
         elif not axis.tick_texts:
             shown.append((tick, "", "center"))
     axes.set_xticks([tick for tick, _, _ in shown], [text for _, text, _ in shown], minor=False)
@@ -123,7 +124,8 @@ def choose_ticks(axis: Axis, low: float, high: float, about: int) -> tuple[list[
     unit = max((u for u in _UNITS if u <= high), default=1.0) if axis.format == "bytes" else 1.0
     ticks: Sequence[float] = axis.ticks
     if not ticks and axis.log:
-        # A short logarithmic axis would have too few ticks if they were only at powers of the base.
+        # On a short logarithmic axis, powers of the base would give too few ticks, so multiples of
+        # them are used, too.
         factors = (1.0, 2.0, 5.0) if axis.base == 10 and 5 < high / low < 1000 else (1.0,)
         powers = LogLocator(axis.base, factors, numticks=about).tick_values(low, high)
         ticks = [float(tick) for tick in powers if low <= tick <= high]

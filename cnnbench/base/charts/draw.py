@@ -50,7 +50,7 @@ _LINE = 18.0
 NOTE_LINE = 15.0
 _ROW, _WIDE_ROW = 40.0, 28.0
 _LANE = 20.0
-# In charts of at least this width, row labels are to the left of the rows.
+# In charts of at least this width, row labels are to the left of the rows, otherwise above them.
 _LABELLED_BESIDE = 500.0
 _MOST_OF_LABEL = 0.34
 _MARGIN = 12.0
@@ -59,7 +59,7 @@ _KEY, _SQUARE = 30.0, 20.0
 _LEGEND_COLUMN, _LEGEND_GAP, _NAME_LINE = 260.0, 8.0, 14.0
 
 
-# Each of the first twelve curves of a chart has a different colour and a different mark.
+# The first twelve curves of a chart differ in colour and mark; further curves repeat them.
 _COLOURS = tuple(f"c{index}" for index in range(12))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "d", "p", "h", "8", "*")
 _DASHES: tuple[Any, ...] = ("-", (0, (7, 3)), (0, (2, 3)), (0, (9, 3, 2, 3)), (0, (12, 4)), "--")
@@ -87,7 +87,8 @@ def render_chart_file(charts: Sequence[Chart], format: str, label: str = "") -> 
 
     An SVG file adapts to light and dark mode.
     """
-    # Whoever shows an SVG file chooses the fonts.
+    # The program that shows an SVG file chooses the fonts, so no fallback fonts are searched for
+    # one.
     with reproducible_settings(label, () if format == "svg" else fallback_fonts()):
         sheet = _draw_charts(charts, margin=_MARGIN)
         if format != "svg":
@@ -252,7 +253,7 @@ def _draw_rows(sheet: ChartFigure, chart: RowChart) -> None:
         limit, name = chart.limit
         dashes = {"color": palette()["ink"], "linewidth": 1.5, "linestyle": (0, (5, 4))}
         axes.plot([limit] * 2, [-8, bottom - top], clip_on=False, **dashes)
-        # The name of the limit is written to the left of its line, if there is enough space.
+        # If there is enough space to the left of a limit's line, its name is written there.
         x = max(sheet.x_position(axes, limit), pixel_width(name))
         sheet.text(x, top - 10, name, size=TICK_SIZE, colour="soft", align="right")
     for index, row in enumerate(chart.rows):
@@ -428,7 +429,7 @@ def _draw_series(sheet: ChartFigure, axes: Any, series: ChartSeries, index: int)
     inside = [i for i, (_, y) in enumerate(series.points) if y <= top]
     beyond = [i for i, (_, y) in enumerate(series.points) if y > top]
     if not series.marks:
-        # The legend shows one mark for each curve.
+        # Only one point of the curve gets a mark, which explains the mark in the legend.
         inside = inside[-1:]
     mark = index if series.mark is None else series.mark
     for shown, kind in ((inside, mark), (beyond, _MARKERS.index("^"))):

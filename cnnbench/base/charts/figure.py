@@ -91,7 +91,8 @@ def reproducible_settings(salt: str, fonts: Sequence[str] = ()) -> Iterator[None
         "lines.scale_dashes": False,
     }
     with matplotlib.rc_context(settings), warnings.catch_warnings():
-        # matplotlib warns if its font for measuring text has no glyph for a character.
+        # matplotlib measures texts with its own font, and would warn of each character that this
+        # font lacks.
         warnings.simplefilter("ignore")
         yield
 
@@ -194,7 +195,8 @@ class ChartFigure:
         """
         buffer = io.StringIO()
         self.figure.savefig(buffer, format="svg", metadata={"Date": None})
-        # The literal colour is used if the content security policy of a page forbids style sheets.
+        # If the content security policy of a page forbids style sheets, browsers use the literal
+        # colour.
         variables = {colour: f"var(--{name},{colour})" for name, colour in palette().items()}
         root = ElementTree.fromstring(buffer.getvalue())
         for parent in root.iter():
@@ -212,7 +214,8 @@ class ChartFigure:
         root_attributes = {
             name.replace("_", "-"): to_plain_line(value) for name, value in attributes.items()
         }
-        # Screen readers skip the elements in an SVG with role="img", but not with role="group".
+        # If charts have elements with hover texts, the role must be "group": screen readers skip
+        # the elements of an "img".
         role = "img" if root.find(".//*[@tabindex]") is None else "group"
         root.attrib.update({"class": "chart", "role": role, "viewBox": shape, **root_attributes})
         if style:
@@ -260,7 +263,8 @@ def _move_styles(element: ElementTree.Element, variables: Mapping[str, str]) -> 
     """Replaces style attributes of an SVG element by presentation attributes, and removes unused
     ids.
     """
-    # matplotlib 3.8 and 3.9 write "font: 700 12px 'DejaVu Sans'", which is not a valid attribute.
+    # matplotlib 3.8 and 3.9 write "font: 700 12px 'DejaVu Sans'", which is valid as a style but not
+    # as an attribute.
     short = r"font: (?:(\d+) )?([\d.]+px)[^;]*"
     style = re.sub(short, r"font-weight: \1; font-size: \2", element.attrib.pop("style", ""))
     for declaration in style.split(";"):

@@ -84,7 +84,9 @@ class Table:
 
     @property
     def remarks(self) -> Items | None:
-        """The notes with the names of their rows, as a folded list; None if there are no notes."""
+        """The notes of all rows, each with the name of its row, as a folded list; None if there are
+        no notes.
+        """
         noted = zip(self.rows, self.notes, strict=True) if self.notes else ()
         texts = tuple(f"{row[0].text}: {note}" for row, note in noted if note)
         return Items(texts=texts, title="Why", folded=True, about="reasons") if texts else None
@@ -137,7 +139,7 @@ class Items:
 
     @property
     def others(self) -> Items | None:
-        """The items after the `first` ones, as a folded list; None if there are none."""
+        """The items after `first`, as a folded list; None if there are none."""
         texts = self.texts[_MOST_REMARKS:]
         title = f"{len(texts)} more {self.about}"
         return replace(self, texts=texts, title=title, folded=True) if texts else None
@@ -368,8 +370,8 @@ def _filled_cell(content: TableCell | str, missing: str) -> TableCell:
 
 
 def counted_remarks(texts: Sequence[str], about: str, tone: str = "") -> Iterator[Content]:
-    """Yields sentences of one kind as paragraphs. If there are many, yields one paragraph with
-    their number and the first sentence, and a folded table with all of them.
+    """Yields sentences of one kind, such as notices, as paragraphs. If there are many, yields one
+    paragraph with their number and the first sentence, and a folded table with all of them.
 
     `about` says what is counted, such as "configurations with slow steps".
     """

@@ -97,7 +97,7 @@ def _terminal_table_lines(block: Table, colour: bool, mark: str) -> Iterator[str
         "; ".join(filter(None, (*own, note)))
         for own, note in zip_longest(sentences, block.notes, fillvalue="")
     ]
-    # The first cell of each row that has a colour.
+    # For each row, its first cell with a colour, or None.
     toned = [next((c for c in row if colour and c.tone in _COLOURS), None) for row in block.rows]
     if block.has_head:
         cells.insert(0, [_UNIT.sub(" ", to_plain_line(title)) for title in titles])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def report_to_html(report: Report, progress: ProgressLine | None = None) -> str:
     """Writes a whole report as a page. `progress` shows how many charts have been drawn."""
     progress = progress or ProgressLine.silent()
-    # Each chart is drawn in at most two widths.
+    # A chart is drawn in up to two widths, so the progress line counts two drawings for each chart.
     progress.start("drawing", 2 * len(report.charts))
     drawn = itertools.count(1)
 

@@ -81,7 +81,7 @@ def report_to_markdown(report: Report) -> str:
     ]
     for section in report.sections:
         written = [*_Writer().section_parts(section, "##")]
-        # A section that contains only charts is left out, because Markdown has no charts.
+        # Markdown shows no charts, so a section that contains only charts is left out.
         parts += written if written[1:] else []
     return _joined(parts)
 
@@ -103,9 +103,8 @@ def _joined(parts: Iterable[_Part]) -> str:
 
 
 def _fitted(parts: Sequence[_Part], limit: int) -> list[_Part]:
-    """Shortens the longest bodies until all parts have at most `limit` characters: all bodies have
-    equal shares of the room, and longer bodies use what shorter bodies leave.
-    """
+    """Shortens the longest bodies until all parts together have at most `limit` characters."""
+    # Every body gets an equal share of the space. Longer bodies use what shorter ones do not need.
     fitted = [*parts]
     room = limit - sum(_size((*part.head, *part.tail)) + 1 for part in parts)
     by_size = sorted(range(len(parts)), key=lambda place: _size(parts[place].body))
@@ -121,7 +120,9 @@ def _size(lines: Iterable[str]) -> int:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Writes sections and blocks. In a comment, parts are folded, and long texts are cut."""
+    """Writes sections and blocks. In a comment on GitHub, sections are folded. In a comment, parts
+    are folded, and long texts are cut.
+    """
 
     comment: bool = False
 
