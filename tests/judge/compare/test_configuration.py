@@ -149,3 +149,15 @@ def test_flags_that_are_not_at_their_defaults(runs):
     given = {"batch_size": 8, "data_name": "imagenet", "device": "cpu", "model": "lenet"}
     # Of a record that lacks conv_gradients, it is "before".
     assert found == {**given, "conv_gradients": "auto", "data_dir": True, "xla": True}
+
+
+def test_flags_that_only_one_of_two_programs_has_are_not_compared(runs):
+    config = {"imported_from": "x", "model": "lenet", "batch_size": 16}
+    other = only(dataclasses.replace(runs(), config=config))
+    own = only(runs())
+    assert own.differing_flags(other) == ("imported_from", "batch_size")
+    assert other.differing_flags(own) == ("imported_from", "batch_size")
+    assert other.differing_flags(other) == own.differing_flags(own) == ()
+    # Of two records of one program, a flag that one lacks differs.
+    less = only(dataclasses.replace(runs(), config={"imported_from": "x", "model": "lenet"}))
+    assert less.differing_flags(other) == ("batch_size",)

@@ -374,3 +374,24 @@ def test_time_slices_of_a_process(runs):
     ratios = [1.0, 1.0, math.e, math.e, 5.0, 0.0]
     assert log_ratio_of_slices([1, 1, 1, 1, 0, 1], ratios, 7.0) == pytest.approx(0.5)
     assert log_ratio_of_slices([1, 1, 1, 0, 0, 1], ratios, 7.0) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("speed", "work", "phrases"),
+    [
+        ((SLOWER, -0.1), (FASTER, -0.1), (True, False, False)),
+        ((FASTER, 0.1), (SLOWER, 0.1), (False, True, False)),
+        ((SLOWER, -0.1), (SAME, 0.0), (True, False, True)),
+        ((SLOWER, -0.1), (NOT_SLOWER, 0.0), (True, False, False)),
+        ((SLOWER, -0.1), (OPEN, 0.0), (False, False, False)),
+        ((FASTER, 0.1), (SAME, 0.0), (False, False, False)),
+        ((OPEN, -0.04), (SAME, 0.0), (True, False, True)),
+    ],
+)
+def test_what_a_speed_without_its_work_means(runs, speed, work, phrases):
+    made = [runs(conditions=BUSY)]
+    found = joint_judgement(
+        judgement(*speed), judgement(*work), Policy(questions=("slower",)), made
+    )
+    words = ("wait longer", "keep a CPU busy", "CPU time is the same")
+    assert tuple(word in found.reason for word in words) == phrases

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from cnnbench.judge.compare import METRICS, phrases
@@ -95,3 +97,19 @@ def test_scatter_is_that_of_the_metric():
     assert named != plain
     assert phrases.metric_name(SPEED) == "throughput"
     assert phrases.metric_name(METRICS["cpu_time"]) != "cpu_time"
+
+
+def test_too_few_values_of_pairs_and_of_processes():
+    def text(base, new, paired, family=1, provable=None):
+        sides = SimpleNamespace(base=base, new=new, paired=paired, family=family, metric=SPEED)
+        return phrases.too_few(sides, "6 of them", provable)
+
+    alone = text((1.0,), (2.0,), True)
+    assert alone.startswith("1 pair is too few")
+    assert alone.endswith("6 of them could prove one")
+    assert text((1.0, 2.0), (2.0, 3.0), True).startswith("2 pairs are too few")
+    assert text((1.0,), (2.0,), False).startswith("1 against 1 process are too few")
+    assert text((1.0, 2.0), (1.0,) * 3, False).startswith("2 against 3 processes are too few")
+    assert "configurations" not in alone
+    assert "only one of 2 configurations" in text((1.0,), (2.0,), True, 2)
+    assert text((1.0,), (2.0,), True, 1, 0.05).removeprefix(alone) == " of 5.0 %"

@@ -11,6 +11,7 @@ import pytest
 
 from cnnbench.judge.compare import METRICS, Criteria, Verdict, compare_records
 from cnnbench.judge.compare.answers import what_is_known
+from cnnbench.judge.compare.result import with_second_experiment, without_tests
 from cnnbench.judge.metrics.rules import Acceptance
 
 FAST, SLOW = 200.0, 36.0
@@ -189,3 +190,38 @@ def test_a_change_that_all_pairs_show(lenet_runs, base, new, told):
     with_both = replace(found, entries=(entry,))
     assert ("all 2 pairs" in with_both.answer) == told
     assert "all 2 pairs" not in found.answer
+
+
+def test_an_unfinished_experiment_has_no_tests(lenet_runs):
+    runs = lenet_runs()
+    base, new = runs.of(*range(100, 108)), runs.of(*range(80, 88))
+    whole = compare_records(base, new)
+    compared_main = whole.entries[0].main
+    assert compared_main.verdict is Verdict.SLOWER
+    found = without_tests(whole, "stopped")
+    main = found.entries[0].main
+    assert main.verdict is Verdict.INCONCLUSIVE
+    assert main.judgement.change == compared_main.judgement.change
+    change = main.metric.change_text(main.judgement.change)
+    assert main.judgement.reason == f"stopped; so far {change}"
+    tested = ("low", "high", "p", "p_adjusted", "needed", "more", "at_least", "decided_by")
+    assert {name: getattr(main.judgement, name) for name in tested} == dict.fromkeys(tested)
+    # Verdicts that need no test are kept.
+    failed = compare_records(base, [*new[1:], runs(error=("E", "x"), step_seconds=(), losses=())])
+    kept = without_tests(failed, "stopped")
+    assert failed.entries[0].main.verdict is Verdict.FAILED
+    assert kept.entries[0].main.judgement == failed.entries[0].main.judgement
+
+
+def test_only_directions_of_asked_metrics_are_measured_again(lenet_runs):
+    runs = lenet_runs()
+    base, new, like = (runs.of(*range(low, low + 8)) for low in (100, 80, 100))
+    slower, same = compare_records(base, new), compare_records(base, like)
+    again = compare_records(base, new, Criteria(metrics=("throughput",)))
+    found = with_second_experiment(slower, again).entries[0]
+    assert found.main.confirmation is again.entries[0].main.judgement
+    assert "; measured again: " in found.main.judgement.reason
+    assert [one.confirmation is None for one in found.results].count(False) == 1
+    assert with_second_experiment(same, again) == same
+    unasked = compare_records(base, new, Criteria(metrics=("memory",)))
+    assert with_second_experiment(slower, unasked).entries[0].main.confirmation is None

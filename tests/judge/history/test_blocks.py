@@ -24,6 +24,7 @@ from cnnbench.judge.history.blocks import (
     trends_to_draw,
 )
 from cnnbench.judge.history.page import HistoryDocument, csv_rows, history_metrics, make_history
+from cnnbench.judge.history.phrases import no_step_text
 from cnnbench.judge.history.steps import LevelChange, Outlier, Trend
 from cnnbench.judge.metrics.rules import Acceptance, Rules
 
@@ -416,3 +417,16 @@ def test_thresholds_of_a_history(by_commit, series_of, threshold, steps):
     series = series_of(records)
     found = make_history(series, SPEED, Rules(), None, threshold=threshold)
     assert [len(one.steps) for one in found.series] == [steps]
+
+
+def test_marks_of_points_and_of_groups_are_named(flat):
+    names = [series_charts([flat(7)], SPEED, "", most)[0].series[0].name for most in (None, 7, 4)]
+    assert names[0] == names[1]
+    assert ["consecutive" in name for name in names] == [False, False, True]
+
+
+def test_a_series_without_changes_says_why(flat):
+    long, short = flat(6), replace(flat(3), enough=False)
+    assert no_step_text(long, SPEED) == "no step"
+    assert no_step_text(short, SPEED).startswith("3 points; ")
+    assert no_step_text(changed(flat(6), 3), SPEED) == ""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from cnnbench.base.document import CommandLine, Items, Paragraph
+from cnnbench.base.document import CommandLine, Items, Paragraph, Table
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import METRICS, Criteria, Policy, SkippedFile, Verdict, compare_records
 from cnnbench.judge.compare.verdicts import SameCode
@@ -441,3 +441,13 @@ def test_a_word_near_the_start_of_a_reason_is_not_repeated(compared):
         reason = start if repeated is False else f"{start} slower"
         result = replace(entry.main, judgement=replace(entry.main.judgement, reason=reason))
         assert (verdict_with_reason(result) == reason) != repeated
+
+
+@pytest.mark.parametrize(
+    ("verdict", "shown"),
+    [("same", ""), ("not slower", "unheard of"), ("inconclusive", "unheard of")],
+)
+def test_notes_add_to_a_verdict_other_than_same(compared, verdict, shown):
+    found = judged_as(compared({"a": 1.0}), verdict, note="unheard of", reason="r")
+    tables = [block for one in blocks(found) for block in one.blocks if isinstance(block, Table)]
+    assert tables[0].notes[0] == shown

@@ -183,3 +183,15 @@ def test_logical_devices_share_the_cores(full_runs, device, told):
     blocks = section(report_of(*records), "scaling").blocks
     unsure = [one for one in blocks if isinstance(one, Paragraph) and one.tone == "unsure"]
     assert len(unsure) == told
+
+
+def test_each_network_has_charts(full_runs):
+    counts = {"lenet": (1, 2), "overfeat": (2, 4)}
+    records = [
+        full_runs(100.0 * n, devices=n, flags={**REPLICATED, "model": model})
+        for model, some in counts.items()
+        for n in some
+    ]
+    found = charts(report_of(*records), "over devices")
+    assert [chart.x.ticks for chart in found] == [(1.0, 2.0), (2.0, 4.0)]
+    assert [model in chart.title for model, chart in zip(counts, found, strict=True)] == [True] * 2

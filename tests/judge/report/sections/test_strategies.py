@@ -9,8 +9,15 @@ from studies import strategies
 
 from cnnbench.base.charts import HIGHER
 from cnnbench.base.document import ChartGroup, Paragraph, Table
-from cnnbench.judge.report.sections.strategies import modes_chart, strategies_sections, work_text
+from cnnbench.judge.report import gather
+from cnnbench.judge.report.sections.strategies import (
+    fastest_mode_answers,
+    modes_chart,
+    strategies_sections,
+    work_text,
+)
 from cnnbench.records.campaigns import StrategyProcess, StrategyRow
+from cnnbench.records.load import Loaded
 
 
 def document_of(*rows, **parts):
@@ -152,3 +159,21 @@ def test_another_number_format_is_part_of_the_title(precision, named):
     text = work_text(dataclasses.replace(document, config=config))
     assert text.count("bf16") == named
     assert "fp32" not in text
+
+
+@pytest.mark.parametrize(
+    ("weights", "problem", "tone"),
+    [
+        ("equal", "", ""),
+        ("equal", "died", "bad"),
+        ("different", "", "bad"),
+        ("different", "died", "bad"),
+        ("not compared", "", ""),
+    ],
+)
+def test_an_answer_is_bad_if_a_mode_is_wrong(weights, problem, tone):
+    own = mode("replicated", 100.0, 150.0, 160.0, weights, problem=problem)
+    document = document_of(REFERENCE, own)
+    results = gather(Loaded((), (), (), (document,)))
+    (answer,) = fastest_mode_answers(results)
+    assert answer.tone == tone
