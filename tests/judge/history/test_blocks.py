@@ -400,6 +400,12 @@ def test_rows_of_points(flat):
     assert rows[0]["commit"] == "c00"
 
 
+@pytest.mark.parametrize(("facts", "known"), [({"tensorflow_version": "2.20"}, "2.20"), ({}, None)])
+def test_versions_of_tensorflow_are_in_rows(flat, facts, known):
+    rows = csv_rows(HistoryDocument(SPEED, [flat(2, facts={"tensorflow_version": None, **facts})]))
+    assert [row["tensorflow_version"] for row in rows] == [known] * 2
+
+
 def test_points_for_other_programs(flat):
     exported = history_metrics(HistoryDocument(SPEED, [flat(3), flat(2, flags={"batch_size": 4})]))
     assert [one.point for one in exported] == ["c00", "c01", "c02", "c00", "c01"]

@@ -223,10 +223,12 @@ def test_least_and_largest_values_are_accepted(folder):
     rules = read(
         folder,
         "[[rules]]\nthreshold = 0\n[[rules]]\nthreshold = 999.9\njudge = ['memory', 'startup']\n"
-        "metrics.memory = {share = 0.999}",
+        "metrics.memory = {share = 0.999}\n"
+        "[[rules]]\njudge = ['memory', 'startup']\nmetrics.memory = {share = 0.001}",
     )
-    assert [rule.threshold for rule in rules.rules] == [0.0, 999.9]
+    assert [rule.threshold for rule in rules.rules] == [0.0, 999.9, None]
     assert rules.rules[1].alpha_shares()["startup"] == pytest.approx(0.001)
+    assert rules.rules[2].alpha_shares()["memory"] == 0.001
 
 
 @pytest.mark.parametrize(
