@@ -26,6 +26,11 @@ GOLDEN = Path(__file__).parent / "golden" / "params.txt"
 MIGRATING = Path(__file__).parents[2] / "docs" / "migrating.md"
 
 
+def test_a_flag_is_changed_if_it_differs_from_its_default():
+    params = Params(num_gpus=2, batch_size=0)
+    assert (params.changed("num_gpus"), params.changed("batch_size")) == (True, False)
+
+
 def test_a_field_is_a_flag_and_a_record_has_every_one():
     names = [field.name for field in dataclasses.fields(Params)]
     assert list(inspect.signature(Params).parameters) == names

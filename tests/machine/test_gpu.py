@@ -204,3 +204,8 @@ def test_what_tensorflow_sees_wins(tmp_path, devices, facts):
         driver(tmp_path, models=["Tesla T4", "Tesla T4"])
         facts = {"gpu_driver": "550.54.15", "tensor_float_32": True, **facts}
     assert read_facts(gpu.GROUPS, here) == facts
+
+
+def test_processes_are_listed_by_their_numbers():
+    assert gpu.processes_text({4711: "Xorg", 42: "python"}) == "42 (python), 4711 (Xorg)"
+    assert gpu.processes_text({}) == ""

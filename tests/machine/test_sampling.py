@@ -79,6 +79,13 @@ KNOWN = {"load_average": 0.5, "thermal_events": 1, "quota_seconds": 0.5}
     [
         (*BY_HAND, 10.0, {"other_cpus": 0.3, "steal_fraction": 0.25, **KNOWN}),
         (sample(0.0, 0.0, 0.0, 0.0), sample(0.1, 1.0, 1.0, 0.0), 0.1, {}),
+        # Three digits, and four of a share.
+        (
+            sample(0.0, 0.0, 0.0, 0.0, quota_seconds=0.0),
+            sample(3.0, 1.0009, 2.0, 0.0, quota_seconds=1.00049),
+            3.0,
+            {"other_cpus": 0.334, "steal_fraction": 0.6665, "quota_seconds": 1.0},
+        ),
         # Our own time may be counted more finely than the machine's.
         (sample(0, 1, 0, 1), sample(1, 1.9, 0, 1.93), 1, {"other_cpus": 0, "steal_fraction": 0}),
         (sample(0, 5, 5, 5), sample(9, 5, 5, 5), 9, {"other_cpus": 0, "steal_fraction": 0}),
@@ -88,6 +95,7 @@ KNOWN = {"load_average": 0.5, "thermal_events": 1, "quota_seconds": 0.5}
     ids=[
         "worked by hand",
         "a moment",
+        "digits",
         "rounding",
         "idle",
         "all withheld",

@@ -70,6 +70,10 @@ def test_a_terminal_shows_a_page_in_the_pager():
     ]
 
 
+def test_a_pager_that_fails_costs_no_page():
+    assert on_terminal("docs", "ab", pager="sh -c 'head -n 1; exit 3'").startswith("# ")
+
+
 TEXT = """\
 # A heading that is longer than the width of this terminal
 

@@ -121,6 +121,14 @@ def test_tables_fit_the_terminal(capsys, monkeypatch):
     assert "overlapped\n# devices" in out
 
 
+def test_a_line_of_the_step_hangs(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = run(capsys, **SMALL, link="hdr", devices="2", all_reduce_spec="xring").splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("# trivial: "))
+    assert lines[first + 1].startswith("#   ")
+    assert not lines[first + 1].startswith("#    ")
+
+
 def test_what_cannot_be_predicted_is_said(capsys):
     out = run(capsys, **SMALL, link="hdr", devices="1,2", all_reduce_spec="xring#4")
     times = "# devices  xring#4  fastest\n        1        0  -\n        2        -  -\n"
