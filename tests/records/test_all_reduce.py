@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -48,6 +49,20 @@ def test_a_point_without_times_has_no_figures(point):
         empty.bus_bandwidth,
     ) == (None,) * 4
     assert [one.failed for one in (empty, point(wrong=1), point())] == [True, True, False]
+
+
+def test_the_fastest_two_of_each_workload(reductions, point):
+    slow, fast, other = (
+        point(spec=spec, seconds=(s,)) for spec, s in zip("abc", (3, 1, 2), strict=True)
+    )
+    wrong, empty = point(wrong=1, seconds=(0.5,)), point(seconds=())
+    alone, peer = point(devices=2), point(spec="peer", seconds=(4.0,), devices=8)
+    record = reductions(slow, wrong, fast, empty, alone, other, peers=(peer,))
+    assert record.fastest_points() == [(fast, other), (alone, None), (peer, None)]
+    assert record.copy_bytes_per_sec is None
+    largest = replace(COPY, bytes=2 * COPY.bytes)
+    both = reductions(slow, copies=(COPY, largest, replace(COPY, devices=2)))
+    assert both.copy_bytes_per_sec == largest.bytes_per_sec
 
 
 @pytest.mark.parametrize(("count", "rank"), [(99, None), (100, 99), (101, 100), (1000, 990)])
