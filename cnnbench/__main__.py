@@ -9,10 +9,10 @@ from typing import NoReturn
 
 def _exit_interrupted(*_: object) -> None:
     """Ends the process after a signal that arrives before the command has begun."""
-    _exit_without_cleanup("interrupted", 130)
+    _exit_now("interrupted", 130)
 
 
-def _exit_without_cleanup(reason: str, code: int) -> NoReturn:
+def _exit_now(reason: str, code: int) -> NoReturn:
     """Ends the process before the command has begun. At this time there is nothing to undo."""
     try:
         os.write(2, f"cnnbench: error: {reason}\n".encode())
@@ -46,7 +46,7 @@ def entry_point() -> NoReturn:
         if not reason:
             raise
         # Python would exit with 1, which means a regression.
-        _exit_without_cleanup(reason, ExitCode.FAILED)
+        _exit_now(reason, ExitCode.FAILED)
     cli.entry_point()
 
 

@@ -117,7 +117,7 @@ class UsageError(ValueError):
     frames: tuple[str, ...] = ()
 
 
-def _flag_value_text(value: object) -> str:
+def _value_text(value: object) -> str:
     """Formats the value of a flag as on the command line. None, the value of a flag that is not
     given, becomes "".
     """
@@ -126,7 +126,7 @@ def _flag_value_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return ",".join(map(_flag_value_text, value))
+        return ",".join(map(_value_text, value))
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
@@ -134,7 +134,7 @@ class FlagError(UsageError):
     """The value of a flag is invalid. The message is "--FLAG=VALUE: REASON"."""
 
     def __init__(self, flag: str, value: object, reason: str) -> None:
-        super().__init__(f"--{flag}={_flag_value_text(value)}: {reason}")
+        super().__init__(f"--{flag}={_value_text(value)}: {reason}")
         self.flag = flag
         self.value = value
         self.reason = reason

@@ -67,7 +67,7 @@ def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         root=request.config.rootpath,
         timeout=timeout,
         update_baselines=request.config.getoption("cnnbench_update"),
-        terminal=_reporting_terminal(request.config),
+        terminal=_terminal(request.config),
     )
 
 
@@ -93,7 +93,7 @@ def pytest_runtest_makereport(
     return report
 
 
-def _reporting_terminal(config: pytest.Config) -> TextIO | None:
+def _terminal(config: pytest.Config) -> TextIO | None:
     """Returns the terminal to which pytest reports. Returns None with -q, in pytest-xdist worker
     processes, and without a terminal.
     """

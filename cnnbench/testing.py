@@ -153,7 +153,7 @@ class Bench:
         if processes < 1:
             raise ValueError(f"processes={processes}: must be at least 1")
         side = AbSide(flags=flags, python=python, variables=dict(env or {}))
-        side = _check_and_resolve_flags(side, processes)
+        side = _resolve_flags(side, processes)
         if baseline is not None and not self._writes_baseline(baseline):
             self._load_baseline(baseline)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -241,9 +241,9 @@ class Bench:
         if comparison.exit_code != ExitCode.INCONCLUSIVE or undecided == "fail":
             pytest.fail(text)
         if undecided == "skip":
-            pytest.skip(_undecided_reasons(comparison))
+            pytest.skip(_undecided(comparison))
         if undecided == "warn":
-            warnings.warn(_undecided_reasons(comparison), CnnbenchWarning, stacklevel=2)
+            warnings.warn(_undecided(comparison), CnnbenchWarning, stacklevel=2)
         return comparison
 
     def _load_baseline(self, baseline: Baseline) -> tuple[tuple[RunRecord, ...], str]:
@@ -254,7 +254,7 @@ class Bench:
         path = self._root / baseline
         records: tuple[RunRecord, ...] | None = ()
         try:
-            records = _read_baseline_file(path)
+            records = _read_saved(path)
             if records is None:
                 loaded = load_records([path])
                 if loaded.defects:
@@ -269,7 +269,7 @@ class Bench:
         return records, label
 
 
-def _check_and_resolve_flags(side: AbSide, processes: int) -> AbSide:
+def _resolve_flags(side: AbSide, processes: int) -> AbSide:
     """Checks the flags of a fixture call before any process is started. Returns a copy of the side
     with resolved flags.
     """
@@ -287,7 +287,7 @@ def _check_and_resolve_flags(side: AbSide, processes: int) -> AbSide:
     return resolve_flags(side)
 
 
-def _read_baseline_file(path: Path) -> tuple[RunRecord, ...] | None:
+def _read_saved(path: Path) -> tuple[RunRecord, ...] | None:
     """Reads the records from a file that `Result.save` has written. Returns None for any other
     file.
     """
@@ -299,7 +299,7 @@ def _read_baseline_file(path: Path) -> tuple[RunRecord, ...] | None:
     return BaselineDocument.from_dict(document).records
 
 
-def _undecided_reasons(comparison: Comparison) -> str:
+def _undecided(comparison: Comparison) -> str:
     reasons = [
         f"{entry.name}: {entry.main.word}: {entry.main.judgement.reason}"
         for entry in comparison.by_severity()

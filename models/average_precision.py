@@ -52,26 +52,24 @@ def _class_precision(images: Mapping[str, Array], label: int) -> Array | None:
         mine = (images["found_classes"][row] == label) & (images["found_scores"][row] > 0)
         order = np.argsort(-images["found_scores"][row][mine], kind="stable")[:MOST_DETECTIONS]
         if len(order):
-            overlap = _crowd_aware_overlaps(
+            overlap = _overlaps(
                 images["found_boxes"][row][mine][order], images["boxes"][row][is_box], crowd
             )
             scores.append(images["found_scores"][row][mine][order])
-            verdicts.append(
-                [_classify_detections(overlap, crowd, threshold) for threshold in THRESHOLDS]
-            )
+            verdicts.append([_classify(overlap, crowd, threshold) for threshold in THRESHOLDS])
     if not boxes:
         return None
     if not scores:
         return np.zeros(len(THRESHOLDS))
     order = np.argsort(-np.concatenate(scores), kind="stable")
     judged: Array = np.concatenate(verdicts, axis=1)[:, order]
-    return np.array([_area_under_curve(verdict, boxes) for verdict in judged])
+    return np.array([_area(verdict, boxes) for verdict in judged])
 
 
 RIGHT, WRONG, IGNORED = 1, 0, -1
 
 
-def _classify_detections(overlap: Array, crowd: Array, threshold: float) -> Array:
+def _classify(overlap: Array, crowd: Array, threshold: float) -> Array:
     """Classifies each detection in an image as `RIGHT`, `WRONG` or `IGNORED`.
 
     A crowd may be detected any number of times. Detections of a crowd are `IGNORED`.
@@ -94,7 +92,7 @@ def _classify_detections(overlap: Array, crowd: Array, threshold: float) -> Arra
     return verdict
 
 
-def _area_under_curve(verdicts: Array, num_boxes: int) -> float:
+def _area(verdicts: Array, num_boxes: int) -> float:
     verdicts = verdicts[verdicts != IGNORED]
     right = np.cumsum(verdicts == RIGHT)
     precision = right / np.maximum(np.arange(len(verdicts)) + 1, 1)
@@ -104,7 +102,7 @@ def _area_under_curve(verdicts: Array, num_boxes: int) -> float:
     return float(np.append(precision, 0.0)[np.minimum(at, len(verdicts))].mean())
 
 
-def _crowd_aware_overlaps(detections: Array, boxes: Array, crowd: Array) -> Array:
+def _overlaps(detections: Array, boxes: Array, crowd: Array) -> Array:
     """Computes the intersection over union of detections and true boxes, as COCO defines it.
 
     For a crowd, the intersection is divided by the area of the detection. The result has shape

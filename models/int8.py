@@ -229,7 +229,7 @@ class Int8Network(GraphNetwork):
                 y = super()._bias_add(y, tf.constant(fused.bias))
             else:
                 self._calibration.in_8_bits += fused.depthwise
-                y = self._remember(_convolve_quantised(fused, value_range))
+                y = self._remember(_convolve(fused, value_range))
         self._last = (y, fused)
         return y
 
@@ -254,7 +254,7 @@ class Int8Network(GraphNetwork):
         return self._quantised_values[x.ref()]
 
 
-def _convolve_quantised(fused: _FusedConvolution, value_range: Range) -> _QuantisedValue:
+def _convolve(fused: _FusedConvolution, value_range: Range) -> _QuantisedValue:
     assert fused.source is not None
     axes = (0, 1, 3) if fused.depthwise else (0, 1, 2)
     most = np.maximum(np.abs(fused.kernel).max(axes), np.float32(1e-30))

@@ -59,10 +59,10 @@ def declare_keras_model(model: Any, size: int | None) -> KerasDeclaration:
     if height is None or height != width or size not in (None, height):
         wanted = "" if size is None else f", not {size} x {size} as image_size says"
         raise UsageError(f"the Keras model takes images of {image[0]} x {image[1]}{wanted}")
-    return KerasDeclaration(height, image[2], logits[0], tuple(_variable_specs(model)))
+    return KerasDeclaration(height, image[2], logits[0], tuple(_variables(model)))
 
 
-def _variable_specs(model: Any) -> Iterator[VariableSpec]:
+def _variables(model: Any) -> Iterator[VariableSpec]:
     weights = {id(weight) for weight in model.weights}
     frozen = {id(v) for _, x in all_layers(model) if not x.trainable for v in x.weights}
     taken: set[str] = set()
@@ -114,7 +114,7 @@ def count_layer_work(
         largest = max(largest, sum(map(_elements, (*inputs, *outputs))))
         scope = innermost_scope(operation.name.split("/")[:-1], layers)
         before = flops.setdefault(scope, (0, 0, 0)) if scope else (0, 0, 0)
-        if count := _flops_of_operation(operation) // _BATCH:
+        if count := _flops_of(operation) // _BATCH:
             to_input, to_kernel = (*differentiated[-2:],)
             added = (count, count * to_input, count * to_kernel)
             flops[scope] = tuple(map(sum, zip(before, added, strict=True)))  # type: ignore[assignment]
@@ -184,7 +184,7 @@ def _elements(tensor: tf.Tensor) -> int:
     return int(shape.num_elements()) // _BATCH
 
 
-def _flops_of_operation(operation: tf.Operation) -> int:
+def _flops_of(operation: tf.Operation) -> int:
     kind, shapes = operation.type, [tensor.shape for tensor in operation.inputs]
     if kind not in ("Einsum", *_MULTIPLY_ADDS) or not all(s.is_fully_defined() for s in shapes):
         return 0

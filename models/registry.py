@@ -120,18 +120,18 @@ def _family_factory(name: str, dataset: str) -> Callable[[], Model] | None:
 
 def model_names(dataset: str) -> tuple[str, ...]:
     """Sorted names of the models that are registered for a data set."""
-    return tuple(sorted(name for owner, name in _all_model_keys() if owner == dataset))
+    return tuple(sorted(name for owner, name in _all_keys() if owner == dataset))
 
 
 def all_model_names() -> tuple[str, ...]:
     """Sorted names of the models of all data sets."""
     of_families = (name for _, names in _families.values() for name in names)
-    return tuple(sorted({*(name for _, name in _all_model_keys()), *of_families}))
+    return tuple(sorted({*(name for _, name in _all_keys()), *of_families}))
 
 
 def datasets() -> tuple[str, ...]:
     """Sorted names of all data sets for which models are registered."""
-    return tuple(sorted({dataset for dataset, _ in _all_model_keys()}))
+    return tuple(sorted({dataset for dataset, _ in _all_keys()}))
 
 
 def datasets_of(name: str) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ def _import_family(name: str) -> None:
         MODELS.load_own()
 
 
-def _all_model_keys() -> Iterable[Key]:
+def _all_keys() -> Iterable[Key]:
     """Returns (data set, name) of every registered model, including models from entry points."""
     MODELS.load_own()
     MODELS.load_packages()

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from command_line import run_script
 
-from cnnbench.cli.documents import FLAGS_BY_MODE, refusing_modes_and_reasons, small_run_flags
+from cnnbench.cli.documents import FLAGS_BY_MODE, refusing_modes, small_run_flags
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
@@ -92,7 +92,7 @@ def flag_and_mode_commands(folder: Path) -> Iterator[tuple[list[str], bool]]:
             # --recompute needs a network with blocks.
             if flag.startswith("--recompute"):
                 words[words.index("--model=trivial")] = "--model=resnet20"
-            refused = refusing_modes_and_reasons(flag, {mode.name: run})[0] != "none"
+            refused = refusing_modes(flag, {mode.name: run})[0] != "none"
             yield [*command, *words, *needs, flag], refused
 
 

@@ -38,7 +38,7 @@ ALLOWED = {
     "campaigns/processes/results_dir.py remove": "what earlier processes of the campaign have left",
     "campaigns/processes/results_dir.py move_finished": "files of a process in a temporary folder",
     "run/runtime/supervisor.py _exit_at_once": "code that TensorFlow generated",
-    "cli/commands/gate.py _gate_results_folder": "its own temporary folder, without results",
+    "cli/commands/gate.py _results_folder": "its own temporary folder, without results",
     "cli/commands/gate.py _report_same_code": "folders without files, locked",
     "campaigns/processes/guard.py guard_worktree": "the worktree that this process has made",
     "judge/history/cache.py write": "its own table, damaged; the records are the only copy",

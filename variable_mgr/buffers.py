@@ -33,7 +33,7 @@ class FlatBufferLayout:
         sizes = [math.prod(shape) for shape in self._shapes]
         # Sorting is stable: aligned tensors keep their order, and unaligned tensors keep theirs.
         order = sorted(range(len(sizes)), key=lambda i: sizes[i] % self._line != 0)
-        self._buffers = _distribute_pieces(
+        self._buffers = _distribute(
             [(i, sizes[i]) for i in order if sizes[i]],
             buffer_sizes(sum(sizes), buffers, self._line),
         )
@@ -92,7 +92,7 @@ class FlatBufferLayout:
         return _split_sizes(buffer, aligned or unaligned)
 
 
-def _distribute_pieces(pieces: Sequence[_Piece], sizes: Sequence[int]) -> list[list[_Piece]]:
+def _distribute(pieces: Sequence[_Piece], sizes: Sequence[int]) -> list[list[_Piece]]:
     """Distributes tensors, or pieces of tensors, over buffers with the given numbers of elements.
 
     A piece that crosses the end of a buffer is cut.

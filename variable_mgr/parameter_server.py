@@ -40,7 +40,7 @@ class StagedVariables:
         values = self._values.tensors_of_trace()
         if key not in values:
             if key not in self._staged:
-                copy = run_untraced(lambda: _make_staged_copy(device, variable, dtype))
+                copy = run_untraced(lambda: _staged_copy(device, variable, dtype))
                 self._staged[key] = variable, copy
             with tf.device(device):
                 values[key] = assign_and_return_old(self._staged[key][1], read_current())
@@ -53,7 +53,7 @@ class StagedVariables:
                 staged.assign(cast(towers.read(variable), dtype), read_value=False)
 
 
-def _make_staged_copy(device: str, variable: tf.Variable, dtype: tf.DType) -> tf.Variable:
+def _staged_copy(device: str, variable: tf.Variable, dtype: tf.DType) -> tf.Variable:
     with tf.device(device):
         value = cast(towers.read(variable), dtype)
         return tf.Variable(value, trainable=False, name=f"staged/{variable.name.split(':')[0]}")

@@ -142,12 +142,12 @@ def _repack_tensors(
     input.
     """
     if not tensors:
-        return tensors, _return_unchanged
+        return tensors, _unchanged
     dtypes = set(_dtypes(tensors))
     shared_dtype = dtypes.pop() if len(dtypes) == 1 else tf.as_dtype(dtype)
     layout = FlatBufferLayout(_shapes(tensors), shared_dtype, packs)
-    packed = _map_tensor_lists(devices, layout.join, _cast_all(tensors, shared_dtype, devices))
-    return packed, partial(_map_tensor_lists, devices, layout.split)
+    packed = _map_lists(devices, layout.join, _cast_all(tensors, shared_dtype, devices))
+    return packed, partial(_map_lists, devices, layout.split)
 
 
 def _scale_tensors(
@@ -173,7 +173,7 @@ def _scale_tensors(
     if factor_before != 1.0:
         tensors = [map_on_devices(devices, lambda t: t * factor_before, v) for v in tensors]
     if factor_after == 1.0:
-        return tensors, _return_unchanged
+        return tensors, _unchanged
     return tensors, lambda reduced: [scale_values(values) for values in reduced]
 
 
@@ -200,7 +200,7 @@ def _send_in_16_bits(
     return narrowed, lambda reduced: _cast_all(reduced, tf.float32, devices)
 
 
-def _return_unchanged(reduced: Tensors) -> Tensors:
+def _unchanged(reduced: Tensors) -> Tensors:
     return reduced
 
 
@@ -235,7 +235,7 @@ class DeferredGradients:
             pairs = list(zip(variables, values, strict=True))
             old = map_on_devices(self._devices, lambda pair: assign_and_return_old(*pair), pairs)
             deferred.append(old)
-        return deferred, _return_unchanged
+        return deferred, _unchanged
 
     def _make_zeros(self, index: int, shape: tf.TensorShape, dtype: tf.DType) -> list[tf.Variable]:
         result = []
@@ -256,7 +256,7 @@ def _join_groups(
         for group in groups
     ]
     if not any(layouts):
-        return tensors, _return_unchanged
+        return tensors, _unchanged
 
     def join(own: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         joined: list[tf.Tensor] = []
@@ -271,10 +271,10 @@ def _join_groups(
             restored += [buffer] if layout is None else layout.split([buffer])
         return restored
 
-    return _map_tensor_lists(devices, join, tensors), partial(_map_tensor_lists, devices, split)
+    return _map_lists(devices, join, tensors), partial(_map_lists, devices, split)
 
 
-def _map_tensor_lists(
+def _map_lists(
     devices: Sequence[str],
     function: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
     tensors: Tensors,

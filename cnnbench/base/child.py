@@ -131,7 +131,7 @@ def end_with_parent(parent: int) -> None:
     `parent` is the process ID of the parent. Only Linux can do this.
     """
     if sys.platform == "linux":
-        _set_process_option(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(int(ExitCode.FAILED))
 
@@ -142,7 +142,7 @@ def adopt_orphans() -> None:
     Only Linux can do this.
     """
     if sys.platform == "linux":
-        _set_process_option(_PR_SET_CHILD_SUBREAPER, 1)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 @functools.cache
@@ -152,7 +152,7 @@ def _c_library() -> Any:
     return ctypes.CDLL(None)
 
 
-def _set_process_option(option: int, value: int) -> None:
+def _prctl(option: int, value: int) -> None:
     _c_library().prctl(option, value)
 
 

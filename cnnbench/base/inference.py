@@ -259,7 +259,7 @@ def _subset_sum_tails(ranks: tuple[int, ...], size: int) -> _Tails:
     counts[0, 0] = 1.0
     for rank in ranks:
         counts[1:, rank:] += counts[:-1, : top + 1 - rank].copy()
-    return _cumulative_tails(counts[size])
+    return _tails(counts[size])
 
 
 @lru_cache(maxsize=256)
@@ -272,10 +272,10 @@ def _signed_sum_tails(ranks: tuple[int, ...]) -> _Tails:
     counts[0] = 1.0
     for rank in ranks:
         counts[rank:] += counts[: top + 1 - rank].copy()
-    return _cumulative_tails(counts)
+    return _tails(counts)
 
 
-def _cumulative_tails(counts: _Floats) -> _Tails:
+def _tails(counts: _Floats) -> _Tails:
     chances = counts / counts.sum()
     return np.cumsum(chances), np.cumsum(chances[::-1])[::-1]
 
@@ -555,11 +555,11 @@ def levels_of_analyses(analyses: Sequence[InterimAnalysis], alpha: float) -> tup
     """Significance level of each of several interim analyses if it were the only one. The sizes of
     the differences are in random order.
     """
-    return _levels_of_analyses(tuple(analyses), alpha)
+    return _levels(tuple(analyses), alpha)
 
 
 @lru_cache(maxsize=1024)
-def _levels_of_analyses(analyses: tuple[InterimAnalysis, ...], alpha: float) -> tuple[float, ...]:
+def _levels(analyses: tuple[InterimAnalysis, ...], alpha: float) -> tuple[float, ...]:
     order = np.random.default_rng(_SEED).permutation(analyses[-1].pairs)
     sizes = np.asarray(order + 1, np.float64)
     sums, _ = _signed_rank_sums(sizes, analyses)

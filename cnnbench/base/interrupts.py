@@ -107,7 +107,7 @@ def begin_command() -> None:
     if threading.current_thread() is threading.main_thread():
         _noted, _last, _concluded = 0, -SAME_SECONDS, False
         sys.unraisablehook = partial(_report_dropped, sys.unraisablehook)
-        _set_handler(_handle_interrupt)
+        _set_handler(_handle)
 
 
 def conclude_command() -> bool:
@@ -135,7 +135,7 @@ def raise_if_interrupted() -> None:
         raise KeyboardInterrupt
 
 
-def _handle_interrupt(number: int, frame: FrameType | None) -> None:
+def _handle(number: int, frame: FrameType | None) -> None:
     global _noted, _last
     del number, frame
     now = time.monotonic()

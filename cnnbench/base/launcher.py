@@ -94,7 +94,7 @@ def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | 
     name = names[0]
     cluster = _SIZES.get(name, "tf_config")
     try:
-        job = Job() if name in _SIZES else _job_from_tf_config(0, environ)[0]
+        job = Job() if name in _SIZES else _from_tf_config(0, environ)[0]
         if job.task.job == EVALUATOR:
             return None if evaluates else (f"{name} is that of an evaluator", cluster)
         size = number(environ, name) if name in _SIZES else len(job.tasks)
@@ -129,7 +129,7 @@ def mpi_ranks(environ: Environment) -> LauncherRanks | None:
     local_ranks = [row[2] for row in same if environ.get(row[2])]
     local_sizes = [row[3] for row in same if environ.get(row[3])]
     local_rank = number(environ, local_ranks[0]) if local_ranks else None
-    local_size = _processes_on_node(environ, local_sizes[0]) if local_sizes else None
+    local_size = _local_size(environ, local_sizes[0]) if local_sizes else None
     if size == 1:
         local_rank, local_size = local_rank or 0, 1
     job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
@@ -167,7 +167,7 @@ _SIZES = {
 }
 
 
-def _processes_on_node(environ: Environment, name: str) -> int | None:
+def _local_size(environ: Environment, name: str) -> int | None:
     """Number of processes on this node. The environment variable `name` contains this number, or
     Slurm's list of the numbers for all nodes.
 
@@ -187,7 +187,7 @@ def _job_from_mpi(ps: int, environ: Environment) -> _JobAndLocalRank:
     return _job_of_rank(ranks.rank, hosts, ps, ranks.local_rank)
 
 
-def _job_from_tf_config(ps: int, environ: Environment) -> _JobAndLocalRank:
+def _from_tf_config(ps: int, environ: Environment) -> _JobAndLocalRank:
     if ps:
         reason = "must not be given with --cluster=tf_config: TF_CONFIG lists the parameter servers"
         raise FlagError("cluster_ps", ps, reason)
@@ -198,7 +198,7 @@ def _job_from_tf_config(ps: int, environ: Environment) -> _JobAndLocalRank:
     return Job(**fields), None
 
 
-def _job_from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
+def _from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
     rank = number(environ, "SLURM_PROCID")
     size = number(environ, "SLURM_NTASKS", most=LARGEST_PORT)
     local = number(environ, "SLURM_LOCALID")
@@ -221,7 +221,7 @@ def _job_from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
     return _job_of_rank(rank, [f"{node}:{first + i}" for node, i in places], ps, local)
 
 
-def _job_from_kubernetes(ps: int, environ: Environment) -> _JobAndLocalRank:
+def _from_kubernetes(ps: int, environ: Environment) -> _JobAndLocalRank:
     pod = re.fullmatch(f"({HOST})-{NUMBER}", required(environ, "HOSTNAME"))
     if pod is None:
         reason = (
@@ -421,8 +421,8 @@ def invalid(environ: Environment, name: str, reason: str) -> UsageError:
 
 
 _RESOLVERS: dict[str, Callable[[int, Environment], _JobAndLocalRank]] = {
-    "tf_config": _job_from_tf_config,
-    "slurm": _job_from_slurm,
-    "kubernetes": _job_from_kubernetes,
+    "tf_config": _from_tf_config,
+    "slurm": _from_slurm,
+    "kubernetes": _from_kubernetes,
     "mpi": _job_from_mpi,
 }

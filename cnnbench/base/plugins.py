@@ -523,14 +523,14 @@ def _check_eager() -> None:
     """Raises UsageError if the code of a plug-in that ran last has switched off eager execution."""
     tensorflow = sys.modules.get("tensorflow")
     is_eager = getattr(tensorflow, "executing_eagerly", lambda: True)
-    if not (is_eager() or _threads_are_eager(is_eager)):
+    if not (is_eager() or _in_new_thread(is_eager)):
         raise UsageError(
             "switches off eager execution of TensorFlow, which every run needs; remove the call of "
             "disable_eager_execution or disable_v2_behavior"
         )
 
 
-def _threads_are_eager(is_eager: Callable[[], bool]) -> bool:
+def _in_new_thread(is_eager: Callable[[], bool]) -> bool:
     """Calls `is_eager` in a new thread. While a function is traced, it is false in this thread."""
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(is_eager()))

@@ -95,7 +95,7 @@ def tolerating_output_errors() -> Iterator[ErrorStoringStream | None]:
     immediately.
     """
     before = sys.stdout, sys.stderr
-    out = None if sys.stdout is None else ErrorStoringStream(sys.stdout, _report_output_error)
+    out = None if sys.stdout is None else ErrorStoringStream(sys.stdout, _output_failed)
     if out is not None:
         sys.stdout = cast("TextIO", out)
     if sys.stderr is not None:
@@ -107,7 +107,7 @@ def tolerating_output_errors() -> Iterator[ErrorStoringStream | None]:
         sys.stdout, sys.stderr = before
 
 
-def _report_output_error(error: Exception) -> None:
+def _output_failed(error: Exception) -> None:
     if not isinstance(error, BrokenPipeError):
         reason = error.strerror if isinstance(error, OSError) else None
         print_error(f"cannot write to standard output: {reason or error}")

@@ -58,7 +58,7 @@ _MODEL_PACKAGE = "cnnbench.models."
 load_documents()
 
 
-def _markdown_table(titles: str, rows: Iterable[Sequence[str]], numbers_from: int = 99) -> str:
+def _table(titles: str, rows: Iterable[Sequence[str]], numbers_from: int = 99) -> str:
     header = titles.split(", ")
     align = ["---:" if place >= numbers_from else "---" for place in range(len(header))]
     return markdown_table(header, align, [*rows])
@@ -69,8 +69,8 @@ def metric_tables() -> dict[str, str]:
     runs = [_metric_row(metric) for metric in ALL.values() if RUN in metric.kinds]
     reductions = [_metric_row(metric) for metric in ALL.values() if RUN not in metric.kinds]
     return {
-        "runs": _markdown_table(_METRICS, runs),
-        "reductions": _markdown_table(_METRICS, reductions),
+        "runs": _table(_METRICS, runs),
+        "reductions": _table(_METRICS, reductions),
     }
 
 
@@ -108,7 +108,7 @@ def model_tables() -> dict[str, str]:
     models = [get_model(name, data) for data in dataset_names() for name in model_names(data)]
     # Leave out models of plug-ins that happen to be loaded.
     own = (model for model in models if type(model).__module__.startswith(_MODEL_PACKAGE))
-    return {"models": _markdown_table(_MODELS, map(_model_row, own), numbers_from=2)}
+    return {"models": _table(_MODELS, map(_model_row, own), numbers_from=2)}
 
 
 def _model_row(model: Model) -> tuple[str, ...]:
@@ -128,10 +128,8 @@ def _model_row(model: Model) -> tuple[str, ...]:
 def mode_tables() -> dict[str, str]:
     """The tables in docs/modes.md: modes of --variable_update, and flags that some modes refuse."""
     runs = {mode.name: small_run_flags(mode) for mode in BUILT_IN}
-    taken = _markdown_table(
-        _FLAGS, ((f"`{flag}`", *refusing_modes_and_reasons(flag, runs)) for flag in FLAGS_BY_MODE)
-    )
-    return {"modes": _markdown_table(_MODES, map(_mode_row, BUILT_IN)), "flags": taken}
+    taken = _table(_FLAGS, ((f"`{flag}`", *refusing_modes(flag, runs)) for flag in FLAGS_BY_MODE))
+    return {"modes": _table(_MODES, map(_mode_row, BUILT_IN)), "flags": taken}
 
 
 def small_run_flags(mode: Mode) -> list[str]:
@@ -144,9 +142,7 @@ def small_run_flags(mode: Mode) -> list[str]:
     return run
 
 
-def refusing_modes_and_reasons(
-    flag: str, run_flags_by_mode: Mapping[str, Sequence[str]]
-) -> tuple[str, str]:
+def refusing_modes(flag: str, run_flags_by_mode: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     """The modes that refuse a flag, and the reasons."""
     modes, reasons = [], []
     for mode, run in run_flags_by_mode.items():
@@ -173,7 +169,7 @@ def _mode_row(mode: Mode) -> tuple[str, ...]:
 def warning_tables() -> dict[str, str]:
     """The table in docs/conditions.md: warnings of runs that are not checks of the conditions."""
     others = ((f"`{name}`", about) for name, about in WARNINGS.items() if name not in CONDITIONS)
-    return {"warnings": _markdown_table("name, meaning", others)}
+    return {"warnings": _table("name, meaning", others)}
 
 
 _JOB = (
@@ -241,7 +237,7 @@ def _dataclass_schema(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]
         properties["schema"] = {"const": cls.schema}
         properties["kind"] = {"const": cls.kind}
         required += ["schema"] if cls.kind == IMPLIED_KIND else ["schema", "kind"]
-    about = _attribute_descriptions(cls)
+    about = _descriptions(cls)
     for key in document_keys(cls):
         value = _value_at_path(cls, key.path)
         form = _type_schema(value.hint, definitions, key.rules)
@@ -251,7 +247,7 @@ def _dataclass_schema(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]
         if not key.rules.get("optional"):
             required.append(key.name)
     return {
-        "description": _docstring_summary(cls),
+        "description": _summary(cls),
         "type": "object",
         "properties": properties,
         "required": required,
@@ -277,11 +273,11 @@ def _value_at_path(cls: Any, path: str) -> _Value:
         member = inspect.getattr_static(owner, name, None)
         getter = getattr(member, "fget", getattr(member, "func", None))
         if getter is None:
-            description = _attribute_descriptions(owner).get(name, "")
+            description = _descriptions(owner).get(name, "")
             hints = typing.get_type_hints(owner, include_extras=True)
             value = _Value(hints[name], description)
         else:
-            value = _Value(typing.get_type_hints(getter)["return"], _docstring_summary(getter))
+            value = _Value(typing.get_type_hints(getter)["return"], _summary(getter))
     return value._replace(hint=value.hint | None) if is_optional else value
 
 
@@ -336,7 +332,7 @@ def _metrics_schema() -> dict[str, Json]:
     value: dict[str, Json] = {"anyOf": [{"$ref": "#/$defs/number"}, {"type": "null"}]}
     text: dict[str, Json] = {"anyOf": [{"type": "string"}, {"type": "null"}]}
     return {
-        "description": _docstring_summary(Summary),
+        "description": _summary(Summary),
         "type": "object",
         "properties": {
             key: {"description": metric.about, **(value if metric.unit else text)}
@@ -347,12 +343,12 @@ def _metrics_schema() -> dict[str, Json]:
     }
 
 
-def _docstring_summary(cls: Any) -> str:
+def _summary(cls: Any) -> str:
     text = " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
     return _NONE.sub("null", text)
 
 
-def _attribute_descriptions(cls: Any) -> dict[str, str]:
+def _descriptions(cls: Any) -> dict[str, str]:
     """Descriptions of attributes, from the docstrings of a class and of its base classes."""
     by_name: dict[str, str] = {}
     for base in reversed(cls.__mro__):

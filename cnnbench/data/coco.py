@@ -313,7 +313,7 @@ def read_annotations(source: Path) -> CocoAnnotations:
             continue
         content = _read_annotations(path)
         with converting_parse_errors(path, "annotations"):
-            own = _category_names(path, content)
+            own = _categories(path, content)
             labels = {number: label for label, number in enumerate(sorted(own), start=1)}
             images, empty = _images_with_objects(path, content, source, labels)
         if categories not in (None, own):
@@ -378,7 +378,7 @@ def _read_annotations(path: Path) -> Any:
     return content
 
 
-def _category_names(path: Path, content: Any) -> dict[int, str]:
+def _categories(path: Path, content: Any) -> dict[int, str]:
     names_by_id: dict[int, str] = {}
     for category in content["categories"]:
         try:
@@ -408,7 +408,7 @@ def _images_with_objects(
             files[int(entry["id"])] = folder / name
             sizes[int(entry["id"])] = (int(entry["height"]), int(entry["width"]))
         for entry in content["annotations"]:
-            made = _convert_annotation(path, entry, sizes, labels)
+            made = _to_object(path, entry, sizes, labels)
             if made is None:
                 empty += 1
             else:
@@ -423,7 +423,7 @@ def _images_with_objects(
     return [(file, number, objects[number]) for number, file in files.items()], empty
 
 
-def _convert_annotation(
+def _to_object(
     path: Path, annotation: Any, sizes: Mapping[int, tuple[int, int]], labels: Mapping[int, int]
 ) -> CocoObject | None:
     """Converts an annotation of COCO to an object; None if its box has no area."""

@@ -128,7 +128,7 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     if "negatives" in arrays:
         findings.defects += _candidate_defects(path, arrays)
     findings.records = len(arrays["users"])
-    findings.details = _statistics_lines(arrays)
+    findings.details = _statistics(arrays)
     return findings
 
 
@@ -158,7 +158,7 @@ def _candidate_defects(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
     return defects
 
 
-def _statistics_lines(arrays: Mapping[str, Integers]) -> list[str]:
+def _statistics(arrays: Mapping[str, Integers]) -> list[str]:
     users, items = (np.unique(arrays[name]) for name in ("users", "items"))
     lines = [
         f"users: {len(users)} different up to {users[-1]}",
@@ -197,7 +197,7 @@ def write_ratings_files(
     Returns:
       Numbers of users, items, ratings, and users that were left out.
     """
-    table = _read_table(_find_source_file(source))
+    table = _read_table(_find_source(source))
     ratings_of_user = table["user"].value_counts()
     kept = table[table["user"].isin(ratings_of_user.index[ratings_of_user >= min_ratings])]
     if kept.empty:
@@ -224,7 +224,7 @@ def write_ratings_files(
     return len(user_ids), len(item_ids), len(users), len(ratings_of_user) - len(user_ids)
 
 
-def _find_source_file(source: Path) -> Path:
+def _find_source(source: Path) -> Path:
     places = [source, *(source / name for name in SOURCES)]
     path = next((path for path in places if path.is_file()), None)
     if path is None:

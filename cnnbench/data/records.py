@@ -289,7 +289,7 @@ class RecordPipeline(Pipeline):
         if spec.training:
             files = files.shuffle(len(self._files), seed=spec.seed)
         if not skipped_passes:
-            return self._interleave_files(files)
+            return self._interleave(files)
         iterations = tf.Variable(0, dtype=tf.int64)
         self._iterations.append(iterations)
         per_pass = tf.constant(self._records_per_pass(), tf.int64)
@@ -303,10 +303,10 @@ class RecordPipeline(Pipeline):
         # tf.data draws the order of the files once per iteration. A filter keeps this order; a
         # second data set would not.
         return first.concatenate(
-            self._interleave_files(files.filter(lambda *_: iterations > skipped_passes))
+            self._interleave(files.filter(lambda *_: iterations > skipped_passes))
         )
 
-    def _interleave_files(self, files: tf.data.Dataset) -> tf.data.Dataset:
+    def _interleave(self, files: tf.data.Dataset) -> tf.data.Dataset:
         spec = self.spec
         records = files.interleave(
             self._read_file,

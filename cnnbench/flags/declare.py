@@ -307,7 +307,7 @@ def split_comma_separated(text: str) -> tuple[str, ...]:
 def specs_of(group: type) -> tuple[FlagSpec, ...]:
     """Returns the declarations of all flags in a dataclass, in order, inherited flags first."""
     hints = typing.get_type_hints(group)
-    return tuple(_make_flag_spec(field, hints[field.name]) for field in dataclasses.fields(group))
+    return tuple(_make_spec(field, hints[field.name]) for field in dataclasses.fields(group))
 
 
 def names_of_flags(
@@ -346,7 +346,7 @@ def flag_sections(group: type, titles: Mapping[str, str]) -> dict[str, tuple[Fla
     return by_section
 
 
-def _make_flag_spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
+def _make_spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
     limits = field.metadata[_METADATA]
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     of = typing.get_args(annotation) if is_union else (annotation,)

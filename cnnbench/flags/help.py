@@ -145,7 +145,7 @@ def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
     """
     columns = width or _columns()
     return "\n".join(
-        "\n".join([f"{title}:", *(_flag_help_entry(spec, columns) for spec in specs), ""])
+        "\n".join([f"{title}:", *(_flag_entry(spec, columns) for spec in specs), ""])
         for title, specs in flags
     )
 
@@ -196,7 +196,7 @@ def _default_text(spec: FlagSpec) -> str:
     return spec.text(spec.default) or "empty"
 
 
-def _flag_help_entry(spec: FlagSpec, width: int) -> str:
+def _flag_entry(spec: FlagSpec, width: int) -> str:
     if spec.kind.name == "boolean":
         head = f"  --[no]{spec.name}"
     else:

@@ -252,7 +252,7 @@ def _changed_constants(params: Params) -> dict[str, float]:
     return changed
 
 
-def _check_plugin_flag(owner: str, name: str, constant: Constant) -> None:
+def _check_flag(owner: str, name: str, constant: Constant) -> None:
     """Raises UsageError if a plug-in adds a flag with an invalid or existing name, an invalid help
     text, or an invalid default.
     """
@@ -265,4 +265,4 @@ def _check_plugin_flag(owner: str, name: str, constant: Constant) -> None:
 
 
 for _owner, _table in REGISTRIES.items():
-    _table.check_flag = functools.partial(_check_plugin_flag, _owner)
+    _table.check_flag = functools.partial(_check_flag, _owner)

@@ -70,7 +70,7 @@ class EnergyMeter:
         last, seconds = self._read_counters(), self._clock() - start
         self._past = [
             None
-            if past is None or (joules := _joules_between(counter, a, b, seconds)) is None
+            if past is None or (joules := _joules(counter, a, b, seconds)) is None
             else past + joules
             for counter, past, a, b in zip(self._counters, self._past, first, last, strict=True)
         ]
@@ -99,7 +99,7 @@ class EnergyMeter:
         return sum(known) if mine and len(known) == len(mine) else None
 
 
-def _joules_between(
+def _joules(
     counter: EnergyCounter, first: float | None, last: float | None, seconds: float
 ) -> float | None:
     if first is None or last is None:

@@ -33,7 +33,7 @@ from cnnbench.machine.cpu import Fact, FactGroup, Facts, Host, read_facts
 _Parts: TypeAlias = tuple[int, ...]
 
 
-def _call_c_function(library: Any, function: str, *arguments: int) -> int:
+def _call(library: Any, function: str, *arguments: int) -> int:
     """Calls a C function that stores its result in its last argument. Raises OSError if the
     function does not return 0.
     """
@@ -48,18 +48,18 @@ def _property_version(function: str, library: Any) -> _Parts:
     """Reads the version of a CUDA library. The C function `function` returns major version, minor
     version and patch level as the properties 0 to 2.
     """
-    return tuple(_call_c_function(library, function, which) for which in range(3))
+    return tuple(_call(library, function, which) for which in range(3))
 
 
 def _cuda_version(function: str, library: Any) -> _Parts:
     """Decodes CUDA's version number: 13010 is version 13.1 (CUDA's manual, Version Management)."""
-    number = _call_c_function(library, function)
+    number = _call(library, function)
     return number // 1000, number % 1000 // 10
 
 
 def _nccl_version(library: Any) -> _Parts:
     """Decodes NCCL's version number (nccl.h): 22707 is 2.27.7; before 2.9, 2804 is 2.8.4."""
-    number = _call_c_function(library, "ncclGetVersion")
+    number = _call(library, "ncclGetVersion")
     major = 10_000 if number >= 10_000 else 1000
     return number // major, number % major // 100, number % 100
 

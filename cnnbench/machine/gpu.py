@@ -125,7 +125,7 @@ def nvml_facts(host: Host) -> Facts:
         limits = query_each_gpu(module.nvmlDeviceGetPowerManagementLimit)
         persistence = query_each_gpu(module.nvmlDeviceGetPersistenceMode)
         return {
-            **_gpu_name_facts(
+            **_name_facts(
                 [_decode_text(name) for name in query_each_gpu(module.nvmlDeviceGetName)]
             ),
             "gpu_driver": None if driver is None else _decode_text(driver),
@@ -174,7 +174,7 @@ def tensorflow_gpu_facts(host: Host) -> Facts:
     ]
     capabilities = [d["compute_capability"] for d in details if "compute_capability" in d]
     return {
-        **_gpu_name_facts([d["device_name"] for d in details if "device_name" in d]),
+        **_name_facts([d["device_name"] for d in details if "device_name" in d]),
         "gpu_compute_capabilities": [".".join(map(str, pair)) for pair in capabilities],
         "tensor_float_32": allows_tensor_float_32(host) if details else None,
     }
@@ -191,7 +191,7 @@ def allows_tensor_float_32(host: Host) -> bool:
     return enabled and host.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
 
 
-def _gpu_name_facts(names: list[str]) -> Facts:
+def _name_facts(names: list[str]) -> Facts:
     return {"gpu_names": names, "emulated_gpus": True if EMULATED in names else None}
 
 
@@ -231,13 +231,13 @@ def gpu_states(host: Host) -> tuple[GpuState, ...]:
     with opened_nvml(host) as module:
         all_handles = None if module is None else query_nvml(all_gpu_handles, module)
         states = [
-            query_nvml(_read_gpu_state, host, module, index, handle)
+            query_nvml(_read_state, host, module, index, handle)
             for index, handle in enumerate(all_handles or ())
         ]
     return tuple(states) if None not in states else ()
 
 
-def _read_gpu_state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
+def _read_state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
     heat = query_nvml(module.nvmlDeviceGetViolationStatus, handle, _THERMAL_POLICY)
     mask = query_nvml(module.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
     running = query_nvml(module.nvmlDeviceGetComputeRunningProcesses, handle)

@@ -258,7 +258,7 @@ def measured_code(
         subject = read_repository_state(folder)
     if parts is None:
         parts = plugins.files_used_by_plugins(flags)
-    own = [path for path in (*files, *map(Path, parts)) if not _git_tracks_file(place, path)]
+    own = [path for path in (*files, *map(Path, parts)) if not _is_tracked(place, path)]
     if own and subject.unknown is None:
         texts = sorted(path.read_bytes() for path in own if os.access(path, os.R_OK))
         changes = _short_sha256((subject.changes or "").encode(), *texts)
@@ -267,7 +267,7 @@ def measured_code(
     return replace(subject, unknown=None if "commit" in labels_from_config(flags) else unknown)
 
 
-def _git_tracks_file(folder: str | Path | None, file: Path) -> bool:
+def _is_tracked(folder: str | Path | None, file: Path) -> bool:
     with contextlib.suppress(GitError):
         return bool(git("ls-files", "--error-unmatch", "--", str(file), folder=folder))
     return False
@@ -452,7 +452,7 @@ class CommitGraph:
             places = [f"{name} ({abbreviate_hash(self._refs[name])})" for name in moving]
             lines.append(
                 "Names of branches and tags are placed where they point now: "
-                f"{_first_names_text(places)}. If one was moved since, another commit was measured."
+                f"{_names_text(places)}. If one was moved since, another commit was measured."
             )
         with contextlib.suppress(GitError):  # git fails if HEAD of the repository does not exist.
             lines += self._branch_remarks([*dict.fromkeys(known.values())])
@@ -479,10 +479,10 @@ class CommitGraph:
                 for name, (commit, _) in pairs
             ]
             number = count_text(len(pairs), "measured commit was", "measured commits were")
-            yield f"{number} replaced, as by {how}: {_first_names_text(texts)}."
+            yield f"{number} replaced, as by {how}: {_names_text(texts)}."
         if missing := [abbreviate_hash(name) for name in names if name not in successors]:
             number = count_text(len(missing), "measured commit is", "measured commits are")
-            yield f"{number} on no branch or tag of the repository: {_first_names_text(missing)}."
+            yield f"{number} on no branch or tag of the repository: {_names_text(missing)}."
         which = count_text(len(names), "commit follows", "commits follow")
         yield f"Without a place in the repository, {which} the one that was measured before."
 
@@ -537,7 +537,7 @@ class CommitGraph:
             ),
         )
         for merge, some in by_merge.items():
-            names = _first_names_text([abbreviate_hash(commit) for commit in some])
+            names = _names_text([abbreviate_hash(commit) for commit in some])
             if merge:
                 yield f"{abbreviate_hash(merge)} merged another branch, with {names}."
             else:
@@ -563,7 +563,7 @@ def sort_by_optional_place(items: Iterable[T], place: Callable[[T], int | None])
     return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
 
 
-def _first_names_text(names: Sequence[str]) -> str:
+def _names_text(names: Sequence[str]) -> str:
     return first_few(names, _MOST_NAMED, ", ")
 
 

@@ -174,7 +174,7 @@ class ConditionMonitor:
             interval.pop("other_cpus", None)
             interval.pop("load_average", None)
         if flags.on_gpu and self._asked is not None:
-            self._gpus = self._own_gpu_states(self._asked.result())
+            self._gpus = self._own_states(self._asked.result())
         self._before = {**interval, **self._clock_fact(), **self._gpus.facts()}
         now = ConditionCheckInput(facts=facts, interval=interval, flags=flags, gpus=self._gpus)
         return self._run_checks(BEFORE, now, "before")
@@ -186,7 +186,7 @@ class ConditionMonitor:
             counters += self._resources.enter_context(opened_nvml_counters(self._host, flags.cards))
             # By now, the other processes of the measurement also use the GPUs.
             if self._starts_with_others:
-                self._gpus = self._own_gpu_states(gpu_states(self._host))
+                self._gpus = self._own_states(gpu_states(self._host))
         self._loop_start = self._sample_counters()
         self._use.sample_at_loop_edge()
         self._meter = EnergyMeter(counters)
@@ -207,7 +207,7 @@ class ConditionMonitor:
         }
         self._resources.close()
         if self._flags.on_gpu and kind is None:
-            self._gpus_after = self._own_gpu_states(gpu_states(self._host))
+            self._gpus_after = self._own_states(gpu_states(self._host))
             self._during.update(self._gpus_after.facts())
 
     @contextmanager
@@ -249,7 +249,7 @@ class ConditionMonitor:
         clock = current_clock_mhz(self._host)
         return {} if clock is None else {"cpu_clock_mhz": clock}
 
-    def _own_gpu_states(self, states: Sequence[GpuState]) -> GpuStates:
+    def _own_states(self, states: Sequence[GpuState]) -> GpuStates:
         flags = self._flags
         uuids = [state.uuid for state in states]
         mine = gpus_of_run(uuids, self._host.environ, flags.cards)

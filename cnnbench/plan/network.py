@@ -119,11 +119,11 @@ def _check_urls(flags: Params) -> None:
 
         if path.partition(":")[0] not in tf.io.gfile.get_registered_schemes():
             plugins.load_entry_points(FILE_SYSTEMS)
-        if reason := _unreachable_reason(path):
+        if reason := _why_unreachable(path):
             raise FlagError(flag, path, f"cannot be reached: {reason}")
 
 
-def _unreachable_reason(path: str) -> str:
+def _why_unreachable(path: str) -> str:
     """Returns why TensorFlow cannot reach a URL, or "" if it can."""
     reasons = [f"no answer within {_ANSWER_SECONDS:g} s"]
 

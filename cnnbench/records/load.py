@@ -146,7 +146,7 @@ def load_records(
         elif loaded.run_id not in runs:
             runs[loaded.run_id] = loaded, path
         else:
-            skipped.append(_keep_better_copy(runs, loaded, path))
+            skipped.append(_keep_better(runs, loaded, path))
     progress.finish()
     everything = [record for record, _ in runs.values()]
     return Loaded(
@@ -158,7 +158,7 @@ def load_records(
     )
 
 
-def _keep_better_copy(
+def _keep_better(
     runs: dict[str, tuple[RunRecord | AllReduceRecord, str]],
     record: RunRecord | AllReduceRecord,
     path: str,
@@ -226,7 +226,7 @@ _Found: TypeAlias = "tuple[str, str] | SkippedFile"
 
 def _expand_path(path: str, hidden: bool) -> list[_Found]:
     if os.path.isdir(path):
-        return _find_json_files(path, hidden)
+        return _json_files(path, hidden)
     if os.path.exists(path):
         return [(path, os.path.realpath(path))]
     if not any(c in path for c in _WILD):
@@ -244,7 +244,7 @@ def _is_settings(path: str) -> bool:
     return bool(SETTINGS.fullmatch(name)) and os.path.exists(os.path.join(folder, JOURNAL))
 
 
-def _find_json_files(folder: str, hidden: bool) -> list[_Found]:
+def _json_files(folder: str, hidden: bool) -> list[_Found]:
     """Finds the ``*.json`` files in a folder and its subfolders, sorted by name. Unreadable folders
     come last.
 

@@ -95,7 +95,7 @@ class CsvTable:
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
-            end, separator, columns = self._find_end_of_rows(path, descriptor)
+            end, separator, columns = self._end_of_rows(path, descriptor)
             os.ftruncate(descriptor, end)
             header = _csv_line(columns) if end == 0 else b""
             lines = b"".join(_csv_line(cells[name] for name in columns) for cells in rows_of_cells)
@@ -120,7 +120,7 @@ class CsvTable:
         """Formats the cells of a row. Returns the texts by column, in the order of the file."""
         return {name: csv_cell(value) for name, value in self.cells(row).items()}
 
-    def _find_end_of_rows(self, path: str, descriptor: int) -> tuple[int, bytes, tuple[str, ...]]:
+    def _end_of_rows(self, path: str, descriptor: int) -> tuple[int, bytes, tuple[str, ...]]:
         """Finds where the next row belongs. Returns the offset after the last complete row, the
         bytes to write before the next row, and the columns of the file.
         """

@@ -46,14 +46,14 @@ class AlexNetCifar10(Model):
     def build(self, net: Network[T], images: T) -> T:
         """Builds two 5 x 5 convolutions with 64 filters, then layers of 384 and 192 units."""
         x = net.conv(images, 64, 5, stddev=0.05)
-        x = self._local_response_norm(net, net.max_pool(x, 3, 2, "SAME"))
-        x = self._local_response_norm(net, net.conv(x, 64, 5, bias=0.1, stddev=0.05))
+        x = self._lrn(net, net.max_pool(x, 3, 2, "SAME"))
+        x = self._lrn(net, net.conv(x, 64, 5, bias=0.1, stddev=0.05))
         x = net.flatten(net.max_pool(x, 3, 2, "SAME"))
         x = net.affine(x, 384, bias=0.1, stddev=0.04)
         return net.logits(net.affine(x, 192, bias=0.1, stddev=0.04))
 
     @staticmethod
-    def _local_response_norm(net: Network[T], x: T) -> T:
+    def _lrn(net: Network[T], x: T) -> T:
         return net.lrn(x, radius=4, bias=1.0, alpha=0.001 / 9.0, beta=0.75)
 
 

@@ -52,7 +52,7 @@ HALVE = (3, 2, "VALID")
 MAX = ("max", 2, "VALID")
 
 
-def _inception_v3_module_a(pool_filters: int) -> Module:
+def _v3_module_a(pool_filters: int) -> Module:
     return [
         [(64, 1)],
         [(48, 1), (64, 5)],
@@ -61,7 +61,7 @@ def _inception_v3_module_a(pool_filters: int) -> Module:
     ]
 
 
-def _inception_v3_module_c(width: int) -> Module:
+def _v3_module_c(width: int) -> Module:
     return [
         [(192, 1)],
         [(width, 1), (width, ROW), (192, COLUMN)],
@@ -77,9 +77,9 @@ V3_D: Module = [
     [MAX],
 ]
 V3_MODULES = (
-    *map(_inception_v3_module_a, (32, 64, 64)),
+    *map(_v3_module_a, (32, 64, 64)),
     V3_B,
-    *map(_inception_v3_module_c, (128, 160, 160, 192)),
+    *map(_v3_module_c, (128, 160, 160, 192)),
 )
 
 V4_A: Module = [

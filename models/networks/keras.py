@@ -87,7 +87,7 @@ class KerasModel(Model):
         self._built: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._values: dict[tuple[int, int], dict[str, Array]] = {}
-        self._apply_declaration(_declare_in_child(self._declare_keras_model))
+        self._apply_declaration(_declare_in_child(self._declare))
         # A model that this process has built was not built with the run's seed, so it is discarded.
         self._built.clear()
 
@@ -102,18 +102,18 @@ class KerasModel(Model):
             self._make = partial(
                 _application, self._application, (size, num_classes or self.classes)
             )
-            self._apply_declaration(_declare_in_child(self._declare_keras_model))
+            self._apply_declaration(_declare_in_child(self._declare))
             self._built.clear()
         super().resize(image_size, num_classes)
 
     def _apply_declaration(self, declared: KerasDeclaration) -> None:
-        initializer = Initializer.given(self._draw_initial_value, self._source)
+        initializer = Initializer.given(self._draw_value, self._source)
         self.image_size, self.channels, self.classes, variables, self._work = declared
         self.num_classes = self.classes
         self.image_sizes = range(self.image_size, self.image_size + 1)
         self.variables = tuple(replace(variable, initializer=initializer) for variable in variables)
 
-    def _declare_keras_model(self) -> KerasDeclaration:
+    def _declare(self) -> KerasDeclaration:
         from cnnbench.models import keras_declaration  # loads Keras
 
         built = self.get_built_model("float32")
@@ -133,7 +133,7 @@ class KerasModel(Model):
                 )
             return self._built[dtype]
 
-    def _draw_initial_value(self, name: str, seed: int, tower: int) -> Array:
+    def _draw_value(self, name: str, seed: int, tower: int) -> Array:
         """Returns a variable's initial value in a model that is built with `seed` + `tower`."""
         values = self._values.setdefault((seed, tower), {})
         if name not in values:
@@ -226,7 +226,7 @@ def _create_model(name: str, dataset: str) -> KerasModel:
         if not zipfile.is_zipfile(wanted):
             raise UsageError("the file is not in the .keras format, which model.save writes")
         source = hashlib.sha256(Path(wanted).read_bytes()).hexdigest()
-        return KerasModel(name, dataset, partial(_load_keras_file, wanted), source=source)
+        return KerasModel(name, dataset, partial(_load_file, wanted), source=source)
     if wanted not in APPLICATIONS:
         near = nearest_word(wanted, APPLICATIONS)
         hint = f"did you mean {PREFIX}{near}? " if near else ""
@@ -235,7 +235,7 @@ def _create_model(name: str, dataset: str) -> KerasModel:
     return KerasModel(name, dataset, partial(_application, wanted, None), application=wanted)
 
 
-def _load_keras_file(path: str, policy: str) -> Any:
+def _load_file(path: str, policy: str) -> Any:
     from cnnbench.models import keras_build
 
     return keras_build.load_keras_file(path, policy)

@@ -117,36 +117,34 @@ class NasnetCell(Generic[T]):
 
     def normal(self, x: T, previous: T) -> T:
         """Builds a cell that keeps height and width, and outputs 6 * ``filters`` channels."""
-        net, drop = self.net, self._drop_path_by_progress
+        net, drop = self.net, self._drop_path
         p = self._resize_previous(x, previous)
         h = self._conv_1x1(net.relu(x))
         active_h, active_p = net.relu(h), net.relu(p)
         sums = [
-            net.add(self._separable_conv_pair(active_h, 5), self._separable_conv_pair(active_p, 3)),
-            net.add(self._separable_conv_pair(active_p, 5), self._separable_conv_pair(active_p, 3)),
-            net.add(drop(self._pool("avg", h)), self._project_if_necessary(p, active=True)),
+            net.add(self._separable_pair(active_h, 5), self._separable_pair(active_p, 3)),
+            net.add(self._separable_pair(active_p, 5), self._separable_pair(active_p, 3)),
+            net.add(drop(self._pool("avg", h)), self._project(p, active=True)),
         ]
         mean = self._pool("avg", p)
-        sums.append(
-            net.add(drop(self._project_if_necessary(mean)), drop(self._project_if_necessary(mean)))
-        )
-        sums.append(net.add(self._separable_conv_pair(active_h, 3), h))
-        return net.concat([self._project_if_necessary(p), *sums])
+        sums.append(net.add(drop(self._project(mean)), drop(self._project(mean))))
+        sums.append(net.add(self._separable_pair(active_h, 3), h))
+        return net.concat([self._project(p), *sums])
 
     def reduction(self, x: T, previous: T) -> T:
         """Builds a cell that halves height and width, and outputs 4 * ``filters`` channels."""
-        net, drop = self.net, self._drop_path_by_progress
+        net, drop = self.net, self._drop_path
         p = self._resize_previous(x, previous)
         h = self._conv_1x1(net.relu(x))
         active_p = net.relu(p)
         largest = self._pool("max", h, 2)
         first = net.add(
-            self._separable_conv_pair(net.relu(h), 5, 2), self._separable_conv_pair(active_p, 7, 2)
+            self._separable_pair(net.relu(h), 5, 2), self._separable_pair(active_p, 7, 2)
         )
-        second = net.add(drop(largest), self._separable_conv_pair(active_p, 7, 2))
-        third = net.add(drop(self._pool("avg", h, 2)), self._separable_conv_pair(active_p, 5, 2))
+        second = net.add(drop(largest), self._separable_pair(active_p, 7, 2))
+        third = net.add(drop(self._pool("avg", h, 2)), self._separable_pair(active_p, 5, 2))
         fourth = net.add(second, drop(self._pool("avg", first)))
-        fifth = net.add(self._separable_conv_pair(net.relu(first), 3), drop(largest))
+        fifth = net.add(self._separable_pair(net.relu(first), 3), drop(largest))
         return net.concat([second, third, fourth, fifth])
 
     def _resize_previous(self, x: T, previous: T) -> T:
@@ -162,7 +160,7 @@ class NasnetCell(Generic[T]):
             # Each of two 1 x 1 convolutions, for even and for odd pixels, has half of the filters.
             y = net.relu(previous)
             shape = (-(-height // 2), -(-width // 2), channels)
-            pixels = (net.max_pool(y, 1, 2), net.apply(_select_odd_pixels, y, shape=shape))
+            pixels = (net.max_pool(y, 1, 2), net.apply(_odd_pixels, y, shape=shape))
             halves = [net.conv(z, self.filters // 2, 1, activation=None, bias=None) for z in pixels]
             return net.batch_norm(net.concat(halves))
         return previous if channels == self.filters else self._conv_1x1(self.net.relu(previous))
@@ -170,7 +168,7 @@ class NasnetCell(Generic[T]):
     def _conv_1x1(self, x: T) -> T:
         return self.net.conv(x, self.filters, 1, batch_norm=True, activation=None)
 
-    def _project_if_necessary(self, x: T, *, active: bool = False) -> T:
+    def _project(self, x: T, *, active: bool = False) -> T:
         """Projects ``x`` to ``filters`` channels if it has another number of channels.
 
         If ``active``, a ReLU precedes the projection.
@@ -179,21 +177,21 @@ class NasnetCell(Generic[T]):
             return x
         return self._conv_1x1(self.net.relu(x) if active else x)
 
-    def _separable_conv_pair(self, active: T, kernel: int, stride: int = 1) -> T:
+    def _separable_pair(self, active: T, kernel: int, stride: int = 1) -> T:
         net = self.net
         y = net.separable_conv(active, self.filters, kernel, stride, batch_norm=True)
         y = net.separable_conv(y, self.filters, kernel, batch_norm=True, activation=None)
-        return self._drop_path_by_progress(y)
+        return self._drop_path(y)
 
     def _pool(self, kind: Literal["max", "avg"], x: T, stride: int = 1) -> T:
         pool = self.net.max_pool if kind == "max" else self.net.avg_pool
         return pool(x, 3, stride, "SAME")
 
-    def _drop_path_by_progress(self, x: T) -> T:
+    def _drop_path(self, x: T) -> T:
         return self.net.drop_path(x, self.keep, by_progress=True)
 
 
-def _select_odd_pixels(images: Tensor) -> Tensor:
+def _odd_pixels(images: Tensor) -> Tensor:
     """Selects the image rows and columns 1, 3, 5, ...; appends zeros if the image size is odd."""
     missing = [(0, size % 2) for size in images.shape[1:3]]
     return tf.pad(images[:, 1::2, 1::2], [(0, 0), *missing, (0, 0)])

@@ -76,15 +76,15 @@ class SwinT(Model):
         y = _shift_tokens(net, net.layer_norm(x, epsilon=EPSILON), side, -shift)
         size, count, channels = self.window, side // self.window, net.shape(x)[1]
         windows = (count, count, size * size, channels)
-        y = _reshape_and_swap_axes(net, y, (count, size, count, size, channels), windows)
-        y = self_attention(net, y, heads, self._window_attention_bias(net, side, heads, shift))
-        y = _reshape_and_swap_axes(net, y, (count, count, size, size, channels), net.shape(x))
+        y = _swap_axes(net, y, (count, size, count, size, channels), windows)
+        y = self_attention(net, y, heads, self._window_bias(net, side, heads, shift))
+        y = _swap_axes(net, y, (count, count, size, size, channels), net.shape(x))
         y = _shift_tokens(net, y, side, shift)
         x = add_residual_branch(net, x, y, keep)
         y = token_perceptron(net, net.layer_norm(x, epsilon=EPSILON))
         return add_residual_branch(net, x, y, keep)
 
-    def _window_attention_bias(self, net: Network[T], side: int, heads: int, shift: int) -> T:
+    def _window_bias(self, net: Network[T], side: int, heads: int, shift: int) -> T:
         """Creates the attention bias of a layer: see `make_window_bias`."""
         table = net.variable(
             "distances",
@@ -135,9 +135,7 @@ def make_window_bias(table: Tensor, window: int, side: int, shift: int) -> Tenso
     return bias + tf.constant(np.float32(_FORBIDDEN) * separated, table.dtype)
 
 
-def _reshape_and_swap_axes(
-    net: Network[T], x: T, split_shape: Sequence[int], final_shape: Sequence[int]
-) -> T:
+def _swap_axes(net: Network[T], x: T, split_shape: Sequence[int], final_shape: Sequence[int]) -> T:
     """Reshapes `x` to five dimensions, swaps the second and the third, and reshapes again."""
     return net.reshape(net.transpose(net.reshape(x, split_shape), (0, 2, 1, 3, 4)), final_shape)
 

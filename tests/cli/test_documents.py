@@ -64,7 +64,7 @@ def test_modes_that_refuse_a_flag_are_named_with_their_reasons():
     assert [*runs] == ["replicated", "independent", "parameter_server_strategy"]
 
     def refusing(flag):
-        return documents.refusing_modes_and_reasons(flag, runs)
+        return documents.refusing_modes(flag, runs)
 
     assert refusing("--xla_compile=false") == ("none", "")
     modes, reason = refusing("--num_batches=0")

@@ -380,7 +380,7 @@ def unhurried() -> NoReturn:
     """`cnnbench` that sleeps before each step: until it is ended, it leaves the CPUs to others."""
     from cnnbench.run.driver.step_loop import AsyncLoop, StepLoop
 
-    for owner, name in ((StepLoop, "_read_and_time"), (AsyncLoop, "_wait_for_update_number")):
+    for owner, name in ((StepLoop, "_read_and_time"), (AsyncLoop, "_wait_for_number")):
         setattr(owner, name, _after_a_sleep(getattr(owner, name)))
     cnnbench()
 

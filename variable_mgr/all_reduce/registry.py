@@ -22,7 +22,7 @@ from cnnbench.variable_mgr.all_reduce.cost import Formula
 FLAG = "all_reduce_spec"
 
 
-def _wrong_sums_message(value: Sequence[Any], arguments: Sequence[Any]) -> str:
+def _wrong_sums(value: Sequence[Any], arguments: Sequence[Any]) -> str:
     tensors, _ = arguments[-2:]
     if len(value) != len(tensors):
         return f"a tensor for each of {len(tensors)} devices, not {len(value)}"
@@ -34,7 +34,7 @@ def _wrong_sums_message(value: Sequence[Any], arguments: Sequence[Any]) -> str:
     return ""
 
 
-Sums = Annotated[list[arrays.Tensor], _wrong_sums_message]
+Sums = Annotated[list[arrays.Tensor], _wrong_sums]
 
 
 class Algorithm(Protocol):

@@ -58,7 +58,7 @@ def sections_to_lines(
         for place, block in enumerate(section.blocks):
             if isinstance(block, Table):
                 lines += [""] if block.title and place else []
-                lines += _terminal_table_lines(block, colour, mark)
+                lines += _table_lines(block, colour, mark)
             elif isinstance(block, Items):
                 lines += _list_lines(block, mark)
             elif isinstance(block, CommandLine):
@@ -85,7 +85,7 @@ def _list_lines(block: Items, mark: str) -> Iterator[str]:
         yield f"{mark}and {more} more {block.about}"
 
 
-def _terminal_table_lines(block: Table, colour: bool, mark: str) -> Iterator[str]:
+def _table_lines(block: Table, colour: bool, mark: str) -> Iterator[str]:
     prose = [at for at, (_, kinds, _) in enumerate(block.columns) if at and "prose" in kinds]
     shown = [at for at in range(len(block.columns)) if at not in prose]
     titles = [block.columns[at][0] for at in shown]

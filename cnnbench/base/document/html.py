@@ -34,7 +34,7 @@ def report_to_html(report: Report, progress: ProgressLine | None = None) -> str:
         progress.update(next(drawn))
         return draw.chart_to_svg(*arguments)
 
-    style, script = theme_css() + _page_file_text("style.css"), _page_file_text("script.js")
+    style, script = theme_css() + _file_text("style.css"), _file_text("script.js")
     policy = (
         f"default-src 'none'; style-src '{_policy_digest(style)}'; script-src "
         f"'{_policy_digest(script)}'; "
@@ -64,7 +64,7 @@ def _page_template() -> Template:
     from jinja2 import Environment
 
     environment = Environment(autoescape=True, finalize=_printable, keep_trailing_newline=True)
-    return environment.from_string(_page_file_text("template.html"))
+    return environment.from_string(_file_text("template.html"))
 
 
 def _printable(value: Any) -> Any:
@@ -75,7 +75,7 @@ def _printable(value: Any) -> Any:
 
 
 @functools.cache
-def _page_file_text(name: str) -> str:
+def _file_text(name: str) -> str:
     return resources.files("cnnbench.base.document").joinpath(f"page/{name}").read_text("utf-8")
 
 

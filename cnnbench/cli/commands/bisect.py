@@ -129,7 +129,7 @@ def main(argv: Sequence[str]) -> int:
     options = BisectFlags(**values)
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
-    setting = _make_bisection_settings(options, ends, flags)
+    setting = _make_settings(options, ends, flags)
     reporter = ChildProcessReporter(sys.stderr)
     for name, commit in (("GOOD", setting.good), ("BAD", setting.bad)):
         if text := uncommitted_changes_text(name, commit, setting.history.repository):
@@ -141,7 +141,7 @@ def main(argv: Sequence[str]) -> int:
     return code
 
 
-def _make_bisection_settings(
+def _make_settings(
     options: BisectFlags, good_and_bad: Sequence[str], run_flags: tuple[str, ...]
 ) -> BisectionSettings:
     repository = find_repository_root(options.repository)

@@ -18,7 +18,7 @@ from cnnbench.cli.commands.judging import (
 from cnnbench.cli.commands.next_steps import (
     add_next_command,
     comparing_command,
-    find_experiment_of_records,
+    experiment_of_records,
     further_analysis_planner,
 )
 from cnnbench.errors import UsageError
@@ -74,12 +74,12 @@ def main(argv: Sequence[str]) -> int:
         )
     options = CompareFlags(**choose_format(values, specs_of(CompareFlags)))
     options.check_values(arguments)
-    experiment, rules = find_experiment_of_records(*arguments), options.load_rules()
+    experiment, rules = experiment_of_records(*arguments), options.load_rules()
     sides = [load_records_of_side(path) for path in arguments]
     comparison = _compare_sides(sides, arguments, options, experiment, rules)
     second = None if experiment is None else experiment.confirmation
     if second is not None and second.last_end_event is not None:
-        again = _compare_confirmation(second, options, rules)
+        again = _confirmation(second, options, rules)
         skipped = (*comparison.skipped, *again.skipped)
         comparison = replace(with_second_experiment(comparison, again), skipped=skipped)
     warn_of_skipped_files(comparison.skipped)
@@ -93,9 +93,7 @@ def main(argv: Sequence[str]) -> int:
     return comparison.exit_code
 
 
-def _compare_confirmation(
-    second: ExperimentState, options: CompareFlags, rules: Rules
-) -> Comparison:
+def _confirmation(second: ExperimentState, options: CompareFlags, rules: Rules) -> Comparison:
     """Judges the records of a second experiment (ab --confirm), which measured again what the first
     experiment had found.
 

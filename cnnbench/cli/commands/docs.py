@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     # Links and messages name pages as files, such as docs/data.md or data.md#urls.
     path = names[0].partition("#")[0].removeprefix("docs/")
     name = path.removesuffix(".md")
-    file = pages.get(name) or _find_linked_files().get(path)
+    file = pages.get(name) or _linked_files().get(path)
     if file is None:
         raise UsageError(f"no page {names[0]!r}; {unknown_name_reason(name, pages, 'there are')}")
     text = file.read_text("utf-8")
@@ -89,7 +89,7 @@ def _find_pages() -> dict[str, Traversable]:
     return {file.name.removesuffix(".md"): file for file in files if file.name.endswith(".md")}
 
 
-def _find_linked_files() -> Mapping[str, Traversable]:
+def _linked_files() -> Mapping[str, Traversable]:
     """The files to which pages link, by the paths in the links."""
     root = resources.files("cnnbench.docs")
     return {

@@ -144,7 +144,7 @@ def main(argv: Sequence[str]) -> int:
         facts = {name: fact for section in sections.values() for name, fact in section.items()}
         print_result(json.dumps(encode(EnvDocument(facts=facts, advice=advice or None)), indent=2))
     else:
-        print_result(sections_to_text(_environment_blocks(sections, advice)))
+        print_result(sections_to_text(_section_blocks(sections, advice)))
     return ExitCode.OK
 
 
@@ -214,7 +214,7 @@ def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequenc
     return ExitCode.INCONCLUSIVE if bad else ExitCode.OK
 
 
-def _environment_blocks(
+def _section_blocks(
     sections: Mapping[str, Mapping[str, Any]], advice: Sequence[str]
 ) -> Iterator[Section | Iterable[Content]]:
     """The recorded properties by section, and advice below them."""

@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
         base, new = map(_load_profiles, paths)
         explanation = explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
     else:
-        explanation = _profile_and_explain(options, common)
+        explanation = _explain(options, common)
     sections = explanation_sections(explanation, options.rows)
     table = partial(sections_to_text, sections)
     texts: dict[str, Callable[[], str]] = {
@@ -156,7 +156,7 @@ def _load_profiles(text: str) -> list[StepProfile]:
     return profiles
 
 
-def _profile_and_explain(options: ExplainFlags, common: Sequence[str]) -> Explanation:
+def _explain(options: ExplainFlags, common: Sequence[str]) -> Explanation:
     reporter = ChildProcessReporter(sys.stderr)
     with open_sides(options, options.multi_process_layout, common, reporter) as both:
         name = results_folder(options.results, "explain")

@@ -178,7 +178,7 @@ def main(argv: Sequence[str]) -> int:
     names = tuple(read.name for read in (metric, *others))
     folder_contents = contents(folder, ProgressLine(), names)
     if not any(file.defect for file in folder_contents.skipped):
-        _check_metric_measured(folder, folder_contents, metric)
+        _check_measured(folder, folder_contents, metric)
     defects = [file for file in folder_contents.skipped if file.defect]
     warn_of_skipped_files(file for file in folder_contents.skipped if file.defect or file.differs)
     warn_of_unknown_commits(entry.subject for entry in folder_contents.entries)
@@ -195,7 +195,7 @@ def main(argv: Sequence[str]) -> int:
     _write_history(options, document)
     shallow = ""
     if commits is not None:
-        shallow = _warn_of_missing_commits(str(options.git), document.series, commits.places)
+        shallow = _warn_of_missing(str(options.git), document.series, commits.places)
     if document.failed_on:
         print_notice(f"--fail_on={','.join(fails_on)}: {blocks.history_answers(document)[0].text}")
         return ExitCode.REGRESSION
@@ -211,7 +211,7 @@ def load_commits(folder: str | None) -> CommitGraph | None:
         raise FlagError("git", str(folder), str(error)) from None
 
 
-def _warn_of_missing_commits(folder: str, trends: Sequence[Trend], order: Mapping[str, int]) -> str:
+def _warn_of_missing(folder: str, trends: Sequence[Trend], order: Mapping[str, int]) -> str:
     """Prints a warning if the repository of --git lacks measured commits. Returns why, or ""."""
     commits = {point.runs[0].commit for history in trends for point in history.series.points} - {""}
     missing = len(commits - order.keys())
@@ -222,7 +222,7 @@ def _warn_of_missing_commits(folder: str, trends: Sequence[Trend], order: Mappin
     return why
 
 
-def _check_metric_measured(folder: Path, folder_contents: Contents, metric: Metric) -> None:
+def _check_measured(folder: Path, folder_contents: Contents, metric: Metric) -> None:
     """Raises UsageError if no measurement in the folder contains the metric."""
     there = {entry.configuration.kind for entry in folder_contents.entries}
     if there.intersection(metric.kinds):
@@ -284,11 +284,11 @@ def _selected_series(
     )
     if not series:
         selected = {name: value for name, value in (*wanted.items(), ("since", since)) if value}
-        _raise_nothing_selected(options, selected, folder_contents, metric)
+        _raise_empty(options, selected, folder_contents, metric)
     return series
 
 
-def _raise_nothing_selected(
+def _raise_empty(
     options: HistoryFlags, selected: Mapping[str, Any], folder_contents: Contents, metric: Metric
 ) -> None:
     """Raises an error that names the flags that exclude all measurements."""

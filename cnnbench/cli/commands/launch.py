@@ -192,7 +192,7 @@ def main(argv: Sequence[str]) -> int:
     if command.name == "run":
         layout = layout.with_needed_controller(command.args)
     if options.init is not None:
-        return _write_job_file(options.init, layout, command, options, values)
+        return _write_job(options.init, layout, command, options, values)
     chief = check_job_flags(layout, command, options.towers)
     check_output_files(command, chief)
     show = LineWriter(sys.stderr)
@@ -221,7 +221,7 @@ def main(argv: Sequence[str]) -> int:
     return status
 
 
-def _write_job_file(
+def _write_job(
     system: str,
     layout: JobLayout,
     command: TaskCommand,
@@ -267,14 +267,14 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
     command = parse_task_command(split_at_double_dash(argv)[1])
     any_layout = options.layout.with_needed_controller(command.args)
     layouts = {n: any_layout._replace(workers=n) for n in counts}
-    command = _with_scaled_batch_size(options, command, any_layout)
+    command = _with_batch_size(options, command, any_layout)
     chiefs = {
         n: resolve(plan_chief(command.args, layout, options.towers))
         for n, layout in layouts.items()
     }
     largest, chief = layouts[counts[-1]].size, chiefs[counts[-1]]
     link = None if options.link is None else parse_link("link", options.link)
-    _check_scaling_outputs(options, chief.params)
+    _check_outputs(options, chief.params)
     shared = available_cpu_count() < largest
     if shared:
         print_notice(
@@ -306,9 +306,7 @@ def _measure_scaling(options: LaunchFlags, values: Mapping[str, Any], argv: Sequ
     return _run_jobs(jobs, options, argv, title, predicted)
 
 
-def _with_scaled_batch_size(
-    options: LaunchFlags, command: TaskCommand, layout: JobLayout
-) -> TaskCommand:
+def _with_batch_size(options: LaunchFlags, command: TaskCommand, layout: JobLayout) -> TaskCommand:
     """A copy of the command with the batch size that --scaling_kind requires for all jobs."""
     fixed = command.args.given.get("global_batch_size")
     if options.scaling_kind == WEAK:
@@ -356,7 +354,7 @@ def _run_jobs(
     return ExitCode.OK
 
 
-def _check_scaling_outputs(options: LaunchFlags, params: Params) -> None:
+def _check_outputs(options: LaunchFlags, params: Params) -> None:
     for name in ("result_json", "train_dir"):
         if (value := getattr(params, name)) is not None:
             raise FlagError(name, value, "cannot be used by several jobs; use --results")

@@ -45,7 +45,7 @@ def estimate_pairs_for_verdict(entry: ComparedConfiguration, result: MetricResul
     help, or if `cnnbench ab` and `run` cannot measure more pairs.
     """
     enough = result.judgement.needed or result.judgement.at_least or 0
-    if result.too_noisy or not _can_be_measured_again(entry.base, entry.new):
+    if result.too_noisy or not _is_repeatable(entry.base, entry.new):
         return 0
     return enough if enough <= MOST_PAIRS else 0
 
@@ -65,16 +65,14 @@ def further_analysis_planner(policy: Policy) -> PlanOf:
 
     def plan(base: MeasurementGroup, new: MeasurementGroup) -> AnalysisSchedule | None:
         sides = base.records, new.records
-        if not (
-            all(sides) and _can_be_measured_again(*sides) and _ab_flags_from_differences(*sides)
-        ):
+        if not (all(sides) and _is_repeatable(*sides) and _ab_flags(*sides)):
             return None
         return AnalysisSchedule(policy.alpha)
 
     return plan
 
 
-def find_experiment_of_records(base: str, new: str) -> ExperimentState | None:
+def experiment_of_records(base: str, new: str) -> ExperimentState | None:
     """The experiment whose folder contains the records of both paths; None if there is none."""
     folder = Path(base).parent
     is_experiment = [Path(base), Path(new)] == [folder / side for side in SIDES]
@@ -128,7 +126,7 @@ def add_next_command(
     commands = {
         entry.name: resume_command(earlier, pairs)
         if earlier is not None
-        else _follow_up_command(entry, result, comparison, pairs)
+        else _next_command(entry, result, comparison, pairs)
         for entry, result in comparison.undecided_results
         if (pairs := estimate_pairs_for_verdict(entry, result))
     }
@@ -174,7 +172,7 @@ def resume_command(
     return shlex.join(["cnnbench", command, *flags, *own])
 
 
-def _can_be_measured_again(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
+def _is_repeatable(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
     """Whether commands on a single machine can measure further runs like `base` and `new`."""
     machines = {
         address.rpartition(":")[0] for hosts in _job_addresses(new[-1]) for address in hosts
@@ -182,9 +180,7 @@ def _can_be_measured_again(base: Sequence[Measurement], new: Sequence[Measuremen
     return not isinstance(base[0], MeasuredReduction) and len(machines) <= 1
 
 
-def _ab_flags_from_differences(
-    base: Sequence[Measurement], new: Sequence[Measurement]
-) -> dict[str, str]:
+def _ab_flags(base: Sequence[Measurement], new: Sequence[Measurement]) -> dict[str, str]:
     """Flags of `cnnbench ab` that make A and B differ as the records in `base` and `new` do; empty
     if unknown.
     """
@@ -205,7 +201,7 @@ def _ab_flags_from_differences(
     return differing
 
 
-def _follow_up_command(
+def _next_command(
     entry: ComparedConfiguration, result: MetricResult, comparison: Comparison, pairs: int
 ) -> str:
     base, new = (_given_flags(side[-1]) for side in (entry.base, entry.new))
@@ -224,18 +220,18 @@ def _follow_up_command(
             flags.append(f"--threshold={100 * policy.threshold:g}")
         if policy.alpha != usual.alpha:
             flags.append(f"--alpha={policy.alpha!r}")
-        sides = flags_to_arguments(_ab_flags_from_differences(entry.base, entry.new))
+        sides = flags_to_arguments(_ab_flags(entry.base, entry.new))
         return shlex.join(["cnnbench", "ab", *flags, *sides, "--", *common])
     # The records do not say how BASE and NEW differ, so only the user can measure further runs.
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
-    base_files = _shell_path_of_further_records("base", comparison.base_label)
-    new_files = _shell_path_of_further_records("new", comparison.new_label)
+    base_files = _further_records("base", comparison.base_label)
+    new_files = _further_records("new", comparison.new_label)
     more = max(1, pairs - min(len(result.base), len(result.new)))
     loop = f"for i in $(seq {more}); do {run} --result_json={new_files}"
     return f"{loop}; done  # and in turn with these as many of the other side, to {base_files}"
 
 
-def _shell_path_of_further_records(side: str, label: str) -> str:
+def _further_records(side: str, label: str) -> str:
     """Shell text for the names of further records: in the folder of existing records, or next to
     their files.
     """

@@ -120,18 +120,18 @@ def main(argv: Sequence[str]) -> int:
         output = "report.html"
     check_outputs([OutputFile("output", output, options.format)], (*arguments, options.baseline))
     if options.format != "csv":
-        _check_number_of_files(arguments)
+        _check_file_count(arguments)
     commits = load_commits(options.git)
     loaded = _load_results(arguments)
     order = None if commits is None else commits.places
     fails_on = parse_fail_on(options.fail_on) or ()
     verdicts = tuple(word for word in fails_on if word in FAIL_ON)
     of_verdicts = None if options.fail_on is None else verdicts
-    results = _make_report_subject(options, loaded, arguments, order, of_verdicts)
+    results = _make_subject(options, loaded, arguments, order, of_verdicts)
     if verdicts and results.comparison is None:
         raise FlagError("fail_on", ",".join(fails_on), _NO_VERDICT)
     fails = tuple({"step"} & {*fails_on})
-    histories = _history_documents(results, commits, fails, load_rules(options.rules))
+    histories = _histories(results, commits, fails, load_rules(options.rules))
     if options.format == "csv":
         text = to_csv(results, options.table)
     else:
@@ -189,7 +189,7 @@ def _check_options(options: ReportFlags, values: dict[str, object]) -> None:
                 raise FlagError(name, values[name], "needs --baseline")
 
 
-def _check_number_of_files(paths: Sequence[str]) -> None:
+def _check_file_count(paths: Sequence[str]) -> None:
     """Raises UsageError if there are too many record files for a report."""
     number = sum(1 for _ in find_files(paths))
     if number > _MOST_FILES:
@@ -212,7 +212,7 @@ def _load_results(paths: Sequence[str]) -> Loaded:
     return loaded
 
 
-def _history_documents(
+def _histories(
     results: ReportSubject, commits: CommitGraph | None, fail_on: tuple[str, ...], rules: Rules
 ) -> list[HistoryDocument]:
     """The histories of the metrics that a report shows if its records are from several commits.
@@ -235,7 +235,7 @@ def _history_documents(
     return histories
 
 
-def _make_report_subject(
+def _make_subject(
     options: ReportFlags,
     loaded: Loaded,
     paths: Sequence[str],

@@ -129,7 +129,7 @@ def main(argv: Sequence[str]) -> int:
     images = count_text(plan.length.batch_per_device, "image", "images")
     devices = count_text(plan.params.num_gpus, "device", "devices")
     title = f"{plan.network.model.name}, {mode}, {plan.params.precision}, {images} on {devices}"
-    _write_roofline(options, roofline, title)
+    _write(options, roofline, title)
     return ExitCode.OK
 
 
@@ -171,7 +171,7 @@ def _prepare_params(values: Mapping[str, Any]) -> Params:
     return params
 
 
-def _write_roofline(options: RooflineFlags, roofline: Roofline, title: str) -> None:
+def _write(options: RooflineFlags, roofline: Roofline, title: str) -> None:
     if options.csv is not None:
         write_text("csv", options.csv, roofline_to_csv(roofline))
     if options.json is not None:

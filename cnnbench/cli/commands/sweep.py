@@ -125,7 +125,7 @@ def main(argv: Sequence[str]) -> int:
     reporter = ChildProcessReporter(sys.stderr)
     for notice in plan.notices:
         reporter.notice(notice)
-    scaled = _scale_to_cpus_command(suite, words, options, for_all)
+    scaled = _cpu_command(suite, words, options, for_all)
     if scaled:
         reporter.notice(
             f"{suite.name} is a suite for GPUs, and this machine has no usable GPU; to run it on "
@@ -152,7 +152,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _scale_to_cpus_command(
+def _cpu_command(
     suite: Suite, words: Sequence[str], options: SweepFlags, for_all: Mapping[str, str]
 ) -> str:
     """The command line that scales a suite for GPUs to this machine without GPUs; "" if not

@@ -172,7 +172,7 @@ def main(argv: Sequence[str]) -> int:
     _check_options(options, run_flags)
     facts = environment.collect()
     reporter = ChildProcessReporter(sys.stderr)
-    settings = _make_search_settings(options, run_flags, facts, argv)
+    settings = _make_settings(options, run_flags, facts, argv)
     if options.list:
         write_or_print_output(options.output, texts.candidates_text(settings.space, settings.first))
         return ExitCode.OK
@@ -200,7 +200,7 @@ def _check_options(options: TuneFlags, run_flags: Mapping[str, Any]) -> None:
     check_outputs(outputs, [options.space])
 
 
-def _make_search_settings(
+def _make_settings(
     options: TuneFlags,
     run_flags: Mapping[str, Any],
     facts: Mapping[str, Any],

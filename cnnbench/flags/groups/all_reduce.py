@@ -248,10 +248,10 @@ def parse_all_reduce_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None
 def packing_combinations(params: AllReduceParams) -> tuple[Packing, ...]:
     """Returns all combinations of the values of the packing flags, without duplicates."""
     combinations = itertools.product(
-        _parse_byte_sizes("agg_small_grads_max_bytes", params),
-        _parse_byte_sizes("gradient_bucket_bytes", params),
+        _parse_sizes("agg_small_grads_max_bytes", params),
+        _parse_sizes("gradient_bucket_bytes", params),
         params.gradient_repacking or (0,),
-        _parse_wire_dtypes(params),
+        _parse_dtypes(params),
     )
     return tuple(
         dict.fromkeys(
@@ -267,7 +267,7 @@ def packing_combinations(params: AllReduceParams) -> tuple[Packing, ...]:
     )
 
 
-def _parse_byte_sizes(name: str, params: AllReduceParams) -> list[int]:
+def _parse_sizes(name: str, params: AllReduceParams) -> list[int]:
     text = getattr(params, name)
     sizes = [parse_bytes(piece.strip()) for piece in text.split(",")]
     known = [size for size in sizes if size is not None]
@@ -276,7 +276,7 @@ def _parse_byte_sizes(name: str, params: AllReduceParams) -> list[int]:
     return known
 
 
-def _parse_wire_dtypes(params: AllReduceParams) -> list[str | None]:
+def _parse_dtypes(params: AllReduceParams) -> list[str | None]:
     text = params.wire_dtype
     wires = list(split_comma_separated(text)) or [_SAME]
     known = (_SAME, *WIRE_DTYPES)

@@ -173,7 +173,7 @@ _SMALLEST_FP16 = 2.0**-14
 _UPDATING = names_of_flags(specs_of(OptimizerParams), RunPart.UPDATE)
 
 
-def _uses_own_schedule(p: RunFacts) -> bool:
+def _follows_model(p: RunFacts) -> bool:
     """Whether the learning rate follows the schedule of the model."""
     return p.params.init_learning_rate is None and p.params.piecewise_learning_rate_schedule is None
 
@@ -242,13 +242,13 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     ),
     no_effect(
         "num_learning_rate_warmup_epochs",
-        _uses_own_schedule,
+        _follows_model,
         "on the model's own schedule; add --init_learning_rate or "
         "--piecewise_learning_rate_schedule",
     ),
     no_effect(
         "resnet_base_lr",
-        lambda p: not _uses_own_schedule(p),
+        lambda p: not _follows_model(p),
         "with --init_learning_rate or --piecewise_learning_rate_schedule",
     ),
 )

@@ -132,7 +132,7 @@ def configuration_name(configuration: Configuration, distinguishing: Iterable[st
         parts += [str(value) for name, value in flags.items() if name.startswith("parameter_")]
         parts.append(f"from {flags.get(IMPORTED)}")
     elif configuration.kind == RUN:
-        parts = _run_name_parts(flags)
+        parts = _name_parts(flags)
     else:
         parts = name_parts(configuration.kind, flags)
     parts += [f"{name}={_value_text(flags[name])}" for name in distinguishing if name in flags]
@@ -171,7 +171,7 @@ def work_name_parts(flags: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _run_name_parts(flags: Mapping[str, Any]) -> list[str]:
+def _name_parts(flags: Mapping[str, Any]) -> list[str]:
     parts = work_name_parts(flags)
     mode = flags.get("variable_update")
     if mode is not None and (mode != DEFAULT or flags.get("num_gpus") != 1):

@@ -215,10 +215,10 @@ def _are_alike(sides: ComparedProfiles, parts: Iterable[StepPartKey]) -> bool:
 
 def precision(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises layers whose products are in another number format, such as float16."""
-    layers = _parts_by_layer(sides)
+    layers = _by_layer(sides)
     layers_of_types: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for layer, parts in layers.items():
-        before, after = map(_number_formats, sides.kernels(parts))
+        before, after = map(_formats, sides.kernels(parts))
         if before and after and before != after:
             layers_of_types[", ".join(before), ", ".join(after)].append(layer)
     for types, named in layers_of_types.items():
@@ -242,7 +242,7 @@ def unfused_batch_norm(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """
     before = after = 0
     layers: dict[str, list[StepPartKey]] = {}
-    for layer, parts in _parts_by_layer(sides).items():
+    for layer, parts in _by_layer(sides).items():
         both = sides.kernels(parts)
         fused = [sum(n for name, n in kernels.items() if _NORM.search(name)) for kernels in both]
         before, after = before + fused[0], after + fused[1]
@@ -301,7 +301,7 @@ def variable_operations_left(sides: ComparedProfiles) -> Iterator[CauseClaim]:
 
 def added_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises layers that only A or only B has."""
-    parts_by_layer = _parts_by_layer(sides)
+    parts_by_layer = _by_layer(sides)
     names = [{part.layer for part in side.parts} for side in (sides.a, sides.b)]
     own = {
         layer: parts
@@ -325,7 +325,7 @@ def added_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
 
 def changed_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises layers whose variables have other shapes, such as a wider convolution."""
-    parts_by_layer = _parts_by_layer(sides)
+    parts_by_layer = _by_layer(sides)
     pairs = [
         (a, b)
         for a, b in sides.alignment.pairs
@@ -338,7 +338,7 @@ def changed_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     alone = (part for part in parts if sides.differs_from_others([part]))
     if sides.stands_out(parts, LIKELY) or any(alone):
         evidence = [
-            f"{a.name}: {_variable_shapes_text(a)} in A, {_variable_shapes_text(b)} in B"
+            f"{a.name}: {_shapes_text(a)} in A, {_shapes_text(b)} in B"
             for a, b in pairs[:_MOST_FURTHER]
         ]
         more = sum(b.parameters - a.parameters for a, b in pairs)
@@ -352,14 +352,14 @@ def changed_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
         yield CauseClaim("layers", claimed, place, "variables of another shape", evidence)
 
 
-def _variable_shapes_text(layer: ProfiledLayer) -> str:
+def _shapes_text(layer: ProfiledLayer) -> str:
     shapes = ", ".join("x".join(map(str, shape)) for shape in layer.shapes)
     return shapes or f"{layer.parameters} parameters"
 
 
 def slower_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises layers whose operations changed by more than the operations of other layers."""
-    for layer, parts in _parts_by_layer(sides).items():
+    for layer, parts in _by_layer(sides).items():
         others = tuple(part for part in parts if _work_differs(sides, part))
         alike = (part for part in parts if part not in others)
         claimed = tuple(part for part in alike if sides.differs_from_others([part]))
@@ -454,7 +454,7 @@ def _variable_parts(sides: ComparedProfiles, own: int | None = None) -> tuple[St
     return parts if sides.typical(parts).difference * more > 0 else ()
 
 
-def _parts_by_layer(sides: ComparedProfiles) -> dict[str, list[StepPartKey]]:
+def _by_layer(sides: ComparedProfiles) -> dict[str, list[StepPartKey]]:
     if sides.alignment.too_different:
         return {}
     parts = (part for part in sides.operations_left if part.layer != REST)
@@ -466,7 +466,7 @@ def _have_products(sides: ComparedProfiles, parts: Collection[StepPartKey]) -> b
     return any(map(_PRODUCT.search, itertools.chain(*sides.kernels(parts))))
 
 
-def _number_formats(kernels: Iterable[str]) -> tuple[str, ...]:
+def _formats(kernels: Iterable[str]) -> tuple[str, ...]:
     words = (name.partition(" ") for name in kernels if _PRODUCT.search(name))
     return tuple(sorted({type for _, _, type in words if type}))
 

@@ -63,7 +63,7 @@ def fact_changes(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> lis
             base=_values_text(difference.fact, difference.base),
             new=_values_text(difference.fact, difference.new),
         )
-        for difference in _fact_differences(base, new)
+        for difference in _differences(base, new)
     ]
 
 
@@ -79,7 +79,7 @@ def possible_reasons(
     wanted = tuple(patterns)
     explicit = {flag for profile in (*base, *new) for flag in profile.record.explicit_flags}
     named: list[str] = []
-    for difference in _fact_differences(base, new):
+    for difference in _differences(base, new):
         fact, before = difference.fact, expand_fact_names(tuple(named))
         follows = fact not in explicit and is_allowed_to_differ(fact, before)
         distinct = not {*difference.base} & {*difference.new}
@@ -90,7 +90,7 @@ def possible_reasons(
     )
 
 
-def _fact_differences(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[Difference]:
+def _differences(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[Difference]:
     before, after = (
         MeasurementGroup(
             Configuration.of(side[0].record), tuple(profile.record for profile in side)
@@ -260,7 +260,7 @@ def primitive_changes(
     base: Sequence[StepProfile], new: Sequence[StepProfile]
 ) -> list[PrimitiveChange]:
     """Returns the oneDNN primitives that A and B call differently; none without both logs."""
-    before, after = map(_logged_primitives, (base, new))
+    before, after = map(_primitives, (base, new))
     if before is None or after is None:
         return []
     changed = []
@@ -274,9 +274,7 @@ def primitive_changes(
     return changed
 
 
-def _logged_primitives(
-    profiles: Iterable[StepProfile],
-) -> dict[tuple[str, str], list[Primitive]] | None:
+def _primitives(profiles: Iterable[StepProfile]) -> dict[tuple[str, str], list[Primitive]] | None:
     """Returns the oneDNN calls of the first process that has a log, by name and propagation kind;
     None if no process has a log.
     """

@@ -89,7 +89,7 @@ def _recurring(
     """
     profiles = (*sides.a.profiles, *sides.b.profiles)
     usual = [_usual(profile.record.step_seconds) for profile in profiles]
-    series = [*map(_shift_to_usual_time, usual, runs_of_processes)]
+    series = [*map(_shift_to_usual, usual, runs_of_processes)]
     # Parts of the step that vary little are skipped: their slow steps have no relevant effect.
     variation = max(fmean(values) - min(values) for values in series)
     if variation < SMALLEST * sides.step.of_sides[0]:
@@ -119,14 +119,14 @@ def _recurring(
             shared is not None
             and sides.is_relevant(cost)
             and min(rates[more]) > _RATIO * max(rates[fewer])
-            and _fisher_p_value(*few, *many) <= level
+            and _fisher_p(*few, *many) <= level
         ):
             others = sides.with_pauses_as_part(indices, ordinary)
             if others is None or others.means[PAUSES].difference * cost.difference <= 0:
                 return None
             slowed = [*zip(profiles, slow_steps, strict=True)][more]
             place, evidence = _pause_place(slowed, part)
-            evidence += _cpu_time_evidence(profile for profile, _ in slowed)
+            evidence += _cpu_evidence(profile for profile, _ in slowed)
             text = f"of {side}, {shared.text}"
             return CauseClaim("pauses", (PAUSES,), place, text, evidence), others
     return None
@@ -137,7 +137,7 @@ def _usual(seconds: Sequence[float]) -> float:
     return fmean(seconds[step] for step in faster_half(seconds))
 
 
-def _shift_to_usual_time(usual: float, runs: Runs) -> list[float]:
+def _shift_to_usual(usual: float, runs: Runs) -> list[float]:
     """Returns the seconds of all steps of one process, shifted so that ordinary steps take `usual`
     seconds, both in the profiled and in the timed steps.
     """
@@ -145,7 +145,7 @@ def _shift_to_usual_time(usual: float, runs: Runs) -> list[float]:
     return [max(usual / 2, usual + value - ordinary) for value, ordinary in each]
 
 
-def _fisher_p_value(
+def _fisher_p(
     slow_in_first: int, steps_in_first: int, slow_in_second: int, steps_in_second: int
 ) -> float:
     """Returns the one-sided p-value of Fisher's exact test for two groups of steps: whether the
@@ -195,7 +195,7 @@ def _part_text(part: StepPartKey) -> str:
     return ", ".join(filter(None, (part.layer, part.direction)))
 
 
-def _cpu_time_evidence(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
+def _cpu_evidence(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
     """Returns a text that says whether processes compute or wait during pauses, based on their CPU
     time; () if the CPU time is unknown.
     """

@@ -20,8 +20,8 @@ def answer(explanation: Explanation) -> str:
     only the work differs significantly, a second sentence about the work.
     """
     if explanation.causes and not explanation.by_work:
-        return _answer_with_causes(explanation)
-    text = _answer_without_causes(explanation)
+        return _with_causes(explanation)
+    text = _without_causes(explanation)
     if not explanation.by_work:
         return text
     work = [
@@ -32,7 +32,7 @@ def answer(explanation: Explanation) -> str:
     return f"{text} The work certainly differs: {'; '.join(work)}."
 
 
-def _answer_without_causes(explanation: Explanation) -> str:
+def _without_causes(explanation: Explanation) -> str:
     change = _more_or_less(explanation.difference)
     if min(explanation.base_processes, explanation.new_processes) < 2:
         return (
@@ -50,7 +50,7 @@ def _answer_without_causes(explanation: Explanation) -> str:
     )
 
 
-def _answer_with_causes(explanation: Explanation) -> str:
+def _with_causes(explanation: Explanation) -> str:
     """The answer of an explanation with significant causes: the difference in step time, its
     largest causes, and how much of the difference no cause explains.
     """

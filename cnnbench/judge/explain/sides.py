@@ -105,7 +105,7 @@ class StepTimes:
         ]
         groups = [side if len(side) > 1 else [(value,) for value in side[0]] for side in kept]
         several = [process for process in chain(*groups) if len(process) > 1 and centre is median]
-        within = fmean(map(_variance_of_median, several)) if several else 0.0
+        within = fmean(map(_median_variance, several)) if several else 0.0
         return cls([tuple(map(centre, side)) for side in groups], within, sum(map(len, several)))
 
     @classmethod
@@ -511,7 +511,7 @@ def _is_operation(part: StepPartKey) -> bool:
     return part.direction not in (INPUT, HOST)
 
 
-def _variance_of_median(values: Sequence[float]) -> float:
+def _median_variance(values: Sequence[float]) -> float:
     """Returns the variance of the median of normal values, from the median absolute deviation."""
     centre = median(values)
     deviation = 1.4826 * median([abs(value - centre) for value in values])

@@ -182,7 +182,7 @@ def _level_changes(
     trends, metric = document.series, document.metric
     said = answered and not any(trend.enough for trend in trends)
     steps = [(trend, step) for trend in trends for step in trend.steps]
-    rows = (_level_change_row(trend, step, metric, commit_url) for trend, step in steps)
+    rows = (_change_row(trend, step, metric, commit_url) for trend, step in steps)
     notes = tuple(phrases.step_note(step) for _, step in steps)
     few = [trend.series.configuration for trend in trends if not trend.enough]
     listed = first_few(few, phrases.MOST_NAMED)
@@ -199,7 +199,7 @@ def _level_changes(
     ]
 
 
-def _level_change_row(trend: Trend, step: LevelChange, metric: Metric, commit_url: str) -> Row:
+def _change_row(trend: Trend, step: LevelChange, metric: Metric, commit_url: str) -> Row:
     tone, mark, word = ("bad", "-", "worse") if step.worse else ("good", "+", "better")
     return {
         "configuration": trend.series.configuration,

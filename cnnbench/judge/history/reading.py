@@ -164,7 +164,7 @@ def _read_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
         for place in range(number if number > 1 else 0):
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(
-                target=_run_reader_process,
+                target=_run_reader,
                 args=(receiver, sender, chunks[place::number]),
                 daemon=True,
             )
@@ -184,7 +184,7 @@ def _read_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
             yield from readings or (_read(*job) for job in chunk)
 
 
-def _run_reader_process(
+def _run_reader(
     receiver: Connection, sender: Connection, chunks: Sequence[Sequence[tuple[str, str]]]
 ) -> None:
     """The main function of a reader process: reads files and sends their contents, until all are

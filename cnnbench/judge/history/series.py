@@ -476,16 +476,14 @@ def _resolve_entries(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
 
 def _is_selected(entry: HistoryEntry, configuration: str, machine: str, wanted: Selection) -> bool:
     return (
-        _matches_pattern(
-            wanted.model, str(entry.configuration.flags.get("model") or ""), part=False
-        )
-        and _matches_pattern(wanted.configuration, configuration)
-        and any(_matches_pattern(wanted.machine, name) for name in (machine, entry.hostname))
+        _matches(wanted.model, str(entry.configuration.flags.get("model") or ""), part=False)
+        and _matches(wanted.configuration, configuration)
+        and any(_matches(wanted.machine, name) for name in (machine, entry.hostname))
         and (wanted.since is None or entry.started >= wanted.since)
     )
 
 
-def _matches_pattern(pattern: str, name: str, part: bool = True) -> bool:
+def _matches(pattern: str, name: str, part: bool = True) -> bool:
     if not pattern:
         return True
     lower, text = pattern.lower(), name.lower()
@@ -519,7 +517,7 @@ class RevisionOrder:
             else:
                 self._heads[base] = head
                 bases.setdefault(head, []).append(base)
-        placed = _order_bases_first(dict.fromkeys(map(revision_of, entries)), bases)
+        placed = _bases_first(dict.fromkeys(map(revision_of, entries)), bases)
         for places in (_places_by_date(entries), order or {}):
             placed = sort_by_optional_place(placed, partial(_place, places))
         self._places = {revision: place for place, revision in enumerate(placed)}
@@ -571,7 +569,7 @@ def _revisions(pairs: Iterable[Pair]) -> Iterator[tuple[Revision, Revision]]:
     return ((revision_of(base), revision_of(head)) for base, head in pairs)
 
 
-def _order_bases_first(
+def _bases_first(
     revisions: Iterable[Revision], bases: Mapping[Revision, Sequence[Revision]]
 ) -> list[Revision]:
     """Sorts revisions so that each revision comes after its bases, with which experiments compared

@@ -270,10 +270,10 @@ def _level_changes(
                 slow=_slow_steps(points, slower, faster) if metric is THROUGHPUT else None,
             )
         )
-    return _mark_undone_changes(points, changes, metric, floor)
+    return _mark_undone(points, changes, metric, floor)
 
 
-def _mark_undone_changes(
+def _mark_undone(
     points: Sequence[SeriesPoint], changes: Sequence[LevelChange], metric: Metric, floor: float
 ) -> list[LevelChange]:
     """Adds to each undone change the point at which it was undone. An undone change and the later
@@ -387,16 +387,16 @@ def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
     places = {id(step): place for place, (_, step) in enumerate(left)}
     shared = []
     while left:
-        kinds = Counter(_step_group_key(step, step.first_bad.name) for _, step in left)
+        kinds = Counter(_group_key(step, step.first_bad.name) for _, step in left)
         (kind, _), *_ = kinds.most_common(1)
         members: dict[int, tuple[Trend, LevelChange]] = {}
         exact = [
             candidate
             for candidate in left
-            if _step_group_key(candidate[1], candidate[1].first_bad.name) == kind
+            if _group_key(candidate[1], candidate[1].first_bad.name) == kind
         ]
         for trend, step in [*exact, *left]:
-            if _step_group_key(step, kind[0]) == kind and kind[0] in _candidate_points(trend, step):
+            if _group_key(step, kind[0]) == kind and kind[0] in _candidate_points(trend, step):
                 members.setdefault(id(trend), (trend, step))
         steps = sorted(members.values(), key=lambda member: places[id(member[1])])
         changes = [step.change for _, step in steps]
@@ -452,7 +452,7 @@ def shared_outliers(trends: Sequence[Trend]) -> list[SharedOutlier]:
     return shared
 
 
-def _step_group_key(step: LevelChange, name: str) -> tuple[str, bool, bool, bool]:
+def _group_key(step: LevelChange, name: str) -> tuple[str, bool, bool, bool]:
     return name, step.worse, step.stands, step.is_trend
 
 

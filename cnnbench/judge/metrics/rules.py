@@ -88,7 +88,7 @@ _ACCEPTED_REASON = 200
 """Maximum number of characters of a reason in the message of a commit."""
 
 
-def _acceptances_of_message(commit: str, message: str) -> Iterator[Acceptance]:
+def _acceptances(commit: str, message: str) -> Iterator[Acceptance]:
     """Yields what the lines ``cnnbench-accept: RESULT CONFIGURATIONS: REASON`` of a commit's
     message accept. Other lines are ignored.
 
@@ -334,7 +334,7 @@ class Rules:
             hashes = [new[0], *(commit for commit, _ in commits)]
             fitting += [one for one in self.accept if any(h.startswith(one.commit) for h in hashes)]
             for commit, message in commits if self.accept_by_message else ():
-                fitting += _acceptances_of_message(commit, message)
+                fitting += _acceptances(commit, message)
         else:
             fitting += [acceptance for acceptance in self.accept if not acceptance.commit]
         meant = (one for one in fitting if one.applies_to(name, metric, result))

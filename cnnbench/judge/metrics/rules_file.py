@@ -103,7 +103,7 @@ class RulesFile:
             raise FlagError("rules", str(self), str(error)) from None
 
 
-def _paths_of_rules() -> list[str]:
+def _paths() -> list[str]:
     """Paths of files that may contain rules: in the current folder, then in the folders above it
     that belong to the same repository.
     """
@@ -194,7 +194,7 @@ def load_rules(flag_value: str | None) -> Rules:
         if table is None:
             raise FlagError("rules", flag_value, "has no section [tool.cnnbench]")
         return _rules(str(file), table)
-    for path in _paths_of_rules():
+    for path in _paths():
         if os.path.lexists(path):
             table = RulesFile(path=path).read_table()
             if table is not None:

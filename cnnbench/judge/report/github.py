@@ -25,7 +25,7 @@ def workflow_commands(comparison: Comparison) -> str:
         (
             comparison.annotation_level(entry, result),
             f"{entry.name}: {result.metric.name}",
-            _annotation_message(result),
+            _message(result),
         )
         for entry in comparison.by_severity()
         for result in entry.results
@@ -44,16 +44,16 @@ def workflow_commands(comparison: Comparison) -> str:
             if of is level
         ]
         shown = items if len(items) <= _MOST_ANNOTATIONS else items[: _MOST_ANNOTATIONS - 1]
-        lines += [_workflow_command(level, *item) for item in shown]
+        lines += [_command(level, *item) for item in shown]
         if rest := items[len(shown) :]:
             others = "\n".join(map(": ".join, rest))
-            lines.append(_workflow_command(level, f"{len(rest)} more", others))
+            lines.append(_command(level, f"{len(rest)} more", others))
     text = "\n".join(map(to_plain_line, summary_lines(comparison)))
-    lines.append(_workflow_command(AnnotationLevel.NOTICE, "cnnbench compare", text))
+    lines.append(_command(AnnotationLevel.NOTICE, "cnnbench compare", text))
     return "".join(f"{line}\n" for line in lines)
 
 
-def _annotation_message(result: MetricResult) -> str:
+def _message(result: MetricResult) -> str:
     judgement, text = result.judgement, result.metric.value_text
     medians = judgement.base_median, judgement.new_median
     if result.verdict is Verdict.CHANGED_WORK:
@@ -65,11 +65,11 @@ def _annotation_message(result: MetricResult) -> str:
     return f"{message}; medians {base} -> {new}"
 
 
-def _workflow_command(level: AnnotationLevel, title: str, message: str) -> str:
-    return f"::{level.value} title={_escape_command(title, ':,')}::{_escape_command(message)}"
+def _command(level: AnnotationLevel, title: str, message: str) -> str:
+    return f"::{level.value} title={_escape(title, ':,')}::{_escape(message)}"
 
 
-def _escape_command(text: str, further: str = "") -> str:
+def _escape(text: str, further: str = "") -> str:
     for character in ("%", "\r", "\n", *further):
         text = text.replace(character, f"%{ord(character):02X}")
     return text

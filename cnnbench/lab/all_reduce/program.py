@@ -432,9 +432,9 @@ class WorkloadBenchmark:
             progress.update(number)
         if self._params.build_only:
             return
-        self._count_wrong_sums(integers, buffers)
+        self._count_wrong(integers, buffers)
         buffers.load(floats)
-        self._count_wrong_sums(floats, buffers)
+        self._count_wrong(floats, buffers)
         if copied is not buffers:
             copied.load(
                 floats if self._dtype == _COPIED else self._make_data_set("floats", _COPIED)
@@ -455,7 +455,7 @@ class WorkloadBenchmark:
             trial.update_point(build_seconds=program.build_seconds)
             trial.program = program
 
-    def _count_wrong_sums(self, data: ReductionData, buffers: DeviceBuffers) -> None:
+    def _count_wrong(self, data: ReductionData, buffers: DeviceBuffers) -> None:
         for trial in self._trials:
             if trial.program is None:
                 continue

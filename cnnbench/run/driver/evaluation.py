@@ -287,7 +287,7 @@ class EvaluationPublisher:
             metrics = self._waiting[0].metrics
             evaluated = self._waiting.popleft()
             self._run.console.evaluation_result(metrics, evaluated.evaluation.examples)
-            self._record_evaluation(evaluated.evaluation, metrics)
+            self._record(evaluated.evaluation, metrics)
 
     def publish_all(self, timeout: float | None = None) -> None:
         """Waits for all evaluations, at most `timeout` seconds, and publishes them."""
@@ -308,7 +308,7 @@ class EvaluationPublisher:
             evaluated = self._waiting.popleft()
             complete = evaluated.host.done() and not evaluated.host.exception()
             metrics = evaluated.metrics if complete else evaluated.means
-            self._record_evaluation(evaluated.evaluation, metrics)
+            self._record(evaluated.evaluation, metrics)
             if not complete:
                 missing.append(str(evaluated.evaluation.global_step))
         if missing:
@@ -317,7 +317,7 @@ class EvaluationPublisher:
             self._run.messages.warning(text, "eval_metrics")
         self._host.close()
 
-    def _record_evaluation(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
+    def _record(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
         """Passes an evaluation with its metrics to the record and the observers."""
         others = dict(metrics)
         # A record has separate fields for the top-1 and top-5 accuracies, outside of the other

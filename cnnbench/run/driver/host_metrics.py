@@ -44,7 +44,7 @@ class HostMetricsExecutor:
         May raise the exceptions of the computation.
         """
         done: Future[dict[str, float]] = Future()
-        done.set_result(_compute_metrics(self._model, rows))
+        done.set_result(_compute(self._model, rows))
         return done
 
     def close(self) -> None:
@@ -136,14 +136,14 @@ def main(parent: int) -> None:
         with plugins.reporting_plugin_errors(BenchmarkError):
             for path in files:
                 plugins.load_plugin_file(path)
-            metrics = _compute_metrics(registry.get_model(model, dataset), rows)
+            metrics = _compute(registry.get_model(model, dataset), rows)
     except (UsageError, BenchmarkError) as error:
         sys.exit(str(error))
     with result:
         json.dump(metrics, result)
 
 
-def _compute_metrics(model: Model, rows: Rows) -> dict[str, float]:
+def _compute(model: Model, rows: Rows) -> dict[str, float]:
     metrics = model.host_metrics(rows) if rows else {}
     return {name: float(value) for name, value in metrics.items()}
 

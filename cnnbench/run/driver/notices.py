@@ -27,7 +27,7 @@ def ended_run_notices(record: RunRecord) -> Iterator[tuple[str, str]]:
     scale and its skipped records.
     """
     if record.loss_scaling is not None:
-        yield from ((line, "") for line in _loss_scaling_lines(record, record.loss_scaling))
+        yield from ((line, "") for line in _scaling_lines(record, record.loss_scaling))
     if record.skipped_records is not None:
         skipped = record.skipped_records
         yield from ((f"skipped {line}", "examples") for line in skipped.first)
@@ -73,7 +73,7 @@ def ended_run_notices(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield _steady_notice(record, steady)
 
 
-def _loss_scaling_lines(record: RunRecord, scaling: LossScaling) -> list[str]:
+def _scaling_lines(record: RunRecord, scaling: LossScaling) -> list[str]:
     """Returns lines about skipped steps and changes of an automatic loss scale; may be empty."""
     warmup = len(scaling.warmup_skipped_steps)
     skipped = warmup + len(scaling.skipped_steps)

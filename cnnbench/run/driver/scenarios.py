@@ -143,7 +143,7 @@ def run_evaluation(run: RunContext, work: EvaluationWork) -> float | None:
     Returns:
       Examples/sec of the last evaluation.
     """
-    evaluate = _evaluate_checkpoints if run.plan.place.job.is_chief else _evaluate_with_the_chief
+    evaluate = _evaluate_as_chief if run.plan.place.job.is_chief else _evaluate_as_worker
     with (
         _opened_observers(run, work) as observers,
         closing(EvaluationPublisher(run, work.evaluator.host, observers)) as results,
@@ -151,7 +151,7 @@ def run_evaluation(run: RunContext, work: EvaluationWork) -> float | None:
         return evaluate(run, work, results)
 
 
-def _evaluate_checkpoints(
+def _evaluate_as_chief(
     run: RunContext, work: EvaluationWork, results: EvaluationPublisher
 ) -> float | None:
     """Evaluates one checkpoint, or all new checkpoints until the training ends, as the chief.
@@ -225,7 +225,7 @@ def _evaluate_restored(
     return evaluated.evaluation.images_per_sec
 
 
-def _evaluate_with_the_chief(
+def _evaluate_as_worker(
     run: RunContext, work: EvaluationWork, results: EvaluationPublisher
 ) -> float | None:
     """Evaluates, as a worker, the checkpoints that the chief evaluates; returns examples/sec.
@@ -341,7 +341,7 @@ def measure_speed_limits(run: RunContext, work: Work) -> None:
     work.close()
     # After the loss of a process, TensorFlow cannot run new functions, so nothing is measured.
     if work.devices.job.is_chief and not lost:
-        _measure_peak_flops(run, work.devices)
+        _measure_peak(run, work.devices)
 
 
 def _time_input(run: RunContext, work: ForwardWork) -> None:
@@ -367,7 +367,7 @@ def _time_input(run: RunContext, work: ForwardWork) -> None:
     run.measurements.update_record(input_stages=(whole,))
 
 
-def _measure_peak_flops(run: RunContext, devices: Devices) -> None:
+def _measure_peak(run: RunContext, devices: Devices) -> None:
     """Measures the peak FLOP rate of the whole job, unless --peak_flops or a table contains it."""
     plan, job = run.plan, devices.job
     if plan.numerics.in_8_bits and plan.params.peak_flops is None:

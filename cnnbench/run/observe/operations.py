@@ -207,12 +207,12 @@ def sorted_operations(
     first = events[0][1].start if events else 0
     runs = []
     for (name, type, plane), event in events:
-        start, priority = event.start - first, _find_time_priority(name, type, is_own)
+        start, priority = event.start - first, _time_priority(name, type, is_own)
         runs.append(ExecutedOperation(name, type, plane, start, start + event.duration, priority))
     return runs
 
 
-def _find_time_priority(name: str, type: str, is_own: Callable[[str], bool]) -> TimePriority:
+def _time_priority(name: str, type: str, is_own: Callable[[str], bool]) -> TimePriority:
     if _BY_NCCL.fullmatch(name):  # NCCL runs only collectives, which belong to the step.
         return TimePriority.WAITS
     if not is_own(name):

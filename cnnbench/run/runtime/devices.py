@@ -111,7 +111,7 @@ def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
         # are hidden.
         with contextlib.suppress(RuntimeError):  # An earlier run may have initialised TensorFlow.
             tf.config.set_visible_devices([], "GPU")
-        _make_logical_cpus(flags.num_gpus)
+        _divide_cpu(flags.num_gpus)
     return chosen
 
 
@@ -330,7 +330,7 @@ def _make_gpus_visible(flags: MachineFlags, gpus: Sequence[Any]) -> None:
             ) from None
 
 
-def _make_logical_cpus(count: int) -> None:
+def _divide_cpu(count: int) -> None:
     """Divides the CPU into at least `count` logical devices.
 
     Raises FlagError if TensorFlow already runs in this process with fewer devices.

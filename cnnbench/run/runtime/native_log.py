@@ -50,7 +50,7 @@ def share_held_back_output() -> Callable[[], str]:
 
     def text() -> str:
         file.seek(0)
-        return _drop_info_lines(file.read().decode(errors="replace"), None)
+        return _drop_info(file.read().decode(errors="replace"), None)
 
     return text
 
@@ -104,9 +104,9 @@ def without_info_lines() -> contextlib.AbstractContextManager[None]:
 
     Warnings and errors are written at the end of the block.
     """
-    return filtered_stderr(_drop_info_lines)
+    return filtered_stderr(_drop_info)
 
 
-def _drop_info_lines(text: str, _: BaseException | None) -> str:
+def _drop_info(text: str, _: BaseException | None) -> str:
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if not _INFORMATIONAL.match(line))

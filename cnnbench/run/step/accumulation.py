@@ -69,7 +69,7 @@ class PassAccumulator:
                 terms = self._terms_and_factors(tower, result)
                 pairs = zip(self._sums_of(tower, terms), terms, strict=True)
                 sums = [self._add_last_term(total, *term, zero) for total, term in pairs]
-                totals.append(self._build_mean_result(result, sums))
+                totals.append(self._build_mean(result, sums))
         return totals
 
     def clear(self, rate: tf.Tensor, updates: Sequence[Any]) -> list[Any]:
@@ -138,7 +138,7 @@ class PassAccumulator:
             self._sums[tower] = run_untraced(partial(_make_sums, device, shapes))
         return self._sums[tower]
 
-    def _build_mean_result(self, last: TowerResult, sums: Sequence[tf.Tensor]) -> TowerResult:
+    def _build_mean(self, last: TowerResult, sums: Sequence[tf.Tensor]) -> TowerResult:
         """Builds a tower's result for the whole step, from the sums and its last pass."""
         values, passes = iter(sums), self._plan.params.gradient_accumulation_steps
         summed = [None if gradient is None else next(values) for gradient in last.gradients]

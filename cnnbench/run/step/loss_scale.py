@@ -122,9 +122,9 @@ class AutoLossScale(LossScale):
         with tf.device(self._device), tf.name_scope("loss_scale"):
             finite = tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)
             guards: list[Guard] = [partial(_update_if_finite, flag) for flag in flags]
-            return guards, tf.logical_not(finite), self._update_loss_scale(finite)
+            return guards, tf.logical_not(finite), self._update_scale(finite)
 
-    def _update_loss_scale(self, finite: tf.Tensor) -> list[Any]:
+    def _update_scale(self, finite: tf.Tensor) -> list[Any]:
         scale = read(self._scale)
         counted = read(self._good_steps) + 1
         # A restored count may be larger than N, if the run that wrote the checkpoint had a larger

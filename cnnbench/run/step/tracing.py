@@ -44,7 +44,7 @@ class TracedFunction:
         try:
             return self.concrete(*arguments)
         except TypeError as error:
-            changed = _signature_changes(self._signature, arguments)
+            changed = _changes(self._signature, arguments)
             if not changed:
                 raise
             raise RetraceError(
@@ -52,7 +52,7 @@ class TracedFunction:
             ) from error
 
 
-def _signature_changes(signature: Any, arguments: Any) -> list[str]:
+def _changes(signature: Any, arguments: Any) -> list[str]:
     """Returns texts about tensors in `arguments` whose dtype or shape differs from `signature`."""
     before, now = (dict(_descriptions(value, "")) for value in (signature, arguments))
     return [

@@ -337,7 +337,7 @@ class TrainStep:
         towers = self._build_towers(batches, factor, count_before)
         if self._sums is not None:
             towers = self._sums.add_last_pass(towers, rate)
-        sums = self._build_scalar_sums(towers)
+        sums = self._build_sums(towers)
         if self._update is None:
             losses = [tower.loss for tower in towers]
             totals = self._manager.sum_over_workers_in_step(sums)
@@ -444,7 +444,7 @@ class TrainStep:
             parts = tf.nest.flatten(self.inputs.get_tower_batch(0, batches))
             return by_name, [tf.identity(part) for part in parts if part is not None]
 
-    def _build_scalar_sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
+    def _build_sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
         """Builds the sums of the loss and of the metrics over this step's towers.
 
         If workers can request the end of the run, the last value is this worker's request.
@@ -464,7 +464,7 @@ class TrainStep:
     ) -> StepResult:
         """Builds the means over all towers of the job, which are computed after all `updates`.
 
-        `totals` are the sums of `_build_scalar_sums` over all workers. `l2_loss` builds the L2 loss
+        `totals` are the sums of `_build_sums` over all workers. `l2_loss` builds the L2 loss
         if the reported loss contains it.
         """
         with tf.device(self._devices[0]), tf.name_scope("means"):

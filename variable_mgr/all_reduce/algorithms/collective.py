@@ -122,7 +122,7 @@ class Collective:
             return list(tensors)
 
         # TensorFlow adds control dependencies to CollectiveReduceV2, which can cause deadlocks.
-        return self._build_collective_ops(
+        return self._build_ops(
             lambda tensor, instance_key: tf.raw_ops.CollectiveReduce(
                 input=tensor,
                 group_size=self._group_size,
@@ -155,13 +155,13 @@ class Collective:
             )
 
         if tensors[0].dtype != tf.bfloat16:
-            return self._build_collective_ops(join, tensors)
+            return self._build_ops(join, tensors)
         # CollectiveGather does not support bfloat16, so the bits are sent as float16.
         halves = map_on_devices(self._devices, lambda x: tf.bitcast(x, tf.float16), tensors)
-        joined = self._build_collective_ops(join, halves)
+        joined = self._build_ops(join, halves)
         return map_on_devices(self._devices, lambda x: tf.bitcast(x, tf.bfloat16), joined)
 
-    def _build_collective_ops(
+    def _build_ops(
         self, op: Callable[[tf.Tensor, int], tf.Tensor], tensors: Sequence[tf.Tensor]
     ) -> list[tf.Tensor]:
         if self._hint != "nccl":

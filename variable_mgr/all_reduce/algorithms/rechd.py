@@ -137,9 +137,7 @@ class RecursiveHalvingDoubling:
             with tf.device(device):
                 values.append(layout.flat(value_on[device]))
         chunks = _reduce_scatter(values, layout, order, self._power)
-        return layout.join(
-            _all_gather_by_doubling(chunks, order, self._context), self._context, index
-        )
+        return layout.join(_all_gather(chunks, order, self._context), self._context, index)
 
 
 def _interleave_memories(context: ReduceContext) -> list[str]:
@@ -204,7 +202,7 @@ def _add_parts(own: _Part, other: _Part, device: str) -> _Part:
         return tf.add(own, other)
 
 
-def _all_gather_by_doubling(
+def _all_gather(
     chunks: Sequence[_Part], order: Sequence[str], context: ReduceContext
 ) -> dict[str, list[tf.Tensor]]:
     """Exchanges blocks of 1, 2, 4, ... chunks until every memory contains all chunks, in order."""

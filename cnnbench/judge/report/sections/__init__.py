@@ -118,7 +118,7 @@ def build(
     asked = results.processes or results.studies or results.predictions or results.comparison
     return Report(
         title=title or _report_title(results),
-        subtitle=_report_subtitle(results),
+        subtitle=_subtitle(results),
         answers=tuple(answer for answer in all_answers if answer is not None) if asked else (),
         highlights=tuple(_highlights(results)),
         sections=(*first, *(section for section in sections if section.blocks)),
@@ -142,7 +142,7 @@ def _report_title(results: ReportSubject) -> str:
     return f"Speed of {first_few([*dict.fromkeys(named)], _MOST, ', ')}"
 
 
-def _report_subtitle(results: ReportSubject) -> str:
+def _subtitle(results: ReportSubject) -> str:
     measured = (*(document for _, document in results.processes), *results.strategies)
     starts = sorted(start_time_text(document.started_at)[:16] for document in measured)
     ends = " to ".join(dict.fromkeys((*starts[:1], *starts[-1:])))

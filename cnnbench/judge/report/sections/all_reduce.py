@@ -55,7 +55,7 @@ def all_reduce_section(results: ReportSubject) -> Iterable[Content]:
     if wrong := sum(point.failed for _, point in rows):
         yield Paragraph(f"{_failures_text(wrong)}.", "bad")
     several = len(results.allreduces) > 1
-    yield [chart for record in results.allreduces for chart in _bandwidth_charts(record, several)]
+    yield [chart for record in results.allreduces for chart in _charts(record, several)]
     yield make_table(_bandwidth_row(record, point, several) for record, point in rows)
 
 
@@ -167,7 +167,7 @@ def _fastest_text(point: Point) -> str:
     return f"{size} on {point.devices} devices: {name}, {speed} GB/s bus bandwidth (median)"
 
 
-def _bandwidth_charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]:
+def _charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]:
     """Yields charts of the bandwidth for each number of devices, number format and packing: curves
     over the size, or bars if there is one size.
     """
@@ -181,7 +181,7 @@ def _bandwidth_charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]
         when = start_time_text(record.started_at) if several else ""
         title = ", ".join(filter(None, (f"{devices}{kind} devices", dtype, packing, when)))
         if len({point.bytes for point in points}) == 1:
-            yield _bandwidth_bars(record, points, title)
+            yield _bars(record, points, title)
             continue
         size = Axis(label="bytes of all tensors of a device", format="bytes", log=True, base=4)
         for name, unit in (("busbw", "bus"), ("algbw", "algorithm")):
@@ -189,11 +189,11 @@ def _bandwidth_charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]
                 title=f"{title}: {unit} bandwidth",
                 x=size,
                 y=Axis(label=f"{name}, GB/s", log=True, better=HIGHER),
-                series=tuple(_bandwidth_curves(record, points, name)),
+                series=tuple(_curves(record, points, name)),
             )
 
 
-def _bandwidth_bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> RowChart:
+def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> RowChart:
     rows = []
     for point in sorted(points, key=lambda point: -_gigabytes(point, "busbw")):
         speed, median = _gigabytes(point, "busbw"), point.median_seconds or 0.0
@@ -222,9 +222,7 @@ def _bandwidth_bars(record: AllReduceRecord, points: Sequence[Point], title: str
     )
 
 
-def _bandwidth_curves(
-    record: AllReduceRecord, points: Sequence[Point], name: str
-) -> Iterator[ChartSeries]:
+def _curves(record: AllReduceRecord, points: Sequence[Point], name: str) -> Iterator[ChartSeries]:
     specs: dict[str, dict[int, float]] = {point.spec: {} for point in points}
     for point in sorted(points, key=lambda point: (point.bytes, _gigabytes(point, name))):
         # Points are sorted by speed, so the fastest measurement of each size is kept.

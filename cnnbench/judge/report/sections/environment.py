@@ -139,7 +139,7 @@ def environment_section(results: ReportSubject) -> Iterable[Content]:
         {"fact": name, "value": TableCell(value, kinds="code")} for name, value in values
     )
     yield make_table(shared, title="Alike in all runs" if len(described) > 1 else "")
-    yield _mixed_facts_remark(results, unlike)
+    yield _mixed_remark(results, unlike)
     runs = []
     for configuration, record in described[-MOST_LISTED:] if unlike else ():
         row: dict[str, TableCell | str] = {
@@ -155,7 +155,7 @@ def environment_section(results: ReportSubject) -> Iterable[Content]:
     yield make_table(runs, title=f"Different from run to run{which}", folded=True)
 
 
-def _mixed_facts_remark(results: ReportSubject, unlike: Sequence[str]) -> Paragraph | None:
+def _mixed_remark(results: ReportSubject, unlike: Sequence[str]) -> Paragraph | None:
     """Returns a remark with the recorded properties that affect speed and differ between runs of
     the same configuration; None if there are none.
     """

@@ -176,7 +176,7 @@ def _median_cell(
     return numeric_cell(median, text, scale=scale, why="no process recorded it")
 
 
-def _slow_step_remarks(known: Sequence[RunGroup]) -> Iterable[Content]:
+def _slow_remarks(known: Sequence[RunGroup]) -> Iterable[Content]:
     """Yields remarks on configurations with slow steps that the median step time does not show."""
     texts = ((group.name, median_step_text(group.successful, Policy.threshold)) for group in known)
     slow = [f"{name}: {text}." for name, text in texts if text]
@@ -197,7 +197,7 @@ def _requested_images(run: RunRecord) -> int | None:
     values=lambda group: group.throughput,
     chart="throughput",
     axis=Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
-    remarks=_slow_step_remarks,
+    remarks=_slow_remarks,
 )
 def throughput(group: RunGroup) -> Row:
     """Throughput has one value per process: images divided by the time of the timed steps, after
@@ -427,7 +427,7 @@ def best_section(results: ReportSubject) -> Iterable[Content]:
     rows = [row for row in rows if row[0] in shown]
     _, labels = split_names(shown)
     values = (
-        (group.throughput, group.process_values("mfu"), _shares_of_estimate(group, estimate))
+        (group.throughput, group.process_values("mfu"), _estimate_shares(group, estimate))
         for group, estimate, _ in rows
     )
     charts = (
@@ -443,7 +443,7 @@ def best_section(results: ReportSubject) -> Iterable[Content]:
     yield [chart for chart in charts if len(chart.rows) > 1]
 
 
-def _shares_of_estimate(group: RunGroup, estimate: float | None) -> ValuesByProcess:
+def _estimate_shares(group: RunGroup, estimate: float | None) -> ValuesByProcess:
     """Returns the images/sec of each process over the estimate; empty if there is none."""
     values = (speed / estimate for speed in group.throughput.values) if estimate else ()
     return ValuesByProcess(tuple(values))
@@ -460,6 +460,6 @@ def _best_row(group: RunGroup, estimate: float | None, others: tuple[RunGroup, .
         "MFU": numeric_cell(group.process_values("mfu").median, percent),
         "peak, GFLOP/s": numeric_cell(group.process_values(peak_flops_per_sec).median, scale=1e-9),
         "roofline estimate, images/sec": numeric_cell(estimate),
-        "of the estimate": numeric_cell(_shares_of_estimate(group, estimate).median, percent),
+        "of the estimate": numeric_cell(_estimate_shares(group, estimate).median, percent),
         "processes": numeric_cell(len(group.successful)),
     }

@@ -65,7 +65,7 @@ def roofline_sections(
     kernels = None
     if document.kernels is not None:
         kernels = f"convolutions: {describe_kernels(document.kernels)}"
-    charts = roofline_chart(document, title), _layer_time_chart(document, title)
+    charts = roofline_chart(document, title), _layer_chart(document, title)
     shown, rest = document.rows[: most or None], document.rows[most:] if most else ()
     rows: Iterable[Row] = ({"layer": row.layer, **_row_cells(row)} for row in shown)
     which = f"the {len(shown)} with the most time to win" if rest else "all"
@@ -80,7 +80,7 @@ def roofline_sections(
             more if rest and not full else None,
         ),
         (make_table(sums, title=f"{name}by kind of operation", spare=_SPARE),),
-        (f"{name}{remark}" if remark else None, _step_time_text(document)),
+        (f"{name}{remark}" if remark else None, _time_text(document)),
     )
     first, *others = map(Section.of, contents)
     return [Section(title=title, blocks=first.blocks), *others]
@@ -109,7 +109,7 @@ def roofline_answers(results: ReportSubject) -> Iterator[Answer]:
         step, estimate = map(milliseconds, (study.step_seconds, study.total.bound_seconds))
         text = f"A profiled step takes {step} ms, the estimate is {estimate} ms"
         largest = [row for row in study.rows if row.winnable_seconds > 0][:most]
-        steps = [_step_time_text(study)] if most > 1 else []
+        steps = [_time_text(study)] if most > 1 else []
         details = (*steps, *map(_to_win_text, largest))
         yield Answer(f"Roofline of {name}", text, "", details)
 
@@ -125,7 +125,7 @@ def _to_win_text(row: RooflineRow) -> str:
     return f"{milliseconds(row.winnable_seconds)} ms to win in {part}"
 
 
-def _step_time_text(document: Roofline) -> str:
+def _time_text(document: Roofline) -> str:
     step, remainder = document.step_seconds, document.remainder_seconds
     return (
         f"{milliseconds(step - remainder)} ms in operations and {milliseconds(remainder)} ms "
@@ -210,7 +210,7 @@ def roofline_chart(roofline: Roofline, title: str) -> LineChart:
     )
 
 
-def _layer_time_chart(roofline: Roofline, title: str) -> RowChart:
+def _layer_chart(roofline: Roofline, title: str) -> RowChart:
     layers = roofline.layers[:_MOST_BARS]
     rows = tuple(
         DistributionRow(

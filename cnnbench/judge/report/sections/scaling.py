@@ -131,8 +131,8 @@ def scaling_section(results: ReportSubject) -> Iterable[Content]:
         message += "n times as fast. The cost of aggregation is the difference to 1/n."
         yield Paragraph(message, "unsure")
     workloads = group_by(drawn, lambda curve: curve.members[0].workload)
-    yield [chart for workload in workloads.items() for chart in _scaling_charts(*workload)]
-    yield make_table(_scaling_row(curve, *point) for curve in drawn for point in curve.points)
+    yield [chart for workload in workloads.items() for chart in _charts(*workload)]
+    yield make_table(_row(curve, *point) for curve in drawn for point in curve.points)
 
 
 def _curve_key(group: RunGroup, without: frozenset[str] = frozenset()) -> str:
@@ -150,7 +150,7 @@ def _curve_name(members: Sequence[RunGroup]) -> str:
     return ", ".join(parts) or names[last.configuration.key]
 
 
-def _scaling_charts(workload: str, drawn: Sequence[ScalingCurve]) -> list[LineChart]:
+def _charts(workload: str, drawn: Sequence[ScalingCurve]) -> list[LineChart]:
     shared, names = split_common([curve.name.split(", ") for curve in drawn])
     named = [*zip(names, drawn, strict=True)]
     speeds = [
@@ -209,7 +209,7 @@ def _reference_series(drawn: Sequence[ScalingCurve], devices: Sequence[float]) -
     return references
 
 
-def _scaling_row(curve: ScalingCurve, devices: float, speed: float, group: RunGroup) -> Row:
+def _row(curve: ScalingCurve, devices: float, speed: float, group: RunGroup) -> Row:
     predicted = [of[int(devices)] for of in curve.predicted.values() if devices in of]
     texts = alternatives([number(value) for value in predicted])
     return {

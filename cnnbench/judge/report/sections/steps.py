@@ -113,10 +113,10 @@ def _step_series(name: str, record: RunRecord) -> ChartSeries:
     first, together = 1 - len(record.warmup_step_seconds), record.steps_per_execution
     points = [(float(n * together), 1000 * s) for n, s in enumerate(seconds, first)]
     name = f"{name}, {start_time_text(record.started_at)} UTC"
-    return ChartSeries(name=name, points=_thin_out_points(points), marks=False)
+    return ChartSeries(name=name, points=_thin_out(points), marks=False)
 
 
-def _thin_out_points(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+def _thin_out(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """Divides steps into at most `_POINTS` groups. Returns the median of each group, and the
     maximum if it is much higher than the median.
     """
@@ -299,13 +299,13 @@ def timeline_section(results: ReportSubject) -> Iterable[Content]:
         if isinstance(study, StepProfile) and study.timeline:
             by_name.setdefault(results.profiled[study.record.run_id].name, study)
     for name, profile in list(by_name.items())[:_MOST_PROFILES]:
-        yield [_timeline_lanes(profile, name)]
-        yield make_table(_kind_time_rows(profile), title=f"{name}: a step by kind")
+        yield [_timeline(profile, name)]
+        yield make_table(_kind_rows(profile), title=f"{name}: a step by kind")
     if (more := len(by_name) - _MOST_PROFILES) > 0:
         yield f"{count_text(more, 'other profile is', 'other profiles are')} not shown."
 
 
-def _timeline_lanes(profile: StepProfile, title: str) -> TimelineChart:
+def _timeline(profile: StepProfile, title: str) -> TimelineChart:
     """Returns a chart of the last profiled step, with one lane for each device, and separate lanes
     for some activities, such as copies between devices.
     """
@@ -342,7 +342,7 @@ def _timeline_lanes(profile: StepProfile, title: str) -> TimelineChart:
     )
 
 
-def _kind_time_rows(profile: StepProfile) -> Iterable[Row]:
+def _kind_rows(profile: StepProfile) -> Iterable[Row]:
     """Yields a table row for each kind of activity, with its median time in a step, in milliseconds
     and as a share of the median step time.
     """

@@ -55,7 +55,7 @@ def strategies_sections(
     `apart` contains the reasons why weights of modes were not compared, by mode.
     """
     work = work_text(document)
-    answer = _fastest_mode_answer(document, work)
+    answer = _fastest_answer(document, work)
     yield Section.of([None if answer is None else answer.text], title=f"Modes of {work}")
     yield Section.of(_mode_blocks(document, "", apart))
 
@@ -133,14 +133,14 @@ def modes_chart(document: StrategiesDocument, work: str = "") -> RowChart:
 def fastest_mode_answers(results: ReportSubject) -> Iterator[Answer]:
     """Yields an answer for each result: the fastest of the modes that train equal weights."""
     named = titled_strategies(results)
-    yield from filter(None, (_fastest_mode_answer(document, work) for work, document in named))
+    yield from filter(None, (_fastest_answer(document, work) for work, document in named))
 
 
-def _fastest_mode_answer(document: StrategiesDocument, work: str) -> Answer | None:
+def _fastest_answer(document: StrategiesDocument, work: str) -> Answer | None:
     alike = [row for row in document.rows if row.weights in (REFERENCE, EQUAL)]
     known = [row for row in alike or document.rows if row.mode != ONE_TOWER]
     right = all(row.weights != DIFFERENT and not row.problem for row in document.rows)
-    text, tone = _fastest_text_and_tone([row for row in known if row.images_per_sec is not None])
+    text, tone = _text_and_tone([row for row in known if row.images_per_sec is not None])
     if not text:
         return None
     lines = weight_comparison_lines(document.rows, document.weights_tolerance)
@@ -149,7 +149,7 @@ def _fastest_mode_answer(document: StrategiesDocument, work: str) -> Answer | No
     return Answer(f"Modes of {work}", text, tone if right else "bad", details)
 
 
-def _fastest_text_and_tone(measured: Sequence[StrategyRow]) -> tuple[str, str]:
+def _text_and_tone(measured: Sequence[StrategyRow]) -> tuple[str, str]:
     """Returns the text of the answer, with the fastest mode and the modes whose intervals overlap
     with its interval, and the tone of the answer.
     """

@@ -90,7 +90,7 @@ def search_sections(document: TuneDocument, full: bool = False) -> list[Section]
             _gains_sentence(document, shown),
             f"{more} more were measured." if more > 0 and not full else None,
         ),
-        _refused_table(document, network) if full else _left_and_refused_texts(document),
+        _refused_table(document, network) if full else _left_and_refused(document),
     )
     return [Section.of(one) for one in contents]
 
@@ -176,7 +176,7 @@ def _gains_sentence(document: TuneDocument, shown: Sequence[TuneRow]) -> str | N
     return f"{text}." if document.gain is None else f"{text}; the answer is from the pairs."
 
 
-def _left_and_refused_texts(document: TuneDocument) -> Iterator[Content]:
+def _left_and_refused(document: TuneDocument) -> Iterator[Content]:
     for how, title in _LEFT.items():
         names = [_named_with_round(row) for row in document.rows if row.left == how]
         if names:

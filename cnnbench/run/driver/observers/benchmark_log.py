@@ -109,11 +109,11 @@ def describe_run(
             "gpu_info": {"count": len(gpus), "model": gpus[0] if gpus else None},
             "memory_total": facts.get("memory_bytes"),
         },
-        "run_parameters": [_parameter_entry(name, parameters[name]) for name in sorted(parameters)],
+        "run_parameters": [_entry(name, parameters[name]) for name in sorted(parameters)],
         "record": record,
     }
 
 
-def _parameter_entry(name: str, value: Any) -> dict[str, Any]:
+def _entry(name: str, value: Any) -> dict[str, Any]:
     key = _KINDS.get(type(value))
     return {"name": name, "string_value": str(value)} if key is None else {"name": name, key: value}
