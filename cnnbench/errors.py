@@ -54,8 +54,15 @@ def text_of(error: BaseException) -> str:
 
 _LIMITS = frozenset(
     {
-        *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
-        *(errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO),
+        errno.ENOMEM,
+        errno.EAGAIN,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.EFBIG,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EIO,
     }
 )
 _UNMAPPED = re.compile("failed to map segment|annot allocate memory")

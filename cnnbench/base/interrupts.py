@@ -29,8 +29,12 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 SIGNALS = (
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
-    *(signal.SIGUSR1, signal.SIGUSR2),
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
 )
 """Signals that interrupt a command. It keeps its measurements. Slurm may send the last two."""
 

@@ -195,7 +195,9 @@ class BatchReader:
             return self._next_batches()
         except (
             tf.errors.ResourceExhaustedError,
-            *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError),
+            tf.errors.UnavailableError,
+            tf.errors.AbortedError,
+            tf.errors.CancelledError,
         ):
             # These errors come from the machine or the job, not from the data, so they are raised
             # unchanged.

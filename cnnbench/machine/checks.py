@@ -374,12 +374,26 @@ def _checks_by_id(*checks: Check) -> dict[str, Check]:
 
 
 BEFORE = _checks_by_id(
-    *(load, steal, threads, quota, governor, memory, numa, battery, gpu_processes, gpu_throttle)
+    load,
+    steal,
+    threads,
+    quota,
+    governor,
+    memory,
+    numa,
+    battery,
+    gpu_processes,
+    gpu_throttle,
 )
 """The checks before the first step, by id. Without a GPU, those of GPUs find nothing."""
 
 AFTER = _checks_by_id(
-    *(load_in_loop, steal_in_loop, quota_in_loop, thermal, memory_in_loop),
-    *(gpu_processes_in_loop, gpu_throttle_in_loop),
+    load_in_loop,
+    steal_in_loop,
+    quota_in_loop,
+    thermal,
+    memory_in_loop,
+    gpu_processes_in_loop,
+    gpu_throttle_in_loop,
 )
 """The checks after the timed loop, by id."""

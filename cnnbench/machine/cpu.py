@@ -393,8 +393,14 @@ def load_average(host: Host) -> Facts:
 
 
 GROUPS: tuple[FactGroup, ...] = (
-    *(machine_identity, processor_facts, cpu_count_facts, os_kernel_settings, battery_facts),
-    *(memory_sizes, control_group_limits, load_average),
+    machine_identity,
+    processor_facts,
+    cpu_count_facts,
+    os_kernel_settings,
+    battery_facts,
+    memory_sizes,
+    control_group_limits,
+    load_average,
 )
 
 

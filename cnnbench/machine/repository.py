@@ -54,11 +54,14 @@ _SHORT = re.compile(rf"(?:[^/:@]+@)?{_HOST}:{_PATH}")
 _OTHER = re.compile(rf"(?:\w+::)?[\w+.-]+://(?:[^/]*@)?{_HOST}(?::\d+)?(?P<path>)(?:[/?#][^@]*)?")
 
 _NO_PROGRAMS = (
-    *("-c", "core.hooksPath=/dev/null"),
+    "-c",
+    "core.hooksPath=/dev/null",
     # An empty value disables the file system monitor in every version of git.
     # Old versions of git would run a program with the name "false".
-    *("-c", "core.fsmonitor="),
-    *("-c", "log.showSignature=false"),
+    "-c",
+    "core.fsmonitor=",
+    "-c",
+    "log.showSignature=false",
 )
 # GIT_OPTIONAL_LOCKS=0 prevents a benchmark from blocking a commit.
 # GIT_NO_LAZY_FETCH=1 prevents fetches, which would run programs such as core.sshCommand.
@@ -74,12 +77,24 @@ _READING = {
 _TRACKED = ("--ignore-submodules=dirty", "--", ":(top,attr:!filter)")
 _STATUS = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", *_TRACKED)
 _CHANGES = (
-    *("diff", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "--full-index"),
-    *("--submodule=short", "HEAD", *_TRACKED),
+    "diff",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-renames",
+    "--no-color",
+    "--full-index",
+    "--submodule=short",
+    "HEAD",
+    *_TRACKED,
 )
 # Only untracked files that Python can import count: programs also write results into a checkout.
 _MODULES = (
-    *("ls-files", "--others", "--exclude-standard", "--full-name", "-z", "--"),
+    "ls-files",
+    "--others",
+    "--exclude-standard",
+    "--full-name",
+    "-z",
+    "--",
     *(f":(top,glob)**/*{suffix}" for suffix in (".py", ".so")),
     ":(exclude,top,glob)**/site-packages/**",
 )

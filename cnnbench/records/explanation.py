@@ -9,8 +9,22 @@ from typing import ClassVar
 from cnnbench.records.codec import OPTIONAL, Document, JsonKeys, choice_metadata, json_document
 
 CAUSES = (
-    *("threads", "input", "program", "gaps", "precision", "batch norm", "reduction", "copies"),
-    *("layers", "work", "operations", "kernel", "everything", "network", "batch", "pauses"),
+    "threads",
+    "input",
+    "program",
+    "gaps",
+    "precision",
+    "batch norm",
+    "reduction",
+    "copies",
+    "layers",
+    "work",
+    "operations",
+    "kernel",
+    "everything",
+    "network",
+    "batch",
+    "pauses",
 )
 """Kinds of causes; docs/explain.md has their rules."""
 

@@ -39,13 +39,23 @@ SUFFIX = ".keras"
 
 APPLICATIONS = (
     *(f"ConvNeXt{size}" for size in ("Base", "Large", "Small", "Tiny", "XLarge")),
-    *("DenseNet121", "DenseNet169", "DenseNet201"),
+    "DenseNet121",
+    "DenseNet169",
+    "DenseNet201",
     *(f"EfficientNetB{number}" for number in range(8)),
     *(f"EfficientNetV2{size}" for size in ("B0", "B1", "B2", "B3", "L", "M", "S")),
-    *("InceptionResNetV2", "InceptionV3", "MobileNet", "MobileNetV2"),
-    *("MobileNetV3Large", "MobileNetV3Small", "NASNetLarge", "NASNetMobile"),
+    "InceptionResNetV2",
+    "InceptionV3",
+    "MobileNet",
+    "MobileNetV2",
+    "MobileNetV3Large",
+    "MobileNetV3Small",
+    "NASNetLarge",
+    "NASNetMobile",
     *(f"ResNet{depth}{version}" for depth in (101, 152, 50) for version in ("", "V2")),
-    *("VGG16", "VGG19", "Xception"),
+    "VGG16",
+    "VGG19",
+    "Xception",
 )
 """Networks in `keras.applications`, listed here so that `--help` need not import Keras.
 """
@@ -129,7 +139,7 @@ class KerasModel(Model):
             if dtype not in self._built:
                 fuses = self.keras_layers == "fused"
                 self._built[dtype] = keras_build.build_keras_model(
-                    *(self._make, dtype, seed, self._given_size), fuses=fuses
+                    self._make, dtype, seed, self._given_size, fuses=fuses
                 )
             return self._built[dtype]
 

@@ -224,8 +224,13 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     # Notices.
     needs_network(
         (
-            *("train_dir", *_SAVING, *_PROFILING, "summary_verbosity", "save_summaries_steps"),
-            *("benchmark_log_dir", "ml_perf_compliance_logging"),
+            "train_dir",
+            *_SAVING,
+            *_PROFILING,
+            "summary_verbosity",
+            "save_summaries_steps",
+            "benchmark_log_dir",
+            "ml_perf_compliance_logging",
         )
     ),
     no_effect("eval_dir", lambda p: not p.work.evaluates, "without an evaluation"),

@@ -160,8 +160,14 @@ class RuntimeParams:
 
 UNUSED_ON_CPUS: FlagRule[HasFlags] = no_effect(
     (
-        *("gpu_indices", "gpus_per_card", "gpu_thread_mode", "per_gpu_thread_count"),
-        *("allow_growth", "use_unified_memory", "winograd_nonfused", "batchnorm_persistent"),
+        "gpu_indices",
+        "gpus_per_card",
+        "gpu_thread_mode",
+        "per_gpu_thread_count",
+        "allow_growth",
+        "use_unified_memory",
+        "winograd_nonfused",
+        "batchnorm_persistent",
     ),
     lambda p: p.params.device == "cpu",
     "with --device=cpu",

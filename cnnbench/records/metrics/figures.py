@@ -419,6 +419,9 @@ _percentiles(
     f"; p99 takes --num_batches={stats.FEWEST_FOR_P99} or more",
 )
 _percentiles(
-    *("step", "step times", "the wall time of timed steps", _single_steps),
+    "step",
+    "step times",
+    "the wall time of timed steps",
+    _single_steps,
     section="throughput",
 )

@@ -556,7 +556,12 @@ def register_reader(
 _BEGINNING = 1 << 16
 # What readers may raise if a file does not have the form that they expect.
 _MALFORMED = (
-    *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError),
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
     ValueError,
 )
 

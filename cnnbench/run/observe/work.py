@@ -53,8 +53,19 @@ _WEIGHTS = ("ReadVariableOp", "Const")
 # Operations that move no bytes: their output shares the memory of their input, or they access no
 # memory.
 _NO_TRAFFIC = (
-    *("ReadVariableOp", "AssignVariableOp", "Identity", "Reshape", "Squeeze", "ExpandDims"),
-    *("Shape", "Const", "NoOp", "StopGradient", "PreventGradient", "Switch", "Merge"),
+    "ReadVariableOp",
+    "AssignVariableOp",
+    "Identity",
+    "Reshape",
+    "Squeeze",
+    "ExpandDims",
+    "Shape",
+    "Const",
+    "NoOp",
+    "StopGradient",
+    "PreventGradient",
+    "Switch",
+    "Merge",
 )
 
 _INTO_BRANCHES = ("Switch", "Identity")
