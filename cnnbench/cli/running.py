@@ -58,9 +58,10 @@ class RunProcess:
             measurements.start_sharing_with_forks()
             written.start_sharing_with_forks()
 
+        complete = partial(_complete_record, measurements)
         self._fork = partial(
             fork_supervised,
-            partial(_complete_record, measurements),
+            complete,
             start_sharing,
             measurements.longest_execution,
             lambda: measurements.can_halve_batch,

@@ -129,24 +129,20 @@ def parsed_kind(type: type, parser: Callable[[str], Any]) -> FlagKind:
 def tuple_kind(item_kind: FlagKind, separator: str = ",") -> FlagKind:
     """Creates the `FlagKind` of tuples. A text without the separator becomes a tuple of one."""
 
-    def is_tuple_of_items(value: Any) -> bool:
-        return isinstance(value, tuple) and all(map(item_kind.has, value))
-
     def parse_items(text: str) -> Any:
         if not separator:
             return (item_kind.read(text),)
         return tuple(item_kind.read(part.strip()) for part in text.split(separator) if text.strip())
 
-    def normalise_items(value: Any) -> Any:
-        return tuple(map(item_kind.stored, value)) if isinstance(value, list | tuple) else value
-
     return FlagKind(
         name=f"{item_kind.name}s",
         form=f"{item_kind.form},{item_kind.form},...",
         wording=f"a comma-separated list of {item_kind.name}s",
-        has=is_tuple_of_items,
+        has=lambda value: isinstance(value, tuple) and all(map(item_kind.has, value)),
         read=parse_items,
-        stored=normalise_items,
+        stored=lambda value: (
+            tuple(map(item_kind.stored, value)) if isinstance(value, list | tuple) else value
+        ),
         text=lambda value: separator.join(map(item_kind.text, value)),
         fault=lambda value: next(filter(None, map(item_kind.fault, value)), ""),
         accepted=item_kind.accepted,

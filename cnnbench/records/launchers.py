@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timezone
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 Line: TypeAlias = "tuple[int, str]"
 """Line number (from 1), and text without the line end."""
@@ -43,19 +43,6 @@ _LOGGED = re.compile(
 )
 
 
-class ProcessLines(NamedTuple):
-    """The lines of one process in a log.
-
-    Attributes:
-      lines: the lines without prefixes; log lines of libraries and empty lines are left out.
-      time: date and time of the first line that has them, ISO 8601, without an offset from UTC if
-        the line has none; "" if no prefix and no message of TensorFlow has a date.
-    """
-
-    lines: list[Line]
-    time: str
-
-
 def with_prefixes(known: str) -> bytes:
     """Returns a regular expression for lines that begin with `known`, or with text that a launcher
     writes before each line of output and then `known`. `known` is a regular expression of bounded
@@ -64,13 +51,19 @@ def with_prefixes(known: str) -> bytes:
     return rf"{_BEFORE}(?:{known})".encode()
 
 
-def lines_of_processes(text: str, known: str) -> list[ProcessLines]:
+def lines_of_processes(text: str, known: str) -> list[tuple[list[Line], str]]:
     """Splits a log into the lines of its processes, in the order of their first lines.
 
     Args:
       text: the whole log. ANSI colours are removed.
       known: regular expression of bounded length for the beginning of lines that the program
         prints, from which the prefixes are learned.
+
+    Returns:
+      For each process, its lines and its time. The lines have no prefixes; log lines of libraries
+      and empty lines are left out. The time is the date and time of the first line that has them,
+      ISO 8601, without an offset from UTC if the line has none; "" if no prefix and no message of
+      TensorFlow has a date.
     """
     text = _COLOURS.sub("", text.replace("\r\n", "\n")) if "\x1b" in text or "\r" in text else text
     shapes = _learn_shapes(text, known)
@@ -92,7 +85,7 @@ def lines_of_processes(text: str, known: str) -> list[ProcessLines]:
         elif line and not (is_logged.get(name) and line[:2] == "  "):
             is_logged[name] = False
             lines.append((number, line))
-    return [ProcessLines(lines, times.get(name, "")) for name, lines in found.items()]
+    return [(lines, times.get(name, "")) for name, lines in found.items()]
 
 
 def _learn_shapes(text: str, known: str) -> list[re.Pattern[str]]:

@@ -93,7 +93,7 @@ def test_prefixes_of_launchers(tmp_path, launcher, text):
 
 def found(text, known="speed: "):
     processes = lines_of_processes(text.rstrip("\n"), known)
-    return [([line for _, line in one.lines], one.time) for one in processes]
+    return [([line for _, line in lines], time) for lines, time in processes]
 
 
 def test_lines_of_processes_are_told_apart_by_what_is_no_time():
@@ -107,9 +107,9 @@ def test_lines_of_processes_are_told_apart_by_what_is_no_time():
 
 
 def test_lines_keep_their_numbers_and_spaces():
-    (process,) = lines_of_processes("speed: 1\n\n  two  \nthree\r\n", "speed: ")
-    assert process.lines == [(1, "speed: 1"), (3, "  two"), (4, "three")]
-    assert process.time == ""
+    ((lines, time),) = lines_of_processes("speed: 1\n\n  two  \nthree\r\n", "speed: ")
+    assert lines == [(1, "speed: 1"), (3, "  two"), (4, "three")]
+    assert time == ""
 
 
 @pytest.mark.parametrize(

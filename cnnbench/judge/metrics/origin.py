@@ -215,8 +215,10 @@ def machine_name(facts: Mapping[str, str]) -> str:
         return gpus
     cpus, limit = facts.get("usable_cpus"), facts.get("cgroup_cpu_limit")
     parts = [facts.get("cpu_model", "unknown machine")]
-    parts += [f"{cpus} {'CPU' if cpus == '1' else 'CPUs'}"] if cpus else []
-    parts += [f"limited to {limit}"] if limit else []
+    if cpus:
+        parts.append(f"{cpus} {'CPU' if cpus == '1' else 'CPUs'}")
+    if limit:
+        parts.append(f"limited to {limit}")
     return ", ".join(parts)
 
 
