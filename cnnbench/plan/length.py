@@ -132,6 +132,7 @@ class RunLength:
         together = flags.steps_per_execution
         batches = round_up_steps(batches, together)
         epochs = batches * global_batch / epoch
+        eval_steps = _eval_steps(flags, batches, epochs, epoch, global_batch)
         return cls(
             batch_per_device=batch,
             global_batch=global_batch,
@@ -142,10 +143,7 @@ class RunLength:
             train_examples=0 if evaluating else epoch,
             eval_batches=eval_batches,
             eval_examples=eval_examples,
-            eval_steps=frozenset(
-                round_up_steps(step, together)
-                for step in _eval_steps(flags, batches, epochs, epoch, global_batch)
-            ),
+            eval_steps=frozenset(round_up_steps(step, together) for step in eval_steps),
             target=_parse_target(flags, network.model),
         )
 

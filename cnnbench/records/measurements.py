@@ -124,16 +124,16 @@ def resource_use(samples: Sequence[float]) -> ResourceUse | None:
     size = -(-len(later) // MOST_USE_SAMPLES)
     groups = [later[at : at + size] for at in range(0, len(later), size)]
     ends = [first, *(group[-1] for group in groups)]
+    on_devices = [max(row.device_memory for row in group) for group in groups]
+    busy = []
+    for before, end in itertools.pairwise(ends):
+        seconds = max(end.seconds - before.seconds, 1e-9)
+        busy.append((end.cpu_seconds - before.cpu_seconds) / seconds)
     return ResourceUse(
         seconds=tuple(end.seconds for end in ends[1:]),
         memory_bytes=tuple(max(row.memory for row in group) for group in groups),
-        device_memory_bytes=tuple(max(row.device_memory for row in group) for group in groups)
-        if any(row.device_memory for row in later)
-        else (),
-        busy_cpus=tuple(
-            (end.cpu_seconds - before.cpu_seconds) / max(end.seconds - before.seconds, 1e-9)
-            for before, end in itertools.pairwise(ends)
-        ),
+        device_memory_bytes=tuple(on_devices) if any(on_devices) else (),
+        busy_cpus=tuple(busy),
         loop_start=next((row.seconds for row in rows if row.loops >= 1), None),
         loop_end=next((row.seconds for row in rows if row.loops >= 2), None),
         sampler_cpu_seconds=max(row.sampler_seconds for row in rows),
@@ -334,16 +334,12 @@ class Measurements:
         updates = self.updates[:steps]
         own = Counter(worker for worker, _ in updates)
         workers = len(cluster.workers)
-        return replace(
-            cluster,
-            workers=tuple(
-                replace(
-                    worker,
-                    steps=own[worker.task] if updates else steps,
-                    images=own[worker.task] * images if updates else steps * images // workers,
-                    lost=worker.task in self.lost_workers,
-                )
-                for worker in cluster.workers
-            ),
-            staleness=tuple(staleness for _, staleness in updates),
-        )
+        shares = []
+        for worker in cluster.workers:
+            done, trained = steps, steps * images // workers
+            if updates:
+                done, trained = own[worker.task], own[worker.task] * images
+            is_lost = worker.task in self.lost_workers
+            shares.append(replace(worker, steps=done, images=trained, lost=is_lost))
+        staleness = tuple(staleness for _, staleness in updates)
+        return replace(cluster, workers=tuple(shares), staleness=staleness)

@@ -197,19 +197,12 @@ def table_to_markdown_lines(
 ) -> list[str]:
     """Formats a table as lines. `names` escapes the texts in columns without numbers."""
     aligned = ["number" in kinds for _, kinds, _ in block.columns]
-    return [
-        markdown_row([escape_markdown(title) for title, _, _ in block.columns]),
-        markdown_row(["--:" if number else "---" for number in aligned]),
-        *(
-            markdown_row(
-                [
-                    _markdown_cell(cell, escape_markdown if number else names)
-                    for cell, number in pairs
-                ]
-            )
-            for pairs in (zip(cells, aligned, strict=True) for cells in block.rows)
-        ),
-    ]
+    escapes = [escape_markdown if number else names for number in aligned]
+    rows = [[escape_markdown(title) for title, _, _ in block.columns]]
+    rows.append(["--:" if number else "---" for number in aligned])
+    for cells in block.rows:
+        rows.append([_markdown_cell(*pair) for pair in zip(cells, escapes, strict=True)])
+    return [*map(markdown_row, rows)]
 
 
 def _markdown_cell(cell: TableCell, escape: Callable[[str], str]) -> str:

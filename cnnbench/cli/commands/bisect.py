@@ -153,23 +153,22 @@ def _make_settings(
     refuse_flags(side, RESERVED, "cannot be used with bisect, which keeps all records")
     check_flags_of_commit(side, good, repository)
     seconds = 0.0 if LENGTHS & side.given_flags.keys() else options.seconds
+    judging = JudgingFlags(threshold=options.threshold, alpha=options.alpha)
+    experiment = Experiment(
+        most_pairs=options.pairs,
+        seed=options.resolve_seed(BISECT, options.results),
+        burn_in=options.burn_in,
+        timed_seconds=seconds,
+        timeout=options.timeout,
+        criteria=Criteria(policy=judging.policy, metrics=(THROUGHPUT.name,)),
+    )
     return BisectionSettings(
         history=GitHistory(repository, options.first_parent),
         good=good,
         bad=bad,
         side=side,
         build=options.build,
-        experiment=Experiment(
-            most_pairs=options.pairs,
-            seed=options.resolve_seed(BISECT, options.results),
-            burn_in=options.burn_in,
-            timed_seconds=seconds,
-            timeout=options.timeout,
-            criteria=Criteria(
-                policy=JudgingFlags(threshold=options.threshold, alpha=options.alpha).policy,
-                metrics=(THROUGHPUT.name,),
-            ),
-        ),
+        experiment=experiment,
         most_pairs=max(options.pairs, options.most_pairs),
         pairing=options.pairing,
     )

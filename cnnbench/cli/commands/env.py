@@ -195,18 +195,11 @@ def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequenc
     if flags.json:
         record = watch.observed_conditions()
         seen = {} if record is None else record.before
-        conditions = FoundConditions(
-            measured=seen,
-            found=tuple(
-                FoundCondition(
-                    id=condition.id,
-                    text=condition.text,
-                    advice=condition.advice,
-                    silenced=condition.id in quiet,
-                )
-                for condition in conditions_found
-            ),
+        found = tuple(
+            FoundCondition(id=c.id, text=c.text, advice=c.advice, silenced=c.id in quiet)
+            for c in conditions_found
         )
+        conditions = FoundConditions(measured=seen, found=found)
         print_result(json.dumps(encode(EnvDocument(facts=facts, conditions=conditions)), indent=2))
     else:
         silenced = len(conditions_found) - len(bad)

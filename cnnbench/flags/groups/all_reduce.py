@@ -253,18 +253,17 @@ def packing_combinations(params: AllReduceParams) -> tuple[Packing, ...]:
         params.gradient_repacking or (0,),
         _parse_dtypes(params),
     )
-    return tuple(
-        dict.fromkeys(
-            Packing.from_flags(
-                vars(params),
-                gradient_repacking=packs,
-                agg_small_grads_max_bytes=small,
-                gradient_bucket_bytes=bucket,
-                compact_dtype=wire,
-            )
-            for small, bucket, packs, wire in combinations
+    packings = (
+        Packing.from_flags(
+            vars(params),
+            gradient_repacking=packs,
+            agg_small_grads_max_bytes=small,
+            gradient_bucket_bytes=bucket,
+            compact_dtype=wire,
         )
+        for small, bucket, packs, wire in combinations
     )
+    return tuple(dict.fromkeys(packings))
 
 
 def _parse_sizes(name: str, params: AllReduceParams) -> list[int]:

@@ -366,19 +366,16 @@ def _series_chart(
     points = trend.series.points
     scale = 1 / 2**20 if metric.unit == "bytes" else 1.0
     groups = _group_points(trend, most or len(points))
+    over = "a point's processes" if len(groups) == len(points) else "consecutive points"
+    centres = [(group[0] + group[-1]) / 2 for group in groups]
+    medians = [median(points[i].value for i in group) * scale for group in groups]
+    # A mark for several commits is not a link.
+    alone = [points[group[0]] if len(group) == 1 else None for group in groups]
     measured = ChartSeries(
-        name="median over a point's processes; the stroke is their range"
-        if len(groups) == len(points)
-        else "median over consecutive points; the stroke is their range",
-        points=tuple(
-            ((group[0] + group[-1]) / 2, median(points[i].value for i in group) * scale)
-            for group in groups
-        ),
+        name=f"median over {over}; the stroke is their range",
+        points=tuple(zip(centres, medians, strict=True)),
         hints=tuple(_group_hint(trend, group, metric) for group in groups),
-        # A mark for several commits is not a link.
-        links=tuple(
-            "" if len(group) > 1 else commit_link(points[group[0]], commit_url) for group in groups
-        ),
+        links=tuple("" if point is None else commit_link(point, commit_url) for point in alone),
         spans=tuple(_value_range(points, group, scale) for group in groups),
     )
     level = [
@@ -392,26 +389,24 @@ def _series_chart(
     series = [measured, ChartSeries(name="level", points=tuple(level), reference=True)]
     if trend.outliers:
         series.append(_outlier_series(trend, metric, scale, commit_url))
+    values = Axis(
+        label=metric.title if not share else metric.name,
+        format="percent" if share else "number",
+        better=HIGHER if metric.higher_is_better else LOWER,
+        least_span=_LEAST_SPAN if metric.relative else 0.0,
+    )
+    events = []
+    for step, text in zip(trend.steps, texts, strict=True):
+        mark = "- worse" if step.worse else "+ better"
+        place = step.index - 0.5
+        events.append(ChartEvent(x=place, label=text, mark=mark, gain=not step.worse))
     return LineChart(
         title=f"{trend.series.configuration} on {trend.series.machine}",
         x=axis,
-        y=Axis(
-            label=metric.title if not share else metric.name,
-            format="percent" if share else "number",
-            better=HIGHER if metric.higher_is_better else LOWER,
-            least_span=_LEAST_SPAN if metric.relative else 0.0,
-        ),
+        y=values,
         series=tuple(series),
         labels=axis.tick_texts,
-        events=tuple(
-            ChartEvent(
-                x=step.index - 0.5,
-                label=text,
-                mark="- worse" if step.worse else "+ better",
-                gain=not step.worse,
-            )
-            for step, text in zip(trend.steps, texts, strict=True)
-        ),
+        events=tuple(events),
         note="; ".join(filter(None, (*texts, phrases.no_step_text(trend, metric)))),
     )
 

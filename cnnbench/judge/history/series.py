@@ -73,6 +73,7 @@ class HistoryEntry(MeasuredProcess):
         facts = _facts(json.dumps(record.environment))
         origin = Origin.of(record)
         pair = pair_id_of(record) if isinstance(record, RunRecord) else None
+        slow = find_slow_steps(record.step_seconds) if isinstance(record, RunRecord) else None
         return [
             cls(
                 run_id=record.run_id,
@@ -86,9 +87,7 @@ class HistoryEntry(MeasuredProcess):
                 origin=origin,
                 subject=record.subject,
                 pair=pair,
-                slow=find_slow_steps(record.step_seconds)
-                if isinstance(record, RunRecord)
-                else None,
+                slow=slow,
             )
             for row in rows
         ]

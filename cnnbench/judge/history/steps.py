@@ -198,14 +198,13 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
     noise = noisy.recognize_noise(levels, hosts, floor) if levels else RecognizedNoise()
     # If a machine has two speeds, points at the rarer speed are not reported as outliers.
     far = max(least, _OF_STATES * abs(noise.states.change) if noise.states else 0.0)
+    fitted = [
+        level.at(at, metric.relative) for level in levels for at in range(level.start, level.stop)
+    ]
     return Trend(
         series=series,
         levels=tuple(levels),
-        fitted=tuple(
-            level.at(place, metric.relative)
-            for level in levels
-            for place in range(level.start, level.stop)
-        ),
+        fitted=tuple(fitted),
         steps=tuple(_level_changes(series.points, noisy, levels, metric, floor)),
         enough=len(runs) >= MIN_SERIES,
         outliers=tuple(Outlier(*outlier) for outlier in noisy.find_outliers(levels, far)),

@@ -139,15 +139,13 @@ def _table(
     comparison: Comparison, metric: Metric, rows: Rows, answer: str, changed: Mapping[str, str]
 ) -> Content:
     titles = change_column_titles(comparison)
-    return make_table(
-        (result_cells(comparison, *row, titles) for row in rows),
-        title=f"{metric.name}, median {metric.unit_text}",
-        whole=True,
-        notes=tuple(
-            "" if entry.name in changed and result is entry.main else _note(result, answer)
-            for entry, result in rows
-        ),
-    )
+    notes = []
+    for entry, result in rows:
+        is_said = entry.name in changed and result is entry.main
+        notes.append("" if is_said else _note(result, answer))
+    cells = (result_cells(comparison, *row, titles) for row in rows)
+    title = f"{metric.name}, median {metric.unit_text}"
+    return make_table(cells, title=title, whole=True, notes=tuple(notes))
 
 
 def _note(result: MetricResult, answer: str) -> str:

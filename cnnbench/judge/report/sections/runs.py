@@ -136,26 +136,23 @@ def omitted_section(results: ReportSubject) -> Iterable[Content]:
 
 def benchmarks_section(results: ReportSubject) -> Iterable[Content]:
     """Yields a table of imported benchmarks of other programs: medians and ranges."""
-    benchmark_groups = [
-        group for group in results.configured if group.configuration.kind in BENCHMARKS
-    ]
-    yield make_table(
-        {
-            "benchmark": group.name,
-            "median": metric.value_text(median(values)),
-            "least": metric.value_text(min(values)),
-            "most": metric.value_text(max(values)),
-            "processes": numeric_cell(len(values)),
-            "last started (UTC)": TableCell(f"{group.latest:%Y-%m-%d %H:%M}", kinds="steady"),
-        }
-        for group in benchmark_groups
-        for metric in (ALL[group.configuration.kind],)
-        if (
-            values := [
-                value for run in group.successful if (value := metric.value(run)) is not None
-            ]
-        )
-    )
+    rows: list[Row] = []
+    for group in results.configured:
+        if group.configuration.kind not in BENCHMARKS:
+            continue
+        metric = ALL[group.configuration.kind]
+        values = [v for run in group.successful if (v := metric.value(run)) is not None]
+        if values:
+            row: Row = {
+                "benchmark": group.name,
+                "median": metric.value_text(median(values)),
+                "least": metric.value_text(min(values)),
+                "most": metric.value_text(max(values)),
+                "processes": numeric_cell(len(values)),
+                "last started (UTC)": TableCell(f"{group.latest:%Y-%m-%d %H:%M}", kinds="steady"),
+            }
+            rows.append(row)
+    yield make_table(rows)
 
 
 _MOST_EARLIER = 2000

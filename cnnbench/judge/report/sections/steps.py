@@ -214,19 +214,16 @@ def _use_charts(group: RunGroup) -> Iterable[LineChart]:
     for title, axis, values in _USES:
         if not values(first):
             continue
+        curves = []
+        for n, of in known[:_SHOWN]:
+            if values(of):
+                points = tuple(zip(of.seconds, values(of), strict=True))
+                curves.append(ChartSeries(name=f"process {n}", points=points, marks=False))
         yield LineChart(
             title=f"{group.name}: {title}",
             x=Axis(label="seconds since the start of the run"),
             y=axis,
-            series=tuple(
-                ChartSeries(
-                    name=f"process {n}",
-                    points=tuple(zip(of.seconds, values(of), strict=True)),
-                    marks=False,
-                )
-                for n, of in known[:_SHOWN]
-                if values(of)
-            ),
+            series=tuple(curves),
             shaded=None if start is None or end is None else (start, end, "timed loop"),
             note=f"{_SHOWN} of {len(known)} processes are shown." * (len(known) > _SHOWN),
         )
@@ -327,16 +324,12 @@ def _timeline(profile: StepProfile, title: str) -> TimelineChart:
     note = f"The step took {milliseconds(profile.step_seconds[-1])} ms."
     if waited := profile.input_wait_seconds[-1]:
         note += f" Before it the program waited {milliseconds(waited)} ms for its input."
+    names = [", ".join(filter(None, key)) or "input pipeline" for key in ordered]
+    drawn = [tuple(map(to_drawn_span, lanes[key])) for key in ordered]
     return TimelineChart(
         title=f"{title}: one step",
         x=Axis(label="time from the first operation, ms", zero=True),
-        lanes=tuple(
-            (
-                ", ".join(filter(None, key)) or "input pipeline",
-                tuple(map(to_drawn_span, lanes[key])),
-            )
-            for key in ordered
-        ),
+        lanes=tuple(zip(names, drawn, strict=True)),
         kinds=ACTIVITIES[:-1],
         note=note,
     )
