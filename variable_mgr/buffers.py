@@ -61,7 +61,7 @@ class FlatBufferLayout:
         """Splits buffers, or sums of buffers, into tensors on the current device."""
         parts: list[list[tf.Tensor]] = [[] for _ in self._shapes]
         for buffer, pieces in zip(buffers, self._buffers, strict=True):
-            for (tensor, _), part in zip(pieces, self._split_buffer(buffer, pieces), strict=True):
+            for (tensor, _), part in zip(pieces, self._split(buffer, pieces), strict=True):
                 parts[tensor].append(part)
         # Tensors of equal shape share one constant, because every operation takes time.
         constants: dict[tuple[int, ...], tf.Tensor] = {}
@@ -75,7 +75,7 @@ class FlatBufferLayout:
             result.append(flat)
         return result
 
-    def _split_buffer(self, buffer: tf.Tensor, pieces: Sequence[_Piece]) -> list[tf.Tensor]:
+    def _split(self, buffer: tf.Tensor, pieces: Sequence[_Piece]) -> list[tf.Tensor]:
         # tf.split copies all its outputs if one size is not a multiple of 64 bytes.
         # Therefore, aligned pieces and unaligned pieces are split by separate operations.
         head = 0

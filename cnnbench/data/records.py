@@ -53,7 +53,7 @@ def check_records(
     findings = Findings(defects=[f"{path}: this file is missing" for path in missing])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for path in files:
-            look = partial(_examine_record, path, examine)
+            look = partial(_examine, path, examine)
             records = _read_records(path)
             while chunk := list(itertools.islice(records, _CHUNK)):
                 for facts, defect in pool.map(look, chunk):
@@ -65,7 +65,7 @@ def check_records(
     return findings
 
 
-def _examine_record(
+def _examine(
     path: Path, examine: Callable[[bytes], F], numbered: tuple[int, bytes | DataError]
 ) -> tuple[F | None, str]:
     number, data = numbered

@@ -145,7 +145,7 @@ def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
     """
     columns = width or _columns()
     return "\n".join(
-        "\n".join([f"{title}:", *(_flag_entry(spec, columns) for spec in specs), ""])
+        "\n".join([f"{title}:", *(_entry(spec, columns) for spec in specs), ""])
         for title, specs in flags
     )
 
@@ -182,7 +182,7 @@ def xml_help(flags: Iterable[Section]) -> str:
 
 def flags_page_markdown() -> str:
     """Returns the text of the page docs/flags.md."""
-    return "\n".join([_HEAD, *(_flag_table(title, specs) for title, specs in all_sections())])
+    return "\n".join([_HEAD, *(_table(title, specs) for title, specs in all_sections())])
 
 
 def _columns() -> int:
@@ -196,7 +196,7 @@ def _default_text(spec: FlagSpec) -> str:
     return spec.text(spec.default) or "empty"
 
 
-def _flag_entry(spec: FlagSpec, width: int) -> str:
+def _entry(spec: FlagSpec, width: int) -> str:
     if spec.kind.name == "boolean":
         head = f"  --[no]{spec.name}"
     else:
@@ -208,19 +208,19 @@ def _flag_entry(spec: FlagSpec, width: int) -> str:
     return head + "\n" + textwrap.fill(body, width, initial_indent=indent, subsequent_indent=indent)
 
 
-def _flag_table(title: str, specs: Iterable[FlagSpec]) -> str:
+def _table(title: str, specs: Iterable[FlagSpec]) -> str:
     rows = [
         f"## {title}",
         "",
         "| flag | type | default | meaning | valid values |",
         "|---|---|---|---|---|",
-        *(_flag_row(spec) for spec in specs),
+        *(_row(spec) for spec in specs),
         "",
     ]
     return "\n".join(rows)
 
 
-def _flag_row(spec: FlagSpec) -> str:
+def _row(spec: FlagSpec) -> str:
     default = _default_text(spec)
     cells = [
         f"`--{spec.name}`",

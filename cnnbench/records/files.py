@@ -181,7 +181,7 @@ def write_atomically(
         if durable:
             os.fsync(descriptor)
         # The temporary file stays locked until it is renamed: other writers remove unlocked files.
-        if expected is not ... and _file_state(target) not in (None, expected):
+        if expected is not ... and _state(target) not in (None, expected):
             raise FileExistsError(target)
         os.replace(temporary, target)
     except BaseException:
@@ -198,10 +198,10 @@ def remember_output_state(path: str) -> None:
     """Remembers the state of a file, so that `write_bytes` notices changes by other processes."""
     with contextlib.suppress(OSError, ValueError):
         target = Path(os.path.realpath(path))
-        _noted[target] = _file_state(target)
+        _noted[target] = _state(target)
 
 
-def _file_state(path: Path) -> _State | None:
+def _state(path: Path) -> _State | None:
     """Returns the size and modification time of a file; None if the file does not exist."""
     with contextlib.suppress(FileNotFoundError):
         status = path.stat()

@@ -94,7 +94,7 @@ class AllReduceSpec:
     def error(self, index: int, reason: str) -> FlagError:
         """Creates an error that points to the algorithm of size range `index` in the spec."""
         # In the text of a spec, algorithms and size limits alternate.
-        return _spec_error(self.source, 2 * index, reason)
+        return _error(self.source, 2 * index, reason)
 
     def check_algorithm_names(self, known: Collection[str]) -> None:
         """Raises FlagError if the spec names an algorithm that is not in `known`."""
@@ -144,9 +144,9 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
         if ranges and limit <= (ranges[-1].limit or 0):
             previous = _size_text(ranges[-1].limit)
             reason = f"limits must increase, but the previous limit is {previous}"
-            raise _spec_error(text, number + 1, reason)
+            raise _error(text, number + 1, reason)
         if number + 2 == len(pieces):
-            raise _spec_error(
+            raise _error(
                 text, number + 1, "a limit must be followed by the algorithm for larger tensors"
             )
         ranges.append(SizeRange(algorithm, limit))
@@ -156,7 +156,7 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
     return spec
 
 
-def _spec_error(text: str, number: int, reason: str) -> FlagError:
+def _error(text: str, number: int, reason: str) -> FlagError:
     """Creates an error that points to one of the pieces that colons separate in a spec."""
     pieces = text.split(":")
     start = 1 + sum(len(piece) + 1 for piece in pieces[:number])
@@ -166,13 +166,13 @@ def _spec_error(text: str, number: int, reason: str) -> FlagError:
 def _parse_algorithm(text: str, number: int) -> AlgorithmSpec:
     match = re.fullmatch(r"(\w+)(?:/(\w+))?(?:#(.*))?", text.split(":")[number])
     if match is None:
-        raise _spec_error(text, number, f"must be an algorithm; a spec is {_FORM}")
+        raise _error(text, number, f"must be an algorithm; a spec is {_FORM}")
     levels = tuple(name for name in match.group(1, 2) if name)
     shards = match.group(3)
     if shards is None:
         return AlgorithmSpec(levels)
     if not re.fullmatch(r"[0-9]{1,9}", shards) or int(shards) < 1:
-        raise _spec_error(text, number, "after # write the number of shards, at least 1")
+        raise _error(text, number, "after # write the number of shards, at least 1")
     return AlgorithmSpec(levels, int(shards))
 
 
@@ -187,7 +187,7 @@ def _needed_levels(algorithm: AlgorithmSpec, groups: Sequence[Sequence[str]]) ->
 def _parse_limit(text: str, number: int) -> int:
     limit = parse_bytes(text.split(":")[number])
     if not limit:
-        raise _spec_error(
+        raise _error(
             text, number, "must be a limit in bytes, 1 or more, with an optional K, M, G or T"
         )
     return limit

@@ -110,7 +110,7 @@ def _draw_charts(
     width: float = _WIDTH,
     captions: bool = True,
 ) -> ChartFigure:
-    heights = [_chart_height(chart, width, captions) for chart in charts]
+    heights = [_height(chart, width, captions) for chart in charts]
     height = sum(heights) + GAP * max(0, len(charts) - 1)
     sheet = ChartFigure(width, height, margin, 0.0 if captions else -HEAD)
     for chart, height in zip(charts, heights, strict=True):
@@ -129,7 +129,7 @@ def _draw_charts(
     return sheet
 
 
-def _chart_height(chart: Chart, width: float, captions: bool) -> float:
+def _height(chart: Chart, width: float, captions: bool) -> float:
     if isinstance(chart, LineChart):
         height = _PLOT_TOP + _PLOT + _AXIS_HEIGHT + _line_legend(chart, width).height
     elif isinstance(chart, TimelineChart):

@@ -201,11 +201,11 @@ def table_to_markdown_lines(
     rows = [[escape_markdown(title) for title, _, _ in block.columns]]
     rows.append(["--:" if number else "---" for number in aligned])
     for cells in block.rows:
-        rows.append([_markdown_cell(*pair) for pair in zip(cells, escapes, strict=True)])
+        rows.append([_cell(*pair) for pair in zip(cells, escapes, strict=True)])
     return [*map(markdown_row, rows)]
 
 
-def _markdown_cell(cell: TableCell, escape: Callable[[str], str]) -> str:
+def _cell(cell: TableCell, escape: Callable[[str], str]) -> str:
     mark = _MARKS[cell.tone] or (_NO_TONE if cell.mark else "")
     text = f"{mark}{NONE if cell.text == NONE else escape(cell.text)}"
     return f"[{text}]({cell.link})" if cell.link else text

@@ -192,7 +192,7 @@ def main(argv: Sequence[str]) -> int:
         skipped=folder_contents.skipped,
         fail_on=fails_on,
     )
-    _write_history(options, document)
+    _write(options, document)
     shallow = ""
     if commits is not None:
         shallow = _warn_of_missing(str(options.git), document.series, commits.places)
@@ -303,7 +303,7 @@ def _raise_empty(
     raise UsageError(f"{words}: {nothing}")
 
 
-def _write_history(options: HistoryFlags, document: HistoryDocument) -> None:
+def _write(options: HistoryFlags, document: HistoryDocument) -> None:
     if options.format == "table":
         text = blocks.terminal_text(document, options.last)
     elif options.format == "csv":

@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
         names = (find_dataset(options.data_name, None).name,)
     models = tuple(_list_models(names))
     if options.format == "table":
-        print_result(_model_tables(models))
+        print_result(_tables(models))
     elif options.format == "csv":
         print_result(dataclasses_to_csv(ModelSizes, models))
     else:
@@ -128,7 +128,7 @@ def _list_models(datasets: Sequence[str]) -> Iterator[ModelSizes]:
             )
 
 
-def _model_tables(models: Sequence[ModelSizes]) -> str:
+def _tables(models: Sequence[ModelSizes]) -> str:
     groups = itertools.groupby(models, lambda model: model.dataset)
     tables = (
         make_table(map(_model_row, rows), title=f"{name}:", indent=2) for name, rows in groups

@@ -125,7 +125,7 @@ def _recurring(
             if others is None or others.means[PAUSES].difference * cost.difference <= 0:
                 return None
             slowed = [*zip(profiles, slow_steps, strict=True)][more]
-            place, evidence = _pause_place(slowed, part)
+            place, evidence = _place(slowed, part)
             evidence += _cpu_evidence(profile for profile, _ in slowed)
             text = f"of {side}, {shared.text}"
             return CauseClaim("pauses", (PAUSES,), place, text, evidence), others
@@ -159,7 +159,7 @@ def _fisher_p(
     return sum(ways) / comb(steps_in_first + steps_in_second, slow)
 
 
-def _pause_place(
+def _place(
     profiles: Iterable[tuple[StepProfile, SlowSteps | None]], part: StepPartKey | None
 ) -> tuple[str, tuple[str, ...]]:
     """Returns the name of the part of the step (such as a layer) in which slow steps take longer,

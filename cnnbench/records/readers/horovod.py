@@ -44,7 +44,7 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
             file.skip(*mixed, MIXED)
             continue
         for run in runs:
-            record = _run_record(file, run, part + 1, time)
+            record = _record(file, run, part + 1, time)
             if record is not None:
                 part += 1
                 yield record
@@ -80,7 +80,7 @@ def _placement(devices: int, kind: str) -> Placement:
     )
 
 
-def _run_record(file: ResultFile, lines: Sequence[Line], part: int, time: str) -> RunRecord | None:
+def _record(file: ResultFile, lines: Sequence[Line], part: int, time: str) -> RunRecord | None:
     """Creates the record of one run; None if its lines contain neither a result nor a header."""
     header: dict[str, str] = {}
     rows: list[PrintedSpeed] = []

@@ -36,11 +36,11 @@ _MESSAGES = {
 
 def message_class(name: str) -> Any:
     """Returns the class of a protobuf message, such as "XSpace"."""
-    return _message_classes()[name]
+    return _classes()[name]
 
 
 @functools.cache
-def _message_classes() -> dict[str, Any]:
+def _classes() -> dict[str, Any]:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = descriptor_pb2.FieldDescriptorProto

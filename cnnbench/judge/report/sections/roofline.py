@@ -93,7 +93,7 @@ def roofline_section(results: ReportSubject) -> Iterable[Content]:
     and its bytes divided by the rate of copying memory. A row can be faster than its estimate if
     its values are in a cache. The time above the estimate could be saved.
     """
-    named = _named_rooflines(results)
+    named = _named(results)
     yield make_table(_process_row(name, study) for name, study in named)
     for name, study in named:
         for section in roofline_sections(study, name, _MOST_ROWS, full=True):
@@ -105,7 +105,7 @@ def roofline_answers(results: ReportSubject) -> Iterator[Answer]:
     time could be saved. If there are several rooflines, the answers are short.
     """
     most = 1 if results.rooflines[1:] else _MOST_TO_WIN
-    for name, study in _named_rooflines(results):
+    for name, study in _named(results):
         step, estimate = map(milliseconds, (study.step_seconds, study.total.bound_seconds))
         text = f"A profiled step takes {step} ms, the estimate is {estimate} ms"
         largest = [row for row in study.rows if row.winnable_seconds > 0][:most]
@@ -114,7 +114,7 @@ def roofline_answers(results: ReportSubject) -> Iterator[Answer]:
         yield Answer(f"Roofline of {name}", text, "", details)
 
 
-def _named_rooflines(results: ReportSubject) -> list[tuple[str, Roofline]]:
+def _named(results: ReportSubject) -> list[tuple[str, Roofline]]:
     return with_start_times(
         (results.profiled[study.run.run_id].name, study) for study in results.rooflines
     )
