@@ -245,16 +245,14 @@ class _BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc
         if calling is None or not own or calling[0].training != bool(training and self.trainable):
             return super().call(inputs, training=training, mask=mask)
         net, specs = calling
-        return net._batch_norm(
-            inputs,
-            BatchNormLayer(
-                specs[id(self.gamma)] if self.scale else None,
-                specs[id(self.beta)],
-                specs[id(self.moving_mean)],
-                specs[id(self.moving_variance)],
-                BatchNorm(self.momentum, self.epsilon, self.scale, unbiased=False),
-            ),
+        layer = BatchNormLayer(
+            specs[id(self.gamma)] if self.scale else None,
+            specs[id(self.beta)],
+            specs[id(self.moving_mean)],
+            specs[id(self.moving_variance)],
+            BatchNorm(self.momentum, self.epsilon, self.scale, unbiased=False),
         )
+        return net._batch_norm(inputs, layer)
 
 
 class _Conv2D(keras.layers.Conv2D):  # type: ignore[misc]

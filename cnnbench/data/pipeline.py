@@ -325,11 +325,10 @@ def preprocess_batch(
         return {e.name: tf.cast(examples[e.name], spec.dtype_of(e)) for e in spec.elements}
     made = {e.name: tf.TensorSpec(e.sizes, spec.dtype_of(e)) for e in spec.elements}
     rows = (dict(examples), positions)
-    return dict(
-        tf.map_fn(
-            lambda row: preprocess_example(row[0], row[1], spec), rows, fn_output_signature=made
-        )
+    batch = tf.map_fn(
+        lambda row: preprocess_example(row[0], row[1], spec), rows, fn_output_signature=made
     )
+    return dict(batch)
 
 
 def with_private_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:

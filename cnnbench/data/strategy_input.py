@@ -75,11 +75,10 @@ class InputDistribution:
     def _input_options(self, spec: InputSpec) -> tf.distribute.InputOptions:
         modes = tf.distribute.InputReplicationMode
         ahead = spec.datasets_prefetch_buffer_size if spec.datasets_use_prefetch else 0
+        mode = modes.PER_REPLICA if self._per_replica else modes.PER_WORKER
         return tf.distribute.InputOptions(
             experimental_fetch_to_device=self._on_device,
-            experimental_replication_mode=modes.PER_REPLICA
-            if self._per_replica
-            else modes.PER_WORKER,
+            experimental_replication_mode=mode,
             experimental_per_replica_buffer_size=ahead,
         )
 

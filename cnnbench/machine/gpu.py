@@ -241,18 +241,17 @@ def _read_state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
     heat = query_nvml(module.nvmlDeviceGetViolationStatus, handle, _THERMAL_POLICY)
     mask = query_nvml(module.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
     running = query_nvml(module.nvmlDeviceGetComputeRunningProcesses, handle)
+    processes = None
+    if running is not None:
+        # This process cannot read the names of processes in other containers.
+        pids = (process.pid for process in running)
+        processes = {pid: host.read_text(f"proc/{pid}/comm") or "unknown" for pid in pids}
     return GpuState(
         index=index,
         uuid=_decode_text(module.nvmlDeviceGetUUID(handle)),
         sm_clock_mhz=query_nvml(module.nvmlDeviceGetClockInfo, handle, _SM_CLOCK),
         throttle_reasons=tuple(name for bit, name in _REASONS.items() if mask & bit),
-        # This process cannot read the names of processes in other containers.
-        processes=None
-        if running is None
-        else {
-            process.pid: host.read_text(f"proc/{process.pid}/comm") or "unknown"
-            for process in running
-        },
+        processes=processes,
         thermal_seconds=None if heat is None else heat.violationTime / 1e9,
     )
 

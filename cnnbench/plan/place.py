@@ -112,17 +112,18 @@ def resolve_place(flags: Params, work: WorkKind, mode: Mode, names: JobFlagNames
     raise_first_refusal(RULES, _RequestedPlace(flags, mode, names))
     coordinated = mode.processes is Processes.COORDINATOR
     without_sync = coordinated or not flags.cross_replica_sync
+    job = Job(
+        task=Task(flags.job_name or LOCAL, flags.task_index),
+        worker_addresses=split_hosts(flags.worker_hosts),
+        ps_addresses=split_hosts(flags.ps_hosts),
+        controller_address=flags.controller_host or None,
+        client_per_worker=mode.processes is Processes.CLIENT_PER_WORKER,
+        towers_per_worker=flags.num_gpus,
+        device="gpu" if flags.device == "gpu" else "cpu",
+    )
     return PlaceInJob(
         mode=mode,
-        job=Job(
-            task=Task(flags.job_name or LOCAL, flags.task_index),
-            worker_addresses=split_hosts(flags.worker_hosts),
-            ps_addresses=split_hosts(flags.ps_hosts),
-            controller_address=flags.controller_host or None,
-            client_per_worker=mode.processes is Processes.CLIENT_PER_WORKER,
-            towers_per_worker=flags.num_gpus,
-            device="gpu" if flags.device == "gpu" else "cpu",
-        ),
+        job=job,
         asynchronous=work.trains and bool(flags.job_name) and without_sync,
         coordinated=coordinated,
         names=names,

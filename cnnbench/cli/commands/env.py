@@ -180,17 +180,15 @@ def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequenc
     facts = environment.collect(host)
     watch = ConditionMonitor(host).start(gpus=on_gpu)
     time.sleep(flags.seconds)
-    conditions_found = watch.check_before_run(
-        facts,
-        ConditionCheckFlags(
-            on_gpu=on_gpu,
-            cards=card_numbers(plan.params),
-            intra_threads=plan.params.num_intra_threads or 0,
-            intra_threads_given=bool(plan.params.num_intra_threads),
-            batch_size=plan.params.batch_size,
-            gpu_indices_given=bool(plan.params.gpu_indices),
-        ),
+    checked = ConditionCheckFlags(
+        on_gpu=on_gpu,
+        cards=card_numbers(plan.params),
+        intra_threads=plan.params.num_intra_threads or 0,
+        intra_threads_given=bool(plan.params.num_intra_threads),
+        batch_size=plan.params.batch_size,
+        gpu_indices_given=bool(plan.params.gpu_indices),
     )
+    conditions_found = watch.check_before_run(facts, checked)
     bad = [condition for condition in conditions_found if condition.id not in quiet]
     if flags.json:
         record = watch.observed_conditions()

@@ -116,11 +116,10 @@ def explanation_rows(explanation: Explanation, max_rows: int = SHOWN) -> list[Ex
         share = sum(shares) if shares else None
         lines.append(replace(explanation.make_row(name, base=base, new=new), share=share))
     lines.append(explanation.not_profiled)
-    lines.append(
-        explanation.make_row(
-            "step", base=explanation.base, new=explanation.new, spread=explanation.spread
-        )
+    step = explanation.make_row(
+        "step", base=explanation.base, new=explanation.new, spread=explanation.spread
     )
+    lines.append(step)
     return lines
 
 

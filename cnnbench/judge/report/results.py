@@ -492,12 +492,11 @@ def gather(
     configured = group_runs(loaded.records, profiled_runs(loaded.studies), order)
     if comparison is not None:
         _use_compared_speeds(configured, comparison)
+    reductions = sorted(loaded.allreduces, key=lambda record: parse_start_time(record.started_at))
     return dataclass_from_sources(
         ReportSubject,
         loaded,
-        allreduces=tuple(
-            sorted(loaded.allreduces, key=lambda record: parse_start_time(record.started_at))
-        ),
+        allreduces=tuple(reductions),
         configured=configured,
         comparison=comparison,
     )

@@ -107,6 +107,7 @@ class AllReduceBenchmark:
             params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind
         )
         config = {**params.as_dict(), "sizes": [w.name for w in plan.workloads]}
+        subject = repository.measured_code(params.as_dict())
         self._so_far = AllReduceRecord(
             run_id=uuid.uuid4().hex,
             started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -114,9 +115,7 @@ class AllReduceBenchmark:
             command=tuple(command),
             config={name: encode(value) for name, value in config.items()},
             explicit_flags=tuple(explicit_flags),
-            subject=repository.measured_code(params.as_dict()).with_labels(
-                labels_from_config(config)
-            ),
+            subject=subject.with_labels(labels_from_config(config)),
         )
         silence_warnings(parse_silenced(params.quiet_conditions))
         self._watch = ConditionMonitor()

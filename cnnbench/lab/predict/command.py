@@ -151,15 +151,14 @@ def main(values: Mapping[str, Any]) -> int:
     if params.inter_link is None:
         _warn_of_link(params.link, device_counts[-1])
     specs = parse_all_reduce_specs(sent.all_reduce_spec) or _default_specs(interconnect)
+    rows = tuple(predict_all(interconnect, step, specs, device_counts))
+    fastest = tuple(
+        FastestByDevices(devices=count, ranges=fastest_by_size(interconnect, specs, count))
+        for count in device_counts
+        if count > 1
+    )
     result = PredictionDocument(
-        model=step.model,
-        parameters=interconnect,
-        rows=tuple(predict_all(interconnect, step, specs, device_counts)),
-        fastest=tuple(
-            FastestByDevices(devices=count, ranges=fastest_by_size(interconnect, specs, count))
-            for count in device_counts
-            if count > 1
-        ),
+        model=step.model, parameters=interconnect, rows=rows, fastest=fastest
     )
     files.write(result, lambda: map(asdict, result.rows))
     if params.plot is not None:

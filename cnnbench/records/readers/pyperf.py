@@ -33,6 +33,10 @@ def read_pyperf(file: ResultFile) -> Iterator[RunRecord]:
             if unit not in _UNITS:
                 file.skip(0, name, f"has the unit {unit}, which is not known")
             elif run.get("values"):
+                subject = Subject(
+                    revision=str(facts["commit_id"]) if facts.get("commit_id") else None,
+                    committed_at=file.time(facts.get("commit_date")),
+                )
                 yield from file.benchmark(
                     PYPERF,
                     name,
@@ -41,10 +45,7 @@ def read_pyperf(file: ResultFile) -> Iterator[RunRecord]:
                     part,
                     position=position,
                     environment=_environment(facts),
-                    subject=Subject(
-                        revision=str(facts["commit_id"]) if facts.get("commit_id") else None,
-                        committed_at=file.time(facts.get("commit_date")),
-                    ),
+                    subject=subject,
                     started_at=facts.get("date"),
                 )
 

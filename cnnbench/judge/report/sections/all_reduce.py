@@ -210,14 +210,13 @@ def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> RowCh
             )
         )
     estimates = _copy_bandwidths(record, points, "busbw").values()
+    middle = "the middle half of all reductions"
     return RowChart(
         title=f"{title}, {format_bytes(points[0].bytes)}: bus bandwidth",
         x=Axis(label="busbw, GB/s", zero=True, better=HIGHER),
         rows=tuple(rows),
         limit=(max(estimates), _ESTIMATE) if estimates else None,
-        note=legend_text(
-            rows, centre="the median reduction", band="the middle half of all reductions"
-        ),
+        note=legend_text(rows, centre="the median reduction", band=middle),
         bars=True,
     )
 

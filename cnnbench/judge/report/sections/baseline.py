@@ -87,13 +87,14 @@ def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[RowChart]
     ]
     of = f" of {shared}" if shared else ""
     interval = f"its {verdicts.confidence_text(comparison)} interval"
+    changes = Axis(
+        label=f"change of {metric.name}",
+        format="percent" if metric.relative else "number",
+        better=HIGHER if metric.higher_is_better else LOWER,
+    )
     yield RowChart(
         title=f"Change of {metric.name}{of} against the baseline",
-        x=Axis(
-            label=f"change of {metric.name}",
-            format="percent" if metric.relative else "number",
-            better=HIGHER if metric.higher_is_better else LOWER,
-        ),
+        x=changes,
         rows=tuple(rows),
         limit=(0.0, "no change"),
         note=legend_text(rows, dot="the estimated change", band=interval),
