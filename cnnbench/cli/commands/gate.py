@@ -146,7 +146,7 @@ def main(argv: Sequence[str]) -> int:
     results = values.get("results") or (None if is_resumed else os.environ.get(OUTPUT) or None)
     if is_resumed:
         results = results_folder(results, "gate", resume=True)
-    with _gate_results_folder(results, is_resumed) as folder:
+    with _results_folder(results, is_resumed) as folder:
         if change is not None and not values.get("always_measure"):
             options = GateFlags(**choose_format({**values, "rules": change.rules}, _SPECS))
             if _report_same_code(change, options, common, folder):
@@ -245,7 +245,7 @@ def _report_same_code(
 
 
 @contextlib.contextmanager
-def _gate_results_folder(results: str | None, is_resumed: bool) -> Iterator[Path]:
+def _results_folder(results: str | None, is_resumed: bool) -> Iterator[Path]:
     """Context manager: creates the results folder of a gate, which must be empty unless resumed.
 
     A temporary folder is removed if no results were written.

@@ -222,7 +222,7 @@ class BenchmarkCNN(RunContext):
             self._use.start(measurements.use_samples.append)
             stack.callback(self._use.close)
             explain = partial(to_benchmark_error, self.plan)
-            end = self.membership.reporting_end(self._write_record_once, explain)
+            end = self.membership.reporting_end(self._write_once, explain)
             with end, plugins.reporting_plugin_errors(BenchmarkError):
                 # While the run is built, a plug-in's error counts as wrong usage; later, it counts
                 # as a failed run.
@@ -230,7 +230,7 @@ class BenchmarkCNN(RunContext):
                     work = self.build()
                 total = self._run_work(work)
                 raise_if_interrupted()
-                record = self._write_record_once("ok")
+                record = self._write_once("ok")
             print_notices(record, messages)
             # The total must be the last line of a successful run, so it is printed after the
             # results are written.
@@ -289,7 +289,7 @@ class BenchmarkCNN(RunContext):
         try:
             total = scenarios.run_work(self, work)
         finally:
-            # `_write_record_once` does not list the loaded libraries, because it may run during a
+            # `_write_once` does not list the loaded libraries, because it may run during a
             # hang. So they are listed here.
             facts = environment.with_loaded_libraries(measurements.parts.environment)
             measurements.update_record(environment=facts)
@@ -347,7 +347,7 @@ class BenchmarkCNN(RunContext):
             silent = (f"{gpu} does not respond" for gpu in find_unresponsive_gpus())
             message = "; ".join([message, *silent])
         error = BenchmarkError(message)
-        self._write_record_once("failed", error)
+        self._write_once("failed", error)
         if self.plan.checkpoint_save_folder is not None:
             write_training_status(self.plan.checkpoint_save_folder, "failed")
         tell_error(message)
@@ -361,7 +361,7 @@ class BenchmarkCNN(RunContext):
             peak = read_peak_memory(parts.placement.kind)
             self.measurements.update_record("measured", peak_memory_bytes=peak)
 
-    def _write_record_once(self, status: str, error: BaseException | None = None) -> RunRecord:
+    def _write_once(self, status: str, error: BaseException | None = None) -> RunRecord:
         """Writes the record, unless it is written already. Later errors do not change the
         measurements.
         """

@@ -438,7 +438,7 @@ class AsyncLoop(Generic[Values]):
         work = self._workers[worker]
         self._begin_thread()
         while True:
-            number = self._wait_for_update_number(worker, run)
+            number = self._wait_for_number(worker, run)
             if number is None:
                 return
             try:
@@ -451,19 +451,19 @@ class AsyncLoop(Generic[Values]):
                     return  # This call of `run` has ended, or the worker was removed.
                 self._outcomes.put(_UpdateOutcome(worker, StepTime.now(), values))
 
-    def _wait_for_update_number(self, worker: str, run: int) -> int | None:
+    def _wait_for_number(self, worker: str, run: int) -> int | None:
         """Waits until a worker may run an update. Returns the update's number; None at the end."""
         with self._changed:
             while True:
                 if self._running != run or worker in self._errors:
                     return None
-                number = self._take_update_number(worker)
+                number = self._take_number(worker)
                 if number is not None:
                     self._in_flight[worker] = number
                     return number
                 self._changed.wait()
 
-    def _take_update_number(self, worker: str) -> int | None:
+    def _take_number(self, worker: str) -> int | None:
         """Returns the number of the worker's next update; None before a pause or the end."""
         if self._first.get(worker, self._limit + 1) <= self._limit:
             return self._first.pop(worker)
@@ -490,7 +490,7 @@ class AsyncLoop(Generic[Values]):
                 for worker, seconds in self._stuck.find_stuck_workers(
                     in_flight, min(passed, 2 * _ASK_SECONDS)
                 ).items():
-                    self._handle_stuck_worker(worker, seconds)
+                    self._handle_stuck(worker, seconds)
             try:
                 outcome = self._outcomes.get(timeout=_ASK_SECONDS)
             except queue.Empty:
@@ -499,7 +499,7 @@ class AsyncLoop(Generic[Values]):
                 return outcome
             self._handle_failure(outcome.worker, outcome.error)
 
-    def _handle_stuck_worker(self, worker: str, seconds: float) -> None:
+    def _handle_stuck(self, worker: str, seconds: float) -> None:
         doing = (
             ProcessActivity.INPUT
             if worker in self._stuck.input_wait_by_worker()
@@ -553,7 +553,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         super().__init__(slots, lost, lost_workers, stuck)
         self._remaining_workers = list(workers)
 
-    def _handle_stuck_worker(self, worker: str, seconds: float) -> None:
+    def _handle_stuck(self, worker: str, seconds: float) -> None:
         """Ends the loop after a stuck update, because only TensorFlow knows its worker."""
         waits = [
             name

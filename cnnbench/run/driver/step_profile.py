@@ -81,14 +81,14 @@ class StepProfiler:
 
         self._graph, last = graph, self._plan.length.warm_up.least
         for step in range(last - self._count + 1, last + 1):
-            yield step, self._profile_step(step)
+            yield step, self._profile(step)
         # TensorFlow partitions a graph when it runs for the first time, which is the first step.
         # This context is yielded last: it is entered last and left first, so the partitions are
         # known when the profile is read.
         yield 1, collecting_partitions(self._partitions)
 
     @contextmanager
-    def _profile_step(self, step: int) -> Iterator[None]:
+    def _profile(self, step: int) -> Iterator[None]:
         from cnnbench.run.driver.observers.profiles import profiling_step
 
         def add_profile(planes: tuple[XPlane, ...]) -> None:

@@ -144,13 +144,13 @@ class Training:
         run, membership = self._run, self._run.membership
         with self._interrupts.sharing_interrupts():
             if not steps:  # The checkpoint already contains the last step.
-                return self._finish_training(0.0, steps)
+                return self._finish(0.0, steps)
             loop = self._make_loop()
             for observer in self._observers:
                 observer.training_begins(self.global_step, steps)
             self._run_warm_up(loop)
             if self._stopped_early:
-                return self._finish_training(0.0, 0)
+                return self._finish(0.0, 0)
             plan = run.plan
             run.console.table_header(plan.params.loss_type_to_report, plan.step_metrics)
             run.progress_line.start("training", steps, plan.length.global_batch)
@@ -167,9 +167,7 @@ class Training:
                 self._timer = LoopTimer()
                 self._display = DisplayInterval(plan.params.display_every)
                 try:
-                    steps = loop.run(
-                        steps, self._record_timed_steps, self._is_pause_due, self._pause
-                    )
+                    steps = loop.run(steps, self._record_steps, self._is_pause_due, self._pause)
                     # In a job of several processes, sync_devices would wait for lost processes,
                     # too.
                     if self._group is None and not self._work.workers:
@@ -188,7 +186,7 @@ class Training:
             membership.activity = ProcessActivity.END
             with membership.marking_activity(ProcessActivity.OTHERS):
                 membership.turns.wait_for_next_slice(steps_left=False)
-            return self._finish_training(spent.wall, steps)
+            return self._finish(spent.wall, steps)
 
     def _measure_latency(self) -> None:
         """Times single batches of a forward-only run, because its timed steps overlap on a GPU."""
@@ -196,7 +194,7 @@ class Training:
         batches = min(len(self._run.measurements.timed.seconds), FEWEST_FOR_P99)
 
         def after_latency_step(step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
-            self._obey_stop_request(values[-1])
+            self._obey_stop(values[-1])
             latencies.append(spent.seconds)
             progress.update(step)
 
@@ -332,7 +330,7 @@ class Training:
             self._run.messages.notice(f"warm-up step {step} of {most}, {remaining} left")
             self._silent_since = time.monotonic()
 
-    def _record_timed_steps(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
+    def _record_steps(self, step: int, spent: StepTime, values: Sequence[StepValues]) -> None:
         """Adds timed steps to the measurements, checks their results, and shows the speed."""
         measurements, last = self._run.measurements, values[-1]
         if last.worker:
@@ -369,7 +367,7 @@ class Training:
         # counted here.
         if self._last.worker:
             self.global_step += 1
-        self._obey_stop_request(self._last)
+        self._obey_stop(self._last)
         warm_up = self._run.plan.length.warm_up.most
         first = -warm_up or 1
         for number, step_values in enumerate(values, step - len(values) + 1):
@@ -377,7 +375,7 @@ class Training:
                 advice = self._work.loss_advice(updated=self._resumed or number > first)
                 raise NonFiniteLossError(number, step_values.loss, warm_up, advice)
 
-    def _obey_stop_request(self, values: StepValues) -> None:
+    def _obey_stop(self, values: StepValues) -> None:
         if values.stop >= _INTERRUPTED:
             raise KeyboardInterrupt
         self._ending = self._ending or int(values.stop)
@@ -462,7 +460,7 @@ class Training:
         """Metrics of the last step; empty if the step computes none."""
         return dict(zip(self._run.plan.step_metrics, self._last.metrics, strict=False))
 
-    def _finish_training(self, elapsed: float, steps: int) -> float | None:
+    def _finish(self, elapsed: float, steps: int) -> float | None:
         """Calls the observers after the last step. Returns the result of `run`."""
         plan = self._run.plan
         for suspending in self._suspending:

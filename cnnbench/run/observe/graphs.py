@@ -38,7 +38,7 @@ def collecting_partitions(partitions: list[Any]) -> Iterator[None]:
     tf.summary.trace_on(graph=True, profiler=False)
     # Restarts the collection, because earlier graphs are still in it: in TensorFlow 2.21, trace_off
     # does not end it.
-    _exported_metadata()
+    _take_metadata()
     tf.summary.trace_on(graph=True, profiler=False)
     try:
         yield
@@ -53,7 +53,7 @@ def _step_partitions() -> list[Any]:
     graph_def = type(tf.Graph().as_graph_def())  # TensorFlow has no public name for this class.
     functions = [
         [graph_def.FromString(graph) for graph in function.partitions]
-        for function in message_class("RunMetadata").FromString(_exported_metadata()).functions
+        for function in message_class("RunMetadata").FromString(_take_metadata()).functions
     ]
     # Smaller functions, which feed the step or read its results, may also have run, so the largest
     # function is the step.
@@ -63,7 +63,7 @@ def _step_partitions() -> list[Any]:
     return sorted(step, key=lambda graph: min((node.device for node in graph.node), default=""))
 
 
-def _exported_metadata() -> bytes:
+def _take_metadata() -> bytes:
     """Returns the serialized RunMetadata that TensorFlow has collected since `trace_on`."""
     with TemporaryFolder("cnnbench-graphs-") as scratch:
         folder = scratch.path / "events"
