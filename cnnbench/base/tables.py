@@ -77,13 +77,13 @@ def fit_table(
     if has_head:
         least = {index: max(_longest_word(rows, index), _NARROWEST_TEXT) for index in texts}
         whole = widths.copy()
-        _narrow_columns(widths, least, excess)
+        _narrow(widths, least, excess)
         while excess() > 0 and len(shown) > _FEWEST_COLUMNS:
             least.pop(shown.pop(), None)
             widths[:] = whole
-            _narrow_columns(widths, least, excess)
+            _narrow(widths, least, excess)
         texts = [index for index in shown if index in to_left]
-    _narrow_columns(widths, dict.fromkeys(texts, _NARROWEST_TEXT), excess)
+    _narrow(widths, dict.fromkeys(texts, _NARROWEST_TEXT), excess)
     for index in shown:  # Heads get the rest of the width.
         longer = text_width(rows[0][index]) - widths[index]
         if has_head and 0 < longer <= -excess():
@@ -98,7 +98,7 @@ def fit_table(
     return lines
 
 
-def _narrow_columns(widths: list[int], least: Mapping[int, int], excess: Callable[[], int]) -> None:
+def _narrow(widths: list[int], least: Mapping[int, int], excess: Callable[[], int]) -> None:
     """Makes the widest columns narrower until the table fits or all columns have their minimum
     width.
     """

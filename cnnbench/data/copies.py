@@ -24,16 +24,16 @@ def make_copy_to_device(device: str, nest: Any) -> Callable[[Any], Any]:
         with tf.device(device):
             return [tf.identity(tensor) for tensor in tensors]
 
-    specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _tensors_of_nest(nest)]
+    specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _tensors_of(nest)]
     concrete = tf.function(copies, autograph=False).get_concrete_function(*specs)
-    return lambda tensors: _replace_values(tensors, concrete(*_tensors_of_nest(tensors)))
+    return lambda tensors: _replace(tensors, concrete(*_tensors_of(tensors)))
 
 
-def _tensors_of_nest(nest: Any) -> list[Any]:
+def _tensors_of(nest: Any) -> list[Any]:
     return [tensor for tensor in tf.nest.flatten(nest) if tensor is not None]
 
 
-def _replace_values(nest: Any, values: Iterable[Any]) -> Any:
+def _replace(nest: Any, values: Iterable[Any]) -> Any:
     """Replaces the values in a nested structure, in order. None remains None."""
     tensors = iter(values)
     return tf.nest.map_structure(lambda part: None if part is None else next(tensors), nest)
@@ -96,7 +96,7 @@ class ScalarReader:
 
         # The shapes are unknown to the graph; otherwise TensorFlow would compute `behind` in
         # advance, without waiting for `bits`.
-        specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _tensors_of_nest(nest)]
+        specs = [tf.TensorSpec(None, tensor.dtype) for tensor in _tensors_of(nest)]
         self._read = tf.function(read, autograph=False).get_concrete_function(*specs)
 
     def __call__(self, nest: Any, events: ReadCallbacks) -> Any:
@@ -107,6 +107,6 @@ class ScalarReader:
         self._issued = events.issued
         # TensorFlow places the results of the function on this device, the host.
         with tf.device(self._host):
-            values, stamp, _ = self._read(*_tensors_of_nest(nest))
+            values, stamp, _ = self._read(*_tensors_of(nest))
         events.arrived(time.time() - float(stamp))
-        return _replace_values(nest, values.numpy())
+        return _replace(nest, values.numpy())

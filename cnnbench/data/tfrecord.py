@@ -224,7 +224,7 @@ def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
 
 def _find_shards(data_dir: Path, subset: str, prefix: str) -> list[Path]:
     for folder in (data_dir, *(data_dir / name for name in SUBSET_FOLDERS[subset])):
-        paths = _files_matching(folder, f"{prefix}{subset}-*-of-*") if folder.is_dir() else []
+        paths = _glob(folder, f"{prefix}{subset}-*-of-*") if folder.is_dir() else []
         names = {path.name for path in paths if _SHARD.fullmatch(path.name)}
         # `gunzip --keep` leaves NAME.gz next to NAME. Both contain the same examples, so NAME.gz is
         # ignored.
@@ -235,7 +235,7 @@ def _find_shards(data_dir: Path, subset: str, prefix: str) -> list[Path]:
     return []
 
 
-def _files_matching(folder: Path, pattern: str) -> list[Path]:
+def _glob(folder: Path, pattern: str) -> list[Path]:
     # For an unreadable folder, this raises an error; Path.glob would return nothing.
     return sorted(p for p in folder.iterdir() if fnmatchcase(p.name, pattern) and p.is_file())
 
@@ -245,7 +245,7 @@ def find_unread(shards: Sequence[Path]) -> list[Path]:
     checksums and backups are ignored.
     """
     match = _SHARD.fullmatch(shards[0].name)
-    alike = _files_matching(shards[0].parent, f"{match[1]}-*-of-*") if match else []
+    alike = _glob(shards[0].parent, f"{match[1]}-*-of-*") if match else []
     return [p for p in alike if p not in set(shards) and not _COMPANION.fullmatch(p.name)]
 
 
