@@ -221,3 +221,11 @@ def test_constants_are_those_of_the_registered_optimizers():
     assert OPTIMIZERS.constants.keys() - before.keys() == {"my_epsilon"}
     del OPTIMIZERS["adagrad"]
     assert OPTIMIZERS.constants == before
+
+
+def test_constants_of_plug_ins_are_told_from_built_in_ones():
+    assert OPTIMIZERS.plugin_constants == SCHEDULES.plugin_constants == {}
+    own_constant()
+    assert OPTIMIZERS.plugin_constants == {"my_epsilon": OPTIMIZERS["adagrad"].flags["my_epsilon"]}
+    assert {"my_epsilon", "adam_epsilon"} <= OPTIMIZERS.constants.keys()
+    assert SCHEDULES.plugin_constants == {}

@@ -178,3 +178,22 @@ def test_a_job_without_parameter_servers_has_a_mode_that_works(of, words, mode, 
     args = parse_args(argv)
     before = plan_before_plugins(args.params, environ, explicit=tuple(args.given))
     assert before.params.variable_update == mode
+
+
+@pytest.mark.parametrize(("job", "device", "gpus"), [("ps", "cpu", 1), ("worker", "gpu", 2)])
+def test_a_task_without_towers_has_one_cpu_device(job, device, gpus):
+    params = Params(
+        model="trivial",
+        device="gpu",
+        num_gpus=2,
+        gpu_indices="1,0",
+        job_name=job,
+        worker_hosts="a:1",
+        ps_hosts="c:3",
+        variable_update="parameter_server",
+    )
+    found = check_flags(params, {}).process_flags
+    assert (found.device, found.num_gpus) == (device, gpus)
+    assert (found.gpu_indices == "") == (job == "ps")
+    alone = params.replace(job_name="", worker_hosts="", ps_hosts="")
+    assert check_flags(alone, {}).process_flags.device == "gpu"

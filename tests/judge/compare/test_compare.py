@@ -268,3 +268,20 @@ def test_runs_without_a_partner_are_left_out_of_pairs(runs, paired, counts, is_p
     # Runs of no experiment are pairs only if that is asked for.
     plain = compare_records(runs.of(*range(100, 108)), runs.of(*range(100, 108)))
     assert (plain.paired, plain.names) == (False, ("BASE", "NEW"))
+
+
+@pytest.mark.parametrize(
+    ("more", "counts", "paired"),
+    [
+        ({}, (7, 7), True),
+        ({"environment": SLOW_CPU}, (8, 7), False),
+        ({"status": "interrupted"}, (8, 7), False),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_no_pairs(runs, more, counts, paired):
+    sides = [
+        [runs(100.0, ab={"side": side, "seed": 1, "pair": pair}, **parts) for pair in pairs]
+        for side, pairs, parts in (("a", range(8), {}), ("b", range(1, 8), more))
+    ]
+    (entry,) = compare_records(*sides, Criteria(paired=True)).entries
+    assert (len(entry.base), len(entry.new), entry.main.samples.paired) == (*counts, paired)

@@ -395,3 +395,11 @@ def test_what_a_speed_without_its_work_means(runs, speed, work, phrases):
     )
     words = ("wait longer", "keep a CPU busy", "CPU time is the same")
     assert tuple(word in found.reason for word in words) == phrases
+
+
+def test_metrics_that_decide_lead(runs):
+    _, found = judged(*sides(runs, 1.1, 1.1))
+    assert [metric.name for metric in found.leading_metrics] == ["throughput", "cpu_time"]
+    assert [metric.name for metric in found.requested_metrics] == ["throughput"]
+    _, calm = judged(*sides(runs, 1.1, 1.1, None))
+    assert [metric.name for metric in calm.leading_metrics] == ["throughput"]

@@ -704,3 +704,15 @@ def test_kinds_of_measurements_have_equal_parts_of_alpha():
     assert alone.p_adjusted == pytest.approx(2 / 252)
     assert both[0].p_adjusted == pytest.approx(2 * 2 / 252)
     assert [one.family for one in both] == [1, 1]
+
+
+def test_the_least_relevant_amount_is_a_share_of_the_base():
+    startup = dataclasses.replace(METRICS["startup"], least=0.5)
+    policy = Policy()
+    usual = policy.threshold_of(startup)
+
+    def floor(base):
+        return floor_and_margin(Samples((base,) * 2, (1.0,) * 2, startup), policy)[0]
+
+    assert floor(startup.least / (2 * usual)) == pytest.approx(2 * usual)
+    assert floor(2 * startup.least / usual) == floor(0.0) == usual
