@@ -221,6 +221,28 @@ def test_workers_that_fail_in_one_step_leave_when_all_have_said_why(cluster):
         assert one.dog.replace_by_sent_reasons({last: REFUSED}) == {last: others[last]}
 
 
+def test_reasons_are_waited_for_until_there_is_one_or_all_have_ended(cluster):
+    job = cluster(4, collective=True)
+    _, first, second, third = job.processes
+    own = job.chief.dog
+
+    def wait(*tasks, timeout):
+        states = dict.fromkeys(tasks, REFUSED)
+        begin = time.monotonic()
+        assert own.replace_by_sent_reasons(states, timeout).keys() == states.keys()
+        return time.monotonic() - begin
+
+    assert wait(timeout=0.1) >= 0.1
+    assert wait(first, timeout=0.1) >= 0.1
+    job.processes[first].end()
+    own.read_messages(0)
+    assert wait(first, timeout=SECONDS) < SECONDS
+    assert wait(first, second, timeout=0.1) >= 0.1
+    job.processes[second].dog.announce_end(RunEnding(4, "diverged"), lost=True)
+    own.read_messages(0)
+    assert wait(second, third, timeout=SECONDS) < SECONDS
+
+
 @pytest.mark.slow
 def test_a_busy_interpreter_is_no_loss_until_it_has_said_nothing_for_very_long(cluster):
     job = cluster(3)
@@ -566,6 +588,17 @@ def test_where_none_is_behind_all_are_named(loops):
     assert "; all are at the same step" in message
 
 
+def test_where_two_are_behind_both_are_named(loops):
+    job, by_task = loops
+    for task in (CHIEF, OTHER):
+        by_task[task].steps = 2
+    job.run(STALL + 10)
+    (message,) = messages(job)
+    named = [task for task in job.processes if f"{job.named(task)}: no progress" in message]
+    assert named == [CHIEF, OTHER]
+    assert "; all are at the same step" in message
+
+
 def test_a_job_in_which_one_moves_or_may_wait_for_long_is_not_stuck(loops):
     job, by_task = loops
     for _ in range(20):  # an evaluation: no steps, but batches
@@ -646,3 +679,36 @@ def test_the_chief_leaves_when_the_others_have_read_why(limits, closes):
             other.close()
         reporting.join(SECONDS)
     assert codes == [4]
+
+
+def test_the_thread_sends_once_a_period_until_the_other_has_ended(limits):
+    period = 0.1
+    limits(watchdog, PERIOD=period)
+    job = Job(task=CHIEF, worker_addresses=("a:1", "b:1"), client_per_worker=True)
+    dog = Watchdog(job, lambda message: None, leave=lambda code: None)
+    own, other = socket.socketpair()
+
+    def receive(count):
+        """Receives messages that tell the progress, while the other sends one hundred a second."""
+        end = time.monotonic() + SECONDS
+        while count > 0:
+            assert time.monotonic() < end
+            other.sendall(pack({"up": True, "standing": None}))
+            with contextlib.suppress(TimeoutError):
+                count -= other.recv(10_000).count(b"standing")
+
+    with own, other:
+        other.settimeout(0.01)
+        before = set(threading.enumerate())
+        begin = time.monotonic()
+        dog.start({OTHER: own})
+        (thread,) = set(threading.enumerate()) - before
+        assert thread.daemon
+        receive(4)
+        assert time.monotonic() - begin >= 3 * period
+        dog.announce_end(RunEnding(0, ""))
+        receive(2)  # the other has not ended
+        other.close()
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+        assert own.fileno() == -1
