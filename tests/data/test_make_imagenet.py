@@ -1,6 +1,6 @@
 """Files of ImageNet made of images: every image once, and nothing half-made.
 
-Tests cnnbench/data/imagenet.py.
+Tests cnnbench/data/imagenet.py and cnnbench/data/folder.py.
 """
 
 import base64

@@ -6,6 +6,7 @@ Tests variable_mgr/distribute.py.
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 
 from cnnbench.base.job import Job, Task
 from cnnbench.errors import FlagError, UsageError
@@ -147,3 +148,31 @@ def test_gpus_of_a_worker_may_be_several():
     distribute.refuse_cpu_towers(Job(device="cpu"))
     with pytest.raises(FlagError, match=r"^--num_gpus=2: "):
         distribute.refuse_cpu_towers(Job(device="cpu", towers_per_worker=2))
+
+
+@pytest.mark.parametrize(
+    ("towers", "kind", "gpus"), [(3, "gpu", {"GPU": 3}), (1, "gpu", {"GPU": 1}), (1, "cpu", {})]
+)
+def test_strategies_of_jobs_know_their_hosts_and_their_own_task(
+    towers, kind, gpus, monkeypatch, no_collectives_yet
+):
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", lambda **of: of)
+    monkeypatch.setattr(tf.distribute, "ParameterServerStrategy", lambda resolver: resolver)
+    hosts = {"worker_addresses": (f"a{towers}:1", f"{kind}:1")}
+    job = Job(
+        task=Task("worker", 1),
+        device=kind,
+        towers_per_worker=towers,
+        client_per_worker=True,
+        **hosts,
+    )
+    resolver = distribute.make_worker_strategy(job)["cluster_resolver"]
+    assert (resolver.task_type, resolver.task_id) == ("worker", 1)
+    assert resolver.cluster_spec().as_dict() == {"worker": [*hosts["worker_addresses"]]}
+    assert resolver._num_accelerators == gpus
+    assert resolver.rpc_layer == "grpc"
+    coordinator = Job(task=Task("controller"), controller_address="c:1", device=kind, **hosts)
+    resolver = distribute.connect_ps_strategy(coordinator)
+    assert (resolver.task_type, resolver.task_id, resolver._num_accelerators) == ("chief", 0, {})
+    expected = {"worker": [*hosts["worker_addresses"]], "chief": ["c:1"]}
+    assert resolver.cluster_spec().as_dict() == expected

@@ -1,6 +1,6 @@
 """A process joins the others of its job.
 
-Tests cnnbench/run/driver/shared_interrupts.py.
+Tests cnnbench/run/driver/membership.py and cnnbench/run/driver/shared_interrupts.py.
 """
 
 import contextlib
@@ -25,8 +25,10 @@ from cnnbench.run import handshake
 from cnnbench.run.driver import membership
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.shared_interrupts import SharedInterrupts
+from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime.devices import Devices
 from cnnbench.run.runtime.progress import ProcessActivity
+from cnnbench.run.watchdog import RunEnding
 
 
 def is_taken(port):
@@ -245,3 +247,103 @@ def test_a_worker_that_is_done_stays_until_the_others_are():
         thread.join(4.0)
         assert not thread.is_alive()
     assert [line.fileno() for line in lines] == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("reads", "timeout", "program", "watched"),
+    [
+        (True, 60, True, True),
+        (True, 0, True, False),
+        (False, 60, True, False),
+        (True, 60, False, False),
+    ],
+)
+def test_a_process_alone_is_watched_if_a_command_may_stand_still(
+    reads, timeout, program, watched, monkeypatch
+):
+    monkeypatch.setattr(supervisor.state, "program", program)
+    plan = check_flags(Params(stall_timeout=timeout))
+    alone = JobMembership(plan, print, print, {}, print if reads else None)
+    started = []
+    monkeypatch.setattr(alone, "_watchdog", SimpleNamespace(start=started.append))
+    assert not alone.connect()
+    assert started == [{}] * watched
+
+
+def test_the_worker_that_evaluates_is_needed(monkeypatch):
+    made = {}
+    monkeypatch.setattr(membership, "Watchdog", lambda *_, **of: made.update(of))
+    monkeypatch.setattr(type(check_flags(Params()).place), "tolerates_loss_of", lambda *_: True)
+    hosts = {"worker_addresses": ("a:1", "b:1"), "controller_address": "c:1"}
+    job = Job(task=Task("controller"), **hosts)
+    one = membership_in(job)
+    first, second = job.workers
+    tolerates = made["tolerates_loss"]
+    assert tolerates(first, probe.REFUSED)
+    with one.marking_activity(ProcessActivity.EVALUATION):
+        assert not tolerates(first, probe.REFUSED)
+        assert tolerates(second, probe.REFUSED)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_controller_gets_the_devices_that_its_workers_have(kind, lost, monkeypatch):
+    hosts = {"worker_addresses": ("a:1", "b:1"), "controller_address": "c:1"}
+    job = Job(task=Task("controller"), device="cpu", **hosts)
+    names, connected, ready = [*job.with_devices(kind).tower_devices], [], []
+    if lost:
+        names.pop()
+    config = SimpleNamespace(
+        experimental_connect_to_cluster=lambda spec, **of: connected.append((spec.as_dict(), of)),
+        list_logical_devices=lambda: [SimpleNamespace(name=name) for name in names],
+    )
+    fake = SimpleNamespace(config=config, errors=tf.errors, train=tf.train)
+    monkeypatch.setattr(membership, "tf", fake)
+    monkeypatch.setattr(membership, "wait_for_servers", lambda *_: None)
+    monkeypatch.setattr(supervisor.state, "connected", False)
+    one = membership_in(job)
+    one._watchdog = SimpleNamespace(announce_server_ready=lambda **of: ready.append(of))
+    devices = Devices(job=job, numbers=(), intra_threads=3, inter_threads=0)
+    if lost:
+        with pytest.raises(BenchmarkError, match="1 devices"):
+            one.connect_tensorflow(devices)
+        assert not ready
+        return
+    found = one.connect_tensorflow(devices)
+    assert found.job.tower_devices == tuple(names)
+    assert found.intra_threads == 3
+    assert ready == [{"all_tasks_ready": True}]
+    assert supervisor.state.connected
+    (job_and_task,) = connected
+    expected = {"worker": ["a:1", "b:1"], "chief": ["c:1"]}
+    assert job_and_task == (expected, {"job_name": "chief", "task_index": 0})
+
+
+@pytest.mark.parametrize(("code", "answers", "asks"), [(0, 2, 3), (0, 10**9, None), (4, 10**9, 0)])
+def test_a_server_stays_until_its_chief_has_gone(code, answers, asks, monkeypatch, limits):
+    limits(membership, _LINGER_SECONDS=20.0 if asks else 0.1, _POLL_SECONDS=0.01)
+    asked, told = [], []
+
+    def ask(address, timeout):
+        asked.append((address, timeout))
+        return probe.OK if len(asked) <= answers else probe.REFUSED
+
+    for name, stand_in in (
+        ("probe_grpc_server", ask),
+        ("start_server", lambda settings, job: object()),
+        ("set_environment", lambda settings: None),
+    ):
+        monkeypatch.setattr(membership, name, stand_in)
+    ending = RunEnding(code, "why")
+    job = Job(task=Task("worker", 1), worker_addresses=("a:1", "b:1"))
+    one = membership_in(job)
+    monkeypatch.setattr(one, "connect", lambda: ())
+    one._watchdog = SimpleNamespace(
+        announce_server_ready=lambda: told.append("ready"),
+        wait_for_run_end=lambda: ending,
+        announce_end=lambda end: told.append(end),
+    )
+    assert one.serve_until_run_ends() == ending
+    assert told == ["ready", ending]
+    assert set(asked) <= {("a:1", 1.0)}
+    assert len(asked) == asks if asks is not None else len(asked) > 0

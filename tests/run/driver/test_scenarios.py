@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -14,8 +15,8 @@ from cnnbench.records import checkpoints
 from cnnbench.records.input import InputStage
 from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver import scenarios
-from cnnbench.run.driver.scenarios import TrainingEndDetector, measure_speed_limits
-from cnnbench.run.driver.work import ForwardWork
+from cnnbench.run.driver.scenarios import TrainingEndDetector, measure_speed_limits, run_work
+from cnnbench.run.driver.work import ForwardWork, InputWork, TrainingWork
 
 PEER = {"worker_hosts": "a:1,b:1", "job_name": "worker"}
 TOGETHER = {**PEER, "variable_update": "collective_all_reduce"}
@@ -225,3 +226,135 @@ def test_a_training_has_ended_if_it_says_so_twice_or_was_seen_running(statuses, 
         end.read_training_status()
         found.append(bool(end.explain_end()))
     assert found == ends
+
+
+# The loop ----------------------------------------------------------------------------------------
+
+
+class Loop:
+    """A loop of five steps, in three seconds."""
+
+    loop_seconds = 3.0
+    made: ClassVar[list[Loop]] = []
+
+    def __init__(self, run, work, interrupts, **of):
+        self.run_of, self.of = run, of
+        self.made.append(self)
+
+    def run(self, steps):
+        self.steps, self.turns = steps, self.run_of.membership.turns
+        return 40.0 * steps
+
+
+@pytest.fixture
+def loop(monkeypatch):
+    for name, stand_in in (
+        ("Training", Loop),
+        ("SharedInterrupts", lambda group: None),
+        ("time_stages", lambda inputs, count: (InputStage(name="a", examples=count, seconds=1),)),
+        ("begin", lambda run, work: (0, 5)),
+        ("export_weights", lambda exporters, messages: None),
+    ):
+        monkeypatch.setattr(scenarios, name, stand_in)
+    monkeypatch.setattr(Loop, "made", [])
+
+
+@pytest.mark.parametrize(
+    ("epochs", "examples", "told"), [(0.5, 64, 1), (0.5, 65, 0), (1, 64, 0), (0.99, 3, 1)]
+)
+def test_the_input_alone_is_timed_as_a_whole_and_by_stages(epochs, examples, told, loop):
+    measurements, notices, closed, turns = Measurements(command=[], config={}), [], [], object()
+    measurements.timed.seconds.extend([0.5] * 5)
+    run = SimpleNamespace(
+        plan=SimpleNamespace(length=SimpleNamespace(batches=5, global_batch=8, epochs=epochs)),
+        measurements=measurements,
+        membership=SimpleNamespace(turns=turns),
+        messages=SimpleNamespace(notice=notices.append),
+    )
+    inputs = SimpleNamespace(
+        close=lambda: closed.append(1),
+        examples_per_epoch=examples,
+        spec=SimpleNamespace(shuffle_buffer=64),
+    )
+    work = InputWork(devices=None, step=None, inputs=inputs)
+    assert run_work(run, work) == 200.0
+    (made,) = Loop.made
+    assert made.turns is not turns
+    assert run.membership.turns is turns
+    assert closed == [1]
+    assert len(notices) == told
+    stages = measurements.make_record().input_stages
+    assert [(stage.examples, stage.seconds) for stage in stages] == [(40, 1), (40, 3.0)]
+
+
+@pytest.mark.parametrize("workers", [None, object()])
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize(("start", "end"), [(8.0, 4.0), (None, None)])
+def test_copies_are_compared_where_there_are_two(workers, copies, start, end, loop, monkeypatch):
+    variables = {
+        name: SimpleNamespace(primary=SimpleNamespace(trainable=trainable), copies=[0] * copies)
+        for name, trainable in (("w", True), ("mean", False))
+    }
+    manager = SimpleNamespace(
+        workers=workers, replicas_in_sync=True, savable_variables=lambda: variables
+    )
+    values = iter([start, end])
+
+    class Scale:
+        value = property(lambda self: next(values))
+
+    step = SimpleNamespace(loss_scale=Scale(), graph=None)
+    parts = {"checkpoints": None, "exporters": (), "devices": None, "inputs": None}
+    work = TrainingWork(manager=manager, step=step, **parts)
+    checks = []
+
+    def check(*of):
+        checks.append(of)
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(scenarios, "ReplicaCheck", check)
+    measurements = Measurements(command=[], config={})
+    plan = make_plan(Params(model="lenet", device="cpu", check_replica_consistency=3))
+    run = SimpleNamespace(plan=plan, measurements=measurements, profiler=None, messages=None)
+    run.membership = SimpleNamespace(turns=None)
+    assert run_work(run, work) == 200.0
+    compared = workers is not None or copies == 2
+    assert checks == [((variables["w"],), 3, measurements, workers)] * compared
+    scaling = measurements.make_record().loss_scaling
+    assert (scaling and (scaling.start, scaling.end)) == (start and (start, end))
+
+
+@pytest.mark.parametrize(
+    ("flags", "newest"),
+    [
+        ({"eval": True, "train_dir": "somewhere"}, True),
+        ({"eval": True, "train_dir": "somewhere/model-5"}, False),
+        ({"train_dir": "somewhere/model-5"}, True),
+    ],
+)
+def test_summaries_of_an_evaluation_are_of_the_newest_unless_one_is_named(
+    flags, newest, loop, monkeypatch
+):
+    made = []
+
+    def summaries(folder, newest):
+        made.append((folder, newest))
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(scenarios, "EvaluationSummaries", summaries)
+    monkeypatch.setattr(checkpoints, "is_checkpoint_prefix", lambda path: path.endswith("-5"))
+    params = SimpleNamespace(**{**vars(Params()), **flags, "eval_dir": "there"})
+    plan = SimpleNamespace(
+        params=params,
+        summarizes_evaluations=True,
+        work=SimpleNamespace(trains="eval" not in flags),
+    )
+    measurements = SimpleNamespace(
+        parts=SimpleNamespace(config={}), update_record=lambda **of: None
+    )
+    run = SimpleNamespace(plan=plan, measurements=measurements, profiler=None, messages=None)
+    run.membership = SimpleNamespace(turns=None)
+    step = SimpleNamespace(loss_scale=SimpleNamespace(value=None), graph=None)
+    parts = {"checkpoints": None, "exporters": (), "devices": None, "inputs": None}
+    run_work(run, ForwardWork(manager=SimpleNamespace(workers=None), step=step, **parts))
+    assert made == [("there", newest)]
