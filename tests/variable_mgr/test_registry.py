@@ -146,6 +146,32 @@ def test_the_documented_table_is_current():
     assert replace_marked_table(text, "modes", documents.mode_tables()["modes"]) == text, message
 
 
+PROPERTIES = {
+    "parameter_server": {"uses_ps", "in_sync", "staged", "asynchronous"},
+    "replicated": {"in_sync"},
+    "independent": set(),
+    "distributed_replicated": {"uses_ps", "in_sync"},
+    "distributed_all_reduce": {"in_sync", "by_size"},
+    "collective_all_reduce": {"in_sync", "by_size", "default_all_reduce_spec", "bucket_bytes"},
+    "mirrored_strategy": {"in_sync", "strategy", "uses_cross_device_ops"},
+    "multi_worker_mirrored_strategy": {"in_sync", "strategy", "uses_worker_strategy"},
+    "central_storage_strategy": {"in_sync", "strategy"},
+    "one_device_strategy": {"in_sync", "strategy", "one_tower"},
+    "parameter_server_strategy": {"uses_ps", "in_sync", "strategy", "one_tower"},
+}
+"""What modes have or do."""
+
+
+@pytest.mark.parametrize("mode", BUILT_IN, ids=lambda mode: mode.name)
+def test_what_a_mode_does(mode):
+    every = set().union(*PROPERTIES.values())
+    assert {name for name in every if getattr(mode, name)} == PROPERTIES[mode.name]
+    if mode.bucket_bytes is not None:
+        assert mode.bucket_bytes == 4 * 2**20
+    if mode.strategy:
+        assert mode.strategy.endswith("Strategy")
+
+
 def test_what_reduces_by_all_reduce_has_no_other_algorithm():
     for mode in BUILT_IN:
         assert mode.traffic in cost_formulas()
