@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from cnnbench.base.terminal import MessageWriter, ProgressLine
@@ -113,7 +114,9 @@ def run(limits):
     return run
 
 
-def trained(script, global_step=0, lag=0, steps=40, turns=None, observers=(), **flags):
+def trained(
+    script, global_step=0, lag=0, steps=40, turns=None, observers=(), workers=None, **flags
+):
     params = Params(**{"model": "lenet", "num_batches": 40, "display_every": 100, **flags})
     plan = make_plan(params)
     rates = plan.rates._replace(schedule=float)  # the rate of a step is its number
@@ -136,6 +139,7 @@ def trained(script, global_step=0, lag=0, steps=40, turns=None, observers=(), **
         context.membership.turns = turns
     parts = {"step": script, "inputs": script, "checkpoints": script, "lag": lag}
     parts |= {"devices": None, "manager": SimpleNamespace(workers=None), "exporters": ()}
+    parts |= {"workers": workers or {}}
     interrupts, observers = SharedInterrupts(None), [*observers]
     if plan.checkpoint_save_folder is not None:
         observers.insert(0, CheckpointSaver(plan.checkpoint_save_folder, context, script))
@@ -306,6 +310,63 @@ def test_a_loss_that_is_not_finite_ends_an_endless_warm_up(run):
         run(script, warmup="auto", max_warmup_batches=30)
     assert caught.value.step == 24 - 30
     assert script.loop == []
+
+
+class Measuring(Script):
+    """Each step tells metrics, which need not be in the order of the model."""
+
+    def __call__(self, rate):
+        return super().__call__(rate)._replace(metrics={"top_5": rate, "top_1": 0.5 * rate})
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_observers_get_the_metrics_that_steps_compute(run, shown):
+    every = Every(8)
+    run(Measuring([FAST]), observers=[every], print_training_accuracy=shown)
+    expected = {"top_1": 3.5, "top_5": 7.0} if shown else {}
+    assert every.moments[0].metrics == expected
+
+
+def test_updates_of_a_worker_have_the_rates_of_their_numbers(run):
+    class Worker:
+        inputs, rates = SimpleNamespace(wait_seconds=0.0), []
+
+        def __call__(self, rate):
+            self.rates.append(rate)
+            return StepResult(1.0, {}, staleness=2)
+
+    _, training, _ = run(
+        Script([FAST]),
+        workers={"worker:1": Worker()},
+        global_step=5,
+        num_warmup_batches=3,
+        cross_replica_sync=False,
+        variable_update="parameter_server",
+        job_name="worker",
+        worker_hosts="a:1,b:1",
+        ps_hosts="c:1",
+        steps=7,
+    )
+    assert Worker.rates == list(map(float, range(5, 15)))
+    assert training.global_step == 15
+    assert training._run.measurements.updates == [("worker:1", 2)] * 7
+
+
+class SeveralSteps(Script):
+    """Each execution has several steps."""
+
+    def __call__(self, *rates):
+        results = [super(SeveralSteps, self).__call__(rate) for rate in rates]
+        return results[-1]._replace(loss=(np.array([result.loss[0] for result in results]),))
+
+
+@pytest.mark.parametrize("at", [20, 22, 23])
+def test_the_step_of_an_execution_whose_loss_is_not_finite_is_named(run, at):
+    script = SeveralSteps([FAST], losses={at: float("nan")})
+    with pytest.raises(NonFiniteLossError) as caught:
+        run(script, num_warmup_batches=8, steps_per_execution=4)
+    assert caught.value.step == at + 1 - 8
+    assert script.rates == list(map(float, range(24)))
 
 
 @pytest.mark.parametrize("warm_up", [0, 3])
