@@ -145,6 +145,13 @@ def test_the_smallest_limit_of_the_control_groups(machine, files, cpus, memory):
     }
 
 
+def test_a_machine_whose_number_of_cpus_is_unknown_has_one(machine, monkeypatch):
+    monkeypatch.setattr(cpu.os, "cpu_count", lambda: None)
+    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda pid: {0})
+    facts = cpu.cpu_count_facts(machine.host)
+    assert (facts["logical_cpus"], facts["cpu_affinity"]) == (1, None)
+
+
 def test_affinity_is_a_fact_only_when_it_limits(machine, cpus):
     cpus({0, 1, 2, 5}, 8)
     machine.put("sys/devices/system/cpu/online", "0-7")

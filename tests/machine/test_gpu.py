@@ -206,6 +206,14 @@ def test_what_tensorflow_sees_wins(tmp_path, devices, facts):
     assert read_facts(gpu.GROUPS, here) == facts
 
 
+def test_processes_of_the_job_are_left_out_on_gpus_of_the_run():
+    busy = {7: "a", 8: "b"}
+    states = [gpu.GpuState(i, f"GPU-{i}", 1000, (), busy, None) for i in range(2)]
+    states.append(gpu.GpuState(2, "GPU-2", 1000, (), None, None))
+    found = gpu.GpuStates(tuple(states), (1, 2)).without_processes([8])
+    assert [state.processes for state in found.states] == [busy, {7: "a"}, None]
+
+
 def test_processes_are_listed_by_their_numbers():
     assert gpu.processes_text({4711: "Xorg", 42: "python"}) == "42 (python), 4711 (Xorg)"
     assert gpu.processes_text({}) == ""

@@ -246,8 +246,6 @@ class Interconnect:
         The list contains the phases of the slowest tensor, and phases for which other tensors keep
         the same device busy.
         """
-        if layout.devices == 1:
-            return ()
         roots = min(formula.roots(layout, shards), len(tensors))
         loads: list[list[ReductionPhase]] = [[] for _ in range(roots)]
         longest: Path = ()

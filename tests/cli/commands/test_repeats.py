@@ -1,4 +1,7 @@
-"""``cnnbench run --repeats`` with processes that only write records; see fake_python.py."""
+"""``cnnbench run --repeats`` with processes that only write records; see fake_python.py.
+
+Tests cnnbench/cli/commands/run.py.
+"""
 
 from __future__ import annotations
 

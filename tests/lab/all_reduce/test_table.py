@@ -105,6 +105,7 @@ def test_a_failed_run_names_its_first_row_and_counts_the_others():
     alone = table.failure_message([wrong])
     assert alone == f"{where}: 3 of 16000000 elements are wrong"
     assert table.failure_message([wrong, failed, wrong]).startswith(f"{alone}; 2 more")
+    assert table.failure_message([wrong, failed]).startswith(f"{alone}; 1 more")
     assert table.failure_message([failed]).endswith(f": {failed.error}")
 
 

@@ -199,6 +199,10 @@ def test_curves_follow_from_the_predictions(capsys, monkeypatch, step):
     }
     run(capsys, **SMALL, **given, **step, plot="plot.svg")
     run(capsys, **SMALL, **given, **step, plot="plot.svg", plot_devices=2)
+    run(capsys, **SMALL, **{**given, "devices": "2"}, plot="plot.svg")
+    run(capsys, **SMALL, **{**given, "devices": "1"}, plot="plot.svg")
+    assert [charts[0].title.split()[-2] for _, charts, _ in drawn] == ["8", "2", "2", "2"]
+    del drawn[2:]
     for (path, (by_size, by_devices), title), devices in zip(drawn, (8, 2), strict=True):
         assert path == "plot.svg"
         assert SMALL["model"] in title
@@ -214,6 +218,7 @@ def test_curves_follow_from_the_predictions(capsys, monkeypatch, step):
             assert seconds == pytest.approx(2 * (devices - 1) / devices * size / 1e9, rel=0.01)
         assert (by_size.x.log, by_size.x.base, by_size.y.log) == (True, 2, True)
         assert (by_devices.x.log, by_devices.x.base, by_devices.y.log) == (True, 2, not step)
+        assert by_devices.y.zero == bool(step)
         numbers = {one.name: [x for x, _ in one.points] for one in by_devices.series}
         assert numbers == {"xring": [2, 8], "xring#3": [8]}
         assert [one.style for one in by_devices.series] == [0, 1]
