@@ -285,3 +285,18 @@ def test_runs_that_cannot_be_compared_are_no_pairs(runs, more, counts, paired):
     ]
     (entry,) = compare_records(*sides, Criteria(paired=True)).entries
     assert (len(entry.base), len(entry.new), entry.main.samples.paired) == (*counts, paired)
+
+
+def test_a_further_metric_that_one_side_lacks_has_a_result(machine_runs):
+    plain, known = machine_runs.of(*[100.0] * 6), machine_runs.with_memory(*[1000] * 6)
+
+    def results(base, new):
+        (entry,) = compare_records(base, new).entries
+        return {one.metric.name: one.verdict for one in entry.results}
+
+    for sides in ((plain, known), (known, plain)):
+        assert results(*sides)["memory"] is Verdict.INCONCLUSIVE
+    assert results(known, machine_runs.with_memory(*[1000] * 6))["memory"] is Verdict.SAME
+    assert "memory" not in results(plain, machine_runs.of(*[100.0] * 6))
+    # Nor does a metric have one if no run can be compared.
+    assert "memory" not in results(known, known)
