@@ -342,7 +342,7 @@ def test_a_process_does_not_wait_for_threads_that_may_never_end(
     if other is not None:
         other.start()
     try:
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as ended, cli.interrupts.handling_signals():
             cli.entry_point()
     finally:
         end.set()
@@ -360,7 +360,7 @@ def test_a_process_that_was_connected_or_interrupted_ends_at_once(
         monkeypatch.setattr(cli.supervisor.state, "connected", True)
     else:
         monkeypatch.setattr(cli.interrupts, "was_interrupted", lambda: True)
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit), cli.interrupts.handling_signals():
         cli.entry_point()
     assert exits == [("within two seconds", status), ("without cleanup", status)]
 
