@@ -23,6 +23,7 @@ from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.evaluation import EvaluationPublisher, PendingEvaluation
 from cnnbench.run.driver.host_metrics import HostMetricsExecutor
 from cnnbench.run.driver.membership import JobMembership
+from cnnbench.run.driver.observers import checkpoint_saver
 from cnnbench.run.driver.observers.checkpoint_saver import CheckpointSaver
 from cnnbench.run.driver.observers.evaluations import TrainingEvaluations
 from cnnbench.run.driver.observers.observer import PausingObserver
@@ -243,6 +244,42 @@ def test_a_target_reached_in_the_warm_up_ends_the_training(run, tmp_path):
     assert record.step_seconds == ()
     (evaluation,) = record.evaluations
     assert (evaluation.loop_seconds, evaluation.wall_seconds) == (None, None)
+
+
+def test_a_target_that_no_evaluation_reaches_ends_nothing(run, tmp_path):
+    script = Script([FAST])
+    flags = {"eval_during_training_at_specified_steps": (4, 20), "stop_at": "top_1:0.6"}
+    record, training, _ = run(script, train_dir=str(tmp_path), **flags)
+    assert training.global_step == 50
+    assert script.evaluated == [4, 20, 50]
+    assert record.ended_by is None
+
+
+def test_seconds_between_checkpoints_are_those_since_the_begin_or_the_last_one(monkeypatch):
+    now, saved = [100.0], []
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(checkpoint_saver, "time", clock)
+    params = SimpleNamespace(save_model_steps=0, save_model_secs=30)
+    context = SimpleNamespace(
+        plan=SimpleNamespace(params=params),
+        membership=SimpleNamespace(marking_activity=lambda activity: nullcontext()),
+    )
+    checkpoints = SimpleNamespace(save=lambda folder, step: saved.append((folder, step)))
+    saver = CheckpointSaver("there", context, checkpoints)
+    now[0] = 110.0
+    saver.training_begins(0, 9)
+    due = []
+    for now[0] in (139.5, 140.0, 171.0):
+        due.append(saver.needs_pause_after(1))
+    assert due == [False, True, True]
+    saver.training_paused(SimpleNamespace(global_step=7))
+    assert saved == [("there", 7)]
+    due = []
+    for now[0] in (200.5, 201.0):
+        due.append(saver.needs_pause_after(1))
+    assert due == [False, True]
+    params.save_model_secs = 0
+    assert not saver.needs_pause_after(1)
 
 
 @pytest.mark.parametrize(("lag", "seconds", "steps"), [(0, 0.1, 5), (1, 0.1, 5), (0, 1e-9, 1)])

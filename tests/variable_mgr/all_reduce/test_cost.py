@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,3 +97,9 @@ def test_a_formula_has_one_root_unless_it_says_otherwise():
     formula = cost.Formula(lambda tensor, layout, shards: [])
     assert formula.roots(NodeLayout(8), 4) == 1
     assert (formula.busy, formula.or_paths) == (None, ())
+
+
+@pytest.mark.parametrize(("chunks", "copied"), [(1, 0), (2, 100), (3, 100)])
+def test_chunks_are_joined_by_one_copy(chunks, copied):
+    tensor = SimpleNamespace(bytes=100)
+    assert cost.join_phase(tensor, chunks) == ReductionPhase(copied=copied)
