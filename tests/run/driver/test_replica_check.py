@@ -3,6 +3,7 @@
 Tests cnnbench/run/driver/observers/replica_check.py.
 """
 
+import contextlib
 import dataclasses
 import re
 
@@ -157,3 +158,41 @@ def test_bits_are_compared_whatever_they_mean(dtype, cpu_devices):
             check([0.0, -0.0])
     with pytest.raises(ReplicaDivergenceError, match=r"step 7: v on tower 2 .* most 3\.000$"):
         check([5.0, 5.0, 8.0])
+
+
+@pytest.mark.parametrize(
+    ("others", "text"),
+    [
+        ([[5.0, 6.0], [5.0, 6.0]], None),
+        ([[5.0, 6.0], [5.0, 7.0]], "v1 on worker 2 differs from worker 0"),
+        ([[4.0, 6.0], [3.0, 6.0]], "v0 on workers 1, 2 differs from worker 0"),
+    ],
+)
+def test_workers_compare_what_they_have(others, text):
+    def variables(values):
+        return tuple(
+            TowerVariable(f"v{number}", [tf.Variable([1.0, value])])
+            for number, value in enumerate(values)
+        )
+
+    sent = []
+
+    class Group:
+        def gather_bytes(self, own):
+            sent.append(own)
+            return sent
+
+    def check(values):
+        measurements = Measurements(command=(), config={})
+        ReplicaCheck(variables(values), 1, measurements, Group()).training_begins(7, 1)
+
+    check([5.0, 6.0])
+    for values in others[:-1]:
+        with contextlib.suppress(ReplicaDivergenceError):
+            check(values)
+    if text is None:
+        check(others[-1])
+        sent[1] = sent[1][:-1] + b"\1"
+        text = "copies differ within worker 1"
+    with pytest.raises(ReplicaDivergenceError, match=f"step 7: {text}$"):
+        check(others[-1])
