@@ -1,4 +1,7 @@
-"""Checkpoints of tf_cnn_benchmarks, written here under its names, read from the command line."""
+"""Checkpoints of tf_cnn_benchmarks, written here under its names, read from the command line.
+
+Tests cnnbench/run/driver/stored_checkpoint.py.
+"""
 
 from __future__ import annotations
 
