@@ -18,6 +18,7 @@ from cnnbench.data.strategy_input import InputDistribution
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.plan import check_flags, make_plan
+from cnnbench.run.driver.inputs import InputOnlyStep
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -185,3 +186,15 @@ def test_what_a_step_takes_of_a_worker_s_stream(fields, examples):
     spec = input_spec(CIFAR10, 32, batch_per_device=4, num_devices=2)
     distribution = InputDistribution(strategy, Params(**fields))
     assert distribution.examples_per_step(spec) == examples
+
+
+@pytest.mark.parametrize(("device", "waits"), [("/CPU:0", False), ("/GPU:0", True)])
+def test_a_step_without_a_network_only_reads(device, waits, monkeypatch):
+    events = []
+    monkeypatch.setattr(tf.test.experimental, "sync_devices", lambda: events.append("waits"))
+    inputs = SimpleNamespace(devices=("/CPU:0", device), next=lambda: events.append("reads"))
+    step = InputOnlyStep(inputs)
+    result = step(0.1)
+    assert events == ["reads", *["waits"] * waits]
+    assert (float(result.loss), result.metrics) == (0.0, {})
+    assert step.copy_result_to_host(result, None) is result

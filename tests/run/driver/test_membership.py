@@ -11,6 +11,7 @@ import socket
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -347,3 +348,19 @@ def test_a_server_stays_until_its_chief_has_gone(code, answers, asks, monkeypatc
     assert told == ["ready", ending]
     assert set(asked) <= {("a:1", 1.0)}
     assert len(asked) == asks if asks is not None else len(asked) > 0
+
+
+@pytest.mark.parametrize(
+    ("chief", "seconds", "passes"), [(True, 0.25, 4), (True, 5.0, 1), (False, 0.25, 0)]
+)
+def test_the_chief_says_when_to_look_for_signals_again(chief, seconds, passes):
+    sent = []
+
+    def add(values):
+        sent.append(values)
+        return np.array([0, 40])
+
+    interrupts = SharedInterrupts(SimpleNamespace(is_chief=chief, sum_over_workers=add))
+    assert interrupts.raise_if_any_interrupted(seconds) == 40
+    assert sent == [[0, passes]]
+    assert SharedInterrupts(None).raise_if_any_interrupted(seconds) == 1

@@ -11,6 +11,7 @@ from cnnbench import BenchmarkCNN, Params
 from cnnbench.base import terminal
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.machine.checks import parse_silenced
+from cnnbench.records.input import SkippedRecords
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY, Summary
 from cnnbench.records.run import Batch, Cluster, LossScaling, ModelInfo
@@ -220,3 +221,24 @@ def test_summary_in_words():
 def test_summary_says_nothing_about_what_is_unknown():
     assert lines_of(summary()) == []
     assert lines_of(summary(achieved_flops_per_sec=2e12)) == ["2,000 GFLOP/s achieved"]
+
+
+@pytest.mark.parametrize(("count", "rest"), [(2, []), (3, [["1", "3"]]), (40, [["38", "40"]])])
+def test_skipped_records_that_are_not_named_are_counted(count, rest):
+    skipped = SkippedRecords(count=count, first=("a: record x", "b: record y"))
+    ended = dataclasses.replace(record([1.0], [1.0]), skipped_records=skipped)
+    found = notices_with(ended, "skipped")
+    assert all(warns for _, warns in found)
+    first, second, *others = (text for text, _ in found)
+    assert first.endswith("a: record x")
+    assert second.endswith("b: record y")
+    assert [re.findall(r"\d+", text) for text in others] == rest
+
+
+@pytest.mark.parametrize(("used", "numbers"), [(1, ["1", "8"]), (2, ["2", "8"])])
+def test_the_batch_that_fits_is_told(used, numbers):
+    batch = Batch(per_device=used, global_=2 * used, requested_per_device=8)
+    ended = dataclasses.replace(record([1.0], [1.0]), batch=batch)
+    ((text, warns),) = notices_with(ended, "--find_batch_size")
+    assert re.findall(r"\d+", text) == numbers
+    assert ("images per device" in text, warns) == (used > 1, False)
