@@ -1,4 +1,7 @@
-"""Models with several inputs and outputs, losses and metrics of their own, a second head."""
+"""Models with several inputs and outputs, losses and metrics of their own, a second head.
+
+Tests cnnbench/run/driver/evaluation.py.
+"""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 """--ema_decay: averages of weights by their formula, in evaluations, checkpoints and exports.
 
-Tests cnnbench/run/driver/checkpoints.py.
+Tests cnnbench/run/driver/checkpoints.py and cnnbench/run/driver/evaluation.py.
 """
 
 from __future__ import annotations
