@@ -3,7 +3,8 @@
 What is special about one of them is in a file of its name.
 
 Tests cnnbench/data/cifar10_files.py, cnnbench/data/coco.py, cnnbench/data/imagenet.py,
-cnnbench/data/librispeech.py, cnnbench/data/ratings_files.py and cnnbench/data/records.py.
+cnnbench/data/librispeech.py, cnnbench/data/open.py, cnnbench/data/ratings_files.py and
+cnnbench/data/records.py.
 """
 
 from __future__ import annotations

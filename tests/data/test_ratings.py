@@ -1,6 +1,6 @@
 """Ratings: what is held back, and the items that are told apart from rated ones.
 
-Tests cnnbench/data/ratings_files.py.
+Tests cnnbench/data/ratings_files.py and cnnbench/data/in_memory.py.
 """
 
 from __future__ import annotations

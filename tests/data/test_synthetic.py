@@ -1,6 +1,6 @@
 """Synthetic examples.
 
-Tests cnnbench/data/pipeline.py.
+Tests cnnbench/data/pipeline.py and cnnbench/data/open.py.
 """
 
 import zlib

@@ -1,4 +1,7 @@
-"""Several steps in one call of the host, against single steps."""
+"""Several steps in one call of the host, against single steps.
+
+Tests cnnbench/run/step/train_step.py.
+"""
 
 from dataclasses import replace
 
