@@ -141,8 +141,11 @@ class Int8Network(GraphNetwork):
         if multiplies or has_groups:
             return compute_float32()
         self._calibration.in_8_bits += not self._recording and not depthwise
-        value_range = self._value_range(x)
-        source = None if self._recording else self._quantize(x, value_range)
+        if self._recording:
+            self._record_range(x)
+            source = None
+        else:
+            source = self._quantize(x, next(self._recorded))
         none = np.zeros(filters, np.float32)
         fused = _FusedConvolution(source, _static_value(kernel), none, window, depthwise)
         return self._compute_fused(fused, compute_float32)
@@ -174,6 +177,7 @@ class Int8Network(GraphNetwork):
         return self._compute_fused(fused._replace(rectified=True), compute_float32)
 
     def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: SlidingWindow) -> Tensor:
+        """Max pooling keeps 8-bit values in 8 bits; average pooling computes in float32."""
         quantised = self._quantised_values.get(x.ref())
         if kind != "max" or quantised is None:
             return super()._pool(kind, x, window)
@@ -190,16 +194,12 @@ class Int8Network(GraphNetwork):
 
     # Ranges ------------------------------------------------------------------------------
 
-    def _value_range(self, x: Tensor | None = None) -> Range:
-        """Returns the value range of `x`: measured while recording, else from the calibration.
-
-        The calibration contains ranges in the order of these calls.
+    def _record_range(self, x: Tensor) -> None:
+        """Adds the value range of `x` to the calibration, from which `_recorded` reads the ranges
+        in the same order.
         """
-        if not self._recording:
-            return next(self._recorded)
         limits = float(tf.reduce_min(x)), float(tf.reduce_max(x))
         self._calibration.ranges.append(limits)
-        return limits
 
     # Fused convolutions ------------------------------------------------------------------
 
@@ -217,9 +217,9 @@ class Int8Network(GraphNetwork):
         """Computes a fused convolution in 8 bits, or in float32 to record value ranges."""
         if self._recording:
             y = compute_float32()
-            self._value_range(y)
+            self._record_range(y)
         else:
-            value_range = self._value_range()
+            value_range = next(self._recorded)
             if fused.depthwise and not fused.rectified:
                 # TensorFlow has no 8-bit depthwise convolution without ReLU.
                 assert fused.source is not None

@@ -84,15 +84,15 @@ class AdditiveModel(NamedTuple):
             return 1.0
         return self._error_tail(difference / error, name, other) if error else 0.0
 
-    def error_quantile(self, name: str, other: str, tail: float) -> float | None:
+    def error_quantile(self, name: str, other: str, probability: float) -> float | None:
         """Upper quantile of the error of `difference`: the error exceeds the returned value with
-        probability `tail`, which is in (0, 0.5].
+        this probability, which is in (0, 0.5].
 
         Returns None if the noise is unknown.
         """
         error = self.standard_error(name, other)
         return error and error * quantile_by_bisection(
-            lambda t: self._error_tail(t, name, other), tail
+            lambda t: self._error_tail(t, name, other), probability
         )
 
     def _error_tail(self, t: float, name: str, other: str) -> float:

@@ -167,13 +167,13 @@ _SIZES = {
 }
 
 
-def _local_size(environ: Environment, name: str) -> int | None:
-    """Number of processes on this node. The environment variable `name` contains this number, or
-    Slurm's list of the numbers for all nodes.
+def _local_size(environ: Environment, variable: str) -> int | None:
+    """Number of processes on this node. The environment variable contains this number, or Slurm's
+    list of the numbers for all nodes.
 
     Returns None if the list does not contain this node.
     """
-    counts = tasks_per_node(environ, name)
+    counts = tasks_per_node(environ, variable)
     node = 0 if len(counts) == 1 else number(environ, "SLURM_NODEID", str(len(counts)))
     return counts[node] if node < len(counts) else None
 
@@ -349,75 +349,80 @@ def _check_only_task(config: Mapping[str, Any], task: Mapping[str, Any]) -> None
             )
 
 
-def expand_node_list(environ: Environment, name: str) -> list[str]:
+def expand_node_list(environ: Environment, variable: str) -> list[str]:
     """Expands a Slurm node list in a variable: "n[001-002],gpu1" becomes n001, n002, gpu1."""
-    text = required(environ, name)
+    text = required(environ, variable)
     nodes: list[str] = []
     if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
-        raise invalid(environ, name, "is not a list of nodes such as n[01-04],m7")
+        raise invalid(environ, variable, "is not a list of nodes such as n[01-04],m7")
     # Commas within brackets separate numbers, not nodes.
     for part in re.findall(r"(?:[^\[\],]|\[[^\]]*\])+", text):
         pieces = re.split(r"\[([^\]]*)\]", part)
         choices = [
-            _expand_numbers(piece, environ, name) if i % 2 else [piece]
+            _expand_numbers(piece, environ, variable) if i % 2 else [piece]
             for i, piece in enumerate(pieces)
         ]
         if math.prod(map(len, choices)) + len(nodes) > LARGEST_PORT:
-            raise invalid(environ, name, f"has more than {LARGEST_PORT} nodes")
+            raise invalid(environ, variable, f"has more than {LARGEST_PORT} nodes")
         nodes += ("".join(words) for words in itertools.product(*choices))
     return nodes
 
 
-def _expand_numbers(text: str, environ: Environment, name: str) -> list[str]:
+def _expand_numbers(text: str, environ: Environment, variable: str) -> list[str]:
     """Expands the numbers in a Slurm node list: "1-3,07" becomes "1", "2", "3", "07"."""
     numbers: list[str] = []
     for part in text.split(","):
         match = re.fullmatch(f"{NUMBER}(?:-{NUMBER})?", part)
         low, high = match.groups(match[1]) if match else ("1", "0")
         if not 0 <= int(high) - int(low) < LARGEST_PORT:
-            raise invalid(environ, name, f"[{text}] is not a list of numbers such as 01-04,7")
+            raise invalid(environ, variable, f"[{text}] is not a list of numbers such as 01-04,7")
         numbers += (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
     return numbers
 
 
-def tasks_per_node(environ: Environment, name: str) -> list[int]:
+def tasks_per_node(environ: Environment, variable: str) -> list[int]:
     """Expands Slurm's number of tasks on each node: "2(x3),1" becomes 2, 2, 2, 1."""
-    text = required(environ, name)
+    text = required(environ, variable)
     counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?", part)
         if match is None:
-            raise invalid(environ, name, "is not a list of numbers such as 2(x3),1")
+            raise invalid(environ, variable, "is not a list of numbers such as 2(x3),1")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
-def required(environ: Environment, name: str) -> str:
+def required(environ: Environment, variable: str) -> str:
     """Returns the value of a variable; UsageError if it is not set."""
-    text = environ.get(name, "").strip()
+    text = environ.get(variable, "").strip()
     if not text:
-        raise UsageError(f"the environment variable {name} is not set; see --cluster")
+        raise UsageError(f"the environment variable {variable} is not set; see --cluster")
     return text
 
 
 def number(
-    environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
+    environ: Environment,
+    variable: str,
+    otherwise: str = "",
+    *,
+    least: int = 0,
+    most: int = 999_999_999,
 ) -> int:
     """Reads a whole number from a variable, or from `otherwise` if the variable is not set.
 
     UsageError if it is not a number from `least` to `most`.
     """
-    text = environ.get(name, "").strip() or otherwise or required(environ, name)
+    text = environ.get(variable, "").strip() or otherwise or required(environ, variable)
     if not re.fullmatch(NUMBER, text) or not least <= int(text) <= most:
-        raise invalid(environ, name, f"must be a whole number from {least} to {most}")
+        raise invalid(environ, variable, f"must be a whole number from {least} to {most}")
     return int(text)
 
 
-def invalid(environ: Environment, name: str, reason: str) -> UsageError:
+def invalid(environ: Environment, variable: str, reason: str) -> UsageError:
     """Returns the error for a variable whose value cannot be used, with the value."""
-    value = environ[name]
+    value = environ[variable]
     short = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}..."
-    return UsageError(f"the environment variable {name}={short}: {reason}")
+    return UsageError(f"the environment variable {variable}={short}: {reason}")
 
 
 _RESOLVERS: dict[str, Callable[[int, Environment], _JobAndLocalRank]] = {

@@ -97,8 +97,9 @@ class JobSession:
     def run(self, logs: Path) -> int:
         """Runs all processes of the job until they have ended, with a log for each in `logs`.
 
-        Returns the job's exit code: the exit code of the chief if the chief failed by itself, and 4
-        for any other failure. On KeyboardInterrupt, the chief has had time to write its record.
+        Returns the job's exit code: 0 after a success, the exit code of the chief if the chief
+        failed by itself, and 4 for any other failure. On KeyboardInterrupt, the chief has had
+        time to write its record.
         """
         with ExitStack() as stack:
             ports = stack.enter_context(ReservedPorts(self.layout.size))

@@ -131,7 +131,7 @@ def parse_task_command(words: Sequence[str]) -> TaskCommand:
 
 
 def check_job_flags(layout: JobLayout, command: TaskCommand, towers: int | None) -> RunPlan:
-    """Checks the flags of all processes of a job before they start. Returns the chief's plan.
+    """Checks the flags of all processes of a job before they start, and returns the chief's plan.
 
     Raises UsageError like `plan_chief`, and BenchmarkError for unusable data.
     """
@@ -175,17 +175,20 @@ def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> ResolvedRu
 
 
 def _plan_tasks(
-    values: Mapping[str, Any],
+    flag_values: Mapping[str, Any],
     layout: JobLayout,
     towers: int | None,
     plan_task: Callable[[Mapping[str, Any], JobFlagNames], RunPlan],
 ) -> RunPlan:
-    """Plans one process of each kind (worker, ps, controller); returns the plan of the chief."""
+    """Plans one process of each kind (worker, ps, controller); returns the plan of the chief.
+
+    `flag_values` are the given flags of the job by name.
+    """
     for name, reason in _RESERVED.items():
-        if name in values:
-            raise FlagError(name, values[name], reason)
-    if towers is not None and values.get("num_gpus", towers) not in (towers, (towers,)):
-        raise FlagError("num_gpus", values["num_gpus"], f"contradicts --towers={towers}")
+        if name in flag_values:
+            raise FlagError(name, flag_values[name], reason)
+    if towers is not None and flag_values.get("num_gpus", towers) not in (towers, (towers,)):
+        raise FlagError("num_gpus", flag_values["num_gpus"], f"contradicts --towers={towers}")
     called: dict[str, tuple[str, object]] = {
         "worker_hosts": ("workers", layout.workers),
         "ps_hosts": ("ps", layout.ps),

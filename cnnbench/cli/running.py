@@ -77,8 +77,8 @@ class RunProcess:
             plan = partial(plan_before_plugins, params, explicit=tuple(args.given))
             prepare_for_plugins(self._fork, params, plan)
 
-    def run(self, args: ParsedArgs) -> int:
-        """Runs the benchmark that the flags describe. Raises an exception if the run fails."""
+    def run(self, args: ParsedArgs) -> ExitCode:
+        """Runs the benchmark that the flags describe. Returns `ExitCode.OK`; a failure raises."""
         fork, measurements = self._fork, self._measurements
         self.prepare_plugins(args)
         progress = ProgressLine(sys.stderr, args.params.progress)
@@ -286,10 +286,11 @@ def _default_run_text(plan: RunPlan) -> str:
     )
 
 
-def serve_devices(plan: RunPlan, facts: Mapping[str, str], messages: MessageWriter) -> int:
+def serve_devices(plan: RunPlan, facts: Mapping[str, str], messages: MessageWriter) -> ExitCode:
     """Runs a TensorFlow server, whose devices the chief of a job uses, until the job ends.
 
-    Nothing is written to standard output. `facts` must be equal in all processes.
+    Returns `ExitCode.OK`; raises if the chief fails or is interrupted. Nothing is written to
+    standard output. `facts` must be equal in all processes.
     """
     from cnnbench.run.driver.membership import JobMembership
 

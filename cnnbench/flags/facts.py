@@ -91,9 +91,10 @@ class PlaceInJob:
         return self.job.towers_per_worker if self.asynchronous else self.job.num_towers
 
     def tolerates_loss_of(self, task: Task, state: str) -> bool:
-        """Whether the job continues without `task`, which was lost in `state` (ended or silent).
+        """Whether the job continues without `task`, whose loss was noticed by its `state`.
 
-        A coordinator can reassign an update only if the worker has ended, not if it hangs.
+        `state` is a result of `cnnbench.base.probe`. If it is `REFUSED`, the process has ended;
+        otherwise it may hang. A coordinator can reassign an update only if the worker has ended.
         """
         # The late import keeps socket code out of commands that only check flags.
         from cnnbench.base.probe import REFUSED

@@ -1,9 +1,10 @@
 """Checks the conditions under which a run measures, such as other load, and gives advice.
 
-Checks before the first step and after the timed loop take a `ConditionCheckInput` and return a
-`Finding`. A new check is a function here, its id in `CONDITIONS`, its place in one of the tables at
-the end, and a row in docs/conditions.md. A limit is the value above which the effect on a step
-exceeds a few percent, which is what a comparison of runs can detect.
+Checks take a `ConditionCheckInput` and return a `Finding`. The input is called `now` in checks
+before the first step, and `then` in checks of the timed loop, which run after it. A new check is a
+function here, its id in `CONDITIONS`, its place in one of the tables at the end, and a row in
+docs/conditions.md. A limit is the value above which the effect on a step exceeds a few percent,
+which is what a comparison of runs can detect.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.rules import raise_first_refusal
@@ -31,17 +31,12 @@ def parse_run(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> R
     return check_flags(parse_args(argv), environ)
 
 
-def make_plan(
-    run: Params | ParsedArgs,
-    environ: Mapping[str, str] = os.environ,
-    tell: Callable[[str], None] | None = None,
-) -> RunPlan:
+def make_plan(run: Params | ParsedArgs, environ: Mapping[str, str] = os.environ) -> RunPlan:
     """Checks the flags of a run and resolves them to a plan, with its network and data.
 
-    If `tell` is given, this process joins its job. See `check_flags`, `join_job` and `resolve`.
+    The process does not join a job. See `check_flags` and `resolve`.
     """
-    plan = check_flags(run, environ)
-    return resolve(plan if tell is None else join_job(plan, environ, tell))
+    return resolve(check_flags(run, environ))
 
 
 @plugins.reporting_plugin_errors(UsageError)
@@ -76,7 +71,9 @@ def check_flags(
     return replace(plan, explicit_flags=explicit, notices=notices)
 
 
-def join_job(plan: RunPlan, environ: Mapping[str, str], tell: Callable[[str], None]) -> RunPlan:
+def join_job(
+    plan: RunPlan, environ: MutableMapping[str, str], tell: Callable[[str], None]
+) -> RunPlan:
     """Prepares this process for its job. A process that runs or serves calls this function once.
 
     With --cluster=mpi, the processes exchange their addresses, and `tell` prints a line about
@@ -91,8 +88,7 @@ def join_job(plan: RunPlan, environ: Mapping[str, str], tell: Callable[[str], No
     """
     if plan.params.cluster not in ("slurm", "mpi"):
         return plan
-    variables = cast("MutableMapping[str, str]", environ)
-    params = prepare_process(plan.params, variables, tell)
+    params = prepare_process(plan.params, environ, tell)
     if params is plan.params:
         return plan
     joined = _plan_of_flags(plan.given, params, plan.place.names)

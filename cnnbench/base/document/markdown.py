@@ -184,6 +184,7 @@ class _Writer:
         return escape_markdown(self._cut(text, _LONGEST_TEXT))
 
     def _cut(self, text: str, longest: int) -> str:
+        """Shortens a text to `longest` characters in a comment; other documents keep it whole."""
         too_long = self.comment and len(text) > longest
         return f"{text[: longest - 1]}…" if too_long else text
 
@@ -211,9 +212,9 @@ def _cell(cell: TableCell, escape: Callable[[str], str]) -> str:
     return f"[{text}]({cell.link})" if cell.link else text
 
 
-def markdown_row(cells: Sequence[str]) -> str:
-    """Writes a row of a Markdown table. The texts of the cells must already be escaped."""
-    return f"| {' | '.join(cells)} |"
+def markdown_row(escaped: Sequence[str]) -> str:
+    """Writes a row of a Markdown table from the texts of its cells, which must be escaped."""
+    return f"| {' | '.join(escaped)} |"
 
 
 def markdown_table(

@@ -40,7 +40,10 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs a guard process of the kind "program" or "worktree"."""
+    """The program of a guard process, of the kind "program" or "worktree".
+
+    The kind "program" never returns.
+    """
     descriptors, kind, *words = arguments
     link, *inherited = map(int, descriptors.split(","))
     os.set_inheritable(link, False)

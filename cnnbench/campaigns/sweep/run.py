@@ -313,11 +313,11 @@ def _successful_record(path: Path) -> Record | None:
 
 
 def search_largest_batch(start: int, search: BatchSizeSearch) -> Generator[int, bool, int]:
-    """Generator that searches for the largest batch size that fits into memory.
+    """Searches for the largest batch size that fits into memory: yields sizes to try, is sent
+    whether each fits, and returns the largest size that fits, or 0.
 
-    The generator yields sizes to try and is sent whether they fit. It doubles the size from `start`
-    on, then bisects, and returns the largest size that fits, or 0. If a batch size fits, all
-    smaller sizes are assumed to fit.
+    It doubles the size from `start` on, then bisects. If a batch size fits, all smaller sizes are
+    assumed to fit.
     """
     unit, most = search.multiple_of, search.limit // search.multiple_of
     good, bad = 0, max(1, min(start // unit, most))

@@ -149,11 +149,11 @@ def last_proven_settings(folder: ResultsFolder) -> Settings | None:
     return proven[-1] if proven else None
 
 
-def _plan_pairs(bench: RaceBenchmark, leader: Candidate, number: int, existing: int) -> int:
+def _plan_pairs(bench: RaceBenchmark, leader: Candidate, final_number: int, existing: int) -> int:
     """Returns the number of pairs for which there is time, including `existing` pairs.
 
-    The number is stored in the journal if it is sufficient for a verdict. `number` is the number of
-    the final, from 1.
+    The number is stored in the journal if it is sufficient for a verdict. Finals are numbered
+    from 1.
     """
     # Time is reserved for two later processes, which train the weights that are compared.
     seconds = bench.seconds_left - 2 * bench.mean_process_seconds
@@ -162,26 +162,27 @@ def _plan_pairs(bench: RaceBenchmark, leader: Candidate, number: int, existing: 
     most = min(existing + fitting, MOST_PAIRS)
     most = most // ANALYSIS_STEP * ANALYSIS_STEP if most >= 2 * ANALYSIS_STEP else most
     if most >= FEWEST_PAIRS and most > existing:
-        plan = {"pairs": most, "number": number, "alpha": _alpha_of_final(bench, number)}
+        alpha = _alpha_of_final(bench, final_number)
+        plan = {"pairs": most, "number": final_number, "alpha": alpha}
         minutes = bench.settings.seconds / 60
         bench.folder.add_journal_note(_PLAN, leader=leader.key, plan=plan, minutes=minutes)
     return most
 
 
-def _alpha_of_final(bench: RaceBenchmark, number: int) -> float:
+def _alpha_of_final(bench: RaceBenchmark, final_number: int) -> float:
     """Significance level for all interim analyses together in a final, by its number (from 1).
 
     Each leader has its own final, with half the level of the previous final. So all levels add up
     to at most twice the first level.
     """
-    return bench.settings.policy.alpha * 0.5 ** (number - 1)
+    return bench.settings.policy.alpha * 0.5 ** (final_number - 1)
 
 
 def _measure_pairs(
-    bench: RaceBenchmark, outcome: SearchOutcome, most_pairs: int, number: int
+    bench: RaceBenchmark, outcome: SearchOutcome, most_pairs: int, final_number: int
 ) -> ProcessRequests[TuneDocument]:
     settings, folder, leader = bench.settings, bench.folder, outcome.leader
-    place = folder.folder / (FINALS if number == 1 else f"{FINALS}-{number}")
+    place = folder.folder / (FINALS if final_number == 1 else f"{FINALS}-{final_number}")
     sides = _sides(bench, leader)
     work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
     experiment = Experiment(
@@ -191,7 +192,7 @@ def _measure_pairs(
         timeout=settings.timeout,
         turn_seconds=settings.turn_seconds,
         criteria=Criteria(
-            policy=settings.policy.replace(alpha=_alpha_of_final(bench, number)),
+            policy=settings.policy.replace(alpha=_alpha_of_final(bench, final_number)),
             metrics=DEFAULT_METRICS[:1],
             fail_on=(FASTER,),  # The verdict must say whether the leader is faster.
             allow_different=tuple(work),

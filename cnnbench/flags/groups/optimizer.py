@@ -188,9 +188,9 @@ def _missing_flags(p: RunFacts) -> str:
     return f"needs {' and '.join(f'--{name}' for name in missing)}" if missing else ""
 
 
-def _vanishes_in_fp16(p: RunFacts, flag: str) -> object:
+def _vanishes_in_fp16(p: RunFacts, flag: str) -> bool:
     used = flag in p.numerics.optimizer_spec.normal_in_fp16 and not p.work.only_forward
-    return p.params.fp16_vars and used and getattr(p.params, flag) < _SMALLEST_FP16
+    return bool(p.params.fp16_vars and used and getattr(p.params, flag) < _SMALLEST_FP16)
 
 
 def rules_of_constants() -> tuple[FlagRule[RunFacts], ...]:

@@ -168,11 +168,11 @@ class MeasurementGroup:
 
 
 def fact_differences(
-    base: MeasurementGroup, new: MeasurementGroup, patterns: tuple[str, ...] = ()
+    base: MeasurementGroup, new: MeasurementGroup, allowed: tuple[str, ...] = ()
 ) -> tuple[Difference, ...]:
     """Returns the flags and recorded properties that differ between the runs of BASE and NEW.
-    Differences that prevent a verdict are first. Properties that match `patterns` never prevent a
-    verdict.
+    Differences that prevent a verdict are first. `allowed` are the patterns of
+    properties that never prevent a verdict.
     """
     sides = (base.facts(), new.facts())
     flags = {*base.configuration.flags, *new.configuration.flags}
@@ -201,7 +201,7 @@ def fact_differences(
         is_listed = name in unknown or (len(both) > 1 and (certain or blocks))
         if rule.effect is not DifferenceEffect.IGNORED and is_listed:
             base_texts, new_texts = (tuple(sorted(side)) for side in values)
-            blocks = blocks and certain and not is_allowed_to_differ(name, patterns)
+            blocks = blocks and certain and not is_allowed_to_differ(name, allowed)
             differing.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
     explicit = {flag for record in (*base.records, *new.records) for flag in record.explicit_flags}
     # Differences that prevent a verdict are first.

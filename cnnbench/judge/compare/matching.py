@@ -131,6 +131,7 @@ def _pair_nearest(left: _Groups, right: _Groups) -> _Pairs:
 
 
 def _variant_key(group: MeasurementGroup) -> str:
+    """The values of the flags that distinguish variants of a configuration, as a key."""
     configuration = group.configuration
     names = _VARIANTS if configuration.kind in (RUN, *BENCHMARKS) else OWN
     return json.dumps([configuration.flags.get(name) for name in names])

@@ -36,7 +36,15 @@ from cnnbench.machine.checks import parse_silenced
 from cnnbench.machine.cpu import LIBRARY
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import ConditionMonitor, ProcessUseSampler
-from cnnbench.plan import Runnable, RunPlan, WorkKind, make_plan, without_outputs
+from cnnbench.plan import (
+    Runnable,
+    RunPlan,
+    WorkKind,
+    check_flags,
+    join_job,
+    resolve,
+    without_outputs,
+)
 from cnnbench.records.checkpoints import write_training_status
 from cnnbench.records.files import report_failed_writes, write_text
 from cnnbench.records.input import SkippedRecords
@@ -135,7 +143,7 @@ class BenchmarkCNN(RunContext):
     ) -> None:
         messages = messages or MessageWriter.silent()
         if not isinstance(run, RunPlan):
-            run = make_plan(run, os.environ, messages.notice)
+            run = resolve(join_job(check_flags(run), os.environ, messages.notice))
             run = run.with_changes(explicit_flags=tuple(explicit_flags))
         plan = run
         job = plan.place.job

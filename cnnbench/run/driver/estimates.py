@@ -86,12 +86,12 @@ def batch_size_limits(plan: RunPlan) -> tuple[int, int] | None:
     return fitting, needed.largest_batch(round(_CERTAIN * memory.total)) + 1
 
 
-def available_memory(plan: RunPlan, kind: str) -> MemoryCapacity | None:
-    """Returns the machine's memory if `kind` is "cpu", one GPU's memory if it is "gpu".
+def available_memory(plan: RunPlan, device_kind: str) -> MemoryCapacity | None:
+    """Returns the machine's memory if `device_kind` is "cpu", one GPU's memory if it is "gpu".
 
     None if it is unknown.
     """
-    if kind == "cpu":
+    if device_kind == "cpu":
         return read_memory_capacity()
     return least_free_gpu_memory(card_numbers(plan.params), plan.params.gpus_per_card)
 
@@ -107,10 +107,10 @@ def _count_gpus() -> int:
     return count_gpus(Host())
 
 
-def estimate_memory(plan: RunPlan, kind: str) -> MemoryEstimate:
-    """Estimates the peak memory of the process (`kind` "cpu") or of each GPU (`kind` "gpu")."""
-    towers = plan.params.num_gpus if kind == "cpu" else 1
-    fixed = PROCESS_BYTES + _encoded_bytes(plan) if kind == "cpu" else 0
+def estimate_memory(plan: RunPlan, device_kind: str) -> MemoryEstimate:
+    """Estimates the peak memory of the process (`device_kind` is "cpu") or of each GPU ("gpu")."""
+    towers = plan.params.num_gpus if device_kind == "cpu" else 1
+    fixed = PROCESS_BYTES + _encoded_bytes(plan) if device_kind == "cpu" else 0
     per_image = 0
     if plan.work is not WorkKind.INPUT:
         fixed += _variable_bytes(plan, towers)
@@ -227,23 +227,23 @@ def check_memory_estimate(
 
 
 def check_memory(
-    plan: RunPlan, measurements: Measurements, messages: MessageWriter, kind: str
+    plan: RunPlan, measurements: Measurements, messages: MessageWriter, device_kind: str
 ) -> None:
     """Checks the memory that a run needs, and records the estimate. Warns if it may not suffice.
 
-    `kind` is "cpu" or "gpu".
+    `device_kind` is "cpu" or "gpu".
 
     Raises:
       FlagError: the run needs much more than the main memory.
       OutOfMemoryError: the same, if --find_batch_size can try a smaller batch.
     """
-    needed = estimate_memory(plan, kind)
+    needed = estimate_memory(plan, device_kind)
     measurements.update_record("measured", estimated_memory_bytes=needed.total)
-    memory = available_memory(plan, kind)
+    memory = available_memory(plan, device_kind)
     if memory is None:
         return
     try:
-        warning = check_memory_estimate(needed, memory, plan, refuse=kind == "cpu")
+        warning = check_memory_estimate(needed, memory, plan, refuse=device_kind == "cpu")
     except FlagError as error:
         if measurements.can_halve_batch:
             raise OutOfMemoryError(str(error)) from error

@@ -112,7 +112,7 @@ class StepLoop(Generic[Handle, Values]):
         pause_due: Callable[[int], bool] = never_pause,
         pause: Callable[[int], bool] = never_pause,
     ) -> int:
-        """Runs `steps` steps, or fewer if `pause` ends the loop. Returns their number.
+        """Runs `steps` steps, or fewer if `pause` ends the loop. Returns the number of steps.
 
         Args:
           on_steps_done: called after each execution, in order. Its arguments are the number (from
@@ -368,7 +368,7 @@ class AsyncLoop(Generic[Values]):
         pause_due: Callable[[int], bool] = never_pause,
         pause: Callable[[int], bool] = never_pause,
     ) -> int:
-        """Runs `steps` updates, or fewer if `pause` ends the loop. Returns their number.
+        """Runs `steps` updates, or fewer if `pause` ends the loop. Returns the number of updates.
 
         In the first call, every worker runs at least one update (if there are enough updates),
         because a worker's first update is slow.

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.base.job import Job
@@ -116,11 +116,10 @@ def configure_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
 
 
 def set_environment(flags: MachineFlags) -> tuple[str, ...]:
-    """Sets environment variables that TensorFlow reads while it is imported; call it before the
-    import.
+    """Sets environment variables that TensorFlow reads when it is imported; returns warnings.
 
-    Variables that are already set keep their values. Returns warnings about variables that
-    contradict the flags.
+    It must be called before the import. Variables that are already set keep their values; a
+    warning names each of them that contradicts the flags.
     """
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if flags.gpu_thread_mode != "global":
@@ -383,7 +382,9 @@ def find_unresponsive_gpus() -> list[str]:
 
 
 def reset_peak_memory(device_kind: str) -> None:
-    """Resets the peak memory of GPUs. The peak memory of a process cannot be reset."""
+    """Resets the peak memory of the GPUs if `device_kind` is "gpu". The peak
+    memory of a process cannot be reset.
+    """
     if device_kind == "gpu":
         for number in range(len(physical_devices_of_gpus())):
             tf.config.experimental.reset_memory_stats(f"GPU:{number}")
@@ -394,14 +395,14 @@ def read_peak_memory(device_kind: str) -> int | None:
 
     If `device_kind` is "gpu", this is the peak memory of tensors on the GPU with the highest peak,
     without memory that TensorFlow's allocator only reserves; None if this process has no GPUs.
-    Otherwise, it is the peak resident set size of this process since its start.
+    If it is "cpu", this is the peak resident set size of this process since its start.
     """
     if device_kind != "gpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT
     return max(tensor_bytes_by_gpu("peak"), default=None)
 
 
-def tensor_bytes_by_gpu(key: str) -> list[int]:
-    """Bytes of tensors on each GPU of this process. `key` is "current" or "peak"."""
+def tensor_bytes_by_gpu(which: Literal["current", "peak"]) -> list[int]:
+    """Bytes of tensors on each GPU of this process, now or at the peak."""
     gpus = (f"GPU:{number}" for number in range(len(physical_devices_of_gpus())))
-    return [int(tf.config.experimental.get_memory_info(gpu)[key]) for gpu in gpus]
+    return [int(tf.config.experimental.get_memory_info(gpu)[which]) for gpu in gpus]

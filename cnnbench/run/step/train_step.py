@@ -493,8 +493,10 @@ class CoordinatedStep(TrainStep):
     _counts_steps = False
 
     def _trace(self) -> TracedFunction:
-        # TensorFlow's messages about lost workers are hidden, because cnnbench reports lost workers
-        # itself.
+        """Creates the coordinator, which the step needs, and traces the step without running it.
+
+        TensorFlow's messages about lost workers are hidden, because cnnbench reports the losses.
+        """
         logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
         return TracedFunction("the step", self._build_update, (_RATE,))

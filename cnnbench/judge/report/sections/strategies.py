@@ -48,16 +48,16 @@ _SPARE_COSTS = ("variables", "build, s", "copies", "first step, s", "reduction o
 
 
 def strategies_sections(
-    document: StrategiesDocument, apart: Mapping[str, str]
+    document: StrategiesDocument, not_compared: Mapping[str, str]
 ) -> Iterator[Section]:
     """The results of a comparison of modes: the answer, and then the tables.
 
-    `apart` contains the reasons why weights of modes were not compared, by mode.
+    `not_compared` maps a mode whose weights were not compared to the reason.
     """
     work = work_text(document)
     answer = _fastest_answer(document, work)
     yield Section.of([None if answer is None else answer.text], title=f"Modes of {work}")
-    yield Section.of(_mode_blocks(document, "", apart))
+    yield Section.of(_mode_blocks(document, "", not_compared))
 
 
 @prepend_docstring
@@ -74,13 +74,14 @@ def modes_section(results: ReportSubject) -> Iterable[Content]:
 
 
 def _mode_blocks(
-    document: StrategiesDocument, work: str, apart: Mapping[str, str]
+    document: StrategiesDocument, work: str, not_compared: Mapping[str, str]
 ) -> Iterator[Content]:
     if document.incomplete is not None:
         yield Paragraph(f"Incomplete: {document.incomplete}", "bad")
     for text, right in weight_comparison_lines(document.rows, document.weights_tolerance):
         yield Paragraph(f"{capitalized(text)}.", "" if right else "bad")
-    yield from (f"Weights of {mode} were not compared: {why}." for mode, why in apart.items())
+    for mode, why in not_compared.items():
+        yield f"Weights of {mode} were not compared: {why}."
     for row in document.rows:
         if row.problem:
             yield Paragraph(f"Failed: {row.mode}: {row.problem}", "bad")
