@@ -112,10 +112,9 @@ def _machine_limits(plan: RunPlan, record: RunRecord) -> Machine:
         raise BenchmarkError(
             f"the peak rate of the device in {dtype} is unknown; set it with --peak_flops"
         )
-    flops_per_sec, flops_source = peak
     rate, source = _memory_bandwidth(placement.kind, devices[0])
     parts = len(devices) if placement.kind == "gpu" else 1
-    return Machine(flops_per_sec, parts * rate, flops_source, source)
+    return Machine(peak.flops_per_sec, parts * rate, peak.source, source)
 
 
 def _memory_bandwidth(device_kind: str, device: str) -> tuple[float, str]:

@@ -59,7 +59,7 @@ class MachineCounters:
     swapped_pages: int | None = None
 
     def changes_since(self, first: MachineCounters) -> dict[str, Any]:
-        """Computes the change of each counter since the sample `first`: a number; None if unknown."""
+        """Computes the change of each counter since the sample `first`; None if unknown."""
         elapsed = {}
         for name, now in vars(self).items():
             before = getattr(first, name)

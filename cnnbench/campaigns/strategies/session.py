@@ -31,6 +31,7 @@ from cnnbench.campaigns.processes import (
 )
 from cnnbench.campaigns.strategies.weights import (
     CHECKPOINTS,
+    WeightDistance,
     flags_of_weights_process,
     stored_weight_distances,
 )
@@ -249,7 +250,7 @@ def _strategy_row(
     case: StrategyCase,
     session: StrategiesSession,
     processes: Sequence[StrategyProcess],
-    distances: Mapping[str, tuple[float, str]],
+    distances: Mapping[str, WeightDistance],
     tolerance: float,
 ) -> StrategyRow:
     records = list(session.records[case.name].values())
@@ -318,7 +319,7 @@ def table_text(document: StrategiesDocument, cases: Sequence[StrategyCase]) -> s
 
 def strategies_document(
     session: StrategiesSession,
-    distances: Mapping[str, tuple[float, str]],
+    distances: Mapping[str, WeightDistance],
     tolerance: float,
     *,
     command: Sequence[str],

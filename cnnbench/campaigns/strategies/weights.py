@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from cnnbench.base.lazy_numpy import np
 from cnnbench.campaigns.processes import ResultsFolder
@@ -14,16 +15,27 @@ from cnnbench.records.checkpoints import find_latest_checkpoint
 from cnnbench.run.runtime.native_log import without_info_lines
 
 
-def weight_distances(checkpoints: Mapping[str, Path]) -> dict[str, tuple[float, str]]:
+class WeightDistance(NamedTuple):
+    """How much the weights of a checkpoint differ from the reference.
+
+    Attributes:
+      distance: the largest difference between an element and its reference, as a share of the
+        variable's largest reference element; NaN if some values are NaN.
+      variable: the name of the variable with this element; "" if all bits are equal.
+    """
+
+    distance: float
+    variable: str
+
+
+def weight_distances(checkpoints: Mapping[str, Path]) -> dict[str, WeightDistance]:
     """Compares the weights of checkpoints with the weights of the first checkpoint.
 
-    Returns the distance and a variable for each checkpoint, by name; nothing for fewer than two
-    checkpoints. `checkpoints` contains folders.
+    Returns the distance of each checkpoint, by name; nothing for fewer than two checkpoints.
+    `checkpoints` contains folders.
 
-    The reference of a variable is its value in the first folder. A distance is the largest
-    difference between an element and its reference, as a share of the variable's largest reference
-    element, and the name of this variable. It is 0 and "" if all bits are equal, and NaN if some
-    values are NaN. All checkpoints must have the same number of steps on the same data.
+    The reference of a variable is its value in the first folder. All checkpoints must have the same
+    number of steps on the same data.
     """
     if len(checkpoints) < 2:
         return {}
@@ -44,7 +56,7 @@ def _read_checkpoint(name: str, folder: Path) -> dict[str, np.ndarray]:
 
 def _weight_distance(
     reference: dict[str, np.ndarray], weights: dict[str, np.ndarray]
-) -> tuple[float, str]:
+) -> WeightDistance:
     if reference.keys() != weights.keys():
         name = min(reference.keys() ^ weights.keys())
         raise BenchmarkError(f"only some modes have the variable {name}: weights not compared")
@@ -61,7 +73,7 @@ def _weight_distance(
             largest, where = value, name
         if np.isnan(value):
             break
-    return largest, where
+    return WeightDistance(largest, where)
 
 
 CHECKPOINTS = "checkpoints"
@@ -72,17 +84,18 @@ _WEIGHTS = "weights"  # Name of the journal's note with the distances between we
 
 def stored_weight_distances(
     folder: ResultsFolder, name: str = ""
-) -> Mapping[str, tuple[float, str]] | None:
+) -> Mapping[str, WeightDistance] | None:
     """The weight distances that an earlier session stored under `name`; None if there are none."""
     for event in folder.earlier_journal_notes(_WEIGHTS):
         if event["name"] == name:
-            return {of: (float(gap), text) for of, (gap, text) in event["distances"].items()}
+            stored = event["distances"].items()
+            return {of: WeightDistance(float(gap), variable) for of, (gap, variable) in stored}
     return None
 
 
 def compare_checkpoints(
     folder: ResultsFolder, checkpoints: Mapping[str, Path], name: str = ""
-) -> Mapping[str, tuple[float, str]]:
+) -> Mapping[str, WeightDistance]:
     """Compares checkpoints by `weight_distances`, stores the result and removes the checkpoints."""
     # Reading checkpoints loads TensorFlow, so it must happen after all measurements.
     with without_info_lines():

@@ -353,16 +353,16 @@ def compare_weights(
                 text = phrases.NOT_TRAINED.format(name=name, error=problem)
                 return replace(document, weights=text, trains_alike=False, command=as_given)
         distances = compare_checkpoints(folder, folders, leader.key)
-    distance, variable = distances["tuned"]
+    tuned = distances["tuned"]
     tolerance = weights_tolerance(str(first.resolved.config["precision"]))
-    alike = distance <= tolerance
+    alike = tuned.distance <= tolerance
     document = replace(
         document,
         trains_alike=alike,
         command=document.command if alike else as_given,
         weights_steps=WEIGHTS_STEPS,
-        weight_distance=distance,
-        weight_variable=variable,
+        weight_distance=tuned.distance,
+        weight_variable=tuned.variable,
         weights_tolerance=tolerance,
     )
     return replace(document, weights=phrases.weights(document, kernels))

@@ -135,7 +135,7 @@ def _measure_modes(
         session = StrategiesSession(cases, folder)
         ended_early: KeyboardInterrupt | BenchmarkError | None = None
         end: str | None = None
-        distances: Mapping[str, tuple[float, str]] = {}
+        distances: Mapping[str, weights.WeightDistance] = {}
         try:
             with (
                 printing_resume_command(reporter, "strategies", argv, _ALL, results=folder.folder),

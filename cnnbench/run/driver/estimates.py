@@ -282,7 +282,7 @@ class RunComputation:
             peak = sum_published_peak_flops(names[:1], self.dtype, tf32=True)
             if peak is None:
                 return None
-            rate, _ = peak
+            rate = peak.flops_per_sec
         computing = self.flops / (rate * _EFFICIENCY[self.kind])
         return _START_SECONDS[self.kind] + self.steps * _STEP_SECONDS + computing
 

@@ -376,7 +376,7 @@ def _measure_peak(run: RunContext, devices: Devices) -> None:
     peak = peak_flops(devices.kind, job.own_tower_devices, dtype, given)
     if peak is None:
         return
-    rate, source = peak
+    rate = peak.flops_per_sec
     if devices.kind == "cpu":
         parts = job.num_machines
     else:
@@ -384,5 +384,5 @@ def _measure_peak(run: RunContext, devices: Devices) -> None:
         # If a card is divided into logical GPUs, they share its FLOP rate.
         rate *= len(card_numbers(plan.params)) / plan.params.num_gpus
     run.measurements.update_record(
-        "measured", peak_flops_per_sec=rate * parts, peak_flops_source=source
+        "measured", peak_flops_per_sec=rate * parts, peak_flops_source=peak.source
     )

@@ -167,8 +167,10 @@ class ForwardWork(LoopWork, NetworkWork):
             by = collective_libraries(graph, job.own_tower_devices)
             measurements.update_record("placement", communication=by or None)
         if job.in_cluster:
-            messages, sent = count_traffic_of_calls(self.step.graphs, job.num_workers)
-            measurements.update_record("cluster", messages_per_step=messages, bytes_per_step=sent)
+            traffic = count_traffic_of_calls(self.step.graphs, job.num_workers)
+            measurements.update_record(
+                "cluster", messages_per_step=traffic.messages, bytes_per_step=traffic.bytes
+            )
 
     def restored_variables(self) -> Iterator[TowerVariable]:
         """Yields the variables that a checkpoint restores, and the state of an automatic loss

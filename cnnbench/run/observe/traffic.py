@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -22,25 +22,39 @@ _REDUCE = ("CollectiveReduce", "CollectiveReduceV2")
 _GATHER = ("CollectiveGather", "CollectiveGatherV2")
 
 
-def count_traffic_of_calls(
-    calls: Iterable[tuple[Any, int]], processes: int
-) -> tuple[int, int | None]:
+class Traffic(NamedTuple):
+    """Numbers of messages and bytes between processes.
+
+    A message is a tensor or a part of a tensor. The bytes are None if a shape is unknown.
+    """
+
+    messages: int
+    bytes: int | None
+
+
+def count_traffic_of_calls(calls: Iterable[tuple[Any, int]], processes: int) -> Traffic:
     """Counts the messages and bytes between processes in the calls of several traced functions.
 
     Args:
       calls: graphs of the functions, with the number of calls of each.
-      processes: see `count_messages_and_bytes`, also for the result.
+      processes: see `count_messages_and_bytes`.
     """
-    counted = [(*count_messages_and_bytes(graph, processes), times) for graph, times in calls]
-    sizes = [size * times for _, size, times in counted if size is not None]
-    messages = sum(number * times for number, _, times in counted)
-    return messages, sum(sizes) if len(sizes) == len(counted) else None
+    counted = [(count_messages_and_bytes(graph, processes), times) for graph, times in calls]
+    return _total(
+        Traffic(one.messages * times, None if one.bytes is None else one.bytes * times)
+        for one, times in counted
+    )
 
 
-def count_messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | None]:
+def _total(transfers: Iterable[Traffic]) -> Traffic:
+    transfers = list(transfers)
+    sizes = [one.bytes for one in transfers if one.bytes is not None]
+    messages = sum(one.messages for one in transfers)
+    return Traffic(messages, sum(sizes) if len(sizes) == len(transfers) else None)
+
+
+def count_messages_and_bytes(graph: Any, processes: int) -> Traffic:
     """Counts the messages and bytes between processes in one call of a traced function.
-
-    A message is a tensor or a part of a tensor. The bytes are None if a shape is unknown.
 
     Control dependencies between processes are not counted. Collectives are assumed to use
     TensorFlow's ring, with the same number of devices in each process and with the devices of a
@@ -51,9 +65,9 @@ def count_messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | Non
       graph: graph of the function. If each process traces its own function, any of these graphs.
       processes: number of processes of the job.
     """
-    sent: dict[tuple[str, str], tuple[int, int | None]] = {}
-    rings: dict[tuple[int, int], tuple[int, int | None]] = {}
-    unnumbered: defaultdict[str, list[tuple[int, int | None]]] = defaultdict(list)
+    sent: dict[tuple[str, str], Traffic] = {}
+    rings: dict[tuple[int, int], Traffic] = {}
+    unnumbered: defaultdict[str, list[Traffic]] = defaultdict(list)
     for op in _needed_operations(graph):
         if op.type in (*_REDUCE, *_GATHER):
             if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
@@ -70,14 +84,11 @@ def count_messages_and_bytes(graph: Any, processes: int) -> tuple[int, int | Non
         for tensor in op.inputs:
             made_on = tensor.op.device
             if made_on and process_of_device(made_on) != process_of_device(op.device):
-                sent[tensor.name, op.device] = 1, _tensor_bytes(tensor)
+                sent[tensor.name, op.device] = Traffic(1, _tensor_bytes(tensor))
     # All devices take part in these collectives of a strategy, so counting the collectives of one
     # device is enough.
     of_strategy = next(iter(unnumbered.values()), [])
-    transfers = (*sent.values(), *rings.values(), *of_strategy)
-    sizes = [size for _, size in transfers if size is not None]
-    total = sum(sizes) if len(sizes) == len(transfers) else None
-    return sum(messages for messages, _ in transfers), total
+    return _total((*sent.values(), *rings.values(), *of_strategy))
 
 
 def collective_libraries(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
@@ -110,7 +121,7 @@ def _needed_operations(graph: Any) -> Iterator[Any]:
             todo += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
 
 
-def _ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
+def _ring_traffic(op: Any, processes: int) -> Traffic:
     """Returns the messages and bytes that one ring collective sends between processes."""
     size = _read_number(op, "group_size", 1)
     reduces = op.type in _REDUCE
@@ -118,8 +129,8 @@ def _ring_traffic(op: Any, processes: int) -> tuple[int, int | None]:
     subdivisions = len(op.get_attr("subdiv_offsets")) if op.type == _REDUCE[0] else 1
     whole = _tensor_bytes(op.inputs[0])
     if whole is None:
-        return hops * subdivisions, None
-    return hops * subdivisions, hops * whole // (size if reduces else 1)
+        return Traffic(hops * subdivisions, None)
+    return Traffic(hops * subdivisions, hops * whole // (size if reduces else 1))
 
 
 def _read_number(op: Any, name: str, position: int) -> int:

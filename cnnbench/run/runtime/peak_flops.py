@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.machine.cpu import Host, available_cpu_count
@@ -76,10 +77,22 @@ _BUDGET_SECONDS = 1.2
 _MAX_REPETITIONS = 8
 
 
+class PeakFlops(NamedTuple):
+    """A peak FLOP rate.
+
+    Attributes:
+      flops_per_sec: FLOP/s of all devices together.
+      source: text that says whether the rate was given, measured or published.
+    """
+
+    flops_per_sec: float
+    source: str
+
+
 def peak_flops(
     device_kind: str, devices: Sequence[str], dtype: str, user_value: float | None = None
-) -> tuple[float, str] | None:
-    """Determines the peak FLOP/s of all devices of a run together, and the source of this number.
+) -> PeakFlops | None:
+    """Determines the peak FLOP/s of all devices of a run together.
 
     Returns None for unknown GPUs or dtypes.
 
@@ -94,7 +107,7 @@ def peak_flops(
         return None
     count = len(devices) if device_kind == "gpu" else 1
     if user_value is not None:
-        return user_value * count, "given: --peak_flops"
+        return PeakFlops(user_value * count, "given: --peak_flops")
     if device_kind == "cpu":
         return measure_peak_flops(dtype)
     names = [name for name in map(gpu_name, devices) if name]
@@ -103,8 +116,8 @@ def peak_flops(
 
 def sum_published_peak_flops(
     gpu_names: Sequence[str], dtype: str, tf32: bool | None = None
-) -> tuple[float, str] | None:
-    """Adds up the manufacturers' peak FLOP/s of GPUs. Also returns the source of the sum.
+) -> PeakFlops | None:
+    """Adds up the manufacturers' peak FLOP/s of GPUs.
 
     `tf32` is whether float32 products use TF32 if the hardware supports it; None reads the setting
     of TensorFlow and the environment. The result is None if a GPU is not in the table or does not
@@ -130,13 +143,13 @@ def sum_published_peak_flops(
     if not sources:
         return None
     counts = [f"{sources.count(s)} x {s}" for s in dict.fromkeys(sources)]
-    return total, f"published: {', '.join(counts)}"
+    return PeakFlops(total, f"published: {', '.join(counts)}")
 
 
-def measure_peak_flops(dtype: str) -> tuple[float, str]:
+def measure_peak_flops(dtype: str) -> PeakFlops:
     """Measures the highest FLOP/s of square matrix products on the CPU, in less than two seconds.
 
-    Also returns the source of the number, as text. The products use TensorFlow's threads in this
+    The products use TensorFlow's threads in this
     process: one product at a time in the intra-op pool or, if that pool has fewer threads than
     cores, so many products at once that all cores are used. Matrices have 2048 columns, or fewer if
     that would take too long. Allocates up to 50 MB per product.
@@ -150,7 +163,7 @@ def measure_peak_flops(dtype: str) -> tuple[float, str]:
     seconds = _matmul_seconds(size, dtype, _MAX_REPETITIONS, streams)
     at_once = f"{streams} x " if streams > 1 else ""
     source = f"measured: {at_once}matmul {size}x{size}x{size} {dtype}"
-    return streams * 2 * size**3 / seconds, source
+    return PeakFlops(streams * 2 * size**3 / seconds, source)
 
 
 def gpu_name(device: str) -> str | None:
