@@ -104,17 +104,17 @@ class JobSession:
         with ExitStack() as stack:
             ports = stack.enter_context(ReservedPorts(self.layout.size))
             # The last lines of the logs are printed after all processes have ended.
-            stack.callback(self._show_new_log_lines)
+            stack.callback(self._show_log)
             try:
-                self._start_processes(self.layout.make_job(ports.numbers), logs, stack)
-                self._wait_for_processes()
+                self._start(self.layout.make_job(ports.numbers), logs, stack)
+                self._wait()
             except KeyboardInterrupt:
                 self._interrupted = True
-                self._stop_processes()
+                self._stop()
                 raise
         return self._job_exit_code()
 
-    def _start_processes(self, job: Job, logs: Path, stack: ExitStack) -> None:
+    def _start(self, job: Job, logs: Path, stack: ExitStack) -> None:
         stdout = None
         cores = self.cores or (None,) * len(job.tasks)
         with suppress(AttributeError, OSError, ValueError):  # Standard output may be closed.
@@ -133,17 +133,17 @@ class JobSession:
             stack.enter_context(child)
             self._processes.append(_JobProcess(task, child))
 
-    def _wait_for_processes(self) -> None:
+    def _wait(self) -> None:
         """Waits until all processes have ended, and prints their output. Stops processes that still
         run after `_remaining_seconds`.
         """
         deadline = math.inf
         while running := _running(self._processes):
             watch_children(running, _LOOK_SECONDS)
-            self._show_new_log_lines()
+            self._show_log()
             deadline = min(deadline, time.monotonic() + self._remaining_seconds())
             if time.monotonic() >= deadline:
-                self._stop_processes()
+                self._stop()
                 return
 
     def _remaining_seconds(self) -> float:
@@ -161,16 +161,16 @@ class JobSession:
         spared = self.chief.place.tolerates_loss_of(process.task, REFUSED)
         return process.has_succeeded or spared
 
-    def _stop_processes(self) -> None:
+    def _stop(self) -> None:
         """Stops running processes. The chief is first, because its record contains the reason."""
         self._stopped = True
         for child in _running(self._processes):
             child.send_signal(signal.SIGCONT)  # The chief may wait for a suspended process.
         # Only the chief writes a record, so other processes get little time to end.
         for part, seconds in ((self._processes[:1], None), (self._processes[1:], AT_ONCE / 4)):
-            stop_children(_running(part), lambda line: self._show_new_log_lines(), seconds)
+            stop_children(_running(part), lambda line: self._show_log(), seconds)
 
-    def _show_new_log_lines(self) -> None:
+    def _show_log(self) -> None:
         # After an interrupt, `cnnbench launch` itself prints that it was interrupted.
         known = error_line("interrupted")
         for process in self._processes:

@@ -255,14 +255,14 @@ def predict_exchange_seconds(
     for workers in counts:
         try:
             devices = workers * towers
-            spec = _all_reduce_spec_with_same_traffic(setup, min(ps, devices))
+            spec = _equivalent_spec(setup, min(ps, devices))
             seconds[workers] = model.predict_seconds(spec, tensors, devices, packing)
         except NotPredictedError as error:
             reason = str(error)
     return seconds, reason
 
 
-def _all_reduce_spec_with_same_traffic(setup: RunPlan, ps: int) -> AllReduceSpec:
+def _equivalent_spec(setup: RunPlan, ps: int) -> AllReduceSpec:
     """The all-reduce algorithm that causes the same traffic as the run's --variable_update."""
     mode, spec = setup.place.mode, setup.params.all_reduce_spec
     by_flag = mode.reduction is Reduction.ALL_REDUCE and mode.processes is Processes.CONTROLLER

@@ -111,13 +111,13 @@ class AbProfiler:
                 reason = f"the cnnbench of side {name.upper()} is of a version without"
                 raise NotExplainedError(f"{reason} --profile_json")
         self.results.add_session_start()
-        explanation = self.campaign.run_requests(self._profiling_requests())
+        explanation = self.campaign.run_requests(self._requests())
         if store:
             path = self.results.folder / "explanation.json"
             self.results.write(path, explanation.to_json().encode("ascii"))
         return explanation
 
-    def _profiling_requests(self) -> ProcessRequests[Explanation]:
+    def _requests(self) -> ProcessRequests[Explanation]:
         profiles: dict[str, list[StepProfile]] = {side: [] for side in SIDES}
         for number in range(1, self.rounds + 1):
             for name in SIDES if number % 2 == 1 else SIDES[::-1]:
@@ -125,9 +125,9 @@ class AbProfiler:
                 profiles[name].append(
                     (yield from self._profile_process(name, number, later_processes))
                 )
-        if all(_can_log_onednn_kernels(self.sides[name], profiles[name][0]) for name in SIDES):
+        if all(_can_log_kernels(self.sides[name], profiles[name][0]) for name in SIDES):
             for name in SIDES:
-                logged = yield from self._log_onednn_kernels(name)
+                logged = yield from self._log_kernels(name)
                 profile = replace(profiles[name][0], primitives=logged)
                 self.results.write(self._profile_path(name, 1), profile.to_json().encode("ascii"))
                 profiles[name][0] = profile
@@ -163,7 +163,7 @@ class AbProfiler:
                 return StepProfile.from_dict(read_json(path))
         raise NotExplainedError(f"{label}: {message}; see {self.results.log_path(path.stem)}")
 
-    def _log_onednn_kernels(self, name: str) -> ProcessRequests[tuple[Primitive, ...] | None]:
+    def _log_kernels(self, name: str) -> ProcessRequests[tuple[Primitive, ...] | None]:
         """Runs a process that logs the oneDNN kernels that a step calls. Returns None if the log
         contains no kernels.
         """
@@ -198,7 +198,7 @@ class AbProfiler:
         return self.results.folder / name / f"{number:04d}-{name}{SUFFIX}"
 
 
-def _can_log_onednn_kernels(side: AbSide, profile: StepProfile) -> bool:
+def _can_log_kernels(side: AbSide, profile: StepProfile) -> bool:
     """Whether a process of A or B (`side`) can log which oneDNN kernels a step calls."""
     placement = profile.record.placement
     on_cpu = placement is not None and placement.device == "cpu"

@@ -121,7 +121,7 @@ def sample_pairs(
     for place, pair in enumerate(zip(base, new, strict=True)):
         values = speeds[place], speeds[len(base) + place]
         seconds = fmean(math.fsum(record.step_seconds) for record in pair)
-        variance = _variance_of_steps(pair[0].step_seconds, pair[1].step_seconds)
+        variance = _step_variance(pair[0].step_seconds, pair[1].step_seconds)
         difference = None
         if not burn_in and all(values):
             difference = abs(math.log(values[1] or 1.0) - math.log(values[0] or 1.0))
@@ -138,7 +138,7 @@ def sample_pairs(
     return samples
 
 
-def _variance_of_steps(first: Sequence[float], second: Sequence[float]) -> float | None:
+def _step_variance(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Variance of the difference of the logarithms of two processes' mean step times that the
     steps cause, from batch means. None if there are too few steps.
 
@@ -223,14 +223,14 @@ def variance_from_sizes(sizes: Sequence[float]) -> float:
     low, high = 0.0, 1e6
     for _ in range(100):
         centre = (low + high) / 2
-        if _quotient_of_folded_normal(centre) < quotient:
+        if _folded_quotient(centre) < quotient:
             low = centre
         else:
             high = centre
     return square / (1 + low**2)
 
 
-def _quotient_of_folded_normal(centre: float) -> float:
+def _folded_quotient(centre: float) -> float:
     """Squared mean size / mean square of values with standard deviation 1 around a centre."""
     mean = math.sqrt(2 / math.pi) * math.exp(-(centre**2) / 2)
     mean += centre * math.erf(centre / math.sqrt(2))

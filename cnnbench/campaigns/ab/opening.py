@@ -53,13 +53,13 @@ def opened_sides(
             measured.append(replace(side, subject=replace(subject, side=name)))
         a, b = measured
         if len(set(names)) > 1:
-            _refuse_equal_sides(a, b, advice)
+            _refuse_equal(a, b, advice)
         both = {"a": a, "b": b}
         refuse_shared_code(both)
         yield both
 
 
-def _refuse_equal_sides(a: AbSide, b: AbSide, advice: str) -> None:
+def _refuse_equal(a: AbSide, b: AbSide, advice: str) -> None:
     configs = [side.resolved.identity for side in (a, b)]
     code = a.code_name
     same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])

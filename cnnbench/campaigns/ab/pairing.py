@@ -27,7 +27,7 @@ def why_not_interleavable(sides: Mapping[str, AbSide]) -> str | None:
     return None
 
 
-def choose_time_slice_seconds(
+def choose_slice_seconds(
     pairing: str,
     why_not: Callable[[], str | None],
     reporter: ChildProcessReporter,

@@ -163,7 +163,7 @@ class ExperimentRunner:
             self.interrupted = isinstance(error, KeyboardInterrupt)
             self.failure = "" if self.interrupted else str(error)
         pairs = len(self.records["a"])
-        self.comparison = self._compare_measured_pairs() if closing is None else closing
+        self.comparison = self._compare() if closing is None else closing
         self.is_judged = not (self.failure or self.interrupted)
         made: dict[str, Any] = {}
         if self.is_judged:
@@ -210,10 +210,10 @@ class ExperimentRunner:
             if pair > first and not self._is_like_first_pair(pair):
                 text = f"stopped after {pair} pairs: the last one cannot be compared with the first"
                 self.campaign.reporter.notice(text)
-                return self._compare_measured_pairs()
+                return self._compare()
             if pair > first and not is_due:
                 continue
-            comparison = self._compare_measured_pairs()
+            comparison = self._compare()
             if pair == first and any(
                 all(result.verdict in _HOPELESS for result in entry.requested_results)
                 for entry in comparison.entries
@@ -289,7 +289,7 @@ class ExperimentRunner:
             lost = all(ended.lost for ended in failed.values())
             if lost:
                 had = len(self.results.killed_processes[prefix])
-                all_had = self.results.number_of_repeated_attempts
+                all_had = self.results.repeated_attempts
                 text += f"; no repeat is left: {what} had {had} of {MOST_REPEATS}, "
                 text += f"all pairs {all_had} of {self._most_repeats}"
             raise PairFailedError(text, lost)
@@ -356,7 +356,7 @@ class ExperimentRunner:
         base, new = ([self.records[side][at] for at in (0, pair - 1)] for side in SIDES)
         return are_comparable(base, new, self.experiment.criteria)
 
-    def _compare_measured_pairs(self) -> Comparison:
+    def _compare(self) -> Comparison:
         records, pairs = self.records, len(self.records["a"])
         looks, plan = self.analyses.up_to(pairs), self.analyses.schedule_after(pairs)
         return compare_pairs(self.experiment, records["a"], records["b"], looks, plan, self.aa)
@@ -379,7 +379,7 @@ class ExperimentRunner:
             self._length.leave_to_flags()
             return
         if disturbed and not pairs:
-            self._plan_pairs_for_two_tests()
+            self._plan_two_tests()
         numbers = range(1, len(base) + 1)
         seconds = self._seconds_of_pairs(
             [pair_file_prefix(n) if pairs else f"burn-in-{n}" for n in numbers]
@@ -407,7 +407,7 @@ class ExperimentRunner:
         mean = fmean(times.values() or [0.0])
         return [times.get(prefix, mean) for prefix in prefixes]
 
-    def _plan_pairs_for_two_tests(self) -> None:
+    def _plan_two_tests(self) -> None:
         """Plans eight pairs if six or seven were planned. Under load, throughput and CPU time are
         tested, and each has half of alpha.
         """

@@ -121,7 +121,7 @@ class ExperimentState:
         return is_whole and not (self.has_clear_verdict or self.is_alpha_spent)
 
     @property
-    def further_analysis_schedule(self) -> AnalysisSchedule:
+    def further_schedule(self) -> AnalysisSchedule:
         """The interim analyses of further pairs of the experiment.
 
         If the whole significance level is used, further pairs belong to a new experiment.
@@ -143,7 +143,7 @@ class ExperimentState:
     ) -> Comparison | None:
         """The comparison that ended the experiment, at the last interim analysis.
 
-        Further pairs are judged by `further_analysis_schedule` or, if `judge_together`, once,
+        Further pairs are judged by `further_schedule` or, if `judge_together`, once,
         together with existing pairs. `fail_on` replaces the words of the experiment's --fail_on.
         If the last session was killed, or stopped before an analysis, the comparison contains no
         tests. None if no pair is complete. The A/A spread has no part in verdicts on pairs, so its
@@ -161,7 +161,7 @@ class ExperimentState:
         if fail_on is not None:
             criteria = replace(experiment.criteria, fail_on=fail_on)
             experiment = replace(experiment, criteria=criteria)
-        plan = None if judge_together else self.further_analysis_schedule
+        plan = None if judge_together else self.further_schedule
         comparison = compare_pairs(experiment, base, new, self.past_analyses, plan)
         second = self.confirmation
         if second is not None and second.last_end_event is not None:
@@ -208,7 +208,7 @@ def find_experiment(folder: Path) -> ExperimentState | None:
     return ExperimentState(folder, experiment, events)
 
 
-def find_only_experiment_in_tree(folder: Path) -> ExperimentState | None:
+def find_only_experiment(folder: Path) -> ExperimentState | None:
     """Reads the state of an experiment in a folder or its subfolders.
 
     Returns None unless there is exactly one experiment.
@@ -287,7 +287,7 @@ def plan_analyses(experiment: Experiment, state: ExperimentState | None) -> Anal
     elif state.has_clear_verdict:
         left = state.past_analyses[-1:]
     else:
-        left = state.further_analysis_schedule.analyses(most)
+        left = state.further_schedule.analyses(most)
     if state is None:
         return Analyses(alpha, left[-1].pairs, (), left)
     return Analyses(alpha, state.pair_limits[0], state.past_analyses, left)

@@ -44,7 +44,7 @@ def refuse_shared_code(both: Mapping[str, AbSide]) -> None:
             )
             raise FlagError(flag, text, reason) if flag else UsageError(reason)
     if a.python is None and b.python is None:
-        _refuse_shared_packages(a, b, places, roots)
+        _refuse_shared(a, b, places, roots)
 
 
 def _top(folder: Path) -> Path:
@@ -95,9 +95,7 @@ def _differing_file(inside: Path, places: Sequence[Path]) -> Path | None:
     return Path(changed.partition("\0")[0]) if changed else None
 
 
-def _refuse_shared_packages(
-    a: AbSide, b: AbSide, places: Sequence[Path], roots: Iterable[Path]
-) -> None:
+def _refuse_shared(a: AbSide, b: AbSide, places: Sequence[Path], roots: Iterable[Path]) -> None:
     shared = dict(a.resolved.packages.items() & b.resolved.packages.items())
     homes = [_package_homes(place, shared) for place in places]
     for name in sorted(homes[0].keys() & homes[1].keys()):

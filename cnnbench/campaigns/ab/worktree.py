@@ -71,7 +71,7 @@ def worktree(
         except OSError as error:
             place = f"{tempfile.gettempdir()}: no worktree can be created"
             raise BenchmarkError(f"{place}: {error.strerror or error}") from error
-        _remove_abandoned_worktrees(git_command)
+        _remove_abandoned(git_command)
         folder = parent / f"{commit[:12]}{_on_this_machine()}"
         words = ("worktree", commit, str(folder), *git_command)
         process, link = start_guard(*words, stdout=subprocess.DEVNULL, env=environment_for_git())
@@ -114,7 +114,7 @@ def _on_this_machine() -> str:
     return "-" + re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
 
 
-def _remove_abandoned_worktrees(git_command: Sequence[str]) -> None:
+def _remove_abandoned(git_command: Sequence[str]) -> None:
     """Removes the worktrees of a repository that killed processes on this machine have left."""
 
     def run(*words: str) -> bytes:

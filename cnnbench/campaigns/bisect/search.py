@@ -20,7 +20,7 @@ from cnnbench.campaigns.ab.explain import (
     NotExplainedError,
     explain_or_notice,
 )
-from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds, why_not_interleavable
+from cnnbench.campaigns.ab.pairing import choose_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.sessions import ExperimentState, find_experiment
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
@@ -196,7 +196,7 @@ class Bisection:
         while commit is not None:
             step, before = self.stored_answer(commit), ", as measured before"
             if step is None:
-                self._print_remaining_steps(commit)
+                self._print_remaining(commit)
                 step, before = (yield from self.compare_with_good(commit)), ""
             self._notice(f"{commit[:12]} is {step_answer(step)}{before}")
             self.steps[commit] = step
@@ -206,7 +206,7 @@ class Bisection:
             history, good, bad = setting.history, setting.good, setting.bad
             self.suspects = history.order_by_ancestry(search.suspects, good, bad)
 
-    def _print_remaining_steps(self, commit: str) -> None:
+    def _print_remaining(self, commit: str) -> None:
         """Prints which commit is compared next, and how many commits will still be compared, with
         the estimated time.
         """
@@ -265,7 +265,7 @@ class Bisection:
         with contextlib.ExitStack() as stack:
             try:
                 sides = {"a": good, "b": stack.enter_context(self._built_side(commit, "b"))}
-                turn_seconds = choose_time_slice_seconds(
+                turn_seconds = choose_slice_seconds(
                     self.setting.pairing,
                     lambda: why_not_interleavable(sides),
                     self._campaign.reporter,

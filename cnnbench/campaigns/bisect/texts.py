@@ -34,7 +34,7 @@ def bisection_text(bisection: Bisection) -> str:
     """
     answer = []
     if bisection.suspects:
-        answer = _answer_paragraphs(bisection)
+        answer = _answer(bisection)
     elif bisection.bad_step.answer == BAD:
         answer = [Paragraph(bisection.search.remaining_text)]
     return sections_to_text([[make_table(_step_rows(bisection), whole=True)], answer])
@@ -42,7 +42,7 @@ def bisection_text(bisection: Bisection) -> str:
 
 def store_result(folder: ResultsFolder, bisection: Bisection) -> None:
     """Stores the result of a bisection in its journal, for `stored_result`."""
-    text, *details = (paragraph.text for paragraph in _answer_paragraphs(bisection))
+    text, *details = (paragraph.text for paragraph in _answer(bisection))
     tone = "bad" if len(bisection.suspects) == 1 else "unsure"
     answer = Answer(_TITLE, text, tone, tuple(filter(None, details)))
     about = (
@@ -82,12 +82,12 @@ def _step_rows(bisection: Bisection) -> Iterator[Row]:
         }
 
 
-def _answer_paragraphs(bisection: Bisection) -> list[Paragraph]:
+def _answer(bisection: Bisection) -> list[Paragraph]:
     """The answer of a bisection, and its details: about the first bad commit, or about the commits
     of which one is the first bad commit.
     """
     if len(bisection.suspects) == 1:
-        return _culprit_paragraphs(bisection)
+        return _culprit(bisection)
     if not bisection.suspects:
         return [Paragraph(no_difference(bisection.bad_step))]
     number = item_count(bisection.suspects)
@@ -115,7 +115,7 @@ def no_difference(step: BisectionStep) -> str:
     return text + "measure comparable commits"
 
 
-def _culprit_paragraphs(bisection: Bisection) -> list[Paragraph]:
+def _culprit(bisection: Bisection) -> list[Paragraph]:
     (commit,), history = bisection.suspects, bisection.setting.history
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
     again = shlex.join(["cnnbench", "ab", *sides, "--", *bisection.setting.side.flags])
@@ -125,7 +125,7 @@ def _culprit_paragraphs(bisection: Bisection) -> list[Paragraph]:
         history.format_commit(commit),
         history.format_commit(commit, "%an, %as"),
         # The only remaining candidate must have been measured.
-        _change_within_pairs(bisection.steps[commit]),
+        _change(bisection.steps[commit]),
         *_merge_remarks(commit, history),
         f"against the commit before it: {again}",
     )
@@ -135,7 +135,7 @@ def _culprit_paragraphs(bisection: Bisection) -> list[Paragraph]:
     ]
 
 
-def _change_within_pairs(step: BisectionStep) -> str:
+def _change(step: BisectionStep) -> str:
     """The change of the first bad commit, with its interval if that is known."""
     change, low, high = step.judgement.change, step.judgement.low, step.judgement.high
     if step.about_work or change is None or low is None or high is None:

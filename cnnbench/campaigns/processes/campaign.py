@@ -230,7 +230,7 @@ class Campaign:
             batch = next(requests)
             while True:
                 try:
-                    ended = self._run_missing_processes(batch)
+                    ended = self._run_missing(batch)
                 except BaseException as error:
                     batch = requests.throw(error)
                 else:
@@ -239,7 +239,7 @@ class Campaign:
             result: _Result = end.value
             return result
 
-    def _run_missing_processes(self, batch: RequestBatch) -> list[ProcessResult]:
+    def _run_missing(self, batch: RequestBatch) -> list[ProcessResult]:
         """Runs the processes of a batch that have no stored result. Returns the results of all
         processes of the batch.
         """
@@ -475,7 +475,7 @@ def _prepare_repeat(
     lost.sort(key=lambda process: process.side)
     folder = batch.folder
     attempts = folder.killed_processes.setdefault(batch.name, [])
-    is_left = folder.number_of_repeated_attempts < batch.most_repeats
+    is_left = folder.repeated_attempts < batch.most_repeats
     again = len(attempts) < batch.repeats and is_left
     folder.journal.add(LOST, pair=batch.name, names=names, lost=encode(lost), again=again)
     if again:

@@ -238,8 +238,11 @@ class Child(ChildProcess):
         self._started = time.monotonic()
         try:
             with open(command.log, "wb") as output:
+                cores = ",".join(map(str, command.cores or ()))
                 self._leader, link = start_guard(
-                    *("program", ",".join(map(str, command.cores or ())), *command.words),
+                    "program",
+                    cores,
+                    *command.words,
                     inherited=() if inherited is None else (inherited,),
                     stdout=output if stdout is None else stdout,
                     stderr=output,
@@ -277,17 +280,17 @@ class Child(ChildProcess):
         if self.ended is None:
             report = self.read_report(max(0.0, timeout))
             if report is not None:  # If the guard process has died, its report is empty.
-                self.ended = self._result_from_report(report)
+                self.ended = self._result(report)
         return self.ended
 
     def kill(self) -> ProcessResult:
         """Kills the process if it has not ended. Returns the result, with `timed_out` set."""
         self.send_signal(signal.SIGKILL)
-        ended = self.ended or self._result_from_report({"status": int(signal.SIGKILL)})
+        ended = self.ended or self._result({"status": int(signal.SIGKILL)})
         self.ended = replace(ended, timed_out=True)
         return self.ended
 
-    def _result_from_report(self, report: Mapping[str, Any]) -> ProcessResult:
+    def _result(self, report: Mapping[str, Any]) -> ProcessResult:
         status = report.get("status")
         return ProcessResult(
             code=None if status is None else os.waitstatus_to_exitcode(status),

@@ -93,14 +93,14 @@ def guard_worktree(link: int, commit: str, folder: str, *git: str) -> None:
 
     _handle_signals(signal.SIG_IGN)
     try:
-        error = _run_and_get_errors(*git, "worktree", "add", "--detach", "--quiet", folder, commit)
+        error = _run_git(*git, "worktree", "add", "--detach", "--quiet", folder, commit)
         with contextlib.suppress(OSError):  # The parent process may have died.
             _send(link, json.dumps({"error": error}).encode())
         _wait_for_parent(link)
     finally:
         shutil.rmtree(os.path.dirname(folder), ignore_errors=True)
         # Git locks an unfinished worktree, and removes a locked worktree only with two --force.
-        _run_and_get_errors(*git, "worktree", "remove", "--force", "--force", folder)
+        _run_git(*git, "worktree", "remove", "--force", "--force", folder)
 
 
 def _handle_signals(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
@@ -131,7 +131,7 @@ def _kill_when_parent_ends(link: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _run_and_get_errors(*command: str) -> str:
+def _run_git(*command: str) -> str:
     """Runs a git command and returns its error messages; "" if the command succeeded."""
     import subprocess
 

@@ -84,8 +84,8 @@ def add_record_and_status(
 
     `facts` describes this machine. It is used if the process left no record.
     """
-    document, defect, unusable = _read_child_record(command)
-    problem = _failure_of_process(
+    document, defect, unusable = _read_record(command)
+    problem = _failure(
         ended, document, defect, log_tail(command.log) or full_disk_error_line(command.log)
     )
     if problem is None:
@@ -131,7 +131,7 @@ def main_result_text(record: Record) -> str:
     return "ok" if speed is None else f"ok {number(speed)} images/sec"
 
 
-def _failure_of_process(
+def _failure(
     ended: ProcessResult, document: Mapping[str, Any] | None, defect: str | None, tail: str
 ) -> tuple[str, ErrorInfo, str] | None:
     """The status, the error and `ProcessResult.lost` of a failed process; None if the process
@@ -174,7 +174,7 @@ def _failure_by_signal(code: int, oom_kills: int, tail: str) -> tuple[str, Error
     return "killed", _error_info("Killed", text), lost if code in _SENT_FROM_OUTSIDE else ""
 
 
-def _read_child_record(
+def _read_record(
     command: BenchmarkCommand,
 ) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
     """Reads the record that a child process has written.

@@ -181,7 +181,7 @@ class ResultsFolder:
         self.resume = resume
         self.earlier_settings: Settings | None = None
         if resume and self.is_whole and not kind.shared and not self.folder.is_dir():
-            raise self._results_flag_error(kind.no_campaign_text)
+            raise self._flag_error(kind.no_campaign_text)
         if within is not None:
             within.raise_if_replaced()
         with contextlib.ExitStack() as stack:
@@ -199,24 +199,24 @@ class ResultsFolder:
                 if there and not (resume or kind.shared):
                     go_on = "continue with --resume, or "
                     hint = go_on if kind.noun and JOURNAL in there else ""
-                    raise self._results_flag_error(f"is not empty; {hint}name another folder")
+                    raise self._flag_error(f"is not empty; {hint}name another folder")
                 self.earlier = tuple(self.journal.read())
                 if JOURNAL in there and not kind.is_campaign(self.earlier):
                     reason = f"{JOURNAL} in it is not a journal of cnnbench {kind.command}"
-                    raise self._results_flag_error(f"{reason}; name another folder")
+                    raise self._flag_error(f"{reason}; name another folder")
                 self._groups = max([event.get("group", 0) for event in self.earlier], default=0)
                 path = settings_path(self.folder, self._suite)
                 if not resume and path.exists() and not is_settings(path):
                     reason = f"{path.name} in it is not of cnnbench; name another folder"
-                    raise self._results_flag_error(reason)
+                    raise self._flag_error(reason)
                 if resume:
-                    self._load_earlier_settings()
+                    self._load_settings()
                     check_records(self.folder, self.earlier, kind.pending)
                 remove_abandoned_files(self.folder)
                 for name in kind.subfolders:
                     (self.folder / name).mkdir(exist_ok=True)
             except OSError as error:
-                raise self._results_flag_error(f"cannot be used: {error.strerror}") from None
+                raise self._flag_error(f"cannot be used: {error.strerror}") from None
             self._held = stack.pop_all()
 
     def __enter__(self) -> ResultsFolder:
@@ -265,7 +265,7 @@ class ResultsFolder:
         """The journal's notes with this name from earlier sessions, oldest first."""
         return [event for event in self.earlier if event.get("note") == name]
 
-    def _results_flag_error(self, reason: str) -> FlagError:
+    def _flag_error(self, reason: str) -> FlagError:
         return FlagError("results", str(self.folder), reason)
 
     @property
@@ -273,7 +273,7 @@ class ResultsFolder:
         identity = None if self.settings is None else self.settings.identity
         return None if identity is None else identity.policy.get("suite")
 
-    def _load_earlier_settings(self) -> None:
+    def _load_settings(self) -> None:
         """Reads the settings of the campaign that is resumed, and compares its identity."""
         now, kind = self.settings, self.kind
         then = load_settings(settings_path(self.folder, self._suite), kind.settings)
@@ -281,10 +281,10 @@ class ResultsFolder:
         if now is None or now.identity is None or (then is None and kind.shared):
             return
         if then is None or then.identity is None:
-            raise self._results_flag_error(kind.no_campaign_text)
+            raise self._flag_error(kind.no_campaign_text)
         if differ := then.identity.differences(now.identity):
             reason = f"the {kind.noun} in it differs in {differ}; name another folder"
-            raise self._results_flag_error(reason)
+            raise self._flag_error(reason)
 
     def log_path(self, name: str) -> Path:
         """Path of the log file of a process, by the name of the process."""
@@ -324,7 +324,7 @@ class ResultsFolder:
         return lost_by_pair
 
     @property
-    def number_of_repeated_attempts(self) -> int:
+    def repeated_attempts(self) -> int:
         """Number of repeated attempts of all batches in the folder together."""
         return sum(map(len, self.killed_processes.values()))
 

@@ -76,7 +76,7 @@ def _scalar_reader(
     return read
 
 
-def _whole_number_reader(most: int) -> Reader:
+def _number_reader(most: int) -> Reader:
     return _scalar_reader(
         "a whole number", parse_integer, lambda n: 1 <= n <= most, f"from 1 to {most}"
     )
@@ -87,7 +87,7 @@ def _text_reader(valid: Callable[[str], object] = lambda text: True, limits: str
     return _scalar_reader("text", lambda text: " ".join(text.split()), valid, limits, kinds)
 
 
-def _read_repeats_or_auto(node: YamlNode, what: str) -> int | None:
+def _read_repeats(node: YamlNode, what: str) -> int | None:
     if node.kind == "string" and node.text == AUTO:
         return None
     kind = f"a whole number or {AUTO}"
@@ -180,8 +180,8 @@ def _read_axis(name: str, node: YamlNode, what: str) -> tuple[FlagNodes, ...]:
 
 
 _LAUNCH: Mapping[str, Reader] = {
-    "workers": _whole_number_reader(MAX_PROCESSES),
-    "ps": _whole_number_reader(MAX_PROCESSES),
+    "workers": _number_reader(MAX_PROCESSES),
+    "ps": _number_reader(MAX_PROCESSES),
     "controller": _read_boolean,
 }
 """The keys of `launch` in suite files, which are fields of `JobLayout`."""
@@ -234,9 +234,9 @@ class BatchSizeSearch:
     warm-up step.
     """
 
-    limit: int = _key_field(_whole_number_reader(2**31 - 1), 65536)
-    multiple_of: int = _key_field(_whole_number_reader(2**31 - 1), 1)
-    num_batches: int = _key_field(_whole_number_reader(2**31 - 1), 10)
+    limit: int = _key_field(_number_reader(2**31 - 1), 65536)
+    multiple_of: int = _key_field(_number_reader(2**31 - 1), 1)
+    num_batches: int = _key_field(_number_reader(2**31 - 1), 10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +257,7 @@ class EntrySettings:
 
     command: str = _key_field(_command, "run")
     flags: FlagNodes = _key_field(_read_flags)  # noqa: RUF009
-    repeats: int | None = _key_field(_read_repeats_or_auto)
+    repeats: int | None = _key_field(_read_repeats)
     timeout: float = _key_field(_seconds, DEFAULT_TIMEOUT)
     launch: JobLayout | None = _key_field(_read_launch)  # noqa: RUF009
     bounds: Mapping[str, Limits] = _key_field(_read_bounds)

@@ -71,7 +71,7 @@ def plan_sweep(
     if not configurations:
         raise UsageError(f"{suite.file}: no entry is left to run; {'; '.join(notices)}")
     cases: dict[str, SweepCase] = {}
-    for configuration in _filter_configurations(configurations, pattern):
+    for configuration in _filter(configurations, pattern):
         case = _resolve_case(configuration, environment, flags_for_all, notices)
         if case.key in cases:
             raise configuration.entry.node.error(
@@ -92,9 +92,7 @@ def plan_sweep(
     return SweepPlan(suite.name, tuple(planned), listed, subject)
 
 
-def _filter_configurations(
-    configurations: Sequence[SweepCase], pattern: str | None
-) -> list[SweepCase]:
+def _filter(configurations: Sequence[SweepCase], pattern: str | None) -> list[SweepCase]:
     try:
         expression = re.compile(pattern or "")
     except re.error as error:

@@ -266,7 +266,7 @@ class Sweep:
             target=None if trial else target,
             failed=target,
             answers=answers,
-            place=lambda document, lost: self._add_sweep_placement(document, item, path),
+            place=lambda document, lost: self._add_placement(document, item, path),
             facts={
                 **{"key": case.key, "case": case.name, "repeat": item.repeat},
                 **({"batch_size": batch_size} if trial else {}),
@@ -274,7 +274,7 @@ class Sweep:
         )
         return run_process(self.store, request, case.entry.timeout, later_keys)
 
-    def _add_sweep_placement(
+    def _add_placement(
         self, document: Mapping[str, Any], item: SweepItem, target: Path
     ) -> dict[str, Any]:
         case = item.case

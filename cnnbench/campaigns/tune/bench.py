@@ -231,15 +231,15 @@ class RaceBenchmark:
     @property
     def mean_process_seconds(self) -> float:
         """Mean wall time in seconds of the processes in the races so far."""
-        return fmean(self._process_durations)
+        return fmean(self._durations)
 
     @property
     def final_process_seconds(self) -> float:
         """Estimated seconds of a process in the final, from the last processes of the races."""
-        return fmean(self._process_durations[-_LATEST:]) + self.lengths.extra_final_seconds
+        return fmean(self._durations[-_LATEST:]) + self.lengths.extra_final_seconds
 
     @property
-    def _process_durations(self) -> list[float]:
+    def _durations(self) -> list[float]:
         """Seconds of each process so far, except the first process, which is shorter."""
         return self._spent[1:] or self._spent or [0.0]
 
@@ -308,7 +308,7 @@ class RaceBenchmark:
         taken: dict[str, RunRecord] = {}
         failed: dict[str, str] = {}
         block_of: dict[str, int] = {}
-        lanes = self._max_parallel_processes(waiting)
+        lanes = self._max_parallel(waiting)
         while waiting:
             parts = math.ceil(len(waiting) / lanes)  # The chunks have nearly equal sizes.
             fitting = self.affordable_processes - reserved_processes
@@ -354,7 +354,7 @@ class RaceBenchmark:
             others.sort(key=lambda candidate: (len(candidate.settings), not candidate.changes))
         return [first, *others]
 
-    def _max_parallel_processes(self, candidates: Collection[Candidate]) -> int:
+    def _max_parallel(self, candidates: Collection[Candidate]) -> int:
         """Number of processes that may run at the same time: `lanes`, if the memory suffices."""
         lanes, memory = self.settings.lanes, self.settings.memory
         if memory is not None and candidates:

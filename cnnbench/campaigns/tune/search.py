@@ -330,7 +330,7 @@ def compare_weights(
     Both trainings use the leader's flags for kernels. Returns the document with the result.
     """
     first, folder = bench.settings.first, bench.folder
-    no_promise = _why_weights_may_differ(first, leader)
+    no_promise = _why_weights_differ(first, leader)
     if no_promise:
         return replace(document, weights=no_promise)
     computing = {name: text for name, text in leader.settings.items() if name in COMPUTING}
@@ -368,7 +368,7 @@ def compare_weights(
     return replace(document, weights=phrases.weights(document, kernels))
 
 
-def _why_weights_may_differ(first: Candidate, leader: Candidate) -> str:
+def _why_weights_differ(first: Candidate, leader: Candidate) -> str:
     """Returns why a candidate may train other weights than the given flags (`first`), or "" if it
     trains the same weights.
     """

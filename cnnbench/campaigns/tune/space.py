@@ -313,7 +313,7 @@ class SearchSpace:
             available = format_bytes(self.memory.available)
             text = phrases.TOO_LARGE.format(needed=format_bytes(needed), available=available)
             raise UsageError(text)
-        changed = tuple(dict.fromkeys(_changed_properties(settings)))
+        changed = tuple(dict.fromkeys(_changed(settings)))
         for word in changed:
             if word not in self.allowed:
                 raise UsageError(phrases.NOT_ALLOWED.format(word=word))
@@ -336,7 +336,7 @@ def candidate_name(settings: Settings) -> str:
     return " ".join(texts) or AS_GIVEN
 
 
-def _changed_properties(settings: Settings) -> Iterator[str]:
+def _changed(settings: Settings) -> Iterator[str]:
     for name, text in settings.items():
         flag = SPECS.get(name)
         if name in CHANGES and (flag is None or text != flag.text(flag.default)):
@@ -385,13 +385,13 @@ def default_groups(
     workers = 1 if space.layout is None else space.layout.workers
     suitable = search_dimensions(first.resolved, workers, on_gpu=on_gpu, cpus=cpus)
     groups = {
-        name: _compatible_choices(
+        name: _compatible(
             combine_dimensions(group, space.allowed, space.initial_mode), space.given_texts
         )
         for name, group in suitable.items()
     }
     # Settings that change few flags come first, because the time may not suffice for all.
-    return _groups_with_choices(
+    return _with_choices(
         {name: tuple(sorted(choices, key=len)) for name, choices in groups.items()}
     )
 
@@ -404,7 +404,7 @@ def read_groups(path: str, given_flags: Settings) -> dict[str, tuple[Settings, .
     suite = parse_suite(load_yaml_file(path, "space"))
     if suite.on_cpu is not None:
         raise suite.entries[0].node.error(phrases.UNUSED_ON_CPU, 1)
-    return _groups_with_choices(
+    return _with_choices(
         {entry.name: _settings_of_entry(entry, given_flags) for entry in suite.entries}
     )
 
@@ -424,13 +424,13 @@ def _settings_of_entry(entry: SuiteEntry, given_flags: Settings) -> tuple[Settin
         raise entry.node.error(f"{entry.name}: {unset}")
     for configuration in expanded:
         for name, text in configuration.flags.items():
-            _check_tunable_flag(entry, name, text, configuration.nodes[name].line)
+            _check_tunable(entry, name, text, configuration.nodes[name].line)
     return tuple(
-        _compatible_choices(({}, *(configuration.flags for configuration in expanded)), given_flags)
+        _compatible(({}, *(configuration.flags for configuration in expanded)), given_flags)
     )
 
 
-def _check_tunable_flag(entry: SuiteEntry, name: str, text: str, line: int) -> None:
+def _check_tunable(entry: SuiteEntry, name: str, text: str, line: int) -> None:
     spec = SPECS.get(name)
     if spec is None or name not in TUNABLE:
         template = phrases.UNKNOWN_FLAG if spec is None else phrases.FIXED_FLAG
@@ -444,7 +444,7 @@ def _check_tunable_flag(entry: SuiteEntry, name: str, text: str, line: int) -> N
         raise entry.node.error(f"{entry.name}: {error}", line) from None
 
 
-def _compatible_choices(options: Iterable[Settings], given_flags: Settings) -> list[Settings]:
+def _compatible(options: Iterable[Settings], given_flags: Settings) -> list[Settings]:
     """Removes settings that contradict the given flags, and duplicates. Removes the given flags
     from the other settings.
     """
@@ -456,7 +456,7 @@ def _compatible_choices(options: Iterable[Settings], given_flags: Settings) -> l
     return [dict(items) for items in dict.fromkeys(tuple(choice.items()) for choice in compatible)]
 
 
-def _groups_with_choices(
+def _with_choices(
     groups: Mapping[str, tuple[Settings, ...]],
 ) -> dict[str, tuple[Settings, ...]]:
     varied = {name: choices for name, choices in groups.items() if len(choices) > 1}

@@ -98,7 +98,7 @@ def command_variables(tuning: TuneDocument) -> tuple[str, ...]:
     return tuple(map(shlex.quote, tuning.command[1 : tuning.command.index("cnnbench")]))
 
 
-def _gain_estimates(
+def _gains(
     rounds: Sequence[Sequence[Mapping[str, float]]], first: str
 ) -> dict[str, list[tuple[int, float]]]:
     """Estimated speed gains of all candidates against the candidate `first`, by candidate key.
@@ -119,7 +119,7 @@ def _gain_estimates(
 
 def gains_chart(outcome: SearchOutcome, first: Candidate, title: str) -> LineChart:
     """Draws the estimated speed gains of the fastest candidates after every round."""
-    curves = _gain_estimates(outcome.rounds, first.key)
+    curves = _gains(outcome.rounds, first.key)
     names = {candidate.key: candidate.name for candidate in outcome.candidates}
     last = sorted(curves, key=lambda key: curves[key][-1][1], reverse=True)
     drawn = [outcome.leader.key, *(key for key in last if key != outcome.leader.key)][:_DRAWN]

@@ -50,7 +50,7 @@ def report_experiment(judged: Comparison, runner: ExperimentRunner, options: AbF
     repeat = command_line_with_flags(command, words, SPECS, **pairs)
     if names := runner.comparison.names_to_allow:
         repeat = allowing_command(experiment.repeat, names)
-    next_step, more = _next_command_for_verdict(runner, options, enough, repeat)
+    next_step, more = _next_command(runner, options, enough, repeat)
     comparison = replace(judged, ends_with=code, next_step=next_step, repeat=repeat)
     options.write_comparison(comparison)
     if experiment.is_of_gate:
@@ -77,7 +77,7 @@ def report_experiment(judged: Comparison, runner: ExperimentRunner, options: AbF
     return code
 
 
-def _next_command_for_verdict(
+def _next_command(
     runner: ExperimentRunner, options: AbFlags, enough: int, repeat: str
 ) -> tuple[str, int]:
     """Returns the command line that may decide an experiment, or "", and the number of pairs that

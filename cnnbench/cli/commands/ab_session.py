@@ -27,7 +27,7 @@ from cnnbench.campaigns.ab.experiment import (
 )
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, AbProfiler, explain_or_notice
 from cnnbench.campaigns.ab.lengths import LENGTHS
-from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds, why_not_interleavable
+from cnnbench.campaigns.ab.pairing import choose_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.sessions import ExperimentState, find_experiment, load_complete_pairs
 from cnnbench.campaigns.processes import Campaign, CodeChangedError, ResultsFolder
@@ -73,7 +73,7 @@ def run_experiment(
     """
     earlier = None
     if values.get("resume"):
-        earlier = _experiment_to_resume(values, common)
+        earlier = _to_resume(values, common)
         values, common = _values_to_resume(earlier, values), earlier.experiment.common
     options = AbFlags(**choose_format({**values}, SPECS))
     options.check_values()
@@ -95,7 +95,7 @@ def run_experiment(
     with sides.open_sides(options, layout, common, reporter, names, advice) as both:
         if earlier is None:
             why_not = partial(why_not_interleavable, both)
-            turns = choose_time_slice_seconds(options.pairing, why_not, reporter)
+            turns = choose_slice_seconds(options.pairing, why_not, reporter)
             has_length = any(LENGTHS & side.given_flags.keys() for side in both.values())
             seconds = 0.0 if has_length else options.seconds
             experiment = replace(experiment, turn_seconds=turns, timed_seconds=seconds)
@@ -137,7 +137,7 @@ def _new_experiment(
     )
 
 
-def _experiment_to_resume(values: Mapping[str, Any], common: Sequence[str]) -> ExperimentState:
+def _to_resume(values: Mapping[str, Any], common: Sequence[str]) -> ExperimentState:
     """Reads the state of the experiment that --resume continues.
 
     Raises FlagError if there is none, if it cannot be continued, or if it has other flags than

@@ -123,7 +123,7 @@ def _compare_sides(
         paired=options.paired,
         looks=() if experiment is None else experiment.past_analyses,
         plan=(
-            experiment.further_analysis_schedule
+            experiment.further_schedule
             if experiment is not None and experiment.is_resumable
             else further_analysis_planner(options.policy)
         ),

@@ -38,7 +38,7 @@ _WRITTEN = (spec.name for spec in FLAGS if spec.path and spec.affects is Affects
 _LEFT_OUT = (*RESERVED, *_WRITTEN, labels.FLAG, *ADDRESSES)
 
 
-def estimate_pairs_for_verdict(entry: ComparedConfiguration, result: MetricResult) -> int:
+def pairs_for_verdict(entry: ComparedConfiguration, result: MetricResult) -> int:
     """Estimates how many pairs are enough for a verdict on an inconclusive result.
 
     Without pairs, it is the number of processes of BASE and of NEW. It is 0 if more pairs would not
@@ -52,7 +52,7 @@ def estimate_pairs_for_verdict(entry: ComparedConfiguration, result: MetricResul
 
 def pairs_for_clear_verdict(comparison: Comparison) -> int:
     """Number of pairs that should give a clear verdict; 0 if more pairs would not help."""
-    return next((estimate_pairs_for_verdict(*counts) for counts in comparison.undecided_results), 0)
+    return next((pairs_for_verdict(*counts) for counts in comparison.undecided_results), 0)
 
 
 def further_analysis_planner(policy: Policy) -> PlanOf:
@@ -128,7 +128,7 @@ def add_next_command(
         if earlier is not None
         else _next_command(entry, result, comparison, pairs)
         for entry, result in comparison.undecided_results
-        if (pairs := estimate_pairs_for_verdict(entry, result))
+        if (pairs := pairs_for_verdict(entry, result))
     }
     several = len(comparison.entries) > 1
     lines = [

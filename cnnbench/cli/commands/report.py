@@ -10,7 +10,7 @@ from pathlib import Path
 from cnnbench.base.document import Answer
 from cnnbench.base.terminal import LineWriter, ProgressLine
 from cnnbench.base.text import integer
-from cnnbench.campaigns.ab.sessions import find_only_experiment_in_tree
+from cnnbench.campaigns.ab.sessions import find_only_experiment
 from cnnbench.campaigns.bisect.texts import stored_result
 from cnnbench.campaigns.processes import stored_answers
 from cnnbench.campaigns.scaling import SCALING
@@ -244,7 +244,7 @@ def _make_subject(
 ) -> ReportSubject:
     if options.baseline is None:
         # If the only path is the folder of an experiment, the report contains its verdict.
-        earlier = find_only_experiment_in_tree(Path(paths[0])) if len(paths) == 1 else None
+        earlier = find_only_experiment(Path(paths[0])) if len(paths) == 1 else None
         comparison = None if earlier is None else earlier.final_comparison(fail_on=fail_on)
         if comparison is None and options.table == "comparison":
             raise FlagError("table", "comparison", _NO_VERDICT)

@@ -12,7 +12,7 @@ from cnnbench.base import plugins
 from cnnbench.base.charts import Chart
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import count_text, format_duration, unknown_name_reason
-from cnnbench.campaigns.ab.pairing import choose_time_slice_seconds
+from cnnbench.campaigns.ab.pairing import choose_slice_seconds
 from cnnbench.campaigns.ab.side import RESERVED
 from cnnbench.campaigns.processes import configuration_identity
 from cnnbench.campaigns.tune import texts
@@ -249,7 +249,7 @@ def _run_search(
     resolved = settings.first.resolved
     otherwise = "processes run one after the other"
     in_turn = bool(
-        choose_time_slice_seconds(options.pairing, lambda: resolved.no_turns, reporter, otherwise)
+        choose_slice_seconds(options.pairing, lambda: resolved.no_turns, reporter, otherwise)
     )
     plans = {"": configuration_identity(resolved, flags=dict(space.given_texts))}
     policy = {

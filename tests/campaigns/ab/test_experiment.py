@@ -180,7 +180,7 @@ def test_what_was_analysed_is_known(
     assert tuple(map(tuple, found.past_analyses)) == made
     assert (found.has_clear_verdict, found.is_resumable) == (clear, not clear)
     assert (found.pair_limits[0], found.pair_limits[-1]) == pairs
-    schedule = found.further_analysis_schedule
+    schedule = found.further_schedule
     assert (schedule.planned, schedule.made) == (pairs[0], found.past_analyses)
 
 

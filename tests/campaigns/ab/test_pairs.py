@@ -19,7 +19,7 @@ from cnnbench.campaigns.ab.experiment import AB, Experiment, confirmation_folder
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.sessions import (
     find_experiment,
-    find_only_experiment_in_tree,
+    find_only_experiment,
     load_complete_pairs,
 )
 from cnnbench.campaigns.ab.side import AbSide
@@ -310,17 +310,17 @@ def test_metrics_divide_alpha(ran: Ran) -> None:
 
 def test_experiments_are_found_in_folders(ran: Ran, tmp_path: Path) -> None:
     assert find_experiment(tmp_path) is None
-    assert find_only_experiment_in_tree(tmp_path / "none") is None
+    assert find_only_experiment(tmp_path / "none") is None
     ran(50.0)
-    assert find_only_experiment_in_tree(tmp_path).folder == tmp_path / "r"
-    assert find_only_experiment_in_tree(tmp_path / "r").folder == tmp_path / "r"
+    assert find_only_experiment(tmp_path).folder == tmp_path / "r"
+    assert find_only_experiment(tmp_path / "r").folder == tmp_path / "r"
     assert find_experiment(tmp_path / "r").confirmation is None
     for name in ("r/copy", "second"):
         copytree(tmp_path / "r", tmp_path / "new", dirs_exist_ok=True)
         (tmp_path / "new").rename(tmp_path / name)
     # An experiment counts, whatever is below it; of two beside each other, neither does.
-    assert find_only_experiment_in_tree(tmp_path / "r").folder == tmp_path / "r"
-    assert find_only_experiment_in_tree(tmp_path) is None
+    assert find_only_experiment(tmp_path / "r").folder == tmp_path / "r"
+    assert find_only_experiment(tmp_path) is None
     second = confirmation_folder(tmp_path / "r", FIRST_ANALYSIS)
     assert second.name == f"confirmation-{FIRST_ANALYSIS}"
 

@@ -188,7 +188,7 @@ def test_notes_and_processes_of_earlier_sessions_are_known(tmp_path):
         assert store.last_process_events["a"]["seconds"] == 2.0
         assert [len(attempt) for attempt in store.killed_processes["p"]] == [1, 2]
         assert [*store.killed_processes] == ["p"]
-        assert store.number_of_repeated_attempts == 2
+        assert store.repeated_attempts == 2
         assert store.next_group_number() == 3
 
 
