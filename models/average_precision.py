@@ -84,7 +84,7 @@ def _classify(overlap: Array, crowd: Array, threshold: float) -> Array:
         single = np.where(free, row, -1.0)
         many = np.where(crowd, row, -1.0)
         if single.size and single.max() >= threshold:
-            # Of boxes with equal overlaps, the last box is matched, as in pycocotools.
+            # If several boxes have the same overlap, the last one is matched, as in pycocotools.
             free[len(single) - 1 - single[::-1].argmax()] = False
             verdict[detection] = RIGHT
         elif many.size and many.max() >= threshold:
@@ -96,7 +96,7 @@ def _area(verdicts: Array, num_boxes: int) -> float:
     verdicts = verdicts[verdicts != IGNORED]
     right = np.cumsum(verdicts == RIGHT)
     precision = right / np.maximum(np.arange(len(verdicts)) + 1, 1)
-    # The precision at a recall is the best precision at this recall or any higher recall.
+    # COCO defines the precision at a recall as the best precision at this recall or any higher one.
     precision = np.maximum.accumulate(precision[::-1])[::-1]
     at = np.searchsorted(right / num_boxes, np.linspace(0.0, 1.0, _RECALLS), side="left")
     return float(np.append(precision, 0.0)[np.minimum(at, len(verdicts))].mean())

@@ -193,7 +193,8 @@ def _for_eigen_avx2(shape: ConvolutionShape) -> ConvolutionAlgorithms:
     if shape.is_pointwise:
         return fastest._replace(kernel_gradient="matmul")
     small = shape.channels < 24 and shape.channels * max(shape.image) > 128
-    # For large images, transposing them takes as much time as the faster convolution saves.
+    # Transposing large images takes as much time as the faster convolution saves, so they are
+    # excluded.
     large = math.prod(shape.image) * max(shape.channels, shape.filters) >= 800_000
     swaps = shape.bits == 16 or not (small or large or shape.size[1] == 1)
     return fastest if swaps else fastest._replace(kernel_gradient="library")
@@ -267,7 +268,8 @@ class CpuOperations:
 
     def __init__(self, kernels: str = "library") -> None:
         self._select_algorithms = None if kernels == "library" else FASTEST_ALGORITHMS[kernels]
-        # The gradient of `subsample` by inserted zeros was measured only with Eigen's kernels.
+        # `subsample` has a gradient that inserts zeros; it was measured, and is used, only with
+        # Eigen's kernels.
         self._inserts_zeros = kernels == "eigen-avx2"
 
     def conv(self, images: Any, kernel: Any, strides: list[int], padding: str) -> Any:
@@ -366,7 +368,8 @@ def _convolve_by_products(images: Any, kernel: Any, **how: Any) -> Any:
     _, down, right, _ = how["strides"]
     tall, above = _output_and_zeros(height, rows, down, how["padding"])
     wide, left = _output_and_zeros(width, columns, right, how["padding"])
-    # The number of zeros behind is negative if the last rows or columns are not used.
+    # If the last rows or columns are not used, the number of zeros behind is negative, and none are
+    # added.
     below = (tall - 1) * down + rows - height - above
     behind = (wide - 1) * right + columns - width - left
     zeros = [(0, 0), (above, max(0, below)), (left, max(0, behind)), (0, 0)]
@@ -381,7 +384,7 @@ def _convolve_by_products(images: Any, kernel: Any, **how: Any) -> Any:
     return tf.reshape(flat, [-1, tall, wide, kernel.shape[3]])
 
 
-# Algorithms of the output are functions of images and kernel.
+# Algorithms that compute the output. Each is a function of images and kernel.
 
 
 def _output_by_library(images: Any, kernel: Any, **how: Any) -> Any:
@@ -393,7 +396,7 @@ def _output_by_matmul(images: Any, kernel: Any, **how: Any) -> Any:
     return tf.reshape(product, [-1, *images.shape[1:3], kernel.shape[3]])
 
 
-# Algorithms of gradients are functions of images, kernel and upstream gradient.
+# Algorithms that compute a gradient. Each is a function of images, kernel and upstream gradient.
 
 
 def _image_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
@@ -469,7 +472,8 @@ def _kernel_by_swapped_axes(
     by_channel = tf.transpose(images, [3, 1, 2, 0])
     by_pixel = tf.transpose(upstream, [1, 2, 0, 3])
     gradient = tf.transpose(_convolve_padded(by_channel, by_pixel, zeros, strides), [1, 2, 0, 3])
-    # If windows miss the last image rows or columns, the result is larger than the kernel.
+    # If the windows do not reach the last rows or columns of the image, the result is larger than
+    # the kernel and is cut.
     return gradient if strides == _STRIDE_1 else gradient[:height, :width]
 
 

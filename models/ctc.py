@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-_IMPOSSIBLE = -1e30  # Log probability of an impossible state: finite, so that sums are finite, too.
+_IMPOSSIBLE = -1e30  # Finite, so sums stay finite.
 
 
 def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
@@ -34,12 +34,12 @@ def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
     letters = tf.cast(letters, tf.int32)
     length, frames = tf.cast(length, tf.int32), tf.cast(frames, tf.int32)
     blank = tf.zeros_like(letters) + (classes - 1)
-    # The states are the letters, with blanks before, between and after them.
+    # The states of an alignment: the letters, with blanks before, between and after them.
     pairs = tf.reshape(tf.stack([blank, letters], axis=2), [-1, 2 * letters.shape[1]])
     states = tf.concat([pairs, blank[:, :1]], axis=1)
     number = tf.range(states.shape[1])
     forward_states = _TranscriptStates(states, number == 0, classes - 1)
-    # The backward recursion visits the states from a transcript's last blank to its first.
+    # The backward recursion goes through the states from the transcript's last blank to its first.
     backward_states = _TranscriptStates(
         states[:, ::-1], number[::-1] == 2 * length[:, None], classes - 1
     )
@@ -72,7 +72,7 @@ class _TranscriptStates:
     def __init__(self, classes: Any, first: Any, blank: int) -> None:
         self.classes = classes
         self.start = tf.where(first, 0.0, _IMPOSSIBLE) + tf.zeros_like(classes, tf.float32)
-        # An alignment may skip the blank between two different letters.
+        # Between two different letters, an alignment may leave out the blank.
         may_skip = (classes[:, 2:] != blank) & (classes[:, 2:] != classes[:, :-2])
         self._skips = tf.where(may_skip, 0.0, _IMPOSSIBLE)
 
@@ -146,7 +146,7 @@ def _backward_gradients(
     def frame_step(frame: Any, beta: Any, gradients: Any) -> tuple[Any, ...]:
         log_probs_here = log_probs[frame]
         reached = backward_states.next_log_probs(beta)
-        # Softmax makes the probabilities of a transcript's states in this frame sum to 1.
+        # Softmax makes the probabilities of a transcript's states sum to 1 in each frame.
         shares = tf.nn.softmax(alphas.read(frame) + reached[:, ::-1])
         of_classes = tf.einsum("bs,bsc->bc", shares, one_hot)
         there = (frame < frames)[:, None]

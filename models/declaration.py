@@ -98,7 +98,7 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
     """
     num_classes = model.num_classes or num_classes
     net = _run_with_shapes(model, num_classes, training=True)
-    # Auxiliary heads run only in training, so they are not included in forward FLOPs.
+    # Auxiliary heads exist only in training, so forward FLOPs do not include them.
     alone = _run_with_shapes(model, num_classes, training=False) if net.auxiliaries else net
     only_outside = set(alone.variables) - set(net.variables)
     if only_outside:
@@ -200,15 +200,16 @@ class ShapeNetwork(Network[ShapedValue]):
         self.peak = 0
         self.recomputed_flops: int | None = None
         self._recomputes = recomputes and training
-        # Operations since the start of the current block (`Network.block`).
+        # The operations since the start of the current block (`Network.block`), which
+        # --recompute=blocks repeats.
         self._operations: list[_NetworkOperation] = []
-        # Values that operations of the current block (`Network.block`) may use.
+        # The values that operations of the current block (`Network.block`) are allowed to use.
         self._values: set[ShapedValue] = set()
         # Forward FLOPs of all operations that have been recorded so far.
         self._counted = 0
         self._stored = 0
         self._stored_values: set[ShapedValue] = set()
-        # Values that were read from variables, and reshaped views of these values.
+        # Values that were read from variables, and reshaped views of them.
         self._read_values: set[ShapedValue] = set()
         # For each view (a reshaped value), the value that owns the view's buffer.
         self._buffers: dict[ShapedValue, ShapedValue] = {}
@@ -347,7 +348,7 @@ class ShapeNetwork(Network[ShapedValue]):
 
     def _elementwise(self, kind: Elementwise, x: ShapedValue) -> ShapedValue:
         keeps = "x" if kind in ("swish", "gelu") else "y"
-        # In addition to its input, GELU stores two values for each element.
+        # For its gradient, GELU stores two values for each element in addition to its input.
         extra = 2 * math.prod(x.shape) if kind == "gelu" else 0
         return self._result(x.shape, x, keeps=keeps, extra=extra)
 
@@ -360,7 +361,7 @@ class ShapeNetwork(Network[ShapedValue]):
         return self._result(x.shape[2:], x)
 
     def _dropout(self, x: ShapedValue, keep: float, index: int) -> ShapedValue:
-        # Dropout stores a mask with one byte for each value, a quarter of a float32.
+        # Dropout stores a mask with one byte for each value, which is a quarter of a float32.
         return self._result(x.shape, x, extra=math.prod(x.shape) // 4, drawn=True)
 
     def _drop_path(self, x: ShapedValue, keep: float, index: int, by_progress: bool) -> ShapedValue:
@@ -402,7 +403,7 @@ class ShapeNetwork(Network[ShapedValue]):
     def _layer_norm(
         self, x: ShapedValue, gamma: VariableSpec, beta: VariableSpec, epsilon: float
     ) -> ShapedValue:
-        # The gradient of layer norm needs the centred input and the normalised input.
+        # For its gradient, layer norm stores the centred and the normalised input.
         extra = 2 * math.prod(x.shape)
         return self._result(x.shape, x, keeps="x", extra=extra, trained=True)
 
@@ -414,7 +415,8 @@ class ShapeNetwork(Network[ShapedValue]):
         heads: int,
         bias: ShapedValue | None,
     ) -> ShapedValue:
-        # Attention has two matrix products: query times key, and attention weights times value.
+        # Attention consists of two matrix products: query times key, and attention probabilities
+        # times value.
         product = 2 * math.prod(query.shape) * key.shape[-2]
         scored = query.differentiated or key.differentiated
         self._count_flops(product, query.differentiated, weights=key.differentiated)
@@ -422,7 +424,8 @@ class ShapeNetwork(Network[ShapedValue]):
             self._check_inside([bias])
             scored = scored or bias.differentiated
         self._count_flops(product, scored, weights=value.differentiated)
-        # Attention stores the weights of all heads, and the inputs split into heads.
+        # For the gradients, attention stores the attention probabilities of all heads, and query,
+        # key and value split into heads.
         weights = math.prod(query.shape[:-1]) * heads * key.shape[-2]
         by_head = sum(math.prod(tensor.shape) for tensor in (query, key, value))
         return self._result(query.shape, query, key, value, extra=weights + by_head, trained=scored)
@@ -436,7 +439,7 @@ class ShapeNetwork(Network[ShapedValue]):
         tokens, (units, gates) = x.shape[0], weights[1].shape
         self._count_flops(2 * tokens * math.prod(weights[0].shape), x.differentiated)
         self._count_flops(2 * tokens * math.prod(weights[1].shape), True)
-        # For each token, a recurrent cell stores three values per gate.
+        # For its gradients, a recurrent cell stores three values per gate and token.
         extra = 3 * tokens * gates
         return self._result((tokens, units), x, keeps="xy", extra=extra, trained=True)
 
@@ -455,6 +458,7 @@ class ShapeNetwork(Network[ShapedValue]):
             self.peak = max(self.peak, flops.kept if self.training else flops.forward)
             return ShapedValue(shape, True)
         differentiated = any(x.differentiated for x in xs)
-        # Gradients for inputs and for weights are each assumed to need the function's FLOPs.
+        # The FLOPs of the function's gradients are unknown. Gradients for inputs and for weights
+        # are each assumed to need as many as the function.
         self._count_flops(flops, differentiated, weights=differentiated)
         return self._result(shape, *xs, keeps="xy")

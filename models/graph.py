@@ -34,7 +34,8 @@ moments are float32 ``[channels]``. Gradients flow back through the function.
 _Weights = dict[tuple[VariableSpec, Any], Tensor]
 """Values of variables that a block has read, by specification and dtype."""
 
-# Folding batch norm into a kernel pays off from this ratio of result elements to kernel elements.
+# Smallest ratio of result elements to kernel elements at which folding batch norm into the kernel
+# saves time.
 _MIN_FOLDING_RATIO = 4
 
 _TO_NCHW = (0, 3, 1, 2)
@@ -51,7 +52,7 @@ _ELEMENTWISE: dict[Elementwise, Callable[[Tensor], Tensor]] = {
 
 
 class StateUpdate(NamedTuple):
-    """An update of an untrained variable in each step: new = decay * old + (1 - decay) * value.
+    """An update of a non-trainable variable in each step: new = decay * old + (1 - decay) * value.
 
     Moving averages of batch norm follow the moments of the batch, float32 ``[channels]``.
     """
@@ -88,7 +89,7 @@ class GraphNetwork(Network[Tensor]):
 
     Attributes:
       compute_dtype: a tf.DType.
-      updates: updates of untrained variables, in the order of the layers; empty in evaluation.
+      updates: updates of non-trainable variables, in the order of the layers; empty in evaluation.
 
     Args:
       read: function that returns the value of a variable in a given dtype. This is the compute
@@ -147,13 +148,14 @@ class GraphNetwork(Network[Tensor]):
         self._synchronise = synchronise
         self._recomputes = recomputes and training
         self._folds = fold_batch_norm and on_cpu and not training
-        # The convolution that was created last.
+        # The newest convolution, with which a following batch norm can be folded.
         self._convolution: _FoldableConvolution | None = None
-        self._unbatched: set[Any] = set()  # References to values without a batch dimension.
+        self._unbatched: set[Any] = set()  # `ref()` of values without a batch axis.
         self._subsampled: dict[tuple[Any, tuple[int, int]], Tensor] = {}
         outer = tf.get_current_name_scope()
         self._outer_scope = [outer] if outer else []
-        # Image-like features in NHWC, by reference to the feature in the network's layout.
+        # Image-like features in NHWC. The key is `ref()` of the same feature in the network's
+        # layout.
         self._inputs: dict[Any, Tensor] = {}
 
     def forward(self, features: Any) -> Any:
@@ -180,7 +182,7 @@ class GraphNetwork(Network[Tensor]):
                     f"not {shape}"
                 )
             received[element.name] = self.convert_feature(value) if element.is_real else value
-        # `Model.build` contains only Python loops, so AutoGraph need not convert it.
+        # `Model.build` contains only Python loops, so AutoGraph would find nothing to convert.
         build = tf.autograph.experimental.do_not_convert(build_checked_outputs)
         outputs = build(self._model, self, received)
         self.auxiliaries = [(self.convert_outputs(head), w) for head, w in self.auxiliaries]
@@ -218,7 +220,7 @@ class GraphNetwork(Network[Tensor]):
 
     def _to_nhwc(self, x: Tensor) -> Tensor:
         if x.ref() in self._inputs:
-            return self._inputs[x.ref()]  # An input feature need not be transposed back.
+            return self._inputs[x.ref()]  # An input feature exists in this layout already.
         if not self._channels_first or len(x.shape) != 4 or x.ref() in self._unbatched:
             return x
         return tf.transpose(x, _TO_NHWC)
@@ -235,8 +237,8 @@ class GraphNetwork(Network[Tensor]):
     # Variables ---------------------------------------------------------------------------
 
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        # A full path with a final slash re-enters an existing name scope, such as stage1.
-        # With a name without slash, TensorFlow would create a new scope, such as stage1_1.
+        # With the final slash of a full path, TensorFlow enters an existing name scope again, such
+        # as stage1. Without it, TensorFlow would create a new one, such as stage1_1.
         path = "/".join([*self._outer_scope, *self._scopes, ""])
         scope: contextlib.AbstractContextManager[Any] = tf.name_scope(path)
         return scope
@@ -344,12 +346,13 @@ class GraphNetwork(Network[Tensor]):
             ([], []) if self.training else (value(layer.mean), value(layer.variance))
         )
         if not self.training and offset.shape[0] % 4:
-            # On GPUs, TensorFlow 2.21 fuses batch norm with a following ReLU.
-            # The fused batch norm with ReLU rejects channel numbers that are not multiples of 4.
+            # TensorFlow 2.21 fuses batch norm with a following ReLU on GPUs, but the fused
+            # operation requires that the number of channels is a multiple of 4.
             precise = _cast(x, tf.float32)
             y = normalise_channels(precise, *averages, scale, offset, epsilon, channels_at)
             return _cast(y, x.dtype)
-        # Tokens become pixels, because some cuDNN batch norms take at most 65,535 examples.
+        # Some cuDNN batch norms take at most 65,535 examples, so tokens become pixels of an image
+        # instead of examples.
         column = (-1, math.prod(x.shape[1:-1]), 1, x.shape[-1])
         fused = tf.raw_ops.FusedBatchNormV3(
             x=x if image_like else tf.reshape(x, column),
@@ -382,7 +385,8 @@ class GraphNetwork(Network[Tensor]):
         """
         factor, offset = self._factor_and_offset(layer)
         kernel = convolution.kernel
-        # A kernel's shape is [h, w, in, out]; if depthwise, [h, w, in, outputs per input].
+        # The shape of a kernel is [h, w, in, out], of a depthwise kernel [h, w, in, outputs per
+        # input].
         per_output = tf.reshape(factor, [-1, kernel.shape[3]])
         with tf.name_scope(convolution.scope + "/"):
             scaled = _cast(kernel, tf.float32) * per_output
@@ -401,7 +405,8 @@ class GraphNetwork(Network[Tensor]):
         if len(x.shape) == 2:
             matmul = self._cpu_operations.matmul if self._cpu_operations else tf.linalg.matmul
             return matmul(x, kernel)
-        # A batched matrix product would need one kernel gradient per example, so rows are merged.
+        # Rows of all examples are merged into one matrix; a batched product would compute one
+        # kernel gradient per example.
         rows = tf.linalg.matmul(tf.reshape(x, [-1, x.shape[-1]]), kernel)
         return tf.reshape(rows, [-1, *x.shape[1:-1], units])
 
@@ -434,7 +439,7 @@ class GraphNetwork(Network[Tensor]):
         if seed.shape.rank == 0:
             seed = tf.stack([seed, tf.zeros_like(seed)])
         seed = tf.random.experimental.stateless_fold_in(seed, index)
-        # 16-bit random numbers would make the share of kept values inexact.
+        # With 16-bit random numbers, the share of kept values would deviate from `share`.
         draw = tf.random.stateless_uniform(shape, seed, alg="philox")
         return tf.where(draw < share, x * tf.cast(1.0 / share, x.dtype), tf.zeros([], x.dtype))
 
@@ -485,7 +490,8 @@ class GraphNetwork(Network[Tensor]):
         y = body(self, *xs)
         self._reader = read
 
-        # Gradients flow only to arguments of `block`, so the weights must be arguments, too.
+        # tf.custom_gradient passes gradients only to arguments of `block`, so the weights must be
+        # arguments, too.
         @tf.custom_gradient
         def block(*tensors: Tensor) -> Any:
             return y, lambda upstream: before._recompute_gradients(body, xs, weights, upstream)
@@ -517,8 +523,9 @@ class GraphNetwork(Network[Tensor]):
         again = self._copy_network()
         again._reader = read_copy
         again._outer_scope = ["gradient_tape", *self._outer_scope]
-        # Without a dependency on `upstream`, TensorFlow would recompute early and store all values.
-        # TensorFlow could also merge recomputed operations with operations of the forward pass.
+        # The dependency on `upstream` makes TensorFlow recompute late. Otherwise it would recompute
+        # early and store all values, or merge the recomputed operations with those of the forward
+        # pass.
         with tf.control_dependencies([upstream]), again._name_scope(""):
             copies = {x.ref(): tf.identity(x) for x in (*xs, *weights.values())}
             again._unbatched |= {copies[x.ref()].ref() for x in xs if x.ref() in self._unbatched}
@@ -528,7 +535,7 @@ class GraphNetwork(Network[Tensor]):
                 y = body(again, *(copies[x.ref()] for x in xs))
             found = tape.gradient(y, list(real.values()), upstream)
             by_reference = dict(zip(real, found, strict=True))
-        # For a tensor that is passed twice, the gradient is returned only once.
+        # If a tensor is passed twice, its gradient is returned only once.
         return [by_reference.pop(x.ref(), None) for x in (*xs, *weights.values())]
 
     def _copy_network(self) -> GraphNetwork:
@@ -586,7 +593,8 @@ class GraphNetwork(Network[Tensor]):
         if bias is not None:
             grouped = tf.reshape(scores, [-1, *groups, *scores.shape[1:]])
             scores = tf.reshape(grouped + bias, [-1, *scores.shape[1:]])
-        # Softmax is computed in float32: a sum of 16-bit exponentials has only two correct digits.
+        # Softmax is computed in float32, because a sum of 16-bit exponentials has only two correct
+        # digits.
         precise = tf.cast(scores, tf.float32) if scores.dtype.size == 2 else scores
         shares = tf.cast(tf.nn.softmax(precise), query.dtype)
         mixed = tf.linalg.matmul(shares, _split_heads(value, heads))
@@ -615,7 +623,8 @@ class GraphNetwork(Network[Tensor]):
         by_token = tf.transpose(x, [1, 0, 2])
         products = tf.linalg.matmul(tf.reshape(by_token, [-1, x.shape[2]]), kernel) + bias
         batch = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
-        # A TensorArray saves memory: the gradient of a slice is as large as the whole tensor.
+        # A TensorArray saves memory: with slices, each gradient would be as large as the whole
+        # tensor.
         inputs = tf.TensorArray(x.dtype, tokens, element_shape=[x.shape[0], kernel.shape[1]])
         inputs = inputs.unstack(tf.reshape(products, [tokens, batch, kernel.shape[1]]))
         outputs = tf.TensorArray(x.dtype, tokens, element_shape=[x.shape[0], units])
@@ -637,7 +646,7 @@ class GraphNetwork(Network[Tensor]):
             lambda index, *_: index < tokens,
             body,
             (tf.constant(0), states, outputs),
-            maximum_iterations=tokens,  # XLA needs to know the maximum number of iterations.
+            maximum_iterations=tokens,  # XLA needs this limit.
         )
         return tf.transpose(outputs.stack(), [1, 0, 2])
 

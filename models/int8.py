@@ -32,7 +32,7 @@ from cnnbench.models.spec import BatchNormLayer
 Range: TypeAlias = "tuple[float, float]"  # Minimum and maximum of a tensor's values.
 
 _RECTIFIERS = ("relu", "relu6")
-_MAX_INT8 = 127  # Largest signed 8-bit integer. The smallest is -127, for a symmetric range.
+_MAX_INT8 = 127  # The smallest is -127, for symmetry.
 
 
 @dataclasses.dataclass
@@ -116,9 +116,10 @@ class Int8Network(GraphNetwork):
         self._calibration = calibration
         self._recording = recording
         self._recorded = iter(calibration.ranges)
-        # 8-bit integers of values that are also float32 tensors, by reference to the tensor.
+        # The 8-bit integers of values that also exist as float32 tensors. The key is `ref()` of the
+        # tensor.
         self._quantised_values: dict[Any, _QuantisedValue] = {}
-        # The convolution into which the next operation may be fused, and its result.
+        # The newest convolution, into which the next operation may be fused, and its result.
         self._last: tuple[Tensor, _FusedConvolution] | None = None
         calibration.in_8_bits = 0
 
@@ -137,7 +138,8 @@ class Int8Network(GraphNetwork):
         self._calibration.convolutions += self._recording
         multiplies = depthwise and kernel.shape[3] != 1
         has_groups = not depthwise and kernel.shape[2] != self.shape(x)[2]
-        # TensorFlow has no 8-bit grouped convolutions, and depthwise multipliers give zeros.
+        # TensorFlow has no 8-bit grouped convolutions, and its result is zero for depthwise
+        # multipliers, so these stay in float32.
         if multiplies or has_groups:
             return compute_float32()
         self._calibration.in_8_bits += not self._recording and not depthwise
@@ -164,7 +166,7 @@ class Int8Network(GraphNetwork):
         fused = self._fusable(x)
         if fused is None:
             return compute_float32()
-        with tf.init_scope():  # Factor and offset are computed eagerly: kernels must be constants.
+        with tf.init_scope():  # Eagerly, so kernels are constants.
             factor, offset = self._factor_and_offset(layer)
         fused = fused.with_factor_and_offset(factor.numpy(), offset.numpy())
         return self._compute_fused(fused, compute_float32)
@@ -221,7 +223,8 @@ class Int8Network(GraphNetwork):
         else:
             value_range = next(self._recorded)
             if fused.depthwise and not fused.rectified:
-                # TensorFlow has no 8-bit depthwise convolution without ReLU.
+                # TensorFlow has 8-bit depthwise convolutions only with ReLU, so this one stays in
+                # float32.
                 assert fused.source is not None
                 x = _dequantize(fused.source)
                 kernel = tf.constant(fused.kernel)
@@ -271,7 +274,8 @@ def _convolve(fused: _FusedConvolution, value_range: Range) -> _QuantisedValue:
         zeros = [0, 0, *itertools.chain(*fused.window.zeros), 0, 0]
     integers, _, _ = operation(
         input=fused.source.integers,
-        # With AMX, oneDNN refuses a filter that is not a constant by itself.
+        # On CPUs with AMX, oneDNN refuses a filter that is computed in the graph, even from
+        # constants.
         filter=tf.constant(np.rint(steps).astype(np.int8), tf.qint8),
         bias=tf.constant(fused.bias),
         min_input=fused.source.low,

@@ -95,7 +95,7 @@ def make_application(name: str, sizes: tuple[int, int] | None = None) -> Any:
     are the network's own image size and 1,000 classes.
     """
     options: dict[str, Any] = {"weights": None, "classifier_activation": None}
-    if name.startswith("MobileNetV3"):  # MobileNetV3 takes images of any size by default.
+    if name.startswith("MobileNetV3"):  # MobileNetV3 has no default size.
         options["input_shape"] = (224, 224, 3)
     if sizes is not None:
         options |= {"input_shape": (sizes[0], sizes[0], 3), "classes": sizes[1]}
@@ -152,7 +152,7 @@ def _to_functional(model: Any, image_size: int | None) -> Any:
     if not _is_functional(model):
         if image_size is None:
             raise UsageError("the Keras model has no input shape; give its image_size")
-        # model(images) passes `training` to the layers; model.call(images) would not.
+        # The model is called instead of model.call, which would not pass `training` to the layers.
         images = keras.Input((image_size, image_size, 3))
         model = keras.Model(images, model(images))
     last = model
@@ -190,7 +190,7 @@ def call_keras_model(
 ) -> tf.Tensor:
     """Calls a Keras model in a tower's graph, and returns the model's logits.
 
-    Losses of layers, and updates of untrained variables, are added to `net`.
+    Losses of layers, and updates of non-trainable variables, are added to `net`.
 
     Args:
       get_built_model: function that returns the `BuiltKerasModel` for the name of a dtype.
@@ -264,7 +264,7 @@ class _Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
             return super().convolution_op(inputs, kernel)
         kernel = keras.ops.convert_to_tensor(kernel)
         depthwise = 1 < self.groups == inputs.shape[-1]
-        if depthwise:  # Without oneDNN, TensorFlow has no grouped convolution on a CPU.
+        if depthwise:  # Only oneDNN has a grouped one on CPUs.
             kernel = tf.reshape(kernel, [*self.kernel_size, self.groups, -1])
         return net._conv(inputs, kernel, window, self.filters, depthwise=depthwise)
 
@@ -289,7 +289,7 @@ class _SeparableConv2D(keras.layers.SeparableConv2D):  # type: ignore[misc]
 
 
 def _sliding_window(layer: Any, inputs: Any) -> SlidingWindow | None:
-    """The windows of a convolution of Keras; None if `GraphNetwork` cannot compute it."""
+    """Returns the windows of a Keras convolution; None if `GraphNetwork` cannot compute it."""
     image = tuple(inputs.shape[1:3])
     dilates = set(layer.dilation_rate) != {1}
     if None in image or dilates or layer.data_format != "channels_last":

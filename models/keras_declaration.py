@@ -94,7 +94,7 @@ def count_layer_work(
     layers = {path for path, _ in all_layers(built.model)}
     layers |= {variable.name.rpartition("/")[0] for variable in declared.variables}
     flops: dict[str, tuple[int, int, int]] = {}
-    # For each tensor that is a view of another tensor, the tensor that owns the buffer.
+    # Maps each tensor that is a view to the tensor that owns its buffer.
     owners: dict[str, str] = {}
     stored: dict[str, int] = {}
     largest = 0
@@ -200,7 +200,7 @@ def _matmul_flops(operation: tf.Operation, x: Any, y: Any) -> int:
     return int(operation.outputs[0].shape.num_elements() * x[-2 if transposed else -1])
 
 
-# Each function counts the multiply-adds of an operation from the shapes of its last two inputs.
+# Functions that count the multiply-adds of an operation from the shapes of its last two inputs.
 _MULTIPLY_ADDS: dict[str, Callable[..., int]] = {
     **dict.fromkeys(
         ("Conv2D", "Conv3D"),

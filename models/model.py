@@ -67,7 +67,7 @@ def _wrong_names(attribute: str, value: Mapping[str, Any], arguments: Sequence[A
     names = getattr(arguments[0], attribute)
     if not names or set(value) == set(names):
         return ""
-    # The message names the model's class, because another file may contain the list of names.
+    # The message names the class of the model, because the list of names may be in another file.
     where = f"{type(arguments[0]).__name__}.{attribute}"
     listed, returned = ", ".join(names), ", ".join(value) or "none"
     return f"values by the names in {where}, {listed}, not by {returned}"
@@ -232,7 +232,7 @@ class Model(abc.ABC):
     def validate(self) -> None:
         """Raises UsageError if an attribute that the subclass sets has an invalid value."""
         who = f"model class {type(self).__name__}"
-        # image_size and channels are checked below, because only some models need them.
+        # image_size and channels are checked below, because not all models need them.
         interfaces.check_plugin_attributes(self, Model, who, "image_size", "channels")
         metrics = (*self.metric_names, *self.host_metric_names)
         for metric in metrics:

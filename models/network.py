@@ -116,7 +116,8 @@ class Network(abc.ABC, Generic[T]):
         self.num_classes = num_classes
         self.training = training
         self._batch_norm_defaults = batch_norm
-        # The last result that only batch norm uses, because `Model.build` has no reference to it.
+        # The newest result that only batch norm can use, because `Model.build` gets no reference to
+        # it.
         self._before_batch_norm: T | None = None
         self.auxiliaries: list[tuple[Any, float]] = []
         self.losses: list[Any] = []
@@ -672,7 +673,7 @@ class Network(abc.ABC, Generic[T]):
             )
         if multiplier < 1:
             raise UsageError(f"depthwise multiplier {multiplier} must be at least 1")
-        # A depthwise kernel has a fan-in of height x width, for any number of channels.
+        # The fan-in of a depthwise kernel is height x width, independent of the number of channels.
         if stddev is None:
             stddev = 1.0 / math.sqrt(math.prod(window.size)) / TRUNCATED_STDDEV
         channels = self.shape(x)[2]

@@ -26,7 +26,7 @@ MODELS: Registry[Key, Callable[[], Model]] = Registry(
 )
 """Functions that create the models, by data set and name."""
 
-# By prefix of model names: a function (name, data set) -> model, and names for completion.
+# For each prefix of model names: a function (name, data set) -> model, and names for completion.
 _families: dict[str, tuple[Callable[[str, str], Model], tuple[str, ...]]] = {}
 
 F = TypeVar("F", bound=Callable[[], Model])
@@ -111,7 +111,8 @@ def get_model(name: str, dataset: str) -> Model:
 def _family_factory(name: str, dataset: str) -> Callable[[], Model] | None:
     for prefix, (make, _) in _families.items():
         if name.startswith(prefix):
-            # Prepare functions may start a process by fork, so they run before the model's code.
+            # Prepare functions may fork a process, so they run before the code of the model, which
+            # may start threads.
             for prepare in plugins.before_loading:
                 prepare()
             return partial(make, name, dataset)

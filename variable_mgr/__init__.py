@@ -48,7 +48,7 @@ def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> Variable
 
 
 def _check_manager(mode: Mode, manager_class: type[Any]) -> None:
-    # Imports at the top of this file would import TensorFlow.
+    # Imported late, because these modules load TensorFlow.
     from cnnbench.variable_mgr.base import VariableMgr
     from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
     from cnnbench.variable_mgr.strategies import (

@@ -67,7 +67,8 @@ class VariableMgr(abc.ABC):
         self._declared = tuple(variables)
         self._facades: dict[str, TowerVariable] = {}
         job = spec.job
-        # The job's workers if each worker runs its own step; None if one step has all towers.
+        # The workers of the job if each worker runs its own step; None if one step contains all
+        # towers.
         self.workers: WorkerGroup | None = None
         if job is not None and job.client_per_worker and job.num_workers > 1:
             self.workers = WorkerGroup(job.cpu_devices, job.cpu_device)
@@ -257,7 +258,7 @@ class VariableMgr(abc.ABC):
 
         See `preprocess_device_grads` and `sum_over_workers_in_step`.
         """
-        # The scalars are available before the gradients, so they are sent first.
+        # The scalars are computed before the gradients, so they are sent first.
         totals = self.sum_over_workers_in_step(sums)
         return (*self.preprocess_device_grads(columns), totals)
 
@@ -316,6 +317,7 @@ def initial_value(variable: VariableLike, seed: int, tower: int = 0) -> tf.Tenso
         variable.shape,
         seed=tf.constant([seed, zlib.crc32(key.encode())], tf.int64),
         stddev=initializer.draw_stddev(variable.shape),
-        # The default random algorithm is not the same on CPUs and GPUs.
+        # The default random algorithm gives different numbers on CPUs and GPUs, so one is chosen
+        # here.
         alg="philox",
     )

@@ -31,7 +31,8 @@ class FlatBufferLayout:
         self._dtype = dtype
         self._line = LINE_BYTES // dtype.size
         sizes = [math.prod(shape) for shape in self._shapes]
-        # Sorting is stable: aligned tensors keep their order, and unaligned tensors keep theirs.
+        # The sort is stable: aligned tensors stay in order among themselves, and so do unaligned
+        # tensors.
         order = sorted(range(len(sizes)), key=lambda i: sizes[i] % self._line != 0)
         self._buffers = _distribute(
             [(i, sizes[i]) for i in order if sizes[i]],
@@ -63,7 +64,7 @@ class FlatBufferLayout:
         for buffer, pieces in zip(buffers, self._buffers, strict=True):
             for (tensor, _), part in zip(pieces, self._split(buffer, pieces), strict=True):
                 parts[tensor].append(part)
-        # Tensors of equal shape share one constant, because every operation takes time.
+        # Every operation takes time, so tensors of equal shape share one constant.
         constants: dict[tuple[int, ...], tf.Tensor] = {}
         result = []
         for shape, own in zip(self._shapes, parts, strict=True):
@@ -76,8 +77,8 @@ class FlatBufferLayout:
         return result
 
     def _split(self, buffer: tf.Tensor, pieces: Sequence[_Piece]) -> list[tf.Tensor]:
-        # tf.split copies all its outputs if one size is not a multiple of 64 bytes.
-        # Therefore, aligned pieces and unaligned pieces are split by separate operations.
+        # If one size is not a multiple of 64 bytes, tf.split copies all its outputs. So aligned and
+        # unaligned pieces are split by separate operations.
         head = 0
         while head < len(pieces) and pieces[head][1] % self._line == 0:
             head += 1

@@ -82,7 +82,8 @@ def refuse_devices(ops: str, count: int, *, on_gpu: bool, shared_cards: bool = F
         reason = "NCCL refuses two devices on one card (--gpus_per_card); use ring"
         raise FlagError("cross_device_ops", ops, reason)
     if ops == "hierarchical_copy" and count > 1 and count % 2:
-        # In TensorFlow 2.21, hierarchical copy adds 1, 10 and 100 on three devices to 11.
+        # In TensorFlow 2.21, hierarchical copy is wrong on three devices: it adds 1, 10 and 100 to
+        # 11.
         reason = f"leaves out the last of {count} devices; use an even number of devices"
         raise FlagError("cross_device_ops", ops, reason)
 
@@ -233,6 +234,6 @@ def _mirrored(
         "hierarchical_copy": functools.partial(tf.distribute.HierarchicalCopyAllReduce, num_packs),
         "nccl": functools.partial(tf.distribute.NcclAllReduce, num_packs),
     }
-    with tf.init_scope():  # The strategy is needed longer than the function that is being traced.
+    with tf.init_scope():  # It is needed after this trace.
         reduction = None if ops is None else reductions[ops]()
         return tf.distribute.MirroredStrategy(devices, reduction)

@@ -1,4 +1,6 @@
-"""Exchange of values between towers while a step is built: their threads wait for each other."""
+"""Lets towers exchange values while a step is built: each tower is built in a thread, and they wait
+for each other.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def build_towers_in_threads(build: Callable[[int], _T], count: int) -> list[_T]:
 
 def _merge_visits(towers: Sequence[_TowerThread]) -> None:
     check_same_meeting_point([tower.visit.point if tower.visit else "its end" for tower in towers])
-    # The `visit` of a tower that has ended is None.
+    # None for a tower that has ended, otherwise its call of `merge_over_towers`.
     visits = [tower.visit for tower in towers if tower.visit]
     with tf.name_scope(visits[0].scope):
         results = visits[0].merge([visit.value for visit in visits])
@@ -111,10 +113,12 @@ def _capture_state() -> State:
     and control dependencies.
     """
     scope = _absolute_scope(tf.get_current_name_scope())
-    # A new operation has the current graph, device and control dependencies as attributes.
+    # Graph, device and control dependencies cannot be read directly, but a new operation has them
+    # as attributes.
     probe = None if tf.executing_eagerly() else tf.no_op("towers")
     if probe is not None:
-        # By default, the threads that use a graph share its current device.
+        # By default, all threads that use a graph share its current device; each tower needs its
+        # own.
         probe.graph.switch_to_thread_local()
 
     @contextlib.contextmanager
@@ -122,7 +126,7 @@ def _capture_state() -> State:
         with contextlib.ExitStack() as stack:
             if probe is not None:
                 stack.enter_context(probe.graph.as_default())
-                # New threads start with the graph's state at the call of switch_to_thread_local.
+                # A new thread starts with the state that the graph has at this call.
                 stack.enter_context(tf.device(None))
                 stack.enter_context(tf.device(probe.device))
                 stack.enter_context(tf.control_dependencies(None))
@@ -144,7 +148,7 @@ class _TowerThread:
     def __init__(self, number: int, build: Callable[[int], Any], state: State) -> None:
         self.done = False
         self.result: Any = None
-        self.visit: _MeetingVisit | None = None  # The last visit; None when the tower has ended.
+        self.visit: _MeetingVisit | None = None  # None after the end of the tower.
         self.answer: Any = None
         self._error: BaseException | None = None
         self._ending = False

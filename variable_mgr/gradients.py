@@ -65,7 +65,7 @@ def to_dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType | None =
     """Converts a gradient to a dense tensor (default: float32); adds slices with the same index."""
     dtype = dtype or tf.float32
     if isinstance(gradient, tf.IndexedSlices):
-        # tf.IndexedSlices may not contain the shape of the dense tensor, but the variable does.
+        # tf.IndexedSlices may lack the shape of the dense tensor, so the variable's shape is used.
         return tf.math.unsorted_segment_sum(
             cast(gradient.values, dtype), gradient.indices, variable.shape[0]
         )

@@ -108,7 +108,7 @@ class Mode:
             raise UsageError(f"mode {self.name}: the name is reserved; choose another name")
         module, _, name = str(self.manager).partition(":")
         is_name = isinstance(self.manager, str) and module and name.isidentifier()
-        # isinstance would need the class `VariableMgr`, whose module imports TensorFlow.
+        # isinstance would need the class `VariableMgr`, whose module loads TensorFlow.
         manages = hasattr(self.manager, "preprocess_device_grads")
         if not is_name and not (manages and isinstance(self.manager, type)):
             raise UsageError(
@@ -232,7 +232,8 @@ BUILT_IN: tuple[Mode, ...] = (
         copies=Copies.ONE,
         strategy="experimental.CentralStorageStrategy",
         algorithm="reduction_to_one_device",
-        # TensorFlow 2.21 misspells an option for splitting the input, and raises AttributeError.
+        # Splitting the input raises AttributeError, because TensorFlow 2.21 misspells the name of
+        # an option.
         rules=(
             refuse_any_value(
                 "input_sharding",

@@ -96,7 +96,7 @@ class ParameterServerVariableMgr(VariableMgr):
         A traced step reads, casts and copies a variable only once for each device that caches it.
         """
         variable = self.variable(tower, name)
-        # Moving averages are not cached, because the step may assign them between two reads.
+        # A step may assign moving averages between two reads, so they are not cached.
         if not (variable.trainable and tf.inside_function()):
             return self._cast_at_home(variable, dtype)
         values = self._values.tensors_of_trace()
@@ -144,7 +144,7 @@ class ParameterServerVariableMgr(VariableMgr):
     def _apply_gradients(
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
-        self._values.clear()  # Reads after the update must return the new values.
+        self._values.clear()  # Later reads must get the new values.
         return super()._apply_gradients(optimizer, pairs, device, learning_rate)
 
     def _create(self, variable: VariableLike) -> TowerVariable:

@@ -58,7 +58,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         super().__init__(spec, variables)
         options = spec.aggregation
-        if spec.num_towers == 1:  # A single tower sends no gradients.
+        if spec.num_towers == 1:  # A single tower sends nothing.
             options = dataclasses.replace(
                 options,
                 gradient_repacking=0,
@@ -66,9 +66,10 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
                 agg_small_grads_max_bytes=0,
                 gradient_bucket_bytes=0,
             )
-        # Deferred gradients are stored in dense variables, so sparse gradients are not possible.
+        # Deferred gradients are stored in dense variables until the next step, so sparse gradients
+        # become dense.
         self._keep_sparse = not (options.sparse_to_dense or options.applies_gradients_late)
-        # Gradients that are sent in 16 bits are not cast to float32 first.
+        # If gradients are sent in 16 bits, they are not cast to float32 before.
         self._compact = options.compact_dtype is not None
         self._stages = make_stages(options, spec.devices, spec.reduction_scale)
         context = ReduceContext(
@@ -96,7 +97,8 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
             columns, devices, keep_sparse=self._keep_sparse, keep_dtype=self._compact
         )
         for index, column in enumerate(complete):
-            # Collectives cannot gather sparse gradients with unknown static shapes.
+            # Collectives need static shapes to gather sparse gradients; other sparse gradients
+            # become dense.
             if column.is_sparse and self._gather and not gradients.slices_can_be_gathered(column):
                 complete[index] = column.map_gradients(devices, gradients.to_dense)
         dense = [column.gradients for column in complete if not column.is_sparse]
@@ -162,7 +164,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
         ops = super()._apply_gradients(optimizer, pairs, device, learning_rate)
-        # tf.function reads the shadow copies only after their update.
+        # A copy from a shadow copy must read the updated value; tf.function orders the two.
         for _, shadow in pairs:
             ops += self._copy_shadow(shadow)
         return ops

@@ -186,7 +186,7 @@ def split_scale(scale: float, dtype: str | None) -> tuple[float, float]:
     numbers by a power of two is exact. The rest of the factor, which is below 2, is applied in
     float32.
     """
-    if dtype != "float16":  # Sums of bfloat16 do not overflow: it has the range of float32.
+    if dtype != "float16":  # bfloat16 has the range of float32.
         return 1.0, scale
     mantissa, exponent = math.frexp(scale)
     return 2.0 ** (exponent - 1), 2.0 * mantissa

@@ -34,9 +34,10 @@ class StrategyVariableMgr(VariableMgr):
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         super().__init__(spec, variables)
         self._strategy = self._make_strategy()
-        # The strategy's distributed variable, by the `ref()` of each of its copies.
+        # By the `ref()` of each copy of a variable: the strategy's distributed variable.
         self._distributed: dict[Any, Any] = {}
-        # Number of this worker's first replica. tf.distribute numbers replicas over the whole job.
+        # tf.distribute numbers the replicas of the whole job; this is the number of this worker's
+        # first one.
         self._first = 0 if spec.job is None else spec.job.own_towers.start
 
     @abc.abstractmethod
@@ -173,7 +174,8 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
 
     def run_towers(self, build: Callable[[int], _T], *, exchanges_values: bool = False) -> list[_T]:
         """Runs the only tower; see `StrategyVariableMgr.run_towers`."""
-        # TensorFlow would warn that a coordinator is missing, although there is a coordinator.
+        # Without this context, TensorFlow would warn that there is no coordinator, although there
+        # is one.
         with _quietly():
             return super().run_towers(build, exchanges_values=exchanges_values)
 
@@ -248,7 +250,8 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
             return super().reduce_gradients_and_sum(columns, sums)
         own, *other_devices = self._spec.devices
         with tf.device(own):
-            # If the strategy computes means, multiplying by the number of towers gives sums.
+            # If the strategy computes means, they are multiplied by the number of towers to get
+            # sums.
             scale = self._spec.num_towers if self._spec.reduction == "mean" else 1
             of_towers = [tf.stack(sums) * float(scale)]
         for device in other_devices:

@@ -104,7 +104,8 @@ def wait_for_assignments(devices: Iterable[str]) -> None:
     """
     answers = []
     for device in dict.fromkeys(map(cpu_of_device, devices)):
-        # The devices of a lost worker do not exist; the next step fails with a better error.
+        # If a worker is lost, its devices do not exist; the error of the next step explains that
+        # better.
         with contextlib.suppress(tf.errors.InvalidArgumentError), tf.device(device):
             answers.append(tf.timestamp())
     for answer in answers:

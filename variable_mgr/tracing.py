@@ -54,7 +54,8 @@ def assign_and_return_old(variable: tf.Variable, tensor: tf.Tensor) -> tf.Tensor
     The assignment runs even if the old value is unused.
     """
     old = variable.read_value()
-    # Outside of tf.function, TensorFlow does not order reads and writes of a variable.
+    # Outside of tf.function, TensorFlow may reorder a read and a write of a variable, so
+    # dependencies are added.
     with tf.control_dependencies([old]):
         variable.assign(tensor, read_value=False)
     return old

@@ -28,7 +28,7 @@ class WorkerGroup:
         self._cpus = tuple(cpus)
         self._own = own
         self._reduce = Collective(ReduceContext(devices=self._cpus, own=(own,)))
-        # Traced functions by name, dtype and shape; the cache avoids tracing them again.
+        # Traced functions by name, dtype and shape, so that each is traced only once.
         self._traced: dict[tuple[Any, ...], Any] = {}
 
     @property
@@ -91,7 +91,8 @@ class WorkerGroup:
         table = np.zeros((len(self._cpus), -(-int(sizes.max()) // 8) * 8), np.uint8)
         table[row, : len(data)] = np.frombuffer(data, np.uint8)
         if table.size:
-            # Each worker fills only its own row, so the sum over all workers contains every row.
+            # Each worker fills only its own row with data, so the sum over all workers contains
+            # every row.
             table = self.sum_over_workers(table.view(np.int64)).view(np.uint8)
         return [table[i, :size].tobytes() for i, size in enumerate(sizes)]
 

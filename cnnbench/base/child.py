@@ -88,7 +88,7 @@ class StopLadder:
 
     def interrupt(self, now: float) -> bool:
         """Records that the child was interrupted at the time `now`. Returns whether this is a
-        second interrupt. Returns whether it is a second one.
+        second interrupt.
 
         Interrupts within `SAME_SECONDS` count as one. A child must end at once after the second.
         """

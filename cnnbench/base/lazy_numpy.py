@@ -14,13 +14,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 else:
-    NDArray = Any  # Only annotations name it, and they are not evaluated.
+    NDArray = Any  # Used only in annotations, which are not evaluated.
 
     class _LazyNumPy:
         def __getattr__(self, name: str) -> Any:
-            """Used only in annotations, which are not evaluated. AttributeError if there is
-            none.
-            """
+            """Imports NumPy, and returns its attribute `name`. AttributeError if there is none."""
             if name.startswith("__"):  # Python and its tools ask every object for such names.
                 raise AttributeError(name)
             import numpy

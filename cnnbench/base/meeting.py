@@ -47,7 +47,7 @@ class Meeting:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the meeting: closes all listening sockets. No socket listens any more."""
+        """Ends the meeting: closes all listening sockets."""
         self.over.set()
         for soon in self._pauses:
             soon.set()

@@ -81,7 +81,7 @@ def receive(link: socket.socket, seconds: float = math.inf) -> Any:
 class MessageLink:
     """A connection on which messages are sent and received without blocking.
 
-    What the other process does not receive yet is kept, and sent by a later call.
+    Bytes that the other process does not receive yet are queued, and sent by a later call.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -106,7 +106,7 @@ class MessageLink:
 
     def flush(self) -> bool:
         """Sends the queued messages as far as possible without blocking. Returns whether all were
-        sent. Returns whether all has been sent.
+        sent.
         """
         # An error means that the buffer is full, or that the connection is closed, which `receive`
         # will detect.

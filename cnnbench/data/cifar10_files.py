@@ -186,7 +186,7 @@ def _batch_entry(path: Path, batch: object, key: str) -> object:
 
 class _PickledPlaceholder:
     """Stands for a class or function that a pickle contains, so that loading the pickle calls
-    nothing. Stores the arguments of the call and the state of the object.
+    nothing. Stores the arguments of the call, and the state of the object.
 
     The placeholder replaces every class and function, so a pickle cannot call anything. NumPy
     receives no state from a pickle, because some states would crash it.

@@ -180,7 +180,7 @@ def write_dataset_files(
       lines_by_extra_file: names and lines of additional files, which may already exist.
 
     Returns:
-      What `write` returned for each file.
+      The result of `write` for each file.
     """
     results: list[Result] = []
     places = ("", *(f"{name}/" for names in SUBSET_FOLDERS.values() for name in names))

@@ -120,7 +120,7 @@ class PipelineInput(InputSource):
             self._start_reading()
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
-        """Ends the background thread and drops what it has read; see `InputSource.close`."""
+        """Ends the background thread and drops unused batches; see `InputSource.close`."""
         if self._stop is not None:
             self._stop()
         if self._prefetcher is not None:

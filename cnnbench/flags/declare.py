@@ -37,9 +37,9 @@ T = TypeVar("T")
 V = TypeVar("V")
 G = TypeVar("G")
 
-# Types of flags that Python code may also give in another form. Type checkers see a descriptor: the
-# type with which a flag is read differs from the type with which it is given to `Params`. At run
-# time, each type is the type with which the flag is read.
+# Types of flags whose values Python code may also give in another form, for example as text. For
+# type checkers, each is a descriptor, because the type that is read differs from the type that may
+# be given to `Params`. At run time, each is the type that is read.
 if TYPE_CHECKING:
 
     class _ReadAndGiven(Generic[V, G]):
@@ -55,7 +55,7 @@ else:
 
 _METADATA = "cnnbench.flag"
 
-# Scripts with wrong quoting pass two quote characters instead of an empty value.
+# If the quoting in a script is wrong, a flag gets two quote characters instead of an empty value.
 _EMPTY = ("''", '""')
 
 
@@ -210,7 +210,7 @@ class FlagSpec:
 
         Empty text for an optional flag (an unset shell variable) is refused unless it is `unset`.
         """
-        # File names cannot contain a null character, and error messages must show it.
+        # No file name can contain a null character, and no error message can show it.
         if "\0" in text:
             raise FlagError(
                 self.name, text.replace("\0", "\\0"), "must not contain a null character"

@@ -1,5 +1,5 @@
-"""What follows from the flags of a run alone (`RunFacts`), and rules that several groups of flags
-share.
+"""Values that follow from the flags of a run alone (`RunFacts`), and rules that several groups of
+flags share.
 
 A group of flags (`cnnbench.flags.groups`) may have two tables of rules: `CONFLICTS`, flags that
 exclude each other, and `RULES`. `cnnbench.plan.rules` collects the tables.
@@ -96,7 +96,7 @@ class PlaceInJob:
         `state` is a result of `cnnbench.base.probe`. If it is `REFUSED`, the process has ended;
         otherwise it may hang. A coordinator can reassign an update only if the worker has ended.
         """
-        # The late import keeps socket code out of commands that only check flags.
+        # Imported late, because commands that only check flags need no socket code.
         from cnnbench.base.probe import REFUSED
 
         worker = self.asynchronous and task.job == WORKER and task != self.job.chief
@@ -183,7 +183,7 @@ class GradientExchangePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What rules about flags see of a plan, `cnnbench.plan.RunPlan`: no network, no data."""
+    """The part of a plan (`cnnbench.plan.RunPlan`) that rules can use: without network and data."""
 
     params: Any
     work: WorkKind
@@ -208,17 +208,19 @@ def has_one_tower(p: RunFacts) -> bool:
 
 
 def needs_network(flags: Names) -> FlagRule[HasFlags]:
-    """A rule for the notice that flags have no effect in runs that read input only."""
+    """Makes a rule for the notice that flags have no effect in runs that only read input."""
     return no_effect_with(flags, "input_only", ": no network is built")
 
 
 def needs_training(flags: Names) -> FlagRule[RunFacts]:
-    """A rule for the notice that flags have no effect in evaluations and forward passes."""
+    """Makes a rule for the notice that flags have no effect in evaluations and forward passes."""
     return no_effect(flags, runs_only_forward, f"{FORWARD}: they do not train")
 
 
 def needs_mode(flags: Names, which: Callable[[Mode], bool]) -> FlagRule[RunFacts]:
-    """A rule that refuses flags except in the modes of --variable_update that `which` selects."""
+    """Makes a rule that refuses flags, except in the modes of --variable_update that `which`
+    selects.
+    """
     return refuse(
         flags,
         lambda p: not which(p.place.mode),
@@ -229,7 +231,7 @@ def needs_mode(flags: Names, which: Callable[[Mode], bool]) -> FlagRule[RunFacts
 def no_effect_in_modes(
     flags: Names, which: Callable[[Mode], object], why: str = ""
 ) -> FlagRule[RunFacts]:
-    """A rule for the notice that flags have no effect in the modes that `which` selects.
+    """Makes a rule for the notice that flags have no effect in the modes that `which` selects.
 
     `why` is appended to the reason "with --variable_update=MODE".
     """

@@ -127,7 +127,7 @@ def _fit_command(line: str, columns: int) -> str:
         return line
     indent = line[: len(line) - len(line.removeprefix(_USAGE).lstrip())]
     end = "" if len(indent) == len(_USAGE) else " \\"
-    # Placeholders such as [FLAGS OF A RUN] are kept on one line.
+    # A placeholder such as [FLAGS OF A RUN] must not be broken, so its spaces are replaced for now.
     words = re.sub(r"\[[^]]*\]", lambda match: match[0].replace(" ", "\0"), line[len(indent) :])
     pieces = textwrap.wrap(
         words,
@@ -152,7 +152,7 @@ def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
 
 def xml_help(flags: Iterable[Section]) -> str:
     """Formats flags in absl's XML format. Section titles are written in place of file names."""
-    # Only this function needs absl, which is slow to import.
+    # absl is imported late, because it is slow to import and only this function needs it.
     from absl import flags as absl_flags
 
     defining = {
@@ -171,7 +171,8 @@ def xml_help(flags: Iterable[Section]) -> str:
             if spec.kind.name in ("integer", "number"):
                 limits = {"lower_bound": spec.minimum, "upper_bound": spec.maximum}
             default = None if spec.default is None else spec.text(spec.default)
-            # Several sub-commands of `cnnbench data` declare the same flag.
+            # Several sub-commands of `cnnbench data` declare the same flag, so a second definition
+            # is allowed.
             own = {"flag_values": values, "module_name": title, "allow_override": True}
             own["short_name"] = spec.short or None
             define(spec.name, default, help=spec.help, **limits, **own)

@@ -62,7 +62,7 @@ def recorded_defaults() -> Mapping[str, Any]:
     """Returns the default values of all flags, as records store them. Records of earlier versions
     lack flags that were added later; these flags have the values of this mapping.
     """
-    # Records of earlier versions also contain flags that no longer exist.
+    # Obsolete flags are included, because records of earlier versions contain them.
     return {
         spec.name: encode(spec.default if spec.before is None else spec.before)
         for spec in (*FLAGS, *OBSOLETE)

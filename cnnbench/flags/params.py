@@ -56,11 +56,11 @@ def _arguments_of(
     return lambda method: method
 
 
-# Hidden from type checkers: if mypy knew that a subclass of the groups is frozen, it would read
-# flags with the types with which they are given (see `given`). The groups are frozen for mypy, so
-# it still refuses assignments to flags.
+# A hidden constant instead of frozen=True: if mypy knew that `Params` is frozen, it would take the
+# types that may be given (see `given`) for the types that are read. Assignments to flags are still
+# refused, because mypy knows that the groups are frozen.
 _FROZEN: Mapping[str, bool] = {"frozen": True}
-# The groups, too, have no methods: those of `Params` replace them, and making them takes 10 ms.
+# Making these methods takes 10 ms. The groups need none, because those of `Params` replace them.
 _WITHOUT_METHODS: Mapping[str, bool] = {**_FROZEN, "init": False, "repr": False, "eq": False}
 
 
@@ -107,11 +107,12 @@ class Params(_Fields):  # type: ignore[misc]
             object.__setattr__(self, "use_fp16", True)
         elif self.use_fp16 is True and self.precision == "fp32":
             object.__setattr__(self, "precision", "fp16")
-        # Job files of tf_cnn_benchmarks pass --num_gpus=0 to parameter servers.
+        # Job files of tf_cnn_benchmarks pass --num_gpus=0 to parameter servers, which the limits of
+        # the flag would refuse.
         if self.job_name == PS and self.num_gpus == 0:
             object.__setattr__(self, "num_gpus", 1)
 
-    # Type checkers do not see this method, so that they report misspelled names.
+    # Hidden from type checkers; otherwise, they would accept misspelled names.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
@@ -162,7 +163,8 @@ class Params(_Fields):  # type: ignore[misc]
         added = added_flags().keys() & names
         own = ((spec.name, getattr(self, spec.name)) for spec in FLAGS)
         return {
-            # Objects that a parser created are stored as the parsed text (attribute `source`).
+            # Values that a parser created, such as durations, are stored as the text that was
+            # parsed.
             **{name: getattr(value, "source", value) for name, value in own},
             **{name: getattr(self, name) for name in sorted(added)},
         }
@@ -230,7 +232,8 @@ def load_plugin_flags(values: Mapping[str, Any]) -> Mapping[str, FlagSpec]:
     plugins.load_plugins_of_flags(values)
     for owner, table in REGISTRIES.items():
         if isinstance(values.get(owner), str):
-            # `find` loads installed plug-ins, which may register this optimizer or schedule.
+            # `find` also loads installed plug-ins, one of which may register this optimizer or
+            # schedule.
             table.find(values[owner])
     return added_flags()
 

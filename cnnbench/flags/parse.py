@@ -56,7 +56,8 @@ class ParsedArgs:
         contradicts --precision.
         """
         values = self.given
-        # `Params` would silently change one of the two flags so that it matches the other.
+        # `Params` would silently change one of the two flags to match the other, so the check comes
+        # first.
         if {"precision", "use_fp16"} <= values.keys():
             refuse_fp16_conflict(values["precision"], values["use_fp16"])
         return Params.from_dict({name: values[name] for name in values if name in SPECS})
@@ -155,11 +156,11 @@ def split_command_line(
     known |= {old: new for old, new in RENAMED.items() if new in specs}
     switches = {n for n, spec in specs.items() if spec.kind.name == "boolean" or spec.alone}
     texts: dict[str, list[str]] = {}
-    others: list[tuple[str, str]] = []  # Each word with the name of the unknown flag, or "".
+    others: list[tuple[str, str]] = []  # Words, with the unknown flag's name or "".
     tolerated: set[str] = set()
     words = iter([*_expand(before)])
     for word in words:
-        if word == "--":  # This word is a line of a flag file.
+        if word == "--":  # A line of a flag file.
             others += (("", rest) for rest in (word, *words))
             break
         typed, equals, text = word.partition("=")
@@ -216,7 +217,8 @@ def _expand(words_given: Iterable[str], around: tuple[str, ...] = ()) -> Iterato
             raise UsageError(_NEEDS_VALUE.format(flag))
         path = following[0].strip()
         if len(around) >= _MOST_NESTED:
-            raise FlagError(FLAG_FILE, path, f"is nested deeper than {_MOST_NESTED} flag files")
+            reason = f"flag files are nested more than {_MOST_NESTED} levels deep"
+            raise FlagError(FLAG_FILE, path, reason)
         file = os.path.expanduser(local_path(path, FLAG_FILE))
         text = read_text(file, flag=FLAG_FILE) if path else ""
         real = os.path.realpath(file)
@@ -260,7 +262,8 @@ def _read(
     The arguments and texts are as in `split_command_line`. If there are unknown flags, loads the
     plug-ins that the command line names, because plug-ins may add flags.
     """
-    # Plug-ins that an earlier command line of this process named may have added flags.
+    # Flags that plug-ins have added are left out: an earlier command line of this process may have
+    # named these plug-ins.
     others = {name for table in REGISTRIES.values() for name in table.plugin_constants}
     specs = {name: spec for name, spec in specs.items() if name not in others}
     texts, rest = split_command_line(argv, specs)
@@ -313,7 +316,7 @@ def _unknown_flag(word: str, known: Mapping[str, FlagSpec]) -> str:
     if name in _OF_JOBS:
         return f"{typed} is not a flag of a run, but of cnnbench {_OF_JOBS[name]}"
     flag, space, value = name.partition(" ")
-    # A line of a flag file is one word, even if it contains a space.
+    # In a flag file, each line is one word, even if it contains a space.
     if space and flag in known:
         return f"{typed} must be followed by = and the value: write --{flag}={value.strip()}"
     switches = (f"no{n}" for n, spec in known.items() if spec.kind.name == "boolean")

@@ -1,1 +1,1 @@
-"""Converts records to verdicts, pages and trends. Does not need TensorFlow."""
+"""Turns records into verdicts, report pages and histories. Does not need TensorFlow."""

@@ -1,1 +1,3 @@
-"""Measures all-reduces and layers of a training step separately, and predicts all-reduce times."""
+"""Measures parts of a training step separately (all-reduces, layers), and predicts all-reduce
+times.
+"""

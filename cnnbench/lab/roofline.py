@@ -83,7 +83,7 @@ def measure_roofline(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     profiled = record.warmup_step_seconds[-len(steps) :]
     kept, plain = faster_half(profiled), faster_half(record.step_seconds)
     seconds = fmean(profiled[step] for step in kept)
-    # A run without result files does not determine the peak FLOP rate, so it is added here.
+    # A run without result files does not measure the peak FLOP rate, so it is measured here.
     figures = dataclasses.replace(
         record.measured,
         peak_flops_per_sec=machine.flops_per_sec,
@@ -150,7 +150,7 @@ def _gpu_copy_seconds(device: str) -> float:
 
         def copy() -> None:
             copied = tf.raw_ops.DeepCopy(x=source)
-            # The call that reads an element waits until the copy is complete.
+            # The call that reads an element returns only when the copy is complete.
             copied[:1].numpy()
 
         return _shortest_copy(copy)

@@ -137,7 +137,7 @@ _SCARCE_MEMORY = 0.05
 
 _SLOW_GOVERNORS = ("powersave", "conservative")
 
-# With these CPU frequency drivers, the governor "powersave" does not limit the clock rate.
+# These drivers choose the clock rate by the load, even with the governor "powersave".
 _DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 
 _HEAT = ("thermal_software", "thermal_hardware", "hardware_slowdown", "power_brake")

@@ -63,7 +63,8 @@ class MachineCounters:
         elapsed = {}
         for name, now in vars(self).items():
             before = getattr(first, name)
-            # A counter that has decreased was reset, for example when the machine was suspended.
+            # A counter that has become smaller was reset, for example because the machine was
+            # suspended, so its change is unknown.
             unknown = before is None or now is None or now < before
             elapsed[name] = None if unknown else now - before
         return elapsed
@@ -94,7 +95,7 @@ def read_counters(
     run's CPU time is unknown.
     """
     busy, steal = _busy_and_stolen(host)
-    # os.times counts only hundredths of a second, so getrusage is used.
+    # getrusage is used, because os.times counts only hundredths of a second.
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     own = sum(usage.ru_utime + usage.ru_stime for usage in used)
     of_peers = [process_cpu_seconds(host, pid) for pid in peers]
@@ -168,7 +169,7 @@ def process_cpu_seconds(host: Host, pid: int) -> float | None:
 
 def _thermal_events(host: Host) -> int | None:
     if not (host.root / _CPU / "cpu0/thermal_throttle").is_dir():
-        # If CPU 0 has no counter, no CPU has one, so the files of the other CPUs are not searched.
+        # If CPU 0 has no such file, no CPU has one, so the others are not searched.
         return None
     counts = [
         host.read_integer(f"{_CPU}/{folder.parent.name}/thermal_throttle/{kind}_throttle_count")
@@ -204,7 +205,7 @@ def current_clock_mhz(host: Host) -> int | None:
     if kilohertz:
         return round(median(kilohertz) / 1000)
     clocks = dict(_CLOCK.findall(host.read_text("proc/cpuinfo") or ""))
-    # If all CPUs report exactly the same clock rate, it is the nominal rate, not a measured rate.
+    # If all CPUs report exactly the same clock rate, it is the nominal rate, and not measured.
     if len(set(clocks.values())) < 2:
         return None
     known = [float(clocks[str(number)]) for number in wanted if str(number) in clocks]

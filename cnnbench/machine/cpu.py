@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-# A fact is a recorded property of the machine or software, such as the model of the CPU.
+# In this package, a fact is a recorded property of the machine or software, such as the model of
+# the CPU.
 
 Fact: TypeAlias = str | int | float | bool | list[str]
 Facts: TypeAlias = Mapping[str, Fact | None]
@@ -53,7 +54,7 @@ def read_facts(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
     for group in groups:
         try:
             facts = group(host)
-        except Exception:  # A property that cannot be read must not end a run.
+        except Exception:  # If a property cannot be read, the run goes on.
             continue
         known_facts.update({k: v for k, v in facts.items() if v is not None and v not in ("", [])})
     return known_facts
@@ -75,13 +76,14 @@ def pid_namespace(host: Host) -> str | None:
 
 # Functions that read properties of processor and memory: limits, settings, sources of noise.
 
-# These instruction sets limit the speed of convolutions and matrix products.
+# The instruction sets that determine the speed of convolutions and matrix products; others are not
+# recorded.
 _ISA = """
     sse4_2 avx fma avx2 avx512f avx512bw avx512_vnni avx_vnni avx512_bf16 avx512_fp16
     amx_tile amx_bf16 amx_fp16 amx_int8 asimd asimdhp asimddp sve sve2 bf16 i8mm svebf16
 """.split()
 
-# Control groups of version 1 that have no limit contain a number of at least this value.
+# In version 1, a control group without a limit contains a number of at least this value.
 _NO_LIMIT = 1 << 60
 
 
@@ -107,7 +109,7 @@ def usable_cpu_numbers() -> Collection[int]:
     """
     try:
         return os.sched_getaffinity(0)
-    except AttributeError:  # `os.sched_getaffinity` does not exist on every platform.
+    except AttributeError:  # Missing on some platforms.
         return range(os.cpu_count() or 1)
 
 
@@ -139,9 +141,9 @@ def processor_facts(host: Host) -> Facts:
         "cpu_model": first.get("model name") or first.get("Model") or platform.processor(),
         "cpu_isa": isa,
         "physical_cores": len(cores) or None,
-        # In a virtual machine, other virtual machines on the same host may cause noise.
+        # Recorded because other virtual machines on the same host may cause noise.
         "virtual_machine": True if "hypervisor" in flags else None,
-        # What --conv_gradients=auto means on this CPU, and the kernels of the CPU.
+        # The gradients that --conv_gradients=auto selects on this CPU, and the CPU's kernels.
         "cpu_conv_gradients": f"fastest ({kernels})" if kernels in MEASURED_KERNELS else LIBRARY,
     }
 
@@ -151,8 +153,8 @@ def _colon_lines(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in pairs}
 
 
-# TensorFlow uses oneDNN's convolutions by default on CPUs with one of these instruction sets.
-# On other CPUs, TensorFlow uses oneDNN's convolutions only if TF_ENABLE_ONEDNN_OPTS=1 is set.
+# On CPUs with one of these instruction sets, TensorFlow uses oneDNN's convolutions by default. On
+# other CPUs, it uses them only if TF_ENABLE_ONEDNN_OPTS=1 is set.
 _NEURAL = ("avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16")
 _ONEDNN_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 
@@ -345,7 +347,7 @@ def read_memory_capacity(host: Host | None = None) -> MemoryCapacity | None:
     total, available = sizes["MemTotal"] + swap, sizes["MemAvailable"]
     for folder, limit, used in _memory_limits(host):
         stat = host.read_text(f"{folder}/memory.stat") or ""
-        # The kernel can free cached file pages at once, so this memory counts as available.
+        # The kernel can free these cached file pages at once, so they count as available memory.
         pages = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
         total = min(total, limit + swap)
         available = min(available, max(0, limit - used + (int(pages[1]) if pages else 0)))

@@ -105,7 +105,8 @@ def _joules(
     if first is None or last is None:
         return None
     if counter.longest_seconds is not None and seconds > counter.longest_seconds:
-        # The counter may have wrapped around several times.
+        # In such a long time, the counter may have wrapped around several times, so the energy is
+        # unknown.
         return None
     if last < first:
         if counter.range is None:
@@ -160,9 +161,9 @@ def opened_nvml_counters(
     with opened_nvml(host) as module:
         counters: tuple[EnergyCounter, ...] = ()
         if module is not None:
-            with suppress(Exception):  # pynvml raises exceptions of its own classes.
+            with suppress(Exception):  # pynvml raises errors of its own.
                 mine = gpu_handles_of_run(module, host, cards)
-                # GPUs that are older than Volta do not count energy.
+                # GPUs before Volta do not count energy.
                 count = module.nvmlDeviceGetTotalEnergyConsumption
                 counters = tuple(
                     EnergyCounter(f"NVML GPU {i}", True, partial(query_nvml, count, handle), 1e3)

@@ -67,11 +67,11 @@ def _nccl_version(library: Any) -> _Parts:
 _LIBRARIES: dict[str, tuple[str, Callable[[Any], _Parts]]] = {
     "gpu_driver_cuda": ("libcuda", partial(_cuda_version, "cuDriverGetVersion")),
     "loaded_cudart": ("libcudart", partial(_cuda_version, "cudaRuntimeGetVersion")),
-    # cuBLAS' version is read from libcublasLt.so, which has the same version.
-    # A call of libcublas.so would reach TensorFlow's wrapper, which may load a library.
+    # The version of cuBLAS is read from libcublasLt.so, which has the same version: for
+    # libcublas.so, TensorFlow's wrapper would be called, which may load a library.
     "loaded_cublas": ("libcublasLt", partial(_property_version, "cublasLtGetProperty")),
-    # cuDNN's version is read from libcudnn_graph.so, if that library is loaded.
-    # A call of libcudnn.so would load libcudnn_graph.so, or abort if that library is missing.
+    # The version of cuDNN is read from libcudnn_graph.so, if that is loaded: a call of libcudnn.so
+    # would load it, or abort the process if it is missing.
     "loaded_cudnn": ("libcudnn_graph", partial(_property_version, "cudnnGetProperty")),
     "loaded_nccl": ("libnccl", _nccl_version),
 }
@@ -99,10 +99,10 @@ def loaded_library_versions(host: Host) -> Facts:
 
 def _loaded_version(path: str, version: Callable[[Any], _Parts]) -> str | None:
     try:
-        # This call fails if the file is mapped into memory but not loaded as a library.
+        # This call fails if the file is mapped into memory, but not as a library.
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
         return ".".join(map(str, version(library)))
-    except (OSError, AttributeError):  # The library has no version function, or the function fails.
+    except (OSError, AttributeError):  # No version function, or it failed.
         return None
 
 
@@ -133,10 +133,12 @@ _PREFIXES = tuple(
     XLA_ HOROVOD_ OMPI_
     """.split()
 )
-# OMPI_MCA_orte_precondition_transports contains the secret key of an Open MPI job.
+# "TRANSPORTS" is in this list because OMPI_MCA_orte_precondition_transports contains the secret key
+# of an Open MPI job.
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "TRANSPORTS")
 _MAX_LENGTH = 1000
-# Finds paths in the values of variables such as XLA_FLAGS="--xla_dump_to=DIR".
+# Matches a path within the value of a variable, such as in XLA_FLAGS="--xla_dump_to=DIR": paths
+# differ between equal runs.
 _PLACE = re.compile(
     r"(--?\w+_(?:to|from|dir|directory|path|file|prefix)=)(?:\"[^\"]*\"|'[^']*'|\S+)"
 )
@@ -254,7 +256,7 @@ GROUPS: tuple[FactGroup, ...] = (
 
 
 def _package_version(package: str) -> str | None:
-    # This import takes 10 ms, and most commands need no facts.
+    # Imported late, because this takes 10 ms and most commands need no facts.
     from importlib import metadata
 
     try:

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from cnnbench.machine.cpu import FactGroup, Facts, Host, MemoryCapacity
 
-# NVML sets these bits to report why the clock of a GPU is reduced.
-# Reasons that do not disturb a measurement, such as an idle GPU, are left out.
+# NVML's bits for the reasons why the clock of a GPU is reduced. Reasons that do not disturb a
+# measurement, such as an idle GPU, are not listed.
 _REASONS = {
     0x04: "power_cap",
     0x08: "hardware_slowdown",
@@ -51,14 +51,15 @@ def opened_nvml(host: Host) -> Iterator[Any]:
     """Context manager: the initialised module pynvml; None if it or the GPU driver is missing."""
     try:
         if host.modules is sys.modules:
-            # Without NVIDIA's library, this call fails at once, while pynvml would fail much later.
+            # If NVIDIA's library is missing, this call fails at once; pynvml would take much longer
+            # to fail.
             ctypes.CDLL("libnvidia-ml.so.1")
-            # If another thread is importing pynvml, this call waits.
+            # Waits if another thread is importing pynvml.
             module = importlib.import_module("pynvml")
         else:
             module = host.modules["pynvml"]
         module.nvmlInit()
-    except Exception:  # NVML raises an NVMLError if the driver is missing or too old.
+    except Exception:  # The driver is missing or too old.
         module = None
     try:
         yield module
@@ -83,7 +84,7 @@ def gpu_handles_of_run(
 
 
 def _decode_text(value: str | bytes) -> str:
-    # Older versions of pynvml return bytes instead of text.
+    # Older versions of pynvml return bytes.
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
@@ -91,7 +92,7 @@ def query_nvml(question: Callable[..., Any], *arguments: Any) -> Any:
     """Calls an NVML function. Returns None if the GPU or the driver does not support the query."""
     try:
         return question(*arguments)
-    # NVMLError cannot be named here, because its module may not be installed.
+    # pynvml may be missing, so its class NVMLError cannot be named here.
     except Exception:
         return None
 
@@ -243,7 +244,7 @@ def _read_state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
     running = query_nvml(module.nvmlDeviceGetComputeRunningProcesses, handle)
     processes = None
     if running is not None:
-        # This process cannot read the names of processes in other containers.
+        # In other containers, processes have no names that this process can read.
         pids = (process.pid for process in running)
         processes = {pid: host.read_text(f"proc/{pid}/comm") or "unknown" for pid in pids}
     return GpuState(

@@ -37,16 +37,18 @@ from cnnbench.records.subject import Subject
 
 _SECONDS = 10.0
 
-# Variables that select a repository: `git rev-parse --local-env-vars`, and variables for hooks.
-# GIT_CONFIG_COUNT is not included: containers use it to set safe.directory for all repositories.
+# Environment variables that select a repository: the output of `git rev-parse --local-env-vars`,
+# and variables that git sets for hooks. GIT_CONFIG_COUNT is kept, because containers set
+# safe.directory with it.
 _LOCAL = re.compile(
     "GIT_(ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|CONFIG|CONFIG_PARAMETERS|DIR|GRAFT_FILE|PREFIX|"
     "IMPLICIT_WORK_TREE|INDEX_FILE|INTERNAL_SUPER_PREFIX|NO_REPLACE_OBJECTS|OBJECT_DIRECTORY|"
     "QUARANTINE_PATH|REPLACE_REF_BASE|SHALLOW_FILE|WORK_TREE|(GLOB|ICASE|LITERAL|NOGLOB)_PATHSPECS)"
 )
 
-# Addresses look like scheme://user:password@host:port/owner/name or user@host:owner/name.
-# Anything else in an address, such as a query or a password with a slash, may be a secret.
+# Addresses of repositories: scheme://user:password@host:port/owner/name, or user@host:owner/name.
+# All other parts, such as a query or a password with a slash, may be secret, so an address with
+# such parts does not match.
 _HOST = r"(?P<host>[\w.-]*|\[[\w:.]+\])"
 _PATH = r"(?P<path>(?!//)(?:[\w.~+/-]|%20)+)"
 _LONG = re.compile(rf"(?:https?|ftps?|ssh|git|git\+ssh|file)://(?:[^/]*@)?{_HOST}(?::\d+)?/{_PATH}")
@@ -56,24 +58,24 @@ _OTHER = re.compile(rf"(?:\w+::)?[\w+.-]+://(?:[^/]*@)?{_HOST}(?::\d+)?(?P<path>
 _NO_PROGRAMS = (
     "-c",
     "core.hooksPath=/dev/null",
-    # An empty value disables the file system monitor in every version of git.
-    # Old versions of git would run a program with the name "false".
+    # The empty value switches the file system monitor off in every version of git. Old versions
+    # would take `core.fsmonitor=false` as the name of a program to run.
     "-c",
     "core.fsmonitor=",
     "-c",
     "log.showSignature=false",
 )
-# GIT_OPTIONAL_LOCKS=0 prevents a benchmark from blocking a commit.
-# GIT_NO_LAZY_FETCH=1 prevents fetches, which would run programs such as core.sshCommand.
-# GIT_ALLOW_PROTOCOL=none prevents fetches in git before 2.44. LC_ALL=C sets English messages.
+# GIT_OPTIONAL_LOCKS=0: a benchmark must not block a commit of the user. GIT_NO_LAZY_FETCH=1: a
+# fetch would run programs such as core.sshCommand. GIT_ALLOW_PROTOCOL=none: the same for git before
+# 2.44. LC_ALL=C: messages must be in English.
 _READING = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": "none",
     "LC_ALL": "C",
 }
-# Files with a filter are left out, because git runs the filter when it compares contents.
-# Submodules are left out, because git would obey the configuration of the submodule.
+# Two kinds of files are not compared: for files with a filter, git would run the filter; for
+# submodules, git would obey their configuration.
 _TRACKED = ("--ignore-submodules=dirty", "--", ":(top,attr:!filter)")
 _STATUS = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", *_TRACKED)
 _CHANGES = (
@@ -87,7 +89,8 @@ _CHANGES = (
     "HEAD",
     *_TRACKED,
 )
-# Only untracked files that Python can import count: programs also write results into a checkout.
+# Of untracked files, only those that Python can import count as changes, because programs also
+# write their results into a checkout.
 _MODULES = (
     "ls-files",
     "--others",
@@ -173,7 +176,7 @@ def git_error_reason(errors: str) -> str:
 
 def find_commit_hash(text: str, folder: str | Path | None = None) -> str:
     """Hash of the commit that a branch, tag or abbreviated hash names. GitError if none."""
-    # Git would interpret a text that begins with "-" as an option.
+    # Git would take a text that begins with "-" as an option.
     if not text or text.startswith("-"):
         raise GitError("is not the name of a commit")
     try:
@@ -186,7 +189,7 @@ def find_commit_hash(text: str, folder: str | Path | None = None) -> str:
 
 
 def _unknown_name(text: str, folder: str | Path | None) -> str:
-    """Says that nothing has the name `text`, and which branch or tag has a similar name."""
+    """Returns a message that nothing is named `text`, with a branch or tag of a similar name."""
     reason = f"there is no branch, tag or commit {text}"
     listed = git("for-each-ref", "--format=%(refname:short)", folder=folder)
     names = listed.splitlines()
@@ -212,8 +215,8 @@ def why_commit_is_missing(folder: str | Path | None = None) -> str:
     return ""
 
 
-# Matches addresses of remotes, such as git@github.com:OWNER/REPO.git, and finds host and path. The
-# port of an address with ssh:// is not that of the host's pages.
+# Finds host and path in the address of a remote, such as git@github.com:OWNER/REPO.git. The port of
+# an ssh:// address is dropped, because the host's web pages have another one.
 _REMOTE = re.compile(
     r"(?:https://([\w.-]+\w(?::\d+)?)/|ssh://git@([\w.-]+\w)(?::\d+)?/|git@([\w.-]+\w):)"
     r"([\w./-]+?)(?:\.git)?/?"
@@ -316,8 +319,8 @@ def read_repository_state(folder: str | Path | None = None) -> Subject:
         if not all(line.startswith("#") for line in lines):
             parts.insert(0, git(*_CHANGES, folder=folder, timeout=_SECONDS).encode())
     except GitError as error:
-        # These paths are relative, because the working directory may have been removed.
-        # A bare repository contains a file HEAD, but no folder .git.
+        # The paths are relative, because the working directory may have been removed. A bare
+        # repository has a file HEAD instead of a folder .git.
         above = (os.path.join(folder or "", *[".."] * up) for up in range(64))
         names = (os.path.join(place, name) for place in above for name in (".git", "HEAD"))
         return Subject(unknown=str(error) if any(map(os.path.exists, names)) else None)
@@ -444,7 +447,8 @@ class CommitGraph:
             reached = waiting.pop()
             if self.places[reached] == wanted:
                 return True
-            # Ancestors have smaller positions, so commits before `ancestor` are not searched.
+            # In the order of the graph, ancestors come first, so commits before `ancestor` need not
+            # be searched.
             if reached not in seen and self.places[reached] > wanted:
                 seen.add(reached)
                 waiting += (parent for parent in self._parents[reached] if parent in self.places)
@@ -469,7 +473,7 @@ class CommitGraph:
                 "Names of branches and tags are placed where they point now: "
                 f"{_names_text(places)}. If one was moved since, another commit was measured."
             )
-        with contextlib.suppress(GitError):  # git fails if HEAD of the repository does not exist.
+        with contextlib.suppress(GitError):  # HEAD may be missing.
             lines += self._branch_remarks([*dict.fromkeys(known.values())])
         return lines + self.revert_remarks([*dict.fromkeys(known.values())])
 

@@ -53,7 +53,7 @@ class ProcessUseSampler:
         self._append, self._start = append, self._clock()
         self.sample()
         self._thread = threading.Thread(target=self._run, name="use-sampler", daemon=True)
-        # If no thread can be started, samples are taken only at the start and the end of the loop.
+        # Without a thread, samples are taken only at the start and the end of the loop.
         with suppress(RuntimeError):
             self._thread.start()
 
@@ -184,7 +184,8 @@ class ConditionMonitor:
         counters = list(rapl_counters(self._host))
         if flags.on_gpu:
             counters += self._resources.enter_context(opened_nvml_counters(self._host, flags.cards))
-            # By now, the other processes of the measurement also use the GPUs.
+            # The other processes of the same measurement use the GPUs by now; they do not count as
+            # disturbances.
             if self._starts_with_others:
                 self._gpus = self._own_states(gpu_states(self._host))
         self._loop_start = self._sample_counters()

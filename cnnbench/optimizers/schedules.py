@@ -16,7 +16,7 @@ from cnnbench.base.values import parse_number
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.optimizers.spec import Constant, check_constants
 
-_LARGEST_EXPONENT = 88.0  # The largest float32 number is approximately e^88.
+_LARGEST_EXPONENT = 88.0  # e^88 is about the largest float32 number.
 
 Schedule: TypeAlias = Callable[[int], float]
 """Function from the number of a step (from 0) to the learning rate."""
@@ -95,7 +95,7 @@ class ScheduleSpec:
                 reason = f"must be at most --init_learning_rate={exact_number(run.base)}"
                 raise FlagError(constant.flag, exact_number(values[name]), reason)
         schedule = self.make(run, **values)
-        # The schedule is called once, so that an invalid learning rate is reported before the run.
+        # Called once now, so that an invalid learning rate is reported before the run.
         schedule(run.warmup)
         return schedule
 
@@ -129,7 +129,7 @@ def _period(run: ScheduledSteps, factor: float, epochs: float) -> int:
     if period < 1:
         reason = f"is less than one step; an epoch has {number(run.steps_per_epoch)} steps"
         raise FlagError(_EPOCHS.flag, epochs, reason)
-    # With a factor above 1, the learning rate grows. It must not exceed the range of float32.
+    # With a factor above 1, the learning rate grows, and could exceed the range of float32.
     if math.log(factor) * (run.steps // period) > _LARGEST_EXPONENT:
         reason = f"makes the learning rate infinite within {run.steps} steps"
         raise FlagError(_FACTOR.flag, factor, reason)
@@ -171,7 +171,7 @@ BUILT_IN = (
 )
 
 
-# Rates that change at given epochs, which need no declaration.
+# Rates that change at given epochs. They are a value of a flag, not a declared schedule.
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,9 @@ class Constant:
 
 
 def check_constants(who: str, *constants: Mapping[str, object]) -> None:
-    """Raises UsageError unless all constants are dictionaries of `Constant` by text."""
+    """Raises UsageError unless each argument is a dictionary with strings as keys and `Constant`s
+    as values.
+    """
     for table in constants:
         wrong = interfaces.describe_mismatch(table, dict[str, Constant])
         if wrong:

@@ -1,4 +1,5 @@
-"""What identifies a run on this machine, and what all processes of a job must agree on.
+"""Flags and versions that identify a run on this machine, or that all processes of a job must agree
+on.
 
 Runs with the same identity are repetitions of one measurement.
 """

@@ -91,7 +91,8 @@ def _resolve_horovod(
         uses = [f"{b} for {a}" for a, b in _VARIABLES_OF_HOROVOD.items() if environ.get(a)]
         if uses:
             notices += (f"Horovod's variables have no effect; use {', '.join(uses)}",)
-        # Users of Horovod start one process per device, so a detected launcher's job is joined.
+        # Users of Horovod start one process per device, so the processes that the launcher started
+        # form the job.
         if others is not None:
             flags = flags.replace(cluster=others[1])
     elif others is not None:
@@ -142,7 +143,7 @@ def prepare_process(
     ranks = mpi_ranks(environ) if flags.cluster == "mpi" and flags.worker_hosts else None
     if ranks is None:
         return flags
-    # A run in one process exchanges no addresses.
+    # Imported late, because a run in one process exchanges no addresses.
     from cnnbench.base.rendezvous import exchange_addresses
 
     hosts = exchange_addresses(ranks, flags.rendezvous, flags.cluster_timeout, tell)

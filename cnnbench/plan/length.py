@@ -30,7 +30,7 @@ _MOST_STEPS = 2**31 - 1
 _MOST_COUNTED = 100_000
 
 
-# A check of --warmup=auto follows the previous check after at least 5 steps and 10 % more steps.
+# --warmup=auto checks for a steady state again after 10 % more steps, but at least 5 steps.
 _SMALLEST_STRIDE = 5
 
 
@@ -154,7 +154,7 @@ class RunLength:
 
     def check_steps_left(self, train_dir: str, done: int) -> None:
         """Raises FlagError if a checkpoint has more steps (`done`) than --num_batches."""
-        # Warm-up steps also train the network, so the step number of a checkpoint includes them.
+        # A checkpoint's step number includes warm-up steps, because they train the network, too.
         if done - self.batches > self.warm_up.most:
             reason = (
                 f"the checkpoint in --train_dir={train_dir} is at step {done} already; ask for "
@@ -209,7 +209,8 @@ def _eval_length(
 def _warm_up(params: Params) -> WarmUpLength:
     least = params.num_warmup_batches
     if least is None:
-        # On GPUs, TensorFlow's autotuner tries convolution algorithms during the first steps.
+        # TensorFlow's autotuner tries convolution algorithms in the first steps on a GPU, so the
+        # warm-up must include these steps.
         least = max(MINIMUM_WARMUP, 5 * (params.autotune_threshold or 1) ** 2)
         _refuse_too_many(
             "autotune_threshold", params.autotune_threshold or 1, least, "warm-up steps"
@@ -315,7 +316,7 @@ def _eval_steps(
         steps = set(params.eval_during_training_at_specified_steps)
         for epoch in params.eval_during_training_at_specified_epochs:
             steps.add(_step_at_epoch(flag, epoch, global_batch, examples))
-    # Every run ends with a final evaluation, so the last step is not an evaluation step here.
+    # Every run ends with an evaluation anyway, so the last step is left out here.
     return frozenset(step for step in steps if step < batches)
 
 

@@ -64,7 +64,7 @@ def check_flags(
     plan = _check_and_plan(flags, params, names)
     if args is None or explicit is None:
         return plan
-    # --variable_update=horovod has set --cluster, as if the user had given it.
+    # --variable_update=horovod has set --cluster; it counts as if the user had set it.
     if params.cluster != flags.cluster:
         explicit = (*explicit, "cluster")
     notices = (*args.notices, *notices, *unused_flag_notices(plan, explicit))
@@ -104,7 +104,8 @@ def resolve(plan: RunPlan) -> RunPlan:
         label smoothing for a loss without labels, or a missing backbone.
     """
     raise_first_refusal(RULES_OF_NETWORK, plan)
-    # A size flag that equals the model's default is unset, so that equal runs have equal flags.
+    # If a size flag equals the model's default, it is recorded as unset, so that equal runs have
+    # equal flags.
     changes: dict[str, Any] = dict.fromkeys(plan.network.own_sizes)
     layout = plan.network.model.data_format
     if layout != "auto":
@@ -112,7 +113,7 @@ def resolve(plan: RunPlan) -> RunPlan:
     if changes:
         plan = plan.with_changes(params=plan.params.replace(**changes))
     if plan.params.all_reduce_spec is not None:
-        # Names are checked after plug-ins are loaded, because plug-ins can register algorithms.
+        # Only now, after plug-ins are loaded, are all names of algorithms known.
         spec = plan.params.all_reduce_spec
         spec.check_algorithm_names(all_reduce.names(spec.algorithm_names))
     for part in ("length", "rates", "input"):

@@ -62,7 +62,7 @@ class NetworkPlan:
             model.aux_head = True
         if model.keras_layers is not None:
             model.keras_layers = flags.keras_layers
-        # Only --image_size can make the output size of a layer impossible, such as negative.
+        # Sizes of layers can become impossible, such as negative, only by --image_size.
         resized = flags.image_size is not None
         with _naming_size_flag(flags) if resized else contextlib.nullcontext():
             spec = declare(model, dataset.num_classes)
@@ -134,7 +134,8 @@ def _why_unreachable(path: str) -> str:
         except OSError as error:
             reasons.append(str(error.strerror))
 
-    # In the main thread, TensorFlow's retries would block signals such as Ctrl-C for minutes.
+    # A separate thread, because in the main thread TensorFlow's retries would block Ctrl-C and
+    # other signals for minutes.
     thread = threading.Thread(target=access_url, name=_ACCESS_THREAD, daemon=True)
     thread.start()
     thread.join(_ANSWER_SECONDS)

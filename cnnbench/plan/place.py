@@ -1,4 +1,4 @@
-"""What a run does, and which task of a job this process is, from the flags."""
+"""Determines from the flags what a run does, and which task of a job this process is."""
 
 from __future__ import annotations
 

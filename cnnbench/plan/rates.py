@@ -17,7 +17,8 @@ from cnnbench.optimizers.schedules import Schedule, ScheduledSteps
 
 
 class LearningRates(NamedTuple):
-    """The learning rate of each step, and what it follows from. Without training, the rate is 0.
+    """The learning rate of each step, and the values from which it is computed. Without training,
+    the rate is 0.
 
     Attributes:
       schedule: the learning rate as a function of the step (from 0).
@@ -40,7 +41,7 @@ def make_rates(
     examples_per_epoch: int,
     steps: int,
 ) -> LearningRates:
-    """The learning rates of a run.
+    """Returns the learning rates of a run.
 
     In this order: --piecewise_learning_rate_schedule, --init_learning_rate (with or without decay,
     see --learning_rate_schedule), the model's own schedule. Only the first two use
@@ -60,14 +61,17 @@ def make_rates(
     boundaries = [int(epoch * steps_per_epoch) for epoch in epochs]
     if flags.piecewise_learning_rate_schedule is not None:
         rates = flags.piecewise_learning_rate_schedule.rates
-        # Boundaries from the flag are one step earlier than a model's, as in tf_cnn_benchmarks.
+        # The flag's boundaries take effect one step earlier than a model's, as in
+        # tf_cnn_benchmarks.
         decayed = _piecewise([boundary - 1 for boundary in boundaries], rates)
     elif flags.init_learning_rate is None and defaults.decay_epochs:
-        # As in tf_cnn_benchmarks, the period is computed from examples, not from whole steps.
+        # The period is computed from examples instead of whole steps, as in tf_cnn_benchmarks.
         period = max(1, int(defaults.decay_epochs * examples_per_epoch // global_batch))
 
         def decayed(step: int) -> float:
-            """The learning rate of a step. It changes by the same factor after every period."""
+            """Returns the learning rate of a step. It changes by the same factor after every
+            period.
+            """
             return base * defaults.decay_factor ** (step // period)
 
     elif flags.init_learning_rate is None:

@@ -1,7 +1,8 @@
 """Refuses flags of a run that contradict each other, and finds flags without effect.
 
-Most rules stand with their owners: the groups of flags (`cnnbench.flags.groups`) and the modes.
-This module collects them, and has the rules about flags that the network or the data set refuses.
+Most rules are declared by their owners: the groups of flags (`cnnbench.flags.groups`) and the
+modes. This module collects them, and has the rules about flags that the network or the data set
+refuses.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from cnnbench.records.checkpoints import find_latest_checkpoint
 from cnnbench.records.files import refuse_shared_outputs
 from cnnbench.variable_mgr.modes import Mode
 
-# Input paths and folders come first: if two flags name the same path, the later flag is refused.
-# Several flags may name the same folder of logs or caches.
+# If two flags name the same path, the one that comes later here is refused. Inputs and folders come
+# first, so an output is refused. Folders of logs or caches are not listed: several flags may name
+# the same.
 _PATHS = (
     plugins.FLAG,
     *(spec.name for spec in FLAGS if spec.takes_urls and spec.name != "eval_dir"),
@@ -47,7 +49,8 @@ def _refuse_shared(p: RunFacts) -> None:
     refuse_shared_outputs(
         (flag, path)
         for flag in _PATHS
-        # Without --use_chrome_trace_format, --trace_file is a folder, which checkpoints may share.
+        # Without --use_chrome_trace_format, --trace_file names a folder, which may also contain
+        # checkpoints.
         if flag != "trace_file" or p.params.use_chrome_trace_format
         for value in [SPECS[flag].text(getattr(p.params, flag) or "")]
         for path in (value.split(",") if flag in ("profile_layers", plugins.FLAG) else [value])
@@ -108,7 +111,8 @@ def unused_flag_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[s
     explicit = [
         name
         for name in explicit_flags
-        # The flags of absl.app, which cnnbench run also accepts, have no values in a plan.
+        # A plan has no values of the flags of absl.app, which cnnbench run also accepts, so they
+        # are kept.
         if name not in SPECS
         or (value := getattr(plan.params, name))
         or value != SPECS[name].default
@@ -116,12 +120,12 @@ def unused_flag_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[s
     return notices_about(rules_of_run(plan.place.mode), plan, explicit)
 
 
-# Flags that the network or the data set refuses.
+# Rules about flags that a network or a data set refuses.
 
 _LARGEST_GRAPH = 2**31 - 2**26
 """Bytes of weights in a graph: the limit of protocol buffers, minus space for the operations."""
 
-# Without VNNI or AMX instructions, CPUs add 8-bit products in 16 bits, which overflow.
+# CPUs without VNNI or AMX instructions add 8-bit products in 16-bit numbers, which overflow.
 _INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 _MIXING = names_of_flags(FLAGS, RunPart.MIXING)
@@ -172,7 +176,7 @@ def _classifies_images(p: RunPlan) -> bool:
 def _class_mismatch(p: RunPlan) -> str:
     """Returns why a Keras model's outputs do not fit the data set's classes, or "" if they do."""
     dataset, outputs = p.network.dataset, p.network.spec.num_classes
-    # In ImageNet and CIFAR-10, one label has no examples, so a model may omit its output.
+    # In ImageNet and CIFAR-10, one label has no examples, so a model may have one output less.
     if not p.params.data_dir or outputs in (dataset.num_classes, dataset.num_classes - 1):
         return ""
     return f"has {outputs} outputs, and data set {dataset.name} {dataset.num_classes} classes"
@@ -210,7 +214,7 @@ def _sharding_fault(p: RunPlan) -> str:
 
 
 def _unsupported(flags: Names, when: Callable[[RunPlan], object], why: str) -> FlagRule[RunPlan]:
-    """A rule that refuses flags because of a property of the network, which `why` describes."""
+    """Makes a rule that refuses flags because of the network; `why` gives the reason."""
     return refuse(flags, when, lambda p: f"--model={p.params.model} {why}; leave the flag out")
 
 

@@ -1,4 +1,4 @@
-"""The plan of a run: its flags, and the values that the flags resolve to."""
+"""The plan of a run: its flags, and all values that follow from them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class InputPlan(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan(RunFacts):
-    """The flags of a run, and the values that the flags resolve to.
+    """The flags of a run, and all values that follow from them.
 
     Properties that need the network or the data set are resolved when they are first read, and may
     raise FlagError then. `cnnbench.plan.make_plan` reads all of them.
@@ -95,7 +95,8 @@ class RunPlan(RunFacts):
 
     def _input_spec(self, *, training: bool) -> InputSpec:
         params, network, length = self.params, self.network, self.length
-        # Forward passes do not mix images, because only a training loss uses mixed labels.
+        # Mixed images need mixed labels, which only a training loss uses, so forward passes do not
+        # mix.
         mixing = names_of_flags(FLAGS, RunPart.MIXING) if self.work.only_forward else ()
         return InputSpec.from_flags(
             params,
@@ -127,7 +128,7 @@ class RunPlan(RunFacts):
     @property
     def metrics_in_child(self) -> bool:
         """Whether a separate process computes metrics that need all examples of an evaluation."""
-        # It helps only if this process has other work meanwhile.
+        # A separate process helps only if this one has other work in the meantime.
         goes_on = self.work.trains or self.params.eval_interval_secs
         return bool(self.params.collect_eval_results_async and goes_on)
 
@@ -201,7 +202,7 @@ class RunPlan(RunFacts):
             **self.params.as_dict(),
             "data_name": self.network.dataset.name,
             "batch_size": length.batch_per_device,
-            # A record contains the batch size per device, so the global batch size is unset.
+            # The batch size per device is recorded, so the global batch size is recorded as unset.
             "global_batch_size": 0,
             "eval_batch_size": length.eval_batch_per_device,
             "num_batches": length.batches,
@@ -210,7 +211,7 @@ class RunPlan(RunFacts):
             "num_warmup_batches": length.warm_up.least,
             "fp16_loss_scale": self.numerics.loss_scale,
         }
-        # A top-1 target is recorded as --stop_at_top_1_accuracy, as in earlier records.
+        # A top-1 target has a field of its own, as in records of earlier versions.
         if target is not None:
             top_1 = target.metric == "top_1"
             config["stop_at"] = None if top_1 else str(target)

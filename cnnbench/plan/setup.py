@@ -74,9 +74,11 @@ def card_numbers(flags: MachineFlags) -> tuple[int, ...]:
     return tuple(dict.fromkeys(number // flags.gpus_per_card for number in gpu_numbers(flags)))
 
 
-# How updates scale, reduce and clip gradients and apply decay, determined once for a run.
+# How an update scales, reduces and clips gradients, and applies weight decay. Determined once for a
+# run.
 
-# Reductions in which cnnbench, not tf.distribute or a plug-in, sums the gradients of all towers.
+# Reductions in which cnnbench itself sums the gradients of all towers, not tf.distribute or a
+# plug-in.
 _SUMMED_BY_CNNBENCH = (Reduction.AT_VARIABLE, Reduction.ALL_REDUCE)
 
 
@@ -103,8 +105,8 @@ def plan_variable_update(
       has_16_bit_variables: whether variables have 16 bits.
     """
     deferred = aggregation.applies_gradients_late and mode.reduction is Reduction.ALL_REDUCE
-    # Dividing the learning rate by the number of towers saves a division of every gradient.
-    # If gradients are clipped or have 16 bits, the gradients themselves are divided.
+    # One division of the learning rate by the number of towers replaces a division of every
+    # gradient. Clipped or 16-bit gradients must be divided themselves.
     rate_has_mean = (
         optimizer.linear
         and reduction == "mean"
@@ -118,7 +120,7 @@ def plan_variable_update(
         reduction = "sum"
     decoupled_decay = weight_decay if optimizer.decoupled else 0.0
     weight_decay -= decoupled_decay
-    # The L2 gradient is the same in all towers, so a sum over N towers contains it N times.
+    # All towers have the same L2 gradient, so a sum over N towers contains it N times.
     summed = reduction == "sum" and mode.in_sync and not deferred
     return VariableUpdatePlan(
         reduction=reduction,
@@ -128,8 +130,8 @@ def plan_variable_update(
         decoupled_decay=decoupled_decay,
         clip=clip,
         deferred=deferred,
-        # Fused decay must directly precede an update, and depends on the number of updates so far.
-        # A variable manager with its own reduction may run updates itself, without fused decay.
+        # Fused decay must come directly before an update, and depends on the number of updates so
+        # far. A variable manager with its own reduction may run updates itself, without this decay.
         fused=optimizer.linear
         and weight_decay > 0.0
         and not clip
@@ -189,7 +191,8 @@ def _aggregation(
 ) -> AggregationSpec:
     """Determines how gradients are packed and reduced, from flags and defaults of the mode."""
     if work.only_forward:
-        # Forward passes reduce no gradients, so an unusable algorithm such as nccl is no error.
+        # Forward passes reduce nothing, so an algorithm that cannot run here, such as nccl, is not
+        # refused.
         return AggregationSpec(all_reduce=single(mode.default_all_reduce_spec or "copy"))
     buckets = flags.gradient_bucket_bytes
     if buckets is None:

@@ -34,7 +34,7 @@ from cnnbench.records.run import (
 from cnnbench.records.subject import Subject
 from cnnbench.variable_mgr.packing import Packing
 
-# `AllReduceRecord` stores the raw times. Statistics are computed from the raw times.
+# `AllReduceRecord` stores only raw times; all statistics are computed from them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from cnnbench.records.codec import (
 )
 from cnnbench.records.subject import Subject
 
-# The document of `cnnbench strategies`: speed and memory of each mode of --variable_update.
+# The document of `cnnbench strategies`: speed and memory with each mode of --variable_update.
 
 ONE_TOWER = "one_tower"
 """Name of the row for a run with one tower, with which the modes are compared."""
@@ -76,7 +76,8 @@ class StrategyRow:
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
             raise ValueError(f"rows.weights: {self.weights!r} is none of {', '.join(WEIGHTS)}")
-        # An overhead may be negative, and a distance of weights may be infinite or NaN.
+        # Not checked: an overhead may be negative, and a distance of weights may be infinite or
+        # NaN.
         check_amounts_in_range("rows", self, unlimited_fields=("overhead", "weight_distance"))
         if self.overhead is not None and not isfinite(self.overhead):
             raise ValueError(f"rows.overhead: {self.overhead} is not finite")
@@ -175,7 +176,8 @@ def weight_comparison_lines(
     return remarks
 
 
-# The document of `cnnbench tune`: the fastest flags that were found, and the proof.
+# The document of `cnnbench tune`: the fastest flags that were found, and the test against the
+# user's flags.
 
 FASTER, NOT_FASTER, SAME, SLOWER = "faster", "not faster", "same", "slower"
 OPEN, NONE = "open", "none"

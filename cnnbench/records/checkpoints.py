@@ -33,11 +33,11 @@ _ANY_PART = re.compile(r".*\.(?:index|data-\d+-of-\d+)")
 _PREFIX = re.compile(r"ckpt-\d+$")
 
 
-# A complete index file is a LevelDB table and ends with these bytes.
+# A complete index file is a LevelDB table, which ends with these bytes.
 _TABLE_END = 0xDB4775248B80FB57.to_bytes(8, "little")
 
 
-# TensorFlow leaves these temporary folders and files behind if its process is killed.
+# Names of temporary folders and files that TensorFlow leaves behind if its process is killed.
 _LEFTOVER = re.compile(rf"{re.escape(NAME)}-\d+_temp(_[0-9a-f]{{32}})?|{STATE}\.tmp[0-9a-f]{{32}}")
 
 
@@ -119,9 +119,10 @@ def delete_old_checkpoints(folder: str, keep: int) -> None:
     complete, torn, _ = _find_checkpoints(place)
     kept = complete[-keep:]
     for step in (*complete, *torn):
-        # Checkpoints with a .meta file are kept: they come from tf_cnn_benchmarks.
+        # Checkpoints with a .meta file come from tf_cnn_benchmarks; they are kept.
         if step < kept[0] and not (place / f"{NAME}-{step}.meta").exists():
-            # The index is deleted first: data files without an index are no checkpoint.
+            # The index is deleted first: without an index, data files do not count as a checkpoint,
+            # even after a kill.
             (place / f"{NAME}-{step}.index").unlink(missing_ok=True)
             for path in place.iterdir():
                 if path.name.startswith(f"{NAME}-{step}.data-"):
@@ -163,9 +164,10 @@ def _find_checkpoints(folder: Path) -> tuple[list[int], list[int], list[str]]:
     for match in filter(None, map(_PART.fullmatch, names)):
         step = int(match[1])
         if match[2] is None:
-            # Another process may have removed the file meanwhile.
+            # Another process may have removed the file since it was listed.
             with contextlib.suppress(FileNotFoundError):
-                # TensorFlow writes an index in pieces: its last bytes show whether it is complete.
+                # TensorFlow writes an index in several pieces, so only its last bytes show whether
+                # it is complete.
                 if (folder / match[0]).read_bytes().endswith(_TABLE_END):
                     indexed.add(step)
         else:

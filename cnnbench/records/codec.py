@@ -48,13 +48,12 @@ T = TypeVar("T")
 C = TypeVar("C", bound="type[Any]")
 D = TypeVar("D", bound="Document")
 
-# A document without the key `kind`, as in the first versions, is a run record.
+# Kind of a document without the key `kind`, which the first versions did not write: a run record.
 IMPLIED_KIND = "run"
 
-# OPTIONAL is the metadata of a field that a document may lack.
-# ABSENT is the metadata of a field that is not written to the document if its value is None.
-# NOT_EMPTY is the metadata of a field that is not written if its value is None, false, 0 or empty.
-# HIDDEN is the metadata of a field that is neither written nor read.
+# Metadata of dataclass fields. OPTIONAL: a document may lack the key. ABSENT: the key is not
+# written if the value is None. NOT_EMPTY: the key is not written if the value is None, false, 0 or
+# empty. HIDDEN: the key is neither written nor read.
 OPTIONAL: Mapping[str, bool] = {"optional": True}
 ABSENT: Mapping[str, bool] = {**OPTIONAL, "absent": True}
 NOT_EMPTY: Mapping[str, bool] = {**OPTIONAL, "not_empty": True}
@@ -163,7 +162,8 @@ def encode(value: object) -> Json:
     """
     if value is None or isinstance(value, (bool, str)):
         return value
-    # `isinstance` is slow for abstract classes, so `int` and `float` are tried first.
+    # `isinstance` is slow for abstract classes such as numbers.Integral, so `int` and `float` are
+    # tried first.
     if isinstance(value, (int, Integral)):
         return int(value)
     if isinstance(value, (float, Real)):
@@ -284,7 +284,7 @@ def parse_start_time(started_at: str) -> datetime:
     ValueError if the time is malformed.
     """
     try:
-        # `fromisoformat` of Python 3.10 does not accept the suffix Z.
+        # In Python 3.10, `fromisoformat` does not accept the suffix Z.
         start = datetime.fromisoformat(started_at.replace("Z", "+00:00"))
     except ValueError:
         raise ValueError(f"started_at: {started_at!r} is not an ISO 8601 time") from None
@@ -353,7 +353,7 @@ def _read_items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any,
     if not isinstance(data, list):
         raise ValueError(f"{path}: expected a list, got {shortened(repr(data), 60)}")
     if hint is float and set(map(type, data)) <= {float}:
-        # Lists of floats are converted at once: records may contain thousands of step times.
+        # Records may contain thousands of step times, so a list of floats is converted at once.
         return tuple(data)
     return tuple(read(item, f"{path}[{i}]") for i, item in enumerate(data))
 
@@ -382,9 +382,10 @@ def _read_scalar(hint: type, data: object, path: str) -> Any:
             return data
         if isinstance(data, str) and data in NOT_FINITE:
             return NOT_FINITE[data]
-        # In Python, bool is a subclass of int, but true and false are not numbers in JSON.
+        # In Python, bool is a subclass of int. In JSON, true and false are no numbers, so they are
+        # refused.
         if isinstance(data, (int, float)) and not isinstance(data, bool):
-            # float() raises OverflowError if the integer is too large for a double.
+            # If an integer is too large for a double, float() raises OverflowError.
             with contextlib.suppress(OverflowError):
                 return float(data)
     elif hint is int:
@@ -410,7 +411,7 @@ def dataclass_from_sources(cls: type[T], *sources: object, **own: Any) -> T:
     names = (field.name for field in dataclasses.fields(typing.cast("Any", cls)))
     for name in (name for name in names if name not in own):
         source = next((candidate for candidate in sources if hasattr(candidate, name)), None)
-        # If no source has an attribute with this name, the field keeps its default.
+        # A field for which no source has a value keeps its default.
         if source is not None:
             own[name] = getattr(source, name)
     return cls(**own)
@@ -423,7 +424,7 @@ DOCUMENTS: dict[str, tuple[type[Any], str]] = {}
 `load_documents` completes the table.
 """
 
-# The commands are in a higher layer, so they are imported by name.
+# The commands belong to a higher layer, so they are imported by name.
 _COMMANDS = "cnnbench.cli.commands"
 
 
@@ -460,9 +461,7 @@ def is_kind_of_document(kind: str) -> bool:
 
 
 def _beginning(kind: str) -> bytes:
-    """Regular expression that matches the first keys, which `Document.to_dict` writes in this
-    order.
-    """
+    """Returns a regular expression for the first keys, which `Document.to_dict` writes in order."""
     named = rf',\s*"kind":\s*"{kind}"'
     if kind == IMPLIED_KIND:
         named = rf'({named}|(?!,\s*"kind":))'
@@ -522,7 +521,8 @@ def index_of_invalid_amount(values: Sequence[float], allow_zero: bool = False) -
     (1e-40 to 1e40); None if all are valid.
     """
     checked = [value for value in values if value] if allow_zero else values
-    # NaN is detected by the sum of the values: if one value is NaN, the sum is not equal to itself.
+    # NaN is found by the sum of all values: if one is NaN, the sum is NaN, which is not equal to
+    # itself.
     if not checked or (
         AMOUNTS[0] <= min(checked) and max(checked) <= AMOUNTS[1] and sum(checked) == sum(checked)
     ):

@@ -222,7 +222,8 @@ class Explanation(Document):
         """Creates a row from the seconds per step in A (`base`) and in B (`new`), and computes the
         share of the row in the difference.
         """
-        # If the difference of the step times is within its spread, it may be 0: no share is known.
+        # If the step times differ by no more than their spread, the difference may be 0, so shares
+        # of it are meaningless.
         is_known = abs(self.difference) > self.spread
         return ExplainedRow(
             layer=layer,

@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from cnnbench.base.charts import Chart
 
 
-# Names of temporary files contain the host name, because locks may not work between machines.
+# The names of temporary files contain the host name, because another machine's locks may not be
+# visible.
 _UNFINISHED = f".cnnbench-{zlib.crc32(os.uname().nodename.encode()):08x}-"
 _State = tuple[int, int]
 _noted: dict[Path, _State | None] = {}
-# The keys are messages about failed writes; a dict keeps their order and removes duplicates.
+# Messages about failed writes, as the keys of a dict, which keeps their order and removes
+# duplicates.
 _failures: dict[str, None] = {}
 _SAVED_MODEL = ("variables", "assets", "assets.extra", "fingerprint.pb", "debug")
 
@@ -141,7 +143,7 @@ def check_export_folder(path: str) -> Path:
             reason = f"contains {other}, which is not part of a SavedModel; name another folder"
             raise FlagError(flag, path, reason)
     try:
-        # A URL is written in place, because renaming in an object store copies every file.
+        # A URL is written in place: in an object store, renaming would copy every file.
         check_folder_writable(flag, str(target if is_url(path) else target.parent))
     except FlagError as error:
         raise FlagError(flag, path, f"{target.parent} {error.reason}") from error
@@ -164,13 +166,13 @@ def write_atomically(
     is writing it. Without `durable`, the file may be lost in a power failure until the caller syncs
     the disk.
     """
-    # An object store never shows a partly written file, so no temporary file is needed.
+    # An object store shows a file only when it is complete, so no temporary file is needed.
     if isinstance(target, UrlPath):
         target.write_bytes(data)
         return
     remove_abandoned_files(target.parent)
-    # The temporary name has a fixed length, so it is valid even if the name of the target is long.
-    # Two processes that expect the same state of the target use the same name: one of them fails.
+    # The name has a fixed length, so it is valid even if the name of the target is long. If two
+    # processes expect the same state of the target, they use the same name, and one of them fails.
     token = secrets.token_hex(6) if expected is ... else f"{zlib.crc32(os.fsencode(target)):08x}"
     temporary = target.with_name(f"{_UNFINISHED}{token}.tmp")
     descriptor = _create_locked(temporary)
@@ -180,7 +182,8 @@ def write_atomically(
         write_all(descriptor, data)
         if durable:
             os.fsync(descriptor)
-        # The temporary file stays locked until it is renamed: other writers remove unlocked files.
+        # Other writers remove unlocked temporary files, so this one stays locked until it is
+        # renamed.
         if expected is not ... and _state(target) not in (None, expected):
             raise FileExistsError(target)
         os.replace(temporary, target)
@@ -287,7 +290,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Flushes a folder to the disk, so that new and renamed entries survive a power failure."""
-    # Not every file system can flush a folder.
+    # Not every file system supports this.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -302,12 +305,13 @@ def _create_locked(path: Path) -> int:
     """
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        # If the file system does not support locks, `remove_abandoned_files` removes nothing.
+        # If the file system does not support locks, `remove_abandoned_files` cannot lock and
+        # removes nothing.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return descriptor
-        # Another process removed the file before it was locked, so a new file is created.
+        # Another process has removed the file before it was locked, so it is created again.
         os.close(descriptor)
 
 
@@ -319,7 +323,8 @@ def remove_abandoned_files(folder: Path) -> None:
         with contextlib.suppress(OSError):
             with path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # If the path now belongs to a new file of another writer, that file must remain.
+                # The path may already belong to a new file of another writer, which must not be
+                # removed.
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     path.unlink()
 
@@ -332,7 +337,7 @@ def _prove_writable(folder: Path) -> None:
         probe.unlink()
         return
     with delaying_interrupts(), tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-        # On a full disk, a file can be created, but nothing can be written to it.
+        # On a full disk, creating a file succeeds but writing fails, so something is written.
         file.write(b"\n")
 
 
@@ -354,7 +359,7 @@ PICTURES = (".svg", ".png", ".pdf")
 """Suffixes of the files into which charts can be drawn."""
 
 _GZIP = b"\x1f\x8b"
-# `is_replaceable` reads this many bytes at the start and at the end of a file.
+# Number of bytes at the start and at the end of a file that `is_replaceable` reads.
 _ENDS = 1 << 16
 
 
@@ -387,7 +392,7 @@ def check_outputs(outputs: Iterable[OutputFile], inputs: Iterable[str | None] = 
         if not path:
             continue
         wanted.append((flag, path))
-        # If a flag has a single format, a stream needs no suffix.
+        # If the flag has only one format, a stream needs no suffix that names the format.
         if is_stream(path) and len(suffixes) <= 1:
             if not os.access(path, os.W_OK):
                 raise FlagError(flag, path, "cannot be written")
@@ -409,7 +414,7 @@ def check_outputs(outputs: Iterable[OutputFile], inputs: Iterable[str | None] = 
 
 def write_plot(path: str, charts: Sequence[Chart], title: str) -> None:
     """Draws charts, one below the other, into the file that --plot names."""
-    # `draw` is imported here: most commands draw no charts, and the import takes time.
+    # Imported late, because most commands draw no charts.
     from cnnbench.base.charts.draw import render_chart_file
 
     write_bytes("plot", path, render_chart_file(charts, Path(path).suffix.lower()[1:], title))
@@ -430,7 +435,7 @@ def refuse_shared_outputs(files: Iterable[tuple[str, str]]) -> None:
 
 def are_same_file(path: str, other: str) -> bool:
     """Whether two paths name the same file, directly or through links."""
-    # If one of the files does not exist, their resolved paths are compared below.
+    # If a file does not exist, `samefile` fails, so the resolved paths are compared below.
     with contextlib.suppress(OSError, ValueError):
         return os.path.samefile(path, other)
     with contextlib.suppress(OSError, ValueError):
@@ -460,7 +465,7 @@ def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:
 
 def _matcher(kind: str, suffix: str) -> Callable[[bytes], bool]:
     if not kind:
-        # Files of a kind that cnnbench does not know are not replaced.
+        # If the kind of an existing file is unknown to cnnbench, the file is not replaced.
         return KINDS.get(suffix, lambda content: False)
     if kind not in KINDS:
         raise LookupError(f"no file kind {kind!r}: declare it with register_file_kind")

@@ -19,7 +19,8 @@ Line: TypeAlias = "tuple[int, str]"
 
 _LONGEST, _MOST_SHAPES = 200, 50
 _BEFORE = rf'^[^{{"\n]{{0,{_LONGEST}}}?'
-# Without the lookahead, digits behind a fraction could be read in several ways.
+# The lookahead prevents that the digits after a fraction can be matched in several ways, which
+# would be slow.
 _FRACTION = r"\d{1,9}(?!\d)"
 _CLOCK = rf"\d\d:\d\d:\d\d(?:[.,]{_FRACTION})?"
 _ISO = rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?"
@@ -34,8 +35,8 @@ _OFFSET = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$")
 _END = re.compile(rf"(?:[\]>:|]|{_TIME})\s{{0,2}}$")
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 
-# Log lines of TensorFlow, absl, glog and Python's warnings are not results, nor are the messages of
-# cnnbench on standard error.
+# Lines that are no results: those that TensorFlow, absl, glog and Python's warnings log, and
+# cnnbench's messages on standard error.
 _LOGGED = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\d.,]{0,10}: [IWEF] |[IWEF]\d{4,8} \d\d:\d\d:\d\d|"
     r"(?:DEBUG|INFO|WARNING|ERROR)(?::tensorflow)?:|[^:]{1,400}\.py:\d{1,6}: \w{0,40}Warning: |"
@@ -81,7 +82,7 @@ def lines_of_processes(text: str, known: str) -> list[tuple[list[Line], str]]:
             times[name] = _date(dated)
         if is_message:
             is_logged[name] = True
-        # An indented line after a log line continues the log line.
+        # An indented line continues the log line before it.
         elif line and not (is_logged.get(name) and line[:2] == "  "):
             is_logged[name] = False
             lines.append((number, line))
@@ -94,7 +95,7 @@ def _learn_shapes(text: str, known: str) -> list[re.Pattern[str]]:
     before = {match[1] for match in lines.finditer(text)}
     prefixes = {p for p in before if p.strip() and _END.search(p) and not _LOGGED.match(p)}
     shapes = {_shape(prefix, r"\d+") for prefix in prefixes}
-    if len(shapes) > _MOST_SHAPES:  # The names of hundreds of pods differ in their letters, too.
+    if len(shapes) > _MOST_SHAPES:  # Hundreds of pods differ in letters, too.
         shapes = {_shape(prefix, r"[\w.-]+") for prefix in prefixes}
     longest_first = sorted(shapes, key=lambda shape: (-len(shape), shape))
     return [re.compile(shape) for shape in longest_first[:_MOST_SHAPES]]
@@ -116,7 +117,8 @@ def _shape(prefix: str, word: str) -> str:
             parts.append(word.replace("+", "{1,80}"))
         elif not spaces:
             parts.append(re.escape(part[0]))
-        # Spaces within a prefix align columns; spaces at its end may be part of the line.
+        # Spaces within a prefix align columns, so their number may vary. Spaces at its end may
+        # belong to the line.
         elif 0 < part.start() < end:
             parts.append(r"\s{1,20}")
         elif part.start():

@@ -141,7 +141,7 @@ def load_records(
         elif isinstance(loaded, Predictions):
             predictions.append(loaded)
         elif isinstance(loaded, Study):
-            # A run can write the same roofline to two files, so duplicates are left out.
+            # A run can write its roofline to two files, so the second one is left out.
             studies += [loaded] if loaded not in studies else []
         elif loaded.run_id not in runs:
             runs[loaded.run_id] = loaded, path
@@ -259,7 +259,7 @@ def _json_files(folder: str, hidden: bool) -> list[_Found]:
     def is_new_folder(path: str) -> bool:
         real = os.path.realpath(path)
         if os.path.commonpath((real, top)) == real and real != top:
-            # The link leads to a parent folder of the requested folder, so it is not followed.
+            # This link leads to a folder that contains the link; following it would never end.
             skipped.append(
                 SkippedFile(path, "a link to a folder that contains the link", defect=False)
             )
@@ -271,7 +271,7 @@ def _json_files(folder: str, hidden: bool) -> list[_Found]:
     left = [folder]
     while left:
         parent = left.pop()
-        # Links in the folder's path are resolved once for all of its files, to save time.
+        # To save time, links in the folder's path are resolved once for all files in it.
         place = os.path.join(os.path.realpath(parent), "")
         folders = []
         try:

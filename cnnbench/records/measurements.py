@@ -115,7 +115,7 @@ def resource_use(samples: Sequence[float]) -> ResourceUse | None:
     `ResourceUse` of a record; None if the run was shorter than one sampling period.
     """
     width, values = len(ResourceUseSample._fields), [*samples]
-    # A process that was killed may have left an incomplete row, which is ignored.
+    # A process that was killed may have left an incomplete last row.
     whole = range(0, len(values) - width + 1, width)
     rows = [ResourceUseSample(*values[at : at + width]) for at in whole]
     if not rows or rows[-1].seconds < USE_PERIOD:
@@ -223,7 +223,7 @@ class Measurements:
         (--find_batch_size).
         """
         known = self.published_values() or vars(self)
-        # Before the run is planned, the config contains no batch size.
+        # Before the run is planned, the batch size is unknown.
         batch = int(known["parts"].config.get("batch_size", 1))
         return known["requested_batch"] is not None and batch > known["smallest_batch"]
 
@@ -330,7 +330,8 @@ class Measurements:
     def _with_shares(self, cluster: Cluster, steps: int) -> Cluster:
         """Returns the cluster with the numbers of timed steps and images of each worker."""
         images = 0 if self.parts.batch is None else self.parts.batch.global_
-        # Ctrl-C may interrupt the run after a step was stored, but before its worker was stored.
+        # If Ctrl-C came after a step was stored and before its worker was, the two lists differ in
+        # length.
         updates = self.updates[:steps]
         own = Counter(worker for worker, _ in updates)
         workers = len(cluster.workers)

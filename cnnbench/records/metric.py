@@ -194,7 +194,8 @@ def register_metric(name: str, unit: str, **rules: Any) -> Callable[[F], F]:
 
     def register(value: F) -> F:
         if not plugins.is_defined_by_cnnbench(value):
-            # cnnbench's own metrics are registered first, so plug-ins cannot use their names.
+            # cnnbench's own metrics are registered before plug-ins, which therefore cannot take
+            # their names.
             ALL.load_own()
         is_run = RUN in rules.get("kinds", (RUN,))
         usual = {"key": name if is_run else "", "judged": {RUN: name} if is_run else {}}
@@ -261,7 +262,7 @@ def _metric_value(metric: Metric, record: Any) -> Any:
         if not isinstance(number, Real | str | None):
             raise TypeError(f"{type(number).__name__} is not a number")
         return number
-    # An error in a plug-in's metric must not cause the loss of the measurements.
+    # If a plug-in's metric raises an error, the measurements must not be lost.
     except Exception as error:
         what = text_of(error)
         if not isinstance(error, plugins.PluginInterfaceError):
@@ -270,5 +271,5 @@ def _metric_value(metric: Metric, record: Any) -> Any:
         return None
 
 
-# The cache prints a warning only once, even if a summary is computed several times.
+# Cached, so that each warning is printed only once even if a summary is computed several times.
 _warn = cache(print_warning)

@@ -89,9 +89,11 @@ class CsvTable:
         descriptor = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             try:
-                # The lock ends with this process, so a killed process cannot block other writers.
+                # The system releases the lock at the end of this process, so even a killed process
+                # does not block others.
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Without locks in this file system, O_APPEND still prevents that rows are mixed.
+            # Some file systems have no locks. Even then, O_APPEND prevents that the rows of two
+            # processes are mixed.
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
@@ -138,7 +140,7 @@ class CsvTable:
             last = file.read()
         if last.endswith(b"\n"):
             return size, b"", columns
-        # A last row without line break is complete if an editor removed only the line break.
+        # A last row without a line break is complete if only an editor has removed the line break.
         if self._is_complete(last, len(columns)):
             return size, b"\n", columns
         return last_start, b"", columns
@@ -156,12 +158,12 @@ class CsvTable:
         """
         text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
         if not line or (not line.endswith(b"\n") and ",".join(self.columns).startswith(text)):
-            # The file is empty, or a process was killed while it wrote the header.
+            # The file is empty, or the process that wrote the header was killed meanwhile.
             return self.columns
         try:
-            # Other programs write column names in quotes, so the csv module parses the header.
+            # The csv module parses the header, because other programs put column names in quotes.
             names = next(csv.reader([text])) or [""]
-        # The csv module cannot parse some headers, for example if they contain a NUL byte.
+        # Some headers, for example with a NUL byte, are errors for the csv module.
         except csv.Error:
             names = [""]
         ours = tuple(name for name in self.columns if name in names)
@@ -171,20 +173,20 @@ class CsvTable:
             raise FlagError(
                 _CSV,
                 path,
-                f"its column {same + 1} differs from the {len(self.columns)} columns that this "
-                "version of cnnbench writes; name a new file",
+                f"its column {same + 1} differs from the column that this version of cnnbench "
+                f"writes there, of {len(self.columns)}; choose a new file",
             )
         return ours
 
 
 def _cell(value: object) -> int | float | str | None:
     """Returns a cell: a number or Boolean, None if unknown, or a text in one line."""
-    if value is None or isinstance(value, float):  # Also NaN, which `encode` writes as a text.
+    if value is None or isinstance(value, float):  # NaN, too; `encode` makes it a text.
         return value
     encoded = encode(value)
     if isinstance(encoded, (int, float)):
         return encoded
-    # Line breaks (as in error messages) become spaces.
+    # Line breaks, as in error messages, become spaces, so that a row stays on one line.
     return " ".join(to_plain_line(csv_cell(encoded)).split())
 
 
@@ -222,7 +224,8 @@ class ResultFiles:
         self._csv = csv_path
         self._table = table
         self._kind = kind
-        # If this process is killed, its parent process may have to complete the document.
+        # The state of the file is remembered, because the parent process may have to complete the
+        # document if this process is killed.
         remember_output_state(json_path or "")
 
     @property

@@ -601,14 +601,14 @@ def single_speed_text(is_job: bool, imported: bool = False) -> str:
     return text if is_job or imported else f"{text}; cnnbench run --repeats=6 measures it"
 
 
-# `RunRecord`: raw measurements of a run, and statistics that are computed from them.
+# `RunRecord`: the raw measurements of a run, and the statistics that are computed from them.
 
 STATUSES = ("ok", "failed", "interrupted")
 WARMUP_STATUSES = ("fixed", "steady", "limit")
 ENDED_BY = (*ENDINGS, "stop_at")
 
 
-# The class has no slots, so that `cached_property` can store the summary.
+# No slots, because `cached_property` needs a place to store the summary.
 @json_document("cnnbench run --result_json=FILE")
 @dataclass(frozen=True, kw_only=True)
 class RunRecord(Document, Displayed):
@@ -735,7 +735,7 @@ class RunRecord(Document, Displayed):
     @property
     def steps_per_execution(self) -> int:
         """Number of steps that the host starts with one call (--steps_per_execution)."""
-        # Records of earlier versions do not contain --steps_per_execution.
+        # Records of earlier versions lack --steps_per_execution, which was always 1 then.
         return int(self.config.get("steps_per_execution") or 1)
 
     @property

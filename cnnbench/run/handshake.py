@@ -275,8 +275,8 @@ class _Handshake(Meeting):
                 link.close()
 
     def _keep(self, peer: Task, link: socket.socket) -> bool:
-        """Keeps the newest connection with a peer for the watchdog; returns False if the handshake
-        is over. Returns False if it is late.
+        """Keeps the newest connection with a peer for the watchdog. Returns False after the
+        handshake.
         """
         with self.changed:
             if self.over.is_set():

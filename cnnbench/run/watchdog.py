@@ -279,8 +279,8 @@ class Watchdog:
     ) -> None:
         """Sends a message to all connected tasks, without blocking.
 
-        What cannot be sent now is sent by the next call. A message that `can_be_skipped` is not
-        sent to a task that has not received all earlier messages.
+        Bytes that cannot be sent now are sent by the next call. A message that `can_be_skipped` is
+        not sent to a task that has not received all earlier messages.
         """
         with self._changed:
             for task, peer in self._peers.items():

@@ -15,7 +15,7 @@ class AlexNet(Model):
 
     name = "alexnet"
     dataset = "imagenet"
-    image_size = 227  # With 227 instead of 224 pixels, the first layer needs no padding.
+    image_size = 227  # 224 would need padding in the first layer.
     image_sizes = range(67, LARGEST_IMAGE + 1)
     batch_size = 512
     learning_rate = LearningRateSpec(0.005)

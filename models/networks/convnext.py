@@ -7,7 +7,8 @@ from cnnbench.models.model import LARGEST_IMAGE
 from cnnbench.models.registry import register_variants
 from cnnbench.models.shared_blocks import STDDEV, add_residual_branch
 
-# By variant: blocks per stage, channels per stage, and keep probability of the last block.
+# For each variant: blocks per stage, channels per stage, and the probability with which the last
+# block is kept.
 VARIANTS = {
     "tiny": ((3, 3, 9, 3), (96, 192, 384, 768), 0.9),
     "base": ((3, 3, 27, 3), (128, 256, 512, 1024), 0.5),

@@ -41,7 +41,7 @@ class DeepSpeech2(Model):
         Element("transcript", ("max_letters",), "label", "int64"),
         Element("transcript_length", (), "label", "int64"),
     )
-    metric_names = ()  # Error rates are ratios over all words, not means over utterances.
+    metric_names = ()  # Error rates are not means.
     host_metric_names = ("word_error_rate", "letter_error_rate")
     lower_is_better = host_metric_names
     max_frames = 3494
@@ -55,7 +55,7 @@ class DeepSpeech2(Model):
         x = net.reshape(spectrogram, (*net.shape(spectrogram), 1))
         for kernel, stride in (((41, 11), (_SHRINK, 2)), ((21, 11), (_SHRINK, 1))):
             x = net.conv(x, _FILTERS, kernel, stride, "SAME_RESNET", activation="relu6", bias=None)
-            # In the paper, the ReLU follows batch norm. Here, batch norm follows the ReLU.
+            # Batch norm follows the ReLU here; in the paper, it comes before the ReLU.
             x = net.batch_norm(x)
         frames, bins, filters = net.shape(x)
         x = net.reshape(x, (frames, bins * filters))
@@ -95,7 +95,8 @@ class DeepSpeech2(Model):
         total = {"word": 0, "letter": 0}
         columns = (rows[name] for name in ("letters", "blank", "transcript", "transcript_length"))
         for frames, blank, transcript, length in zip(*columns, strict=True):
-            # CTC merges equal letters in consecutive frames, and then removes blanks.
+            # In CTC, equal letters in consecutive frames are merged first, and then blanks are
+            # removed.
             heard = [letter for letter, _ in itertools.groupby(frames.tolist()) if letter != blank]
             true = transcript[:length].tolist()
             for unit, hypothesis, reference in (

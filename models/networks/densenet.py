@@ -41,7 +41,7 @@ class DenseNetCifar10(Model):
         for block in range(BLOCKS):
             with net.scope(f"block{block}"):
                 if block > 0:
-                    # A transition halves the image, and outputs 2 * growth channels.
+                    # A transition between blocks halves the image, and outputs 2 * growth channels.
                     y = self._layer(net, x, 2 * self.growth, 1)
                     x = net.avg_pool(net.relu(y), 2, 2)
                 for _ in range(self.layers):
@@ -53,7 +53,7 @@ class DenseNetCifar10(Model):
 
     @staticmethod
     def _layer(net: Network[T], x: T, filters: int, kernel: int) -> T:
-        # 1 x 1 kernels are initialised with the same standard deviation as 3 x 3 kernels.
+        # 1 x 1 kernels get the same initial standard deviation as 3 x 3 kernels.
         stddev = math.sqrt(2 / 9 / filters)
         y = net.batch_norm(x, activation="relu")
         return net.conv(y, filters, kernel, activation=None, stddev=stddev)

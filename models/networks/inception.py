@@ -16,8 +16,9 @@ from cnnbench.models.model import LARGEST_IMAGE
 from cnnbench.models.network import Pair
 from cnnbench.models.shared_blocks import add_aux_head
 
-# Filters of GoogLeNet's modules (table 1 of the paper). Pooling halves the image before each group.
-# The branches of a module are: 1 x 1; 1 x 1, then 3 x 3; 1 x 1, then 5 x 5; pooling, then 1 x 1.
+# Filters in GoogLeNet's modules (table 1 of the paper), in groups, before each of which pooling
+# halves the image. The four branches of a module: 1 x 1; 1 x 1, then 3 x 3; 1 x 1, then 5 x 5;
+# pooling, then 1 x 1.
 GOOGLENET = (
     (
         (64, (96, 128), (16, 32), 32),
@@ -172,7 +173,7 @@ class NormalisedInception(Model):
             if kind == "max":
                 x = net.max_pool(x, 3, *how)
             elif kind == "mean":
-                # The convolution before the pooling reduces the number of channels to pool.
+                # The convolution comes before the pooling, so that fewer channels must be pooled.
                 x = net.conv(x, how[0], 1, activation=None, bias=None)
                 x = net.batch_norm(net.avg_pool(x, 3, 1, "SAME"), activation="relu")
             else:

@@ -98,7 +98,8 @@ class KerasModel(Model):
         self._lock = threading.Lock()
         self._values: dict[tuple[int, int], dict[str, Array]] = {}
         self._apply_declaration(_declare_in_child(self._declare))
-        # A model that this process has built was not built with the run's seed, so it is discarded.
+        # A model that was already built in this process does not have the initial values of the
+        # run's seed, so it is discarded.
         self._built.clear()
 
     def resize(self, image_size: int | None, num_classes: int | None) -> None:
@@ -227,7 +228,7 @@ def _create_model(name: str, dataset: str) -> KerasModel:
     """Creates the model for ``--model=keras:...``, from a file or from `keras.applications`."""
     wanted = name.removeprefix(PREFIX)
     if wanted.endswith(SUFFIX):
-        # Imports at the top of this file would slow down --help.
+        # Imported late, because these modules would slow down --help.
         import hashlib
         import zipfile
 
@@ -267,9 +268,9 @@ def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclarati
         raise UsageError(f"Keras models run on TensorFlow; unset KERAS_BACKEND={backend}")
     if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         raise UsageError("Keras models need Keras 3; unset TF_USE_LEGACY_KERAS")
-    import pickle  # Few runs need this module, so it is not imported at the top of the file.
+    import pickle  # Imported late: few runs need it.
 
-    # Importing Keras before the fork is safe: the import starts no threads.
+    # Keras may be imported before the fork, because its import starts no threads.
     from cnnbench.models import keras_declaration  # noqa: F401
 
     if _may_have_threads():
@@ -306,7 +307,7 @@ def _may_have_threads() -> bool:
     """Whether TensorFlow may have started threads here that a forked child would lack."""
     try:
         threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
-    except OSError:  # A thread ended while the list was read, or the system is not Linux.
+    except OSError:  # A thread ended meanwhile, or not Linux.
         threads = []
     needed = [name for name in threads if name.strip() != _GRAPH_THREAD]
     return not threads or any(name.startswith("tf_") for name in needed)
@@ -322,7 +323,7 @@ def _declaration_or_error(
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if isinstance(sys.stderr, ErrorStoringStream):
         sys.stderr.take_descriptor()
-    # TensorFlow would print a warning that there is no GPU.
+    # Otherwise, TensorFlow would warn that there is no GPU.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:
         with plugins.reporting_plugin_errors(UsageError):

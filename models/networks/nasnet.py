@@ -83,7 +83,7 @@ class NasNet(Model):
         return cell.reduction(x, previous) if reduces else cell.normal(x, previous)
 
     def _cell(self, net: Network[T], filters: int, number: int) -> NasnetCell[T]:
-        # Deeper cells have a lower keep probability.
+        # The deeper a cell, the lower the probability with which its branches are kept.
         depth = (number + 1) / (self.stem_reductions + self.size.cells + 2)
         return NasnetCell(net, filters, 1 - depth * (1 - self.size.keep))
 
@@ -157,7 +157,7 @@ class NasnetCell(Generic[T]):
         net = self.net
         height, width, channels = net.shape(previous)
         if (height, width) != net.shape(x)[:2]:
-            # Each of two 1 x 1 convolutions, for even and for odd pixels, has half of the filters.
+            # Two 1 x 1 convolutions, for even and for odd pixels, have half of the filters each.
             y = net.relu(previous)
             shape = (-(-height // 2), -(-width // 2), channels)
             pixels = (net.max_pool(y, 1, 2), net.apply(_odd_pixels, y, shape=shape))

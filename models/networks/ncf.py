@@ -33,7 +33,7 @@ class NeuMF(Model):
         Element("item", (), "feature", "int64"),
         Element("label", (), "label", "int64"),
     )
-    metric_names = ()  # Metrics use ranks among all items of a user, not means over examples.
+    metric_names = ()  # Metrics are not means.
     host_metric_names = ("hit_rate_10", "ndcg_10")
     users = 138_493
     items = 26_744

@@ -179,7 +179,7 @@ class ResNetCifar10(ResNet):
         self.version = version
 
     def _stem(self, net: Network[T], images: T) -> T:
-        # In tf_cnn_benchmarks, v1 has no ReLU after the stem. In the paper, it has one.
+        # In tf_cnn_benchmarks, version 1 has no ReLU after the stem, although the paper has one.
         activation: Activation = "relu" if self.version == "v2" else None
         return net.conv(images, 16, 3, batch_norm=True, activation=activation)
 

@@ -30,8 +30,8 @@ from cnnbench.models.network import Padding
 from cnnbench.models.networks.resnet import ResNet
 
 IMAGE_SIZE = 300
-# For each feature map: cells per row, pixels between cells, and aspect ratios of anchors.
-# Each cell of each feature map also has two anchors with aspect ratio 1.
+# For each feature map: cells per row, pixels between cells, and aspect ratios of the anchors in
+# each cell. In addition, each cell has two anchors with aspect ratio 1.
 MAPS = (
     (38, 8, (2.0,)),
     (19, 16, (2.0, 3.0)),
@@ -40,8 +40,8 @@ MAPS = (
     (3, 100, (2.0,)),
     (1, 300, (2.0,)),
 )
-# Height and width, in pixels, of the square anchors of each feature map.
-# An additional last number determines the larger square anchors of the last feature map.
+# For each feature map: height and width, in pixels, of its small square anchors. The larger square
+# anchors follow from the size for the next map, so there is one more number than maps.
 SIDES = (21, 45, 99, 153, 207, 261, 315)
 PER_CELL = tuple(2 + 2 * len(aspects) for _, _, aspects in MAPS)
 ANCHORS = sum(cells**2 * count for (cells, _, _), count in zip(MAPS, PER_CELL, strict=True))
@@ -151,7 +151,7 @@ _EXTRAS: tuple[tuple[int, int, int, Padding], ...] = (
 MAX_BOXES = 200
 """Maximum number of boxes in an image. Images in COCO have fewer than 100."""
 
-NEGATIVES = 3  # Number of negative anchors per matched anchor in the loss.
+NEGATIVES = 3  # Negative anchors per matched one.
 _LEAST_SCORE = 0.05
 """Evaluations ignore detections with a lower score."""
 _LARGEST_OVERLAP = 0.5
@@ -189,7 +189,7 @@ class SSD300(Model):
         Element("is_crowd", (MAX_BOXES,), "label", "int64"),
         Element("num_boxes", (), "label", "int64"),
     )
-    metric_names = ()  # COCO's average precision is not a mean over images.
+    metric_names = ()  # Average precision is no mean over images.
     host_metric_names = ("map", "map_50", "map_75")
     top_1_accuracy = "map"
     backbone = "backbone"

@@ -20,7 +20,7 @@ from cnnbench.models.shared_blocks import (
 )
 
 EPSILON = 1e-5
-_FORBIDDEN = -100.0  # Attention bias for two tokens of a window that are not close in the image.
+_FORBIDDEN = -100.0  # Bias of tokens that are far apart in the image.
 
 
 class SwinT(Model):
@@ -54,7 +54,7 @@ class SwinT(Model):
                     x, side = _merge_patches(net, x, side), side // 2
                 for layer in range(count):
                     keep = 1.0 - (1.0 - self.keep_last) * done / last
-                    # A window that covers the whole image, as in the last stage, is not shifted.
+                    # In the last stage, one window covers the whole image, so it is not shifted.
                     shifts_windows = layer % 2 == 1 and side > self.window
                     with net.scope(f"layer{layer}"):
                         how = {
@@ -93,8 +93,8 @@ class SwinT(Model):
             weight_decay=False,
         )
 
-        # Without a shift, all windows have the same attention bias.
-        # With a shift, some windows contain separate areas of the image, so each has its own bias.
+        # Without a shift, all windows have the same bias. With a shift, some windows contain
+        # separate areas of the image, so each window has its own bias.
         groups = (side // self.window,) * 2 if shift else ()
         tokens = self.window**2
         bias = functools.partial(make_window_bias, window=self.window, side=side, shift=shift)
@@ -120,12 +120,14 @@ def make_window_bias(table: Tensor, window: int, side: int, shift: int) -> Tenso
     down = rows[:, None] - rows + window - 1
     right = columns[:, None] - columns + window - 1
     distances = (down * (2 * window - 1) + right).ravel()
-    # tf.gather has a dense gradient along the second axis, and a sparse one along the first.
+    # The gradient of tf.gather is dense along the second axis, but sparse along the first, so the
+    # second is used.
     biases = tf.gather(tf.transpose(table), distances, axis=1)
     bias = tf.reshape(biases, [-1, window**2, window**2])
     if not shift:
         return bias
-    # After a cyclic shift, the last windows contain both the end and the beginning of the image.
+    # A cyclic shift moves the beginning of the image behind its end, so the last windows contain
+    # both.
     part = np.digitize(np.arange(side), [side - window, side - shift])
     parts = part[:, None] * 3 + part
     count = side // window

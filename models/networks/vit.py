@@ -15,7 +15,7 @@ class ViTB16(Model):
     name = "vit_b16"
     dataset = "imagenet"
     image_size = 224
-    image_sizes = range(16, LARGEST_IMAGE + 1, 16)  # Whole patches cover the image.
+    image_sizes = range(16, LARGEST_IMAGE + 1, 16)  # In whole patches.
     batch_size = 32
     learning_rate = LearningRateSpec.cosine(
         0.0001875, base_batch=256, epochs=300, warmup_epochs=32.0

@@ -34,7 +34,7 @@ class ChunkLayout:
         self._shape = like.shape
         elements: int = like.shape.num_elements()
         self.sizes = elements_of_each_chunk(elements, max_chunks, like.dtype.size)
-        # If all chunks are multiples of LINE_BYTES bytes, tf.split copies nothing.
+        # If the size of every chunk is a multiple of LINE_BYTES, tf.split copies nothing.
         unit = LINE_BYTES // like.dtype.size
         self._row = unit if elements % unit == 0 else 1
 
@@ -67,7 +67,7 @@ class ChunkLayout:
     def join(
         self, pieces: Mapping[str, Sequence[tf.Tensor]], context: ReduceContext, index: int
     ) -> list[tf.Tensor]:
-        """Concatenates the pieces of one tensor once in each memory.
+        """Concatenates the pieces of one tensor, once for all devices that share a memory.
 
         Returns the tensor for each device. Devices that share a memory get the same object. The
         device that concatenates the pieces rotates with `index`.

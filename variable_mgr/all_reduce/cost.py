@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from cnnbench.variable_mgr.all_reduce.sizes import elements_per_chunk
 
-# For each byte, an addition moves three bytes (two reads, one write), and a copy moves two bytes.
+# Bytes that move in memory for each byte: an addition moves three (two reads, one write), a copy
+# two.
 _COPY_TO_ADD = 2 / 3
 
 

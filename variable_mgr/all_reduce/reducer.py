@@ -35,7 +35,8 @@ class AllReducer:
         self._spec = spec
         self._merge_scope = merge_scope
         self._algorithms: list[Algorithm] = []
-        # With one device, no algorithm runs, so none is refused.
+        # With one device, no algorithm runs, so even an algorithm that does not support the device
+        # is accepted.
         if len(context.devices) > 1:
             check_spec(spec, context, groups)
             for index, part in enumerate(spec.ranges):
@@ -54,11 +55,12 @@ class AllReducer:
             return [list(column) for column in columns]
         places = self._range_positions(columns)
         sums: list[list[tf.Tensor]] = [[] for _ in columns]
-        # Collectives and some other reductions run in the order in which they are traced.
-        # The gradients of the last layers are available first, so they are reduced first.
+        # Some reductions, such as collectives, run in the order in which they are traced. The
+        # gradients of the last layers are computed first, so their reductions are traced first.
         for number in reversed(range(len(columns))):
             which, index = places[number]
-            # The final "/" re-enters the name scope instead of creating a numbered scope.
+            # With the final "/", TensorFlow enters the same name scope again instead of creating a
+            # numbered one.
             with tf.name_scope(f"allreduce_{number // self._merge_scope}/"):
                 sums[number] = self._algorithms[which](columns[number], index)
         return sums
@@ -105,13 +107,14 @@ class TwoLevelAllReduce:
         shards: int,
     ) -> None:
         self._devices = context.own_devices
-        # Each group is in one process, and each process reduces only its own groups.
+        # Each group of devices is in one process, and each process reduces only its own groups.
         self._groups = [group for group in groups if {*group} <= {*self._devices}]
         self._within = [
             create(within, context.for_members(group)) if len(group) > 1 else None
             for group in self._groups
         ]
-        # Leaders rotate, and the algorithm between groups depends on the leaders.
+        # The leaders rotate, and the algorithm between groups is created for given leaders, so
+        # there is one for each rotation.
         leaders = leaders_by_rotation(groups)
         by_leader = {
             leader: create(between, context.for_members(leader, shards))
@@ -133,7 +136,8 @@ class TwoLevelAllReduce:
             _sum_on_leader(group, values, rotation % len(group), algorithm)
             for group, values, algorithm in zip(self._groups, sums, self._within, strict=True)
         ]
-        # The index advances only after each device has been a leader, so that the load is balanced.
+        # The index advances only after each device of a group has been the leader, so that all
+        # devices get equal work.
         totals = self._between[rotation](by_leaders, round_index)
         return self._in_device_order(
             [[total] * len(group) for total, group in zip(totals, self._groups, strict=True)]

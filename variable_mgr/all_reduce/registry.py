@@ -73,7 +73,7 @@ Factory: TypeAlias = "Callable[[ReduceContext], Algorithm]"
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """An algorithm, and what it declares about itself.
+    """An algorithm, with the properties that it declares.
 
     Attributes:
       name: its name in specs.

@@ -93,7 +93,7 @@ class AllReduceSpec:
 
     def error(self, index: int, reason: str) -> FlagError:
         """Creates an error that points to the algorithm of size range `index` in the spec."""
-        # In the text of a spec, algorithms and size limits alternate.
+        # The text of a spec alternates between algorithms and size limits.
         return _error(self.source, 2 * index, reason)
 
     def check_algorithm_names(self, known: Collection[str]) -> None:

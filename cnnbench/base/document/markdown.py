@@ -120,9 +120,7 @@ def _size(lines: Iterable[str]) -> int:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Writes sections and blocks. In a comment on GitHub, sections are folded. In a comment, parts
-    are folded, and long texts are cut.
-    """
+    """Writes sections and blocks. In a comment on GitHub, folds sections and cuts long texts."""
 
     comment: bool = False
 

@@ -67,7 +67,7 @@ class AllReduceParams:
         part=RunPart.ROWS | RunPart.PREDICTED,
     )
 
-    # Flags for the algorithms: every all-reduce spec is measured with every packing of the tensors.
+    # Flags for the algorithms. Every all-reduce spec is measured with every packing of the tensors.
     all_reduce_spec: str | None = flag(
         None,
         "Algorithms to measure, comma-separated, each as in a run: "

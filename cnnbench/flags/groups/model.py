@@ -94,7 +94,8 @@ class ModelParams:
         "gradients are divided by it afterwards. If not given, the factor is 128 for every model. "
         "With --fp16_enable_auto_loss_scale, this is the first factor.",
         above=0,
-        # For loss scales within these bounds, the scale and its inverse are normal float32 numbers.
+        # Within these bounds, the loss scale and its inverse are normal float32 numbers (not
+        # denormal, not infinite).
         fault=lambda scale: (
             "" if 2.0**-126 <= scale <= 2.0**126 else "must be from 2^-126 to 2^126; 128 is usual"
         ),
@@ -136,7 +137,7 @@ def refuse_fp16_conflict(precision: str, use_fp16: bool) -> None:
 
 
 def _needs_nhwc(flag: str, value: str) -> FlagRule[HasFlags]:
-    """A rule that refuses GPUs, NCHW and XLA with one value of a flag."""
+    """Makes a rule that refuses GPUs, NCHW and XLA with one value of a flag."""
     return FlagRule(
         ("device", "data_format", *_XLA),
         lambda p, name: (

@@ -149,8 +149,8 @@ class OptimizerParams:
         part=RunPart.UPDATE | RunPart.HEADER,
     )
 
-    # Constants of optimizers and learning rate schedules that are arguments of `Params`. Other
-    # constants, and bounds of other clippings, have flags, too (`added_constants`).
+    # These constants of optimizers and schedules are arguments of `Params`. All other constants,
+    # and the bounds of clippings, are flags as well, but no arguments (`added_constants`).
     adam_beta1: float = _constant("adam_beta1")
     adam_beta2: float = _constant("adam_beta2")
     adam_epsilon: float = _constant("adam_epsilon")

@@ -29,7 +29,7 @@ from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, needs_trainin
 
 
 def _conditions_fault(text: str) -> str:
-    # `machine.checks` is imported here, because its import takes 15 ms.
+    # Imported late, because the import takes 15 ms.
     from cnnbench.machine.checks import parse_silenced
 
     parse_silenced(text)

@@ -182,7 +182,8 @@ class RunParams:
         "If memory runs out, try again in a new process with half the batch size, until the batch "
         "fits. The record contains the requested batch size and the batch size that was used. "
         "Works only in cnnbench run with a single process.",
-        # The record contains the batch size that was used, so repetitions may differ in this flag.
+        # Repetitions may differ in this flag, because the record contains the batch size that was
+        # used.
         affects=Affects.NOTHING,
     )
     gradient_accumulation_steps: int = flag(
@@ -319,7 +320,7 @@ def _never_evaluates(p: RunFacts) -> bool:
 
 
 def _rounded_up(flag: str) -> FlagRule[RunFacts]:
-    """A rule for the notice that --steps_per_execution rounds up the number of steps in `flag`."""
+    """Makes a rule for the notice that --steps_per_execution rounds up the steps in `flag`."""
 
     def explain(p: RunFacts) -> str:
         steps, together = getattr(p.params, flag) or 0, p.params.steps_per_execution

@@ -148,7 +148,7 @@ class RuntimeParams:
         "which share of the peak the run reached (MFU). With 0, the record has no MFU, and "
         "cnnbench does not measure the peak of a CPU, which takes one or two seconds.",
         minimum=0,
-        # A value below 1e9 was probably meant in GFLOP/s or TFLOP/s.
+        # A smaller value was probably meant in GFLOP/s or TFLOP/s: every device exceeds 1e9 FLOP/s.
         fault=lambda peak: (
             "must be 0 or at least 1e9, because the unit is FLOP/s, as in 312e12"
             if 0 < peak < 1e9

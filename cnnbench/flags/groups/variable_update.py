@@ -249,7 +249,7 @@ def _count_groups(p: RunFacts) -> int:
 
 
 def unread_flag_rule(flag: str, running: Callable[[R], frozenset[str] | None]) -> FlagRule[R]:
-    """A rule for a flag that only some all-reduce algorithms read, as they declare.
+    """Makes a rule for a flag that only some all-reduce algorithms read, as they declare.
 
     `running` returns the names of the algorithms in use; None if all algorithms are in use.
     """

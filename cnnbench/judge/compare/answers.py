@@ -30,8 +30,8 @@ _SHORT_SECONDS = 4.0
 
 
 def opening(verdicts: Verdicts) -> tuple[str, str]:
-    """Returns the headline of an answer, and what adds to it, such as slow steps; "" if nothing
-    does. Together, they are the first sentence of the answer, without its full stop.
+    """Returns the headline of an answer, and a further circumstance such as slow steps, or "".
+    Together, they are the first sentence of the answer, without its full stop.
     """
     if verdicts.same_code is not None:
         return _same_code(verdicts.same_code), ""
@@ -110,8 +110,8 @@ def _same_code(same: SameCode) -> str:
 
 
 def _outcome(verdicts: Verdicts, entry: ComparedConfiguration) -> tuple[str, str]:
-    """Returns the outcome of a configuration, and what adds to it, such as slow steps ("" if
-    nothing does). Neither has a full stop.
+    """Returns the outcome of a configuration, and a further circumstance such as slow steps, or "".
+    Neither has a full stop.
     """
     result = entry.main
     judgement, verdict = result.judgement, result.verdict

@@ -204,8 +204,8 @@ def fact_differences(
             blocks = blocks and certain and not is_allowed_to_differ(name, allowed)
             differing.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
     explicit = {flag for record in (*base.records, *new.records) for flag in record.explicit_flags}
-    # Differences that prevent a verdict are first.
-    # Within each group, an imported program is first, followed by flags and variables of the user.
+    # Differences that prevent a verdict come first. Among them, and among the others, the order is:
+    # an imported program, flags and variables that the user has set, everything else.
     explicit.add(IMPORTED)
     differing.sort(
         key=lambda difference: (
@@ -263,7 +263,7 @@ def _fact_items(record: Measurement) -> Iterator[tuple[str, str]]:
     facts = record.facts if isinstance(record, MeasuredReduction) else _run_facts(record)
     places = ((name, str(record.config[name])) for name in _PLACES if record.config.get(name))
     for name, text in chain(facts, places):
-        # The worktrees of A and B have different paths, whatever is measured.
+        # The worktrees of A and B always have different paths, so the paths are removed.
         yield name, _WORKTREE.sub("", text) if CHECKOUT in text else text
 
 
@@ -288,7 +288,7 @@ Outcome: TypeAlias = tuple[Verdict, str]
 
 
 def share_of_runs(number: int, runs: int, side: str) -> str:
-    """Returns text that says how many runs of a side something applies to."""
+    """Returns a number of runs as a part of the runs of a side: "2 of 5 runs in NEW"."""
     return f"{number} of {count_text(runs, 'run', 'runs')} in {side}"
 
 
@@ -400,7 +400,8 @@ def _changed_work(
     if not work or not is_clear or any(difference.fact in flags for difference in others):
         return ""
     network = list(_network_changes(work, bool(base.configuration.flags.get("forward_only"))))
-    # If BASE and NEW have the same number of images per step, the text contains differing flags.
+    # If both have the same number of images per step, that number explains nothing, so the text
+    # names the flags that differ.
     batch = [f"{name} {_arrow(both)}" for name, both in work.items() if name not in MODEL_SIZE]
     if "global_batch" in work:
         batch = [f"{_arrow(work['global_batch'])} images per step"]

@@ -166,12 +166,13 @@ def _prepare(
     pairs, is_paired = keep_complete_pairs(base, new), criteria.paired
     if is_paired is None:
         is_paired = pairs is not None and are_sides_of_experiment(base.records, new.records)
-    # If the records contain no pairs, all runs are compared.
+    # Without pairs, all runs are compared.
     kept = (base, new) if pairs is None or not is_paired else pairs
     unlike = fact_differences(base, new, criteria.patterns) if base.records and new.records else ()
     outcome = incomparable_outcome(base, new, unlike, policies[0][0])
     if outcome is not None and outcome[0] is Verdict.FAILED:
-        # A failed run may lack recorded properties, so a missing property is not a difference.
+        # A failed run may have ended before a property was recorded, so a missing property does not
+        # count as a difference.
         missing = {UNKNOWN, NOTHING}
         unlike = tuple(one for one in unlike if missing.isdisjoint((*one.base, *one.new)))
     incomplete = None if outcome else incomplete_outcome(base, new, kept[0])

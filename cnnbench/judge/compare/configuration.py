@@ -65,13 +65,14 @@ class Configuration:
     def of(cls, measurement: Measurement) -> Configuration:
         """Returns the configuration that a measurement belongs to."""
         kind = kind_of(measurement)
-        # A flag that an imported record lacks may have any value, not only the default.
+        # A flag that is missing in an imported record is unknown: it may have any value, not only
+        # the default.
         usual = {} if IMPORTED in measurement.config else _default_flags(kind)
         changed = changed_flags(measurement.config, usual)
         if kind in BENCHMARKS:
             changed |= benchmark_flags(measurement.environment)
-        # If `cnnbench ab` chose the number of timed steps from the noise, processes of the same
-        # configuration may have different numbers.
+        # If `cnnbench ab` chose the number of timed steps from the noise, processes with different
+        # numbers may belong to the same configuration.
         if ab_place(measurement).get("chose_steps"):
             changed = {name: changed[name] for name in changed if name not in GROUPS["num_batches"]}
         counted = json.dumps(identity_flags(changed))
@@ -94,14 +95,16 @@ class Configuration:
         """
         names = dict.fromkeys((*self.flags, *other.flags))
         if self.flags.get(IMPORTED) != other.flags.get(IMPORTED):
-            # Imported records lack flags, so only flags in both configurations are compared.
+            # Imported records lack many flags, so only flags that both configurations have are
+            # compared.
             both = [(name, self.flags.get(name), other.flags.get(name)) for name in names]
             known = (name for name, *values in both if None not in values)
             names = dict.fromkeys((IMPORTED, *known))
         differing = (name for name in names if self.flags.get(name) != other.flags.get(name))
         if self.resolved and other.resolved:
             return tuple(differing)
-        # The record of a run that failed early may lack the final values of these flags.
+        # These flags get their final values late, so the record of a run that failed early may lack
+        # them.
         return tuple(name for name in differing if name not in GROUPS["device"])
 
 
@@ -115,10 +118,11 @@ def _made(
     flags: dict[str, Any] = json.loads(changed_flags_json)
     flags = flags if IMPORTED in flags else {**_usual(kind), **flags}
     if "precision" in flags:
-        flags.pop("use_fp16", None)  # `use_fp16` is the old name of `precision`.
+        flags.pop("use_fp16", None)  # Its new name is `precision`.
     flags = dict(sorted(flags.items()))
     configuration = Configuration(flags, "", resolved, kind, frozenset(explicit))
-    # Flags with default values are left out, so that a new flag does not change existing keys.
+    # The key depends only on flags that differ from their defaults, so that a flag of a new version
+    # does not change the keys of old records.
     text = [configuration.non_default_flags, resolved, *([] if kind == RUN else [kind])]
     key = hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:12]
     return replace(configuration, key=key)
@@ -176,7 +180,7 @@ def _name_parts(flags: Mapping[str, Any]) -> list[str]:
     mode = flags.get("variable_update")
     if mode is not None and (mode != DEFAULT or flags.get("num_gpus") != 1):
         parts.append(str(mode))
-    # In an imported record, the precision is None if it is unknown.
+    # An imported record may not say what the precision was; then it is None.
     if flags.get("precision") not in ("fp32", None):
         parts.append(str(flags.get("precision")))
     program = flags.get(IMPORTED)

@@ -259,14 +259,15 @@ def joint_judgement(
     if work not in _PASSES:
         if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
             return throughput
-        # CPU time needs fewer further pairs than throughput, so its number of pairs is recommended.
+        # CPU time needs fewer further pairs than throughput, so the text recommends its number.
         sooner = {name: getattr(cpu_time, name) for name in NEEDS}
         return replace(throughput, reason=f"CPU time: {cpu_time.reason}", note=None, **sooner)
     direction = _direction(throughput, policy)
     if direction is None or direction in policy.questions:
         return throughput.adding(f"CPU time is {like}: perhaps {_WAITS}")
     if direction and work is Verdict.SAME:
-        # Throughput may have changed, but not in the direction that the user asks for.
+        # The throughput may have changed, but only in the direction that the user does not ask
+        # about.
         work = Verdict.NOT_SLOWER if direction == "faster" else Verdict.NOT_FASTER
     return _decided(throughput, work, f"CPU time: {cpu_time.reason}; {others}", None)
 

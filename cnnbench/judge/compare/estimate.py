@@ -15,7 +15,8 @@ from cnnbench.judge.metrics.policy import Policy
 from cnnbench.records.codec import dataclass_from_sources
 from cnnbench.records.metric import Metric
 
-# Relative tolerance for rounding errors in limits: as floats, 0.75 - 0.745 exceeds 0.005.
+# Limits are compared with this relative tolerance, because of rounding errors: as floats, 0.75 -
+# 0.745 exceeds 0.005.
 _SLACK = 1e-9
 
 _ROUNDING = 1e-12  # Smaller standard deviations of logarithms are rounding errors.
@@ -206,7 +207,8 @@ def statistics_of(
         new_median=median(samples.new),
         floor=floor,
         margin=margin,
-        # Logarithms of equal ratios may differ in their last digits, so tiny deviations become 0.
+        # Logarithms of equal ratios may differ in their last digits; such tiny deviations count as
+        # 0.
         scatter=0.0 if scatter is not None and scatter < _ROUNDING else scatter,
     )
 
@@ -232,7 +234,8 @@ def to_test_scale(change: float, metric: Metric) -> float:
     """
     if not metric.relative:
         return change
-    # A relative change that rounds to -1 means that the value decreased to nearly 0.
+    # A relative change of -1 has no logarithm. It can result from rounding, if the value decreased
+    # to nearly 0.
     return math.log1p(change) if change > -1 else -math.inf
 
 

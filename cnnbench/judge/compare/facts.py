@@ -99,7 +99,7 @@ _BLOCKING = {
 _BLOCKING_IF_SET = {
     "cgroup_cpu_limit": "limits how much of the machine a run may use",
     "virtual_machine": "a hypervisor uses part of the CPU time",
-    # A name that begins with "gpu_" would belong to groups of --allow_different.
+    # Not "gpu_...": every name that begins so belongs to groups of --allow_different.
     "emulated_gpus": "emulated GPUs compute on the host's CPUs",
     "intra_op_threads inter_op_threads": "the number of threads affects speed",
 }
@@ -156,7 +156,7 @@ _HARMLESS_VARIABLES = {
     "env_*_VISIBLE_DEVICES": "selects GPUs, whose names are compared separately",
     "env_PYTHONHASHSEED": "affects the order of sets, which no step uses",
     "env_PYTHONOPTIMIZE": "a step is one call from Python",
-    # Keras imports scikit-learn if installed. The import of scikit-learn sets both variables.
+    # Keras imports scikit-learn if it is installed, and that import sets both variables.
     "env_KMP_DUPLICATE_LIB_OK env_KMP_INIT_AT_FORK": "affects only the start of OpenMP",
 }
 
@@ -214,7 +214,7 @@ _MEMBERS: dict[str, str] = {
     "gpu_driver": "gpu_driver_cuda",
     "model": "model model_*",
     "device": f"device data_format conv_gradients gpu_* env_TF_GPU_* {_THREADS}",
-    # CPU devices share the threads, so the number of devices affects the sizes of thread pools.
+    # CPU devices share the thread pools, whose sizes therefore depend on the number of devices.
     "num_gpus": f"num_gpus global_batch num_epochs gpu_* devices {_THREADS}",
     "batch_size": "global_batch batch_size eval_batch_size num_epochs",
     "image_size": f"image_size {_SIZE}",
@@ -226,7 +226,7 @@ _MEMBERS: dict[str, str] = {
     "precision": _PRECISION,
     "use_fp16": f"use_fp16 {_PRECISION}",  # `use_fp16` is the old name of `precision`
     "dtype": "dtype bytes wire_dtype",
-    # If several towers share the CPUs, the intra-op and inter-op pool sizes depend on each other.
+    # If several towers share the CPUs, the size of each of the two pools depends on the other.
     **dict.fromkeys(_POOLS, f"{' '.join(_POOLS)} *_op_threads"),
     "autotune_threshold": "autotune_threshold num_warmup_batches env_TF_AUTOTUNE_THRESHOLD",
     "gpu_thread_mode": "gpu_thread_mode env_TF_GPU_THREAD_*",
@@ -236,10 +236,11 @@ _MEMBERS: dict[str, str] = {
     "batchnorm_persistent": ("batchnorm_persistent env_TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"),
     **{name: f"{name} conv_gradients" for name in ("data_format", "xla_compile")},
     "xla": "xla conv_gradients env_TF_XLA_FLAGS",
-    # The kernels determine the fastest algorithms of gradients.
+    # The kernels determine which algorithms compute gradients fastest, so --conv_gradients changes
+    # with them.
     "env_TF_ENABLE_ONEDNN_OPTS": "env_TF_ENABLE_ONEDNN_OPTS conv_gradients",
     "environment_variables": "env_* conv_gradients",
-    # The name of an environment often contains the versions of its libraries.
+    # The name of an environment often contains versions of libraries, so it changes with them.
     "benchmark_environment": "environment_name python_* requirement_* env_* build_* context_*",
 }
 GROUPS = {name: tuple(members.split()) for name, members in _MEMBERS.items()}

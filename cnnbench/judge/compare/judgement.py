@@ -239,7 +239,7 @@ def _judge_family(cases: Sequence[Case], kinds: int) -> list[Judgement]:
 
 
 def _family_key(case: Case) -> tuple[str, ...]:
-    """Returns the key of a family of tests: the metric or, if metrics share alpha, the kind."""
+    """Returns the key of tests that are corrected together: the metric, or its kind."""
     metric = case.samples.metric
     return (metric.name,) if case.policy.share is None else ("kind", next(iter(metric.judged)))
 
@@ -284,7 +284,7 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
         needs = {"at_least": least, "verdict_needs": least, "new_experiment": afresh or None}
     elif not samples.paired or len(samples.base) == len(samples.new):
         return None
-    # The estimated change is reported, although there is no verdict.
+    # The change is estimated and reported although there is no verdict.
     unpaired = replace(samples, paired=False, differences=None)
     statistics = statistics_of(unpaired, policy.replace(split=1.0))
     judgement = _judgement(statistics, Verdict.INCONCLUSIVE, p=None, **needs)
@@ -322,7 +322,8 @@ def _needs(statistics: SampleStatistics, is_significant: bool) -> dict[str, Any]
     policy, afresh = statistics.policy, statistics.needs_new_experiment
     alpha = policy.alpha_share * policy.alpha_of(statistics.metric) / statistics.family
     best = inference.smallest_p(len(statistics.base), len(statistics.new), statistics.paired)
-    # Samples that do not overlap at all were not significant, so no change could have been.
+    # Not even samples that do not overlap were significant, so no change could have been: more runs
+    # are needed.
     separated = math.isclose(statistics.p, best) and not is_significant
     if statistics.low is None or statistics.high is None or separated:
         least = least_runs(statistics, policy, policy.alpha_share / statistics.family)
@@ -418,7 +419,7 @@ def _judgement(statistics: SampleStatistics, verdict: Verdict, **tested: Any) ->
     if medians * statistics.change < 0:
         change = medians / statistics.base_median if metric.relative else medians
         if not (metric.shows_change(change) and metric.shows_change(statistics.change)):
-            change = None  # One of the two changes is shown as 0 after rounding.
+            change = None  # Rounding shows one of them as 0.
     is_whole = math.isclose(statistics.alpha, statistics.policy.alpha)
     confidence = None if is_whole else 1 - statistics.alpha
     own = {"verdict": verdict, "reason": "", "medians_change": change, "confidence": confidence}

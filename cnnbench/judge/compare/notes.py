@@ -65,7 +65,7 @@ def comparison_notes(
     _, repeated = lost_pairs(run for entry in entries for run in entry.runs)
     yield from [repeated] if repeated else []
     for name, every in zip(("BASE", "NEW"), processes, strict=True):
-        # An interrupted process of all-reduces may have completed some of its rows.
+        # All-reduces: an interrupted process may still have completed some rows, which count.
         reduced = [record for record in every if not isinstance(record, RunRecord)]
         if stopped := sum(record.status == "interrupted" for record in reduced):
             of = count_text(len(reduced), "all-reduce measurement", "all-reduce measurements")

@@ -1,6 +1,6 @@
 """Words that several sentences of a comparison share: changes with their intervals, numbers of runs
-and what a verdict needs. The sentences stand where they are decided. A sentence has no full stop if
-something may follow it.
+and what a verdict needs. Whole sentences are written by the modules that decide them. A sentence
+has no full stop if something may follow it.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def too_few(statistics: SampleStatistics, needed: str, provable: float | None) -
 def slow_steps(
     change: float | None, slow: Sequence[str], names: Sequence[str], paired: bool
 ) -> str:
-    """What adds to a change of the throughput: "in NEW every third step takes 90 ms more; paired
-    change at the median step +0.1 %".
+    """A text about slow steps that are a part of a change of the throughput: "in NEW every third
+    step takes 90 ms more; paired change at the median step +0.1 %".
 
     Args:
       change: change of the speed at the median step; "" is returned if it is None.

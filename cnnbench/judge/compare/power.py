@@ -43,7 +43,7 @@ from cnnbench.records.metric import Metric
 
 _DEFAULT = Policy()
 
-# The power with which a test finds the change that `detectable_change` returns.
+# Probability (power) with which a test finds the change that `detectable_change` returns.
 _POWER = 0.8
 
 _FOUND_CHANCE = 0.9
@@ -63,7 +63,7 @@ _KNOWN = 2
 1, the recommended number of pairs would be twice as high as most experiments need, if few pairs
 with little variation have been measured.
 """
-# Ratio of the variance of the Hodges-Lehmann estimate to the variance of the mean.
+# The Hodges-Lehmann estimate varies more than the mean; this is the ratio of the two variances.
 _EFFICIENCY = math.pi / 3
 
 _Floats: TypeAlias = "NDArray[np.float64]"
@@ -95,7 +95,8 @@ def processes_to_decide(configurations: int) -> int:
     configuration can be significant even if one process contradicts it.
     """
     n = processes_needed(_DEFAULT, configurations)
-    # The first sample has one value below the second sample, and all other values above it.
+    # Samples that do not overlap, except that one process contradicts: one value of the first
+    # sample is below the second sample, and all others are above it.
     while inference.mann_whitney_p([-1.0, *range(n, 2 * n - 1)], range(n)) > _DEFAULT.alpha:
         n += 1
     return n
@@ -120,7 +121,7 @@ def processes_to_detect(change: float, scatter: float, configurations: int) -> i
     certain = (normal.inv_cdf(1 - _DEFAULT.alpha / 2 / configurations) + chance) / size
     beyond = (normal.inv_cdf(1 - _DEFAULT.alpha / 2) + chance) / (size - floor)
     number = 2 * math.pi / 3 * (scatter * max(certain, beyond)) ** 2
-    # One process is added, because the exact interval of few values is wider than estimated.
+    # The exact interval of few values is wider than estimated, so one process is added.
     return max(math.ceil(number) + 1, processes_needed(_DEFAULT, configurations))
 
 
@@ -186,7 +187,7 @@ def processes_for_verdict(statistics: SampleStatistics, alphas: tuple[float, flo
     error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
     plan, afresh = statistics.plan, statistics.needs_new_experiment
     if afresh and not statistics.paired:
-        # The difference of a pair varies sqrt(2) times as much as a single value.
+        # The difference within a pair varies sqrt(2) times as much as a single value.
         sizes, scatter = (smaller,), scatter * math.sqrt(2)
     truths = [0.0] if estimate <= _PLAUSIBLE * error else []
     if estimate >= floor or estimate + _PLAUSIBLE * error >= 2 * floor:
@@ -290,7 +291,7 @@ def _simulated(
     measured_squares = scatter**2 * freedom
     first, *normals = _normal_numbers()
     drawn = np.sqrt(_KNOWN * measured_squares / _chi_square(_KNOWN * freedom, first))
-    # Without pairs, the count is the harmonic mean of the numbers of values.
+    # Without pairs, two sample sizes count as their harmonic mean.
     count, measured = sides / sum(1 / size for size in sizes), min(sizes)
     if afresh:
         count, centre, measured_squares, freedom, measured = 0.0, 0.0, 0.0, 0, 0

@@ -68,8 +68,9 @@ def records_to_measurements(
     reduced = [[one for one in side if not isinstance(one, RunRecord)] for side in listed]
     processes = [[(one, _rows(one)) for one in side] for side in reduced]
     everything = list(chain.from_iterable(processes))
-    # Each process has two keys: all its flags, and only the flags that match no pattern.
-    # `known` maps each key to the rows that processes with this key have measured.
+    # A failed process gets the rows that other processes with equal flags have measured. Processes
+    # are looked up by two keys: all flags, or only the flags that must be equal (which match no
+    # pattern).
     known: defaultdict[object, dict[str, MeasuredReduction]] = defaultdict(dict)
     if any(record.status == "failed" for record, _ in everything):
         for may, (record, rows) in product(((), patterns), everything):
@@ -99,7 +100,7 @@ def _rows(record: AllReduceRecord) -> list[MeasuredReduction]:
             if point.devices > 1:
                 alike = in_turn[point.workload, point.devices]
                 row = _row(kind, point, record, empty, alike)
-                # If a record contains the same row twice, only the first one is used.
+                # If a record contains a row twice, only the first of the two is used.
                 by_identity.setdefault(_identity(row), row)
     return [*by_identity.values(), *_copies(record, empty)]
 
@@ -121,7 +122,7 @@ def _unreached(
     if not missing and not any(row.error is not None for row in rows):
         asked = {name: record.config[name] for name in _OF_ROWS if name in record.config}
         return [replace(empty, config={**empty.config, **asked})]
-    # The record of a process that failed early has no final values of `device` and `num_gpus`.
+    # A process that failed early has no final values of `device` and `num_gpus` in its record.
     late = () if record.placement is not None else ("device", "num_gpus")
     flags = {name: value for name, value in empty.config.items() if name not in late}
     return [replace(empty, kind=row.kind, config={**row.config, **flags}) for row in missing]
@@ -134,7 +135,7 @@ def name_parts(kind: str, flags: Mapping[str, Any]) -> list[str]:
     device = f"{flags.get('devices')} {flags.get('device')}"
     if kind == COPY:
         return ["memory copy", f"{flags.get('bytes')} bytes", device]
-    # A process that failed before it measured a row has no workload.
+    # A process that failed before it measured a row has no workload to name.
     if "workload" not in flags:
         sizes = flags.get("sizes")
         of = ",".join(map(str, sizes)) if isinstance(sizes, list) else flags.get("model")
@@ -170,7 +171,8 @@ def _template(record: AllReduceRecord) -> MeasuredReduction:
     are copies of it with changed fields.
     """
     config = {name: value for name, value in record.config.items() if name not in LEFT_OUT}
-    # The devices of a process share its thread pools, so the row's flags contain their number.
+    # The devices of a process share its thread pools, so a time depends on the number of devices.
+    # Therefore the flags of a row contain this number.
     if record.placement is not None:
         config["num_gpus"] = len(record.placement.devices)
         config["device"] = record.placement.kind

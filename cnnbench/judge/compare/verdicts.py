@@ -158,7 +158,7 @@ class MetricResult:
     def severity(self) -> tuple[int, float]:
         """Sort key that puts the worst results first: by verdict, then by how bad the change is."""
         change = self.judgement.change
-        if change is None:  # An unknown change is sorted last among equal verdicts.
+        if change is None:  # Unknown changes come last.
             change = math.inf
         elif not self.metric.higher_is_better:
             change = -change
@@ -285,7 +285,8 @@ class ComparedConfiguration:
         sides = (MeasurementGroup(self.configuration, side) for side in (self.base, self.new))
         if any(varying_parts(side.by_origin()) for side in sides):
             return ()
-        # A character that has a meaning in --allow_different is replaced by one that matches it.
+        # In a value of --allow_different, some characters have a meaning, so the pattern "?"
+        # replaces them.
         return tuple(_SPECIAL.sub("?", one.fact) for one in self.differences if one.blocks)
 
     @property
@@ -314,7 +315,7 @@ class ComparedConfiguration:
         return self.configuration.kind not in CONTEXT
 
     def acceptance(self, rules: Rules, metric: Metric, verdict: Verdict) -> Acceptance | None:
-        """Returns what accepts a verdict on it according to the rules; None if nothing does."""
+        """Returns the acceptance of a verdict on this configuration; None without one."""
         if verdict not in _ACCEPTABLE or not rules.accepts:
             return None
         sides = (self.base, self.new)
@@ -489,7 +490,7 @@ class Verdicts:
 
     @property
     def is_decided(self) -> bool:
-        """Whether tests answer the question for all requested metrics that were measured."""
+        """Whether all requested metrics that were measured have a verdict of a test."""
         asked = [result.verdict for _, result in self.rows if result.asked]
         measured = [verdict for verdict in asked if verdict is not Verdict.NOT_MEASURED]
         return bool(measured) and all(verdict in _DECIDED for verdict in measured)

@@ -1,4 +1,6 @@
-"""The blocks of an explanation, for all formats: the answer, a chart, causes, rows, facts."""
+"""Converts an explanation to blocks, from which all formats are written: the answer, a chart,
+causes and tables.
+"""
 
 from __future__ import annotations
 

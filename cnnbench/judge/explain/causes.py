@@ -45,7 +45,7 @@ _MOST_FURTHER = 6
 
 _PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
 _NORM = re.compile(r"FusedBatchNorm")
-# Processes are assumed to differ by at least this share of the step time, because of load.
+# The load of the machine alone can make processes differ by this share of the step time.
 _LOAD = 0.02
 _MOST = 3  # A text names at most this many layers or operations.
 _DOMINATES = 0.8
@@ -124,8 +124,8 @@ def _machine_evidence(sides: ComparedProfiles, parts: Iterable[StepPartKey]) -> 
 def input_wait(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that steps take longer because they wait for the input pipeline."""
     parts = tuple(part for part in sides.free if part.direction == INPUT)
-    # Each part of the input pipeline is also tested alone.
-    # The wait for input varies less than the rest of the pipeline.
+    # The parts of the input pipeline are tested together and one by one. A single part, such as the
+    # wait for input, may vary less than all parts together, and so be significant alone.
     for some in (parts, *((part,) for part in parts)):
         if some and (sides.stands_out(some) or sides.differs_significantly(some)):
             text, facts = "the step waits for input", _reasons(sides, "reading")
@@ -137,7 +137,8 @@ def program_time(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     """Recognises that the Python program takes longer before or after a step's operations."""
     if PROGRAM not in sides.free:
         return
-    # Minima resist disturbances by other programs. Means also include work that few steps do.
+    # Minima are hardly affected by other programs, but miss work that only few steps do. Means
+    # include that work.
     for times in (sides.times[PROGRAM], sides.means[PROGRAM]):
         sides.times[PROGRAM] = times
         if sides.stands_out([PROGRAM]) or sides.differs_significantly([PROGRAM]):
@@ -189,13 +190,14 @@ def threads_or_libraries(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     if not facts or not parts or sides.by_work:
         return
     if sides.stands_out(parts, LIKELY) and _are_alike(sides, parts):
-        # The number of threads also affects gaps, because it limits which operations run together.
+        # Gaps are included, because the number of threads limits how many operations can run
+        # together.
         if GAPS in sides.free:
             parts = (*parts, GAPS)
         text = _slowdown_text(sides, parts)
         yield CauseClaim("threads", parts, "all operations", text, facts=facts)
         return
-    # Fewer threads can also make operations faster, because threads wait less for each other.
+    # With fewer threads, some operations become faster, because threads wait less for each other.
     same = (part for part in parts if libraries or not _work_differs(sides, part))
     single = tuple(part for part in same if sides.stands_out([part]))
     if GAPS in sides.free and sides.stands_out([GAPS]):
@@ -343,7 +345,8 @@ def changed_layers(sides: ComparedProfiles) -> Iterator[CauseClaim]:
         ]
         more = sum(b.parameters - a.parameters for a, b in pairs)
         changed = [a.name for a, _ in pairs if a.name in own]
-        # Only the first layer was changed; later layers receive its new number of channels.
+        # Only the first layer was changed by the user; later layers differ because they receive its
+        # new number of channels.
         first = next((a.name for a, _ in pairs if a.kind and a.name in own), changed[0])
         place = first_few([first, *(name for name in changed if name != first)], 1)
         evidence.append(_kernel_changes(sides, parts))

@@ -22,7 +22,7 @@ def explain(
     """
     sides = ComparedProfiles(base, new)
     significant: tuple[Cause, ...] = ()
-    # If A or B has a single process, a difference may be specific to this process.
+    # With a single process on a side, a difference may be a property of this process alone.
     if min(len(base), len(new)) > 1:
         pauses, sides = find_pauses(sides)
         significant = find_causes(sides, *pauses)

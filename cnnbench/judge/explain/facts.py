@@ -29,7 +29,7 @@ FACTS_OF: Mapping[str, str] = {
     "threads": "num_intra_threads num_inter_threads usable_cpus cpu_affinity cpu_smt "
     "cgroup_cpu_limit logical_cpus physical_cores cpu_model cpu_isa cpu_governor cpu_turbo "
     "gpu_names gpu_thread_mode per_gpu_thread_count",
-    # The pattern env_* is enough, because records contain only variables that affect speed.
+    # env_* includes all recorded variables, because only variables that affect speed are recorded.
     "libraries": "data_format conv_gradients recompute xla xla_compile enable_optimizations "
     "winograd_nonfused tensorflow_version loaded_* env_*",
     "batch": "batch_size gradient_accumulation_steps global_batch num_gpus batch_group_size",
@@ -264,7 +264,7 @@ def primitive_changes(
     if before is None or after is None:
         return []
     changed = []
-    # oneDNN reorders are last, because they follow from the layouts of other primitives.
+    # Reorders of oneDNN come last, because they only follow from the layouts of other primitives.
     for key in sorted({*before, *after}, key=lambda key: (key[0] == "reorder", key)):
         texts = _call_texts(before.get(key, ()), after.get(key, ()))
         if texts is not None:
@@ -290,7 +290,7 @@ def _call_texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tupl
     if a != b:
         return _calls_text(a), _calls_text(b)
     a, b = (_call_counts(side, _layout_text) for side in (before, after))
-    # Only layouts that differ between A and B are shown.
+    # Layouts that A and B have in common are not shown.
     return None if a == b else (_calls_text(a - b), _calls_text(b - a))
 
 

@@ -17,13 +17,14 @@ from cnnbench.base.stats import group_by
 from cnnbench.base.text import count_text
 from cnnbench.records.profiles import FORWARD, REST, TO_KERNEL, ProfiledLayer, StepProfile
 
-# Scores for a pair of layers, by how similar they are. An unpaired layer scores 0.
+# Scores of pairs of layers, by how similar the two layers are. A layer without a partner scores 0.
 _EQUAL, _SAME_SHAPES, _SAME_KIND, _SAME_CLASS, _TIE = 1.0, 0.8, 0.6, 0.3, 0.01
 _SHAPES = 0.1  # If all shapes agree, the score of a pair increases by this number.
 _NO_PRODUCT = 0.5  # The scores of layers without products, such as batch norm, get this weight.
-# With fewer equal layers than this share, the networks may be from different families.
+# If fewer layers are equal than this share, the networks may be from different families.
 _FEW = 0.5
-# With more layers of equal kinds than this share, the networks are from the same family.
+# If more layers are of equal kinds than this share, the networks are from the same family after
+# all.
 _MOST_ALIKE = 0.8
 
 Layers: TypeAlias = Sequence[ProfiledLayer]

@@ -60,7 +60,8 @@ def find_pauses(sides: ComparedProfiles) -> tuple[tuple[CauseClaim, ...], Compar
     found: list[_Pauses] = []
     for part in sides.times:
         runs = [(value,) for value in (*sides.a.seconds(part), *sides.b.seconds(part))]
-        # The significance level is divided by the number of operations (Bonferroni correction).
+        # Every operation is tested, so the significance level is divided by their number
+        # (Bonferroni correction).
         level = _CHANCE / (len(operations) if part in operations else 1)
         if pauses := _recurring(sides, runs, level, part):
             found.append(pauses)
@@ -90,7 +91,7 @@ def _recurring(
     profiles = (*sides.a.profiles, *sides.b.profiles)
     usual = [_usual(profile.record.step_seconds) for profile in profiles]
     series = [*map(_shift_to_usual, usual, runs_of_processes)]
-    # Parts of the step that vary little are skipped: their slow steps have no relevant effect.
+    # If a part of the step varies little, its slow steps cannot matter, so it is skipped.
     variation = max(fmean(values) - min(values) for values in series)
     if variation < SMALLEST * sides.step.of_sides[0]:
         return None
@@ -103,7 +104,8 @@ def _recurring(
             [[step for n, step in some if n == process] for process in range(len(series))]
             for some in (sorted(slow), left)
         )
-        # If most steps of A or of B are slow, by more than one step per process, it is no pause.
+        # A pause is rare: if most steps of A or of B are slow (by more than one step per process),
+        # there is none.
         for of in (of_a, of_b):
             if sum(map(len, indices[of])) - sum(map(len, ordinary[of])) > len(indices[of]):
                 return None
@@ -177,7 +179,8 @@ def _place(
     total = sum(map(sum, extra.values()))
     if total <= 0:
         return "steps that were not profiled", ()
-    # Medians are used, because unrelated parts of the step also take much longer in some steps.
+    # Sorted by medians: in some slow steps, unrelated parts also take much longer, which would
+    # dominate sums.
     largest = sorted(extra, key=lambda part: -median(extra[part]))[:_LARGEST]
     shares = ", ".join(
         f"{_part_text(part)} {percent(sum(extra[part]) / total, 0)}" for part in largest

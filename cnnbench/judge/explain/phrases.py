@@ -76,7 +76,7 @@ def _with_causes(explanation: Explanation) -> str:
 
 
 def cause_with_evidence(cause: Cause) -> str:
-    """What a cause is, and the evidence for it."""
+    """A text with a cause and the evidence for it."""
     return "; ".join((cause.text, *cause.evidence_not_in_text))
 
 

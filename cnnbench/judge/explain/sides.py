@@ -424,7 +424,8 @@ class ComparedProfiles:
 
         If `standard_errors` is at least `CERTAIN`, the times of A and B must also not overlap.
         """
-        # The noise of the Python program is at most 5 %, even if operations vary more.
+        # The noise is estimated from operations. The Python program varies by at most 5 %, even if
+        # operations vary more.
         limit = _ONE_PROCESS if {*parts} == {PROGRAM} else math.inf
         return self.exceeds(self.typical(parts), standard_errors, min(self.noise, limit))
 
@@ -447,7 +448,8 @@ class ComparedProfiles:
 
     def exceeds_chance(self, times: StepTimes) -> bool:
         """Whether the times do not overlap and differ by more than chance can explain."""
-        # Logarithms of times near 0 vary too much, so the times themselves are tested, too.
+        # Both are tested: near 0, logarithms vary too much, so the times themselves are needed,
+        # too.
         scales = [times.logarithms() or times]
         if max(times.of_sides) > _HARDLY_ANY * min(times.of_sides):
             scales.append(times)
@@ -485,12 +487,14 @@ class ComparedProfiles:
         times = self.typical(parts)
         usual = zip(self.factors.of_sides, times.each, strict=True)
         of_sides = times.divided_by([[factor] * len(side) for factor, side in usual])
-        # Times are also scaled by the means of A and of B, because load does not slow GPU kernels.
+        # Besides the factor of each process, the mean factors of A and of B are used, because load
+        # does not slow GPU kernels down.
         scaled = (times.divided_by(self.factors.each), of_sides)
         alike = (own for own in scaled if times.difference * own.difference > 0)
         if not any(self.exceeds(own, standard_errors) for own in alike):
             return False
-        # If time is the only evidence, the difference without scaling must also be significant.
+        # If there is no evidence but the time, the difference of the unscaled times must be
+        # significant, too.
         if standard_errors < CERTAIN:
             return self.is_relevant(times)
         return self.exceeds(times, LIKELY)
@@ -520,7 +524,7 @@ def _median_variance(values: Sequence[float]) -> float:
 
 def _name_on_side_a(part: StepPartKey, names: Mapping[str, str], reduces: bool) -> StepPartKey:
     """Returns the part of the step, with its layer renamed to the corresponding layer of A."""
-    # With one tower, no gradients are reduced, so an operation named reduction is an update.
+    # With one tower, there is no reduction of gradients: an operation with this name is an update.
     if part.layer == REST:
         return part if reduces or part.kind != REDUCTION else part._replace(kind=UPDATE)
     return part._replace(layer=names.get(part.layer, part.layer))

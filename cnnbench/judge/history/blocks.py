@@ -1,4 +1,5 @@
-"""A history as blocks for all formats: the answers, then the level changes, charts and points.
+"""Converts a history to blocks, from which all formats are written: answers, level changes, charts,
+points.
 
 `blocks` is the only function that turns a history into text and tables. Writers of formats know
 nothing about histories.
@@ -70,7 +71,7 @@ def blocks(
       commit_url: address of a commit, in which {commit} is replaced; see `commit_link`.
       drawn: whether charts are made, which takes time and which terminals do not show.
     """
-    # If all time series are too short, the answer has said so.
+    # If all time series are too short, the answer already says so.
     steps = _level_changes(document, commit_url, answered=True)
     charts = [_charts(document, commit_url) if drawn else None]
     points = _points(document, last, most, commit_url)
@@ -369,7 +370,7 @@ def _series_chart(
     over = "a point's processes" if len(groups) == len(points) else "consecutive points"
     centres = [(group[0] + group[-1]) / 2 for group in groups]
     medians = [median(points[i].value for i in group) * scale for group in groups]
-    # A mark for several commits is not a link.
+    # A mark in a chart can stand for several commits; such a mark has no link.
     alone = [points[group[0]] if len(group) == 1 else None for group in groups]
     measured = ChartSeries(
         name=f"median over {over}; the stroke is their range",
@@ -440,7 +441,7 @@ def _group_hint(trend: Trend, group: range, metric: Metric) -> str:
         ends = f"{points[group[0]].short_title} to {points[group[-1]].short_title}"
         value = metric.value_text(median(points[i].value for i in group))
         return f"{ends}: {value}, {len(group)} points"
-    # The marks of outliers have their own hover texts.
+    # Outliers have marks with hover texts of their own.
     is_outlier = any(outlier.index == group[0] for outlier in trend.outliers)
     return "" if is_outlier else _point_hint(points[group[0]], metric)
 

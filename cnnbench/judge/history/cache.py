@@ -190,7 +190,7 @@ def decode_block(columns: Mapping[str, bytes], top: str) -> Iterator[CachedFile]
         yield CachedFile(path, stamp, read_ns, digest, decoded(path, content))
 
 
-# A long text that occurs repeatedly is parsed only once.
+# A long text can occur many times, so it is parsed only once.
 
 
 @lru_cache(maxsize=4096)
@@ -244,7 +244,8 @@ class MeasurementCache:
         self._path, self._top = folder / FILE, os.path.join(folder, "")
         self.known: dict[str, CachedFile] = {}
         self._blocks: dict[str, str] = {}  # Maps the path of a file to the name of its block.
-        # The next write rewrites blocks that are damaged or share a file with another block.
+        # Names of blocks that the next write replaces: damaged blocks, and blocks that share a file
+        # with another one.
         self._useless: set[str] = set()
         self._is_damaged = self._is_locked = False
         self._exists = os.path.lexists(self._path)
@@ -284,7 +285,8 @@ class MeasurementCache:
         self._exists = True
         for _ in range(2):
             if self._is_damaged:
-                # Other processes that have opened the table can still use it after its deletion.
+                # The file is deleted instead of changed: processes that have opened it can still
+                # use it.
                 with contextlib.suppress(OSError):
                     self._path.unlink()
                 self._is_damaged = False
@@ -306,7 +308,7 @@ class MeasurementCache:
         fresh = {row.path: row for row in rows}
         replaced = fresh.keys() | deleted
         blocks = self._useless | {self._blocks[path] for path in replaced if path in self._blocks}
-        if rows:  # Blocks that are at most half full are merged.
+        if rows:  # If blocks are at most half full, they are merged.
             sizes = Counter(self._blocks.values())
             blocks |= {block for block, size in sizes.items() if 2 * size <= AT_ONCE}
         places = dict.fromkeys(replaced, "")
@@ -346,7 +348,8 @@ class MeasurementCache:
         address = f"{self._path.absolute().as_uri()}?mode={mode}"
         database = sqlite3.connect(address, timeout=_PATIENCE, uri=True)
         with contextlib.closing(database):
-            # A journal file that remains after a crash could be applied to a different table.
+            # A journal file that is left after a crash could be applied to another table, so it is
+            # removed.
             database.execute("PRAGMA journal_mode = MEMORY")
             database.execute("PRAGMA synchronous = OFF")
             yield database

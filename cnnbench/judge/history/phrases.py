@@ -1,4 +1,4 @@
-"""Sentences of a history about level changes, noise, points, machines and commits."""
+"""The sentences of a history: about level changes, noise, points, machines and commits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_SERIES, _MOST_FACTS = 2, 4
 many properties are named that changed with the level.
 """
 
-# Level changes, which the output calls steps.
+# Level changes. In the output, they are called steps.
 
 
 def time_text(point: SeriesPoint) -> str:
@@ -79,8 +79,8 @@ def _slow_steps_text(step: LevelChange) -> str:
 
 
 def step_note(step: LevelChange) -> str:
-    """What a table of level changes does not show: slow training steps, and properties that
-    changed, too; "" if there is nothing to say.
+    """A note on a level change: slow training steps, and properties of the run that changed at the
+    same commit, which a table does not show; "" if there are none.
     """
     changes = []
     for fact in step.facts:
@@ -150,13 +150,13 @@ def outlier_text(shared: SharedOutlier, all_trends: Sequence[Trend], metric: Met
 
 
 def about_values(metric: Metric) -> str:
-    """What the values of a history are."""
+    """A text that says which values a history shows, and whether higher values are better."""
     better = "higher" if metric.higher_is_better else "lower"
     return f"{metric.title}, median over the processes of a point; {better} is better"
 
 
 def no_value_text(point: SeriesPoint) -> str:
-    """What is known about a point whose runs have no value; "" for other points."""
+    """A text about a point whose runs have no value, with their error; "" for other points."""
     if point.values:
         return ""
     text, error = f"no value, {count_text(point.runs, 'run', 'runs')}", point.runs[0].error

@@ -94,7 +94,7 @@ def _content_by_path(
     table = MeasurementCache(folder, metrics)
     top = os.path.join(folder, "")
     content_by_path: dict[str, Content] = {}
-    unknown: list[tuple[str, str, str]] = []  # Path, size and times, and known digest of a file.
+    unknown: list[tuple[str, str, str]] = []  # Path, stamp and known digest of a file.
     for path in find_files([folder], hidden=False):
         if isinstance(path, SkippedFile):
             content_by_path[path.path] = path
@@ -160,7 +160,7 @@ def _read_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
     number = min(_MOST_PROCESSES, len(usable_cpu_numbers())) if len(jobs) >= MANY else 1
     with contextlib.ExitStack() as stack:
         receivers: list[Connection] = []
-        context = get_context("fork")  # A forked child has already imported all modules.
+        context = get_context("fork")  # In a fork, all modules are loaded.
         for place in range(number if number > 1 else 0):
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(
@@ -168,8 +168,8 @@ def _read_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
                 args=(receiver, sender, chunks[place::number]),
                 daemon=True,
             )
-            # Inherited handlers keep the child alive when a signal goes to the process group.
-            # OSError means that the limit on the number of processes is reached.
+            # Delayed interrupts: until the child has its own handlers, a signal to the process
+            # group does not kill it. OSError: the limit on the number of processes is reached.
             with contextlib.suppress(OSError), delaying_interrupts():
                 process.start()
                 stack.callback(process.join)
@@ -179,7 +179,7 @@ def _read_all(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
         for place, chunk in enumerate(chunks):
             try:
                 readings = receivers[place % number].recv() if receivers else None
-            except (EOFError, OSError):  # The reader process was killed.
+            except (EOFError, OSError):  # The reader was killed.
                 readings = None
             yield from readings or (_read(*job) for job in chunk)
 

@@ -326,8 +326,8 @@ def all_series(
     newest = revisions.newest(measured)
     series = []
     for (configuration, machine), points in all_points.items():
-        # With --by=commit, points are sorted by revision.
-        # Otherwise, points are sorted by the first run with the same name, then by revision.
+        # With --by=commit, points are sorted by revision; otherwise by the first run with their
+        # name, then by revision.
         first: dict[str, int] = {}
         for index, measured_point in enumerate(points):
             first.setdefault(measured_point.name, 0 if by == "commit" else index)
@@ -353,9 +353,9 @@ def all_series(
 
 
 def _origin(entry: HistoryEntry, by: str, one_revision: Collection[Revision]) -> Origin:
-    """Returns what a point measured. Without a side, a commit is one point, also if it was the base
-    of one experiment and the head of another. Both sides of an experiment with `one_revision` are
-    points.
+    """Returns the code and the machine that a point measured. Without a side, a commit is one
+    point, also if it was the base of one experiment and the head of another. Both sides of an
+    experiment with `one_revision` are points.
     """
     if not entry.origin.side or by != "commit" or revision_of(entry) in one_revision:
         return entry.origin
@@ -433,8 +433,8 @@ def _check_grouping(by: str, entries: Sequence[HistoryEntry]) -> None:
     there = f"there are {', '.join(POINTS)}"
     if labels:
         there += f", the labels {', '.join(sorted(labels, key=natural_key))}"
-    hint = suggestion(by, {*POINTS, *known}, f"{there} and facts (cnnbench env)")
-    raise FlagError("by", by, f"no measurement has a label or fact with this name; {hint}")
+    hint = suggestion(by, {*POINTS, *known}, f"{there} and properties (cnnbench env)")
+    raise FlagError("by", by, f"no measurement has a label or property with this name; {hint}")
 
 
 def _point_name(entry: HistoryEntry, by: str) -> str:
@@ -451,7 +451,8 @@ def _resolve_entries(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     whole = {e.configuration.key: e.configuration for e in entries if e.configuration.resolved}
     known, origins = tuple(whole.values()), fill_in_origins(entry.origin for entry in entries)
     entries_resolved = []
-    # A run that ended before its network was built gets the network of the run before it.
+    # A run that ended before its network was built is assumed to have the network of the run before
+    # it.
     last: dict[str, ModelInfo] = {}
     for entry in entries:
         configuration, origin = entry.configuration, origins[entry.origin]
@@ -541,7 +542,7 @@ class RevisionOrder:
         revision, only B is the newest.
         """
         revision = revision_of(entry)
-        # The day, which is the last item of a revision, is not compared.
+        # The last item of a revision is the day; it does not matter here.
         if newest is None or revision[:-1] != newest[:-1]:
             return False
         return entry.origin.side != "a" or revision not in self._both_sides

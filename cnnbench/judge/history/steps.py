@@ -196,7 +196,8 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
     floor = scaled_threshold(metric.relative, least)
     hosts = [point.hosts for point in series.points]
     noise = noisy.recognize_noise(levels, hosts, floor) if levels else RecognizedNoise()
-    # If a machine has two speeds, points at the rarer speed are not reported as outliers.
+    # On a machine with two speeds, points at the rarer speed are no outliers, so outliers must be
+    # further away.
     far = max(least, _OF_STATES * abs(noise.states.change) if noise.states else 0.0)
     fitted = [
         level.at(at, metric.relative) for level in levels for at in range(level.start, level.stop)
@@ -245,7 +246,7 @@ def _level_changes(
         ]
         changed = changed_facts(last_good, first_bad)
         kind = STEP if levels[number] is after else TREND
-        # Host names identify a machine only if all runs of a level have the same host name.
+        # The host names of a level identify a machine only if all its runs have the same one.
         two_hosts = len(hosts[0]) == len(hosts[1]) == 1 and hosts[0] != hosts[1]
         if kind == STEP and two_hosts and "" not in hosts[0] | hosts[1]:
             kind = TWO_MACHINES

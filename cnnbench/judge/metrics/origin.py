@@ -68,7 +68,7 @@ class Origin:
         if subject.revision is None and not subject.unknown and isinstance(commit, str):
             dirty, changes = facts.get("git_dirty"), fact_text(facts.get("git_changes", ""))
             dirty = dirty if isinstance(dirty, bool) else None
-            if subject.changes is not None:  # Code outside of a repository has no revision.
+            if subject.changes is not None:  # Outside of a repository, code has none.
                 dirty, changes = True, subject.changes + changes
             subject = replace(subject, revision=commit, dirty=dirty, changes=changes)
         return cls(
@@ -87,7 +87,7 @@ class Origin:
 
     @cached_property
     def _hash(self) -> int:
-        # The hash is cached, because histories look up the origin of every measurement.
+        # Cached, because histories look up the origin of every measurement.
         return hash((*self.code_state, self.side, self.network, self.tensorflow, self.machine))
 
     @property
@@ -141,7 +141,7 @@ def fill_in_origins(origins: Iterable[Origin]) -> dict[Origin, Origin]:
     whole = {}
     for place, text in enumerate(revisions):
         if _ABBREVIATED.fullmatch(text):
-            # Finds all commits that begin with `text`. "g" sorts after all hexadecimal digits.
+            # Finds all commits that begin with `text`: "g" comes after all hexadecimal digits.
             longer = revisions[place : bisect_left(revisions, f"{text}g")]
             if all(map(longer[-1].startswith, longer)):
                 whole[text] = longer[-1]

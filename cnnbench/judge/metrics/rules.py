@@ -1,6 +1,5 @@
-"""A team's rules: thresholds, metrics and verdicts that set the exit code, by configuration and
-metric; and acceptances: regressions that do not set exit code 1, because the rules or the message
-of a commit say so.
+"""A team's rules for judging: thresholds, judged metrics, verdicts that set the exit code, and
+accepted regressions.
 
 `Rules` returns the `Policy` for a configuration and a metric. Flags have priority over rules.
 
@@ -317,8 +316,8 @@ class Rules:
     def acceptance_between(
         self, name: str, metric: Metric, result: str, base: Sequence[str], new: Sequence[str]
     ) -> Acceptance | None:
-        """Returns what accepts a regression from revision `base` to revision `new`; None if nothing
-        does.
+        """Returns the acceptance of a regression from revision `base` to revision `new`; None
+        without one.
 
         `base` and `new` contain the revision of each run. If the runs of BASE or of NEW have
         several revisions, no commit is among the changes. Acceptances that have ended are

@@ -78,7 +78,7 @@ class RulesFile:
             import tomli as tomllib
         text = self._read_text()
         try:
-            # The conversion to JSON and back converts dates to strings.
+            # Converts dates to strings, because JSON has no dates.
             table = json.loads(json.dumps(tomllib.loads(text), default=str))
         except ValueError as error:
             raise UsageError(f"{self}: is not valid TOML: {error}") from None
@@ -107,7 +107,7 @@ def _paths() -> list[str]:
     """Paths of files that may contain rules: in the current folder, then in the folders above it
     that belong to the same repository.
     """
-    # The paths are relative, because the current folder may have been removed.
+    # Relative paths, because the current folder may have been removed.
     folders = ["../" * up for up in range(_MOST_FOLDERS)]
     tops = (
         up for up, folder in enumerate(folders) if os.path.lexists(os.path.join(folder, ".git"))
@@ -167,7 +167,7 @@ def _is_in_commit(file: RulesFile) -> bool:
     return True
 
 
-# The keys of rules, and their checks.
+# The keys of a rules file, and the checks of their values.
 
 _LEAST_SHARE = 0.001
 """Smallest share of alpha of a metric. With an even smaller share, a verdict would need so many

@@ -1,4 +1,5 @@
-"""A comparison as blocks for all formats: the answer first, then a table for each metric, then why.
+"""Converts a comparison to blocks, from which all formats are written: the answer, tables by
+metric, reasons.
 
 `blocks` is the only function that turns a comparison into text and tables. Writers of formats know
 nothing about comparisons.
@@ -32,7 +33,7 @@ from cnnbench.records.metric import Metric
 Rows: TypeAlias = list[tuple[ComparedConfiguration, MetricResult]]
 
 
-# Marks are ASCII, so that no meaning depends on a colour or a font.
+# Marks are ASCII characters, so that they can be read without colours and in every font.
 _MARKS: dict[Verdict, str] = {
     Verdict.FASTER: "+",
     Verdict.SLOWER: "-",
@@ -84,7 +85,8 @@ def _answer(comparison: Comparison, answer: str, clear_cause: str) -> Iterator[C
     yield answer
     yield clear_cause
     yield comparison.advice
-    # Readers of a comment do not have the folder of the results.
+    # A comment's readers do not have the folder of results, so they get a command that repeats the
+    # measurement.
     if comparison.repeat:
         yield CommandLine(comparison.repeat, "Repeat")
     elif comparison.next_step:
@@ -123,7 +125,7 @@ def _why(comparison: Comparison) -> tuple[str, Section | None]:
     """
     if comparison.explanation is None:
         return "", None
-    # Only few comparisons have an explanation, and a history has none.
+    # Imported late, because only few comparisons have an explanation.
     from cnnbench.judge.explain.blocks import explanation_sections
 
     found = comparison.explanation
@@ -149,7 +151,7 @@ def _table(
 
 
 def _note(result: MetricResult, answer: str) -> str:
-    """Returns what the reason for a verdict adds to the table and to the answer; "" for nothing."""
+    """Returns the note of a verdict, unless the table or the answer already says it; then ""."""
     judgement = result.judgement
     note = judgement.reason if judgement.note is None else judgement.note
     return "" if result.verdict is Verdict.SAME or _is_said(note, answer) else note
@@ -391,8 +393,8 @@ def mentioned_differences(comparison: Comparison) -> list[str]:
                 base, new = values.setdefault(difference.fact, (set(), set()))
                 base.update(difference.base)
                 new.update(difference.new)
-    # The measured code differs on purpose, so its revision is not mentioned.
-    # If cnnbench itself was measured, its commit is not mentioned either.
+    # The measured code differs on purpose, so its revision is not listed as a difference, and
+    # neither is the commit of cnnbench if it is the measured code.
     revision = values.get("subject_revision")
     return [
         differing_values_text(fact, tuple(sorted(base)), tuple(sorted(new)))

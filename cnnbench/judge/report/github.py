@@ -37,7 +37,7 @@ def workflow_commands(comparison: Comparison) -> str:
     ]
     lines = []
     for level in (AnnotationLevel.ERROR, AnnotationLevel.WARNING, AnnotationLevel.NOTICE):
-        # Control characters are removed, because they could forge lines of the log.
+        # Control characters could forge lines of the log, so they are removed.
         items = [
             (to_plain_line(title), to_plain_line(message))
             for of, title, message in annotations

@@ -66,7 +66,8 @@ def _add_test_case(suite: xml.Element, classname: str, name: str) -> xml.Element
 def _add_result(
     suite: xml.Element, comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> None:
-    # Programs track cases by name, so a name must not depend on other configurations.
+    # Programs recognise a test case by its name, so the name must not change if other
+    # configurations are added.
     name = f"{configuration_name(entry.configuration)} [{entry.configuration.key}]"
     case = _add_test_case(suite, f"cnnbench.{result.metric.name}", name)
     level, failed = comparison.annotation_level(entry, result), result.verdict is Verdict.FAILED

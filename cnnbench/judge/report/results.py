@@ -335,7 +335,7 @@ def split_names(members: Sequence[RunGroup]) -> tuple[str, list[str]]:
     parts = [group.name.split(", ") for group in members]
     formats = [group.precision for group in members]
     for own, format in zip(parts, formats, strict=True):
-        # The name of a group does not contain the default precision.
+        # A default precision is not part of a group's name.
         own += [format] if len(set(formats)) > 1 and format not in own else []
     return split_common(parts)
 
@@ -480,7 +480,7 @@ def gather(
       order: see `group_runs`.
     """
     if baseline is not None:
-        # All-reduces are left out if the baseline contains none.
+        # A baseline without all-reduces cannot be compared with all-reduces, so they are left out.
         reduced = loaded.allreduces if baseline.allreduces else ()
         comparison = compare_records(
             baseline.all_records,

@@ -60,7 +60,7 @@ def configuration_rows(results: ReportSubject) -> list[dict[str, Any]]:
     """Returns the rows of the table `configurations`: one for each configuration, with medians,
     intervals and ranges over its processes.
     """
-    # The module is imported here, because the formats of `cnnbench compare` do not need it.
+    # Imported late, because the formats of `cnnbench compare` do not need this module.
     from cnnbench.judge.report.sections.scaling import scaling_curves
 
     efficiencies = {

@@ -79,7 +79,7 @@ class ReductionData(NamedTuple):
         for first in range(0, len(flat), PERIOD):
             part = flat[first : first + PERIOD].astype(np.float64)
             error = np.abs(part - total[: len(part)])
-            # Every comparison with NaN is false, so NaN counts as a wrong value.
+            # NaN counts as a wrong value, because every comparison with NaN is false.
             wrong += len(part) - int(np.count_nonzero(error <= tolerance[: len(part)]))
         return wrong
 
@@ -95,7 +95,7 @@ def make_reduction_data(
     streams = np.random.SeedSequence([seed, SETS.index(name), devices]).spawn(devices)
     generators = [np.random.default_rng(stream) for stream in streams]
     if name == "integers":
-        # A floating-point format represents integers exactly up to the size of its significand.
+        # Up to the size of its significand, a floating-point format represents integers exactly.
         exact = min(round(2 / _machine_epsilon(name)) for name in (dtype, *sum_dtypes))
         values = [_draw_integers(g, d, devices, exact) for d, g in enumerate(generators)]
     else:
@@ -114,7 +114,7 @@ def _draw_integers(generator: np.random.Generator, device: int, devices: int, ex
     """
     largest = min(_LARGEST_INTEGER, max(1, exact // devices))
     values = generator.integers(-largest, largest, PERIOD, endpoint=True)
-    # If the sum of +-1 over all devices could be inexact, some devices contribute 0.
-    # The devices that contribute 0 differ from element to element.
+    # If sums of +-1 over all devices could be inexact, some devices contribute 0 instead. Which
+    # devices these are varies from element to element.
     used = (device + np.arange(PERIOD)) % devices < exact
     return np.where(used, values, 0)

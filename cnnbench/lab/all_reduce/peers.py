@@ -1,4 +1,5 @@
-"""Reductions of tf.distribute (peers), which are measured for comparison.
+"""Peers: reductions of tf.distribute, which are measured to compare cnnbench's algorithms with
+them.
 
 TensorFlow's default, the collective ring, is not a peer, because it is the algorithm `collective`.
 """
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 TowerTensors: TypeAlias = "Sequence[Sequence[tf.Tensor]]"
 
 
-# Maps the name of each peer to a value of --cross_device_ops.
+# The value of --cross_device_ops for each peer.
 _OPS = {
     "reduction_to_one_device": "reduction_to_one_device",
     "hierarchical_copy_all_reduce": "hierarchical_copy",
@@ -70,7 +71,8 @@ def check_peer(name: str, devices: Sequence[str]) -> None:
     if len({process_of_device(device) for device in devices}) > 1:
         raise ValueError("tf.distribute reduces only between devices of one process")
     if name == "hierarchical_copy_all_reduce" and len(devices) % 2:
-        # In TensorFlow 2.21, HierarchicalCopyAllReduce adds 1, 10 and 100 on three devices to 11.
+        # In TensorFlow 2.21, HierarchicalCopyAllReduce is wrong on three devices: it adds 1, 10 and
+        # 100 to 11.
         raise ValueError(
             f"tf.distribute.HierarchicalCopyAllReduce leaves out the last of {len(devices)} "
             "devices; use an even number of devices"

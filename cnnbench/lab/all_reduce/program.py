@@ -47,7 +47,7 @@ from cnnbench.variable_mgr.workers import WorkerGroup
 
 # Classes that execute chains of reductions in a TensorFlow function, on tensors in buffers.
 
-# Lists of tensors, one list for each device.
+# One list of tensors for each device.
 DeviceTensors: TypeAlias = "list[list[tf.Tensor]]"
 
 # A function that adds tensors across devices and returns all sums on every device.
@@ -122,8 +122,8 @@ class DeviceBuffers:
                 with tf.control_dependencies([before[0].op]):
                     stage = tf.raw_ops.Stage(values=own, shared_name=name)
                 with tf.control_dependencies([stage]):
-                    # A GPU operation can still be running when the next operation starts.
-                    # An operation that reads a sum on the GPU waits until the sum is complete.
+                    # A GPU operation may still be running when the next one starts. An operation
+                    # that reads the sum on the same GPU waits until the sum is complete.
                     last = tf.reshape(own[-1], [-1])[:1]
                     tokens.append(tf.reduce_sum(tf.cast(last, tf.float32)))
         return tokens
@@ -252,7 +252,7 @@ def reduction_factory(
     FlagError if the algorithm does not work with these devices in groups of this size.
     """
     if case.peer is not None:
-        # The strategy is created here, because that is impossible while a function is traced.
+        # Created here, because a strategy cannot be created while a function is traced.
         reduction = peers.peer_reduction(case.peer, place.devices)
         return lambda: reduction
     spec = case.spec or single("copy")
@@ -296,7 +296,7 @@ def usable_algorithms(
                 raise ValueError("every worker runs it itself, so measure it in a separate command")
         except ValueError as error:
             reasons[name] = first_line(error)
-        # If an algorithm fails, all other algorithms are still measured.
+        # If one algorithm fails, the others are still measured.
         except Exception as error:
             reasons[name] = _error_text(error)
         else:
@@ -383,7 +383,8 @@ class WorkloadBenchmark:
         first = self._place.devices.index(own[0])
         buffers = copied = DeviceBuffers(own, self._workload.shapes, self._dtype, first)
         if len(self._workload.shapes) > 1 or self._dtype != _COPIED:
-            # The memory copy copies one tensor with all bytes, because a single copy is fastest.
+            # The memory copy is one tensor with all bytes: a single copy is the fastest, and so a
+            # strict reference.
             elements = -(-self._bytes // DTYPE_BYTES[_COPIED])
             copied = DeviceBuffers(own, [(elements,)], _COPIED, first)
         try:
@@ -461,7 +462,7 @@ class WorkloadBenchmark:
                 continue
             packing = trial.case.packing
             with self._storing_errors(trial):
-                # With late gradients, a call returns the sums of the previous call.
+                # With late gradients, a call returns the sums of the call before it.
                 for _ in range(2 if packing.applies_gradients_late else 1):
                     buffers.clear_sums()
                     trial.program.run()
@@ -475,7 +476,8 @@ class WorkloadBenchmark:
 
     def _time_rounds(self, progress: ProgressLine) -> None:
         order = [trial for trial in (*self._trials, self._copy) if trial.program is not None]
-        # Because of the seed, all processes of the job measure in the same order.
+        # All processes of the job must measure in the same order, so they shuffle with the same
+        # seed.
         where = self._place.devices
         generator = random.Random(f"{self._params.tf_random_seed} {self._workload.name} {where}")
         gc.collect()
@@ -500,7 +502,7 @@ class WorkloadBenchmark:
         try:
             with errors_as_interrupts():
                 yield
-        # Algorithms, which may be from plug-ins, may raise any exception.
+        # Algorithms may be from plug-ins, so any exception is possible.
         except Exception as error:
             if self._workers is not None:
                 raise

@@ -129,8 +129,8 @@ class AllReduceBenchmark:
           BenchmarkError: sums were wrong or a reduction failed. The files contain the details.
           KeyboardInterrupt: the run was interrupted. The files contain all measurements so far.
         """
-        # The monitor imports a module in a thread. A fork during an import copies a locked import
-        # lock.
+        # The monitor imports a module in a thread. If a process forked during that import, the
+        # child would wait for the import lock forever.
         self._watch.start(gpus=self.params.device != "cpu")
         for notice in notices_about(UNUSED, self.plan, self._so_far.explicit_flags):
             self._messages.notice(notice)
@@ -144,14 +144,15 @@ class AllReduceBenchmark:
                 places = self._start_tensorflow()
                 self._measure_cases(places, self._usable_specs(places))
             if self._workers is not None:
-                # This sum over all workers waits until the chief has finished its measurements.
+                # The sum waits for all workers, and so until the chief has finished its
+                # measurements.
                 self._workers.sum_over_workers(0)
             failed = [point for point in self._so_far.rows if point.failed]
             if failed:
                 self._writer.write_lines(footer_lines(self._so_far))
                 raise BenchmarkError(failure_message(failed))
             raise_if_interrupted()
-            # The record is written before this process waits for the other processes.
+            # The record is written first, because the other processes may never answer.
             record = self._write_record("ok")
         self._writer.write_lines(footer_lines(record))
         report_failed_writes()
@@ -195,7 +196,7 @@ class AllReduceBenchmark:
             devices = self._membership.connect_tensorflow(
                 configure_devices(settings, self.plan.job)
             )
-            # TensorFlow creates the devices when the first operation runs.
+            # TensorFlow creates its devices with the first operation, so one is run here.
             self._update_record(environment=facts.collect())
         for notice in devices.notices:
             self._messages.notice(notice)
@@ -304,7 +305,8 @@ class AllReduceBenchmark:
         self._update_record(
             points=(*self._so_far.points, *own), peers=(*self._so_far.peers, *peers)
         )
-        # Until the next workload has been measured, this record shows the run as interrupted.
+        # If the run is killed during the next workload, this record, which says "interrupted",
+        # remains.
         record = self.make_record("interrupted")
         verbose = self.params.verbose and not self.params.build_only
         for point in points:

@@ -14,7 +14,7 @@ from cnnbench.base.text import NONE
 from cnnbench.flags.groups.all_reduce import AllReduceParams
 from cnnbench.records.all_reduce import AllReduceRecord, Copying, Point
 
-# A reduction 20 times as fast as the memory-copy estimate is impossible on any known machine.
+# No known machine reduces 20 times as fast as it copies memory, so such a time is wrong.
 IMPLAUSIBLE_SHARE = 20.0
 
 _GIGA = 1e9

@@ -327,7 +327,7 @@ def _size_curve(
             seconds = interconnect.predict_seconds(spec, (tensor,), devices, Packing())
         except NotPredictedError:
             return []
-        if seconds > 0:  # A logarithmic axis cannot show the time 0.
+        if seconds > 0:  # A logarithmic axis has no 0.
             curve.append((float(tensor.bytes), seconds))
     return curve
 
@@ -392,7 +392,7 @@ def _reduction_blocks(predictions: Sequence[Prediction]) -> Iterator[Content]:
     that fit into a terminal, and the reasons for missing times. The last column names the fastest
     spec.
     """
-    # Measurements of all-reduces do not need this import.
+    # Imported late, because measurements of all-reduces do not need it.
     from cnnbench.judge.report.sections.all_reduce import fastest_predictions
 
     best = fastest_predictions(predictions)

@@ -118,7 +118,7 @@ def _joined(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
         groups = group_small_tensors(small, packing.agg_small_grads_max_group)
         result = [_join_tensors([tensors[index] for index in group]) for group in groups]
     if packing.gradient_bucket_bytes:
-        # All gradients have the same dtype, so all elements have the same size.
+        # All gradients have the same dtype, so one size of elements is enough.
         sizes_of = [(str(t.itemsize), t.bytes) for t in result]
         groups = group_into_buckets(sizes_of, packing.gradient_bucket_bytes)
         result = [_join_tensors([result[index] for index in group]) for group in groups]
@@ -186,10 +186,11 @@ class Interconnect:
         """
         if devices == 1:
             return 0.0
-        # The phases of the busiest device determine the time.
+        # All devices work at the same time, so the phases of the busiest one determine the total.
         phases: list[ReductionPhase] = []
         if packing.joins_gradients:
-            # Joining tensors copies them. Splitting the result copies nothing: it creates views.
+            # Joining tensors takes time, because it copies them. Splitting the result takes none,
+            # because it only creates views.
             phases.append(ReductionPhase(copied=sum(tensor.bytes for tensor in tensors)))
         travelling = pack_tensors(packing, tensors)
         layout = NodeLayout(devices, self.devices_per_node if self.inter_link is not None else 1)
@@ -289,7 +290,7 @@ def _add_link_load(loads: list[list[ReductionPhase]], per_node: int) -> None:
                     load[position] = load[position] + ReductionPhase(far_bytes=more)
 
 
-# A link is described by its latency, its time per byte, and the time per added byte.
+# A link is described by three numbers: its latency, its time per byte, and the time per added byte.
 
 _GIGA = 1e9
 _MICRO = 1e-6
@@ -297,10 +298,11 @@ _MICRO = 1e-6
 _NVLINK_ALPHA = 3.4 * _MICRO
 _PCIE_ALPHA = 5.7 * _MICRO
 _RDMA_ALPHA = 14.0 * _MICRO
-# A message of 2 KB between two hosts takes 25.4 us with TCP and 1.7 us with RDMA.
+# Between two hosts, a message of 2 KB takes 25.4 us with TCP, and 1.7 us with RDMA.
 _TCP_ALPHA = _RDMA_ALPHA + (25.4 - 1.7) * _MICRO
 
-# Share of the line rate for payload. The MTU is 4096 bytes with RDMA and 1500 bytes with TCP.
+# Share of the line rate that is left for payload, with an MTU of 4096 bytes (RDMA) or 1500 bytes
+# (TCP).
 _INFINIBAND_PAYLOAD = 4096 / 4122
 _ROCE_PAYLOAD = 4096 / 4178
 _TCP_PAYLOAD = 1448 / 1538
@@ -310,10 +312,10 @@ _A100_MEMORY = 1555 * _GIGA
 _H100_PCIE_MEMORY = 2000 * _GIGA
 _H100_SXM_MEMORY = 3350 * _GIGA
 
-# Adding a byte moves three bytes in memory: two bytes are read and one byte is written.
+# To add a byte, three bytes move in memory: two are read and one is written.
 _TRAFFIC_OF_ADDING = 3
 
-# Maps presets to latency (alpha), bandwidth, and memory bandwidth of a GPU of the same age.
+# For each preset: latency (alpha), bandwidth, and memory bandwidth of a GPU from the same time.
 _FIGURES = {
     "pcie3": (_PCIE_ALPHA, 12 * _GIGA, _V100_MEMORY),
     "pcie4": (_PCIE_ALPHA, 24 * _GIGA, _A100_MEMORY),
@@ -393,12 +395,12 @@ def _link_values(flag: str, text: str, parts: list[str]) -> dict[str, float]:
 
 # Functions that predict the times of a reduction and of a step, and the fastest algorithms.
 
-_SMALLEST, _DOUBLINGS = 1024, 20  # Tensor sizes range from 1 KiB to 1 GiB (1 KiB * 2 ** 20).
+_SMALLEST, _DOUBLINGS = 1024, 20  # From 1 KiB to 1 GiB (1 KiB * 2 ** 20).
 _STEPS_PER_DOUBLING = 4
-# An algorithm replaces the fastest algorithm only if it needs less than this share of its time.
-# Otherwise, two algorithms with nearly equal times would alternate from size to size.
+# Another algorithm counts as faster only if it needs less than this share of the time; otherwise,
+# two algorithms with nearly equal times would alternate from size to size.
 _CLEARLY = 0.99
-# Relative accuracy of the size at which a different algorithm becomes the fastest.
+# Relative accuracy with which the size is searched at which another algorithm becomes the fastest.
 _ACCURACY = 1.02
 _ITEMSIZE = 4
 

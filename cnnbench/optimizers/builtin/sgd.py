@@ -2,7 +2,7 @@
 
 from cnnbench.optimizers.spec import OptimizerSpec
 
-# MLPerf logs a momentum for sgd. It is 0, because cnnbench's sgd has no momentum.
+# MLPerf logs a momentum for every optimizer; cnnbench's sgd has none, so it is 0.
 MLPERF = {
     "sgd_opt_base_learning_rate": "base_rate",
     "sgd_opt_end_learning_rate": "end_rate",

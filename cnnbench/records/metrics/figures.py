@@ -28,7 +28,7 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
     evaluations divided by their time. For an imported record, it is the value in its file. None if
     it was not measured.
     """
-    # `slow_steps` is imported here, because it imports NumPy, which a run does not need.
+    # Imported late, because `slow_steps` imports NumPy, which a run does not need.
     from cnnbench.base.slow_steps import undisturbed_mean_seconds
 
     means = iter(undisturbed_mean_seconds([run.step_seconds for run in runs if run.step_seconds]))
@@ -72,7 +72,8 @@ def _speed_without_steps(run: RunRecord) -> float | None:
     return sum(evaluation.examples for evaluation in timed) / seconds if seconds else 0.0
 
 
-# On a CPU, peak memory is the memory of the whole process, which varies by some per cent.
+# On a CPU, peak memory is that of the whole process. It varies by some per cent from process to
+# process, so the threshold is higher.
 _OF_MEMORY: dict[str, Any] = {"threshold": 0.05, "least": 16 * 2**20, **LESS}
 
 
@@ -85,7 +86,8 @@ def memory(record: RunRecord) -> float | None:
     return float(peak) if peak else None
 
 
-# Start-up time depends on disks and caches, so it must not decide the exit code of a CI job.
+# Start-up time depends on disks and caches, so it does not gate: a CI job must not fail because of
+# it.
 @register_metric("startup_seconds", "s", key="", threshold=0.2, **QUICKER)
 @register_metric(
     "startup", "seconds", key="", by_default=True, followed=False, threshold=0.2, **QUICKER
@@ -100,7 +102,7 @@ def startup(record: RunRecord) -> float | None:
     return seconds.import_ + seconds.build + seconds.first_step
 
 
-# Different seeds change the accuracy by a few tenths of a point, so the threshold is half a point.
+# Another seed changes the accuracy by a few tenths of a point, so the threshold is half a point.
 _OF_ACCURACY: dict[str, Any] = {"key": "", "relative": False, "threshold": 0.005}
 
 
@@ -117,7 +119,7 @@ def top_5(record: RunRecord) -> float | None:
     return record.evaluations[-1].top_5 if record.evaluations else None
 
 
-# Three metrics use the same statistics of the step times, so the statistics are cached.
+# Cached, because three metrics use the same statistics of the step times.
 _cached_speed = lru_cache(maxsize=1)(stats.compute_speed)
 
 
@@ -326,7 +328,7 @@ def time_to_accuracy_seconds(record: RunRecord) -> float | None:
     the target of any metric.
     """
     target, top_1 = record.target, record.config.get("stop_at_top_1_accuracy")
-    # Only a number is a target: None means that no accuracy was requested.
+    # Only a number is a target; None means that the run had no target.
     if target is None and isinstance(top_1, (int, float)):
         target = Target(metric="top_1", value=top_1)
     if target is None:
@@ -356,7 +358,7 @@ _SHARES = {50: 0.03, 90: 0.05, 99: 0.1}
 def _latencies(record: RunRecord) -> Sequence[float]:
     if not record.config.get("forward_only"):
         return ()
-    # On a GPU, steps overlap: step times are times between completions, not latencies.
+    # On a GPU, steps overlap, so the time between two completions is not the latency of a step.
     on_cpu = record.placement is None or record.placement.kind == "cpu"
     return record.latency_seconds or (_single_steps(record) if on_cpu else ())
 
@@ -380,7 +382,7 @@ def _percentile(series: _Series, percentile: int, record: RunRecord) -> float | 
 def _percentiles_line(name: str, title: str, advice: str, summary: Summary) -> str:
     seconds_by_share = {share: summary[f"{name}_p{share}_seconds"] for share in _SHARES}
     if name == "step" and seconds_by_share[50] == summary.latency_p50_seconds:
-        # On a CPU, latencies and step times are the same numbers, so one line is enough.
+        # On a CPU, latencies equal the step times, so they get no line of their own.
         return ""
     known = [
         f"p{share} {milliseconds(s)} ms" for share, s in seconds_by_share.items() if s is not None
@@ -402,8 +404,8 @@ def _percentiles(
             about=f"{share}th percentile (nearest rank) of {about}{few}",
             threshold=threshold,
             line=partial(_percentiles_line, name, title, advice) if share == 50 else None,
-            # Reports show the median of the steps in another table, where it is not rounded to a
-            # step; two medians on one page would differ.
+            # No median: another table shows it, computed in another way, and two different medians
+            # on one page would confuse.
             section="" if share == 50 else section,
             **rules,
             **QUICKER,

@@ -48,7 +48,8 @@ LONGEST_LINE = 1 << 20
 """Longest line of a log or table that is read, in characters."""
 
 _FRACTION = re.compile(r"\.\d{1,20}")
-# Words for infinity and NaN that C libraries write into JSON, which JSON does not know.
+# Words for infinity and NaN that C libraries write into JSON files, although they are not valid
+# JSON.
 _BARE_WORD = re.compile(rb"(?<=[:\[,\s])-?(?:inf|nan)(?=\s*[,}\]])")
 
 CLOCKS = ("real", "cpu")
@@ -347,11 +348,11 @@ class ResultFile:
         labels = self.options.labels
         config = {**config, "imported_from": program, **({RESULT_LABEL: labels} if labels else {})}
         if "model" in config and config["model"] is None:
-            # Runs of unknown networks are never repetitions of each other.
+            # Two runs of unknown networks may differ, so they never count as repetitions.
             config["model_of_file"] = f"{self.sha256[:12]}-{part}"
         if time is None:
             imported["unknown"] = (*imported.get("unknown", ()), START)
-        # A label with another commit removes the date of the commit.
+        # If a label names another commit, the commit's date no longer applies.
         measured = subject.with_labels(parse_labels(labels))
         committed_at = None if measured is None else measured.committed_at
         return RunRecord(
@@ -405,7 +406,7 @@ def time_text(time: object) -> str:
     """
     try:
         if isinstance(time, str):
-            # `fromisoformat` of Python 3.10 accepts neither Z nor nanoseconds.
+            # In Python 3.10, `fromisoformat` accepts neither Z nor nanoseconds.
             whole = _FRACTION.sub(lambda digits: f"{digits[0]:0<7.7}", time.replace("Z", "+00:00"))
             moment = datetime.fromisoformat(whole)
         elif is_amount(time):
@@ -413,7 +414,7 @@ def time_text(time: object) -> str:
         else:
             return ""
         moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-        moment.astimezone(timezone.utc)  # The time in UTC must be in the years 1 to 9999, too.
+        moment.astimezone(timezone.utc)  # Fails outside of the years 1 to 9999.
         return moment.isoformat()
     except (OSError, OverflowError, ValueError):
         return ""
@@ -535,7 +536,8 @@ def register_reader(
 
     def register(read: _R) -> _R:
         if not str(read.__module__).startswith(f"{__name__}."):
-            # cnnbench's own readers are registered first, so plug-ins cannot use their names.
+            # cnnbench's own readers are registered before plug-ins, which therefore cannot take
+            # their names.
             READERS.load_own()
         plugins.check_name("a reader", name)
         if (pattern is None) == (fits is None):
@@ -554,7 +556,7 @@ def register_reader(
 
 
 _BEGINNING = 1 << 16
-# What readers may raise if a file does not have the form that they expect.
+# Exceptions that a reader may raise if a file does not have the expected form.
 _MALFORMED = (
     ArithmeticError,
     AttributeError,

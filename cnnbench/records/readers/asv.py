@@ -27,7 +27,7 @@ def _describes(document: Any) -> bool:
     """Whether a document is machine.json or benchmarks.json. These files contain no results."""
     if not isinstance(document, dict):
         return False
-    # Beside the benchmarks, benchmarks.json contains the version of its format.
+    # benchmarks.json contains not only benchmarks, but also the version of its format.
     rows = [row for row in document.values() if isinstance(row, dict)]
     are_benchmarks = bool(rows) and all(map(has_keys("code", "type", "unit"), rows))
     return are_benchmarks or _HAS_MACHINE(document)
@@ -96,7 +96,7 @@ def _rows(content: Mapping[str, Any]) -> Iterator[tuple[str, _Row]]:
             of = dict(zip(columns, row, strict=False))
             version, started = of.get("version"), of.get("started_at")
         else:
-            # In version 1, a benchmark without parameters may have its value instead of a mapping.
+            # In version 1, a benchmark without parameters has its value in place of the mapping.
             of = row if isinstance(row, dict) else {"result": row}
             version, started = (
                 (content.get(key) or {}).get(name) for key in ("benchmark_version", "started_at")
@@ -117,7 +117,7 @@ def _environment(content: Mapping[str, Any]) -> dict[str, Any]:
         "platform": machine.get("os"),
         "environment_name": content.get("env_name"),
     }
-    # For an existing environment, asv writes a path instead of the Python version.
+    # If the environment existed before, asv writes a path in place of the Python version.
     if re.fullmatch(r"[\d.]+", version := str(content.get("python"))):
         environment["python_version"] = version
     requirements = content.get("requirements") or {}

@@ -24,11 +24,11 @@ _EVALUATION = "eval_average_examples_per_sec"
 _ACCURACIES = {
     "eval_top_1_accuracy": ("accuracy", "top_1"),
     "eval_top_5_accuracy": ("top_5",),
-    # The official models write the accuracies of evaluations by these names.
+    # Names by which TensorFlow's official models write the accuracies of evaluations.
     "accuracy": ("accuracy", "top_1"),
     "accuracy_top_5": ("top_5",),
 }
-# Labels of the printed header by the names of run parameters of tf_cnn_benchmarks.
+# Maps run parameters of tf_cnn_benchmarks to the labels of its printed header.
 _PARAMETERS = {
     **{"model": "Model", "dataset": "Dataset", "mode": "Mode", "devices": "Devices"},
     **{"batch_size": "Batch size", "batch_size_per_device": "per device"},
@@ -100,7 +100,7 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
         both = [file.data, read_file(other) if os.path.exists(other) else b""]
         metrics, described = both if name == _METRICS else reversed(both)
         about = parse_object(described.decode("utf-8", "replace")) or {}
-        # The records depend on both files, so both files are included in the digest.
+        # The records depend on both files, so the digest that names them includes both.
         path = os.path.join(folder, _METRICS)
         own = ResultFile(path, metrics, file.options, file.skipped)
         own.sha256 = hashlib.sha256(metrics + described).hexdigest()
@@ -111,7 +111,7 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
         return file.skip(mixed.number, mixed.text, MIXED)
     runs = _runs(file, lines, started)
     if "record" in about and not (runs and runs[-1].described):
-        runs.append(_Values(started, described=True))  # It ended before it printed a row.
+        runs.append(_Values(started, described=True))  # Ended before its first row.
     for part, run in enumerate(runs, start=1):
         yield _record(file, part, run, about if run.described else {})
     return None
@@ -165,7 +165,8 @@ def _record(file: ResultFile, part: int, run: _Values, about: Mapping[str, Any])
         started = replace(RunRecord.from_dict(about["record"]), status=status)
         values = dict(run.values)
         if run.rows and "throughput" in values:
-            # cnnbench logs the speed of all timed steps, without the time between them, as a row.
+            # The last row of cnnbench is the speed of all timed steps, without the time between
+            # them.
             values["throughput"] = run.rows[-1].images_per_sec
         return file.own_run(started, part, values=values, printed=tuple(run.rows))
     log = RunLog(file)
@@ -179,7 +180,7 @@ def _record(file: ResultFile, part: int, run: _Values, about: Mapping[str, Any])
             for name, label in _PARAMETERS.items()
             if name in parameters
         }
-    # The log has the batch size of one process. The batch size of a whole job is unknown.
+    # The log contains the batch size of one process; that of a whole job is unknown.
     if "job:" in log.header.get("Devices", ""):
         log.header.pop("Batch size", None)
     if version := (about.get("tensorflow_version") or {}).get("version"):
@@ -216,7 +217,7 @@ def _software(about: Mapping[str, Any]) -> dict[str, Any]:
     variables = about.get("tensorflow_environment_variables") or ()
     known = {f"env_{variable.get('name')}": variable.get("value") for variable in variables}
     if commit := (about.get("tensorflow_version") or {}).get("git_hash"):
-        # The logger of Python 3 wrote the bytes b'v1.9.0'.
+        # With Python 3, the logger wrote the text of a bytes object: b'v1.9.0'.
         known["tensorflow_git_version"] = str(commit).removeprefix("b'").removesuffix("'")
     return {name: value for name, value in known.items() if value is not None}
 

@@ -34,7 +34,8 @@ def read_conbench(file: ResultFile) -> Iterator[RunRecord]:
         parameters = dict(result["tags"])
         name = str(parameters.pop("name"))
         parameters.pop("id", None)  # The server adds an id to the tags.
-        # The same benchmark in another run is a repetition.
+        # Results of the same benchmark in several runs are repetitions, so the run distinguishes
+        # positions.
         position = file.position(name, {**parameters, "run": result.get("run_id")})
         stats = result.get("stats") or {}
         if result.get("error") or not stats.get("unit"):
@@ -73,7 +74,7 @@ def _number(value: Any) -> Any:
 def _environment(result: Mapping[str, Any]) -> dict[str, Any]:
     """Properties of machine and software. Conbench compares only results of the same context."""
     machine = result.get("machine_info") or result.get("hardware") or {}
-    # The API contains the addresses of the context, instead of its content.
+    # The API returns the address of the context instead of its content.
     address = str((result.get("links") or {}).get("context", "")).rstrip("/")
     names = {"context": result.get("context"), "info": result.get("info")}
     return {

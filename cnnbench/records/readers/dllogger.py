@@ -13,7 +13,7 @@ DLLOGGER = "dllogger"
 
 _MARK = "DLLL "
 _TIMES = ("s", "ms", "us", "ns")
-# The seed and the number of the process differ between repetitions of a run.
+# Parameters that differ between repetitions of a run: the seed, and the number of the process.
 _OF_REPETITION = ("seed", "local_rank", "rank")
 
 
@@ -58,8 +58,8 @@ def _summaries(contents: Iterable[Mapping[str, Any]]) -> Iterator[_Summary]:
         if content.get("type") == "METADATA":
             metadata[str(content.get("metric"))] = content.get("metadata") or {}
         elif step == "PARAMETER" and isinstance(data, dict):
-            # A program may write several lines of parameters. If it appends to a file, it begins
-            # each run with the same keys.
+            # A program may write several lines of parameters. If it appends a run to a file, the
+            # new run begins with a key that the file contains already.
             if is_summarized or data.keys() == first_keys:
                 run, is_summarized = run + 1, False
                 parameters, first_keys, started = {}, None, _time(content)
@@ -97,7 +97,7 @@ def _records(file: ResultFile, summary: _Summary, name: str, part: int) -> Itera
         summary.values[name],
         unit,
         part,
-        # A metric in two summaries of a run is not a repetition.
+        # If a run has two summaries with the same metric, the second one is not a repetition.
         position=file.position(name, {"run": summary.run}),
         higher_is_better=higher,
         environment={

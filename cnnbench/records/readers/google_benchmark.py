@@ -16,10 +16,11 @@ GOOGLE_BENCHMARK = "google-benchmark"
 
 _UNITS = ("ns", "us", "ms", "s")
 _TIMES = dict(zip(CLOCKS, ("real_time", "cpu_time"), strict=True))
-# Versions up to 1.4 mark the aggregates of repetitions only by their names.
+# In versions up to 1.4, only the names of aggregates, such as "_mean", distinguish them from
+# repetitions.
 _AGGREGATE = re.compile(r"(.*)_(mean|median|stddev|cv)")
 _COMPLEXITY = re.compile(r".*_(BigO|RMS)")
-# The program that is measured may add such values to the context.
+# The measured program may have added a commit to the context, under such a key.
 _COMMIT = re.compile(r"(?:git|vcs)?_?(?:commit|rev|revision|hash|sha)(?:_?(?:id|hash|sha1?))?")
 _COMMIT_DATE = re.compile(r"(?:git|commit)_?(?:commit_?)?(?:date|time|timestamp)")
 _BUILD = re.compile(r"compiler.*|.*flags|.*version|.*build_?type", re.IGNORECASE)
@@ -117,7 +118,8 @@ def _is_repetition(row: Mapping[str, Any], known: _Benchmark, names: set[str]) -
     before = known.repetitions[-1].get("repetition_index")
     if before is not None:
         return bool(row.get("repetition_index", 0) > before)
-    # Versions up to 1.4 do not number repetitions, but write their mean.
+    # Versions up to 1.4 do not number repetitions; that their mean follows shows that there are
+    # several.
     return "run_type" not in row and f"{known.name}_mean" in names
 
 
@@ -148,7 +150,7 @@ def _subject(file: ResultFile, context: Mapping[str, Any]) -> Subject:
 def _start(context: Mapping[str, Any]) -> object:
     date = context.get("date")
     try:
-        # Early versions write 2016/10/21-22:05:27.
+        # Early versions write times such as 2016/10/21-22:05:27.
         return datetime.strptime(str(date), "%Y/%m/%d-%H:%M:%S").isoformat()
     except ValueError:
         return date

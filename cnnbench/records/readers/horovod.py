@@ -17,7 +17,7 @@ from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
 
 PROGRAM = "horovod"
 
-# All patterns are bounded in length, so that the time is linear in the size of a line.
+# All patterns have a bounded length, so that matching takes linear time in the length of a line.
 _NUMBER = r"(\d{1,40}(?:\.\d{1,40})?(?:[eE][-+]?\d{1,4})?)"
 _KNOWN = r"Model: {1,9}\S|Iter #\d{1,15}: |Img/sec per |Running warmup\."
 _HEADER = re.compile(r"(Model|Batch size|Number of (?:GPU|CPU)s): {0,9}(\S{1,200})$")

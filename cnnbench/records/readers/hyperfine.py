@@ -19,13 +19,13 @@ def read_hyperfine(file: ResultFile) -> Iterator[RunRecord]:
         name, codes = str(result["command"]), result.get("exit_codes") or []
         parameters = result.get("parameters")
         position = file.position(name, parameters)
-        # An export without the times of single processes contains only the mean.
+        # If the export contains no times of single processes, only the mean is known.
         times: list[Any] = result.get("times") or [result.get("mean")]
         for number, seconds in enumerate(times):
             part += 1
             code = codes[number] if number < len(codes) else 0
             if code != 0:
-                # hyperfine writes null for a process that a signal has ended.
+                # For a process that a signal has ended, hyperfine writes null.
                 how = "was killed" if code is None else f"failed with exit code {code}"
                 file.skip(0, name, f"{how} (run {number + 1})")
                 continue

@@ -30,7 +30,7 @@ _EARLY = re.compile(
 )
 _BATCH = "global_batch_size"
 _BEGINNINGS = ("cache_clear", "init_start", "run_start")
-# Values that describe the submission, or that differ between repetitions.
+# Keys of values that describe the submission, or that differ between repetitions of a run.
 _NO_CONTEXT = re.compile(r"submission_\w+|\w*seed|cache_clear|global_batch_size|\w+_(?:start|stop)")
 
 
@@ -64,7 +64,7 @@ class _Run:
         if event.key == "run_start":
             self.started = event.seconds
         elif event.key == "run_stop" and self.seconds is not None:
-            self.status = MIXED  # A run ends once.
+            self.status = MIXED  # A run must end only once.
         elif event.key == "run_stop" and self.started is not None:
             self.seconds = event.seconds - self.started
             is_success = isinstance(value, dict) and value.get("success") is True
@@ -85,7 +85,7 @@ def read_mlperf(file: ResultFile) -> Iterator[RunRecord]:
     process is read. Whether a higher eval_accuracy is better differs between benchmarks and is not
     in the log, so it is not read.
     """
-    # If all processes of a job log the run, each of them logs the same one.
+    # If the processes of a job all log the run, their lines are equal, so one is read.
     of_processes = (
         [*_runs(_events(file, lines))] for lines, _ in lines_of_processes(file.text, _KNOWN)
     )
@@ -121,7 +121,7 @@ def _runs(events: Iterable[_Event]) -> Iterator[_Run]:
     for event in events:
         if run.started is not None and event.key in _BEGINNINGS:
             yield run
-            again = event.key == "run_start"  # It is started again with the same settings.
+            again = event.key == "run_start"  # Restarted with equal settings.
             run = _Run(benchmark=run.benchmark, values=run.values if again else {})
         run.add(event)
     if run.started is not None:
@@ -135,7 +135,7 @@ def _events(file: ResultFile, lines: Iterable[Line]) -> Iterator[_Event]:
             continue
         content = parse_object(text.removeprefix(_MARK)) if text.startswith(_MARK) else None
         time = None if content is None else content.get("time_ms")
-        # Scripts that clear the caches before a run write the time 0.
+        # A script that clears the caches before a run logs the time 0.
         if content is not None and (is_amount(time) or time == 0):
             metadata = content.get("metadata")
             yield _Event(

@@ -11,7 +11,7 @@ from cnnbench.records.subject import Subject
 
 PYPERF = "pyperf"
 _UNITS = {"second": "s", "byte": "bytes", "integer": ""}
-# pyperf was called perf. These versions do not change what is measured.
+# Versions of pyperf, which was called perf before, do not change what is measured.
 _OF_PROGRAM = ("pyperf_version", "perf_version")
 _LIBRARY = "_version"
 
@@ -23,7 +23,7 @@ def read_pyperf(file: ResultFile) -> Iterator[RunRecord]:
     """
     content, part = file.json(), 0
     for benchmark in content["benchmarks"]:
-        # pyperf writes the metadata that all runs have in common only once, at the top of the file.
+        # Metadata that all runs have in common is written only once, at the top of the file.
         shared = {**(content.get("metadata") or {}), **(benchmark.get("metadata") or {})}
         position = file.position(str(shared.get("name")))
         for run in benchmark["runs"]:
@@ -62,15 +62,16 @@ def _environment(facts: Mapping[str, Any]) -> dict[str, Any]:
         else None,
         "python_implementation": facts.get("python_implementation"),
         "python_compiler": facts.get("python_compiler"),
-        # "perf_counter(), resolution: 1.00 ns": the resolution is a property of the machine.
+        # The clock "perf_counter(), resolution: 1.00 ns" without its resolution, which is a
+        # property of the machine.
         "clock": str(facts["timer"]).partition(",")[0] if "timer" in facts else None,
-        # pyperf names only a garbage collector that does not run.
+        # pyperf records the state of the garbage collector only if it is disabled.
         "garbage_collection": False if facts.get("python_gc") == "disabled" else None,
         "program_version": next((facts[name] for name in _OF_PROGRAM if name in facts), None),
-        # The version of pyperformance, a suite of benchmarks.
+        # pyperformance is a suite of benchmarks, with versions of its own.
         "benchmark_version": facts.get("performance_version"),
     }
-    # Benchmarks of pyperformance name the libraries that they use, as in django_version.
+    # Benchmarks of pyperformance record the libraries that they use, for example as django_version.
     known = (*_OF_PROGRAM, "python_version", "performance_version")
     return environment | {
         f"requirement_{name.removesuffix(_LIBRARY)}": value

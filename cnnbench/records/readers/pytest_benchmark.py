@@ -42,7 +42,7 @@ def read_pytest_benchmark(file: ResultFile) -> Iterator[RunRecord]:
                 "clock": options.get("timer"),
                 "garbage_collection": None
                 if "disable_gc" not in options
-                # With disable_gc, Python's garbage collector does not run in a round.
+                # With disable_gc, rounds run without Python's garbage collector.
                 else not options["disable_gc"],
             },
             subject=subject,

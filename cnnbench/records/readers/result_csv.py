@@ -48,7 +48,7 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
             file.skip(number, line, "is not a complete row")
         elif cells:
             row = {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
-            # A later row does not change the records of the rows before it.
+            # Later rows must not change the records of the rows before them.
             part = ResultFile(file.path, line.encode(), file.options)
             try:
                 yield part.own_run(_run(row), values=_values(row))
@@ -123,7 +123,7 @@ def _values(row: Mapping[str, str]) -> dict[str, float]:
         text = row.get(_NAMES.get(name, name))
         try:
             value = math.nan if text is None else float(text)
-        except ValueError:  # A metric with a text, such as peak_flops_source.
+        except ValueError:  # A text, as in peak_flops_source.
             continue
         if math.isfinite(value):
             values[name] = value

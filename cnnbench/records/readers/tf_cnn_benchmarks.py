@@ -26,7 +26,7 @@ from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
 
 PROGRAM = "tf_cnn_benchmarks"
 
-# All patterns are bounded in length, so that the time is linear in the size of a line.
+# All patterns have a bounded length, so that matching takes linear time in the length of a line.
 _NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
 _STEP = r"\d{1,15}"
 _KNOWN = rf"Model: {{3,9}}\S|{_STEP}\s{{1,9}}images/sec: "
@@ -44,12 +44,13 @@ _ROW = re.compile(
     rf"({_STEP})\s{{1,9}}images/sec: ({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)"
     rf"((?:\s{{1,9}}{_NUMBER}){{0,40}})$"
 )
-# The first versions of tf_cnn_benchmarks called top-1 accuracy "precision", and top-5 "recall".
+# In its first versions, tf_cnn_benchmarks called the top-1 accuracy "precision" and the top-5
+# accuracy "recall".
 _ACCURACY = re.compile(
     rf"(?:Accuracy|Precision) @ 1 = ({_NUMBER}) (?:Accuracy|recall) @ 5 = ({_NUMBER}) "
     rf"\[{_STEP} examples\]$"
 )
-# Names of networks in the header that are not values of --model, with the values of --model.
+# Names of networks in the header that differ from the values of --model.
 _MODELS = {"lenet5": "lenet", "official_ncf": "ncf"}
 _OFFICIAL_RESNET = re.compile(r"official_resnet_(\d{1,4})_v([12])$")
 _PRECISIONS = {"float32": "fp32", "float16": "fp16"}
@@ -57,7 +58,7 @@ _TOTAL = re.compile(rf"total images/sec: ({_NUMBER})$")
 _GPU = re.compile(
     rb"device:GPU:(\d{1,4}) with .{1,60}-> physical GPU \(device: \d{1,4}, name: ([^,\n]{1,80}),"
 )
-# These lines of tf_cnn_benchmarks contain no value for the record.
+# Lines of tf_cnn_benchmarks that are known, but contain no value for the record.
 _OTHER = re.compile(
     r"=+$|-+$|Generating (?:training |evaluation )?model$|Initializing graph$|Running warm up$|"
     r"Done warm up$|Waiting for other replicas to finish warm up$|Round up warm up steps|"
@@ -72,9 +73,10 @@ _OTHER = re.compile(
     r"The (?:TensorBoard debugger plugin|CLI TensorFlow debugger) will be used|"
     rf"(?:[\w@/ ]{{1,40}} = {_NUMBER} ){{1,20}}\[{_STEP} examples\]$"
 )
-# A line that contains one of these texts could be a result.
+# An unknown line with one of these texts may be a result, so it is reported.
 _RESULT = re.compile(r"images/sec|(?:Accuracy|Precision) @ ")
-# A run prints each of these lines once.
+# A run prints each of these lines only once, so a repetition means mixed lines of several
+# processes.
 _ONCE = re.compile("Generating training model$|Running warm up$|Done warm up$|total images/sec: ")
 _UNKNOWN = ("commit", "step_seconds", "memory", "startup")
 
@@ -193,7 +195,8 @@ class RunLog:
         if match := _ONCE.match(text):
             self._note_repetition(match[0] in self._seen, number, text)
             self._seen.add(match[0])
-        # A training with evaluations prints no total speed; these lines show that it is complete.
+        # A training with evaluations prints no total speed. One of these lines shows that it is
+        # complete.
         self.is_complete |= text.startswith(("Running final evaluation", "Done with training"))
         return None
 
@@ -225,7 +228,7 @@ class RunLog:
         known |= {**self.software, **(environment or {})}
         status = "ok" if self.is_complete else "interrupted"
         started = self.file.time(time)
-        # Only cnnbench prints the flags that differ from their defaults.
+        # cnnbench prints the flags that differ from their defaults; tf_cnn_benchmarks does not.
         flags = parse_object(self.header.get("Flags", ""))
         if flags is not None:
             run = RunRecord(
@@ -276,7 +279,7 @@ class RunLog:
         last = self.rows[-1] if self.rows else None
         unknown = [*UNKNOWN_OF_OWN_RUN, *unknown_start]
         if run.config.get("eval"):
-            # The total of an evaluation is about its steps, not about the whole loop.
+            # In an evaluation, the printed total is the speed of the steps, not of the whole loop.
             values.pop("total_images_per_sec", None)
         if last is not None and last.step == self._header_number("Num batches"):
             values["throughput"] = last.images_per_sec
@@ -322,7 +325,7 @@ class RunLog:
         flags = {
             "model": _flag_of_model(header.get("Model")),
             "data_name": dataset.lower() or None,
-            # The log says whether the data was real, but does not contain its folder.
+            # The header shows whether the data was real, but not in which folder it was.
             "data_dir": None if synthetic or dataset == "synthetic" else "unknown",
             "eval": mode == "evaluation",
             "forward_only": "forward" in mode,
@@ -339,7 +342,7 @@ class RunLog:
             "cross_replica_sync": header.get("Sync", "True") == "True",
             "staged_vars": "Staged vars" in header or None,
             "batch_group_size": self._header_number(_GROUP),
-            # The log contains neither the number of the worker nor the number of workers.
+            # Which worker wrote the log, and how many there were, is unknown.
             "job_name": "worker" if places and places[0].startswith("/job:worker") else None,
             "training_and_evaluation": "+" in mode or None,
         }

@@ -228,8 +228,8 @@ def _evaluate_restored(
 def _evaluate_as_worker(
     run: RunContext, work: EvaluationWork, results: EvaluationPublisher
 ) -> float | None:
-    """Evaluates, as a worker, the checkpoints that the chief evaluates; returns examples/sec.
-    Returns examples/sec, or None as the chief.
+    """Evaluates the checkpoints that the chief evaluates. Returns examples/sec, or None as the
+    chief.
     """
     interrupts = SharedInterrupts(work.worker_group)
     while True:

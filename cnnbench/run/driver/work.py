@@ -25,8 +25,7 @@ from cnnbench.variable_mgr.workers import WorkerGroup
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltWork(abc.ABC):
-    """The work of a run with its TensorFlow objects. The subclasses are the kinds of work. The
-    subclasses are the kinds of work.
+    """The work of a run with its TensorFlow objects. The subclasses are the kinds of work.
 
     Attributes:
       notices, warnings: lines for the user about what was built; warnings by their names.

@@ -31,7 +31,7 @@ def write_graph(flag: str, path: str, graph_def: Any) -> None:
 
 @contextmanager
 def collecting_partitions(partitions: list[Any]) -> Iterator[None]:
-    """A context that collects the device partitions of the graph of the function called inside.
+    """A context that collects the graphs into which TensorFlow partitions a function called inside.
 
     The GraphDefs are appended to `partitions`.
     """

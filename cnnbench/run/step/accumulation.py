@@ -91,7 +91,7 @@ class PassAccumulator:
         self, total: tf.Variable, factor: float, term: tf.Tensor, zero: tf.Tensor | None
     ) -> tf.Tensor:
         """Returns the sum of a step. With `zero`, also sets the variable of the sum to zero, in
-        place. If `zero` is given, sets the sum's variable to zero in place.
+        place.
 
         On an emulated GPU, this way needed more memory at the peak than `clear`.
         """

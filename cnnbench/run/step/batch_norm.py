@@ -108,7 +108,7 @@ def update_moving_averages(
     compute the next values from them. Towers that train independently have their own averages.
 
     Args:
-      towers: for each tower, the updates of its untrained variables, in the same order.
+      towers: for each tower, the updates of its non-trainable variables, in the same order.
       bn_stats: "first" (values of tower 0), "mean" (means over towers; integers of tower 0) or
         "sync" (all towers have the same values).
       guards: guards of the devices that apply updates. A skipped step does not change the averages
@@ -158,9 +158,7 @@ def _mean_updates(
 def _assign_updates(
     manager: VariableMgr, towers: Sequence[int], updates: Sequence[StateUpdate]
 ) -> list[Any]:
-    """Assigns values to the towers' copies of non-trainable variables. Returns the operations.
-    Returns the operations.
-    """
+    """Assigns values to the towers' copies of non-trainable variables. Returns the operations."""
     operations = []
     for spec, value, decay in updates:
         copies = {(v := manager.variable(tower, spec.name)).ref(): v for tower in towers}

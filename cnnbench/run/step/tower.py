@@ -46,7 +46,7 @@ class TowerResult(NamedTuple):
       gradients: gradients of the scaled loss without its L2 term, in the order of trainable
         variables. None for a variable that does not affect the loss. Empty in forward-only runs.
       loss: float32 scalar, the mean over the tower's batch.
-      updates: updates of untrained variables.
+      updates: updates of non-trainable variables.
       metrics: means over the tower's batch; empty unless requested.
     """
 

@@ -55,7 +55,7 @@ Processes that trace the same functions give an operation the same number.
 
 
 def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """TensorFlow's ring, which copies the tensor and splits it into n chunks per subdivision."""
+    """Phases of TensorFlow's ring, which copies the tensor and cuts it: n chunks a subdivision."""
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = ring_lap(layout, shards, moved)
     return (ReductionPhase(copied=tensor.bytes), lap + ReductionPhase(added=moved), lap)
@@ -75,7 +75,7 @@ def _check(context: ReduceContext) -> None:
         raise ValueError("NCCL has no shards; remove # and the number of shards, or use ring")
 
 
-# `cnnbench tune` does not try it, because it is the default of its mode.
+# `cnnbench tune` does not try this algorithm by name, because it is the default of its mode.
 @register(
     "collective",
     cost=Formula(_phases),
@@ -104,8 +104,8 @@ class Collective:
         self._devices = context.own_devices
         self._group_size = len(context.devices)
         self._group_key = collective_group_key(context.devices)
-        # For each ring, the number of the device in a process at which the ring begins. A negative
-        # number reverses the direction of the ring.
+        # For each of several rings, the number of the device (in its process) at which the ring
+        # begins. A negative number means a ring in the opposite direction.
         of_first = [process_of_device(device) for device in context.devices].count(
             process_of_device(context.devices[0])
         )
@@ -121,7 +121,8 @@ class Collective:
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
 
-        # TensorFlow adds control dependencies to CollectiveReduceV2, which can cause deadlocks.
+        # With V2 operations, TensorFlow adds control dependencies that can cause deadlocks, so V1
+        # operations are used.
         return self._build_ops(
             lambda tensor, instance_key: tf.raw_ops.CollectiveReduce(
                 input=tensor,
@@ -156,7 +157,7 @@ class Collective:
 
         if tensors[0].dtype != tf.bfloat16:
             return self._build_ops(join, tensors)
-        # CollectiveGather does not support bfloat16, so the bits are sent as float16.
+        # CollectiveGather does not support bfloat16, so the same bits are sent as float16.
         halves = map_on_devices(self._devices, lambda x: tf.bitcast(x, tf.float16), tensors)
         joined = self._build_ops(join, halves)
         return map_on_devices(self._devices, lambda x: tf.bitcast(x, tf.bfloat16), joined)
@@ -199,8 +200,9 @@ def build_collective_ops(
         with (
             tf.device(device),
             tf.control_dependencies(before),
-            # MultiWorkerMirroredStrategy enables TensorFlow's scoped allocator.
-            # In one name scope, the scoped allocator would merge collectives, or fail.
+            # MultiWorkerMirroredStrategy enables TensorFlow's scoped allocator, which would merge
+            # collectives in one name scope, or fail. So each collective gets a name scope of its
+            # own.
             tf.name_scope(f"instance_{instance_key}"),
         ):
             result = op(tensor, instance_key)

@@ -19,12 +19,12 @@ from cnnbench.variable_mgr.gradients import sum_tensors
 
 
 def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """All devices send to a root, which adds the tensors and sends the sum."""
+    """Phases: all devices send to one device, which adds the tensors and sends the sum back."""
     star = star_of(layout.near - 1, layout.devices - layout.near, tensor.bytes)
     return (star + ReductionPhase(added=(layout.devices - 1) * tensor.bytes), star)
 
 
-# `cnnbench tune` does not try it, because it is the default.
+# `cnnbench tune` does not try this algorithm by name, because it is the default.
 @register(
     "copy",
     cost=Formula(_phases, roots=lambda layout, shards: layout.devices),

@@ -32,9 +32,7 @@ _Tree: TypeAlias = "tuple[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...
 
 
 def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Two roots add the tensors of a half each, then swap sums. At the end, each root sends the sum
-    to the devices of its half.
-    """
+    """Phases: two roots each add the tensors of half the devices, swap sums, and send the sum."""
     size = tensor.bytes
     half = math.ceil(layout.devices / 2)
     near = min(layout.near, half)
@@ -97,8 +95,8 @@ def _pair_main_devices(count: int, topology: str) -> list[_Tree]:
     if topology == "gcp_v100":
         mains = list(_GCP_V100_MAINS)
     else:
-        # With an even number n of devices, devices i and (i + n / 2) mod n are main devices.
-        # With an odd number, the last device is paired with the first device of the lower half.
+        # If the number n of devices is even, devices i and (i + n / 2) mod n are main devices. If
+        # it is odd, the last device forms a pair with the first device of the lower half.
         mains = [(first, upper[first]) for first in lower]
         mains += [(first, lower[at % len(lower)]) for at, first in enumerate(upper)]
     return [(pair, (lower, upper) if pair[0] in lower else (upper, lower)) for pair in mains]

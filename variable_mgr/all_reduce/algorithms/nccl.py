@@ -20,15 +20,15 @@ from cnnbench.variable_mgr.all_reduce.cost import (
 )
 from cnnbench.variable_mgr.all_reduce.registry import register
 
-# Dtypes that the kernel of NcclAllReduce supports in TensorFlow 2.21.
+# Dtypes for which TensorFlow 2.21 has a kernel of NcclAllReduce.
 _DTYPES = ("float16", "float32", "float64")
 
 _reductions = itertools.count()
 
-# NCCL's own model (src/graph/tuning.cc, commit 5067397) has two protocols, "Simple" and "LL".
-# In "Simple", for large messages, a call costs at least 8.4 us, with latencies as in the presets.
-# In "LL", for small messages, a call costs 6.6 us, and four bytes are sent for each byte.
-# In "LL", latencies are about a fifth (NVLink 0.6 us, PCIe 1.0 us, network 2.7 us).
+# NCCL's own model (src/graph/tuning.cc, commit 5067397) has two protocols. "Simple", for large
+# messages: a call costs at least 8.4 us, and latencies are as in the presets. "LL", for small
+# messages: a call costs 6.6 us, four bytes are sent for each byte of the tensor, and latencies are
+# about a fifth (NVLink 0.6 us, PCIe 1.0 us, network 2.7 us).
 _NCCL_CALL = 8.4e-6
 _NCCL_CALL_LL = 6.6e-6
 _LL_LATENCY = 0.19
@@ -36,16 +36,15 @@ _LL_BYTES = 4
 
 
 def _ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """NCCL's ring, which splits a tensor of any size into n chunks, without a copy to join the
-    chunks at the end.
-    """
+    """Phases of NCCL's ring: n chunks of a tensor of any size, which no copy joins at the end."""
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = ring_lap(layout, 1, moved)
     return (lap + ReductionPhase(added=moved), lap, ReductionPhase(fixed=_NCCL_CALL))
 
 
 def _tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """NCCL's pipelined double binary tree between nodes, with chains of devices within nodes.
+    """Phases of NCCL's pipelined double binary tree between nodes, with chains of devices within
+    nodes.
 
     Both directions are concurrent. Each device sends and receives the tensor twice.
     """
@@ -138,7 +137,7 @@ class Nccl:
             return list(tensors)
         dtype = tensors[0].dtype
         is_supported = dtype.name in _DTYPES
-        # Within a run of the graph, TensorFlow matches the GPUs' operations by `shared_name`.
+        # In a run of the graph, TensorFlow finds the operations of the other GPUs by `shared_name`.
         name = f"cnnbench_nccl_{next(_reductions)}"
         sums = []
         for device, tensor in zip(self._devices, tensors, strict=True):
@@ -165,6 +164,7 @@ def nccl_kernel_exists() -> bool:
                 input=0.0, reduction="sum", num_devices=1, shared_name="cnnbench_nccl_probe"
             )
     except tf.errors.OpError as error:
-        # For an unknown error message, assume that the kernel exists; the run may fail later.
+        # If the error message is unknown, the kernel is assumed to exist; if it does not, the run
+        # will fail.
         return not any(text in str(error) for text in ("no registered kernels", "not registered"))
     return True

@@ -1,4 +1,6 @@
-"""Shuffle all-reduce: one CPU sums each shard of a tensor, and sends the sum to all devices."""
+"""Shuffle all-reduce: each shard of a tensor is summed on one CPU, which sends the sum to all
+devices.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,13 @@ from cnnbench.variable_mgr.gradients import sum_tensors
 
 
 def shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
-    """Each of k devices (or CPUs of k nodes) gathers the values of one shard of the tensor, adds
-    them and returns the sum.
+    """Phases: each of k devices (or CPUs of k nodes) gathers one shard of the tensor from all
+    devices, adds it, and returns the sum.
     """
     count, size = tensor.chunks(shards)
     near, far = layout.near - on_tower, layout.devices - layout.near
-    # A gathering device receives a shard from every device.
-    # A sending device sends to all gathering devices.
+    # A device that gathers receives one shard from every device; every device sends to all devices
+    # that gather.
     gatherer = star_of(near, far, size)
     sender = messages_phase(layout.nodes > 1, count, tensor.bytes)
     move = gatherer if near + far >= count else sender

@@ -1,4 +1,6 @@
-"""Shuffle all-reduce: one of the devices with the values sums each shard of a tensor."""
+"""Shuffle all-reduce: each shard of a tensor is summed on one of the devices that have the
+values.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from cnnbench.variable_mgr.all_reduce.cost import Formula
 from cnnbench.variable_mgr.all_reduce.registry import register
 
 
-# `cnnbench tune` does not try it: on CPUs, it is the same as pscpu, and other algorithms of GPUs
-# use more links.
+# `cnnbench tune` does not try it: on CPUs, it is the same as pscpu; on GPUs, other algorithms use
+# more links.
 @register(
     "psgpu",
     cost=Formula(shuffle_phases, roots=lambda layout, shards: math.ceil(layout.devices / shards)),

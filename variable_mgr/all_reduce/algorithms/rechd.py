@@ -26,7 +26,8 @@ from cnnbench.variable_mgr.gradients import concat
 
 
 def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Devices exchange a half, a quarter, ... of the tensor, and then the sums in reverse order.
+    """Phases: devices exchange a half, a quarter, ... of the tensor, and then the sums in reverse
+    order.
 
     Halving and doubling take log2 p rounds each, where p is the largest power of two up to n.
 
@@ -60,14 +61,12 @@ def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _message_phase(far: bool, size: float, sharing: int) -> ReductionPhase:
-    """Cost of one message with `size` bytes. If `far`, `sharing` devices of a node send such a
-    message through the same link at once.
-    """
+    """Returns the cost of a message; if `far`, `sharing` devices of a node share the link."""
     return messages_phase(far, 1, sharing * size if far else size)
 
 
 def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases for which one tensor keeps a device busy.
+    """Phases for which one tensor keeps a device busy, so that other tensors must wait.
 
     They are the messages of all devices divided by n. Only devices with a chunk take part in a
     round.
@@ -88,7 +87,7 @@ def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         added += size
     extra = (layout.devices - power) / layout.devices
     sharing = layout.near if layout.nodes > 1 else 1
-    # A tensor with so few chunks that one half would be empty is sent as a whole.
+    # With so few chunks, one half would be empty, so the tensor is sent as a whole.
     halves = 2 if chunks > power // 2 else 1
     fetched = max(0, layout.devices - power - power // 2) / layout.devices * (halves - 1)
     fold = messages_phase(
@@ -148,7 +147,7 @@ def _interleave_memories(context: ReduceContext) -> list[str]:
         memory = context.memory_of(device)
         places.append(devices_so_far[memory])
         devices_so_far[memory] += 1
-    # Sorting is stable, so devices with equal places keep the order of `context.devices`.
+    # Sorting is stable, so devices in equal places stay in the order of `context.devices`.
     placed = zip(places, context.devices, strict=True)
     return [device for _, device in sorted(placed, key=itemgetter(0))]
 
@@ -208,7 +207,7 @@ def _all_gather(
     """Exchanges blocks of 1, 2, 4, ... chunks until every memory contains all chunks, in order."""
     power = len(chunks)
     memories = [context.memory_of(device) for device in order]
-    # The tensors of each block of chunks, by (memory, number of the block's first chunk).
+    # For each block, given as (memory, number of its first chunk): the tensors of its chunks.
     held = {
         (memory, rank): [] if chunk is None else [chunk]
         for rank, (memory, chunk) in enumerate(zip(memories, chunks, strict=False))

@@ -22,7 +22,7 @@ from cnnbench.variable_mgr.gradients import sum_tensors
 
 
 def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Each half of a tensor moves up one of two binary trees and down, in k chunks."""
+    """Phases: each half of a tensor is summed up its own binary tree and sent down, in k chunks."""
     levels = layout.devices.bit_length() - 1
     near_levels = min(levels, layout.near.bit_length() - 1) if layout.nodes > 1 else 0
     if layout.nodes == 1:
@@ -40,7 +40,7 @@ def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases for which one tensor keeps a device busy.
+    """Phases for which one tensor keeps a device busy, so that other tensors must wait.
 
     Every chunk moves up and down n-1 edges. The edges are distributed over n devices.
 
@@ -86,7 +86,7 @@ class DoubleBinaryTree:
         layout = chunks.ChunkLayout(tensors[0], self._trees * self._context.shards)
         parts = dict(zip(devices, layout.chunks(tensors, devices), strict=True))
         count = len(devices)
-        # Sorting by level puts every place before its parent.
+        # Sorted by level, every place comes before its parent.
         upwards = sorted(range(1, count + 1), key=_level_of_place)
         root = upwards[-1]
         sums = []

@@ -22,7 +22,7 @@ from cnnbench.variable_mgr.gradients import sum_tensors
 
 
 def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """There are k concurrent rings: n-1 hops that add, and then n-1 hops that distribute the sums.
+    """Phases of k concurrent rings: n-1 hops that add, and then n-1 hops that distribute the sums.
 
     In each hop, a device forwards one chunk for each ring. In one lap, the number of hops between
     nodes equals the number of nodes.
@@ -35,7 +35,7 @@ def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases for which one tensor keeps a device busy.
+    """Phases for which one tensor keeps a device busy, so that other tensors must wait.
 
     Each chunk makes n-1 hops in each of two laps. The hops are distributed over n devices.
     """
@@ -74,7 +74,8 @@ class Ring:
         """
         order = self._ring_order(chunk % self._rings, tensor_index // self._context.num_memories)
         count = len(order)
-        # A chunk starts where the ring enters a memory, so its sum enters each memory only once.
+        # A chunk starts where the ring enters a memory; otherwise, its sum would enter that memory
+        # twice.
         starts = [
             place
             for place in range(count)
@@ -100,7 +101,7 @@ class Ring:
         for chunk in range(len(layout)):
             route = self.chunk_route(chunk, index)
             total: list[tf.Tensor] = []
-            # For devices that share a memory, one operation adds all values in this memory.
+            # Devices that share a memory need no hops: one operation adds all their values.
             for _, members in itertools.groupby(route[:count], self._context.memory_of):
                 devices_there = list(members)
                 with tf.device(devices_there[-1]):

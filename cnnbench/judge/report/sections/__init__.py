@@ -96,7 +96,7 @@ def build(
     verdict: Sequence[Answer | None] = answers
     if not answers and results.comparison is not None:
         verdict = (baseline.baseline_answer(results.comparison),)
-    elif not answers and not results.studies:  # Searches for flags have other answers.
+    elif not answers and not results.studies:  # A search has an answer.
         verdict = (runs.speed_answer(results),)
     sections = (
         Section.of(contents(results if key in _WHOLE else bounded), key, title, key in _FOLDED)

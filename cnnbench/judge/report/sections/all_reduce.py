@@ -224,7 +224,7 @@ def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> RowCh
 def _curves(record: AllReduceRecord, points: Sequence[Point], name: str) -> Iterator[ChartSeries]:
     specs: dict[str, dict[int, float]] = {point.spec: {} for point in points}
     for point in sorted(points, key=lambda point: (point.bytes, _gigabytes(point, name))):
-        # Points are sorted by speed, so the fastest measurement of each size is kept.
+        # Points are sorted by speed, so a faster point of the same size replaces a slower one.
         specs[point.spec][point.bytes] = _gigabytes(point, name)
     for spec, best in specs.items():
         hints = (

@@ -131,7 +131,7 @@ def environment_section(results: ReportSubject) -> Iterable[Content]:
     environments = [record.environment for _, record in described]
     names = sorted({name for facts in environments for name in facts}, key=natural_key)
     alike = [name for name in names if _is_same(name, environments)]
-    # Properties that affect speed are shown before other properties.
+    # Properties that affect speed come first.
     unlike = [name for name in names if name not in alike]
     unlike.sort(key=lambda name: [*DifferenceEffect].index(fact_rule(name).effect))
     values = ((name, readable_fact(name, environments[0][name])) for name in alike)
@@ -147,7 +147,8 @@ def environment_section(results: ReportSubject) -> Iterable[Content]:
             "configuration": configuration,
             "run": record.run_id[:8],
         }
-        # A property of an imported record may have the name of one of the columns above.
+        # In an imported record, a property can have the same name as a column above; then the
+        # column is kept.
         for name in unlike:
             row.setdefault(name, readable_fact(name, record.environment.get(name, "")))
         runs.append(row)

@@ -150,7 +150,8 @@ def _distribution_row(
 ) -> DistributionRow:
     low, high = of_processes.interval or (None, None)
     processes = [*enumerate(of_processes.values, start=1)]
-    # If there are too many values, dots show the smallest, the largest, and some between them.
+    # If there are more values than dots, the dots are the smallest, the largest, and some in
+    # between.
     if len(processes) > _MOST_DOTS:
         processes.sort(key=lambda process: process[1])
         step = (len(processes) - 1) / (_MOST_DOTS - 1)
@@ -381,7 +382,8 @@ def best_configurations(results: ReportSubject) -> list[_Reached]:
     measured = (
         group
         for group in results.configured
-        # The verdict of an experiment already compares the runs of A and of B.
+        # Runs of A and of B are left out, because the verdict of their experiment already compares
+        # them.
         if group.throughput.values and not (group.origin.side or group.flag("input_only"))
     )
     alike = group_by(

@@ -313,10 +313,12 @@ def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int,
         sweep = place.get("command")
         is_command = isinstance(sweep, list) and all(isinstance(word, str) for word in sweep)
         words = tuple(sweep) if is_command and sweep else ()
-        # The commands of the processes are listed instead.
+        # A command that names a file of the user cannot be repeated by others, so the commands of
+        # the processes are listed instead.
         if words and not _names_own_file(words):
             return f"suite {place.get('suite')}", words
-        # The commands of repeated runs differ only in the name of the output file.
+        # Repeated runs have commands that differ only in the output file, so the first one
+        # represents them.
         if isinstance(record, RunRecord):
             return name, first.setdefault(name, record.command)
         return name, record.command

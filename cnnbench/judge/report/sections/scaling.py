@@ -86,7 +86,7 @@ def scaling_curves(
         members.sort(key=lambda group: group.device_count or 0)
         base = members[0]
         if base.device_count != 1:
-            # On one device, all modes of aggregation are equal, so any mode can be the base.
+            # On one device, nothing is aggregated, so a run in any mode can be the base.
             base = singles.get(_curve_key(base, _AGGREGATION), base)
         if len({group.device_count for group in (base, *members)}) > 1:
             predicted = _predicted_speeds(base, predictions)
@@ -198,7 +198,7 @@ def _reference_series(drawn: Sequence[ScalingCurve], devices: Sequence[float]) -
     first, speed, base = drawn[0].points[0]
     if any(curve.base is not base for curve in drawn) or first >= devices[-1]:
         return []
-    # The line has a point at each number of devices, because it is curved on a logarithmic axis.
+    # On a logarithmic axis, the line is curved, so it has a point at each number of devices.
     linear = tuple((many, speed * many / first) for many in devices)
     references = [ChartSeries(name="linear scaling", points=linear, reference=True)]
     for links, speeds in drawn[0].predicted.items():

@@ -72,7 +72,7 @@ def steps_section(results: ReportSubject) -> Iterable[Content]:
 def _chart_pairs(
     groups: Sequence[RunGroup], charts: Callable[[RunGroup], Iterable[Chart]]
 ) -> Iterator[Content]:
-    """Yields the charts of the newest configurations, and which ones these are."""
+    """Yields a note if only the newest configurations have charts, and their charts."""
     drawn = newest_groups(groups, _DRAWN)
     if len(drawn) < len(groups):
         yield Paragraph(f"The charts are of the newest {_DRAWN} of {integer(len(groups))} rows.")
@@ -166,7 +166,7 @@ def _step_row(group: RunGroup) -> Row:
         "timed steps": numeric_cell(len(steps)),
         "median of all steps, ms": numeric_cell(middle),
         "90 %, ms": numeric_cell(high),
-        # The 99th percentile of few steps would be the slowest step.
+        # With few steps, the 99th percentile would be the slowest step.
         "99 %, ms": numeric_cell(
             highest if len(steps) >= FEWEST_FOR_P99 else None,
             why="too few timed steps",
@@ -319,7 +319,7 @@ def _timeline(profile: StepProfile, title: str) -> TimelineChart:
         return TimelineSpan(span.start * 1e3, span.end * 1e3, kind, hint if shown else "")
 
     lanes = group_by(spans, lane)
-    # Lanes are in the order of devices; the lane of the input pipeline is last.
+    # In the order of devices; the lane of the input pipeline comes last.
     ordered = sorted(lanes, key=lambda key: (not key[0], natural_key(key[0]), key[1]))
     note = f"The step took {milliseconds(profile.step_seconds[-1])} ms."
     if waited := profile.input_wait_seconds[-1]:

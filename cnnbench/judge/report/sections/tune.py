@@ -169,7 +169,7 @@ def _fastest_rows(document: TuneDocument) -> list[TuneRow]:
 
 
 def _gains_sentence(document: TuneDocument, shown: Sequence[TuneRow]) -> str | None:
-    """What the gains are estimated from, if the table `shown` contains any."""
+    """A sentence on how gains are estimated; None if the table `shown` contains none."""
     if all(row.gain is None or row.candidate == AS_GIVEN for row in shown):
         return None
     text = "A gain in races is estimated within rounds, not from the medians"

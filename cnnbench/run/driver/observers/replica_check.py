@@ -128,7 +128,7 @@ class ReplicaCheck(PausingObserver):
 
     def _divergence(self, differing: Any, global_step: int) -> ReplicaDivergenceError:
         """Returns the error for variables whose copies differ. Its message names the first such
-        variable. Its message names the first such variable.
+        variable.
 
         `differing` has the shape [towers - 1, variables].
         """
