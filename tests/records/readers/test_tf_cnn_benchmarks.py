@@ -323,6 +323,12 @@ def test_a_run_of_cnnbench_has_its_own_flags(tmp_path):
     assert record.imported.unknown == ("step_seconds", "memory", "startup", "started_at")
 
 
+def test_a_batch_has_its_size_on_a_device_and_of_all(tmp_path):
+    text, count = re.subn(r"\n +8 per device", "", TRAINING)
+    (record,), _ = read(tmp_path, text)
+    assert (count, record.batch, record.placement) == (1, None, None)
+
+
 def test_labels_of_the_user_are_added_to_a_run_of_cnnbench(tmp_path):
     plain, _ = read(tmp_path, own())
     (record,), _ = read(tmp_path, own(), labels="commit=abc")
