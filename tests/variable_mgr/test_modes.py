@@ -1,6 +1,8 @@
 """All modes against an oracle in NumPy, for every tower count, reduction and placement.
 
 helpers/towers.py has the losses.
+
+Tests variable_mgr/modes.py, variable_mgr/base.py and variable_mgr/strategies.py.
 """
 
 from __future__ import annotations
