@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench.base.document.markdown import replace_marked_table
+from cnnbench.base.job import Job, Task
 from cnnbench.base.rules import always, refuse
 from cnnbench.cli import documents
 from cnnbench.errors import FlagError, UsageError
@@ -144,6 +145,30 @@ def test_the_documented_table_is_current():
     text = (ROOT / "docs" / "modes.md").read_text(encoding="utf-8")
     message = "run: python -m cnnbench.cli.documents docs"
     assert replace_marked_table(text, "modes", documents.mode_tables()["modes"]) == text, message
+
+
+WORKER_1 = "/job:worker/replica:0/task:1/device:"
+
+
+@pytest.mark.parametrize(
+    ("caching", "device"),
+    [("none", None), ("consumer", f"{WORKER_1}GPU:0"), ("cpu", f"{WORKER_1}CPU:0")],
+)
+def test_where_a_shared_variable_is_cached(caching, device):
+    job = Job(task=Task("worker"), worker_addresses=("a:1", "b:1"), ps_addresses=("c:1",))
+    one = dataclasses.replace(
+        spec("parameter_server"),
+        job=job,
+        devices=job.tower_devices,
+        ps_devices=job.ps_devices,
+        variable_caching=caching,
+    )
+    assert one.caching_device(f"{WORKER_1}GPU:0") == device
+    workers = [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in range(2)]
+    assert one.cpu_devices == tuple(workers)
+    alone = spec("parameter_server")
+    assert alone.caching_device("/GPU:0") is None
+    assert alone.cpu_devices == ("/CPU:0",)
 
 
 PROPERTIES = {
