@@ -71,3 +71,11 @@ def test_sizes_of_a_step_are_recorded_with_those_of_its_variables(forward):
     assert found["placement"] == {"variables": variables, "variable_copies": 2 * variables}
     restored = [variable.name for variable in work.restored_variables()]
     assert len(restored) == len({*restored}) >= variables
+
+
+def test_the_workers_of_a_run_are_those_of_its_manager():
+    others = dict.fromkeys(("devices", "checkpoints", "evaluator"))
+    for workers in (None, object()):
+        manager = SimpleNamespace(workers=workers)
+        work = EvaluationWork(manager=manager, exporters=(), folder="", **others)
+        assert work.worker_group is workers
