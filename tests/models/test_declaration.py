@@ -67,6 +67,21 @@ def test_flops_of_sequences_by_hand():
     assert spec.parameters == 12 * 24 + 24 + 2 * cell + 2 * 10 + 160 * 10 + 10
 
 
+@pytest.mark.parametrize("learned", ["query", "key"])
+def test_attention_between_the_images_and_what_is_learned_has_one_gradient(learned):
+    def body(net, images):
+        x = net.reshape(images, (16, 12))
+        own = net.affine(x, 12)
+        query, key = (own, x) if learned == "query" else (x, own)
+        return net.logits(net.flatten(net.attention(query, key, x, 2)))
+
+    spec = declare(model_of(body), 10)
+    first, attention, last = 2 * 16 * 12 * 12, 2 * 16 * 16 * 12, 2 * 192 * 10
+    assert spec.forward_flops_per_image == first + 2 * attention + last
+    # Of each product, the gradient of one factor; the images have none.
+    assert spec.training_flops_per_image == 2 * first + 4 * attention + 3 * last
+
+
 def test_attention_to_the_images_alone_has_no_gradient():
     def body(net, images):
         x = net.attention(*[net.reshape(images, (16, 12))] * 3, 2)
