@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -180,9 +180,18 @@ SOURCES = ("ratings.dat", "ratings.csv")
 _COLUMNS = ("user", "item", "rating", "time")
 
 
+class RatingsCounts(NamedTuple):
+    """Numbers of users, items and ratings in the files, and of users that were left out."""
+
+    users: int
+    items: int
+    ratings: int
+    left_out: int
+
+
 def write_ratings_files(
     source: Path, out: Path, negatives: int, min_ratings: int, seed: int
-) -> tuple[int, int, int, int]:
+) -> RatingsCounts:
     """Converts published ratings to the files ``ratings-train.npz`` and ``ratings-validation.npz``.
 
     Users and items get numbers from 0, in the order of their published numbers. The latest rating
@@ -193,9 +202,6 @@ def write_ratings_files(
         header), or the folder with one of them.
       negatives: number of different unrated items that are drawn for each user.
       min_ratings: users with fewer ratings are left out.
-
-    Returns:
-      Numbers of users, items, ratings, and users that were left out.
     """
     table = _read_table(_find_source(source))
     ratings_of_user = table["user"].value_counts()
@@ -221,7 +227,8 @@ def write_ratings_files(
     train = {"users": users[~held_back], "items": items[~held_back]}
     validation = {"users": users[held_back], "items": items[held_back], "negatives": drawn}
     _write_arrays(out, {"train": train, "validation": validation})
-    return len(user_ids), len(item_ids), len(users), len(ratings_of_user) - len(user_ids)
+    left_out = len(ratings_of_user) - len(user_ids)
+    return RatingsCounts(len(user_ids), len(item_ids), len(users), left_out)
 
 
 def _find_source(source: Path) -> Path:

@@ -196,10 +196,9 @@ def _make_librispeech(source: Path, out: Path, options: MakeLibrispeechFlags) ->
 
 
 def _make_ratings(source: Path, out: Path, options: MakeRatingsFlags) -> None:
-    users, items, ratings, left_out = write_ratings_files(
-        source, out, options.negatives, options.min_ratings, options.seed
-    )
-    line = f"{out}: {ratings} ratings of {items} items by {users} users; {left_out} users left out"
+    made = write_ratings_files(source, out, options.negatives, options.min_ratings, options.seed)
+    line = f"{out}: {made.ratings} ratings of {made.items} items by {made.users} users"
+    line += f"; {made.left_out} users left out"
     LineWriter(sys.stdout).write_lines([line])
 
 

@@ -5,7 +5,7 @@ machine and software.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from cnnbench.base.document import (
     Answer,
@@ -38,17 +38,18 @@ def disturbance_answer(results: ReportSubject) -> Answer | None:
     """Returns the answer with the most frequent disturbances, or that there were none; None if no
     conditions were recorded.
     """
-    checked, marked, kinds = _count_disturbances(results)
-    if not checked:
+    found = _count_disturbances(results)
+    if not found.checked:
         return None
-    if not marked:
+    if not found.marked:
         return Answer("Conditions", "Nothing disturbed the measurements", "good")
     details = (
-        f"{name} {phase}: {len(notes)} of {checked}; for example, {notes[0].text}"
-        for name, phase, notes in kinds[:_MOST_NAMED]
+        f"{name} {phase}: {len(notes)} of {found.checked}; for example, {notes[0].text}"
+        for name, phase, notes in found.remarks[:_MOST_NAMED]
     )
-    verb, of = "was" if marked == 1 else "were", count_text(checked, "process", "processes")
-    text = f"{marked} of {of} {verb} disturbed"
+    verb = "was" if found.marked == 1 else "were"
+    of = count_text(found.checked, "process", "processes")
+    text = f"{found.marked} of {of} {verb} disturbed"
     return Answer("Conditions", text, "unsure", tuple(details))
 
 
@@ -56,23 +57,24 @@ def conditions_section(results: ReportSubject) -> Iterable[Content]:
     """Yields the section about conditions such as load: a table of remarks, the most frequent
     first, and of disturbances by configuration.
     """
-    checked, marked, kinds = _count_disturbances(results)
-    if not checked:
+    found = _count_disturbances(results)
+    if not found.checked:
         return
-    processes = count_text(checked, "process", "processes")
-    text = f"In {marked} of {processes} something may have distorted the values."
-    yield (
-        Paragraph(text, "unsure") if marked else Paragraph("No check found a disturbance.", "good")
-    )
+    processes = count_text(found.checked, "process", "processes")
+    text = f"In {found.marked} of {processes} something may have distorted the values."
+    if found.marked:
+        yield Paragraph(text, "unsure")
+    else:
+        yield Paragraph("No check found a disturbance.", "good")
     yield make_table(
         {
             "condition": name,
             "when": TableCell(phase, kinds="steady"),
-            "processes": numeric_cell(len(notes), f"{len(notes)} of {checked}"),
+            "processes": numeric_cell(len(notes), f"{len(notes)} of {found.checked}"),
             "for example": TableCell(notes[0].text, kinds="prose"),
             "advice": TableCell(notes[0].advice, kinds="prose"),
         }
-        for name, phase, notes in kinds
+        for name, phase, notes in found.remarks
     )
     good = (group for group in results.configured if group.successful)
     yield make_table(map(_disturbance_row, good), title="During the timed steps")
@@ -81,15 +83,22 @@ def conditions_section(results: ReportSubject) -> Iterable[Content]:
 _PHASES = {"before": "before the steps", "during": "in the timed steps"}
 
 
-def _count_disturbances(
-    results: ReportSubject,
-) -> tuple[int, int, list[tuple[str, str, list[ConditionNote]]]]:
-    """Returns the number of successful processes that recorded their conditions, the number of
-    processes with remarks, and the remarks.
+class _Disturbances(NamedTuple):
+    """The remarks of successful processes about their conditions.
 
-    Remarks are grouped by condition and phase, both as text, with at most one remark per process.
-    The most frequent group is first.
+    Attributes:
+      checked: number of processes that recorded their conditions.
+      marked: number of processes with remarks.
+      remarks: the remarks by condition and phase, both as text, with at most one remark per
+        process. The most frequent group is first.
     """
+
+    checked: int
+    marked: int
+    remarks: list[tuple[str, str, list[ConditionNote]]]
+
+
+def _count_disturbances(results: ReportSubject) -> _Disturbances:
     good = (record.conditions for _, record in results.processes if record.status == "ok")
     checked = [condition for condition in good if condition is not None]
     notes = (
@@ -103,7 +112,8 @@ def _count_disturbances(
         for (check, when), notes_of_kind in by_kind.items()
     ]
     marked = sum(bool(condition.notes) for condition in checked)
-    return len(checked), marked, sorted(kinds, key=lambda kind: len(kind[2]), reverse=True)
+    kinds.sort(key=lambda kind: len(kind[2]), reverse=True)
+    return _Disturbances(len(checked), marked, kinds)
 
 
 def _disturbance_row(group: RunGroup) -> Row:
