@@ -30,7 +30,7 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130
 
 
-def first_line(error: Exception) -> str:
+def informative_line(error: Exception) -> str:
     """The first informative line of an error message, without the text that TensorFlow's runtime
     adds.
     """
@@ -101,7 +101,7 @@ def is_out_of_memory(type: str, message: str) -> bool:
     return type in _MEMORY_TYPES or _MEMORY.search(message) is not None
 
 
-def memory_ran_out(number: int, oom_kills: int, log: str) -> str:
+def out_of_memory_reason(number: int, oom_kills: int, log: str) -> str:
     """Returns a message if signal `number` ended a process because memory ran out; otherwise "".
 
     `oom_kills` are kills that the kernel's OOM killer counted meanwhile, `log` its last output.

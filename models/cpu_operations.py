@@ -81,7 +81,7 @@ class ConvolutionShape(NamedTuple):
         return self.size == self.stride == (1, 1)
 
     @property
-    def pads_symmetrically(self) -> bool:
+    def is_centred_same(self) -> bool:
         """Whether stride is 1 and SAME padding adds equally many zeros at opposite image edges."""
         odd = self.size[0] % 2 == self.size[1] % 2 == 1
         return self.padding == "SAME" and odd and self.stride == (1, 1)
@@ -122,7 +122,7 @@ def convolve_without_onednn(
     """
     how: dict[str, Any] = {"strides": strides, "padding": padding}
     if operation is tf.raw_ops.Conv2D and kernel.shape[2] == images.shape[3]:
-        return _convolve_by_products(images, kernel, **how)
+        return _conv_by_im2col(images, kernel, **how)
     wide = [tf.cast(tensor, tf.float32) for tensor in (images, kernel)]
     return tf.cast(operation(input=wide[0], filter=wide[1], **how), images.dtype)
 
@@ -188,7 +188,7 @@ def _for_eigen_avx2(shape: ConvolutionShape) -> ConvolutionAlgorithms:
     if shape.stride != (1, 1):
         gains = shape.bits == 16 and shape.stride[0] == shape.stride[1]
         return fastest if gains else TENSORFLOW_ALGORITHMS
-    if not (shape.pads_symmetrically or shape.padding == "VALID"):
+    if not (shape.is_centred_same or shape.padding == "VALID"):
         return TENSORFLOW_ALGORITHMS
     if shape.is_pointwise:
         return fastest._replace(kernel_gradient="matmul")
@@ -242,7 +242,7 @@ def _for_onednn_avx512(shape: ConvolutionShape) -> ConvolutionAlgorithms:
             kernel_gradient="matmul" if small else "library",
         )
     wide = min(shape.channels, shape.filters) >= 128
-    patched = narrow and wide and largest <= 8 and shape.pads_symmetrically
+    patched = narrow and wide and largest <= 8 and shape.is_centred_same
     return ConvolutionAlgorithms(kernel_gradient="patches" if patched else "library")
 
 
@@ -359,7 +359,7 @@ def _shape_of(
     )
 
 
-def _convolve_by_products(images: Any, kernel: Any, **how: Any) -> Any:
+def _conv_by_im2col(images: Any, kernel: Any, **how: Any) -> Any:
     """Convolves narrow images as one matrix product of their patches and the kernel.
 
     TensorFlow derives the gradients, which are matrix products, too.
@@ -399,14 +399,14 @@ def _output_by_matmul(images: Any, kernel: Any, **how: Any) -> Any:
 # Algorithms that compute a gradient. Each is a function of images, kernel and upstream gradient.
 
 
-def _image_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+def _dx_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     shape = images.shape if images.shape.is_fully_defined() else tf.shape(images)
     return tf.raw_ops.Conv2DBackpropInput(
         input_sizes=shape, filter=kernel, out_backprop=upstream, **how
     )
 
 
-def _image_by_rotated_kernel(
+def _dx_by_rotation(
     images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str
 ) -> Any:
     """Computes the gradient of images by convolving the upstream gradient with a rotated kernel.
@@ -431,7 +431,7 @@ def _image_by_rotated_kernel(
 
 
 def _rotate_kernel(kernel: Any, stride: int) -> Any:
-    """Rotates and rearranges a kernel for `_image_by_rotated_kernel`.
+    """Rotates and rearranges a kernel for `_dx_by_rotation`.
 
     The shape of the result is ``[ceil(h / stride), ceil(w / stride), filters, stride * stride *
     channels]``.
@@ -448,22 +448,20 @@ def _rotate_kernel(kernel: Any, stride: int) -> Any:
     return tf.reshape(parts, [*taps, filters, stride * stride * channels])
 
 
-def _image_by_matmul(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+def _dx_by_matmul(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     product = tf.linalg.matmul(
         _flatten_to_rows(upstream), _matrix_of_pointwise(kernel), transpose_b=True
     )
     return tf.reshape(product, [-1, *images.shape[1:]])
 
 
-def _kernel_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+def _dw_by_library(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     return tf.raw_ops.Conv2DBackpropFilter(
         input=images, filter_sizes=kernel.shape, out_backprop=upstream, **how
     )
 
 
-def _kernel_by_swapped_axes(
-    images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str
-) -> Any:
+def _dw_by_swap(images: Any, kernel: Any, upstream: Any, strides: list[int], padding: str) -> Any:
     height, width = kernel.shape[:2]
     zeros = []
     for image, side, stride in zip(images.shape[1:3], (height, width), strides[1:3], strict=True):
@@ -477,14 +475,14 @@ def _kernel_by_swapped_axes(
     return gradient if strides == _STRIDE_1 else gradient[:height, :width]
 
 
-def _kernel_by_matmul(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+def _dw_by_matmul(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     product = tf.linalg.matmul(
         _flatten_to_rows(images), _flatten_to_rows(upstream), transpose_a=True
     )
     return tf.reshape(product, kernel.shape)
 
 
-def _kernel_by_patches(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
+def _dw_by_patches(images: Any, kernel: Any, upstream: Any, **how: Any) -> Any:
     """Computes the gradient of an odd kernel as one matrix product with every pixel's patch."""
     (rows, columns), (height, width) = kernel.shape[:2], images.shape[1:3]
     zeros = [(0, 0), (rows // 2, rows // 2), (columns // 2, columns // 2), (0, 0)]
@@ -494,7 +492,7 @@ def _kernel_by_patches(images: Any, kernel: Any, upstream: Any, **how: Any) -> A
         for down in range(rows)
         for right in range(columns)
     ]
-    return _kernel_by_matmul(tf.concat(windows, axis=3), kernel, upstream)
+    return _dw_by_matmul(tf.concat(windows, axis=3), kernel, upstream)
 
 
 _OUTPUTS: Mapping[str, Callable[..., Any]] = {
@@ -502,15 +500,15 @@ _OUTPUTS: Mapping[str, Callable[..., Any]] = {
     "matmul": _output_by_matmul,
 }
 _IMAGE_GRADIENTS: Mapping[str, Callable[..., Any]] = {
-    "library": _image_by_library,
-    "rotated_kernel": _image_by_rotated_kernel,
-    "matmul": _image_by_matmul,
+    "library": _dx_by_library,
+    "rotated_kernel": _dx_by_rotation,
+    "matmul": _dx_by_matmul,
 }
 _KERNEL_GRADIENTS: Mapping[str, Callable[..., Any]] = {
-    "library": _kernel_by_library,
-    "swapped_batch_and_channels": _kernel_by_swapped_axes,
-    "matmul": _kernel_by_matmul,
-    "patches": _kernel_by_patches,
+    "library": _dw_by_library,
+    "swapped_batch_and_channels": _dw_by_swap,
+    "matmul": _dw_by_matmul,
+    "patches": _dw_by_patches,
 }
 
 

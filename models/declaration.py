@@ -242,7 +242,7 @@ class ShapeNetwork(Network[ShapedValue]):
         self._values.add(value)
         return value
 
-    def _result(
+    def _add_result(
         self,
         shape: tuple[int, ...],
         *inputs: ShapedValue,
@@ -329,43 +329,45 @@ class ShapeNetwork(Network[ShapedValue]):
         if window.needs_explicit_padding:
             (top, bottom), (left, right) = window.zeros
             height, width, channels = x.shape
-            x = self._result((height + top + bottom, width + left + right, channels), x)
+            x = self._add_result((height + top + bottom, width + left + right, channels), x)
         self._count_flops(2 * math.prod(window.output) * math.prod(kernel.shape), x.differentiated)
-        return self._result((*window.output, filters), x, keeps="x", trained=True)
+        return self._add_result((*window.output, filters), x, keeps="x", trained=True)
 
     def _bias_add(self, x: ShapedValue, bias: ShapedValue) -> ShapedValue:
-        return self._result(x.shape, x, trained=True)
+        return self._add_result(x.shape, x, trained=True)
 
     def _batch_norm(self, x: ShapedValue, layer: BatchNormLayer) -> ShapedValue:
-        return self._result(x.shape, x, keeps="x", trained=True)
+        return self._add_result(x.shape, x, keeps="x", trained=True)
 
     def _matmul(self, x: ShapedValue, kernel: ShapedValue, units: int) -> ShapedValue:
         image = self._buffers.get(x, x).shape
         if len(x.shape) == 1 and len(image) == 3:
             self.flattened[self.variables[-1].name] = image
         self._count_flops(2 * math.prod(x.shape[:-1]) * math.prod(kernel.shape), x.differentiated)
-        return self._result((*x.shape[:-1], units), x, keeps="x", trained=True)
+        return self._add_result((*x.shape[:-1], units), x, keeps="x", trained=True)
 
     def _elementwise(self, kind: Elementwise, x: ShapedValue) -> ShapedValue:
         keeps = "x" if kind in ("swish", "gelu") else "y"
         # For its gradient, GELU stores two values for each element in addition to its input.
         extra = 2 * math.prod(x.shape) if kind == "gelu" else 0
-        return self._result(x.shape, x, keeps=keeps, extra=extra)
+        return self._add_result(x.shape, x, keeps=keeps, extra=extra)
 
     def _pool(
         self, kind: Literal["max", "avg"], x: ShapedValue, window: SlidingWindow
     ) -> ShapedValue:
-        return self._result((*window.output, x.shape[2]), x, keeps="xy" if kind == "max" else "")
+        return self._add_result(
+            (*window.output, x.shape[2]), x, keeps="xy" if kind == "max" else ""
+        )
 
     def _spatial_mean(self, x: ShapedValue) -> ShapedValue:
-        return self._result(x.shape[2:], x)
+        return self._add_result(x.shape[2:], x)
 
     def _dropout(self, x: ShapedValue, keep: float, index: int) -> ShapedValue:
         # Dropout stores a mask with one byte for each value, which is a quarter of a float32.
-        return self._result(x.shape, x, extra=math.prod(x.shape) // 4, drawn=True)
+        return self._add_result(x.shape, x, extra=math.prod(x.shape) // 4, drawn=True)
 
     def _drop_path(self, x: ShapedValue, keep: float, index: int, by_progress: bool) -> ShapedValue:
-        return self._result(x.shape, x)
+        return self._add_result(x.shape, x)
 
     def _combine(
         self,
@@ -374,15 +376,15 @@ class ShapeNetwork(Network[ShapedValue]):
         y: ShapedValue,
         shape: tuple[int, ...],
     ) -> ShapedValue:
-        return self._result(shape, x, y, keeps="x" if kind == "multiply" else "")
+        return self._add_result(shape, x, y, keeps="x" if kind == "multiply" else "")
 
     def _concat(self, xs: Sequence[ShapedValue]) -> ShapedValue:
         channels = sum(x.shape[-1] for x in xs)
-        return self._result((*xs[0].shape[:-1], channels), *xs)
+        return self._add_result((*xs[0].shape[:-1], channels), *xs)
 
     def _pad_channels(self, x: ShapedValue, before: int, after: int) -> ShapedValue:
         height, width, channels = x.shape
-        return self._result((height, width, before + channels + after), x)
+        return self._add_result((height, width, before + channels + after), x)
 
     def _reshape(self, x: ShapedValue, shape: tuple[int, ...]) -> ShapedValue:
         view = ShapedValue(shape, x.differentiated)
@@ -394,18 +396,18 @@ class ShapeNetwork(Network[ShapedValue]):
         return view
 
     def _transpose(self, x: ShapedValue, order: tuple[int, ...]) -> ShapedValue:
-        return self._result(tuple(x.shape[axis] for axis in order), x)
+        return self._add_result(tuple(x.shape[axis] for axis in order), x)
 
     def _split(self, x: ShapedValue, parts: int) -> list[ShapedValue]:
         shape = (*x.shape[:-1], x.shape[-1] // parts)
-        return [self._result(shape, x) for _ in range(parts)]
+        return [self._add_result(shape, x) for _ in range(parts)]
 
     def _layer_norm(
         self, x: ShapedValue, gamma: VariableSpec, beta: VariableSpec, epsilon: float
     ) -> ShapedValue:
         # For its gradient, layer norm stores the centred and the normalised input.
         extra = 2 * math.prod(x.shape)
-        return self._result(x.shape, x, keeps="x", extra=extra, trained=True)
+        return self._add_result(x.shape, x, keeps="x", extra=extra, trained=True)
 
     def _attention(
         self,
@@ -428,10 +430,12 @@ class ShapeNetwork(Network[ShapedValue]):
         # key and value split into heads.
         weights = math.prod(query.shape[:-1]) * heads * key.shape[-2]
         by_head = sum(math.prod(tensor.shape) for tensor in (query, key, value))
-        return self._result(query.shape, query, key, value, extra=weights + by_head, trained=scored)
+        return self._add_result(
+            query.shape, query, key, value, extra=weights + by_head, trained=scored
+        )
 
     def _embedding(self, ids: ShapedValue, table: ShapedValue) -> ShapedValue:
-        return self._result((*ids.shape, table.shape[1]), ids, trained=True)
+        return self._add_result((*ids.shape, table.shape[1]), ids, trained=True)
 
     def _recurrent(
         self, x: ShapedValue, cell: Cell, weights: Sequence[ShapedValue], reverse: bool
@@ -441,7 +445,7 @@ class ShapeNetwork(Network[ShapedValue]):
         self._count_flops(2 * tokens * math.prod(weights[1].shape), True)
         # For its gradients, a recurrent cell stores three values per gate and token.
         extra = 3 * tokens * gates
-        return self._result((tokens, units), x, keeps="xy", extra=extra, trained=True)
+        return self._add_result((tokens, units), x, keeps="xy", extra=extra, trained=True)
 
     def _apply(
         self,
@@ -461,4 +465,4 @@ class ShapeNetwork(Network[ShapedValue]):
         # The FLOPs of the function's gradients are unknown. Gradients for inputs and for weights
         # are each assumed to need as many as the function.
         self._count_flops(flops, differentiated, weights=differentiated)
-        return self._result(shape, *xs, keeps="xy")
+        return self._add_result(shape, *xs, keeps="xy")

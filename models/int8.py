@@ -154,7 +154,7 @@ class Int8Network(GraphNetwork):
 
     def _bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
         compute_float32 = partial(super()._bias_add, x, bias)
-        fused = self._fusable(x)
+        fused = self._fusable_conv(x)
         if fused is None:
             return compute_float32()
         value = _static_value(bias)
@@ -163,7 +163,7 @@ class Int8Network(GraphNetwork):
 
     def _batch_norm(self, x: Tensor, layer: BatchNormLayer) -> Tensor:
         compute_float32 = partial(super()._batch_norm, x, layer)
-        fused = self._fusable(x)
+        fused = self._fusable_conv(x)
         if fused is None:
             return compute_float32()
         with tf.init_scope():  # Eagerly, so kernels are constants.
@@ -173,7 +173,7 @@ class Int8Network(GraphNetwork):
 
     def _elementwise(self, kind: Elementwise, x: Tensor) -> Tensor:
         compute_float32 = partial(super()._elementwise, kind, x)
-        fused = self._fusable(x)
+        fused = self._fusable_conv(x)
         if fused is None or kind not in _RECTIFIERS:
             return compute_float32()
         return self._compute_fused(fused._replace(rectified=True), compute_float32)
@@ -192,7 +192,7 @@ class Int8Network(GraphNetwork):
             strides=self._per_dimension(*window.stride, 1),
             padding=window.padding,
         )
-        return self._remember(_QuantisedValue(pooled.output, low, high))
+        return self._to_float32(_QuantisedValue(pooled.output, low, high))
 
     # Ranges ------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class Int8Network(GraphNetwork):
 
     # Fused convolutions ------------------------------------------------------------------
 
-    def _fusable(self, x: Tensor) -> _FusedConvolution | None:
+    def _fusable_conv(self, x: Tensor) -> _FusedConvolution | None:
         """Returns the convolution whose result is `x`. None if `x` is not the result of the last
         convolution, or if nothing more can be fused with it.
         """
@@ -232,20 +232,20 @@ class Int8Network(GraphNetwork):
                 y = super()._bias_add(y, tf.constant(fused.bias))
             else:
                 self._calibration.in_8_bits += fused.depthwise
-                y = self._remember(_convolve(fused, value_range))
+                y = self._to_float32(_convolve(fused, value_range))
         self._last = (y, fused)
         return y
 
     # Integers ----------------------------------------------------------------------------
 
-    def _remember(self, quantised: _QuantisedValue) -> Tensor:
+    def _to_float32(self, quantised: _QuantisedValue) -> Tensor:
         y = _dequantize(quantised)
         self._quantised_values[y.ref()] = quantised
         return y
 
     def _quantize(self, x: Tensor, value_range: Range) -> _QuantisedValue:
         if x.ref() not in self._quantised_values:
-            low, high = _bounds(value_range, signed=value_range[0] < 0)
+            low, high = _real_bounds(value_range, signed=value_range[0] < 0)
             quantized = tf.raw_ops.QuantizeV2(
                 input=x,
                 min_range=low,
@@ -262,7 +262,7 @@ def _convolve(fused: _FusedConvolution, value_range: Range) -> _QuantisedValue:
     axes = (0, 1, 3) if fused.depthwise else (0, 1, 2)
     most = np.maximum(np.abs(fused.kernel).max(axes), np.float32(1e-30))
     steps = fused.kernel / (most[:, None] if fused.depthwise else most) * _MAX_INT8
-    low, high = _bounds(value_range, signed=not fused.rectified)
+    low, high = _real_bounds(value_range, signed=not fused.rectified)
     if fused.depthwise:
         operation = tf.raw_ops.QuantizedDepthwiseConv2DWithBiasAndReluAndRequantize
     elif fused.rectified:
@@ -292,7 +292,7 @@ def _convolve(fused: _FusedConvolution, value_range: Range) -> _QuantisedValue:
     return _QuantisedValue(integers, low, high)
 
 
-def _bounds(value_range: Range, *, signed: bool) -> tuple[float, float]:
+def _real_bounds(value_range: Range, *, signed: bool) -> tuple[float, float]:
     """Returns the smallest and the largest real number that the 8-bit integers represent.
 
     The range is symmetric around 0 if `signed`; otherwise it starts at 0.

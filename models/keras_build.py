@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.errors import UsageError, first_line
+from cnnbench.errors import UsageError, informative_line
 from cnnbench.models.graph import GraphNetwork, StateUpdate
 from cnnbench.models.network import SlidingWindow
 from cnnbench.models.spec import BatchNorm, BatchNormLayer, VariableSpec
@@ -116,7 +116,7 @@ def load_keras_file(path: str, policy: str) -> Any:
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:  # Keras and h5py raise errors of many types.
-        raise UsageError(f"cannot be loaded in safe mode: {first_line(error)}") from error
+        raise UsageError(f"cannot be loaded in safe mode: {informative_line(error)}") from error
     if policy == "float32":
         return model
     if not isinstance(model, keras.Sequential) and not _is_functional(model):
@@ -273,19 +273,19 @@ class _DepthwiseConv2D(keras.layers.DepthwiseConv2D):  # type: ignore[misc]
     """Keras depthwise convolution that avoids wrong results of TensorFlow."""
 
     def call(self, inputs: Any) -> Any:
-        y = _safe_depthwise(self, inputs, self.kernel)
-        return super().call(inputs) if y is None else _with_activation(self, y)
+        y = _fix_depthwise(self, inputs, self.kernel)
+        return super().call(inputs) if y is None else _finish_layer(self, y)
 
 
 class _SeparableConv2D(keras.layers.SeparableConv2D):  # type: ignore[misc]
     """Keras separable convolution that avoids wrong results of TensorFlow."""
 
     def call(self, inputs: Any) -> Any:
-        y = _safe_depthwise(self, inputs, self.depthwise_kernel)
+        y = _fix_depthwise(self, inputs, self.depthwise_kernel)
         if y is None:
             return super().call(inputs)
         y = keras.ops.conv(y, self.pointwise_kernel, padding="valid", data_format=self.data_format)
-        return _with_activation(self, y)
+        return _finish_layer(self, y)
 
 
 def _sliding_window(layer: Any, inputs: Any) -> SlidingWindow | None:
@@ -297,7 +297,7 @@ def _sliding_window(layer: Any, inputs: Any) -> SlidingWindow | None:
     return SlidingWindow.make(image, layer.kernel_size, layer.strides, layer.padding.upper())
 
 
-def _safe_depthwise(layer: Any, inputs: Any, kernel: Any) -> Any:
+def _fix_depthwise(layer: Any, inputs: Any, kernel: Any) -> Any:
     """Computes a layer's depthwise convolution if TensorFlow may compute it wrongly, else None."""
     net, window = _calling_network(), _sliding_window(layer, inputs)
     if net is None or window is None:
@@ -309,7 +309,7 @@ def _safe_depthwise(layer: Any, inputs: Any, kernel: Any) -> Any:
     return net._conv(inputs, weights, window, filters, depthwise=True)
 
 
-def _with_activation(layer: Any, y: Any) -> Any:
+def _finish_layer(layer: Any, y: Any) -> Any:
     y = y if layer.bias is None else keras.ops.add(y, layer.bias)
     return y if layer.activation is None else layer.activation(y)
 
@@ -322,7 +322,7 @@ class _Dense(keras.layers.Dense):  # type: ignore[misc]
         if net is None or len(inputs.shape) != 2:
             return super().call(inputs, training=training)
         y = net._matmul(inputs, keras.ops.convert_to_tensor(self.kernel), self.units)
-        return _with_activation(self, y)
+        return _finish_layer(self, y)
 
 
 FUSED = {

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import keras
 import tensorflow as tf
 
-from cnnbench.errors import UsageError, first_line
+from cnnbench.errors import UsageError, informative_line
 from cnnbench.models.declaration import innermost_scope
 from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.keras_build import BuiltKerasModel, all_layers, is_integer
@@ -110,8 +110,8 @@ def count_layer_work(
             }
         elif any(differentiated) and operation.type not in _LINEAR:
             needed = outputs if operation.type in _BY_RESULT else inputs
-            stored |= {owners.get(t.name, t.name): _elements(t) for t in needed}
-        largest = max(largest, sum(map(_elements, (*inputs, *outputs))))
+            stored |= {owners.get(t.name, t.name): _example_size(t) for t in needed}
+        largest = max(largest, sum(map(_example_size, (*inputs, *outputs))))
         scope = innermost_scope(operation.name.split("/")[:-1], layers)
         before = flops.setdefault(scope, (0, 0, 0)) if scope else (0, 0, 0)
         if count := _flops_of(operation) // _BATCH:
@@ -150,7 +150,7 @@ def _trace_forward(model: Model, declared: KerasDeclaration) -> tuple[Any, set[s
             frames.append(trace.tb_frame)
             trace = trace.tb_next
         where = next(filter(None, map(_layer_of, reversed(frames))), "the Keras model")
-        what = f"{type(error).__name__}: {first_line(error)}"
+        what = f"{type(error).__name__}: {informative_line(error)}"
         raise UsageError(f"{where} cannot be called in training: {what}") from error
     for variable in traced.graph.variables:
         raise UsageError(f"{variable.name} is a tf.Variable; create it with add_weight of a layer")
@@ -176,7 +176,7 @@ def _layer_of(frame: FrameType) -> str:
     return f"layer {layer.name} ({type(layer).__name__})"
 
 
-def _elements(tensor: tf.Tensor) -> int:
+def _example_size(tensor: tf.Tensor) -> int:
     """Returns a tensor's number of elements per example, or 0 if it has no batch dimension."""
     shape = tensor.shape
     if not shape.is_fully_defined() or not shape.rank or shape[0] % _BATCH:

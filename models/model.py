@@ -36,7 +36,7 @@ def _count_examples(value: Any) -> int | None:
     return shape[0] if shape else None
 
 
-def _wrong_count(value: Any, arguments: Sequence[Any], *, single: bool = False) -> str:
+def _count_fault(value: Any, arguments: Sequence[Any], *, single: bool = False) -> str:
     shape = tensor_sizes(value) if hasattr(value, "shape") else ()
     examples = _count_examples(arguments[-1])  # The last argument contains the labels.
     fits = shape is None or (shape and (None in (shape[0], examples) or shape[0] == examples))
@@ -48,7 +48,7 @@ def _wrong_count(value: Any, arguments: Sequence[Any], *, single: bool = False) 
     return "" if fits else f"{wanted}, not {value_text(value)}"
 
 
-def _missing_element(value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
+def _element_fault(value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
     model = arguments[0]
     for element in model.elements:
         if element.name not in value:
@@ -60,7 +60,7 @@ def _missing_element(value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
     return ""
 
 
-def _wrong_names(attribute: str, value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
+def _names_fault(attribute: str, value: Mapping[str, Any], arguments: Sequence[Any]) -> str:
     unprintable = [name for name in value if not name.isprintable()]
     if unprintable:
         return f"values by names of printable characters, not by {unprintable[0]!r}"
@@ -73,11 +73,11 @@ def _wrong_names(attribute: str, value: Mapping[str, Any], arguments: Sequence[A
     return f"values by the names in {where}, {listed}, not by {returned}"
 
 
-Elements = Annotated[Mapping[str, Tensor], _missing_element]
-Column = Annotated[Tensor, partial(_wrong_count, single=True)]
-Metrics = Annotated[Mapping[str, Column], partial(_wrong_names, "metric_names")]
-Rows = Mapping[str, Annotated[Tensor, _wrong_count]]
-HostMetrics = Annotated[Mapping[str, float], partial(_wrong_names, "host_metric_names")]
+Elements = Annotated[Mapping[str, Tensor], _element_fault]
+Column = Annotated[Tensor, partial(_count_fault, single=True)]
+Metrics = Annotated[Mapping[str, Column], partial(_names_fault, "metric_names")]
+Rows = Mapping[str, Annotated[Tensor, _count_fault]]
+HostMetrics = Annotated[Mapping[str, float], partial(_names_fault, "host_metric_names")]
 
 
 class Model(abc.ABC):
@@ -131,7 +131,7 @@ class Model(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        interfaces.check_plugin_methods(cls, Model)
+        interfaces.guard_plugin_methods(cls, Model)
 
     def resize(self, image_size: int | None, num_classes: int | None) -> None:
         """Sets the image size in pixels and the number of outputs. None keeps the default.

@@ -208,7 +208,7 @@ class Network(abc.ABC, Generic[T]):
             shape = (*window.size, channels // groups, filters)
             y = self._conv(x, self._create_kernel("kernel", shape, stddev), window, filters)
             y = self._add_bias(y, filters, None if batch_norm else bias)
-        return self._finish(y, batch_norm, activation)
+        return self._norm_act(y, batch_norm, activation)
 
     def depthwise_conv(
         self,
@@ -232,7 +232,7 @@ class Network(abc.ABC, Generic[T]):
         with self._layer("depthwise"):
             y = self._depthwise_conv("kernel", x, window, multiplier, stddev)
             y = self._add_bias(y, channels * multiplier, None if batch_norm else bias)
-        return self._finish(y, batch_norm, activation)
+        return self._norm_act(y, batch_norm, activation)
 
     def separable_conv(
         self,
@@ -266,7 +266,7 @@ class Network(abc.ABC, Generic[T]):
             kernel_1x1 = self._create_kernel("pointwise_kernel", shape, stddev)
             y = self._conv(y, kernel_1x1, pointwise, filters)
             y = self._add_bias(y, filters, None if batch_norm else bias)
-        return self._finish(y, batch_norm, activation)
+        return self._norm_act(y, batch_norm, activation)
 
     def batch_norm(
         self, x: T, *, activation: Activation = None, settings: BatchNorm | None = None
@@ -687,7 +687,7 @@ class Network(abc.ABC, Generic[T]):
         bias = self._declare("bias", (size,), Initializer.constant(value))
         return self._bias_add(y, self._read(bias))
 
-    def _finish(self, y: T, batch_norm: bool | BatchNorm, activation: Activation) -> T:
+    def _norm_act(self, y: T, batch_norm: bool | BatchNorm, activation: Activation) -> T:
         if not batch_norm:
             return self.activate(y, activation)
         settings = None if batch_norm is True else batch_norm

@@ -138,9 +138,9 @@ def datasets() -> tuple[str, ...]:
 def datasets_of(name: str) -> tuple[str, ...]:
     """Sorted names of the data sets with a model of this name; empty if the name is unknown."""
     _import_family(name)
-    if not _owners(name):
+    if not _datasets_with(name):
         MODELS.load_packages()
-    return _owners(name)
+    return _datasets_with(name)
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
@@ -157,7 +157,7 @@ def _import_family(name: str) -> None:
     for module in plugins.submodule_names(networks):
         if name.startswith(module):
             importlib.import_module(f"{networks.__name__}.{module}")
-    if not _owners(name):
+    if not _datasets_with(name):
         MODELS.load_own()
 
 
@@ -168,12 +168,12 @@ def _all_keys() -> Iterable[Key]:
     return MODELS
 
 
-def _owners(name: str) -> tuple[str, ...]:
+def _datasets_with(name: str) -> tuple[str, ...]:
     return tuple(sorted(owner for owner, model in MODELS if model == name))
 
 
 def _unknown_reason(name: str, dataset: str) -> str:
-    owners = _owners(name)
+    owners = _datasets_with(name)
     if owners:
         hint = "give its --data_name"
         if plugins.plugin_of_object("data set", dataset):

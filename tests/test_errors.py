@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.errors import FlagError, NonFiniteLossError, first_line
+from cnnbench.errors import FlagError, NonFiniteLossError, informative_line
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from cnnbench.errors import FlagError, NonFiniteLossError, first_line
     ],
 )
 def test_the_first_line_that_says_something(message, expected):
-    assert first_line(ValueError(message)) == expected
+    assert informative_line(ValueError(message)) == expected
 
 
 def test_errors_name_flag_value_and_step():

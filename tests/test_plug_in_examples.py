@@ -24,7 +24,7 @@ from cnnbench.models.graph import GraphNetwork
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES, ScheduledSteps
 from cnnbench.records.codec import encode
 from cnnbench.records.exports import EXPORTS
-from cnnbench.records.metric import ALL, HISTORY, METRICS, load_metrics
+from cnnbench.records.metric import ALL, HISTORY, METRICS, load_missing_metrics
 from cnnbench.records.readers import READERS, read_results
 from cnnbench.run.driver.observers.observer import OBSERVERS
 from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create
@@ -244,7 +244,7 @@ LOOKUPS: dict[str, Callable[[], Any]] = {
     "All-reduce algorithm": lambda: "last_device" in all_reduce.names(["last_device"]),
     "Optimizer": lambda: OPTIMIZERS.find("heavy_ball").name == "heavy_ball",
     "Schedule": lambda: SCHEDULES.find("linear").name == "linear",
-    "Metric": lambda: load_metrics(["step_range"], METRICS) or "step_range" in METRICS,
+    "Metric": lambda: load_missing_metrics(["step_range"], METRICS) or "step_range" in METRICS,
     "Reader": lambda: READERS.find("speed_table").name == "speed_table",
     "Export format": lambda: callable(EXPORTS.find("tsv")),
 }

@@ -20,7 +20,7 @@ from cnnbench.variable_mgr.towers import TowerVariable
 from cnnbench.variable_mgr.workers import WorkerGroup
 
 GradientPairs: TypeAlias = "list[tuple[tf.Tensor, tf.Variable]]"
-_AllCreated = Annotated[None, lambda result, arguments: arguments[0]._missing_variable()]
+_AllCreated = Annotated[None, lambda result, arguments: arguments[0]._missing_reason()]
 _T = TypeVar("_T")
 
 
@@ -54,7 +54,7 @@ class VariableMgr(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        interfaces.check_plugin_methods(cls, VariableMgr)
+        interfaces.guard_plugin_methods(cls, VariableMgr)
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         if spec.staged and not spec.mode.staged:
@@ -92,7 +92,7 @@ class VariableMgr(abc.ABC):
         for variable in self._declared:
             self._facades[variable.name] = self._create(variable)
 
-    def _missing_variable(self) -> str:
+    def _missing_reason(self) -> str:
         """Returns an error message if `create_variables` did not create every variable.
 
         The message is "" if all variables exist.

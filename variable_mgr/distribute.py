@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.base.job import Job
-from cnnbench.errors import BenchmarkError, FlagError, UsageError, first_line
+from cnnbench.errors import BenchmarkError, FlagError, UsageError, informative_line
 from cnnbench.variable_mgr.all_reduce.context import is_gpu, process_of_device
 
 CROSS_DEVICE_OPS = ("auto", "reduction_to_one_device", "hierarchical_copy", "nccl", "ring")
@@ -107,10 +107,10 @@ def make_mirrored_strategy(
     refuse_wrong_devices(devices)
     spec.check_devices(devices)
     if spec.ops not in COLLECTIVE:
-        return _mirrored(tuple(devices), spec.ops, spec.packs)
+        return _make_mirrored(tuple(devices), spec.ops, spec.packs)
     if len(devices) > 1:
         _claim_devices(tuple(devices))
-    return _mirrored(tuple(devices))
+    return _make_mirrored(tuple(devices))
 
 
 def clone_for_input(strategy: tf.distribute.MirroredStrategy) -> Any:
@@ -168,7 +168,7 @@ def _worker_strategy(
     except tf.errors.OpError as error:
         raise BenchmarkError(
             f"the server of {task}:{index} could not start on {dict(hosts)[task][index]}: "
-            f"{first_line(error)}"
+            f"{informative_line(error)}"
         ) from error
 
 
@@ -225,7 +225,7 @@ def _claim_devices(devices: tuple[str, ...]) -> None:
 
 
 @functools.cache
-def _mirrored(
+def _make_mirrored(
     devices: tuple[str, ...], ops: str | None = None, num_packs: int = 1
 ) -> tf.distribute.MirroredStrategy:
     """Creates a MirroredStrategy for a value of --cross_device_ops; None means collectives."""

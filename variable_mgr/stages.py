@@ -28,7 +28,7 @@ reduced tensor, the inverse also returns a shared tensor where this needs no add
 """
 
 
-def _shapes(tensors: Tensors) -> list[tf.TensorShape]:
+def _static_shapes(tensors: Tensors) -> list[tf.TensorShape]:
     """Returns the shape of each tensor; raises ValueError if a shape is not static."""
     shapes = [values[0].shape for values in tensors]
     for i, shape in enumerate(shapes):
@@ -104,7 +104,7 @@ def _join_small(
     """
     small = (
         dtype == tf.float32 and shape.num_elements() * dtype.size <= max_bytes
-        for dtype, shape in zip(_dtypes(tensors), _shapes(tensors), strict=True)
+        for dtype, shape in zip(_dtypes(tensors), _static_shapes(tensors), strict=True)
     )
     return _join_groups(group_small_tensors(small, max_group), tensors, devices)
 
@@ -125,7 +125,7 @@ def _fill_buckets(
         tensors = _cast_all(tensors, tf.as_dtype(dtype), devices)
     sizes = [
         (dtype.name, shape.num_elements() * dtype.size)
-        for dtype, shape in zip(_dtypes(tensors), _shapes(tensors), strict=True)
+        for dtype, shape in zip(_dtypes(tensors), _static_shapes(tensors), strict=True)
     ]
     return _join_groups(group_into_buckets(sizes, max_bytes), tensors, devices)
 
@@ -145,7 +145,7 @@ def _repack_tensors(
         return tensors, _unchanged
     dtypes = set(_dtypes(tensors))
     shared_dtype = dtypes.pop() if len(dtypes) == 1 else tf.as_dtype(dtype)
-    layout = FlatBufferLayout(_shapes(tensors), shared_dtype, packs)
+    layout = FlatBufferLayout(_static_shapes(tensors), shared_dtype, packs)
     packed = _map_lists(devices, layout.join, _cast_all(tensors, shared_dtype, devices))
     return packed, partial(_map_lists, devices, layout.split)
 
@@ -226,7 +226,7 @@ class DeferredGradients:
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
         """Stores gradients and returns those of the previous step; see `Stage`."""
         if not self._variables:
-            forms = list(zip(_shapes(tensors), _dtypes(tensors), strict=True))
+            forms = list(zip(_static_shapes(tensors), _dtypes(tensors), strict=True))
             self._variables = run_untraced(
                 lambda: [self._make_zeros(i, *f) for i, f in enumerate(forms)]
             )
@@ -250,7 +250,7 @@ def _join_groups(
     groups: Sequence[Sequence[int]], tensors: Tensors, devices: Sequence[str]
 ) -> tuple[Tensors, Inverse]:
     """Joins each group of consecutive tensors, which have one dtype, to a single tensor."""
-    shapes, dtypes = _shapes(tensors), _dtypes(tensors)
+    shapes, dtypes = _static_shapes(tensors), _dtypes(tensors)
     layouts = [
         FlatBufferLayout([shapes[i] for i in group], dtypes[group[0]]) if len(group) > 1 else None
         for group in groups

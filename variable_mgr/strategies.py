@@ -176,7 +176,7 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
         """Runs the only tower; see `StrategyVariableMgr.run_towers`."""
         # Without this context, TensorFlow would warn that there is no coordinator, although there
         # is one.
-        with _quietly():
+        with _quiet_logger():
             return super().run_towers(build, exchanges_values=exchanges_values)
 
     def _make_strategy(self) -> tf.distribute.Strategy:
@@ -187,7 +187,7 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def _quiet_logger() -> Iterator[None]:
     logger = tf.get_logger()
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -99,7 +99,7 @@ def parse_json(text: str | bytes, *, any_number: bool = False) -> Any:
     try:
         return json.loads(
             text,
-            parse_int=_long_integer if any_number else None,
+            parse_int=_int_or_float if any_number else None,
             parse_float=None if any_number else _finite_float,
             parse_constant=None if any_number else _refuse_constant,
             object_pairs_hook=_unique_dict,
@@ -134,7 +134,7 @@ def _finite_float(text: str) -> float:
     return number
 
 
-def _long_integer(text: str) -> float:
+def _int_or_float(text: str) -> float:
     return int(text) if len(text) <= _MOST_DIGITS else float(text)
 
 

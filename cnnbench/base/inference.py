@@ -127,7 +127,7 @@ def paired_shift_intervals(
     The ends are infinite if there are too few pairs.
     """
     means = np.sort(_walsh_averages(differences), axis=1)
-    centres = _middle(means)
+    centres = _sorted_median(means)
     left_out = interval_end_rank([differences.shape[1]], confidence)
     if left_out < 1:
         ends = np.full(len(differences), np.inf)
@@ -293,7 +293,7 @@ def _walsh_averages(differences: _Floats) -> _Floats:
     return means
 
 
-def _middle(ordered: _Floats) -> _Floats:
+def _sorted_median(ordered: _Floats) -> _Floats:
     """The median along the last axis, along which the values are sorted."""
     size = ordered.shape[-1]
     median: _Floats = (ordered[..., (size - 1) // 2] + ordered[..., size // 2]) / 2
@@ -301,7 +301,7 @@ def _middle(ordered: _Floats) -> _Floats:
 
 
 def _interval(ordered: _Floats, left_out: int) -> ShiftEstimate:
-    estimate = float(_middle(ordered))
+    estimate = float(_sorted_median(ordered))
     if left_out < 1:
         return ShiftEstimate(estimate, None, None)
     return ShiftEstimate(estimate, float(ordered[left_out - 1]), float(ordered[-left_out]))
@@ -393,7 +393,7 @@ def interim_analyses(
     return (*analyses, InterimAnalysis(pairs, alpha_spent_by(pairs, planned)))
 
 
-def looks_at(analyses: Sequence[InterimAnalysis], pairs: int) -> tuple[InterimAnalysis, ...]:
+def analyses_until(analyses: Sequence[InterimAnalysis], pairs: int) -> tuple[InterimAnalysis, ...]:
     """Returns the interim analyses up to one that uses exactly `pairs` pairs. If this number
     differs from the number at the last analysis, all analyses together spend what the last one may
     spend.
@@ -500,7 +500,7 @@ def sequential_p(differences: Values, analyses: Sequence[InterimAnalysis]) -> fl
     sums, observed = _signed_rank_sums(np.asarray(differences, float), analyses)
 
     def rejects(alpha: float) -> bool:
-        return observed >= _boundaries(sums, analyses, alpha)[-1]
+        return observed >= _critical_sums(sums, analyses, alpha)[-1]
 
     high = low
     while high < 1 and not rejects(high):
@@ -535,11 +535,11 @@ def sequential_shift(
 
     def is_kept(centre: float) -> bool:
         sums, observed = _signed_rank_sums(values - centre, analyses)
-        return observed < _boundaries(sums, analyses, alpha)[-1]
+        return observed < _critical_sums(sums, analyses, alpha)[-1]
 
     sums, _ = _signed_rank_sums(values, analyses)
-    out = _ranks_left_out(len(values), _boundaries(sums, analyses, alpha)[-1])
-    estimate = float(_middle(averages))
+    out = _ranks_left_out(len(values), _critical_sums(sums, analyses, alpha)[-1])
+    estimate = float(_sorted_median(averages))
     # The test never rejects the estimate itself, so each search for an end can stop there.
     below, up_to = (int(np.searchsorted(ends, estimate, side)) for side in ("left", "right"))
     low = _first_true(lambda place: is_kept(centres[place]), out, up_to)
@@ -551,7 +551,7 @@ def sequential_shift(
     )
 
 
-def levels_of_analyses(analyses: Sequence[InterimAnalysis], alpha: float) -> tuple[float, ...]:
+def nominal_levels(analyses: Sequence[InterimAnalysis], alpha: float) -> tuple[float, ...]:
     """Significance level of each of several interim analyses if it were the only one. The sizes of
     the differences are in random order.
     """
@@ -564,7 +564,7 @@ def _levels(analyses: tuple[InterimAnalysis, ...], alpha: float) -> tuple[float,
     sizes = np.asarray(order + 1, np.float64)
     sums, _ = _signed_rank_sums(sizes, analyses)
     found = []
-    for analysis, boundary in zip(analyses, _boundaries(sums, analyses, alpha), strict=True):
+    for analysis, boundary in zip(analyses, _critical_sums(sums, analyses, alpha), strict=True):
         out, number = _ranks_left_out(analysis.pairs, boundary), analysis.pairs
         if number <= EXACT:
             lower, _ = _signed_sum_tails(tuple(range(1, number + 1)))
@@ -609,7 +609,7 @@ def _signed_rank_sums(
     ranks = np.zeros((len(analyses), pairs), np.float32)
     sums = []
     for row, analysis in zip(ranks, analyses, strict=True):
-        row[: analysis.pairs] = _doubled_size_ranks(differences[: analysis.pairs])
+        row[: analysis.pairs] = _doubled_abs_ranks(differences[: analysis.pairs])
         sums.append(_sums_of_signs(row[: min(analysis.pairs, _ENUMERATED)]))
     later = [at for at, analysis in enumerate(analyses) if analysis.pairs > _ENUMERATED]
     if later:
@@ -620,7 +620,7 @@ def _signed_rank_sums(
     return [np.abs(values, out=values) for values in sums], observed
 
 
-def _doubled_size_ranks(differences: _Floats) -> NDArray[np.int64]:
+def _doubled_abs_ranks(differences: _Floats) -> NDArray[np.int64]:
     """Returns the midranks times 2 of the sizes of the differences other than 0, which have the
     rank 0.
     """
@@ -667,7 +667,7 @@ def _draw_signs(number: int) -> _Sums:
     return (1 - 2 * drawn).astype(np.float32)
 
 
-def _boundaries(
+def _critical_sums(
     sums: Sequence[_Sums], analyses: Sequence[InterimAnalysis], alpha: float
 ) -> list[int]:
     """Returns the smallest sum that each analysis rejects, if all analyses together spend alpha."""

@@ -76,14 +76,14 @@ def with_checked_results(function: _F, returns: Any, takes: Sequence[str] | None
             wrong = f"a result, not {value_text(result)}{hint}"
         if wrong:
             raise PluginInterfaceError(f"{place} must return {wrong}")
-        inner = _function_hint(returns)
-        return result if inner is None else _checked_callable(result, *inner)
+        inner = _callable_parts(returns)
+        return result if inner is None else _wrap_checked(result, *inner)
 
     vars(call)[_CHECKED] = True
     return cast("_F", call)
 
 
-def _checked_callable(made: Any, returns: Any, takes: Sequence[str] | None) -> Any:
+def _wrap_checked(made: Any, returns: Any, takes: Sequence[str] | None) -> Any:
     """Wraps a function or callable object of a plug-in so that every call checks the type of its
     result.
 
@@ -112,7 +112,7 @@ def _check_signature(function: Callable[..., Any], takes: Sequence[str]) -> None
         raise PluginInterfaceError(f"{place} must take ({', '.join(takes)}): {error}") from None
 
 
-def _function_hint(hint: Any) -> tuple[Any, Sequence[str] | None] | None:
+def _callable_parts(hint: Any) -> tuple[Any, Sequence[str] | None] | None:
     """Splits the annotation of a function, `Callable[arguments, result]`, into the annotation of
     the result and the names of the arguments. Returns None for all other annotations.
 
@@ -126,7 +126,7 @@ def _function_hint(hint: Any) -> tuple[Any, Sequence[str] | None] | None:
     return None
 
 
-def check_plugin_methods(plugin_class: type, interface: type) -> None:
+def guard_plugin_methods(plugin_class: type, interface: type) -> None:
     """Checks the signatures of a plug-in's methods, and wraps the methods so that calls check
     results.
 
@@ -180,7 +180,7 @@ def check_plugin_attributes(
             raise UsageError(f"{subject}: {name} must be {wrong}")
         if type(value) is int and value < 1 and float not in (hint, *get_args(hint)):
             raise UsageError(f"{subject}: {name}={value} must be at least 1")
-        function = _function_hint(hint)
+        function = _callable_parts(hint)
         if callable(value) and function is not None:
             object.__setattr__(plugin_object, name, with_checked_results(value, *function))
 

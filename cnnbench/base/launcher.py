@@ -269,9 +269,9 @@ def fields_of_job(config: Any) -> dict[str, Any]:
     if me.get("type") == EVALUATOR:
         return {"task": Task(EVALUATOR)}
     if not cluster and _SPARSE in config:
-        cluster = _complete_cluster(config[_SPARSE])
+        cluster = _dense_cluster(config[_SPARSE])
     if not cluster:
-        _check_only_task(config, me)
+        _check_single_task(config, me)
         return {}
     hosts: dict[str, list[str]] = {}
     for name, value in cluster.items():
@@ -280,7 +280,7 @@ def fields_of_job(config: Any) -> dict[str, Any]:
             raise ValueError(f"cluster.{name} must be a list of host:port")
         hosts[str(name)] = [host.strip() for host in listed]
     hosts.pop(EVALUATOR, None)
-    job, index = _task_of_config(me)
+    job, index = _parse_task(me)
     unknown = sorted(({job} | hosts.keys()) - _TF_JOBS)
     if unknown:
         jobs = ", ".join(sorted(_TF_JOBS))
@@ -307,7 +307,7 @@ def fields_of_job(config: Any) -> dict[str, Any]:
     }
 
 
-def _task_of_config(task: Mapping[str, Any]) -> tuple[str, int]:
+def _parse_task(task: Mapping[str, Any]) -> tuple[str, int]:
     job, index = task.get("type"), task.get("index", 0)
     if isinstance(index, str) and re.fullmatch(NUMBER, index):
         index = int(index)
@@ -317,7 +317,7 @@ def _task_of_config(task: Mapping[str, Any]) -> tuple[str, int]:
     return job, index
 
 
-def _complete_cluster(sparse: Any) -> dict[str, list[Any]]:
+def _dense_cluster(sparse: Any) -> dict[str, list[Any]]:
     """Converts the value of `sparseCluster`, which maps numbers of workers to addresses, to the
     form of `cluster`.
 
@@ -336,12 +336,12 @@ def _complete_cluster(sparse: Any) -> dict[str, list[Any]]:
     return {**sparse, WORKER: [workers[number] for number in numbers]}
 
 
-def _check_only_task(config: Mapping[str, Any], task: Mapping[str, Any]) -> None:
+def _check_single_task(config: Mapping[str, Any], task: Mapping[str, Any]) -> None:
     """Raises ValueError if a TF_CONFIG without addresses is not that of a job of one process."""
     if unknown := sorted(config.keys() - {*_TF_CONFIG, *_TF_OTHERS}):
         raise ValueError(f'has no "cluster", and the key {unknown[0][:40]!r} is unknown')
     if task:
-        job, index = _task_of_config(task)
+        job, index = _parse_task(task)
         if job not in {WORKER, *_TF_CHIEFS} or index:
             raise ValueError(
                 f'has no "cluster" with the addresses of the job, and {job[:40]}:{index} cannot be '

@@ -263,7 +263,7 @@ class CommitTimeSeries:
             [runs - level for runs, level in zip(self._runs, fitted, strict=True)]
         )
         names = [host for some in hosts for host in some]
-        states = detect_two_machines(deviations, names, least) or detect_two_states(deviations)
+        states = detect_host_groups(deviations, names, least) or detect_two_states(deviations)
         if states is not None and self._relative:
             states = replace(states, change=math.expm1(states.change))
         certain = noise.correlation > _CERTAIN / math.sqrt(len(self.values))
@@ -287,7 +287,7 @@ def _autocorrelation(off: NDArray[np.float64], squares: float, starts: Sequence[
     return min(max(seen + bias, 0.0), _MOST_CORRELATION)
 
 
-def detect_two_machines(
+def detect_host_groups(
     deviations: NDArray[np.float64], hosts: Sequence[str], least: float
 ) -> TwoStates | None:
     """Detects that the machines in a pool have two different speeds. Returns None if they have the

@@ -58,7 +58,7 @@ class Meeting:
                 listener.shutdown(socket.SHUT_RDWR)
             thread.join()
 
-    def answer_calls(
+    def answer_in_thread(
         self, listener: socket.socket, answer: Callable[[socket.socket], bool], most: int
     ) -> None:
         """Answers calls at a socket that listens, until the meeting is over, and closes the socket.

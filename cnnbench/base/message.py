@@ -56,7 +56,7 @@ def unpack(data: bytes) -> tuple[list[bytes], bytes]:
     """
     texts = []
     while len(data) >= _LENGTH_BYTES:
-        end = _LENGTH_BYTES + _text_length(data[:_LENGTH_BYTES])
+        end = _LENGTH_BYTES + _parse_length(data[:_LENGTH_BYTES])
         if len(data) < end:
             break
         texts.append(data[_LENGTH_BYTES:end])
@@ -74,7 +74,7 @@ def receive(link: socket.socket, seconds: float = math.inf) -> Any:
       OSError: the connection is broken.
     """
     deadline = time.monotonic() + seconds
-    length = _text_length(_receive_exactly(link, _LENGTH_BYTES, deadline))
+    length = _parse_length(_receive_exactly(link, _LENGTH_BYTES, deadline))
     return parse_json(_receive_exactly(link, length, deadline))
 
 
@@ -131,7 +131,7 @@ class MessageLink:
         return texts
 
 
-def _text_length(data: bytes) -> int:
+def _parse_length(data: bytes) -> int:
     length = int.from_bytes(data, "big")
     if length > LONGEST:
         raise ValueError(f"a message of {length} bytes")

@@ -22,10 +22,10 @@ class Displayed:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        return str(_views().to_html(self))
+        return str(_import_views().to_html(self))
 
     def _repr_markdown_(self) -> str:
-        return str(_views().to_markdown(self))
+        return str(_import_views().to_markdown(self))
 
     def to_pandas(self) -> DataFrame:
         """Returns the result as a pandas DataFrame, in which numbers are numbers and times are
@@ -35,7 +35,7 @@ class Displayed:
         record one row, the subject of a report a row for each configuration, and a report a row for
         each cell of its tables.
         """
-        return _views().to_frame(self)
+        return _import_views().to_frame(self)
 
 
 def short_repr(result: object, text: str) -> str:
@@ -43,6 +43,6 @@ def short_repr(result: object, text: str) -> str:
     return f"<{type(result).__name__}: {shortened(to_plain_line(text))}>"
 
 
-def _views() -> ModuleType:
+def _import_views() -> ModuleType:
     # Imported by name, because this module belongs to a higher layer.
     return import_module("cnnbench.judge.notebook")

@@ -499,15 +499,15 @@ def _registering(name: str) -> Iterator[Added]:
             yield added
     except BaseException:
         for of, kind in _kinds.items():
-            for key in _plugin_keys(kind, known[of]):
+            for key in _added_keys(kind, known[of]):
                 kind.remove(key)
         raise
     for of, kind in _kinds.items():
-        added[of] = _plugin_keys(kind, known[of])
+        added[of] = _added_keys(kind, known[of])
         _origins.update({(of, key): name for key in added[of]})
 
 
-def _plugin_keys(kind: PluginKind, known: Container[Any]) -> tuple[Any, ...]:
+def _added_keys(kind: PluginKind, known: Container[Any]) -> tuple[Any, ...]:
     """Keys of the objects that a plug-in has registered, besides those in `known`. Functions of
     cnnbench are left out: the plug-in may have imported a module that registers them.
     """

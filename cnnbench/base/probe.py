@@ -91,7 +91,7 @@ def wait_for_servers(job: Job, timeout: float, tell: Callable[[str], None]) -> N
         missing = failed_probes(job, tuple(missing), timeout=3.0)
 
 
-def unresponsive_tasks(job: Job, error: BaseException) -> dict[Task, str]:
+def suspect_tasks(job: Job, error: BaseException) -> dict[Task, str]:
     """Finds the tasks that probably caused an error of TensorFlow, with a state such as `SILENT`.
 
     Tasks that are named in the error message come first. If all tasks answer, only the named tasks

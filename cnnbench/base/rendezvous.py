@@ -89,9 +89,9 @@ class _Exchange(Meeting):
         if rank == 0:
             self._found[0] = f"{self._reachable_host(self._place)}:{self._port}"
             for listener in self._listen():
-                self.answer_calls(listener, self._receive_address, most=64 + size)
+                self.answer_in_thread(listener, self._receive_address, most=64 + size)
         else:
-            self.repeat(self._request)
+            self.repeat(self._call_rank_0)
         if not self.wait(self._is_complete, timeout, self._missing_text):
             self._fail(f"rank {rank} waited {timeout:g} s for {self._missing_text()}")
         if self._failure:
@@ -186,7 +186,7 @@ class _Exchange(Meeting):
 
     # The other ranks.
 
-    def _request(self) -> bool:
+    def _call_rank_0(self) -> bool:
         """Calls rank 0. Returns whether it has sent all addresses, or has failed."""
         failure = ""
         # Rank 0 may not have started yet, so connection errors are ignored, and the call is

@@ -82,7 +82,7 @@ def refuse_with(flags: Names, other: str, why: str) -> FlagRule[HasFlags]:
     return refuse(flags, is_set(other), f"cannot be used with --{other}{why}")
 
 
-def one_of_two(flag: str, other: str) -> FlagRule[HasFlags]:
+def refuse_both(flag: str, other: str) -> FlagRule[HasFlags]:
     """Makes a rule that refuses the first flag if the other flag is set, too."""
     return refuse_with(flag, other, "; give one of the two")
 

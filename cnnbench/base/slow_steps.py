@@ -153,7 +153,7 @@ def slower_step_indices(seconds: Sequence[float]) -> list[int]:
     order = np.argsort(times, kind="stable")
     logs = np.log(times[order])
     logs -= logs.mean()
-    low, entropy = _entropies(count)
+    low, entropy = _split_entropies(count)
     sums = np.cumsum(logs)[:-1]
     # For each possible size of the faster group: the sum of squares within the two groups of steps.
     within = float((logs**2).sum()) - sums**2 * (1 / low + 1 / (count - low))
@@ -169,7 +169,7 @@ def slower_step_indices(seconds: Sequence[float]) -> list[int]:
 
 
 @lru_cache(maxsize=16)
-def _entropies(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _split_entropies(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """For each division of `count` steps into two groups, ascending by the size of the faster
     group: returns this size, and the negative entropy of the division times `count`.
     """

@@ -142,7 +142,7 @@ def median(values: Iterable[float]) -> float:
     """Median of at least one value, in any order. For an even number, it is the mean of the middle
     two.
     """
-    return _middle(sorted(values))
+    return _sorted_median(sorted(values))
 
 
 def median_absolute_deviation(values: Iterable[float]) -> float:
@@ -150,7 +150,7 @@ def median_absolute_deviation(values: Iterable[float]) -> float:
     return _mad_of_ordered(sorted(values))
 
 
-def _middle(ordered: Sequence[float]) -> float:
+def _sorted_median(ordered: Sequence[float]) -> float:
     half = len(ordered) // 2
     if len(ordered) % 2:
         return ordered[half]
@@ -163,7 +163,7 @@ def _mad_of_ordered(ordered: Sequence[float]) -> float:
     The deviations of the values below the median, read downwards, are an ascending sequence, and so
     are the deviations of the values above it. The median of both together is found by bisection.
     """
-    centre = _middle(ordered)
+    centre = _sorted_median(ordered)
     count = len(ordered)
     high = _rank_deviation(ordered, centre, count // 2)
     if count % 2:

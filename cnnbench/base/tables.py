@@ -75,7 +75,7 @@ def fit_table(
             shown.remove(index)
     texts = [index for index in shown if index in to_left]
     if has_head:
-        least = {index: max(_longest_word(rows, index), _NARROWEST_TEXT) for index in texts}
+        least = {index: max(_word_width(rows, index), _NARROWEST_TEXT) for index in texts}
         whole = widths.copy()
         _narrow(widths, least, excess)
         while excess() > 0 and len(shown) > _FEWEST_COLUMNS:
@@ -109,7 +109,7 @@ def _narrow(widths: list[int], least: Mapping[int, int], excess: Callable[[], in
         widths[max(wider, key=lambda index: widths[index])] -= 1
 
 
-def _longest_word(rows: Sequence[Sequence[str]], index: int) -> int:
+def _word_width(rows: Sequence[Sequence[str]], index: int) -> int:
     """Smallest width of a table column at which no word in its cells must be broken. The head of
     the column is ignored.
     """

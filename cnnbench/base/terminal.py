@@ -38,7 +38,7 @@ class ErrorStoringStream:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def take_descriptor(self) -> None:
+    def duplicate_descriptor(self) -> None:
         """Makes this stream write to a copy of its file descriptor, so that later redirections have
         no effect.
 

@@ -105,11 +105,11 @@ class Segment(NamedTuple):
             deviations.
         """
         own = values[self.start : self.stop]
-        centre = median(own.tolist()) if self.trend is None else _fitted(own, self)
+        centre = median(own.tolist()) if self.trend is None else _fit_values(own, self)
         off = own - centre
         if clip_limit is None:
             clip_limit = _REACH * MAD_TO_SIGMA * median(abs(off).tolist())
-        return _fitted(centre + off.clip(-clip_limit, clip_limit), self)
+        return _fit_values(centre + off.clip(-clip_limit, clip_limit), self)
 
 
 def change_points(
@@ -262,7 +262,7 @@ class _SegmentationChoice:
         losses = self._losses(segments, moves)
         gains = [move.price * self._weight - loss for move, loss in zip(moves, losses, strict=True)]
         order = sorted(range(len(moves)), key=lambda index: -gains[index])
-        return _replaced(segments, [moves[index] for index in order if gains[index] > 0])
+        return _apply_moves(segments, [moves[index] for index in order if gains[index] > 0])
 
     def _propose_trend(
         self, segments: Sequence[Segment], start: int, stop: int, least: float
@@ -283,9 +283,7 @@ class _SegmentationChoice:
             return []
         price = _CHANGE * len(changes) - _TREND
         return [
-            _SegmentReplacement(
-                start, stop, trend, price, self._deviation_limit(max(map(abs, changes)))
-            )
+            _SegmentReplacement(start, stop, trend, price, self._clip_limit(max(map(abs, changes))))
         ]
 
     def merge_segments(self, segments: list[Segment]) -> list[Segment]:
@@ -301,7 +299,7 @@ class _SegmentationChoice:
             weak = [i for i in order[: max(1, len(segments) // _AT_A_TIME)] if strengths[i] <= 1]
             if not weak:
                 break
-            segments = _replaced(segments, [moves[i] for i in weak])
+            segments = _apply_moves(segments, [moves[i] for i in weak])
         return segments
 
     def _possible_merges(self, segments: Sequence[Segment]) -> list[_SegmentReplacement]:
@@ -318,7 +316,7 @@ class _SegmentationChoice:
             if segment.trend is not None:
                 level, total = Segment(segment.start, segment.stop), float(fit[-1] - fit[0])
                 moves.append(
-                    _SegmentReplacement(i, i + 1, level, _EXCURSION, self._deviation_limit(total))
+                    _SegmentReplacement(i, i + 1, level, _EXCURSION, self._clip_limit(total))
                 )
             for stop, price in ((i + 2, _CHANGE), (i + 3, _EXCURSION)):
                 if stop <= len(segments):
@@ -352,7 +350,7 @@ class _SegmentationChoice:
             new = self._best_trend(first, last) if stop == start + 2 else None
         if new is None:
             return []
-        clip_limit = self._deviation_limit(max(map(abs, gaps[start : stop - 1])))
+        clip_limit = self._clip_limit(max(map(abs, gaps[start : stop - 1])))
         return [_SegmentReplacement(start, stop, new, price, clip_limit)]
 
     def _best_trend(self, start: int, stop: int) -> Segment | None:
@@ -363,7 +361,7 @@ class _SegmentationChoice:
             self._trends[start, stop] = _best_trend(self._values, start, stop)
         return self._trends[start, stop]
 
-    def _deviation_limit(self, gap: float) -> float:
+    def _clip_limit(self, gap: float) -> float:
         """Limit to which larger deviations are clipped in a test of a change of level by `gap`.
 
         The limit is the size of the change, rounded up to a power of 2 ** (1/4), so that cached
@@ -381,12 +379,12 @@ class _SegmentationChoice:
         losses = [0.0] * len(moves)
         for clip_limit in {move.clip_limit for move in moves}:
             chosen = [index for index, move in enumerate(moves) if move.clip_limit == clip_limit]
-            costs = self._log_losses(segments, [moves[index] for index in chosen], clip_limit)
+            costs = self._log_costs(segments, [moves[index] for index in chosen], clip_limit)
             for index, cost in zip(chosen, costs[1:], strict=True):
                 losses[index] = cost - costs[0]
         return losses
 
-    def _log_losses(
+    def _log_costs(
         self, segments: Sequence[Segment], moves: Sequence[_SegmentReplacement], clip_limit: float
     ) -> list[float]:
         """Computes the negative log-likelihood of the time series, first with the given segments,
@@ -442,7 +440,7 @@ class _SegmentationChoice:
         key = segment, *parts, clip_limit
         if key not in self._sums:
             values = np.concatenate([self._clipped_values(part, clip_limit) for part in parts])
-            off = values - _fitted(values, segment)
+            off = values - _fit_values(values, segment)
             products = float(off[1:] @ off[:-1])
             self._sums[key] = _DeviationSums(
                 float(off @ off), products, float(off[0]), float(off[-1])
@@ -461,7 +459,9 @@ class _SegmentationChoice:
         return self._limited[key]
 
 
-def _replaced(segments: Sequence[Segment], moves: Sequence[_SegmentReplacement]) -> list[Segment]:
+def _apply_moves(
+    segments: Sequence[Segment], moves: Sequence[_SegmentReplacement]
+) -> list[Segment]:
     """Applies replacements to segments. If two replacements overlap, only the first of them is
     applied.
     """
@@ -500,7 +500,7 @@ def _best_trend(values: NDArray[np.float64], start: int, stop: int) -> Segment |
     return Segment(start, stop, (start + int(first[best]), start + int(last[best])))
 
 
-def _fitted(values: NDArray[np.float64], segment: Segment) -> NDArray[np.float64]:
+def _fit_values(values: NDArray[np.float64], segment: Segment) -> NDArray[np.float64]:
     """Fits a level or trend to the values of a segment by least squares, and returns the fitted
     value at each index.
     """

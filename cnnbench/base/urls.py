@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path, PosixPath
 from typing import Any, ClassVar, TypeVar
 
-from cnnbench.errors import FlagError, PathError, first_line
+from cnnbench.errors import FlagError, PathError, informative_line
 
 _URL = re.compile(r"[A-Za-z][\w.+-]*:/")
 
@@ -150,4 +150,4 @@ class UrlPath(PosixPath):
         except tf.errors.NotFoundError as error:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self)) from error
         except tf.errors.OpError as error:
-            raise OSError(errno.EIO, first_line(error), str(self)) from error
+            raise OSError(errno.EIO, informative_line(error), str(self)) from error

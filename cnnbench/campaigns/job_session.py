@@ -19,7 +19,7 @@ from cnnbench.base.log_lines import error_line, fatal_message
 from cnnbench.base.ports import ReservedPorts
 from cnnbench.base.probe import REFUSED
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, gpu_variables
-from cnnbench.campaigns.processes import Child, Command, log_tail, stop_children, watch_children
+from cnnbench.campaigns.processes import Child, Command, log_tail, stop_children, wait_for_any
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.plan import RunPlan
 from cnnbench.run.runtime.supervisor import GUARDED
@@ -48,7 +48,7 @@ class _JobProcess:
     def has_succeeded(self) -> bool:
         return self.child.ended is not None and self.child.ended.code == 0
 
-    def new_log_lines(self) -> list[str]:
+    def read_new_lines(self) -> list[str]:
         """Reads new lines of the process's log, and puts the name of its task before each line.
 
         An incomplete line is only included after the process has ended.
@@ -112,7 +112,7 @@ class JobSession:
                 self._interrupted = True
                 self._stop()
                 raise
-        return self._job_exit_code()
+        return self._report_outcome()
 
     def _start(self, job: Job, logs: Path, stack: ExitStack) -> None:
         stdout = None
@@ -135,18 +135,18 @@ class JobSession:
 
     def _wait(self) -> None:
         """Waits until all processes have ended, and prints their output. Stops processes that still
-        run after `_remaining_seconds`.
+        run after `_grace_seconds`.
         """
         deadline = math.inf
         while running := _running(self._processes):
-            watch_children(running, _LOOK_SECONDS)
+            wait_for_any(running, _LOOK_SECONDS)
             self._show_log()
-            deadline = min(deadline, time.monotonic() + self._remaining_seconds())
+            deadline = min(deadline, time.monotonic() + self._grace_seconds())
             if time.monotonic() >= deadline:
                 self._stop()
                 return
 
-    def _remaining_seconds(self) -> float:
+    def _grace_seconds(self) -> float:
         """Seconds that running processes may continue after another process of the job has ended;
         may be infinite.
         """
@@ -154,9 +154,9 @@ class JobSession:
         if chief.child.ended is not None:
             return AFTER_SUCCESS if chief.has_succeeded else AFTER_FAILURE
         ended = [other for other in others if other.child.ended is not None]
-        return math.inf if all(map(self._may_end, ended)) else AFTER_LOSS
+        return math.inf if all(map(self._tolerates_end, ended)) else AFTER_LOSS
 
-    def _may_end(self, process: _JobProcess) -> bool:
+    def _tolerates_end(self, process: _JobProcess) -> bool:
         """Whether the job continues, and can succeed, after a process has ended."""
         spared = self.chief.place.tolerates_loss_of(process.task, REFUSED)
         return process.has_succeeded or spared
@@ -174,11 +174,11 @@ class JobSession:
         # After an interrupt, `cnnbench launch` itself prints that it was interrupted.
         known = error_line("interrupted")
         for process in self._processes:
-            for line in process.new_log_lines():
+            for line in process.read_new_lines():
                 if not (self._interrupted and line.endswith(known)):
                     self.show(line)
 
-    def _job_exit_code(self) -> int:
+    def _report_outcome(self) -> int:
         for process in self._processes:
             if not process.has_succeeded:
                 self.show(error_line(f"{_end_text(process)}; {process.child.log}"))
@@ -186,7 +186,7 @@ class JobSession:
         code = None if chief.child.ended is None else chief.child.ended.code
         if code is not None and code > 0 and not self._stopped:
             return code
-        succeeded = chief.has_succeeded and all(map(self._may_end, others))
+        succeeded = chief.has_succeeded and all(map(self._tolerates_end, others))
         return int(ExitCode.OK if succeeded else ExitCode.FAILED)
 
 

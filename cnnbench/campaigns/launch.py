@@ -16,7 +16,7 @@ from cnnbench.campaigns.processes import (
     STORED,
     ResolvedRun,
     own_command_prefix,
-    resolved_run_of_plan,
+    resolve_plan,
 )
 from cnnbench.errors import FlagError
 from cnnbench.flags import (
@@ -36,7 +36,7 @@ from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
 from cnnbench.machine.cpu import Host
-from cnnbench.machine.gpu import device_share
+from cnnbench.machine.gpu import visible_devices
 from cnnbench.plan import ADDRESSES, JobFlagNames, RunPlan, check_flags, resolve
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles
@@ -147,7 +147,7 @@ def check_job_flags(layout: JobLayout, command: TaskCommand, towers: int | None)
             values["num_gpus"] = (towers,)
         return all_reduce_plan.make_plan(params_from_values(values), tuple(values), names).run
 
-    return _plan_tasks(values_of_flags, layout, towers, plan_task)
+    return _plan_job(values_of_flags, layout, towers, plan_task)
 
 
 def plan_chief(args: ParsedArgs, layout: JobLayout | None, towers: int | None = None) -> RunPlan:
@@ -163,7 +163,7 @@ def plan_chief(args: ParsedArgs, layout: JobLayout | None, towers: int | None = 
     def plan_task(own: Mapping[str, Any], names: JobFlagNames) -> RunPlan:
         return check_flags(args.including(own), names=names)
 
-    return _plan_tasks(args.given, layout, towers, plan_task)
+    return _plan_job(args.given, layout, towers, plan_task)
 
 
 def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> ResolvedRun:
@@ -171,10 +171,10 @@ def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> ResolvedRu
 
     TensorFlow is not loaded. Raises UsageError or DataError if the run is impossible.
     """
-    return resolved_run_of_plan(resolve(plan_chief(args.including(STORED), layout)))
+    return resolve_plan(resolve(plan_chief(args.including(STORED), layout)))
 
 
-def _plan_tasks(
+def _plan_job(
     flag_values: Mapping[str, Any],
     layout: JobLayout,
     towers: int | None,
@@ -247,8 +247,8 @@ def gpu_variables(job: Job, flags: Params) -> dict[str, str]:
     if flags.device == "cpu" or flags.gpu_indices or job.task.job != WORKER:
         return {}
     number, per_card = flags.num_gpus, flags.gpus_per_card
-    share = device_share(Host(), job.task.index, number, per_card)
-    everybody = device_share(Host(), job.num_workers - 1, number, per_card)
+    share = visible_devices(Host(), job.task.index, number, per_card)
+    everybody = visible_devices(Host(), job.num_workers - 1, number, per_card)
     return {"CUDA_VISIBLE_DEVICES": share} if share and everybody else {}
 
 

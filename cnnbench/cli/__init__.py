@@ -57,7 +57,7 @@ _HELP_FLAGS = frozenset({"help", "help=true", _EVERYTHING, _XML, "helpshort", "h
 
 def entry_point() -> NoReturn:
     """Main function of a process: runs the command in `sys.argv`, and exits with its exit code."""
-    _open_streams()
+    _ensure_streams()
     # `fork_before_plugins` comes first, because it forks this process.
     plugins.before_loading += (
         supervisor.fork_before_plugins,
@@ -78,7 +78,7 @@ def entry_point() -> NoReturn:
     sys.exit(code)
 
 
-def _open_streams() -> None:
+def _ensure_streams() -> None:
     """Connects closed standard streams (``2>&-``) to the null device.
 
     Otherwise the next file to be opened, such as a record, would get the stream's number, and the
@@ -109,7 +109,7 @@ def _run_command(argv: Sequence[str]) -> int:
     with tolerating_output_errors() as stdout:
         try:
             interrupts.begin_command()
-            status = _report_errors(argv)
+            status = _run_and_report(argv)
             if stdout is not None:
                 before = stdout.lost
                 stdout.flush()
@@ -125,7 +125,7 @@ def _run_command(argv: Sequence[str]) -> int:
             return _print_failure("interrupted", ExitCode.INTERRUPTED)
 
 
-def _report_errors(argv: Sequence[str]) -> int:
+def _run_and_report(argv: Sequence[str]) -> int:
     try:
         with plugins.reporting_plugin_errors(UsageError):
             status = int(_dispatch(argv))

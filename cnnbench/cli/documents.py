@@ -239,7 +239,7 @@ def _dataclass_schema(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]
         required += ["schema"] if cls.kind == IMPLIED_KIND else ["schema", "kind"]
     about = _descriptions(cls)
     for key in document_keys(cls):
-        value = _value_at_path(cls, key.path)
+        value = _type_at_path(cls, key.path)
         form = _type_schema(value.hint, definitions, key.rules)
         names = (key.path, key.name, key.path.partition(".")[0])
         text = next((about[name] for name in names if name in about), value.description)
@@ -262,7 +262,7 @@ class _Value(NamedTuple):
     description: str
 
 
-def _value_at_path(cls: Any, path: str) -> _Value:
+def _type_at_path(cls: Any, path: str) -> _Value:
     """Finds the value to which attributes such as "metric.unit" lead from a dataclass."""
     value, is_optional = _Value(cls, ""), False
     for name in path.split("."):

@@ -22,7 +22,7 @@ from cnnbench.base.terminal import (
 )
 from cnnbench.base.text import format_duration
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, OutOfMemoryError
-from cnnbench.flags import ONLY_CHECK, SPECS, ParsedArgs, changed_identity
+from cnnbench.flags import ONLY_CHECK, SPECS, ParsedArgs, nondefault_identity
 from cnnbench.machine.checks import parse_silenced
 from cnnbench.plan import (
     RunPlan,
@@ -40,7 +40,7 @@ from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.run.driver import describe
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.notices import print_notices
-from cnnbench.run.runtime.devices import prepare_for_plugins
+from cnnbench.run.runtime.devices import register_early_setup
 from cnnbench.run.runtime.supervisor import RETRY, exit_without_cleanup, fork_supervised, state
 
 _FIND = "find_batch_size"
@@ -58,7 +58,7 @@ class RunProcess:
             measurements.start_sharing_with_forks()
             written.start_sharing_with_forks()
 
-        complete = partial(_complete_record, measurements)
+        complete = partial(_rescue_record, measurements)
         self._fork = partial(
             fork_supervised,
             complete,
@@ -75,7 +75,7 @@ class RunProcess:
             if params.find_batch_size:  # Each attempt is a run without this flag.
                 params = params.replace(find_batch_size=False)
             plan = partial(plan_before_plugins, params, explicit=tuple(args.given))
-            prepare_for_plugins(self._fork, params, plan)
+            register_early_setup(self._fork, params, plan)
 
     def run(self, args: ParsedArgs) -> ExitCode:
         """Runs the benchmark that the flags describe. Returns `ExitCode.OK`; a failure raises."""
@@ -84,7 +84,7 @@ class RunProcess:
         progress = ProgressLine(sys.stderr, args.params.progress)
         messages = _AttemptMessages(self._written)
         if args.given.get(ONLY_CHECK):
-            print_result(_plan_text(args, messages))
+            print_result(_describe_plan(args, messages))
             return ExitCode.OK
         if args.params.find_batch_size:
             args = _fork_attempt(args, fork, measurements, messages)
@@ -219,7 +219,7 @@ def _without_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
     return args, plan
 
 
-def _complete_record(measurements: Measurements, error: BenchmarkError | None) -> None:
+def _rescue_record(measurements: Measurements, error: BenchmarkError | None) -> None:
     """Writes the record of a forked process that ended without a record. If `error` is None, it was
     interrupted.
     """
@@ -235,14 +235,14 @@ def _complete_record(measurements: Measurements, error: BenchmarkError | None) -
     record = measurements.make_record("interrupted" if error is None else "failed", error)
     if measurements.checkpoint_save_folder is not None:
         write_training_status(measurements.checkpoint_save_folder, record.status)
-    files.write(record, lambda: [run_row(record, changed_identity(record.config))])
+    files.write(record, lambda: [run_row(record, nondefault_identity(record.config))])
     messages = MessageWriter()
     silence_warnings(parse_silenced(config.get("quiet_conditions", "")))
     print_notices(record, messages)
     report_failed_writes(messages.warning)
 
 
-def _plan_text(args: ParsedArgs, messages: MessageWriter) -> str:
+def _describe_plan(args: ParsedArgs, messages: MessageWriter) -> str:
     """Describes a planned run and every given flag with its value. Prints notices."""
     find = args.params.find_batch_size
     if find:

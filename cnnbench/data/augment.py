@@ -241,11 +241,11 @@ _SAME_COLUMN, _SAME_ROW = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0)
 """The column and the row of a pixel that stays where it is; see `_resample_affine`."""
 
 
-def _shear(change: Change) -> tf.Tensor:
+def _shear_factor(change: Change) -> tf.Tensor:
     return change.signed * change.settings.shear
 
 
-def _shift(change: Change, side: int) -> tf.Tensor:
+def _shift_pixels(change: Change, side: int) -> tf.Tensor:
     """Whole pixels by which an image with sides of so many pixels is moved."""
     shift = tf.cast(change.signed * change.settings.translation(side), tf.int32)
     return tf.cast(shift, tf.float64)
@@ -305,7 +305,7 @@ def _posterize(image: Any, change: Change) -> tf.Tensor:
 
 def _change_contrast(image: Any, change: Change) -> tf.Tensor:
     mean = tf.floor(tf.reduce_mean(tf.cast(_compute_luma(image), tf.float64)) + 0.5)
-    return _scale_property(mean, image, change)
+    return _enhance(mean, image, change)
 
 
 def _change_sharpness(image: Any, change: Change) -> tf.Tensor:
@@ -321,10 +321,10 @@ def _change_sharpness(image: Any, change: Change) -> tf.Tensor:
     # The smoothing filter needs all neighbours of a pixel, so the pixels at the border remain
     # unchanged.
     inside = tf.pad(tf.ones_like(sums, tf.bool), inner)
-    return _scale_property(tf.where(inside, smooth, exact), image, change)
+    return _enhance(tf.where(inside, smooth, exact), image, change)
 
 
-def _scale_property(without: Any, image: Any, change: Change) -> tf.Tensor:
+def _enhance(without: Any, image: Any, change: Change) -> tf.Tensor:
     """Strengthens or weakens a property of an image, such as its colour.
 
     `without` is the image without this property, in a shape that broadcasts to the image.
@@ -351,22 +351,22 @@ OPERATIONS: Mapping[str, Callable[[Any, Change], tf.Tensor]] = {
     "equalize": _equalize,
     "rotate": _rotate,
     "solarize": _solarize,
-    "color": lambda image, change: _scale_property(
-        _compute_luma(image)[:, :, tf.newaxis], image, change
-    ),
+    "color": lambda image, change: _enhance(_compute_luma(image)[:, :, tf.newaxis], image, change),
     "posterize": _posterize,
     "contrast": _change_contrast,
-    "brightness": lambda image, change: _scale_property(0.0, image, change),
+    "brightness": lambda image, change: _enhance(0.0, image, change),
     "sharpness": _change_sharpness,
-    "shear_x": lambda image, change: _resample_affine(image, (1.0, _shear(change), 0.0), _SAME_ROW),
+    "shear_x": lambda image, change: _resample_affine(
+        image, (1.0, _shear_factor(change), 0.0), _SAME_ROW
+    ),
     "shear_y": lambda image, change: _resample_affine(
-        image, _SAME_COLUMN, (_shear(change), 1.0, 0.0)
+        image, _SAME_COLUMN, (_shear_factor(change), 1.0, 0.0)
     ),
     "translate_x": lambda image, change: _resample_affine(
-        image, (1.0, 0.0, _shift(change, image.shape[1])), _SAME_ROW
+        image, (1.0, 0.0, _shift_pixels(change, image.shape[1])), _SAME_ROW
     ),
     "translate_y": lambda image, change: _resample_affine(
-        image, _SAME_COLUMN, (0.0, 1.0, _shift(change, image.shape[0]))
+        image, _SAME_COLUMN, (0.0, 1.0, _shift_pixels(change, image.shape[0]))
     ),
 }
 """The operations of RandAugment and TrivialAugment, by name."""

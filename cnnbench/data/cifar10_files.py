@@ -147,20 +147,20 @@ def _parse_pickle(path: Path, content: bytes) -> tuple[Images, Integers]:
     try:
         batch = unpickle_safely(content)
         data, labels = (
-            decode_integers(_batch_entry(path, batch, key)) for key in ("data", "labels")
+            resolve_placeholder(_batch_entry(path, batch, key)) for key in ("data", "labels")
         )
         if isinstance(labels, (list, tuple)):
-            labels = [decode_integers(label) for label in labels]
+            labels = [resolve_placeholder(label) for label in labels]
     except pickle.UnpicklingError as error:
         raise DataError(f"{path}: cannot be unpickled: {error}") from error
     fits = isinstance(data, np.ndarray) and data.dtype == np.uint8
     if not fits or data.shape[1:] != (_IMAGE_BYTES,):
         wanted = f"a uint8 tensor [records, {_IMAGE_BYTES}]"
         raise DataError(f"{path}: 'data' must be {wanted}, not {value_text(data)}")
-    return data, _check_labels(path, labels, len(data))
+    return data, _parse_labels(path, labels, len(data))
 
 
-def _check_labels(path: Path, labels: Any, count: int) -> Integers:
+def _parse_labels(path: Path, labels: Any, count: int) -> Integers:
     if isinstance(labels, np.ndarray):
         labels = labels.tolist()
     # NumPy must not convert nested lists, because a few bytes of pickle can describe a billion
@@ -218,7 +218,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
 def unpickle_safely(data: bytes) -> Any:
     """Reads dicts, lists, strings, bytes and numbers from an untrusted pickle.
 
-    Nothing in the file is called. Arrays become placeholders, which `decode_integers` converts.
+    Nothing in the file is called. Arrays become placeholders, which `resolve_placeholder` converts.
 
     Reads every protocol, including Python 2 (strings become bytes) and old NumPy versions.
     UnpicklingError for damaged data.
@@ -241,7 +241,7 @@ def unpickle_safely(data: bytes) -> Any:
         raise pickle.UnpicklingError(str(error) or type(error).__name__) from error
 
 
-def decode_integers(value: object) -> Any:
+def resolve_placeholder(value: object) -> Any:
     """Converts the placeholder of an integer array or scalar to a NumPy array; returns other values
     unchanged.
 

@@ -21,14 +21,14 @@ from cnnbench.data.imagenet import (
     BOX_SIDES,
     ENCODED,
     boxes_are_inside,
-    count_valid_boxes,
+    check_boxes,
     decode_jpeg,
     decoded_image_size,
     distort_colour,
     is_usable_image_size,
     normalise_image,
     parse_features,
-    parse_record,
+    parse_with_boxes,
     resize_image,
     serialize_features,
     single_value,
@@ -71,7 +71,7 @@ def validate_record(record: bytes, num_classes: int) -> tuple[list[int], tuple[i
     source_id = single_value(features, SOURCE_ID, "bytes_list")
     if not source_id.isdigit() or int(source_id) >= 2**63:
         raise RecordDefect(f"{SOURCE_ID} {source_id!r} is not a number")
-    boxes = count_valid_boxes(features)
+    boxes = check_boxes(features)
     if boxes > MAX_BOXES:
         raise RecordDefect(f"{boxes} boxes, but at most {MAX_BOXES} are possible")
     values = {}
@@ -164,7 +164,7 @@ class CocoPipeline(RecordPipeline):
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
         spec = self.spec
-        features, boxes = parse_record(record, _KEYS)
+        features, boxes = parse_with_boxes(record, _KEYS)
         jpeg, classes, is_crowd = features[ENCODED], features[LABELS].values, features[CROWD].values
         count = tf.shape(boxes)[0]
         sound = [

@@ -31,7 +31,7 @@ from cnnbench.records.input import SkippedRecords
 SUBSETS = ("train", "validation")
 
 
-def _not_a_pipeline(value: Any, arguments: Sequence[Any]) -> str:
+def _pipeline_fault(value: Any, arguments: Sequence[Any]) -> str:
     del arguments
     # The class `Pipeline` is not imported here, because that would import TensorFlow.
     fits = hasattr(value, "tower_batches")
@@ -71,7 +71,7 @@ class Dataset:
     files: str
     find: Callable[[str, str], Sequence[Path | str]] = field(repr=False)
     count: Callable[[Sequence[Path], str], int] = field(repr=False)
-    open: Callable[[InputSpec], Annotated[Any, _not_a_pipeline]] = field(repr=False)
+    open: Callable[[InputSpec], Annotated[Any, _pipeline_fault]] = field(repr=False)
     check: Callable[[Sequence[Path], int], Findings] = field(repr=False)
     missing: Callable[[Sequence[Path]], Sequence[str]] = field(default=lambda _: (), repr=False)
     left_out: Callable[[Sequence[Path]], Sequence[Path]] = field(default=lambda _: (), repr=False)
@@ -99,7 +99,7 @@ class Dataset:
         """
         if data_dir is None:
             return self.examples[subset]
-        files = self._existing_files(data_dir, subset)
+        files = self._required_files(data_dir, subset)
         examples = self.count(files, subset)
         if examples < 1:
             raise DataError(f"{data_dir}: the {subset} files contain no records")
@@ -109,7 +109,7 @@ class Dataset:
         """Returns notices about missing files of a subset, and about files with similar names that
         are not read.
         """
-        files, notices = self._existing_files(data_dir, subset), []
+        files, notices = self._required_files(data_dir, subset), []
         if missing := self.missing(files):
             count = f"{len(missing)} of {len(missing) + len(files)} {subset} files are missing"
             notices.append(f"{count}, the first {missing[0]}; epochs are shorter")
@@ -134,7 +134,7 @@ class Dataset:
             # An error in this check is ignored; otherwise it would replace the error that the
             # caller reports.
             with contextlib.suppress(Exception):
-                files = self._existing_files(str(spec.data_dir), spec.subset)
+                files = self._required_files(str(spec.data_dir), spec.subset)
                 found.extend(self.check(files, spec.num_classes).defects)
 
         thread = threading.Thread(target=look_for_defects, daemon=True)
@@ -142,7 +142,7 @@ class Dataset:
         thread.join(timeout_seconds)
         return next(iter(found), "")
 
-    def _existing_files(self, data_dir: str, subset: str) -> list[Path]:
+    def _required_files(self, data_dir: str, subset: str) -> list[Path]:
         files = [local_or_url_path(path) for path in self.find(data_dir, subset)]
         absent = next((path for path in files if not (path.is_file() or path.exists())), None)
         if absent is not None:
@@ -156,7 +156,7 @@ class Dataset:
         subsets: dict[str, Sequence[Path]] = {}
         for subset in SUBSETS:
             try:
-                subsets[subset] = self._existing_files(data_dir, subset)
+                subsets[subset] = self._required_files(data_dir, subset)
             except FlagError as error:
                 # The files exist but are unreadable or defective, so the user must see this error
                 # instead of "no files".

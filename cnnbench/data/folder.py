@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 from cnnbench.base.files import read_file, read_text
 from cnnbench.base.locks import SCRATCH, FolderLock, TemporaryFolder
 from cnnbench.base.urls import UrlPath, local_or_url_path
-from cnnbench.errors import DataError, FlagError, PathError, UsageError, first_line
+from cnnbench.errors import DataError, FlagError, PathError, UsageError, informative_line
 
 # Results of checking records (without TensorFlow)
 
@@ -266,7 +266,7 @@ def converting_write_errors(path: Path, *others: type[Exception]) -> Iterator[No
         raise DataError(f"{path}: cannot be written: {os_error_text(error)}") from error
     except others as error:
         raise DataError(
-            f"{path}: cannot be written: {first_line(error).split('; ')[-1]}"
+            f"{path}: cannot be written: {informative_line(error).split('; ')[-1]}"
         ) from error
 
 

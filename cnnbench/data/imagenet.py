@@ -29,7 +29,7 @@ from cnnbench.data.folder import (
 from cnnbench.data.open import IMAGENET
 from cnnbench.data.pipeline import draw_uniform_int, stateless_seed
 from cnnbench.data.records import RecordPipeline, assert_in_graph, check_records
-from cnnbench.errors import DataError, UsageError, first_line
+from cnnbench.errors import DataError, UsageError, informative_line
 
 # Preprocessing of JPEG images for networks: decoding, cropping, resizing and normalising
 
@@ -56,7 +56,7 @@ def preprocess_train_image(
     image_size, 3]. Half of the crops are mirrored.
 
     `shape`, int32 [3], is the result of `tf.io.extract_jpeg_shape`. `boxes`, float32 [1, n, 4], are
-    as in `parse_record`. `position`, an int64 scalar, determines all random choices.
+    as in `parse_with_boxes`. `position`, an int64 scalar, determines all random choices.
     """
     size = spec.image_size
     if spec.resize_method == "crop":
@@ -237,7 +237,9 @@ MAX_PIXELS = 2**27
 """Maximum number of pixels in an image, which take 1.5 GiB as float32."""
 
 
-def parse_record(record: tf.Tensor, keys: Mapping[str, Any]) -> tuple[dict[str, Any], tf.Tensor]:
+def parse_with_boxes(
+    record: tf.Tensor, keys: Mapping[str, Any]
+) -> tuple[dict[str, Any], tf.Tensor]:
     """Parses a serialized record (a string scalar) in the graph. Returns the features with the
     given keys, and the boxes.
 
@@ -283,7 +285,7 @@ def validate_record(record: bytes, num_classes: int, min_size: int = 1) -> Image
     label = single_value(features, LABEL, "int64_list")
     if not 0 <= label < num_classes:
         raise RecordDefect(f"label {label} is not in [0, {num_classes})")
-    boxes = count_valid_boxes(features)
+    boxes = check_boxes(features)
     jpeg = single_value(features, ENCODED, "bytes_list")
     height, width = decoded_image_size(jpeg)
     if min(height, width) < min_size:
@@ -316,7 +318,7 @@ def single_value(features: Any, key: str, kind: str) -> Any:
     return values[0]
 
 
-def count_valid_boxes(features: Any) -> int:
+def check_boxes(features: Any) -> int:
     """Counts the boxes in a record. RecordDefect if a box is not inside the image."""
     sides = [list(features[key].float_list.value) if key in features else [] for key in BOX_SIDES]
     if len({len(side) for side in sides}) != 1:
@@ -414,7 +416,7 @@ class ImageNetPipeline(RecordPipeline):
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
         spec = self.spec
-        features, boxes = parse_record(record, _KEYS)
+        features, boxes = parse_with_boxes(record, _KEYS)
         jpeg, label = features[ENCODED], features[LABEL]
         # This operation fails unless the data is a JPEG.
         shape = tf.io.extract_jpeg_shape(jpeg)
@@ -533,7 +535,7 @@ def read_as_rgb_jpeg(path: Path) -> tuple[bytes, int, int, bool]:
             # Encoding fails if, for example, the image is wider or higher than 65,500 pixels.
             except tf.errors.OpError as error:
                 raise DataError(
-                    f"{path}: cannot be encoded as a JPEG: {first_line(error)}"
+                    f"{path}: cannot be encoded as a JPEG: {informative_line(error)}"
                 ) from error
             content = bytes(encoded.numpy())
     return content, int(image.shape[0]), int(image.shape[1]), not keep

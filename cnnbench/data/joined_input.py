@@ -204,7 +204,7 @@ class CoordinatedInput(JoinedWorkerInput):
             self._began = True
         return ()
 
-    def end_step(self, worker: int, scheduled: float) -> None:
+    def note_step_end(self, worker: int, scheduled: float) -> None:
         """Adds the wait of a step that has ended to ``wait_seconds``, and allows the thread of its
         worker to put one more batch into the worker's queue.
 

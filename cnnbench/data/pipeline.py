@@ -21,7 +21,7 @@ import tensorflow as tf
 from cnnbench.arrays import Array
 from cnnbench.base import interfaces, plugins
 from cnnbench.data.dataset import Dataset, InputSpec
-from cnnbench.errors import DataError, UsageError, first_line, text_of
+from cnnbench.errors import DataError, UsageError, informative_line, text_of
 from cnnbench.records.input import SkippedRecords
 
 
@@ -109,7 +109,7 @@ class Pipeline(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        interfaces.check_plugin_methods(
+        interfaces.guard_plugin_methods(
             cls, next(filter(plugins.is_defined_by_cnnbench, cls.__mro__))
         )
 
@@ -143,7 +143,7 @@ class Pipeline(abc.ABC):
         For a data set of a plug-in, the line names the first defect that its `check` finds or, if
         there is none, the code that was reading.
         """
-        dataset, message = self.spec.dataset, first_line(error)
+        dataset, message = self.spec.dataset, informative_line(error)
         place = plugins.plugin_location_in_text(text_of(error))
         if not plugins.is_defined_by_cnnbench(dataset.open):
             defect = dataset.find_first_defect(self.spec, _CHECK_SECONDS)

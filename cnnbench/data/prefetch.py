@@ -216,7 +216,9 @@ class BatchReader:
             elements = self._pipeline.spec.delivered_elements
             batches = [next(self._iterator) for _ in self._devices]
             return tuple(
-                self._copy_to_tower(tower, TowerBatch.from_values(elements, self._checked(batch)))
+                self._copy_to_tower(
+                    tower, TowerBatch.from_values(elements, self._check_first(batch))
+                )
                 for tower, batch in enumerate(batches)
             )
         if self._step_in_pass == self._steps_per_pass:
@@ -229,7 +231,7 @@ class BatchReader:
             self._copy_to_tower(tower, self._next_padded()) for tower in range(len(self._devices))
         )
 
-    def _checked(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+    def _check_first(self, batch: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """Returns the batch. If it is the first batch of a plug-in's pipeline, also checks its
         dtypes and shapes, because the specs of the pipeline may have unknown sizes.
         """
@@ -251,7 +253,7 @@ class BatchReader:
             # method does not.
             batch = self._iterator.get_next_as_optional()
             if batch.has_value():
-                values = self._checked(batch.get_value())
+                values = self._check_first(batch.get_value())
             else:
                 values = {e.name: tf.zeros([0, *e.sizes], spec.dtype_of(e)) for e in spec.elements}
             present = int(values[spec.elements[0].name].shape[0])

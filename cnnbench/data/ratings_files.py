@@ -126,13 +126,13 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
         user, item = divmod(int(rated[twice[0]]), ITEMS)
         findings.defects.append(f"{path}: duplicate pair of user {user} and item {item}")
     if "negatives" in arrays:
-        findings.defects += _candidate_defects(path, arrays)
+        findings.defects += _negative_defects(path, arrays)
     findings.records = len(arrays["users"])
     findings.details = _statistics(arrays)
     return findings
 
 
-def _candidate_defects(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
+def _negative_defects(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
     users, items, negatives = arrays["users"], arrays["items"], arrays["negatives"]
     defects = [
         f"{path}: record {row}: item {items[row]} is also one of its unrated items (negatives)"

@@ -28,7 +28,7 @@ from cnnbench.data.pipeline import (
     with_private_threads,
 )
 from cnnbench.data.tfrecord import cached_record_count, count_records_by_file, missing_shard_names
-from cnnbench.errors import DataError, first_line
+from cnnbench.errors import DataError, informative_line
 from cnnbench.machine.cpu import available_cpu_count
 from cnnbench.records.input import SkippedRecords
 
@@ -115,7 +115,7 @@ _NAMED = 3
 _UNCONVERTED = tf.autograph.experimental.do_not_convert
 
 
-def _missing_text(value: Any, given: Sequence[Any]) -> str:
+def _element_fault(value: Any, given: Sequence[Any]) -> str:
     missing = [one.name for one in given[0].spec.examples if one.name not in value]
     return f"values of all elements, not without {missing[0]}" if missing else ""
 
@@ -161,7 +161,7 @@ class RecordPipeline(Pipeline):
     @abc.abstractmethod
     def decode(
         self, record: tf.Tensor, position: tf.Tensor
-    ) -> Annotated[Mapping[str, tf.Tensor], _missing_text]:
+    ) -> Annotated[Mapping[str, tf.Tensor], _element_fault]:
         """Decodes a record (a string scalar) to the elements of an example, by name. Runs in the
         graph of the data set.
 
@@ -318,14 +318,14 @@ class RecordPipeline(Pipeline):
 
     def _read_file(self, file: tf.Tensor, first: tf.Tensor, stop: tf.Tensor) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(tf.gather(self._paths, file))
-        records = self._past_damage(file, records) if self._skips else records.enumerate()
+        records = self._enumerate_records(file, records) if self._skips else records.enumerate()
         records = records.skip(first).take(stop - first)
         ahead = self.spec.datasets_parallel_interleave_prefetch
         if ahead:
             records = records.prefetch(ahead)
         return records.map(lambda record, data: (file, record, data))
 
-    def _past_damage(self, file: tf.Tensor, records: tf.data.Dataset) -> tf.data.Dataset:
+    def _enumerate_records(self, file: tf.Tensor, records: tf.data.Dataset) -> tf.data.Dataset:
         """Numbers the records of a file, and continues after damaged records. The number of a
         damaged record is inverted (~number).
 
@@ -404,7 +404,7 @@ class RecordPipeline(Pipeline):
                     record = tf.constant(tfrecord.read_record(path, number))
                     example(record, tf.constant(turn, tf.int64))
             except tf.errors.OpError as error:
-                return DataError(f"{path}: record {number}: {first_line(error)}")
+                return DataError(f"{path}: record {number}: {informative_line(error)}")
         return None
 
     def skipped(self) -> SkippedRecords:

@@ -129,6 +129,6 @@ class _StrategyBatchReader(BatchReader):
         values = {name: of_replicas(value) for name, value in next(self._iterator).items()}
         batches = ({n: v[tower] for n, v in values.items()} for tower in range(len(self._devices)))
         return tuple(
-            copy_to_device(TowerBatch.from_values(elements, self._checked(batch)), device)
+            copy_to_device(TowerBatch.from_values(elements, self._check_first(batch)), device)
             for batch, device in zip(batches, self._devices, strict=True)
         )

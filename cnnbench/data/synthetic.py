@@ -32,11 +32,11 @@ class SyntheticInput(InputSource):
 
     def __init__(self, spec: InputSpec, devices: Sequence[str]) -> None:
         super().__init__(spec, devices, spec.dataset.num_examples(spec.subset))
-        self._towers = [self._tower_variables(tower) for tower in range(spec.num_devices)]
+        self._towers = [self._make_variables(tower) for tower in range(spec.num_devices)]
         with tf.device(spec.host):
             self._numbers = [tf.constant(number) for number in range(spec.passes)]
 
-    def _tower_variables(self, tower: int) -> tuple[tf.Variable, ...]:
+    def _make_variables(self, tower: int) -> tuple[tf.Variable, ...]:
         spec = self.spec
         number = spec.shard_index * spec.num_devices + tower
         count = spec.batch_per_device * spec.passes

@@ -223,7 +223,7 @@ class FlagSpec:
                 return None
             raise FlagError(self.name, text, "is empty; give a value or leave the flag out")
         try:
-            return self.normalise(self.kind.read(text))
+            return self.stored_form(self.kind.read(text))
         except FlagError:
             raise
         except (LookupError, ValueError):
@@ -235,9 +235,9 @@ class FlagSpec:
         """
         if isinstance(value, str) and not self.kind.has(value):
             value = self.parse(value)
-        return self.normalise(value)
+        return self.stored_form(value)
 
-    def normalise(self, value: Any) -> Any:
+    def stored_form(self, value: Any) -> Any:
         """Converts a value to its stored form. Values of a wrong type remain unchanged."""
         is_unset = self.optional and (value == "" or (value == 0 and self.unset == 0))
         return None if is_unset else self.kind.stored(value)

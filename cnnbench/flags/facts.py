@@ -207,12 +207,12 @@ def has_one_tower(p: RunFacts) -> bool:
     return p.place.job.num_towers == 1
 
 
-def needs_network(flags: Names) -> FlagRule[HasFlags]:
+def no_effect_input_only(flags: Names) -> FlagRule[HasFlags]:
     """Makes a rule for the notice that flags have no effect in runs that only read input."""
     return no_effect_with(flags, "input_only", ": no network is built")
 
 
-def needs_training(flags: Names) -> FlagRule[RunFacts]:
+def no_effect_forward(flags: Names) -> FlagRule[RunFacts]:
     """Makes a rule for the notice that flags have no effect in evaluations and forward passes."""
     return no_effect(flags, runs_only_forward, f"{FORWARD}: they do not train")
 

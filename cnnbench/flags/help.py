@@ -95,17 +95,17 @@ def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
         for title, specs in flag_sections_of_run()
     )
     last = _OTHERS if obsolete else ()
-    return "\n".join([fit_text(_RUN, width), flags_help((first, *others, *last), width)])
+    return "\n".join([wrap_help(_RUN, width), flags_help((first, *others, *last), width)])
 
 
 def command_help(about: str, flags: Iterable[Section], end: str = "") -> str:
     """Returns the help text of a command other than ``cnnbench run``. `end` (for example, exit
     codes) follows the flags.
     """
-    return "\n".join(part for part in (fit_text(about), flags_help(flags), fit_text(end)) if part)
+    return "\n".join(part for part in (wrap_help(about), flags_help(flags), wrap_help(end)) if part)
 
 
-def fit_text(text: str, width: int | None = None) -> str:
+def wrap_help(text: str, width: int | None = None) -> str:
     """Breaks the lines of a help text at `width` columns; None means the terminal's width.
 
     Indented lines and lines after "Usage:" are commands. The other lines are joined to paragraphs.
@@ -117,11 +117,11 @@ def fit_text(text: str, width: int | None = None) -> str:
         if is_prose:
             fitted += textwrap.wrap(" ".join(group), columns, **_AT_SPACES)
         else:
-            fitted += (_fit_command(line, columns) for line in group)
+            fitted += (_wrap_command(line, columns) for line in group)
     return "".join(f"{line}\n" for line in fitted)
 
 
-def _fit_command(line: str, columns: int) -> str:
+def _wrap_command(line: str, columns: int) -> str:
     """Breaks a command at `columns`. A backslash ends each line of an example, as in a shell."""
     if len(line) <= columns:
         return line

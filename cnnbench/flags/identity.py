@@ -29,7 +29,7 @@ def flags_compared_by(*ways: ComparedBy) -> tuple[str, ...]:
     return tuple(name for name, spec in _compared_flags().items() if spec.compared_by in ways)
 
 
-def is_place(spec: FlagSpec) -> bool:
+def is_machine_specific(spec: FlagSpec) -> bool:
     """Whether a flag names data, code, machines or devices, which differ between machines."""
     of_place = spec.compared_by in (ComparedBy.PRESENCE, ComparedBy.NUMBER)
     return of_place and not spec.part & RunPart.PROFILE
@@ -48,7 +48,9 @@ def identity_flags(values: Mapping[str, Any], *, of_places: bool = False) -> dic
     for name, value in values.items():
         spec = known.get(name)
         way = ComparedBy.VALUE if spec is None else spec.compared_by
-        if way is ComparedBy.VALUE or (of_places and spec is not None and is_place(spec)):
+        if way is ComparedBy.VALUE or (
+            of_places and spec is not None and is_machine_specific(spec)
+        ):
             by_name[name] = value
         elif way is ComparedBy.PRESENCE:
             by_name[name] = bool(value)
@@ -85,7 +87,7 @@ def changed_flags(
     }
 
 
-def changed_identity(config: Mapping[str, Any]) -> dict[str, Any]:
+def nondefault_identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the flags of a record that identify the run and differ from their defaults. Together
     with the defaults, they determine the configuration of the run.
     """

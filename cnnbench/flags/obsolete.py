@@ -163,7 +163,9 @@ REMOVED: Mapping[str, str] = {
 """Flags of earlier versions that are refused, with their replacements."""
 
 
-def obsolete_notices(values_given: Mapping[str, Any], *, of_run: bool = False) -> tuple[str, ...]:
+def check_obsolete_flags(
+    values_given: Mapping[str, Any], *, of_run: bool = False
+) -> tuple[str, ...]:
     """Returns a notice for every given flag without effect, unless its value is the default.
 
     FlagError for an invalid value. If `of_run` is False, also FlagError for --only_check_args.
@@ -196,7 +198,7 @@ def accept_obsolete(params: type[T]) -> type[T]:
         for old, new in RENAMED.items():
             if old in values and new in values:
                 raise FlagError(old, values[old], f"was renamed to --{new}; give one of the two")
-        for notice in obsolete_notices(values) + renamed_notices(values):
+        for notice in check_obsolete_flags(values) + renamed_notices(values):
             warnings.warn(notice, stacklevel=2)
         obsolete = {spec.name for spec in OBSOLETE}
         init(self, **{RENAMED.get(n, n): values[n] for n in values if n not in obsolete})

@@ -48,7 +48,7 @@ def unset_notices(values: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _arguments_of(
+def _typed_like(
     source: Callable[P, object],
 ) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
     """Decorator for a method: tells type checkers that it has the arguments of `source`."""
@@ -134,7 +134,7 @@ class Params(_Fields):  # type: ignore[misc]
         flags = {name: value for name, value in values.items() if name not in constants}
         return cls(**flags, constants=constants)
 
-    @_arguments_of(_Fields)
+    @_typed_like(_Fields)
     def replace(self, **changes: Any) -> Params:
         """Returns a copy with changed values. ``precision`` and ``use_fp16`` remain consistent."""
         if "precision" in changes:

@@ -19,7 +19,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.groups.model import refuse_fp16_conflict
 from cnnbench.flags.groups.optimizer import REGISTRIES
-from cnnbench.flags.obsolete import REMOVED, RENAMED, obsolete_notices, renamed_notices
+from cnnbench.flags.obsolete import REMOVED, RENAMED, check_obsolete_flags, renamed_notices
 from cnnbench.flags.params import ACCEPTED, SPECS, Params, load_plugin_flags, unset_notices
 
 FLAG_FILE = "flagfile"
@@ -80,17 +80,17 @@ def parse_args(
 
     Pass `of_run` if the caller supports --only_check_args. See `BeforePlugins`.
     """
-    values, _, texts = _read(argv, ACCEPTED, before_plugins=before_plugins)
-    notices = obsolete_notices(values, of_run=of_run) + renamed_notices(texts)
+    values, _, texts = _parse_all(argv, ACCEPTED, before_plugins=before_plugins)
+    notices = check_obsolete_flags(values, of_run=of_run) + renamed_notices(texts)
     return ParsedArgs(values, notices + unset_notices(values))
 
 
 def args_from_values(values: Mapping[str, Any]) -> ParsedArgs:
     """Creates the parsed arguments of a run from flag values by name, in the order of the help."""
-    return ParsedArgs(values, obsolete_notices(values))
+    return ParsedArgs(values, check_obsolete_flags(values))
 
 
-def plugin_flags_of(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
+def load_named_plugins(texts: Mapping[str, Sequence[str]]) -> Mapping[str, FlagSpec]:
     """Loads the plug-ins that the given flags name, and returns `added_flags`.
 
     `texts` are the texts of the given flags by name.
@@ -112,7 +112,7 @@ def parse_flag_texts(texts: Mapping[str, str], specs: Mapping[str, FlagSpec]) ->
 
 def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:
     """Parses a command line of flags alone. Returns values by name, in the order of ``specs``."""
-    return _read(argv, {spec.name: spec for spec in specs})[0]
+    return _parse_all(argv, {spec.name: spec for spec in specs})[0]
 
 
 def parse_command(
@@ -126,7 +126,9 @@ def parse_command(
     All words after ``--`` are arguments. See `BeforePlugins`.
     """
     by_name = {spec.name: spec for spec in specs}
-    values, arguments, _ = _read(argv, by_name, only_flags=False, before_plugins=before_plugins)
+    values, arguments, _ = _parse_all(
+        argv, by_name, only_flags=False, before_plugins=before_plugins
+    )
     return values, tuple(map(local_path, arguments))
 
 
@@ -249,7 +251,7 @@ def _parse_values(
     return values_by_name
 
 
-def _read(
+def _parse_all(
     argv: Sequence[str],
     specs: Mapping[str, FlagSpec],
     *,
@@ -270,17 +272,17 @@ def _read(
     words, behind = split_at_double_dash(rest)
     if any(map(_is_flag, words)) and "optimizer" in specs and _names_plugins(texts):
         before_plugins(_parse_values(texts, specs))
-        specs_added = plugin_flags_of(texts)
+        specs_added = load_named_plugins(texts)
         specs = {**specs, **specs_added}
         more, rest = split_command_line(rest, specs_added)
         texts = {**texts, **more}
         words, behind = split_at_double_dash(rest)
     for word in filter(_is_flag, words):
-        raise UsageError(_unknown_flag(word, specs))
+        raise UsageError(_unknown_message(word, specs))
     arguments = [*words, *behind]
     for argument in arguments:
         if only_flags:
-            raise UsageError(_stray_argument(argument, argv, specs))
+            raise UsageError(_stray_message(argument, argv, specs))
         if not argument:
             raise UsageError("an argument is empty; perhaps a shell variable is not set")
     return _parse_values(texts, specs), arguments, texts
@@ -296,7 +298,7 @@ def _names_plugins(texts: Mapping[str, Sequence[str]]) -> bool:
     return plugins.FLAG in texts or any(name and name not in table for name, table in names)
 
 
-def _stray_argument(argument: str, argv: Sequence[str], specs: Mapping[str, FlagSpec]) -> str:
+def _stray_message(argument: str, argv: Sequence[str], specs: Mapping[str, FlagSpec]) -> str:
     words = ["--", *argv]
     switch = words[words.index(argument) - 1].lstrip("-") if argument in argv else ""
     if switch not in specs or specs[switch].kind.name != "boolean":
@@ -306,7 +308,7 @@ def _stray_argument(argument: str, argv: Sequence[str], specs: Mapping[str, Flag
     return f"stray argument {argument!r} after --{switch}: write --{switch}={value}"
 
 
-def _unknown_flag(word: str, known: Mapping[str, FlagSpec]) -> str:
+def _unknown_message(word: str, known: Mapping[str, FlagSpec]) -> str:
     typed = word.partition("=")[0]
     name = re.sub("^--?", "", typed)
     if name.removeprefix("no") in known:

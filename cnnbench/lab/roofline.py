@@ -79,7 +79,7 @@ def measure_roofline(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     plan = benchmark.plan
     profiler = benchmark.profile_warm_up_steps(plan.length.batches)
     record = benchmark.run()
-    machine, steps = _machine_limits(plan, record), profiler.steps
+    machine, steps = _measure_machine(plan, record), profiler.steps
     profiled = record.warmup_step_seconds[-len(steps) :]
     kept, plain = faster_half(profiled), faster_half(record.step_seconds)
     seconds = fmean(profiled[step] for step in kept)
@@ -102,7 +102,7 @@ def measure_roofline(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     return roofline, plan
 
 
-def _machine_limits(plan: RunPlan, record: RunRecord) -> Machine:
+def _measure_machine(plan: RunPlan, record: RunRecord) -> Machine:
     placement = record.placement
     assert placement is not None
     dtype = plan.numerics.dtype
@@ -112,12 +112,12 @@ def _machine_limits(plan: RunPlan, record: RunRecord) -> Machine:
         raise BenchmarkError(
             f"the peak rate of the device in {dtype} is unknown; set it with --peak_flops"
         )
-    rate, source = _memory_bandwidth(placement.kind, devices[0])
+    rate, source = _measure_bandwidth(placement.kind, devices[0])
     parts = len(devices) if placement.kind == "gpu" else 1
     return Machine(peak.flops_per_sec, parts * rate, peak.source, source)
 
 
-def _memory_bandwidth(device_kind: str, device: str) -> tuple[float, str]:
+def _measure_bandwidth(device_kind: str, device: str) -> tuple[float, str]:
     """Measures the memory bandwidth of a device. Returns bytes per second, and a description of the
     measurement.
 
@@ -139,7 +139,7 @@ def _host_copy_seconds(threads: int) -> float:
     target = np.zeros_like(source)
     parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
     with ThreadPoolExecutor(threads) as pool:
-        return _shortest_copy(lambda: list(pool.map(lambda part: np.copyto(*part), parts)))
+        return _min_seconds(lambda: list(pool.map(lambda part: np.copyto(*part), parts)))
 
 
 def _gpu_copy_seconds(device: str) -> float:
@@ -153,10 +153,10 @@ def _gpu_copy_seconds(device: str) -> float:
             # The call that reads an element returns only when the copy is complete.
             copied[:1].numpy()
 
-        return _shortest_copy(copy)
+        return _min_seconds(copy)
 
 
-def _shortest_copy(copy: Callable[[], object]) -> float:
+def _min_seconds(copy: Callable[[], object]) -> float:
     times = []
     for _ in range(_COPIES):
         start = time.perf_counter()

@@ -158,7 +158,7 @@ def load(now: ConditionCheckInput) -> Finding:
     """
     cpus = now.facts.get("logical_cpus") or now.usable_cpu_count
     average, others = now.interval.get("load_average"), now.interval.get("other_cpus")
-    if busy := _busy_with_others(now):
+    if busy := _others_busy_text(now):
         problem = f"other processes keep {busy}"
         problem += "" if average is None else f" (load average {average:.1f})"
     elif others is None and average is not None and average > _LOAD_PER_CPU * cpus:
@@ -174,7 +174,7 @@ def load(now: ConditionCheckInput) -> Finding:
 
 def load_in_loop(then: ConditionCheckInput) -> Finding:
     """Checks whether other processes used CPUs during the timed loop."""
-    busy = _busy_with_others(then)
+    busy = _others_busy_text(then)
     problem = f"in the timed loop other processes kept {busy}"
     return (problem, _MEASURE_AGAIN) if busy else None
 
@@ -355,7 +355,7 @@ def gpu_throttle_in_loop(then: ConditionCheckInput) -> Finding:
     return f"clocks were held down on {', '.join(words)}", f"{advice}gives steadier results"
 
 
-def _busy_with_others(situation: ConditionCheckInput) -> str | None:
+def _others_busy_text(situation: ConditionCheckInput) -> str | None:
     """How many CPUs other processes keep busy, as text; None if the number is small or unknown."""
     cpus = situation.facts.get("logical_cpus") or situation.usable_cpu_count
     others = situation.interval.get("other_cpus")

@@ -110,7 +110,7 @@ def read_counters(
         own_seconds=own + sum(known) if len(known) == len(of_peers) else None,
         load_average=float(load) if re.fullmatch(r"\d+(\.\d+)?", load) else None,
         thermal_events=_thermal_events(host),
-        quota_seconds=_paused_seconds(host),
+        quota_seconds=_quota_seconds(host),
         swapped_pages=sum(map(int, swapped)) if swapped else None,
     )
 
@@ -180,7 +180,7 @@ def _thermal_events(host: Host) -> int | None:
     return sum(known) if known else None
 
 
-def _paused_seconds(host: Host) -> float | None:
+def _quota_seconds(host: Host) -> float | None:
     total: float | None = None
     for folder in cgroup_folders(host, "cpu"):
         text = host.read_text(f"{folder}/cpu.stat") or ""

@@ -269,7 +269,7 @@ def visible_gpus(host: Host) -> list[str]:
     return [str(number) for number in range(count_gpus(host))]
 
 
-def device_share(host: Host, index: int, count: int, per_card: int = 1) -> str | None:
+def visible_devices(host: Host, index: int, count: int, per_card: int = 1) -> str | None:
     """Divides the visible GPUs among several processes. Returns the value of CUDA_VISIBLE_DEVICES
     with the `count` GPUs of process number `index`.
 

@@ -184,11 +184,11 @@ def find_commit_hash(text: str, folder: str | Path | None = None) -> str:
     except GitError as error:
         reason = str(error)
         if reason == _NO_REVISION:
-            reason = why_commit_is_missing(folder) or _unknown_name(text, folder)
+            reason = why_commit_is_missing(folder) or _unknown_reason(text, folder)
         raise GitError(reason) from None
 
 
-def _unknown_name(text: str, folder: str | Path | None) -> str:
+def _unknown_reason(text: str, folder: str | Path | None) -> str:
     """Returns a message that nothing is named `text`, with a branch or tag of a similar name."""
     reason = f"there is no branch, tag or commit {text}"
     listed = git("for-each-ref", "--format=%(refname:short)", folder=folder)
@@ -223,7 +223,7 @@ _REMOTE = re.compile(
 )
 
 
-def commit_address(folder: str | Path | None) -> str:
+def commit_url_template(folder: str | Path | None) -> str:
     """Address of a page about a commit on the host of the repository's remote `origin`, with
     {commit} in place of the hash. Returns "" without a remote that has such pages.
     """

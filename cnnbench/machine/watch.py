@@ -154,7 +154,7 @@ class ConditionMonitor:
             executor.shutdown(wait=False)
         return self
 
-    def add_peer_processes(self, peers: Collection[int]) -> None:
+    def set_peers(self, peers: Collection[int]) -> None:
         """Makes all later checks treat other processes on this machine, given by PID, as part of
         the run, because they belong to the same job.
         """

@@ -36,7 +36,7 @@ class Clipping(NamedTuple):
     clip: Callable[[Sequence[Tensor], Sequence[ClippedVariable], float], list[Tensor]]
 
 
-def _by_value(
+def _clip_by_value(
     gradients: Sequence[Tensor], variables: Sequence[ClippedVariable], bound: float
 ) -> list[Tensor]:
     """Clips every element of the gradients to [-bound, bound], each on its device."""
@@ -49,7 +49,7 @@ def _by_value(
 
 CLIPPINGS: dict[str, Clipping] = {
     "gradient_clip": Clipping(
-        "Clip every element of the reduced gradients to the range from -N to N.", _by_value
+        "Clip every element of the reduced gradients to the range from -N to N.", _clip_by_value
     ),
 }
 """Ways of clipping by the name of their flag, in the order in which they are applied."""

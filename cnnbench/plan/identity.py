@@ -21,7 +21,7 @@ from cnnbench.flags import (
     ComparedBy,
     FlagSpec,
     identity_flags,
-    is_place,
+    is_machine_specific,
     names_of_flags,
     specs_of,
 )
@@ -34,7 +34,9 @@ KEY_LENGTH = 12
 """Digits of digests that identify runs."""
 
 
-_PATHS = [spec.name for spec in FLAGS if spec.path and is_place(spec) and not spec.repeated]
+_PATHS = [
+    spec.name for spec in FLAGS if spec.path and is_machine_specific(spec) and not spec.repeated
+]
 
 
 _VERSIONS = ("cnnbench_version", "tensorflow_version")

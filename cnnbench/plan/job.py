@@ -155,11 +155,11 @@ def _assign_gpus(
     flags: Params, task: Task, local_rank: int | None, environ: MutableMapping[str, str]
 ) -> None:
     """Sets CUDA_VISIBLE_DEVICES to this process's share of the GPUs of the machine."""
-    from cnnbench.machine.gpu import device_share, visible_gpus
+    from cnnbench.machine.gpu import visible_devices, visible_gpus
 
     host = Host(environ=environ)
     if local_rank is not None:
-        share = device_share(host, local_rank, flags.num_gpus, flags.gpus_per_card)
+        share = visible_devices(host, local_rank, flags.num_gpus, flags.gpus_per_card)
         if share is not None:
             environ["CUDA_VISIBLE_DEVICES"] = share
     elif task.job == WORKER and len(visible_gpus(host)) * flags.gpus_per_card > flags.num_gpus:

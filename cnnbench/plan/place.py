@@ -44,7 +44,7 @@ class _RequestedPlace(NamedTuple):
     names: JobFlagNames
 
 
-def _given_addresses(wanted: _RequestedPlace) -> list[str]:
+def _address_flags(wanted: _RequestedPlace) -> list[str]:
     return [name for name in ADDRESSES if "_host" in name and getattr(wanted.params, name)]
 
 
@@ -56,9 +56,9 @@ _IN_SEVERAL = built_in_names(lambda other: other.processes is not Processes.ONE)
 RULES: tuple[FlagRule[_RequestedPlace], ...] = (
     refuse_any_value(
         "job_name",
-        lambda p: not p.params.job_name and _given_addresses(p),
+        lambda p: not p.params.job_name and _address_flags(p),
         lambda p: (
-            f"is missing; with --{_given_addresses(p)[-1]}, it says whether this process is "
+            f"is missing; with --{_address_flags(p)[-1]}, it says whether this process is "
             "a worker, a ps task or the controller"
         ),
     ),

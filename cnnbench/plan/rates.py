@@ -55,7 +55,7 @@ def make_rates(
     Raises:
       FlagError: if decay would come more often than steps.
     """
-    base, warmup_epochs, epochs = _base_rate(flags, defaults, global_batch)
+    base, warmup_epochs, epochs = _base_and_epochs(flags, defaults, global_batch)
     steps_per_epoch = examples_per_epoch / global_batch
     warmup = int(steps_per_epoch * warmup_epochs)
     boundaries = [int(epoch * steps_per_epoch) for epoch in epochs]
@@ -88,7 +88,7 @@ def make_rates(
     return LearningRates(schedule, base, warmup_epochs, warmup, epochs)
 
 
-def _base_rate(
+def _base_and_epochs(
     flags: OptimizerParams, defaults: LearningRateSpec, global_batch: int
 ) -> tuple[float, float, tuple[float, ...]]:
     """Returns `base`, `warmup_epochs` and `boundaries_epochs` of `LearningRates`."""

@@ -58,7 +58,7 @@ def _refuse_shared(p: RunFacts) -> None:
     )
 
 
-def _missing_needs(p: RunFacts) -> str:
+def _needs_reason(p: RunFacts) -> str:
     """Returns which flag the mode needs and the run lacks; "" if it lacks none."""
     needs = p.place.mode.needs.items()
     missing = (f"--{name}={value}" for name, value in needs if getattr(p.params, name) is None)
@@ -83,7 +83,7 @@ def rules_of_run(mode: Mode) -> tuple[FlagRule[RunFacts], ...]:
     return (
         *cluster.RULES,
         *mode.rules,
-        refuse_any_value("variable_update", always, _missing_needs),
+        refuse_any_value("variable_update", always, _needs_reason),
         *cluster.CONFLICTS,
         *run.CONFLICTS,
         *model.CONFLICTS,
@@ -131,7 +131,7 @@ _INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
 _MIXING = names_of_flags(FLAGS, RunPart.MIXING)
 
 
-def _metric_names(p: RunPlan) -> str:
+def _metrics_text(p: RunPlan) -> str:
     names = ", ".join(p.network.model.metric_names)
     return f"its metrics are {names}" if names else "it has other metrics"
 
@@ -159,7 +159,7 @@ def _example_mismatch(p: RunPlan) -> str:
     return ""
 
 
-def _reads_training(p: RunPlan) -> bool:
+def _trains_on_files(p: RunPlan) -> bool:
     return bool(p.params.data_dir) and not p.work.only_forward
 
 
@@ -188,7 +188,7 @@ def _frozen_bytes(p: RunPlan) -> int:
     return bytes_per_weight * p.network.spec.parameters * len(p.place.job.own_towers)
 
 
-def _missing_int8(p: RunPlan) -> str:
+def _int8_fault(p: RunPlan) -> str:
     """Returns why this model or machine cannot run 8-bit convolutions, or "" if they can."""
     if p.params.precision != "int8":
         return ""
@@ -249,7 +249,7 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
     ),
     refuse(
         _MIXING,
-        lambda p: _reads_training(p) and not _classifies_images(p),
+        lambda p: _trains_on_files(p) and not _classifies_images(p),
         lambda p: (
             f"mixes images with one class each, for a softmax loss, but --model={p.params.model} "
             "has other examples or its own loss; leave the flag out"
@@ -257,7 +257,7 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
     ),
     refuse(
         _MIXING,
-        lambda p: _reads_training(p) and p.length.batch_per_device % 2,
+        lambda p: _trains_on_files(p) and p.length.batch_per_device % 2,
         lambda p: (
             "mixes pairs of images, so the batch of each device must be even, "
             f"not {p.length.batch_per_device}"
@@ -267,7 +267,7 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
         "print_training_accuracy",
         lambda p: p.work.trains and "top_1" not in p.network.model.metric_names,
         lambda p: (
-            f"model {p.network.model.name} has no top-1 accuracy; {_metric_names(p)}: leave "
+            f"model {p.network.model.name} has no top-1 accuracy; {_metrics_text(p)}: leave "
             "the flag out"
         ),
     ),
@@ -333,7 +333,7 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
             "2 GiB; use fewer devices or a 16-bit --precision"
         ),
     ),
-    refuse("precision", always, _missing_int8),
+    refuse("precision", always, _int8_fault),
     refuse(
         "auto_shard_policy",
         lambda p: (

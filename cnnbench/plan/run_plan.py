@@ -17,8 +17,8 @@ from cnnbench.flags import (
     RunFacts,
     RunPart,
     WorkKind,
-    changed_identity,
     names_of_flags,
+    nondefault_identity,
     specs_of,
 )
 from cnnbench.flags.groups.cluster import FEWEST_COORDINATED_THREADS
@@ -225,7 +225,7 @@ class RunPlan(RunFacts):
     @staticmethod
     def changed_flags(config: Mapping[str, Any]) -> dict[str, Any]:
         """The flags of a record that identify the run and differ from their defaults."""
-        return changed_identity(config)
+        return nondefault_identity(config)
 
     def header_flags(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The flags to name in the header of the output: all flags of `config` (as in the record)
@@ -235,7 +235,7 @@ class RunPlan(RunFacts):
         """
         values = self.params.as_dict()
         set_flags = {name for name in values if values[name] != SPECS[name].default}
-        changed = changed_identity(config)
+        changed = nondefault_identity(config)
         return changed if set_flags & changed.keys() - _SHOWN else {}
 
     @property

@@ -232,7 +232,7 @@ class AllReduceRecord(Document):
             fastest.append((first, others[0] if others else None))
         return fastest
 
-    def copy_time_ratio(self, point: Point) -> float | None:
+    def copy_time_share(self, point: Point) -> float | None:
         """Compares a reduction with plain memory copies: returns the estimated time of copying as
         many bytes, divided by the median time of the reduction. None if one of the two times is
         unknown.

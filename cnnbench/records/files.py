@@ -24,7 +24,7 @@ from cnnbench.base.interrupts import delaying_interrupts
 from cnnbench.base.terminal import print_warning
 from cnnbench.base.text import enumeration
 from cnnbench.base.urls import UrlPath, is_url, local_or_url_path
-from cnnbench.errors import BenchmarkError, FlagError, first_line
+from cnnbench.errors import BenchmarkError, FlagError, informative_line
 
 if TYPE_CHECKING:
     from cnnbench.base.charts import Chart
@@ -114,7 +114,7 @@ def _write_to_stream(path: str, content: bytes) -> None:
         write_all(file.fileno(), content)
 
 
-def check_folder_writable(flag: str, path: str) -> None:
+def ensure_writable(flag: str, path: str) -> None:
     """Creates a folder if it does not exist. FlagError if no file can be written to it."""
     try:
         if not is_url(path):
@@ -125,7 +125,7 @@ def check_folder_writable(flag: str, path: str) -> None:
         raise FlagError(flag, path, f"must be a directory to write to: {reason}") from None
 
 
-def check_export_folder(path: str) -> Path:
+def prepare_export(path: str) -> Path:
     """Returns the folder that --export_dir will create or replace, with resolved symbolic links.
 
     Creates parent folders. FlagError unless nothing exists at the path, or it is an empty folder,
@@ -144,7 +144,7 @@ def check_export_folder(path: str) -> Path:
             raise FlagError(flag, path, reason)
     try:
         # A URL is written in place: in an object store, renaming would copy every file.
-        check_folder_writable(flag, str(target if is_url(path) else target.parent))
+        ensure_writable(flag, str(target if is_url(path) else target.parent))
     except FlagError as error:
         raise FlagError(flag, path, f"{target.parent} {error.reason}") from error
     return target
@@ -225,7 +225,7 @@ def collecting_write_errors(flag: str, path: str, *others: type[Exception]) -> I
     except (BenchmarkError, FlagError) as error:
         _failures.setdefault(str(error))
     except others as error:
-        _failures.setdefault(f"--{flag}={path}: cannot be written: {first_line(error)}")
+        _failures.setdefault(f"--{flag}={path}: cannot be written: {informative_line(error)}")
 
 
 def report_failed_writes(warn: Callable[[str, str], None] | None = None) -> None:

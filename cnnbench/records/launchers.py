@@ -44,7 +44,7 @@ _LOGGED = re.compile(
 )
 
 
-def with_prefixes(known: str) -> bytes:
+def prefixed_pattern(known: str) -> bytes:
     """Returns a regular expression for lines that begin with `known`, or with text that a launcher
     writes before each line of output and then `known`. `known` is a regular expression of bounded
     length.
@@ -73,13 +73,13 @@ def lines_of_processes(text: str, known: str) -> list[tuple[list[Line], str]]:
     is_logged: dict[str, bool] = {}
     for number, whole in enumerate(text.split("\n"), start=1):
         prefix = next((m[0] for shape in shapes if (m := shape.match(whole))), "")
-        name = _name_of_process(prefix) if prefix else ""
+        name = _process_key(prefix) if prefix else ""
         line = whole[len(prefix) :].rstrip()
         lines = found.setdefault(name, [])
         is_message = bool(_LOGGED.match(line))
         dated = prefix + (line.partition(": ")[0] if is_message else "")
         if dated and not times.get(name):
-            times[name] = _date(dated)
+            times[name] = _first_time(dated)
         if is_message:
             is_logged[name] = True
         # An indented line continues the log line before it.
@@ -126,12 +126,12 @@ def _shape(prefix: str, word: str) -> str:
     return "".join(parts)
 
 
-def _name_of_process(prefix: str) -> str:
+def _process_key(prefix: str) -> str:
     without_times = _TIMES.sub("", prefix)
     return " ".join(without_times.replace("<stderr>", "<stdout>").split())
 
 
-def _date(text: str) -> str:
+def _first_time(text: str) -> str:
     """Returns the first date with a time in a text, as ISO 8601, and preferably one with an offset
     from UTC. "" if there is none.
     """

@@ -180,7 +180,7 @@ class Measurements:
             explicit_flags=tuple(explicit_flags),
         )
         self.update_config(**config or {})
-        self._empty_series(shared=False)
+        self._reset_series(shared=False)
         self.updates: list[tuple[str, int]] = []
         self.lost_workers: list[str] = []
         self.requested_batch: int | None = None
@@ -190,7 +190,7 @@ class Measurements:
         self._published: SharedValue | None = None
         self._private = False
 
-    def _empty_series(self, *, shared: bool) -> None:
+    def _reset_series(self, *, shared: bool) -> None:
         self.warmup, self.timed = StepSeries(shared), StepSeries(shared)
         self.use_samples = _empty_doubles(shared)
 
@@ -200,7 +200,7 @@ class Measurements:
         """
         if self._private:
             return
-        self._empty_series(shared=True)
+        self._reset_series(shared=True)
         self._published = SharedValue()
 
     def publish_to_parent(self) -> None:
@@ -234,7 +234,7 @@ class Measurements:
     def stop_sharing_with_parent(self) -> None:
         """Publishes the attributes once more, and stops sharing: the parent sees no later steps."""
         self.publish_to_parent()
-        self._empty_series(shared=False)
+        self._reset_series(shared=False)
         self._published, self._private = None, True
 
     def longest_execution(self) -> float:

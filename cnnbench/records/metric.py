@@ -242,7 +242,7 @@ def _prefer_imported(name: str, value: F) -> F:
     return cast("F", imported_or_computed)
 
 
-def load_metrics(names: Iterable[str], table: Mapping[str, Metric]) -> None:
+def load_missing_metrics(names: Iterable[str], table: Mapping[str, Metric]) -> None:
     """Loads the metrics of packages if a table, such as `METRICS`, lacks one of the names."""
     if not {*names} <= table.keys():
         ALL.load_packages()

@@ -407,7 +407,7 @@ def all_reduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
     computed = {
         "peer": point in record.peers,
         "calls": len(point.seconds),
-        "share_of_copy_bound": record.copy_time_ratio(point),
+        "share_of_copy_bound": record.copy_time_share(point),
         "command": shlex.join(record.command),
     }
     sources = {

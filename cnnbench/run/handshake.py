@@ -149,23 +149,23 @@ class _Handshake(Meeting):
         try:
             listener, reserved = self._listen()
         except BenchmarkError as error:
-            self._give_up(str(error), deadline)
+            self._report_failure(str(error), deadline)
             raise
         with contextlib.ExitStack() as opened:
             opened.enter_context(reserved)
             opened.callback(self._close_lines)
-            self.answer_calls(listener, self._answer_call, most=64 + 2 * len(self._by_name))
+            self.answer_in_thread(listener, self._answer_call, most=64 + 2 * len(self._by_name))
             for peer in self._job.peers:
-                call = partial(self._call, peer)
+                call = partial(self._call_if_absent, peer)
                 self._pauses_by_peer[peer] = self.repeat(call)
-            self._check_arrivals()
+            self._finish_if_all()
             if not self.wait(lambda: self._outcome is not None, timeout, self._missing_text):
                 missing = self._missing_text()
                 waited = f"waited {timeout:g} s (--cluster_timeout) for {missing}"
                 self._decide(f"{self._job.task}: {waited}")
             if self._outcome:
                 opened.close()
-                self._give_up(self._outcome, deadline)
+                self._report_failure(self._outcome, deadline)
                 raise BenchmarkError(self._outcome)
             with self.changed:
                 self.over.set()
@@ -206,7 +206,7 @@ class _Handshake(Meeting):
                 self._decide(f"{card.task} gave up: {card.failed}")
             return False
         link.sendall(self._own.pack())
-        if not self._agrees(card):
+        if not self._check_agreement(card):
             return False
         peer = self._by_name.get(card.task)
         if peer is not None and peer in self._pauses_by_peer:
@@ -219,22 +219,22 @@ class _Handshake(Meeting):
         with self.changed:
             self._called_by[peer] = card.nonce
             kept = self._job.is_chief and self._keep(peer, link)
-            self._check_arrivals()
+            self._finish_if_all()
         return kept
 
     # Calls that this process makes to the ports of the other processes.
 
-    def _call(self, peer: Task) -> bool:
+    def _call_if_absent(self, peer: Task) -> bool:
         """Calls a peer once if it has not arrived. Returns whether it has arrived."""
         if not self._has_arrived(peer) and (peer not in self._reached or peer in self._called_by):
             self._trouble[peer] = self._call_peer(peer)
-            self._check_arrivals()
+            self._finish_if_all()
         return self._has_arrived(peer)
 
     def _call_peer(self, peer: Task) -> str:
         """Calls a peer once. Returns the reason why the call failed; "" if it succeeded."""
         try:
-            card = self._exchange(peer, self._own)
+            card = self._exchange_cards(peer, self._own)
         except TimeoutError:
             return "no answer"
         except ConnectionRefusedError:
@@ -247,7 +247,7 @@ class _Handshake(Meeting):
         except OSError as error:
             return (error.strerror or str(error)).lower()
         self._came.add(card.task)
-        if not self._agrees(card):
+        if not self._check_agreement(card):
             return "disagrees"
         if card.task != str(peer):
             return f"answers as {card.task}"
@@ -255,7 +255,7 @@ class _Handshake(Meeting):
             self._reached[peer] = card
         return ""
 
-    def _exchange(self, peer: Task, own: _Card) -> _Card:
+    def _exchange_cards(self, peer: Task, own: _Card) -> _Card:
         """Sends a card to a peer. Returns the card with which it answers.
 
         Raises the errors of `message.receive`, ValueError also for an answer that is not a card.
@@ -291,14 +291,14 @@ class _Handshake(Meeting):
             for line in self._lines.values():
                 line.close()
 
-    def _give_up(self, reason: str, deadline: float) -> None:
+    def _report_failure(self, reason: str, deadline: float) -> None:
         """Reports to the other processes that this process has given up."""
         card = replace(self._own, facts={}, failed=reason)
         untold = set(self._job.peers)
 
         def tell(peer: Task) -> bool:
             try:
-                self._exchange(peer, card)
+                self._exchange_cards(peer, card)
             except EOFError:
                 pass  # The peer has read the card and closed.
             except (OSError, ValueError):
@@ -324,7 +324,7 @@ class _Handshake(Meeting):
 
     # State of the handshake: which peers have arrived, and whether the handshake has failed.
 
-    def _agrees(self, card: _Card) -> bool:
+    def _check_agreement(self, card: _Card) -> bool:
         differences = _differences(self._own, card)
         if differences:
             self._decide(f"the processes of the job disagree: {_join_phrases(differences)}")
@@ -333,7 +333,7 @@ class _Handshake(Meeting):
     def _has_arrived(self, peer: Task) -> bool:
         return peer in self._reached and self._reached[peer].nonce == self._called_by.get(peer)
 
-    def _check_arrivals(self) -> None:
+    def _finish_if_all(self) -> None:
         if all(map(self._has_arrived, self._job.peers)):
             self._decide("")
 

@@ -229,13 +229,13 @@ class Watchdog:
 
     def send_and_check_progress(self) -> None:
         """Sends the progress of this process, and checks the reports of the other processes."""
-        now = self._tick()
+        now = self._read_clock()
         if self._progress is not None:
             self._own = self._progress.progress_at(now)
         self._send({"up": self._up, "standing": self._own}, can_be_skipped=True)
-        self._check_losses(now)
+        self._handle_losses(now)
         if not self._stopped.is_set():
-            self._check_stall()
+            self._end_if_stalled()
 
     def read_messages(self, timeout: float) -> bool:
         """Reads messages of other tasks for up to `timeout` seconds.
@@ -243,7 +243,7 @@ class Watchdog:
         Returns True as soon as a connection was closed.
         """
         ready = self._selector.select(timeout)
-        now = self._tick()
+        now = self._read_clock()
         closed = [self._receive(key.data, now) for key, _ in ready]
         return any(closed)
 
@@ -257,7 +257,7 @@ class Watchdog:
             self._close(peer)
         self._selector.close()
 
-    def _tick(self) -> float:
+    def _read_clock(self) -> float:
         """Returns the time. Detects that this process was stopped since the previous call."""
         now = self._clock()
         gap = now - self._ticked
@@ -305,7 +305,7 @@ class Watchdog:
 
     def _handle(self, task: Task, peer: _PeerConnection, message: dict[str, Any]) -> None:
         if "lost" in message:
-            self._fail(str(message["lost"]))
+            self._fail_and_end(str(message["lost"]))
             return
         with self._changed:
             if "failed" in message:
@@ -349,7 +349,7 @@ class Watchdog:
 
     # Detection of lost and stalled tasks, from their messages.
 
-    def _check_losses(self, now: float) -> None:
+    def _handle_losses(self, now: float) -> None:
         """Probes suspect tasks, and ends this process if the job cannot continue without them."""
         watched = {t: p for t, p in self._peers.items() if not p.ended and t not in self.lost_tasks}
         suspects = [
@@ -361,7 +361,7 @@ class Watchdog:
         # process probes all tasks itself.
         asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
         states = failed_probes(self._job, asked, _ANSWER_SECONDS, self._ask)
-        self._tick()
+        self._read_clock()
         self._missed = {task: self._missed.get(task, 0) + 1 for task in states}
         lost = {task: states[task] for task, n in self._missed.items() if n >= _MISSES}
         if self._stall_timeout:
@@ -381,15 +381,15 @@ class Watchdog:
         if any(task in suspects for task in lost):
             lost = self.replace_by_sent_reasons(lost)
             self.lost_tasks |= lost
-            self._fail(f"lost {self._job.states_text(lost)}")
+            self._fail_and_end(f"lost {self._job.states_text(lost)}")
         late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
         if late and now - self._start >= self._patience:
             states = dict.fromkeys(late, "its server has not started")
             states |= failed_probes(self._job, late, _ANSWER_SECONDS, self._ask)
             missing = self._job.states_text(states)
-            self._fail(f"waited {self._patience:g} s for {missing}")
+            self._fail_and_end(f"waited {self._patience:g} s for {missing}")
 
-    def _check_stall(self) -> None:
+    def _end_if_stalled(self) -> None:
         """Ends the job if no training loop has made progress for --stall_timeout."""
         if self._own is None or not self._job.is_chief:
             return
@@ -408,9 +408,9 @@ class Watchdog:
         tasks = {self._task_named(at.task, task): str(at) for task, at in blocking.items()}
         even = "; all are at the same step" if len(blocking) > 1 else ""
         stuck = f"stuck: {self._job.states_text(tasks)}{even}"
-        self._fail(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
+        self._fail_and_end(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
 
-    def _fail(self, message: str) -> None:
+    def _fail_and_end(self, message: str) -> None:
         """Tells the other tasks why the job failed, and ends this process.
 
         Returns only if a test replaces `leave`.

@@ -279,7 +279,7 @@ def _declare_in_child(declare: Callable[[], KerasDeclaration]) -> KerasDeclarati
     if child is None:
         code = 1
         try:
-            link.sendall(pickle.dumps(_declaration_or_error(declare)))
+            link.sendall(pickle.dumps(_try_declare(declare)))
             code = 0
         finally:
             os._exit(code)  # The child never returns to the callers of this function.
@@ -313,7 +313,7 @@ def _may_have_threads() -> bool:
     return not threads or any(name.startswith("tf_") for name in needed)
 
 
-def _declaration_or_error(
+def _try_declare(
     declare: Callable[[], KerasDeclaration],
 ) -> KerasDeclaration | tuple[str, tuple[str, ...]]:
     """Calls `declare` in the child process.
@@ -322,7 +322,7 @@ def _declaration_or_error(
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if isinstance(sys.stderr, ErrorStoringStream):
-        sys.stderr.take_descriptor()
+        sys.stderr.duplicate_descriptor()
     # Otherwise, TensorFlow would warn that there is no GPU.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:

@@ -566,7 +566,7 @@ def _large(options: Options) -> Subjects:
         def figure(reading: Reading) -> float | None:
             record: AllReduceRecord = reading.document
             found = [p for p in record.points if p.bytes == size << 20 and not p.failed]
-            return record.copy_time_ratio(found[-1]) if found else None
+            return record.copy_time_share(found[-1]) if found else None
 
         return figure
 

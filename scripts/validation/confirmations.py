@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from cnnbench.base.inference import (
     InterimAnalysis,
     interim_analyses,
-    levels_of_analyses,
+    nominal_levels,
     paired_shift_intervals,
 )
 from validation.studies import (
@@ -66,7 +66,7 @@ def outcomes(
     slower = np.zeros(len(differences), bool)
     used = np.full(len(differences), plan[-1].pairs)
     is_open = np.ones(len(differences), bool)
-    for analysis, level in zip(plan, levels_of_analyses(plan, POLICY.alpha), strict=True):
+    for analysis, level in zip(plan, nominal_levels(plan, POLICY.alpha), strict=True):
         low, centre, high = paired_shift_intervals(differences[:, : analysis.pairs], 1 - level)
         is_slower = (high < 0) & (centre <= -_FLOOR)
         clear = is_open & (is_slower | (low >= -_FLOOR))

@@ -14,7 +14,7 @@ from cnnbench.base.levels import (
     CommitTimeSeries,
     SeriesLevel,
     TwoStates,
-    detect_two_machines,
+    detect_host_groups,
     detect_two_states,
     find_levels,
     level_start_interval,
@@ -279,7 +279,7 @@ def test_machines_of_many_runs_are_compared_in_linear_time():
     rng, hosts = random.Random(1), [f"machine-{index % 4}" for index in range(60_000)]
     slow = np.array([rng.gauss(0.05 * (host == "machine-3"), 0.01) for host in hosts])
     began = time.process_time()
-    states = detect_two_machines(slow, ["".join([*host]) for host in hosts], 0.03)
+    states = detect_host_groups(slow, ["".join([*host]) for host in hosts], 0.03)
     assert time.process_time() - began < 2
     assert states is not None
     assert (states.hosts, states.runs) == (("machine-3",), 15_000)
@@ -346,24 +346,24 @@ def test_two_machines_by_hand():
     hosts = ["a", "b", "c"] * 4
     offs = [0.0, 0.0, 0.1] * 4
     expected = TwoStates(4, 12, pytest.approx(0.1), TWO_MACHINES, ("c",))
-    assert detect_two_machines(np.array(offs), hosts, 0.03) == expected
+    assert detect_host_groups(np.array(offs), hosts, 0.03) == expected
     fast = TwoStates(4, 12, pytest.approx(-0.1), TWO_MACHINES, ("c",))
-    assert detect_two_machines(-np.array(offs), hosts, 0.03) == fast
+    assert detect_host_groups(-np.array(offs), hosts, 0.03) == fast
     first = TwoStates(4, 12, pytest.approx(-0.1), TWO_MACHINES, ("a",))
-    assert detect_two_machines(np.array([-0.1, 0.0, 0.0] * 4), hosts, 0.03) == first
-    assert detect_two_machines(np.array(offs), hosts, 0.1) is None
-    assert detect_two_machines(np.array(offs), hosts[:-1], 0.03) is None
+    assert detect_host_groups(np.array([-0.1, 0.0, 0.0] * 4), hosts, 0.03) == first
+    assert detect_host_groups(np.array(offs), hosts, 0.1) is None
+    assert detect_host_groups(np.array(offs), hosts[:-1], 0.03) is None
     # Three switches between the machines are needed, and two runs of each.
     for order, is_seen in (("aabb", False), ("abba", False), ("abab", True), ("abaa", False)):
         slow = np.array([0.1 * (host == "b") for host in order])
-        assert (detect_two_machines(slow, [*order], 0.03) is not None) == is_seen, order
+        assert (detect_host_groups(slow, [*order], 0.03) is not None) == is_seen, order
 
 
 @pytest.mark.parametrize(("noise", "is_seen"), [(0.233, True), (0.234, False)])
 def test_two_machines_are_five_standard_errors_apart(noise, is_seen):
     # The limit is 1 / (5 * 1.4826 * sqrt(1 / 6 + 1 / 6)), which is 0.2336.
     offs = [place % 2 + noise * (1 - place // 2 % 2 * 2) for place in range(12)]
-    assert (detect_two_machines(np.array(offs), ["a", "b"] * 6, 0.03) is not None) == is_seen
+    assert (detect_host_groups(np.array(offs), ["a", "b"] * 6, 0.03) is not None) == is_seen
 
 
 @pytest.mark.parametrize(("count", "is_seen"), [(9, False), (10, True)])

@@ -193,7 +193,7 @@ def test_methods_of_a_class_are_checked():
         def other(self):
             return None
 
-    interfaces.check_plugin_methods(Own, Interface)
+    interfaces.guard_plugin_methods(Own, Interface)
     own = Own()
     assert own.build("3", flat=True) == "3"
     with pytest.raises(PluginInterfaceError, match=r"Own\.build\(\) must return a str, not 3"):
@@ -205,7 +205,7 @@ def test_methods_of_a_class_are_checked():
             return ""
 
     with pytest.raises(PluginInterfaceError, match=r"must take \(self, size, \*, flat\)"):
-        interfaces.check_plugin_methods(Wrong, Interface)
+        interfaces.guard_plugin_methods(Wrong, Interface)
 
 
 @pytest.mark.parametrize(

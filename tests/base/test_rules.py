@@ -11,10 +11,10 @@ from cnnbench.base.rules import (
     no_effect,
     no_effect_without,
     notices_about,
-    one_of_two,
     raise_first_refusal,
     refuse,
     refuse_any_value,
+    refuse_both,
     refuse_with,
 )
 from cnnbench.errors import FlagError
@@ -113,7 +113,7 @@ def test_a_rule_without_a_reason_leaves_the_flag_to_the_next_rule():
 
 
 def test_rules_about_another_flag():
-    rules = [one_of_two("depth", "width"), refuse_with("colour", "width", ", which has none")]
+    rules = [refuse_both("depth", "width"), refuse_with("colour", "width", ", which has none")]
     assert refused(rules, depth=3, colour="blue", width=0) is None
     assert refused(rules, colour="red") is None
     assert refused(rules, depth=3) == (

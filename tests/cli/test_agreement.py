@@ -257,10 +257,10 @@ def strategies_of(seed: int, folder: Path, make: Any) -> Experiment:
 
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
-        patch.setattr(compared_weights, "compare_checkpoints", lambda _, of: weights(draw, of))
-        patch.setattr(strategies, "_print_table", lambda *found: printed.append(found))
+        patch.setattr(compared_weights, "compare_and_remove", lambda _, of: weights(draw, of))
+        patch.setattr(strategies, "_write_results", lambda *found: printed.append(found))
         if draw.random() < 0.2:
-            patch.setattr(compared_weights, "compare_checkpoints", interrupted)
+            patch.setattr(compared_weights, "compare_and_remove", interrupted)
         run(
             *("strategies", "--model=trivial", "--data_name=cifar10", "--device=cpu"),
             *("--num_gpus=2", "--batch_size=2", "--modes=parameter_server,replicated,independent"),
@@ -309,7 +309,7 @@ def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
 
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
-        patch.setattr(tuned, "compare_checkpoints", lambda _, of, name: weights(draw, of))
+        patch.setattr(tuned, "compare_and_remove", lambda _, of, name: weights(draw, of))
         patch.setattr(race, "MOST_ROUNDS", draw.choice([2, 4]))
         patch.setattr(tune, "_write_outcome", lambda found, *_: printed.append(found) or 0)
         Path("space.yaml").write_text(SPACE)

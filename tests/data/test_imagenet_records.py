@@ -13,7 +13,7 @@ from cnnbench.data.imagenet import (
     LABEL,
     boxes_are_inside,
     is_usable_image_size,
-    parse_record,
+    parse_with_boxes,
     serialize,
     validate_record,
 )
@@ -50,7 +50,7 @@ def test_the_keys_of_the_ancestor(example):
 
 
 def boxes_in(example):
-    return parse_record(example.SerializeToString(), {})[1]
+    return parse_with_boxes(example.SerializeToString(), {})[1]
 
 
 def test_boxes_are_read_as_they_were_written(example):

@@ -137,7 +137,7 @@ def test_a_step_takes_the_next_batch_of_its_worker(coordinated):
         scheduled = time.perf_counter()
         assert read(one) == (number, float(number), 0)
         assert source.batches <= number + 1
-        one.end_step(0, scheduled)
+        one.note_step_end(0, scheduled)
         one.next()
         until(lambda number=number: source.batches == number + 2)
     assert one.batches == 5

@@ -15,7 +15,7 @@ from cnnbench.data.cifar10_files import unpickle_safely
 
 
 def integers(data):
-    return cifar10_files.decode_integers(unpickle_safely(data))
+    return cifar10_files.resolve_placeholder(unpickle_safely(data))
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -30,7 +30,7 @@ def test_arrays_and_containers_of_every_protocol(protocol):
     plain = {b"names": [b"a.png", b"", "text"], "labels": (1, 2.5, None)}
     loaded = unpickle_safely(pickle.dumps([arrays, plain], protocol))
     for found, expected in zip(loaded[0], arrays, strict=True):
-        array = cifar10_files.decode_integers(found)
+        array = cifar10_files.resolve_placeholder(found)
         assert array.dtype == expected.dtype
         np.testing.assert_array_equal(array, expected)
     assert loaded[1] == plain

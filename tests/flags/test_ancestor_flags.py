@@ -57,7 +57,7 @@ def test_old_choices_and_bounds_hold():
     for name, row in ANCESTOR.items():
         for choice in row.get("choices", ()):
             if choice != "horovod":  # which is another name on the command line only
-                OURS[name].check(OURS[name].normalise(choice))
+                OURS[name].check(OURS[name].stored_form(choice))
     bounded = {name: row["bounds"] for name, row in ANCESTOR.items() if "bounds" in row}
     assert len(bounded) == 4
     for name, bounds in bounded.items():

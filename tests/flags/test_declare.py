@@ -219,11 +219,11 @@ def test_none_is_a_value_of_optional_flags():
     assert {name for name, spec in SPECS_OF_OWN.items() if spec.optional} == optional
     for name in optional:
         SPECS_OF_OWN[name].check(None)
-        assert SPECS_OF_OWN[name].normalise("") is None
-    assert SPECS_OF_OWN["limit"].normalise(0) is None
-    assert SPECS_OF_OWN["share"].normalise(0) == 0.0
-    assert SPECS_OF_OWN["text"].normalise("") == ""
-    assert SPECS_OF_OWN["count"].normalise(0) == 0
+        assert SPECS_OF_OWN[name].stored_form("") is None
+    assert SPECS_OF_OWN["limit"].stored_form(0) is None
+    assert SPECS_OF_OWN["share"].stored_form(0) == 0.0
+    assert SPECS_OF_OWN["text"].stored_form("") == ""
+    assert SPECS_OF_OWN["count"].stored_form(0) == 0
 
 
 def test_what_flags_affect_and_the_parts_that_use_them():

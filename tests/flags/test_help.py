@@ -11,10 +11,10 @@ from cnnbench.flags import FLAGS
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.help import (
     command_help,
-    fit_text,
     flags_help,
     flags_page_markdown,
     run_help,
+    wrap_help,
     xml_help,
 )
 from cnnbench.flags.obsolete import OBSOLETE
@@ -60,16 +60,16 @@ verdict.
 
 
 def test_introductions_fit_the_width_and_examples_stay_commands():
-    assert fit_text(TEXT, 40) == FITTED
-    assert fit_text(FITTED, 40) == FITTED
-    assert fit_text("", 40) == ""
+    assert wrap_help(TEXT, 40) == FITTED
+    assert wrap_help(FITTED, 40) == FITTED
+    assert wrap_help("", 40) == ""
     # Four words of 9 letters and an indentation are 41 columns wide.
     words = " ".join(letter * 9 for letter in "abcd")
-    assert fit_text(f"  {words}", 41) == f"  {words}\n"
+    assert wrap_help(f"  {words}", 41) == f"  {words}\n"
     first, last = words[:29], words[30:]
-    assert fit_text(f"  {words}", 40) == f"  {first} \\\n      {last}\n"
-    assert fit_text(f"  {words} e", 42).splitlines()[0] == f"  {first} \\"
-    assert fit_text(f"  {words} e", 43).splitlines() == [f"  {words} e"]
+    assert wrap_help(f"  {words}", 40) == f"  {first} \\\n      {last}\n"
+    assert wrap_help(f"  {words} e", 42).splitlines()[0] == f"  {first} \\"
+    assert wrap_help(f"  {words} e", 43).splitlines() == [f"  {words} e"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,11 +117,11 @@ def test_the_help_of_flags_has_their_facts_and_fits_the_width():
 def test_the_help_is_as_wide_as_the_terminal_within_limits(columns, widest, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
     text = "ab " * 99
-    for fitted in (fit_text(text), command_help(text, []), command_help("", [], text)):
-        assert fitted == fit_text(text, widest)
-    assert max(map(len, fit_text(text).splitlines())) == {40: 38, 60: 59, 100: 98}[widest]
+    for fitted in (wrap_help(text), command_help(text, []), command_help("", [], text)):
+        assert fitted == wrap_help(text, widest)
+    assert max(map(len, wrap_help(text).splitlines())) == {40: 38, 60: 59, 100: 98}[widest]
     assert flags_help([("All", OPTIONS)]) == flags_help([("All", OPTIONS)], widest)
-    parts = [fit_text(TEXT), flags_help([("All", OPTIONS)]), fit_text("The end.")]
+    parts = [wrap_help(TEXT), flags_help([("All", OPTIONS)]), wrap_help("The end.")]
     assert command_help(TEXT, [("All", OPTIONS)], "The end.") == "\n".join(parts)
     assert command_help("", [("All", OPTIONS)]) == parts[1]
 

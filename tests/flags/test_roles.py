@@ -18,8 +18,8 @@ from cnnbench.flags.declare import ComparedBy
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.identity import (
     changed_flags,
-    changed_identity,
     identity_flags,
+    nondefault_identity,
     recorded_defaults,
 )
 from cnnbench.flags.obsolete import OBSOLETE
@@ -143,8 +143,8 @@ def test_what_distinguishes_a_record_from_a_run_without_flags():
     assert recorded_defaults() == {**usual, **earlier}
     # What the flags do now that earlier versions did otherwise is no default of a record.
     now = {name: usual[name] for name in earlier}
-    assert changed_identity(config) == {"num_gpus": 2, "weight_decay": 0.5, **now}
-    assert changed_identity({**config, **earlier}) == {"num_gpus": 2, "weight_decay": 0.5}
+    assert nondefault_identity(config) == {"num_gpus": 2, "weight_decay": 0.5, **now}
+    assert nondefault_identity({**config, **earlier}) == {"num_gpus": 2, "weight_decay": 0.5}
     assert changed_flags({**config, **earlier})["result_json"] == "x"
 
 

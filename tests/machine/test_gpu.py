@@ -168,7 +168,7 @@ def test_gpus_of_a_run(visible, cards, expected):
 )
 def test_processes_share_the_parts_of_cards(tmp_path, count, per_card, shares):
     here = Host(root=tmp_path, environ={"CUDA_VISIBLE_DEVICES": "a, b,c"}, modules={})
-    found = [gpu.device_share(here, index, count, per_card) for index in range(len(shares))]
+    found = [gpu.visible_devices(here, index, count, per_card) for index in range(len(shares))]
     assert found == shares
 
 

@@ -408,8 +408,8 @@ def test_the_address_of_a_commit_follows_from_the_remote(remote, address, tmp_pa
     git(tmp_path, "init", "--quiet")
     if remote is not None:
         git(tmp_path, "remote", "add", "origin", remote)
-    assert repository.commit_address(tmp_path) == address
-    assert repository.commit_address(None) == ""
+    assert repository.commit_url_template(tmp_path) == address
+    assert repository.commit_url_template(None) == ""
 
 
 @pytest.mark.parametrize(

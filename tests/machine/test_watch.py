@@ -70,7 +70,7 @@ def test_other_processes_of_the_job_are_no_disturbance(machine):
     # Waiting for the others, while somebody computes.
     machine.at(104.0, own=0.0, busy=14.0)
     machine.put("proc/7/stat", stat(user=9.0))
-    watch.add_peer_processes([7])
+    watch.set_peers([7])
     machine.at(108.0, own=1.0, busy=20.0)  # two of the six seconds are others'
     machine.put("proc/7/stat", stat(user=10.0, system=2.0))
     assert [c.text for c in watch.check_before_run(FACTS, ConditionCheckFlags())] == [
@@ -86,7 +86,7 @@ def test_other_processes_of_the_job_are_no_disturbance(machine):
 def test_load_beside_a_process_of_the_job_that_has_ended_is_unknown(machine):
     machine.cpu(busy=10.0)
     watch = observing(machine)
-    watch.add_peer_processes([7])
+    watch.set_peers([7])
     watch.check_before_run(FACTS, ConditionCheckFlags())
     with watch:
         machine.now = 110.0
@@ -138,7 +138,7 @@ def test_gpus_are_asked_before_and_after(machine, on_gpus):
 def test_processes_of_the_job_keep_only_gpus_beside_those_of_the_run_busy(machine, on_gpus):
     on_gpus({50: "worker", 60: "game"}, {50: "worker"})
     watch = observing(machine)
-    watch.add_peer_processes([50])
+    watch.set_peers([50])
     (condition,) = watch.check_before_run(
         FACTS, ConditionCheckFlags(on_gpu=True, gpu_indices_given=True)
     )

@@ -76,10 +76,10 @@ def test_the_bound_by_memory_copies(record, point):
     # An all-reduce of 4 x 8 MB moves 2 * 3/4 of it, 48 MB, in 3 ms.
     assert COPY.bytes_per_sec == pytest.approx(16e9)
     assert COPY.equivalent_copy_seconds(8_000_000, 4) == pytest.approx(0.003)
-    assert record.copy_time_ratio(point()) == pytest.approx(1.5)
+    assert record.copy_time_share(point()) == pytest.approx(1.5)
     # Nothing was copied on two devices.
-    assert record.copy_time_ratio(point(devices=2)) is None
-    assert record.copy_time_ratio(point(seconds=())) is None
+    assert record.copy_time_share(point(devices=2)) is None
+    assert record.copy_time_share(point(seconds=())) is None
 
 
 def test_the_copy_rate_of_a_run_is_that_of_its_largest_copy(record):

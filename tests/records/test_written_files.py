@@ -22,9 +22,9 @@ from cnnbench.records.checkpoints import (
     write_training_status,
 )
 from cnnbench.records.files import (
-    check_export_folder,
-    check_folder_writable,
+    ensure_writable,
     is_stream,
+    prepare_export,
     refuse_shared_outputs,
     register_file_kind,
     remember_output_state,
@@ -236,11 +236,11 @@ def test_links_that_lead_back_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_results_is_made(tmp_path: Path) -> None:
-    check_folder_writable("results", str(tmp_path / "a" / "b"))
+    ensure_writable("results", str(tmp_path / "a" / "b"))
     assert [*(tmp_path / "a" / "b").iterdir()] == []
     (tmp_path / "file").touch()
     with pytest.raises(FlagError, match="--results="):
-        check_folder_writable("results", str(tmp_path / "file"))
+        ensure_writable("results", str(tmp_path / "file"))
 
 
 @pytest.mark.parametrize(
@@ -260,16 +260,16 @@ def test_an_export_replaces_only_exports(
     for name in there:
         (folder / name).touch()
     if not refused:
-        assert check_export_folder(str(folder)) == folder
+        assert prepare_export(str(folder)) == folder
         return
     with pytest.raises(FlagError, match=refused):
-        check_export_folder(str(folder))
+        prepare_export(str(folder))
 
 
 def test_an_export_is_a_folder(tmp_path: Path) -> None:
-    assert check_export_folder(str(tmp_path / "a" / "b")) == tmp_path / "a" / "b"
+    assert prepare_export(str(tmp_path / "a" / "b")) == tmp_path / "a" / "b"
     assert (tmp_path / "a").is_dir()
     (tmp_path / "file").touch()
     for path in ("", str(tmp_path / "file"), str(tmp_path / "file" / "b")):
         with pytest.raises(FlagError, match="--export_dir="):
-            check_export_folder(path)
+            prepare_export(path)

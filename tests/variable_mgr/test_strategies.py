@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from cnnbench.models.graph import StateUpdate
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.run.step.batch_norm import share_moving_averages, update_moving_averages
+from cnnbench.run.step.batch_norm import broadcast_averages, update_moving_averages
 from cnnbench.variable_mgr.gradients import VariableGradients
 
 STRATEGIES = ("mirrored_strategy", "central_storage_strategy")
@@ -127,7 +127,7 @@ def test_d5_d6_moving_averages_are_those_of_the_strategy_s_own_aggregation(
         step(tf.constant(means))
         batch = means[0] if policy == "first" else means.mean(axis=0)
         expected = decay * expected + (1.0 - decay) * batch
-    share_moving_averages(manager)
+    broadcast_averages(manager)
     ours = manager.savable_variables()["mean"]
 
     def check(strategy, facade, variables):

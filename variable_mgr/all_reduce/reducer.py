@@ -133,7 +133,7 @@ class TwoLevelAllReduce:
             return self._in_device_order(sums)
         round_index, rotation = divmod(index, len(self._between))
         by_leaders = [
-            _sum_on_leader(group, values, rotation % len(group), algorithm)
+            _leader_result(group, values, rotation % len(group), algorithm)
             for group, values, algorithm in zip(self._groups, sums, self._within, strict=True)
         ]
         # The index advances only after each device of a group has been the leader, so that all
@@ -152,7 +152,7 @@ class TwoLevelAllReduce:
         return [of_device[device] for device in self._devices]
 
 
-def _sum_on_leader(
+def _leader_result(
     group: Sequence[str],
     values: Sequence[tf.Tensor],
     leader: int,

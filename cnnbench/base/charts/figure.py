@@ -116,7 +116,7 @@ class ChartFigure:
         self.hints: dict[str, Hint] = {}
         self.left, self.top = margin, margin + top
 
-    def _place(self, x: float, y: float) -> tuple[float, float]:
+    def _to_fractions(self, x: float, y: float) -> tuple[float, float]:
         return (self.left + x) / self.width, 1 - (self.top + y) / self.height
 
     def x_position(self, axes: Any, value: float) -> float:
@@ -142,7 +142,7 @@ class ChartFigure:
         """
         weight = "bold" if bold else "normal"
         style: Any = {"fontsize": size, "color": palette()[colour], "fontweight": weight}
-        where = self._place(x, y)
+        where = self._to_fractions(x, y)
         artist = self.figure.text(*where, to_plain_line(content), ha=align, va="baseline", **style)
         if kind:
             self.set_svg_hints(artist, kind)
@@ -151,12 +151,12 @@ class ChartFigure:
         """Draws a horizontal line, or several marks at the same height, outside of the axes."""
         from matplotlib.lines import Line2D
 
-        places = [self._place(x, y) for x in xs]
+        places = [self._to_fractions(x, y) for x in xs]
         self.figure.add_artist(Line2D(*zip(*places, strict=True), **style))
 
     def axes(self, left: float, right: float, top: float, bottom: float) -> Any:
         """Adds matplotlib axes without a frame, whose edges are at the given positions."""
-        x, y = self._place(left, bottom)
+        x, y = self._to_fractions(left, bottom)
         size = ((right - left) / self.width, (bottom - top) / self.height)
         axes = self.figure.add_axes((x, y, *size), facecolor="none")
         axes.spines[:].set_visible(False)

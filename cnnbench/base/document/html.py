@@ -63,11 +63,11 @@ def report_to_fragment(report: Report) -> str:
 def _page_template() -> Template:
     from jinja2 import Environment
 
-    environment = Environment(autoescape=True, finalize=_printable, keep_trailing_newline=True)
+    environment = Environment(autoescape=True, finalize=_to_printable, keep_trailing_newline=True)
     return environment.from_string(_file_text("template.html"))
 
 
-def _printable(value: Any) -> Any:
+def _to_printable(value: Any) -> Any:
     """Removes control characters and text-direction marks, which untrusted records may have."""
     return (
         to_plain_line(value) if isinstance(value, str) and not hasattr(value, "__html__") else value

@@ -83,7 +83,7 @@ def report_to_markdown(report: Report) -> str:
         written = [*_Writer().section_parts(section, "##")]
         # Markdown shows no charts, so a section that contains only charts is left out.
         parts += written if written[1:] else []
-    return _joined(parts)
+    return _join_parts(parts)
 
 
 def sections_to_comment(sections: Iterable[Section], title: str) -> str:
@@ -95,14 +95,14 @@ def sections_to_comment(sections: Iterable[Section], title: str) -> str:
     parts = [_Part((f"### {escape_markdown(title)}",))]
     for section in sections:
         parts += _Writer(comment=True).section_parts(section, "####")
-    return _joined(_fitted(parts, COMMENT_LIMIT))
+    return _join_parts(_fit_parts(parts, COMMENT_LIMIT))
 
 
-def _joined(parts: Iterable[_Part]) -> str:
+def _join_parts(parts: Iterable[_Part]) -> str:
     return "\n\n".join(part.text for part in parts) + "\n"
 
 
-def _fitted(parts: Sequence[_Part], limit: int) -> list[_Part]:
+def _fit_parts(parts: Sequence[_Part], limit: int) -> list[_Part]:
     """Shortens the longest bodies until all parts together have at most `limit` characters."""
     # Every body gets an equal share of the space. Longer bodies use what shorter ones do not need.
     fitted = [*parts]
@@ -151,7 +151,7 @@ class _Writer:
     def _table_parts(self, block: Table) -> Iterator[_Part]:
         head, rule, *rows = table_to_markdown_lines(block, self._cell_text)
         more = markdown_row(["… {} more", *[""] * (len(block.columns) - 1)])
-        yield from self._titled(block, _Part((head, rule), tuple(rows), (), more))
+        yield from self._with_title(block, _Part((head, rule), tuple(rows), (), more))
         if block.remarks is not None:
             yield from self._list_parts(block.remarks)
 
@@ -159,11 +159,11 @@ class _Writer:
         others = block.others if self.comment and not block.folded else None
         texts = block.texts if others is None else block.first
         lines = tuple(f"- {self._text(text)}" for text in texts)
-        yield from self._titled(block, _Part((), lines, (), f"- … and {{}} more {block.about}"))
+        yield from self._with_title(block, _Part((), lines, (), f"- … and {{}} more {block.about}"))
         if others is not None:
             yield from self._list_parts(others)
 
-    def _titled(self, block: Table | Items, part: _Part) -> Iterator[_Part]:
+    def _with_title(self, block: Table | Items, part: _Part) -> Iterator[_Part]:
         """Yields a block with its title before it. In a comment, it may be folded."""
         title = self._text(block.title)
         if self.comment and block.folded:

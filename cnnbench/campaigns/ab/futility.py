@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from cnnbench.base.inference import (
     InterimAnalysis,
-    levels_of_analyses,
+    nominal_levels,
     shift_intervals_of_counts,
 )
 from cnnbench.base.lazy_numpy import NDArray, np
@@ -67,7 +67,7 @@ def clear_verdict_probability(
     )
     alpha = policy.alpha_share * policy.alpha
     made = [analysis for analysis in samples.looks if analysis.pairs <= len(so_far)]
-    levels = levels_of_analyses((*made, *later_analyses), alpha)[len(made) :]
+    levels = nominal_levels((*made, *later_analyses), alpha)[len(made) :]
     drawn = _bootstrap_counts(len(so_far), tuple(later_analyses))
     clear = np.zeros(_DRAWS, bool)
     for level, counts in zip(levels, drawn, strict=True):

@@ -29,7 +29,7 @@ from typing import NamedTuple, TypeAlias
 from cnnbench.base.inference import (
     EXACT,
     InterimAnalysis,
-    levels_of_analyses,
+    nominal_levels,
     paired_shift_intervals,
 )
 from cnnbench.base.lazy_numpy import NDArray, np
@@ -106,7 +106,7 @@ class PairSample(NamedTuple):
     disturbed: bool
 
 
-def sample_pairs(
+def pair_samples(
     base: Sequence[RunRecord],
     new: Sequence[RunRecord],
     process_seconds: Sequence[float],
@@ -192,7 +192,7 @@ def estimate_noise(samples: Sequence[PairSample]) -> NoiseEstimate:
     steps = math.exp(weighted / (len(logs) + _WEIGHT_WITHIN))
     sizes = [(s.difference, s.seconds) for s in samples if s.difference is not None]
     by_steps = fmean(steps / seconds for _, seconds in sizes) if sizes else 0.0
-    total = variance_from_sizes([size for size, _ in sizes])
+    total = variance_from_abs([size for size, _ in sizes])
     weighted = _WEIGHT_BETWEEN * _BETWEEN + len(sizes) * max(0.0, total - by_steps)
     between = weighted / (_WEIGHT_BETWEEN + len(sizes))
     return NoiseEstimate(
@@ -209,7 +209,7 @@ def are_mostly_disturbed(samples: Sequence[PairSample]) -> bool:
     return 2 * sum(sample.disturbed for sample in samples) >= len(samples)
 
 
-def variance_from_sizes(sizes: Sequence[float]) -> float:
+def variance_from_abs(sizes: Sequence[float]) -> float:
     """Variance of normally distributed values, of which only the sizes are known. 0 if empty.
 
     The sizes have a folded normal distribution. The quotient of their squared mean and their mean
@@ -264,7 +264,7 @@ class VerdictPlan:
         variance needs.
         """
         margin = max(self.margin, _LEAST_MARGIN)
-        ends = _interval_ends((*self.made, *self.left), self.alpha, self.two_sided)
+        ends = _simulated_ends((*self.made, *self.left), self.alpha, self.two_sided)
         undecided = np.ones(_DRAWS, bool)
         for end in ends[: len(self.made)]:
             undecided &= end * math.sqrt(before) > margin
@@ -282,7 +282,7 @@ class VerdictPlan:
 
 
 @lru_cache(maxsize=64)
-def _interval_ends(
+def _simulated_ends(
     analyses: tuple[InterimAnalysis, ...], alpha: float, two_sided: bool
 ) -> tuple[_Floats, ...]:
     """For each analysis, the ends of the confidence intervals of simulated equal comparisons whose
@@ -290,7 +290,7 @@ def _interval_ends(
     """
     drawn = np.random.default_rng(_SEED).standard_normal((_DRAWS, analyses[-1].pairs))
     ends = []
-    levels = levels_of_analyses(analyses, alpha)
+    levels = nominal_levels(analyses, alpha)
     for analysis, level in zip(analyses, levels, strict=True):
         pairs = analysis.pairs
         if level <= 0.0:
@@ -410,9 +410,9 @@ class ChosenLength:
         plan: VerdictPlan,
     ) -> None:
         """Chooses the length of the processes after `pairs` pairs, and says it in the journal and
-        in a line. See `sample_pairs` for the other arguments.
+        in a line. See `pair_samples` for the other arguments.
         """
-        samples = sample_pairs(base, new, process_seconds, burn_in=not pairs)
+        samples = pair_samples(base, new, process_seconds, burn_in=not pairs)
         noise = estimate_noise(samples)
         seconds = self._fixed or choose_seconds(noise, plan, self._shortest)
         count = StepCountEstimate(seconds, noise.step_seconds, FEWEST_STEPS, MOST_STEPS)

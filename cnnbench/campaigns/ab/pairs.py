@@ -42,11 +42,11 @@ from cnnbench.campaigns.processes import (
     ResultsFolder,
 )
 from cnnbench.judge.compare import Comparison, Verdict, processes_needed
-from cnnbench.judge.compare.answers import what_is_known
+from cnnbench.judge.compare.answers import known_text
 from cnnbench.judge.compare.compare import are_comparable
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.metrics.judged import THROUGHPUT
-from cnnbench.judge.metrics.policy import questions_of
+from cnnbench.judge.metrics.policy import asked_directions
 from cnnbench.records.codec import encode
 from cnnbench.records.metric import METRICS, Metric
 from cnnbench.records.run import AbPlace, KilledProcess, RunRecord
@@ -226,7 +226,7 @@ class ExperimentRunner:
             futile = not (last or clear) and is_futile(comparison, self.analyses.after(pair))
             if not last:  # Only the end of the experiment gives advice about further pairs.
                 results = [one for entry in comparison.entries for one in entry.requested_results]
-                verdict = "; ".join(f"{result.word}: {what_is_known(result)}" for result in results)
+                verdict = "; ".join(f"{result.word}: {known_text(result)}" for result in results)
                 after = "enough" if clear else "going on"
                 if futile:
                     after = f"stopped: {most} pairs would hardly give a verdict "
@@ -306,7 +306,7 @@ class ExperimentRunner:
             flags = ResolvedRun(config=like.config, explicit_flags=like.explicit_flags)
             started = replace(started, resolved=flags)
         in_burn_in = place.pair is None
-        started = started.with_added_flags({**self._length.flags(in_burn_in), **self._known_peak()})
+        started = started.with_added_flags({**self._length.flags(in_burn_in), **self._peak_flag()})
         if self._length.is_from_noise and not in_burn_in:
             place = replace(place, chose_steps=True)
 
@@ -328,7 +328,7 @@ class ExperimentRunner:
             place=with_ab_placement,
         )
 
-    def _known_peak(self) -> dict[str, float]:
+    def _peak_flag(self) -> dict[str, float]:
         """The flag with the peak FLOP/s of the CPU that earlier processes of A and B have measured.
 
         The measurement takes one or two seconds, so only the first process of A and of B makes it.
@@ -381,7 +381,7 @@ class ExperimentRunner:
         if disturbed and not pairs:
             self._plan_two_tests()
         numbers = range(1, len(base) + 1)
-        seconds = self._seconds_of_pairs(
+        seconds = self._pair_seconds(
             [pair_file_prefix(n) if pairs else f"burn-in-{n}" for n in numbers]
         )
         experiment = self.experiment
@@ -391,11 +391,11 @@ class ExperimentRunner:
             # Under load, throughput and CPU time share alpha.
             alpha=experiment.smallest_alpha * (0.5 if disturbed else 1.0),
             margin=math.log1p(experiment.criteria.policy.threshold_of(THROUGHPUT)),
-            two_sided=len(questions_of(experiment.criteria.fail_on)) > 1,
+            two_sided=len(asked_directions(experiment.criteria.fail_on)) > 1,
         )
         self._length.choose(pairs, base, new, seconds, plan)
 
-    def _seconds_of_pairs(self, prefixes: Sequence[str]) -> list[float]:
+    def _pair_seconds(self, prefixes: Sequence[str]) -> list[float]:
         """Mean wall time in seconds of the two processes of each pair, of this session or earlier
         ones. A time that a killed session has not written is replaced by the mean of the others.
         """

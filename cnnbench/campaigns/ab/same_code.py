@@ -53,7 +53,7 @@ def find_same_code(
         listed = git("diff-tree", "-r", "-z", "--raw", "--no-renames", base, new, "--")
         words = listed.split("\0")[:-1]
         files = words[1::2]
-        if not all(map(partial(_is_ignored, ignored), words[::2], files)):
+        if not all(map(partial(_is_never_loaded, ignored), words[::2], files)):
             return None
         named = {path for commit in (base, new) for path in _named_files(commit, flags)}
     except (GitError, UnknownFilesError):
@@ -63,7 +63,7 @@ def find_same_code(
     return SameCode(base=base, new=new, files=tuple(files))
 
 
-def _is_ignored(ignored: Sequence[str], facts: str, path: str) -> bool:
+def _is_never_loaded(ignored: Sequence[str], facts: str, path: str) -> bool:
     """Whether no run loads a file that differs. `facts` is what git's raw format says about it."""
     modes = facts.removeprefix(":").split()[:2]
     if _UNDECODED in path or not set(modes) <= {*_FILE_MODES}:
@@ -84,17 +84,21 @@ def matches_any_pattern(path: str, patterns: Iterable[str]) -> bool:
         if "/" not in pattern:
             if fnmatchcase(parts[-1], pattern):
                 return True
-        elif _fits(parts, f"{pattern}**".split("/") if pattern[-1] == "/" else pattern.split("/")):
+        elif _glob_matches(
+            parts, f"{pattern}**".split("/") if pattern[-1] == "/" else pattern.split("/")
+        ):
             return True
     return False
 
 
-def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+def _glob_matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     if not pattern:
         return not parts
     if pattern[0] == "**":
-        return any(_fits(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
+        return any(_glob_matches(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
+    return (
+        bool(parts) and fnmatchcase(parts[0], pattern[0]) and _glob_matches(parts[1:], pattern[1:])
+    )
 
 
 def _named_files(commit: str, flags: Sequence[str]) -> set[str]:
@@ -119,7 +123,7 @@ def _named_files(commit: str, flags: Sequence[str]) -> set[str]:
             folder = posixpath.dirname(inside or path)
             for name in _files_of_plugin(source):
                 named.update(_path_in_commit(posixpath.join(folder, name)))
-    links = _links(commit)
+    links = _symlinks(commit)
     if any(_is_named(link, named) or _is_named(path, {link}) for link in links for path in named):
         raise UnknownFilesError
     return named
@@ -151,7 +155,7 @@ def _is_named(path: str, named: Iterable[str]) -> bool:
     )
 
 
-def _links(commit: str) -> list[str]:
+def _symlinks(commit: str) -> list[str]:
     lines = git("ls-tree", "-r", "-z", commit).split("\0")
     return [line.partition("\t")[2] for line in lines if line.startswith(_LINK_MODE)]
 
@@ -176,7 +180,7 @@ def _files_of_plugin(source: bytes) -> list[str]:
     for statement in tree.body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == _PLUGIN_FILES:
-                files += _texts(value)
+                files += _literal_texts(value)
                 known += 1
             case ast.ImportFrom(names=[ast.alias(name="*")]):
                 raise UnknownFilesError
@@ -196,7 +200,7 @@ def _mentions_files(node: ast.AST) -> bool:
     return False
 
 
-def _texts(value: ast.expr) -> list[str]:
+def _literal_texts(value: ast.expr) -> list[str]:
     try:
         texts = ast.literal_eval(value)
     except ValueError:

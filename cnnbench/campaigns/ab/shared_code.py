@@ -29,7 +29,7 @@ def refuse_shared_code(both: Mapping[str, AbSide]) -> None:
     are checked.
     """
     a, b = both.values()
-    places = [_top(Path(side.checkout or os.curdir).resolve()) for side in (a, b)]
+    places = [_repo_root(Path(side.checkout or os.curdir).resolve()) for side in (a, b)]
     if places[0] == places[1]:
         return
     roots = [*dict.fromkeys(root for place in places for root in (place, *_worktrees(place)))]
@@ -47,7 +47,7 @@ def refuse_shared_code(both: Mapping[str, AbSide]) -> None:
         _refuse_shared(a, b, places, roots)
 
 
-def _top(folder: Path) -> Path:
+def _repo_root(folder: Path) -> Path:
     """The top of the repository that contains a folder; the folder itself if there is none."""
     try:
         return Path(git("rev-parse", "--show-toplevel", folder=folder)).resolve()
@@ -137,7 +137,7 @@ def _package_homes(place: Path, names: Iterable[str]) -> dict[str, Path]:
     return homes
 
 
-def _modules(place: Path) -> dict[str, Path]:
+def _module_files(place: Path) -> dict[str, Path]:
     if place.is_file():
         return {place.name: place}
     return {path.relative_to(place).as_posix(): path for path in sorted(place.rglob("*.py"))}
@@ -147,7 +147,7 @@ def _differing_module(a: Path, b: Path) -> Path | None:
     """The first module that differs between two versions of a package, in B or, if only A has it,
     where B would have it.
     """
-    in_a, in_b = _modules(a), _modules(b)
+    in_a, in_b = _module_files(a), _module_files(b)
     for name in sorted(in_a.keys() | in_b.keys()):
         if not (name in in_a and name in in_b and not _files_differ(in_a[name], in_b[name])):
             return in_b.get(name, b / name)
@@ -158,10 +158,10 @@ def _has_equal_module(loaded: Path, home: Path) -> bool:
     """Whether a module that is not empty is equal in the loaded package and in a checkout, so that
     the loaded package is an installed copy, and not another package of the same name.
     """
-    installed = _modules(loaded)
+    installed = _module_files(loaded)
     return any(
         name in installed and path.stat().st_size and not _files_differ(path, installed[name])
-        for name, path in _modules(home).items()
+        for name, path in _module_files(home).items()
     )
 
 

@@ -72,7 +72,7 @@ def worktree(
             place = f"{tempfile.gettempdir()}: no worktree can be created"
             raise BenchmarkError(f"{place}: {error.strerror or error}") from error
         _remove_abandoned(git_command)
-        folder = parent / f"{commit[:12]}{_on_this_machine()}"
+        folder = parent / f"{commit[:12]}{_machine_suffix()}"
         words = ("worktree", commit, str(folder), *git_command)
         process, link = start_guard(*words, stdout=subprocess.DEVNULL, env=environment_for_git())
         try:
@@ -105,7 +105,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _on_this_machine() -> str:
+def _machine_suffix() -> str:
     """Suffix of the names of all worktrees that this machine creates.
 
     A repository may be shared by machines, and only the machine of a worktree can tell whether its
@@ -129,7 +129,7 @@ def _remove_abandoned(git_command: Sequence[str]) -> None:
     for line in os.fsdecode(run("list", "--porcelain")).splitlines():
         folder = Path(line.removeprefix("worktree "))
         ours = SCRATCH_NAME.fullmatch(folder.parent.name) and folder.name.endswith(
-            _on_this_machine()
+            _machine_suffix()
         )
         if line.startswith("worktree ") and ours and folder.parent.name.startswith(CHECKOUT):
             remove_if_abandoned(folder.parent)

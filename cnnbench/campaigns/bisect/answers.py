@@ -168,7 +168,7 @@ def follow_up_pairs(undecided: Sequence[BisectionStep], most_pairs: int) -> int:
     return pairs
 
 
-def step_answer(step: BisectionStep) -> str:
+def step_answer_text(step: BisectionStep) -> str:
     """The answer about a commit as text, such as "bad: 37 % slower (15 to 61 %)"."""
     judgement = step.judgement
     if step.answer == SKIP:

@@ -32,7 +32,7 @@ from cnnbench.campaigns.bisect.answers import (
     BisectionStep,
     policy_for_middle_commit,
     skipped_step,
-    step_answer,
+    step_answer_text,
     step_of_experiment,
 )
 from cnnbench.campaigns.bisect.history import GitHistory
@@ -104,7 +104,7 @@ class CommitSearch:
     @property
     def steps_left(self) -> int:
         """Estimated number of commits that must still be measured."""
-        return math.ceil(math.log2(len(self._untested_suspects()) + 1))
+        return math.ceil(math.log2(len(self._untested()) + 1))
 
     def next_commit(self) -> str | None:
         """Selects the next commit to measure; None if no answer can reduce the candidates.
@@ -112,7 +112,7 @@ class CommitSearch:
         After each skipped commit, the distance to the next commit grows, because broken commits are
         often consecutive.
         """
-        candidates = self._untested_suspects()
+        candidates = self._untested()
         if not candidates:
             return None
         return candidates[min((1 << self._misses) - 1, len(candidates) // 2)]
@@ -130,7 +130,7 @@ class CommitSearch:
         self._misses = 0
         self.suspects = self._history.suspects(self._good, self._bad)
 
-    def _untested_suspects(self) -> list[str]:
+    def _untested(self) -> list[str]:
         measured = {self._bad, *self._skipped}
         return [commit for commit in self.suspects if commit not in measured]
 
@@ -198,7 +198,7 @@ class Bisection:
             if step is None:
                 self._print_remaining(commit)
                 step, before = (yield from self.compare_with_good(commit)), ""
-            self._notice(f"{commit[:12]} is {step_answer(step)}{before}")
+            self._notice(f"{commit[:12]} is {step_answer_text(step)}{before}")
             self.steps[commit] = step
             search.add_answer(step)
             commit = search.next_commit() if self.bad_step.answer == BAD else None
@@ -252,7 +252,7 @@ class Bisection:
         unusable = self._results.last_process_events.get(commit)
         if unusable is not None and self.steps:
             return skipped_step(commit, unusable["problem"])
-        state, step = self._stored_pairs(commit)
+        state, step = self._usable_state(commit)
         return None if self._target_pairs(state, step) else step
 
     def compare_with_good(self, commit: str) -> ProcessRequests[BisectionStep]:
@@ -278,7 +278,7 @@ class Bisection:
                 self._results.journal.add(PROCESS, name=commit, status="failed", problem=problem)
                 return skipped_step(commit, problem)
             refuse_shared_code(sides)
-            state, step = self._stored_pairs(commit)
+            state, step = self._usable_state(commit)
             seed = usual.seed + len(self.steps)
             if state is not None:
                 seed, turn_seconds = state.experiment.seed, state.experiment.turn_seconds
@@ -293,7 +293,7 @@ class Bisection:
                     runner = ExperimentRunner(experiment, sides, results, self._campaign)
                     yield from runner.requests()
                 experiment = replace(experiment, burn_in=0)
-                state, step = self._judged_pairs(commit)
+                state, step = self._state_and_step(commit)
         assert step is not None
         if step.good_fails:
             name = self.setting.good[:12]
@@ -304,7 +304,7 @@ class Bisection:
         """The results folder with the pairs of a commit and GOOD."""
         return self._results.folder / commit[:12]
 
-    def _judged_pairs(self, commit: str) -> tuple[ExperimentState | None, BisectionStep | None]:
+    def _state_and_step(self, commit: str) -> tuple[ExperimentState | None, BisectionStep | None]:
         """The state of a commit's experiment, and the answer about the commit; None if there is no
         experiment, or if it has not ended.
         """
@@ -314,13 +314,13 @@ class Bisection:
         usual, bad_step = self.setting.experiment.criteria.policy, self.steps.get(self.setting.bad)
         return state, step_of_experiment(commit, state, usual, bad_step)
 
-    def _stored_pairs(self, commit: str) -> tuple[ExperimentState | None, BisectionStep | None]:
-        """The result of `_judged_pairs` after earlier sessions.
+    def _usable_state(self, commit: str) -> tuple[ExperimentState | None, BisectionStep | None]:
+        """The result of `_state_and_step` after earlier sessions.
 
         The answer is None also if the commit must be measured again, because processes were killed
         from outside, GOOD failed, or BAD failed when it was compared with GOOD.
         """
-        state, step = self._judged_pairs(commit)
+        state, step = self._state_and_step(commit)
         if step is not None:
             bad_fails = not self.steps and step.judgement.verdict is Verdict.FAILED
             if step.lost or step.good_fails or bad_fails:

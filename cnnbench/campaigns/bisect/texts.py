@@ -9,7 +9,7 @@ from pathlib import Path
 from cnnbench.base.document import Answer, Paragraph, Row, Section, make_table, numeric_cell
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.text import item_count, percent
-from cnnbench.campaigns.bisect.answers import BAD, BisectionStep, step_answer
+from cnnbench.campaigns.bisect.answers import BAD, BisectionStep, step_answer_text
 from cnnbench.campaigns.bisect.history import GitHistory
 from cnnbench.campaigns.bisect.search import BISECT, Bisection
 from cnnbench.campaigns.processes import (
@@ -89,21 +89,21 @@ def _answer(bisection: Bisection) -> list[Paragraph]:
     if len(bisection.suspects) == 1:
         return _culprit(bisection)
     if not bisection.suspects:
-        return [Paragraph(no_difference(bisection.bad_step))]
+        return [Paragraph(why_no_search(bisection.bad_step))]
     number = item_count(bisection.suspects)
     text = f"the first bad commit is one of these {number}; skipped commits hide which:"
     paragraphs = [Paragraph(text)]
     for commit in bisection.suspects:
         step, why = bisection.steps.get(commit), ""
         if step is not None:
-            why = BAD if step.answer == BAD else step_answer(step)
+            why = BAD if step.answer == BAD else step_answer_text(step)
         title = f"{commit[:12]} {bisection.setting.history.format_commit(commit)}"
         paragraphs.append(Paragraph(title, indent=6, whole=True))
         paragraphs.append(Paragraph(why, indent=12, whole=True))
     return paragraphs
 
 
-def no_difference(step: BisectionStep) -> str:
+def why_no_search(step: BisectionStep) -> str:
     """Says why bisect cannot search (BAD is not slower than GOOD), and what the user can do."""
     if step.is_undecided:
         return f"whether BAD is slower than GOOD is undecided: {step.judgement.reason}"
@@ -126,7 +126,7 @@ def _culprit(bisection: Bisection) -> list[Paragraph]:
         history.format_commit(commit, "%an, %as"),
         # The only remaining candidate must have been measured.
         _change(bisection.steps[commit]),
-        *_merge_remarks(commit, history),
+        *_commit_remarks(commit, history),
         f"against the commit before it: {again}",
     )
     return [
@@ -139,7 +139,7 @@ def _change(step: BisectionStep) -> str:
     """The change of the first bad commit, with its interval if that is known."""
     change, low, high = step.judgement.change, step.judgement.low, step.judgement.high
     if step.about_work or change is None or low is None or high is None:
-        return step_answer(step)
+        return step_answer_text(step)
     return (
         f"{THROUGHPUT.change_text(change)} images/sec within pairs, against GOOD "
         f"({percent(step.confidence, 0)} interval {THROUGHPUT.range_text(low, high)}, "
@@ -147,7 +147,7 @@ def _change(step: BisectionStep) -> str:
     )
 
 
-def _merge_remarks(commit: str, history: GitHistory) -> Iterator[str]:
+def _commit_remarks(commit: str, history: GitHistory) -> Iterator[str]:
     """Yields remarks about a commit: one if it is a merge, and one if it reverts another commit."""
     first, *merged = history.format_commit(commit, "%P").split()
     if merged:

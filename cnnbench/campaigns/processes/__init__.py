@@ -21,7 +21,7 @@ from cnnbench.campaigns.processes.child import (
     log_tail,
     start_guard,
     stop_children,
-    watch_children,
+    wait_for_any,
 )
 from cnnbench.campaigns.processes.identity import (
     CampaignIdentity,
@@ -64,14 +64,14 @@ from cnnbench.campaigns.processes.resolved import (
     ResolvedRun,
     flag_specs_of,
     resolve_all_reduce,
-    resolved_run_of_plan,
+    resolve_plan,
 )
 from cnnbench.campaigns.processes.results_dir import (
     LOGS,
     CampaignKind,
     ResultsFolder,
     Settings,
-    is_lock_or_empty_folder,
+    is_leftover,
     load_settings,
     settings_path,
 )
@@ -113,7 +113,7 @@ __all__ = [
     "execute",
     "flag_specs_of",
     "identity_values",
-    "is_lock_or_empty_folder",
+    "is_leftover",
     "json_digest",
     "last_output_text",
     "launcher_code",
@@ -126,7 +126,7 @@ __all__ = [
     "own_command_prefix",
     "read_record",
     "resolve_all_reduce",
-    "resolved_run_of_plan",
+    "resolve_plan",
     "run_process",
     "settings_path",
     "source_digest",
@@ -134,5 +134,5 @@ __all__ = [
     "stop_children",
     "store_answer",
     "stored_answers",
-    "watch_children",
+    "wait_for_any",
 ]

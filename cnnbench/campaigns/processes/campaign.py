@@ -264,7 +264,7 @@ class Campaign:
             for place, group in enumerate(groups, start=1):
                 later = [request.key for others in groups[place:] for request in others]
                 done |= self._run_group(batch, group, [*later, *batch.later_keys])
-            again = _prepare_repeat(batch, done, self.reporter.notice)
+            again = _retry_if_killed(batch, done, self.reporter.notice)
             todo = batch.requests if again else ()
         if batch.sides:
             failed = any(ended.message for ended in done.values())
@@ -457,7 +457,7 @@ def _store_result(
     return ended, {**event, **request.facts}
 
 
-def _prepare_repeat(
+def _retry_if_killed(
     batch: RequestBatch, results: Mapping[str, ProcessResult], notice: Callable[[str], None]
 ) -> bool:
     """Whether a batch must run again, because processes were killed from outside and the limits of

@@ -123,14 +123,14 @@ def execute(command: Command, timeout: float) -> ProcessResult:
         try:
             deadline = time.monotonic() + timeout
             while child.ended is None and (seconds := deadline - time.monotonic()) > 0:
-                watch_children([child], seconds)
+                wait_for_any([child], seconds)
             return child.ended or stop_children([child])[0]
         except KeyboardInterrupt:
             stop_children([child], print_notice)
             raise
 
 
-def watch_children(
+def wait_for_any(
     children: Sequence[Child], seconds: float, links: Collection[socket.socket] = ()
 ) -> list[Child | socket.socket]:
     """Waits for up to `seconds`, but not long, until a child ends or one of the links can be read.

@@ -64,7 +64,7 @@ def guard_program(link: int, inherited: Sequence[int], cores: str, *command: str
     with contextlib.suppress(OSError):
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(str(_OOM_SCORE))
-    _thread.start_new_thread(_kill_when_parent_ends, (link,))
+    _thread.start_new_thread(_die_with_parent, (link,))
     try:
         if cores:
             os.sched_setaffinity(0, map(int, cores.split(",")))
@@ -126,7 +126,7 @@ def _wait_for_parent(link: int) -> None:
             pass
 
 
-def _kill_when_parent_ends(link: int) -> None:
+def _die_with_parent(link: int) -> None:
     _wait_for_parent(link)
     os.killpg(0, signal.SIGKILL)
 

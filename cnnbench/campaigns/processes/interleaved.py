@@ -21,7 +21,7 @@ from cnnbench.campaigns.processes.child import (
     Command,
     ProcessResult,
     stop_children,
-    watch_children,
+    wait_for_any,
 )
 from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 
@@ -111,7 +111,7 @@ def _run_members(members: Sequence[_Member], timeout: float) -> None:
             continue
         patience = max(0.0, timeout - max(member.used_seconds for member in running))
         links = [member.link for member in alive if member.link is not None]
-        ready = watch_children([member.child for member in alive], patience, links)
+        ready = wait_for_any([member.child for member in alive], patience, links)
         for member in alive:
             if member.link in ready:
                 member.receive_message()

@@ -25,7 +25,7 @@ from cnnbench.base.log_lines import fatal_message, notice_line
 from cnnbench.base.text import billions, number
 from cnnbench.campaigns.processes.child import Command, ProcessResult, log_tail
 from cnnbench.campaigns.processes.resolved import ResolvedRun
-from cnnbench.errors import ExitCode, is_out_of_memory, memory_ran_out
+from cnnbench.errors import ExitCode, is_out_of_memory, out_of_memory_reason
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
 from cnnbench.records.load import record_from_json
@@ -166,7 +166,7 @@ def _failure(
 
 def _failure_by_signal(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo, str]:
     manner = exit_manner(-code)
-    if text := memory_ran_out(code, oom_kills, tail):
+    if text := out_of_memory_reason(code, oom_kills, tail):
         lost = "killed by the OOM killer (SIGKILL)" if code == signal.SIGKILL else ""
         return "out_of_memory", _error_info("OutOfMemory", text), lost
     text = f"ended {manner}; {fatal_message(tail) or last_output_text(tail)}"

@@ -79,7 +79,7 @@ def flag_specs_of(command: str) -> Mapping[str, FlagSpec]:
     return {spec.name: spec for spec in ALL_REDUCE_FLAGS} if command == "allreduce" else ACCEPTED
 
 
-def resolved_run_of_plan(plan: RunPlan) -> ResolvedRun:
+def resolve_plan(plan: RunPlan) -> ResolvedRun:
     """Creates the `ResolvedRun` of a run from its plan.
 
     Raises FlagError for output files that cannot be written.
@@ -99,11 +99,11 @@ def resolved_run_of_plan(plan: RunPlan) -> ResolvedRun:
         asynchronous=plan.place.asynchronous,
         work=estimate_run_computation(plan),
         parts=plugins.files_used_by_plugins(plan.config),
-        no_turns=_why_not_interleavable(plan),
+        no_turns=_why_sequential(plan),
     )
 
 
-def _why_not_interleavable(plan: RunPlan) -> str | None:
+def _why_sequential(plan: RunPlan) -> str | None:
     """Returns why two processes of a run cannot run interleaved (docs/ab.md); None if they can."""
     if plan.place.job.in_cluster:
         return NO_TURNS_OF_JOBS

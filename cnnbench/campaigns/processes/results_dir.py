@@ -193,9 +193,7 @@ class ResultsFolder:
                 self._state = os.fstat(opened)
                 warn = partial(print_warning, name="lock")
                 stack.enter_context(lock_folder("results", str(folder), warn))
-                there = {
-                    path.name for path in self.folder.iterdir() if not is_lock_or_empty_folder(path)
-                }
+                there = {path.name for path in self.folder.iterdir() if not is_leftover(path)}
                 if there and not (resume or kind.shared):
                     go_on = "continue with --resume, or "
                     hint = go_on if kind.noun and JOURNAL in there else ""
@@ -381,7 +379,7 @@ class ResultsFolder:
             shutil.rmtree(made)
 
 
-def is_lock_or_empty_folder(path: Path) -> bool:
+def is_leftover(path: Path) -> bool:
     """Whether a path is a lock file, a journal or settings without events, or a folder that
     contains only such files and folders, as a command leaves them if it ends before its journal has
     an event.
@@ -389,4 +387,4 @@ def is_lock_or_empty_folder(path: Path) -> bool:
     if path.name == FILE or is_journal_without_events(path) or is_settings_without_events(path):
         return True
     is_folder = path.is_dir() and not path.is_symlink()
-    return is_folder and all(map(is_lock_or_empty_folder, path.iterdir()))
+    return is_folder and all(map(is_leftover, path.iterdir()))

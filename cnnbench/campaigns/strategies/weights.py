@@ -93,7 +93,7 @@ def stored_weight_distances(
     return None
 
 
-def compare_checkpoints(
+def compare_and_remove(
     folder: ResultsFolder, checkpoints: Mapping[str, Path], name: str = ""
 ) -> Mapping[str, WeightDistance]:
     """Compares checkpoints by `weight_distances`, stores the result and removes the checkpoints."""

@@ -23,7 +23,7 @@ from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes import ResolvedRun, flag_specs_of
 from cnnbench.campaigns.suite.nodes import YamlNode
 from cnnbench.errors import UsageError
-from cnnbench.records.metric import BOUNDS, load_metrics
+from cnnbench.records.metric import BOUNDS, load_missing_metrics
 
 COMMANDS = ("run", "allreduce")
 DEFAULT_TIMEOUT = 3600.0
@@ -189,7 +189,7 @@ _LAUNCH: Mapping[str, Reader] = {
 
 def _read_bounds(node: YamlNode, what: str) -> dict[str, Limits]:
     bounds: dict[str, Limits] = {}
-    load_metrics(_read_mapping(node, what), BOUNDS)
+    load_missing_metrics(_read_mapping(node, what), BOUNDS)
     for metric, limits in _read_mapping(node, what, BOUNDS).items():
         of = f"{what}.{metric}"
         ends = _read_mapping(limits, of, ("min", "max"))

@@ -21,7 +21,7 @@ from cnnbench.campaigns.processes import (
 )
 from cnnbench.campaigns.suite.entries import Suite, SweepCase, expand_entry
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import REMOVED, args_from_values, parse_flag_texts, plugin_flags_of
+from cnnbench.flags import REMOVED, args_from_values, load_named_plugins, parse_flag_texts
 from cnnbench.judge.compare.power import processes_to_decide
 from cnnbench.records.subject import Subject
 
@@ -164,7 +164,7 @@ def _resolve_case(
     entry = configuration.entry
     known = flag_specs_of(entry.command)
     if entry.command == "run" and configuration.nodes.keys() - known.keys():
-        plugin_flags_of({name: [text] for name, text in configuration.flags.items()})
+        load_named_plugins({name: [text] for name, text in configuration.flags.items()})
     for name, node in configuration.nodes.items():
         if name not in known:
             removed = f"--{name} was removed; {REMOVED[name]}" if name in REMOVED else ""

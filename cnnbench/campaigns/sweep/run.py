@@ -133,11 +133,11 @@ class Sweep:
 
     def run(self) -> None:
         """Runs all processes without a successful record. Adds the results to `results`."""
-        counts = {"cases": len(self.plan.cases), "runs": len(self.items_to_run())}
+        counts = {"cases": len(self.plan.cases), "runs": len(self.announce_items())}
         self.store.add_session_start(suite=self.plan.suite, stamp=self.record_timestamp, **counts)
         self.campaign.run_requests(self._sweep_requests())
 
-    def items_to_run(self) -> list[SweepItem]:
+    def announce_items(self) -> list[SweepItem]:
         """The processes without a successful record. Prints their number and estimated duration."""
         for event in self.store.earlier:
             if event.get("event") == PROCESS and event.get("repeat"):
@@ -166,7 +166,7 @@ class Sweep:
         such record.
         """
         repeats = [item.repeat] if item.repeat else range(1, item.case.repeats + 1)
-        records = (_successful_record(self._record_path(item.case, repeat)) for repeat in repeats)
+        records = (_read_if_ok(self._record_path(item.case, repeat)) for repeat in repeats)
         return next((record for record in records if record), None)
 
     def _sweep_requests(self) -> ProcessRequests[None]:
@@ -300,13 +300,13 @@ class Sweep:
         """Path for the record of a process. In a resumed sweep, the record may already exist."""
         folder = self.store.folder
         there = find_records(folder, case.key, repeat) if self.store.resume else []
-        good = [path for path in there if _successful_record(path)]
+        good = [path for path in there if _read_if_ok(path)]
         label = f"{self.plan.suite}-{case.name}"
         own = folder / record_file_name(label, case.key, repeat, self.record_timestamp)
         return [own, *there, *good][-1]
 
 
-def _successful_record(path: Path) -> Record | None:
+def _read_if_ok(path: Path) -> Record | None:
     """Reads the record in a file. Returns None if the run was not successful."""
     record = read_record(path)
     return record if record is not None and record.status == "ok" else None

@@ -21,7 +21,7 @@ NOT_ALLOWED = "changes what is trained; allow it with --allow={word}"
 DROPPED = "dropped: {reason}: {names}"
 
 
-def same_as(candidate: str) -> str:
+def duplicate_reason(candidate: str) -> str:
     """Why a candidate is dropped: another candidate has the same effect."""
     if candidate == AS_GIVEN:
         return "means the same as the flags as given"
@@ -37,7 +37,7 @@ ELIMINATED = "{group}, round {round}: eliminated: {counts}; best so far: {best}"
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
-def elimination(row: TuneRow) -> str:
+def elimination_reason(row: TuneRow) -> str:
     """Why a candidate left the races. Its row contains its place, or its test against the best."""
     if row.place is not None:
         teen = row.place % 100 // 10 == 1
@@ -61,7 +61,7 @@ ONLY_KERNELS = "weights are not compared: only how operations compute differs"
 NOT_TRAINED = "weights could not be compared: {name}: {error}"
 
 
-def cannot_run_as_given(error: object, kernels: str) -> str:
+def not_compared_text(error: object, kernels: str) -> str:
     """Why weights are not compared. `kernels` are the flags for kernels of the leader, as text."""
     if kernels:
         return f"weights are not compared: the flags as given cannot run with {kernels}: {error}"

@@ -199,7 +199,7 @@ class CandidateRace:
         self.remaining.remove(key)
         row = _unmeasured_row(self.entered[key], self.group)
         row = replace(row, left=how, after=len(self.rounds), **figures)
-        self.eliminated[key] = replace(row, reason=reason or phrases.elimination(row))
+        self.eliminated[key] = replace(row, reason=reason or phrases.elimination_reason(row))
 
 
 class SearchOutcome(NamedTuple):

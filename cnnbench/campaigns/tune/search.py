@@ -29,7 +29,7 @@ from cnnbench.campaigns.processes import (
 )
 from cnnbench.campaigns.strategies.weights import (
     CHECKPOINTS,
-    compare_checkpoints,
+    compare_and_remove,
     flags_of_weights_process,
     stored_weight_distances,
     weights_tolerance,
@@ -65,7 +65,7 @@ WEIGHTS_STEPS = 3
 _PLAN, _PROOF = "final", "proof"  # Names of the journal's notes about finals and proofs.
 
 
-def search_requests(bench: RaceBenchmark) -> ProcessRequests[tuple[TuneDocument, SearchOutcome]]:
+def run_search(bench: RaceBenchmark) -> ProcessRequests[tuple[TuneDocument, SearchOutcome]]:
     """Requests all processes of a search: races, proof that the best candidate is faster, and
     comparison of weights.
 
@@ -109,14 +109,14 @@ def measure_proof(bench: RaceBenchmark, outcome: SearchOutcome) -> ProcessReques
         pairs, number = plan["plan"]["pairs"], plan["plan"]["number"]
     else:
         number = 1 + len(plans)
-        pairs = _plan_pairs(bench, leader, number, 0)
+        pairs = _affordable_pairs(bench, leader, number, 0)
     if pairs < FEWEST_PAIRS:
         reason = phrases.NO_TIME_FOR_PAIRS.format(pairs=FEWEST_PAIRS)
         return _tune_document(bench, outcome, OPEN, reason, more_pairs_help=True)
     document = yield from _measure_pairs(bench, outcome, pairs, number)
     is_open = document.verdict == OPEN and not document.failure and document.pairs >= pairs
     if plan is not None and is_open and plan["minutes"] < bench.settings.seconds / 60:
-        more = _plan_pairs(bench, leader, number, document.pairs)
+        more = _affordable_pairs(bench, leader, number, document.pairs)
         if more > pairs:
             document = yield from _measure_pairs(bench, outcome, more, number)
     proof = document.to_dict()
@@ -149,7 +149,9 @@ def last_proven_settings(folder: ResultsFolder) -> Settings | None:
     return proven[-1] if proven else None
 
 
-def _plan_pairs(bench: RaceBenchmark, leader: Candidate, final_number: int, existing: int) -> int:
+def _affordable_pairs(
+    bench: RaceBenchmark, leader: Candidate, final_number: int, existing: int
+) -> int:
     """Returns the number of pairs for which there is time, including `existing` pairs.
 
     The number is stored in the journal if it is sufficient for a verdict. Finals are numbered
@@ -338,7 +340,7 @@ def compare_weights(
     try:
         reference = bench.settings.space.make_candidate(computing)
     except UsageError as error:
-        return replace(document, weights=phrases.cannot_run_as_given(error, kernels))
+        return replace(document, weights=phrases.not_compared_text(error, kernels))
     if reference.key == leader.key:
         return replace(document, weights=phrases.ONLY_KERNELS)
     as_given = bench.settings.command_of(first)
@@ -352,7 +354,7 @@ def compare_weights(
                 folder.remove(checkpoints)
                 text = phrases.NOT_TRAINED.format(name=name, error=problem)
                 return replace(document, weights=text, trains_alike=False, command=as_given)
-        distances = compare_checkpoints(folder, folders, leader.key)
+        distances = compare_and_remove(folder, folders, leader.key)
     tuned = distances["tuned"]
     tolerance = weights_tolerance(str(first.resolved.config["precision"]))
     alike = tuned.distance <= tolerance

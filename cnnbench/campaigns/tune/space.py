@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.text import format_bytes
 from cnnbench.campaigns.launch import JobLayout, plan_chief
-from cnnbench.campaigns.processes import STORED, ResolvedRun, json_digest, resolved_run_of_plan
+from cnnbench.campaigns.processes import STORED, ResolvedRun, json_digest, resolve_plan
 from cnnbench.campaigns.suite.entries import SuiteEntry, expand_entry, parse_suite
 from cnnbench.campaigns.suite.nodes import load_yaml_file
 from cnnbench.campaigns.tune import environment, phrases
@@ -96,7 +96,7 @@ def _settings_of_flag(name: str, *values: object) -> list[Settings]:
     return [{name: str(value)} for value in values]
 
 
-def _is_all_reduce_mode(mode: Mode) -> bool:
+def _all_reduces(mode: Mode) -> bool:
     return mode.reduction is Reduction.ALL_REDUCE
 
 
@@ -161,24 +161,24 @@ def _aggregation_dimensions(workers: int, on_gpu: bool) -> list[Dimension]:
         Dimension([{"variable_update": mode.name, **mode.needs} for mode in alike]),
         Dimension(
             algorithms,
-            lambda mode: _is_all_reduce_mode(mode) and not mode.algorithm and not mode.needs,
+            lambda mode: _all_reduces(mode) and not mode.algorithm and not mode.needs,
         ),
         Dimension(
             # With one worker, the settings above already include these algorithms.
             algorithms if workers > 1 else [],
-            lambda mode: _is_all_reduce_mode(mode) and "all_reduce_spec" in mode.needs,
+            lambda mode: _all_reduces(mode) and "all_reduce_spec" in mode.needs,
         ),
         Dimension(
             _settings_of_flag("cross_device_ops", *alternatives_to_auto(on_gpu=on_gpu)),
             lambda mode: mode.uses_cross_device_ops,
         ),
-        Dimension(packings, _is_all_reduce_mode),
+        Dimension(packings, _all_reduces),
         Dimension(
             _settings_of_flag("local_parameter_device", "cpu"),
             lambda mode: mode.reduction is Reduction.AT_VARIABLE,
         ),
         # --variable_consistency=relaxed and --staged_vars use values of the previous step.
-        Dimension(_settings_of_flag("variable_consistency", "relaxed"), _is_all_reduce_mode),
+        Dimension(_settings_of_flag("variable_consistency", "relaxed"), _all_reduces),
         Dimension(_settings_of_flag("staged_vars", "true"), lambda mode: mode.staged),
         Dimension(_settings_of_flag("gradient_reduction", "sum")),
     ]
@@ -307,7 +307,7 @@ class SearchSpace:
         without_effect = unused_flag_notices(setup, tuple(flags))
         if without_effect:
             raise UsageError(without_effect[0])
-        resolved = resolved_run_of_plan(resolve(setup))
+        resolved = resolve_plan(resolve(setup))
         needed = resolved.needed_bytes
         if settings and self.memory is not None and needed > _NEAR * self.memory.available:
             available = format_bytes(self.memory.available)
@@ -370,7 +370,7 @@ def candidates_of_group(
             continue
         known = by_key.setdefault(candidate.key, candidate)
         if known.settings != candidate.settings:
-            reason = phrases.same_as(known.name)
+            reason = phrases.duplicate_reason(known.name)
             dropped.append(DroppedCandidate(candidate.name, reason, repeats=True))
     return tuple(by_key.values()), tuple(dropped)
 

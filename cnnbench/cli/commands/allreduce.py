@@ -15,9 +15,9 @@ from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import (
     Params,
     RunPart,
+    check_obsolete_flags,
     flag_sections,
     names_of_flags,
-    obsolete_notices,
     parse_flags,
     split_options,
 )
@@ -35,7 +35,7 @@ from cnnbench.plan import digest_of_value, facts_to_agree_on
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles
 from cnnbench.run.driver.membership import JobMembership
-from cnnbench.run.runtime.devices import prepare_for_plugins
+from cnnbench.run.runtime.devices import register_early_setup
 from cnnbench.run.runtime.supervisor import fork_supervised
 
 _ACCEPTED = {spec.name: spec for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
         return command.main(values)
     progress = ProgressLine(sys.stderr, params.progress)
     messages = MessageWriter()
-    for notice in obsolete_notices(others):
+    for notice in check_obsolete_flags(others):
         messages.notice(notice)
     explicit = [n for n, v in values.items() if n not in others or v or v != _ACCEPTED[n].default]
     results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind)
@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
             write_final_record(record, results, error, messages)
 
     in_run = partial(plan_training_run, params, max(params.num_gpus, default=1), None)
-    prepare_for_plugins(partial(fork_supervised, complete_record_at_exit), Params(), in_run)
+    register_early_setup(partial(fork_supervised, complete_record_at_exit), Params(), in_run)
     plan, facts = make_plan(params, explicit), {}
     if plan.job.in_cluster:
         facts = facts_to_agree_on(vars(params), ALL_REDUCE_FLAGS)

@@ -19,7 +19,7 @@ from cnnbench.campaigns.ab.side import RESERVED, AbSide, check_flags_of_commit, 
 from cnnbench.campaigns.bisect.answers import follow_up_pairs
 from cnnbench.campaigns.bisect.history import GitHistory, find_repository_root, good_and_bad_hashes
 from cnnbench.campaigns.bisect.search import BISECT, Bisection, BisectionSettings
-from cnnbench.campaigns.bisect.texts import bisection_text, no_difference, store_result
+from cnnbench.campaigns.bisect.texts import bisection_text, store_result, why_no_search
 from cnnbench.campaigns.processes import ConfigurationIdentity
 from cnnbench.cli.commands import write_or_print_output
 from cnnbench.cli.commands.ab_flags import AbFlags
@@ -221,7 +221,7 @@ def _print_result(bisection: Bisection, reporter: ChildProcessReporter, argv: Se
     if failed:
         reporter.error(f"BAD ({bad_step.commit[:12]}) fails: {bad_step.judgement.reason}")
     elif not bisection.suspects:
-        reporter.notice(no_difference(bad_step))
+        reporter.notice(why_no_search(bad_step))
     for line in _next_step_lines(bisection, argv):
         reporter.notice(line)
     return ExitCode.FAILED if failed else ExitCode.INCONCLUSIVE

@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"cnnbench docs takes one PAGE, not {' '.join(names)!r}")
     pages = _find_pages()
     if not names:
-        print_result(_list_by_kind(pages))
+        print_result(_format_page_list(pages))
         return ExitCode.OK
     # Links and messages name pages as files, such as docs/data.md or data.md#urls.
     path = names[0].partition("#")[0].removeprefix("docs/")
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
         print_result(text)
         return ExitCode.OK
     if name in pages:
-        text = fit_page(text, line_width())
+        text = wrap_page(text, line_width())
     if not _show_in_pager(text):
         print_result(text)
     return ExitCode.OK
@@ -100,7 +100,7 @@ def _linked_files() -> Mapping[str, Traversable]:
     }
 
 
-def _list_by_kind(pages: Mapping[str, Traversable]) -> str:
+def _format_page_list(pages: Mapping[str, Traversable]) -> str:
     """Lists the names and titles of the pages below the kinds of pages."""
     rows: dict[str, list[tuple[str, str]]] = {kind: [] for kind in KINDS}
     for name, page in pages.items():
@@ -113,7 +113,7 @@ def _list_by_kind(pages: Mapping[str, Traversable]) -> str:
     return "\n".join(lines[1:])
 
 
-def fit_page(page: str, width: int) -> str:
+def wrap_page(page: str, width: int) -> str:
     """Breaks the paragraphs and list items of a page in Markdown at a width in columns. Examples,
     tables and headings stay as they are.
     """

@@ -135,7 +135,7 @@ def main(argv: Sequence[str]) -> int:
             stray = f"stray argument {run_flags[0]!r}"
             raise UsageError(f"{stray}: put flags of a run after --, and give --check")
     if flags.tensorflow:
-        _load_tensorflow()
+        _start_tensorflow()
     if flags.check:
         return _check_conditions(flags, quiet, run_flags)
     sections = environment.collect_facts_by_section()
@@ -159,7 +159,7 @@ def _advice(host: Host) -> tuple[str, ...]:
     )
 
 
-def _load_tensorflow() -> None:
+def _start_tensorflow() -> None:
     fork_supervised()
     # `cnnbench run` sets the same log level.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -18,7 +18,7 @@ from cnnbench.base.locks import lock_folder
 from cnnbench.base.terminal import print_notice, print_warning
 from cnnbench.campaigns.ab.same_code import find_same_code
 from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit
-from cnnbench.campaigns.processes import is_lock_or_empty_folder
+from cnnbench.campaigns.processes import is_leftover
 from cnnbench.cli.commands import ab_session, choose_format, write_init_files
 from cnnbench.cli.commands.ab_flags import OF_ONE_EXPERIMENT, SECTIONS, AbFlags
 from cnnbench.cli.commands.ab_report import write_gate_reports
@@ -149,7 +149,7 @@ def main(argv: Sequence[str]) -> int:
     with _results_folder(results, is_resumed) as folder:
         if change is not None and not values.get("always_measure"):
             options = GateFlags(**choose_format({**values, "rules": change.rules}, _SPECS))
-            if _report_same_code(change, options, common, folder):
+            if _report_if_same_code(change, options, common, folder):
                 return ExitCode.OK
         of_ab = {name: values[name] for name in values if name not in ("init", "always_measure")}
         hashes: list[str] = []
@@ -209,7 +209,7 @@ def _find_change(rules: str | None, base: str, head: str = "HEAD") -> _Change:
     return _Change(head=head, start=start, tip=tip, rules=rules)
 
 
-def _report_same_code(
+def _report_if_same_code(
     change: _Change, options: GateFlags, flags: Sequence[str], folder: Path
 ) -> bool:
     """If no run loads any of the files that differ, reports that the code is the same, without a
@@ -234,7 +234,7 @@ def _report_same_code(
     )
     if (runs := folder / _RUNS).is_dir():  # An earlier gate was killed before its first process.
         with lock_folder("results", str(runs), partial(print_warning, name="lock")):
-            if is_lock_or_empty_folder(runs):
+            if is_leftover(runs):
                 shutil.rmtree(runs)
     if text := uncommitted_changes_text("B", change.tip):
         print_notice(text)
@@ -255,13 +255,13 @@ def _results_folder(results: str | None, is_resumed: bool) -> Iterator[Path]:
     else:
         folder = Path(results)
         with raising_flag_errors("results", results, "used"):
-            if not is_resumed and folder.is_dir() and not is_lock_or_empty_folder(folder):
+            if not is_resumed and folder.is_dir() and not is_leftover(folder):
                 raise FlagError("results", results, "is not empty; name another folder")
             folder.mkdir(parents=True, exist_ok=True)
     try:
         yield folder
     finally:
-        if results is None and is_lock_or_empty_folder(folder):
+        if results is None and is_leftover(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -25,7 +25,7 @@ from cnnbench.cli.commands.judging import (
     check_format,
     declare_fail_on_flag,
     declare_format_flag,
-    format_metric_values,
+    export_with_notice,
     parse_fail_on,
     warn_of_skipped_files,
     warn_of_unknown_commits,
@@ -47,10 +47,15 @@ from cnnbench.judge.history import (
 from cnnbench.judge.history.page import HistoryDocument
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.rules_file import load_rules
-from cnnbench.machine.repository import CommitGraph, GitError, commit_address, why_commit_is_missing
+from cnnbench.machine.repository import (
+    CommitGraph,
+    GitError,
+    commit_url_template,
+    why_commit_is_missing,
+)
 from cnnbench.models.registry import all_model_names
 from cnnbench.records.files import OutputFile, check_outputs, register_file_kind, write_bytes
-from cnnbench.records.metric import HISTORY, load_metrics
+from cnnbench.records.metric import HISTORY, load_missing_metrics
 from cnnbench.records.run import BENCHMARKS
 from cnnbench.run.runtime.loading import without_gc
 
@@ -160,14 +165,14 @@ def main(argv: Sequence[str]) -> int:
     pages = "--plot=FILE writes pages"
     options = HistoryFlags(**choose_format(values, specs_of(HistoryFlags), pages))
     plugins.load_plugins_of_flags(values)
-    load_metrics([options.metric], HISTORY)
+    load_missing_metrics([options.metric], HISTORY)
     SPECS["metric"].check(options.metric)
     check_format(HistoryFlags, options.format)
     if len(arguments) != 1:
         raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")
     since, fails_on = _parse_since(options.since), parse_fail_on(options.fail_on) or ()
     rules = load_rules(options.rules)
-    _check_outputs(options, arguments[0])
+    _check_output_flags(options, arguments[0])
     folder = Path(arguments[0])
     if not os.path.isdir(folder):
         raise UsageError(f"{folder}: no such directory")
@@ -182,7 +187,7 @@ def main(argv: Sequence[str]) -> int:
     defects = [file for file in folder_contents.skipped if file.defect]
     warn_of_skipped_files(file for file in folder_contents.skipped if file.defect or file.differs)
     warn_of_unknown_commits(entry.subject for entry in folder_contents.entries)
-    series = _selected_series(options, folder_contents, metric, since, commits)
+    series = _select_series(options, folder_contents, metric, since, commits)
     document = page.make_history(
         series,
         metric,
@@ -257,7 +262,7 @@ def check_commit_url(url: str) -> None:
         raise FlagError("commit_url", url, f"must be an address with {{commit}}, as in {example}")
 
 
-def _check_outputs(options: HistoryFlags, folder: str) -> None:
+def _check_output_flags(options: HistoryFlags, folder: str) -> None:
     url = options.commit_url
     check_commit_url(url)
     if url and Path(options.plot or "").suffix.lower() not in blocks.DOCUMENTS:
@@ -269,7 +274,7 @@ def _check_outputs(options: HistoryFlags, folder: str) -> None:
     check_outputs(outputs, [folder])
 
 
-def _selected_series(
+def _select_series(
     options: HistoryFlags,
     folder_contents: Contents,
     metric: Metric,
@@ -311,9 +316,9 @@ def _write(options: HistoryFlags, document: HistoryDocument) -> None:
     elif options.format == "json":
         text = document.to_json()
     else:
-        text = format_metric_values(page.history_metrics(document), options.format)
+        text = export_with_notice(page.history_metrics(document), options.format)
     write_or_print_output(options.output, text)
     if options.plot is not None:
-        url = options.commit_url or commit_address(options.git)
+        url = options.commit_url or commit_url_template(options.git)
         content = blocks.render(options.plot, document, url, ProgressLine())
         write_bytes("plot", options.plot, content)

@@ -23,7 +23,7 @@ from cnnbench.errors import BenchmarkError, ExitCode, FlagError, PathError, Usag
 from cnnbench.flags import flag, parse_command, specs_of
 from cnnbench.judge.compare.configuration import Configuration, configuration_name
 from cnnbench.judge.metrics.measurement import kind_of
-from cnnbench.records.files import check_folder_writable, write_atomically
+from cnnbench.records.files import ensure_writable, write_atomically
 from cnnbench.records.metric import ALL
 from cnnbench.records.readers import CLOCKS, READERS, START, ReadOptions, SkippedLine, read_results
 from cnnbench.records.run import Imported, RunRecord
@@ -103,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
         READERS.find(options.reader)
     found = [*_find_files(paths)]
     texts, records, skipped, copies = _read_records(found, options)
-    _check_names(options, records)
+    _check_patterns(options, records)
     foreign = [line for line in skipped if line.is_foreign]
     if skipped and options.strict:
         more = f" and {len(skipped) - 1} more" if skipped[1:] else ""
@@ -111,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
     if not records and not skipped:
         raise UsageError(f"{', '.join(paths)}: no files")
     if not options.dry_run:
-        check_folder_writable("results", options.results)
+        ensure_writable("results", options.results)
     for text in _line_warnings(line for line in skipped if not line.is_foreign):
         print_warning(text, "skipped")
     if foreign:
@@ -198,7 +198,7 @@ def _read_records(
                 text = record.to_json()
                 RunRecord.from_json(text)
             except ValueError as error:
-                skipped.append(_invalid(path, record, error))
+                skipped.append(_skip_reason(path, record, error))
                 continue
             texts[record.run_id], records[record.run_id] = text, record
         skipped += problems
@@ -206,7 +206,7 @@ def _read_records(
     return tuple(texts.values()), tuple(records.values()), skipped, copies
 
 
-def _invalid(path: str, record: RunRecord, error: ValueError) -> SkippedLine:
+def _skip_reason(path: str, record: RunRecord, error: ValueError) -> SkippedLine:
     """The reason why a record is skipped whose JSON text is not valid."""
     name = str(record.config.get("benchmark") or f"run {_imported(record).part}")
     reason = f"makes no valid record: {shortened(str(error))}"
@@ -223,7 +223,7 @@ def _line_warnings(skipped: Iterable[SkippedLine]) -> Iterator[str]:
         yield f"{path}: {first_few(texts, _MOST_NAMED)}; left out"
 
 
-def _check_names(options: ImportFlags, records: Sequence[RunRecord]) -> None:
+def _check_patterns(options: ImportFlags, records: Sequence[RunRecord]) -> None:
     """Raises FlagError if a pattern of --higher_is_better matches no imported benchmark."""
     names = {str(record.config.get("benchmark")) for record in records}
     for pattern in options.higher_is_better:
@@ -275,14 +275,14 @@ def _write_record(folder: Path, record: RunRecord, text: str) -> str:
     name = f"{program}-{imported.sha256[:20]}-{imported.part}.json"
     path = folder / imported.sha256[:2] / name
     exists = path.exists()
-    if exists and _is_equal(path, record, text):
+    if exists and _contains_record(path, record, text):
         return KNOWN
     path.parent.mkdir(exist_ok=True)
     write_atomically(path.resolve(), text.encode(), durable=False)
     return REPLACED if exists else NEW
 
 
-def _is_equal(path: Path, record: RunRecord, text: str) -> bool:
+def _contains_record(path: Path, record: RunRecord, text: str) -> bool:
     """Whether a file contains a record, apart from the name and the time of the imported file."""
     try:
         there = RunRecord.from_json(read_file(path))

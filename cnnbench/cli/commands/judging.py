@@ -19,7 +19,7 @@ from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge import report
 from cnnbench.judge.compare import Comparison, Criteria, Loaded, Policy, SkippedFile, load_records
 from cnnbench.judge.metrics.judged import DEFAULT_METRICS
-from cnnbench.judge.metrics.policy import exit_code_words
+from cnnbench.judge.metrics.policy import check_fail_on
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.judge.metrics.rules_file import FILE, PROJECT, load_rules
 from cnnbench.judge.report.exports import ExportedMetric, comparison_metrics
@@ -27,7 +27,7 @@ from cnnbench.judge.report.renderers import FORMATS, render, terminal_text, want
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.exports import EXPORTS
 from cnnbench.records.files import check_outputs, register_file_kind
-from cnnbench.records.metric import METRICS, load_metrics
+from cnnbench.records.metric import METRICS, load_missing_metrics
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
@@ -40,7 +40,7 @@ def declare_fail_on_flag(help: str, *words: str) -> Any:
 def parse_fail_on(words: Sequence[str] | None) -> tuple[str, ...] | None:
     """The verdicts for which --fail_on sets exit code 1; None if the flag is not given."""
     try:
-        return None if words is None else exit_code_words(words)
+        return None if words is None else check_fail_on(words)
     except ValueError as error:
         raise FlagError("fail_on", ",".join(words or ()), str(error)) from None
 
@@ -147,7 +147,7 @@ class JudgingFlags:
         plugins.load_plugins_of_flags(vars(self))
         check_format(JudgingFlags, self.format)
         names = () if self.metrics is None else split_comma_separated(self.metrics) or ("",)
-        load_metrics(names, METRICS)
+        load_missing_metrics(names, METRICS)
         for name in names:
             if name not in METRICS:
                 reason = unknown_name_reason(name, METRICS, "takes one or more of")
@@ -202,7 +202,7 @@ class JudgingFlags:
         If --threshold is given, the thresholds of the rules are removed.
         """
         rules = load_rules(self.rules)
-        return self._with_accept(rules if self.threshold is None else rules.without_thresholds())
+        return self._with_accept(rules if self.threshold is None else rules.without_overridden())
 
     def _with_accept(self, rules: Rules) -> Rules:
         """Returns the rules with the acceptance in --accept, if any."""
@@ -220,15 +220,15 @@ class JudgingFlags:
         if self.format == "table" and self.output is None:
             text = table()
         elif self.format in EXPORTS:
-            text = format_metric_values(comparison_metrics(comparison), self.format)
+            text = export_with_notice(comparison_metrics(comparison), self.format)
         elif self.format == "html":
-            text = _page(comparison, allreduces)
+            text = _html_page(comparison, allreduces)
         else:
             text = render(comparison, self.format)
         write_or_print_output(self.output, text, table)
 
 
-def _page(comparison: Comparison, allreduces: Sequence[AllReduceRecord]) -> str:
+def _html_page(comparison: Comparison, allreduces: Sequence[AllReduceRecord]) -> str:
     """The report of the compared records as an HTML page."""
     runs = {
         run.run_id: run
@@ -271,7 +271,7 @@ def warn_of_unknown_commits(subjects: Iterable[Subject | None]) -> None:
         print_warning(text, "commit")
 
 
-def format_metric_values(figures: Sequence[ExportedMetric], format: str) -> str:
+def export_with_notice(figures: Sequence[ExportedMetric], format: str) -> str:
     """Writes values in the format of another program. Prints what the format cannot contain."""
     text, left_out = EXPORTS[format](figures)
     if left_out:

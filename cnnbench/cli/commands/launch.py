@@ -55,9 +55,9 @@ from cnnbench.plan import resolve
 from cnnbench.records.files import (
     PICTURES,
     OutputFile,
-    check_folder_writable,
     check_outputs,
     csv_beginning,
+    ensure_writable,
     register_file_kind,
     write_plot,
     write_text,
@@ -205,7 +205,7 @@ def main(argv: Sequence[str]) -> int:
         cores=divide_cores(layout.size) if options.affinity else None,
     )
     if options.log_dir is not None:
-        check_folder_writable("log_dir", options.log_dir)
+        ensure_writable("log_dir", options.log_dir)
         with lock_folder(
             "log_dir", options.log_dir, partial(print_warning, name="lock"), file=LOGS
         ):
@@ -358,7 +358,7 @@ def _check_outputs(options: LaunchFlags, params: Params) -> None:
     for name in ("result_json", "train_dir"):
         if (value := getattr(params, name)) is not None:
             raise FlagError(name, value, "cannot be used by several jobs; use --results")
-    check_folder_writable("results", options.results)
+    ensure_writable("results", options.results)
     check_outputs(
         [
             OutputFile("output", options.output, _POINTS, suffixes=(".csv",)),

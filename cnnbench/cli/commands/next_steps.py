@@ -52,7 +52,7 @@ def pairs_for_verdict(entry: ComparedConfiguration, result: MetricResult) -> int
 
 def pairs_for_clear_verdict(comparison: Comparison) -> int:
     """Number of pairs that should give a clear verdict; 0 if more pairs would not help."""
-    return next((pairs_for_verdict(*counts) for counts in comparison.undecided_results), 0)
+    return next((pairs_for_verdict(*counts) for counts in comparison.undecided_entries), 0)
 
 
 def further_analysis_planner(policy: Policy) -> PlanOf:
@@ -127,7 +127,7 @@ def add_next_command(
         entry.name: resume_command(earlier, pairs)
         if earlier is not None
         else _next_command(entry, result, comparison, pairs)
-        for entry, result in comparison.undecided_results
+        for entry, result in comparison.undecided_entries
         if (pairs := pairs_for_verdict(entry, result))
     }
     several = len(comparison.entries) > 1
@@ -138,7 +138,7 @@ def add_next_command(
     if len(lines) > _MOST_LINES:
         more = f"and {len(lines) - _MOST_LINES} more, with their own flags in the same way"
         lines[_MOST_LINES:] = [more]
-    next_steps = [commands.get(entry.name, "") for entry, _ in comparison.undecided_results]
+    next_steps = [commands.get(entry.name, "") for entry, _ in comparison.undecided_entries]
     if allowing:
         next_steps.insert(0, allowing)
         lines.insert(0, f"for a verdict: {allowing}")

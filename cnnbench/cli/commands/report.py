@@ -42,7 +42,7 @@ from cnnbench.judge.metrics.rules import Rules
 from cnnbench.judge.metrics.rules_file import load_rules
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
 from cnnbench.judge.report.tables import TABLES, to_csv
-from cnnbench.machine.repository import CommitGraph, commit_address
+from cnnbench.machine.repository import CommitGraph, commit_url_template
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.files import OutputFile, check_outputs, report_failed_writes
 from cnnbench.records.load import Loaded, find_files
@@ -159,7 +159,7 @@ def _page_text(
     """The report as a page or as Markdown. If the only path is the folder of a command, the report
     begins with the answer of the command.
     """
-    commit_url = options.commit_url or commit_address(options.git)
+    commit_url = options.commit_url or commit_url_template(options.git)
     answers: list[Answer] = []
     before: list[Answer] = []
     sections = [history_section(history, commit_url) for history in histories]

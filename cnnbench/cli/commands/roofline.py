@@ -35,7 +35,7 @@ from cnnbench.records.files import (
     write_text,
 )
 from cnnbench.records.roofline import Roofline
-from cnnbench.run.runtime.devices import prepare_for_plugins
+from cnnbench.run.runtime.devices import register_early_setup
 from cnnbench.run.runtime.supervisor import fork_supervised
 
 _ABOUT = """\
@@ -92,8 +92,8 @@ _TABLE = register_file_kind("table of roofline", rb"roofline of ")
 
 def main(argv: Sequence[str]) -> int:
     """Measures a roofline. After a UsageError, nothing has been run."""
-    values, names = parse_command(argv, (*_SPECS, *FLAGS), _prepare_params)
-    params = _prepare_params(values)
+    values, names = parse_command(argv, (*_SPECS, *FLAGS), _check_and_prepare)
+    params = _check_and_prepare(values)
     options, flags = split_options(RooflineFlags, values)
     named = [*names, *([params.model] if "model" in flags else [])]
     if len(named) != 1:
@@ -133,7 +133,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _prepare_params(values: Mapping[str, Any]) -> Params:
+def _check_and_prepare(values: Mapping[str, Any]) -> Params:
     """Checks the flags of the run, and prepares the process for plug-ins that run TensorFlow
     operations.
 
@@ -167,7 +167,7 @@ def _prepare_params(values: Mapping[str, Any]) -> Params:
     steps, before = params.num_batches or _STEPS, params.num_warmup_batches
     before = _WARM_UP if before is None else before
     params = params.replace(num_batches=steps, num_warmup_batches=before + steps)
-    prepare_for_plugins(fork_supervised, params, partial(plan_before_plugins, params))
+    register_early_setup(fork_supervised, params, partial(plan_before_plugins, params))
     return params
 
 

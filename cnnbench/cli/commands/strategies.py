@@ -146,7 +146,7 @@ def _measure_modes(
                 if known is None:
                     if (number := len(session.checkpoints)) > 1:
                         reporter.notice(f"comparing the weights of {number} modes")
-                    known = weights.compare_checkpoints(folder, session.checkpoints)
+                    known = weights.compare_and_remove(folder, session.checkpoints)
                 distances = known
         except (KeyboardInterrupt, BenchmarkError) as error:
             if not any(session.records.values()):
@@ -162,14 +162,14 @@ def _measure_modes(
             end=end,
             planned=options.rounds * len(cases),
         )
-        _print_table(document, cases, options)
+        _write_results(document, cases, options)
         folder.write(folder.folder / "strategies.json", document.to_json().encode("ascii"))
     if ended_early is not None:
         raise ended_early
     return ExitCode.FAILED if has_failures(document.rows) else ExitCode.OK
 
 
-def _print_table(
+def _write_results(
     document: StrategiesDocument, cases: Sequence[StrategyCase], options: StrategiesFlags
 ) -> None:
     texts = {

@@ -143,7 +143,7 @@ def main(argv: Sequence[str]) -> int:
             sweep = Sweep(plan, *opened, program, command)
             if not options.dry_run:
                 return _run_sweep(sweep, options, argv)
-            blocks = list(_command_blocks(sweep.items_to_run(), sweep.earlier_batch_size))
+            blocks = list(_command_blocks(sweep.announce_items(), sweep.earlier_batch_size))
     else:
         items = ordered_items(plan.cases, options.resolve_seed(SWEEP, options.results, plan.suite))
         reporter.notice(duration_text(items, Campaign(reporter, facts)))

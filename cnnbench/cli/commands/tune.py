@@ -17,7 +17,7 @@ from cnnbench.campaigns.ab.side import RESERVED
 from cnnbench.campaigns.processes import configuration_identity
 from cnnbench.campaigns.tune import texts
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, RaceBenchmark, SearchSettings
-from cnnbench.campaigns.tune.search import document_so_far, search_requests
+from cnnbench.campaigns.tune.search import document_so_far, run_search
 from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, default_groups, read_groups
 from cnnbench.cli.commands import (
     OutputKinds,
@@ -279,10 +279,10 @@ def _run_search(
 
         def known() -> str:
             document = document_so_far(bench)
-            return "" if document is None else _texts(document)[options.format]()
+            return "" if document is None else _formatters(document)[options.format]()
 
         with printing_resume_command(reporter, *again, known, results=folder.folder):
-            outcome, search = campaign.run_requests(search_requests(bench))
+            outcome, search = campaign.run_requests(run_search(bench))
     if outcome.enough_minutes is not None:
         line = command_line_with_flags(
             *again, results=folder.folder, minutes=outcome.enough_minutes, resume=True
@@ -295,7 +295,7 @@ def _run_search(
     return _write_outcome(outcome, options, reporter, draw, title)
 
 
-def _texts(outcome: TuneDocument) -> dict[str, Callable[[], str]]:
+def _formatters(outcome: TuneDocument) -> dict[str, Callable[[], str]]:
     """What is printed, by --format."""
     return {
         "table": lambda: texts.table_text(outcome),
@@ -318,7 +318,7 @@ def _write_outcome(
                 f"{options.write_flagfile} contains only flags; also set the environment: "
                 f"export {' '.join(variables)}"
             )
-    options.write_output(_texts(outcome), draw, title)
+    options.write_output(_formatters(outcome), draw, title)
     if outcome.failure:
         reporter.error(outcome.failure)
         return ExitCode.FAILED

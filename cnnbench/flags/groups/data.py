@@ -7,7 +7,7 @@ from functools import partial
 
 from cnnbench.base.rules import FlagRule, no_effect, no_effect_with, no_effect_without
 from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag, names_of_flags, specs_of
-from cnnbench.flags.facts import RunFacts, needs_training
+from cnnbench.flags.facts import RunFacts, no_effect_forward
 from cnnbench.flags.groups.runtime import MOST_THREADS
 from cnnbench.models.registry import datasets
 
@@ -166,7 +166,7 @@ _READING = tuple(
 
 RULES: tuple[FlagRule[RunFacts], ...] = (
     no_effect_with(("distortions", "augment"), "eval", ": they change training images"),
-    needs_training(names_of_flags(specs_of(DataParams), RunPart.MIXING)),
+    no_effect_forward(names_of_flags(specs_of(DataParams), RunPart.MIXING)),
     no_effect_without(_READING, "data_dir"),
     no_effect(
         ("resize_method", "distortions", "distort_color_in_yiq", "ml_perf"),

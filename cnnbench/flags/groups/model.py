@@ -16,7 +16,13 @@ from cnnbench.base.rules import (
 )
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import ComparedBy, RunPart, flag
-from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, needs_training, runs_only_forward
+from cnnbench.flags.facts import (
+    FORWARD,
+    RunFacts,
+    no_effect_forward,
+    no_effect_input_only,
+    runs_only_forward,
+)
 from cnnbench.models.model import LARGEST_IMAGE
 from cnnbench.models.registry import all_model_names
 
@@ -136,7 +142,7 @@ def refuse_fp16_conflict(precision: str, use_fp16: bool) -> None:
         raise FlagError("use_fp16", use_fp16, reason)
 
 
-def _needs_nhwc(flag: str, value: str) -> FlagRule[HasFlags]:
+def _cpu_nhwc_only(flag: str, value: str) -> FlagRule[HasFlags]:
     """Makes a rule that refuses GPUs, NCHW and XLA with one value of a flag."""
     return FlagRule(
         ("device", "data_format", *_XLA),
@@ -149,8 +155,8 @@ def _needs_nhwc(flag: str, value: str) -> FlagRule[HasFlags]:
 
 
 CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
-    _needs_nhwc("precision", "int8"),
-    _needs_nhwc("conv_gradients", "fastest"),
+    _cpu_nhwc_only("precision", "int8"),
+    _cpu_nhwc_only("conv_gradients", "fastest"),
     refuse(
         _XLA,
         lambda p: p.params.recompute == "blocks",
@@ -179,10 +185,10 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         ),
     ),
     # Notices.
-    needs_network(("aux_head", "backbone_model_path", "recompute", *_LOSS_SCALE)),
+    no_effect_input_only(("aux_head", "backbone_model_path", "recompute", *_LOSS_SCALE)),
     no_effect(_LOSS_SCALE, lambda p: p.params.precision != "fp16", "without --precision=fp16"),
     no_effect("aux_head", runs_only_forward, f"{FORWARD}: it is for the training loss"),
     no_effect("recompute", runs_only_forward, f"{FORWARD}: they compute no gradients"),
-    needs_training(("backbone_model_path", *_LOSS_SCALE)),
+    no_effect_forward(("backbone_model_path", *_LOSS_SCALE)),
     no_effect_without("fp16_inc_loss_scale_every_n", "fp16_enable_auto_loss_scale"),
 )

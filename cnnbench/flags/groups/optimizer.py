@@ -17,7 +17,7 @@ from cnnbench.flags.declare import (
     number_flag,
     specs_of,
 )
-from cnnbench.flags.facts import RunFacts, needs_network, needs_training
+from cnnbench.flags.facts import RunFacts, no_effect_forward, no_effect_input_only
 from cnnbench.optimizers.clipping import CLIPPINGS
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES, DeclarationRegistry
 from cnnbench.optimizers.schedules import PiecewiseSchedule, ScheduleSpec, parse_piecewise
@@ -38,7 +38,7 @@ _PARTS = {
 }
 
 
-def _constant(name: str) -> Any:
+def _constant_field(name: str) -> Any:
     """Declares a constant of optimizers or schedules of cnnbench as an argument of `Params`."""
     owner, table = next(pair for pair in REGISTRIES.items() if name in pair[1].constants)
     constant = table.constants[name]
@@ -151,20 +151,20 @@ class OptimizerParams:
 
     # These constants of optimizers and schedules are arguments of `Params`. All other constants,
     # and the bounds of clippings, are flags as well, but no arguments (`added_constants`).
-    adam_beta1: float = _constant("adam_beta1")
-    adam_beta2: float = _constant("adam_beta2")
-    adam_epsilon: float = _constant("adam_epsilon")
-    lamb_epsilon: float = _constant("lamb_epsilon")
-    momentum: float = _constant("momentum")
-    lars_coefficient: float = _constant("lars_coefficient")
-    lion_beta1: float = _constant("lion_beta1")
-    lion_beta2: float = _constant("lion_beta2")
-    rmsprop_decay: float = _constant("rmsprop_decay")
-    rmsprop_momentum: float = _constant("rmsprop_momentum")
-    rmsprop_epsilon: float = _constant("rmsprop_epsilon")
-    num_epochs_per_decay: float = _constant("num_epochs_per_decay")
-    learning_rate_decay_factor: float = _constant("learning_rate_decay_factor")
-    minimum_learning_rate: float = _constant("minimum_learning_rate")
+    adam_beta1: float = _constant_field("adam_beta1")
+    adam_beta2: float = _constant_field("adam_beta2")
+    adam_epsilon: float = _constant_field("adam_epsilon")
+    lamb_epsilon: float = _constant_field("lamb_epsilon")
+    momentum: float = _constant_field("momentum")
+    lars_coefficient: float = _constant_field("lars_coefficient")
+    lion_beta1: float = _constant_field("lion_beta1")
+    lion_beta2: float = _constant_field("lion_beta2")
+    rmsprop_decay: float = _constant_field("rmsprop_decay")
+    rmsprop_momentum: float = _constant_field("rmsprop_momentum")
+    rmsprop_epsilon: float = _constant_field("rmsprop_epsilon")
+    num_epochs_per_decay: float = _constant_field("num_epochs_per_decay")
+    learning_rate_decay_factor: float = _constant_field("learning_rate_decay_factor")
+    minimum_learning_rate: float = _constant_field("minimum_learning_rate")
 
 
 _SMALLEST_FP16 = 2.0**-14
@@ -182,7 +182,7 @@ def _chosen_schedule(p: RunFacts) -> ScheduleSpec:
     return SCHEDULES.find(p.params.learning_rate_schedule)
 
 
-def _missing_flags(p: RunFacts) -> str:
+def _missing_reason(p: RunFacts) -> str:
     missing = [] if p.params.init_learning_rate is not None else ["init_learning_rate"]
     missing += _chosen_schedule(p).missing_flags(p.params)
     return f"needs {' and '.join(f'--{name}' for name in missing)}" if missing else ""
@@ -213,10 +213,10 @@ def rules_of_constants() -> tuple[FlagRule[RunFacts], ...]:
                 "which does not depend on it"
             ),
         ),
-        refuse(decaying, always, _missing_flags),
+        refuse(decaying, always, _missing_reason),
         # Notices.
-        needs_network((*_UPDATING, *added_constants(), "ema_decay")),
-        needs_training((*_UPDATING, *added_constants())),
+        no_effect_input_only((*_UPDATING, *added_constants(), "ema_decay")),
+        no_effect_forward((*_UPDATING, *added_constants())),
         *(
             FlagRule[RunFacts](
                 (flag,),

@@ -12,8 +12,8 @@ from cnnbench.base.rules import (
     no_effect,
     no_effect_with,
     no_effect_without,
-    one_of_two,
     refuse,
+    refuse_both,
 )
 from cnnbench.base.values import Duration
 from cnnbench.flags.declare import (
@@ -25,7 +25,13 @@ from cnnbench.flags.declare import (
     names_of_flags,
     specs_of,
 )
-from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, needs_training, runs_only_forward
+from cnnbench.flags.facts import (
+    FORWARD,
+    RunFacts,
+    no_effect_forward,
+    no_effect_input_only,
+    runs_only_forward,
+)
 
 
 def _conditions_fault(text: str) -> str:
@@ -219,10 +225,10 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         "profiles or saves a warm-up step; leave out --num_warmup_batches=0",
     ),
     *(  # TensorFlow can run only one profiler at a time.
-        one_of_two("profile_json", other) for other in _OF_WARM_UP if other != "profile_json"
+        refuse_both("profile_json", other) for other in _OF_WARM_UP if other != "profile_json"
     ),
     # Notices.
-    needs_network(
+    no_effect_input_only(
         (
             "train_dir",
             *_SAVING,
@@ -255,7 +261,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         lambda p: not p.work.evaluates and not p.params.save_summaries_steps,
         "without --save_summaries_steps",
     ),
-    needs_training(_SAVING),
+    no_effect_forward(_SAVING),
     no_effect("ml_perf_compliance_logging", runs_only_forward, FORWARD),
     no_effect(
         "ml_perf_compliance_logging",

@@ -13,8 +13,8 @@ from cnnbench.base.rules import (
     no_effect,
     no_effect_with,
     no_effect_without,
-    one_of_two,
     refuse,
+    refuse_both,
     refuse_with,
 )
 from cnnbench.base.values import StopAt, parse_number
@@ -35,9 +35,9 @@ from cnnbench.flags.facts import (
     FORWARD,
     RunFacts,
     has_one_tower,
-    needs_network,
-    needs_training,
+    no_effect_forward,
     no_effect_in_modes,
+    no_effect_input_only,
     runs_only_forward,
 )
 from cnnbench.records.endings import ENDINGS
@@ -319,7 +319,7 @@ def _never_evaluates(p: RunFacts) -> bool:
     return not p.work.evaluates
 
 
-def _rounded_up(flag: str) -> FlagRule[RunFacts]:
+def _rounding_notice(flag: str) -> FlagRule[RunFacts]:
     """Makes a rule for the notice that --steps_per_execution rounds up the steps in `flag`."""
 
     def explain(p: RunFacts) -> str:
@@ -340,18 +340,18 @@ CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
     ),
     refuse("input_only", is_set("eval"), "builds no network, so leave out --eval"),
     refuse("input_only", is_set("forward_only"), "builds no network, so leave out --forward_only"),
-    one_of_two("global_batch_size", "batch_size"),
+    refuse_both("global_batch_size", "batch_size"),
     refuse(
         "find_batch_size",
         is_set("find_batch_size"),
         "works only in cnnbench run without --repeats, as a command on Linux; otherwise, find the "
         "batch size with cnnbench run --find_batch_size, and give it as --batch_size",
     ),
-    one_of_two("num_batches", "num_epochs"),
+    refuse_both("num_batches", "num_epochs"),
     refuse_with("max_seconds", "num_epochs", ", which needs all steps of its epochs"),
     refuse_with("max_seconds", "eval", ", which has no timed loop of training steps"),
-    one_of_two("num_eval_batches", "num_eval_epochs"),
-    one_of_two("save_model_steps", "save_model_secs"),
+    refuse_both("num_eval_batches", "num_eval_epochs"),
+    refuse_both("save_model_steps", "save_model_secs"),
 )
 
 RULES: tuple[FlagRule[RunFacts], ...] = (
@@ -359,7 +359,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         "eval", lambda p: not p.params.train_dir, "needs --train_dir, the folder of the checkpoints"
     ),
     *(
-        one_of_two(second, first)
+        refuse_both(second, first)
         for first, second in itertools.combinations(EVAL_DURING_TRAINING, 2)
     ),
     refuse(
@@ -420,14 +420,14 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         f"{_ONE_UPDATE}there is no step that ends for all workers",
     ),
     refuse_with("ema_decay", "fp16_vars", ", which rounds averages"),
-    one_of_two("stop_at_top_1_accuracy", "stop_at"),
+    refuse_both("stop_at_top_1_accuracy", "stop_at"),
     # Notices.
-    _rounded_up("num_batches"),
-    _rounded_up("num_warmup_batches"),
-    needs_network(
+    _rounding_notice("num_batches"),
+    _rounding_notice("num_warmup_batches"),
+    no_effect_input_only(
         (*_UPDATING, "print_training_accuracy", "allow_nonfinite", "freeze_when_forward_only")
     ),
-    needs_training(_UPDATING),
+    no_effect_forward(_UPDATING),
     no_effect("collect_eval_results_async", _never_evaluates, "without an evaluation"),
     no_effect(
         "collect_eval_results_async",

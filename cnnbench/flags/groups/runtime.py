@@ -9,7 +9,7 @@ from functools import partial
 from cnnbench.base.rules import FlagRule, HasFlags, always, no_effect, refuse
 from cnnbench.base.text import count_text
 from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag
-from cnnbench.flags.facts import FORWARD, RunFacts, needs_network, runs_only_forward
+from cnnbench.flags.facts import FORWARD, RunFacts, no_effect_input_only, runs_only_forward
 
 MOST_THREADS = 4096
 """Maximum thread pool size. TensorFlow starts all threads at once and crashes if that fails.
@@ -210,7 +210,9 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         ),
     ),
     # Notices.
-    needs_network(("data_format", "xla_compile", "xla_cache_dir", "conv_gradients", "peak_flops")),
+    no_effect_input_only(
+        ("data_format", "xla_compile", "xla_cache_dir", "conv_gradients", "peak_flops")
+    ),
     no_effect("conv_gradients", runs_only_forward, f"{FORWARD}: they compute no gradients"),
     UNUSED_ON_CPUS,
     no_effect(

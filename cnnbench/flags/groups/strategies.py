@@ -16,7 +16,13 @@ from cnnbench.base.rules import (
     refuse_any_value,
 )
 from cnnbench.flags.declare import Affects, RunPart, flag, specs_of
-from cnnbench.flags.facts import RunFacts, has_one_tower, needs_mode, needs_network, needs_training
+from cnnbench.flags.facts import (
+    RunFacts,
+    has_one_tower,
+    needs_mode,
+    no_effect_forward,
+    no_effect_input_only,
+)
 from cnnbench.variable_mgr.distribute import (
     BETWEEN_WORKERS,
     COLLECTIVE,
@@ -89,7 +95,7 @@ _REDUCING = ("cross_device_ops", "bytes_per_pack", "num_packs")
 _DISTRIBUTING = tuple(spec.name for spec in specs_of(StrategyParams) if spec.name not in _REDUCING)
 
 
-def _indices_descend(p: RunFacts) -> bool:
+def _indices_unsorted(p: RunFacts) -> bool:
     numbers = [int(index) for index in re.findall("[0-9]+", p.params.gpu_indices)]
     return numbers != sorted(numbers)
 
@@ -143,7 +149,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     needs_mode("num_packs", lambda mode: mode.uses_cross_device_ops),
     refuse(
         "gpu_indices",
-        lambda p: p.place.mode.uses_worker_strategy and _indices_descend(p),
+        lambda p: p.place.mode.uses_worker_strategy and _indices_unsorted(p),
         lambda p: (
             f"must ascend: --variable_update={p.place.mode.name} uses GPUs in the order of their "
             "numbers"
@@ -179,8 +185,8 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     ),
     needs_mode("input_replication", lambda mode: mode.uses_cross_device_ops),
     # Notices.
-    needs_network(_REDUCING),
-    needs_training(_REDUCING),
+    no_effect_input_only(_REDUCING),
+    no_effect_forward(_REDUCING),
     no_effect(_REDUCING, has_one_tower, "with --num_gpus=1: there is nothing to reduce"),
     no_effect(
         "bytes_per_pack",

@@ -24,9 +24,9 @@ from cnnbench.flags.facts import (
     RunFacts,
     has_one_tower,
     needs_mode,
-    needs_network,
-    needs_training,
+    no_effect_forward,
     no_effect_in_modes,
+    no_effect_input_only,
 )
 from cnnbench.variable_mgr.all_reduce.check import check_all_reduce
 from cnnbench.variable_mgr.all_reduce.context import COMMUNICATION_HINTS, group_devices
@@ -225,7 +225,7 @@ def _check_all_reduce(p: RunFacts) -> None:
     )
 
 
-def _default_obstacle(p: RunFacts) -> str:
+def _all_reduce_obstacle(p: RunFacts) -> str:
     """Returns why the mode's default all-reduce cannot work, or "" if it can."""
     try:
         if p.exchange.reduces:
@@ -248,7 +248,7 @@ def _count_groups(p: RunFacts) -> int:
     return len(group_devices(p.place.job.tower_devices, p.params.all_reduce_group_size))
 
 
-def unread_flag_rule(flag: str, running: Callable[[R], frozenset[str] | None]) -> FlagRule[R]:
+def no_effect_unread(flag: str, running: Callable[[R], frozenset[str] | None]) -> FlagRule[R]:
     """Makes a rule for a flag that only some all-reduce algorithms read, as they declare.
 
     `running` returns the names of the algorithms in use; None if all algorithms are in use.
@@ -308,7 +308,7 @@ def unused_all_reduce_rules(
             says="has no first level",
         ),
         *(
-            unread_flag_rule(flag, running)
+            no_effect_unread(flag, running)
             for flag in ("all_reduce_share_memory", "communication_hint", "network_topology")
         ),
     )
@@ -352,12 +352,12 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
     refuse_any_value(
         "communication_hint",
         lambda p: p.exchange.reduces and p.exchange.all_reduce.reads("communication_hint"),
-        _default_obstacle,
+        _all_reduce_obstacle,
     ),
-    refuse_any_value("network_topology", always, _default_obstacle),
+    refuse_any_value("network_topology", always, _all_reduce_obstacle),
     # Notices.
-    needs_network(("variable_update", "local_parameter_device", *_UPDATING)),
-    needs_training(_UPDATING),
+    no_effect_input_only(("variable_update", "local_parameter_device", *_UPDATING)),
+    no_effect_forward(_UPDATING),
     no_effect(
         "local_parameter_device",
         lambda p: p.work.only_forward and _uses_all_reduce(p),
@@ -387,7 +387,7 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         lambda mode: mode.processes is Processes.COORDINATOR,
         ": variables are placed on the ps tasks round-robin",
     ),
-    unread_flag_rule(
+    no_effect_unread(
         "local_parameter_device", lambda p: _running_names(p) if _uses_all_reduce(p) else None
     ),
     no_effect_without(("ps_strategy", "variable_caching"), "ps_hosts"),

@@ -73,7 +73,7 @@ def advice(verdicts: Verdicts) -> str:
             what = first_few([entry.name for entry in entries if entry.names_to_allow], 1)
         flag = f"--allow_different={','.join(names)}"
         sentences.append(f"To compare {what} nevertheless, use {flag}.")
-    undecided = verdicts.undecided_results
+    undecided = verdicts.undecided_entries
     if undecided and undecided[0][1].judgement.needed is not None:
         sentences.append(_how_to_decide(verdicts, *undecided[0]))
     return " ".join(sentences)
@@ -90,11 +90,11 @@ def _how_to_decide(verdicts: Verdicts, entry: ComparedConfiguration, result: Met
     return sentence if len(verdicts.entries) == 1 else f"{entry.name}: {sentence}"
 
 
-def what_is_known(result: MetricResult) -> str:
+def known_text(result: MetricResult) -> str:
     """Returns text with the change, without advice about further pairs or processes."""
     metric, judgement = result.metric, result.judgement
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
-        return f"{phrases.known_change(metric, judgement)}: {_open_question(result)}"
+        return f"{phrases.known_change_text(metric, judgement)}: {_excess_text(result)}"
     if judgement.at_least is not None and judgement.change is not None:
         return f"{phrases.change_text(metric, judgement)}: too few values to prove a change"
     return judgement.reason
@@ -163,11 +163,11 @@ def _tested_outcome(verdicts: Verdicts, entry: ComparedConfiguration, result: Me
         label = "" if result.is_joint else label
         noise = phrases.labelled(label, "; ".join(_noise(entry, result)))
         return f"Too noisy for a verdict: {noise}"
-    change = phrases.labelled(label, phrases.known_change(result.metric, result.judgement))
-    return f"Undecided: {change}, {runs}: {_open_question(result)}"
+    change = phrases.labelled(label, phrases.known_change_text(result.metric, result.judgement))
+    return f"Undecided: {change}, {runs}: {_excess_text(result)}"
 
 
-def _open_question(result: MetricResult) -> str:
+def _excess_text(result: MetricResult) -> str:
     """Returns text that says which threshold the change may exceed."""
     margin = result.judgement.margin
     if margin is None:
@@ -212,7 +212,7 @@ def _other_metrics(verdicts: Verdicts) -> Iterator[str]:
                 text = phrases.size_text(decisive.metric, decisive.judgement)
             elif result.asked and result.verdict is Verdict.INCONCLUSIVE:
                 if result.judgement.low is not None:
-                    text = phrases.known_change(metric, result.judgement)
+                    text = phrases.known_change_text(metric, result.judgement)
                 text = f"undecided, {text}"
             else:
                 continue

@@ -339,7 +339,7 @@ def incomplete_outcome(
             runs = share_of_runs(stopped, len(group.records), side)
             verb = "was" if stopped == 1 else "were"
             return Verdict.INCONCLUSIVE, f"{runs} {verb} interrupted"
-        if wrong := sum(map(_is_mistimed, group.records)):
+        if wrong := sum(map(_alternates, group.records)):
             runs = share_of_runs(wrong, len(group.records), side)
             text = "step times that alternate between those of two steps and none, as earlier "
             text += "versions of cnnbench mis-timed steps on GPUs; measure again"
@@ -353,7 +353,7 @@ def incomplete_outcome(
     return None
 
 
-def _is_mistimed(measurement: Measurement) -> bool:
+def _alternates(measurement: Measurement) -> bool:
     """Whether the step times of a GPU run alternate between zero and twice the mean step time.
 
     In earlier versions of cnnbench, copying the result of a step could wait for the next step. The
@@ -409,7 +409,7 @@ def _changed_work(
     judged = "Speed" if metric in SPEEDS else metric.name.capitalize()
     kinds, changes = " and ".join(names), ", ".join((*network, *batch))
     sentences = [f"Different {kinds}: {changes}. {judged} not judged."]
-    rates = [_median_rate(side) for side in (base, new)]
+    rates = [_median_flop_rate(side) for side in (base, new)]
     known = [billions(rate) for rate in rates if rate]
     if len(known) == len(rates):
         sentences.append(f"Measured rate: {_arrow(known)} GFLOP/s.")
@@ -446,7 +446,7 @@ def _arrow(base_and_new: Sequence[str]) -> str:
     return f"{before} → {after}"
 
 
-def _median_rate(group: MeasurementGroup) -> float | None:
+def _median_flop_rate(group: MeasurementGroup) -> float | None:
     values = [
         speed * flops
         for record in group.successful

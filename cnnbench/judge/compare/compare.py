@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeAlias
 
-from cnnbench.base.inference import looks_at
+from cnnbench.base.inference import analyses_until
 from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text
 from cnnbench.judge.compare import phrases
@@ -80,14 +80,14 @@ def compare_records(
     named = [(by_key[group.configuration.key], group.configuration.kind) for group, *_ in matched]
     shared = share_alpha(criteria, named)
     prepared = [
-        _prepare(sides, name, policies, criteria)
+        _prepare_cases(sides, name, policies, criteria)
         for sides, (name, _), policies in zip(matched, named, shared, strict=True)
     ]
     cases = [case for _, own in prepared for case in own]
     judgements = iter(judge_all(cases))
     rules = criteria.applied_rules
     entries = [
-        _judged(entry, own, [*islice(judgements, len(own))], rules) for entry, own in prepared
+        _add_results(entry, own, [*islice(judgements, len(own))], rules) for entry, own in prepared
     ]
     tested = [case.samples.paired for case in cases if case.known is None]
     unpaired = [
@@ -152,7 +152,7 @@ def _match_runs(
     return matched, left_out_notes(sides[:2], names), notes
 
 
-def _prepare(
+def _prepare_cases(
     sides: _Sides, name: str, policies: Sequence[tuple[Metric, Policy]], criteria: Criteria
 ) -> tuple[ComparedConfiguration, list[Case]]:
     """Returns a configuration with the runs to compare, without results, and the samples of its
@@ -178,7 +178,7 @@ def _prepare(
     incomplete = None if outcome else incomplete_outcome(base, new, kept[0])
     if outcome or incomplete:
         kept, is_paired = (base, new), False
-    looks = looks_at(criteria.looks, len(kept[0].records)) if is_paired else ()
+    looks = analyses_until(criteria.looks, len(kept[0].records)) if is_paired else ()
     plan = criteria.plan(base, new) if callable(criteria.plan) else criteria.plan
     cases = []
     for metric, policy in policies:
@@ -215,7 +215,7 @@ def _values(
     return before, after
 
 
-def _judged(
+def _add_results(
     entry: ComparedConfiguration,
     prepared: Sequence[Case],
     judgements: Sequence[Judgement],

@@ -77,12 +77,12 @@ class Configuration:
             changed = {name: changed[name] for name in changed if name not in GROUPS["num_batches"]}
         counted = json.dumps(identity_flags(changed))
         resolved = not isinstance(measurement, RunRecord) or measurement.placement is not None
-        return _made(kind, counted, resolved, measurement.explicit_flags)
+        return _make(kind, counted, resolved, measurement.explicit_flags)
 
     @property
     def non_default_flags(self) -> dict[str, Any]:
         """The flags whose values are not the defaults."""
-        usual = _usual(self.kind)
+        usual = _defaults(self.kind)
         return {
             name: value
             for name, value in self.flags.items()
@@ -109,14 +109,14 @@ class Configuration:
 
 
 @lru_cache(maxsize=4096)
-def _made(
+def _make(
     kind: str, changed_flags_json: str, resolved: bool, explicit: tuple[str, ...]
 ) -> Configuration:
     """Returns the configuration with the flags in `changed_flags_json` (a JSON object) and with the
     default values of all other flags.
     """
     flags: dict[str, Any] = json.loads(changed_flags_json)
-    flags = flags if IMPORTED in flags else {**_usual(kind), **flags}
+    flags = flags if IMPORTED in flags else {**_defaults(kind), **flags}
     if "precision" in flags:
         flags.pop("use_fp16", None)  # Its new name is `precision`.
     flags = dict(sorted(flags.items()))
@@ -207,5 +207,5 @@ def _default_flags(kind: str) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=len(KINDS))
-def _usual(kind: str) -> dict[str, Any]:
+def _defaults(kind: str) -> dict[str, Any]:
     return identity_flags(_default_flags(kind))

@@ -14,7 +14,7 @@ from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.facts import expand_fact_names
 from cnnbench.judge.metrics.judged import DEFAULT_METRICS, metrics_to_judge
 from cnnbench.judge.metrics.measurement import CONTEXT
-from cnnbench.judge.metrics.policy import Policy, questions_of
+from cnnbench.judge.metrics.policy import Policy, asked_directions
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import HIDDEN
 from cnnbench.records.metric import METRICS, Metric
@@ -95,7 +95,9 @@ def share_alpha(
     Args:
       configurations: name and kind of measurement of each configuration.
     """
-    chosen = [(name, kind, *_metrics_of(criteria, name, kind)) for name, kind in configurations]
+    chosen = [
+        (name, kind, *_judged_requested(criteria, name, kind)) for name, kind in configurations
+    ]
     deciding = [
         (kind, metric)
         for _, kind, _, requested in chosen
@@ -113,13 +115,13 @@ def share_alpha(
                 criteria.policy, name, metric, sharing, kinds
             )
             fail_on = policy.fail_on if criteria.fail_on is None else criteria.fail_on
-            own = policy.replace(asked=metric in requested, questions=questions_of(fail_on))
+            own = policy.replace(asked=metric in requested, questions=asked_directions(fail_on))
             policies.append((metric, own))
         shared.append(policies)
     return shared
 
 
-def _metrics_of(
+def _judged_requested(
     criteria: Criteria, name: str, kind: str
 ) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
     """Returns the metrics by which a configuration is judged, and those of them that are requested.

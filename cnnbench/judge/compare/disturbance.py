@@ -58,7 +58,7 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
     checked = [run for run in runs if run.conditions is not None]
     if not checked:
         return ""
-    by_run = [(record, _ids(record)) for record in checked]
+    by_run = [(record, _disturbances(record)) for record in checked]
     names = dict.fromkeys(name for _, own in by_run for name in own)
     runs_by_name = {name: [record for record, own in by_run if name in own] for name in names}
     if not runs_by_name:
@@ -73,7 +73,7 @@ def disturbance_text(measurements: Iterable[Measurement]) -> str:
 
 def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
     """Whether others (programs, VMs) used the CPUs in the timed steps of half of the runs."""
-    disturbed = sum(not _BY_OTHERS.isdisjoint(_ids(record)) for record in measurements)
+    disturbed = sum(not _BY_OTHERS.isdisjoint(_disturbances(record)) for record in measurements)
     return 2 * disturbed >= len(measurements) > 0
 
 
@@ -92,7 +92,7 @@ def other_cpus_text(measurements: Iterable[Measurement]) -> str:
     return f"other programs use {typical:.1f} of {count_text(cpus, 'CPU', 'CPUs')}"
 
 
-def lost_pairs(measurements: Iterable[Measurement]) -> tuple[int, str]:
+def remeasured_pairs(measurements: Iterable[Measurement]) -> tuple[int, str]:
     """Returns the number of pairs that `cnnbench ab` measured again because a process was killed,
     and a text with the causes.
     """
@@ -115,7 +115,7 @@ def lost_pairs(measurements: Iterable[Measurement]) -> tuple[int, str]:
     return len(lost), f"{pairs} measured again: {', '.join(causes)}"
 
 
-def _ids(measurement: Measurement) -> Mapping[str, None]:
+def _disturbances(measurement: Measurement) -> Mapping[str, None]:
     """Returns the IDs of the disturbances in a run's timed steps: the keys, in a fixed order."""
     if not isinstance(measurement, RunRecord) or measurement.conditions is None:
         return {}
@@ -255,7 +255,7 @@ def joint_judgement(
     others = other_cpus_text(runs) or "other machines use the CPUs"
     if work in _OPPOSITE:
         size, p = phrases.size_text(CPU_TIME, cpu_time), phrases.chance(cpu_time.p_adjusted)
-        return _decided(throughput, work, f"CPU time {size}, {p}; {others}", others)
+        return _decided_by_cpu(throughput, work, f"CPU time {size}, {p}; {others}", others)
     if work not in _PASSES:
         if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
             return throughput
@@ -269,10 +269,12 @@ def joint_judgement(
         # The throughput may have changed, but only in the direction that the user does not ask
         # about.
         work = Verdict.NOT_SLOWER if direction == "faster" else Verdict.NOT_FASTER
-    return _decided(throughput, work, f"CPU time: {cpu_time.reason}; {others}", None)
+    return _decided_by_cpu(throughput, work, f"CPU time: {cpu_time.reason}; {others}", None)
 
 
-def _decided(throughput: Judgement, verdict: Verdict, reason: str, note: str | None) -> Judgement:
+def _decided_by_cpu(
+    throughput: Judgement, verdict: Verdict, reason: str, note: str | None
+) -> Judgement:
     return replace(
         throughput, verdict=verdict, reason=reason, note=note, decided_by=CPU_TIME.name, **_SETTLED
     )

@@ -106,7 +106,7 @@ class SampleStatistics(Samples, Estimate):
         return self.policy.by_interval or (not self.paired and self.noise is None)
 
     @property
-    def excludes_no_change(self) -> bool:
+    def excludes_zero(self) -> bool:
         """Whether all changes in the confidence interval have the same sign."""
         return self.low is not None and self.high is not None and self.low * self.high > 0
 
@@ -115,7 +115,7 @@ class SampleStatistics(Samples, Estimate):
         """Whether all changes in the confidence interval have the same sign and exceed the smallest
         relevant change.
         """
-        if self.low is None or self.high is None or not self.excludes_no_change:
+        if self.low is None or self.high is None or not self.excludes_zero:
             return False
         return all(exceeds(end, self.metric, self.floor) for end in (self.low, self.high))
 
@@ -126,9 +126,9 @@ class SampleStatistics(Samples, Estimate):
         """
         if self.by_interval:
             return self.interval_exceeds_floor
-        return self.excludes_no_change and exceeds(self.change, self.metric, self.floor)
+        return self.excludes_zero and exceeds(self.change, self.metric, self.floor)
 
-    def may_be(self, better: bool) -> bool:
+    def may_exceed_margin(self, better: bool) -> bool:
         """Whether the confidence interval contains a change for the better (or for the worse) above
         the margin.
         """
@@ -190,7 +190,7 @@ def statistics_of(
     else:
         interval = inference.hodges_lehmann_shift(base, new, 1 - alpha)
         p = p_of_looks = inference.mann_whitney_p(base, new)
-        scatter = _pooled(base, new)
+        scatter = _pooled_sd(base, new)
     floor, margin = floor_and_margin(samples, policy)
     return dataclass_from_sources(
         SampleStatistics,
@@ -263,7 +263,7 @@ def aa_spread_of_runs(
     return aa_spread(values, policy, metric) if len(values) >= policy.min_processes else None
 
 
-def _pooled(first: Sequence[float], second: Sequence[float]) -> float | None:
+def _pooled_sd(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Returns the pooled standard deviation of two samples, whose means may differ; None if there
     are too few values.
     """

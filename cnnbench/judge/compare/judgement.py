@@ -45,7 +45,7 @@ from cnnbench.judge.compare.estimate import (
 from cnnbench.judge.compare.power import (
     detectable_change,
     least_runs,
-    processes_for_verdict,
+    runs_for_verdict,
     too_many_further,
 )
 from cnnbench.judge.metrics.policy import Policy
@@ -265,7 +265,7 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     """
     samples, policy = case.samples, case.policy
     if case.known is not None:
-        return _known(case, *case.known, family)
+        return _judge_known(case, *case.known, family)
     sides = (("BASE", samples.base), ("NEW", samples.new))
     name = samples.metric.name
     for side, values in sides:
@@ -293,13 +293,13 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
         reason = f"{base} in BASE and {item_count(samples.new)} in NEW make no pairs"
     else:
         runs, paired = judgement.verdict_needs, samples.paired
-        needed = phrases.needed_runs(runs, paired, samples.needs_new_experiment, "at least ")
+        needed = phrases.needed_runs_text(runs, paired, samples.needs_new_experiment, "at least ")
         processes = count_text(fewest, "process", "processes")
         reason = f"{processes} in {side}; a verdict needs {needed}"
     return _with_reason(statistics, judgement, reason)
 
 
-def _known(case: Case, verdict: Verdict, reason: str, family: int) -> Judgement:
+def _judge_known(case: Case, verdict: Verdict, reason: str, family: int) -> Judgement:
     """Returns the judgement of a case whose verdict is known without a test."""
     samples = case.samples
     before, after = (median(side) if side else None for side in (samples.base, samples.new))
@@ -312,12 +312,12 @@ def _known(case: Case, verdict: Verdict, reason: str, family: int) -> Judgement:
 
 def _judge_statistics(statistics: SampleStatistics, p: float, is_significant: bool) -> Judgement:
     verdict = _verdict(statistics, is_significant)
-    needs = {} if verdict is not Verdict.INCONCLUSIVE else _needs(statistics, is_significant)
+    needs = {} if verdict is not Verdict.INCONCLUSIVE else _needed_runs(statistics, is_significant)
     judgement = _judgement(statistics, verdict, p=statistics.p, p_adjusted=p, **needs)
     return _with_reason(statistics, judgement, *_verdict_reason(statistics, judgement))
 
 
-def _needs(statistics: SampleStatistics, is_significant: bool) -> dict[str, Any]:
+def _needed_runs(statistics: SampleStatistics, is_significant: bool) -> dict[str, Any]:
     """Returns the fields of a `Judgement` that say how many runs an inconclusive result needs."""
     policy, afresh = statistics.policy, statistics.needs_new_experiment
     alpha = policy.alpha_share * policy.alpha_of(statistics.metric) / statistics.family
@@ -329,7 +329,7 @@ def _needs(statistics: SampleStatistics, is_significant: bool) -> dict[str, Any]
         least = least_runs(statistics, policy, policy.alpha_share / statistics.family)
         size = detectable_change(statistics, least, alpha)
         return {"at_least": least, "provable_change": size, "new_experiment": afresh or None}
-    enough = processes_for_verdict(statistics, (policy.alpha_share * policy.alpha, alpha))
+    enough = runs_for_verdict(statistics, (policy.alpha_share * policy.alpha, alpha))
     if enough is None:
         return {}
     more = enough if afresh else enough - statistics.smaller_sample_size
@@ -343,7 +343,10 @@ def _verdict(statistics: SampleStatistics, is_significant: bool) -> Verdict:
     if is_significant and statistics.is_relevant:
         is_better = (statistics.change > 0) == statistics.metric.higher_is_better
         return Verdict.FASTER if is_better else Verdict.SLOWER
-    may_be_worse, may_be_better = statistics.may_be(better=False), statistics.may_be(better=True)
+    may_be_worse, may_be_better = (
+        statistics.may_exceed_margin(better=False),
+        statistics.may_exceed_margin(better=True),
+    )
     if not (may_be_worse or may_be_better):
         return Verdict.SAME
     if statistics.policy.questions == ("slower",) and not may_be_worse:
@@ -356,7 +359,7 @@ def _verdict(statistics: SampleStatistics, is_significant: bool) -> Verdict:
 def _verdict_reason(statistics: SampleStatistics, judgement: Judgement) -> tuple[str, str | None]:
     """Returns the reason for a test's verdict, and its note (see `Judgement`)."""
     metric, verdict = statistics.metric, judgement.verdict
-    change = phrases.known_change(metric, statistics)
+    change = phrases.known_change_text(metric, statistics)
     chance = phrases.chance(judgement.p_adjusted, statistics.family)
     margin = metric.change_text(statistics.margin, signed=False)
     if verdict in (Verdict.FASTER, Verdict.SLOWER):
@@ -372,8 +375,8 @@ def _verdict_reason(statistics: SampleStatistics, judgement: Judgement) -> tuple
         return f"{reason} {word}", None
     if judgement.at_least is not None:
         begins = bool(judgement.new_experiment)
-        needed = phrases.needed_runs(judgement.at_least, statistics.paired, begins)
-        return phrases.too_few(statistics, needed, judgement.provable_change), None
+        needed = phrases.needed_runs_text(judgement.at_least, statistics.paired, begins)
+        return phrases.too_few_text(statistics, needed, judgement.provable_change), None
     doubt, further = _doubt(statistics), _further_runs(statistics, judgement)
     question = phrases.OPEN_QUESTION.format(margin=margin)
     why = "; ".join(filter(None, (doubt or question, further)))
@@ -390,7 +393,7 @@ def _doubt(statistics: SampleStatistics) -> str:
     word = phrases.direction(metric, statistics.change)
     if statistics.interval_exceeds_floor:
         return f"{word} by more than {floor}, but not certainly so"
-    if statistics.floor > statistics.margin and statistics.excludes_no_change:
+    if statistics.floor > statistics.margin and statistics.excludes_zero:
         return f"{word}, but perhaps within the A/A spread of {floor}"
     return ""
 

@@ -38,7 +38,9 @@ def group_by_configuration(*sides: Iterable[Measurement]) -> list[list[Measureme
     A run may fail before all its flags have their final values. Such a run is added to the
     configuration whose flags agree with its final values, if there is exactly one.
     """
-    found = [[(Configuration.of(run), run) for run in sorted(side, key=_start)] for side in sides]
+    found = [
+        [(Configuration.of(run), run) for run in sorted(side, key=_start_key)] for side in sides
+    ]
     distinct = {own.key: own for side in found for own, _ in side}
     resolved = tuple(own for own in distinct.values() if own.resolved)
     early = ((key, own) for key, own in distinct.items() if not own.resolved)
@@ -52,7 +54,7 @@ def group_by_configuration(*sides: Iterable[Measurement]) -> list[list[Measureme
     return made
 
 
-def _start(run: Measurement) -> tuple[datetime, str]:
+def _start_key(run: Measurement) -> tuple[datetime, str]:
     return parse_start_time(run.started_at), run.run_id
 
 

@@ -11,7 +11,7 @@ from operator import itemgetter
 from cnnbench.base.stats import group_by
 from cnnbench.base.text import count_text, first_few
 from cnnbench.judge.compare.comparability import MeasurementGroup, share_of_runs
-from cnnbench.judge.compare.disturbance import lost_pairs
+from cnnbench.judge.compare.disturbance import remeasured_pairs
 from cnnbench.judge.compare.verdicts import ComparedConfiguration
 from cnnbench.judge.metrics.judged import metrics_to_judge
 from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, kind_of
@@ -62,7 +62,7 @@ def comparison_notes(
     imported = imported_records_note(record for side in processes for record in side)
     yield from [imported] if imported else []
     yield from _unsuccessful(entries)
-    _, repeated = lost_pairs(run for entry in entries for run in entry.runs)
+    _, repeated = remeasured_pairs(run for entry in entries for run in entry.runs)
     yield from [repeated] if repeated else []
     for name, every in zip(("BASE", "NEW"), processes, strict=True):
         # All-reduces: an interrupted process may still have completed some rows, which count.

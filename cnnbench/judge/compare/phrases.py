@@ -37,7 +37,7 @@ def size_text(metric: Metric, estimate: Estimate) -> str:
     return f"{size} {direction(metric, change)} ({ends})"
 
 
-def known_change(metric: Metric, estimate: Estimate) -> str:
+def known_change_text(metric: Metric, estimate: Estimate) -> str:
     """What is known about a change: its size and direction if the interval excludes no change,
     otherwise the change with its sign; with the interval.
     """
@@ -79,7 +79,7 @@ def plural(paired: bool) -> str:
     return "pairs" if paired else "processes"
 
 
-def needed_runs(number: int, paired: bool, new_experiment: bool, least: str = "") -> str:
+def needed_runs_text(number: int, paired: bool, new_experiment: bool, least: str = "") -> str:
     """A number of pairs (or processes of each side) that a verdict needs. `least` is "at least "
     for a minimum.
     """
@@ -98,11 +98,11 @@ def more_runs_text(more: int, paired: bool) -> str:
     return count_text(more, "more process per side settles", "more processes per side settle")
 
 
-def too_few(statistics: SampleStatistics, needed: str, provable: float | None) -> str:
+def too_few_text(statistics: SampleStatistics, needed: str, provable: float | None) -> str:
     """There are too few values to prove a change.
 
     Args:
-      needed: what could prove a change (see `needed_runs`).
+      needed: what could prove a change (see `needed_runs_text`).
       provable: the change that this could prove; None if unknown.
     """
     base, paired, family = item_count(statistics.base), statistics.paired, statistics.family

@@ -1,6 +1,6 @@
 """How many pairs or processes a verdict needs, and which change they detect.
 
-`processes_for_verdict` simulates future runs for increasing numbers of runs. Every interim analysis
+`runs_for_verdict` simulates future runs for increasing numbers of runs. Every interim analysis
 is simulated, at the significance level of that analysis. Measured runs are included unchanged,
 unless a new experiment begins. Few runs were measured, so the variance is drawn from its posterior
 distribution.
@@ -27,7 +27,7 @@ from cnnbench.base.inference import (
     AnalysisSchedule,
     InterimAnalysis,
     interval_end_rank,
-    levels_of_analyses,
+    nominal_levels,
     pair_counts_to_try,
 )
 from cnnbench.base.lazy_numpy import NDArray, np
@@ -160,7 +160,7 @@ def too_many_further(more: int, paired: bool) -> bool:
     return more > (MOST_PAIRS if paired else MOST_PROCESSES)
 
 
-def processes_for_verdict(statistics: SampleStatistics, alphas: tuple[float, float]) -> int | None:
+def runs_for_verdict(statistics: SampleStatistics, alphas: tuple[float, float]) -> int | None:
     """Estimates the total number of pairs that a verdict needs. Without pairs, estimates the number
     of processes that BASE or NEW needs, whichever has fewer.
 
@@ -194,7 +194,7 @@ def processes_for_verdict(statistics: SampleStatistics, alphas: tuple[float, flo
         truths.append(max(2 * floor, estimate - error))
 
     def chance(truth: float, analyses: Sequence[InterimAnalysis], widths: list[_Widths]) -> float:
-        simulated = _simulated(sizes, estimate, scatter, truth, afresh, analyses)
+        simulated = _simulate(sizes, estimate, scatter, truth, afresh, analyses)
         found = np.zeros(_DRAWS, bool)
         for (width, certain), (centre, deviation) in zip(widths, simulated, strict=True):
             if truth >= floor:
@@ -231,7 +231,7 @@ def _later_analyses(
     else:
         analyses = plan.analyses(number)
         every = (*plan.made, *analyses)
-        both = (levels_of_analyses(every, alpha)[len(plan.made) :] for alpha in alphas)
+        both = (nominal_levels(every, alpha)[len(plan.made) :] for alpha in alphas)
         levels = list(zip(*both, strict=True))
     widths = []
     for analysis, of_analysis in zip(analyses, levels, strict=True):
@@ -257,7 +257,7 @@ def _half_width(sizes: Sequence[int], alpha: float) -> float:
 
 
 @cache
-def _normal_numbers() -> _Floats:
+def _normal_draws() -> _Floats:
     """Returns standard normal random numbers with a fixed seed, shape [_VALUES, _DRAWS]."""
     return np.random.default_rng(_SEED).standard_normal((_VALUES, _DRAWS))
 
@@ -269,7 +269,7 @@ def _chi_square(freedom: int, normal: _Floats) -> _Floats:
     return quantile
 
 
-def _simulated(
+def _simulate(
     sizes: Sequence[int],
     centre: float,
     scatter: float,
@@ -289,7 +289,7 @@ def _simulated(
     sides = len(sizes)
     freedom = sum(sizes) - sides
     measured_squares = scatter**2 * freedom
-    first, *normals = _normal_numbers()
+    first, *normals = _normal_draws()
     drawn = np.sqrt(_KNOWN * measured_squares / _chi_square(_KNOWN * freedom, first))
     # Without pairs, two sample sizes count as their harmonic mean.
     count, measured = sides / sum(1 / size for size in sizes), min(sizes)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.judge.compare import answers
-from cnnbench.judge.compare.disturbance import lost_pairs
+from cnnbench.judge.compare.disturbance import remeasured_pairs
 from cnnbench.judge.compare.judgement import NEEDS, Verdict
 from cnnbench.judge.compare.verdicts import (
     DIRECTIONS,
@@ -145,7 +145,7 @@ class Comparison(Verdicts, Document, Displayed):
     @property
     def repeated_pairs(self) -> int:
         """Number of pairs that were measured again because one of their processes was killed."""
-        return lost_pairs(run for entry in self.entries for run in entry.runs)[0]
+        return remeasured_pairs(run for entry in self.entries for run in entry.runs)[0]
 
     @cached_property
     def geometric_means(self) -> dict[str, GeometricMean]:
@@ -176,7 +176,7 @@ class Comparison(Verdicts, Document, Displayed):
         return self.geometric_means.get(BUS_BANDWIDTH.name)
 
 
-def _with_results(
+def _map_results(
     comparison: Comparison, change: Callable[[MetricResult], MetricResult]
 ) -> Comparison:
     """Returns the comparison with each of its results changed by a function."""
@@ -202,7 +202,7 @@ def with_second_experiment(first: Comparison, second: Comparison) -> Comparison:
         judgement = replace(result.judgement, reason=reason)
         return replace(result, confirmation=again, judgement=judgement)
 
-    return _with_results(first, with_confirmation)
+    return _map_results(first, with_confirmation)
 
 
 _UNTESTED: Mapping[str, Any] = dict.fromkeys(
@@ -229,4 +229,4 @@ def without_tests(comparison: Comparison, reason: str) -> Comparison:
         withheld = {**_UNTESTED, "verdict": Verdict.INCONCLUSIVE, "reason": why, "note": None}
         return replace(result, judgement=replace(judgement, **withheld))
 
-    return _with_results(comparison, untested)
+    return _map_results(comparison, untested)

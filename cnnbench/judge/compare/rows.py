@@ -74,15 +74,15 @@ def records_to_measurements(
     known: defaultdict[object, dict[str, MeasuredReduction]] = defaultdict(dict)
     if any(record.status == "failed" for record, _ in everything):
         for may, (record, rows) in product(((), patterns), everything):
-            known[may, _flags_text(record, may)].update((_identity(row), row) for row in rows)
+            known[may, _flags_key(record, may)].update((_row_key(row), row) for row in rows)
     measured_sides: list[list[Measurement]] = []
     for side, of_side in zip(listed, processes, strict=True):
         measured: list[Measurement] = [record for record in side if isinstance(record, RunRecord)]
         for record, rows in of_side:
             measured += rows
             if record.status == "failed":
-                alike = (known[may, _flags_text(record, may)] for may in ((), patterns))
-                measured += _unreached(record, rows, next(filter(None, alike), {}))
+                alike = (known[may, _flags_key(record, may)] for may in ((), patterns))
+                measured += _unreached_rows(record, rows, next(filter(None, alike), {}))
         measured_sides.append(measured)
     return measured_sides
 
@@ -91,7 +91,7 @@ def _rows(record: AllReduceRecord) -> list[MeasuredReduction]:
     """Converts the rows of an all-reduce record to measurements. Rows with one device are left out,
     because one device reduces nothing.
     """
-    empty = _template(record)
+    empty = _failed_row(record)
     in_turn = Counter((point.workload, point.devices) for point in record.rows)
     own = BUILD if record.config.get("build_only") else ALL_REDUCE
     by_identity: dict[str, MeasuredReduction] = {}
@@ -101,11 +101,11 @@ def _rows(record: AllReduceRecord) -> list[MeasuredReduction]:
                 alike = in_turn[point.workload, point.devices]
                 row = _row(kind, point, record, empty, alike)
                 # If a record contains a row twice, only the first of the two is used.
-                by_identity.setdefault(_identity(row), row)
-    return [*by_identity.values(), *_copies(record, empty)]
+                by_identity.setdefault(_row_key(row), row)
+    return [*by_identity.values(), *_copy_rows(record, empty)]
 
 
-def _unreached(
+def _unreached_rows(
     record: AllReduceRecord,
     rows: Sequence[MeasuredReduction],
     expected_rows: Mapping[str, MeasuredReduction],
@@ -116,9 +116,9 @@ def _unreached(
     with the same flags. If no row is missing and no reached row failed, the result is one failed
     row that stands for the process.
     """
-    had = {_identity(row) for row in rows}
+    had = {_row_key(row) for row in rows}
     missing = [row for text, row in expected_rows.items() if text not in had and row.kind != COPY]
-    empty = _template(record)
+    empty = _failed_row(record)
     if not missing and not any(row.error is not None for row in rows):
         asked = {name: record.config[name] for name in _OF_ROWS if name in record.config}
         return [replace(empty, config={**empty.config, **asked})]
@@ -166,7 +166,7 @@ def packing_flags(packing: Packing) -> dict[str, Any]:
     return flags
 
 
-def _template(record: AllReduceRecord) -> MeasuredReduction:
+def _failed_row(record: AllReduceRecord) -> MeasuredReduction:
     """Returns a failed row of an all-reduce record, without values. All other rows of the record
     are copies of it with changed fields.
     """
@@ -215,7 +215,7 @@ def _row(
     )
 
 
-def _copies(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredReduction]:
+def _copy_rows(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredReduction]:
     """Converts the memory copies in an all-reduce record to measurements, one for each size and
     number of devices. Times of copies with the same size are combined.
     """
@@ -247,11 +247,11 @@ def _error(point: Point) -> ErrorInfo | None:
     return ErrorInfo(type="WrongSums", message=wrong) if point.wrong else None
 
 
-def _identity(row: MeasuredReduction) -> str:
+def _row_key(row: MeasuredReduction) -> str:
     return json.dumps([row.kind, *(row.config.get(name) for name in (*OWN, "model"))])
 
 
-def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
+def _flags_key(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
     """Returns text that is equal for equal flags, except file names and flags in `may_differ`."""
     flags = {
         name: value

@@ -448,7 +448,7 @@ class Verdicts:
         return tuple(one for one in self.metrics if one in requested or one.name in names)
 
     @property
-    def undecided_results(self) -> list[Row]:
+    def undecided_entries(self) -> list[Row]:
         """Each configuration with an inconclusive result, and its inconclusive result that needs
         the most pairs or processes.
 

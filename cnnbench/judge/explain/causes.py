@@ -177,7 +177,7 @@ def batch_size(sides: ComparedProfiles) -> Iterator[CauseClaim]:
         return
     before, after = sides.totals("flops", parts)
     longer = sides.typical(parts).difference
-    if (after - before) * longer > 0 and _are_alike(sides, parts):
+    if (after - before) * longer > 0 and _same_sign(sides, parts):
         text, evidence = "batches of another size", [*_ratio_texts(sides, parts, "FLOPs")]
         yield CauseClaim("batch", parts, "all operations", text, evidence, facts)
 
@@ -189,7 +189,7 @@ def threads_or_libraries(sides: ComparedProfiles) -> Iterator[CauseClaim]:
     parts = sides.operations_left
     if not facts or not parts or sides.by_work:
         return
-    if sides.stands_out(parts, LIKELY) and _are_alike(sides, parts):
+    if sides.stands_out(parts, LIKELY) and _same_sign(sides, parts):
         # Gaps are included, because the number of threads limits how many operations can run
         # together.
         if GAPS in sides.free:
@@ -209,7 +209,7 @@ def threads_or_libraries(sides: ComparedProfiles) -> Iterator[CauseClaim]:
         yield CauseClaim("threads", single, place, _slowdown_text(sides, single), facts=facts)
 
 
-def _are_alike(sides: ComparedProfiles, parts: Iterable[StepPartKey]) -> bool:
+def _same_sign(sides: ComparedProfiles, parts: Iterable[StepPartKey]) -> bool:
     """Whether the differences of parts mostly have the same sign, weighted by their size."""
     differences = [sides.times[part].difference for part in parts]
     return abs(sum(differences)) >= (2 * _DOMINATES - 1) * sum(map(abs, differences))

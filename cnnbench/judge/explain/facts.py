@@ -194,17 +194,19 @@ def _sum_of(name: str) -> Callable[[StepProfile], float]:
     return lambda profile: sum(getattr(row, name) for row in profile.rows)
 
 
-def _in(unit: str, text: Callable[[float], str] = number) -> Callable[[float], str]:
+def _with_unit(unit: str, text: Callable[[float], str] = number) -> Callable[[float], str]:
     return lambda value: f"{text(value)} {unit}"
 
 
 _QUANTITIES: tuple[Quantity, ...] = (
-    Quantity("time to build", attrgetter("record.startup_seconds.build"), _in("s"), _MUCH),
-    Quantity("first step", attrgetter("record.startup_seconds.first_step"), _in("s"), _MUCH),
+    Quantity("time to build", attrgetter("record.startup_seconds.build"), _with_unit("s"), _MUCH),
+    Quantity("first step", attrgetter("record.startup_seconds.first_step"), _with_unit("s"), _MUCH),
     Quantity("peak memory", attrgetter("record.measured.peak_memory_bytes"), format_bytes, _MUCH),
-    Quantity(CPU_TIME, _cpu_time_ms, _in("ms"), _MUCH),
-    Quantity("CPU clock", _condition("cpu_clock_mhz"), _in("MHz", integer), _CLOCKS, slows=-1),
-    Quantity("GPU clock", _gpu_clock_mhz, _in("MHz", integer), _CLOCKS, slows=-1),
+    Quantity(CPU_TIME, _cpu_time_ms, _with_unit("ms"), _MUCH),
+    Quantity(
+        "CPU clock", _condition("cpu_clock_mhz"), _with_unit("MHz", integer), _CLOCKS, slows=-1
+    ),
+    Quantity("GPU clock", _gpu_clock_mhz, _with_unit("MHz", integer), _CLOCKS, slows=-1),
     *(
         Quantity(f"GPUs with {reason}", partial(_throttled_gpus, reason), integer, slows=1)
         for reason in THROTTLE_REASONS

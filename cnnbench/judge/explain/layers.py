@@ -47,7 +47,7 @@ class Alignment:
     @classmethod
     def of(cls, base: Layers, new: Layers) -> Alignment:
         """Finds the corresponding layers of two networks."""
-        pairs = _common_pairs(base, new)
+        pairs = _align(base, new)
         taken = {layer.name for layer, _ in pairs}, {layer.name for _, layer in pairs}
         free = (layer for layer in new if layer.name not in taken[1] and layer.kind)
         waiting = group_by(free, _signature)
@@ -138,7 +138,7 @@ def _class(layer: ProfiledLayer) -> str:
     return layer.kind.rpartition(" ")[0] if "convolution" in layer.kind else layer.kind
 
 
-def _score(layer: ProfiledLayer, other: ProfiledLayer) -> float:
+def _similarity(layer: ProfiledLayer, other: ProfiledLayer) -> float:
     """Returns how similar two layers are; 0 if they must not be paired."""
     if _class(layer) != _class(other):
         return 0.0
@@ -152,7 +152,7 @@ def _score(layer: ProfiledLayer, other: ProfiledLayer) -> float:
     return (worth if layer.kind else _NO_PRODUCT * worth) + tie
 
 
-def _common_pairs(base: Layers, new: Layers) -> list[Pair]:
+def _align(base: Layers, new: Layers) -> list[Pair]:
     same = [row == other for row, other in zip(base, new, strict=False)]
     start = same.index(False) if False in same else len(same)
     common = list(zip(base[:start], new[:start], strict=True))
@@ -160,12 +160,12 @@ def _common_pairs(base: Layers, new: Layers) -> list[Pair]:
     best = [[0.0] * (len(b) + 1) for _ in range(len(a) + 1)]
     for i in reversed(range(len(a))):
         for j in reversed(range(len(b))):
-            worth = _score(a[i], b[j])
+            worth = _similarity(a[i], b[j])
             paired = best[i + 1][j + 1] + worth if worth else 0.0
             best[i][j] = max(paired, best[i + 1][j], best[i][j + 1])
     i = j = 0
     while i < len(a) and j < len(b):
-        worth = _score(a[i], b[j])
+        worth = _similarity(a[i], b[j])
         if worth and best[i][j] == best[i + 1][j + 1] + worth:
             common.append((a[i], b[j]))
             i, j = i + 1, j + 1

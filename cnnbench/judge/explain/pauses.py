@@ -63,12 +63,12 @@ def find_pauses(sides: ComparedProfiles) -> tuple[tuple[CauseClaim, ...], Compar
         # Every operation is tested, so the significance level is divided by their number
         # (Bonferroni correction).
         level = _CHANCE / (len(operations) if part in operations else 1)
-        if pauses := _recurring(sides, runs, level, part):
+        if pauses := _search_pauses(sides, runs, level, part):
             found.append(pauses)
     if not found:
         profiles = (*sides.a.profiles, *sides.b.profiles)
         whole = [(profile.step_seconds, profile.record.step_seconds) for profile in profiles]
-        if pauses := _recurring(sides, whole, _CHANCE):
+        if pauses := _search_pauses(sides, whole, _CHANCE):
             found.append(pauses)
     if not found:
         return (), sides
@@ -76,7 +76,7 @@ def find_pauses(sides: ComparedProfiles) -> tuple[tuple[CauseClaim, ...], Compar
     return (claim,), others
 
 
-def _recurring(
+def _search_pauses(
     sides: ComparedProfiles,
     runs_of_processes: Sequence[Runs],
     level: float,
@@ -89,7 +89,7 @@ def _recurring(
     None unless all processes of A, or all processes of B, have significantly more slow steps.
     """
     profiles = (*sides.a.profiles, *sides.b.profiles)
-    usual = [_usual(profile.record.step_seconds) for profile in profiles]
+    usual = [_fast_mean(profile.record.step_seconds) for profile in profiles]
     series = [*map(_shift_to_usual, usual, runs_of_processes)]
     # If a part of the step varies little, its slow steps cannot matter, so it is skipped.
     variation = max(fmean(values) - min(values) for values in series)
@@ -134,7 +134,7 @@ def _recurring(
     return None
 
 
-def _usual(seconds: Sequence[float]) -> float:
+def _fast_mean(seconds: Sequence[float]) -> float:
     """Returns the mean of the faster half of all steps."""
     return fmean(seconds[step] for step in faster_half(seconds))
 
@@ -143,7 +143,7 @@ def _shift_to_usual(usual: float, runs: Runs) -> list[float]:
     """Returns the seconds of all steps of one process, shifted so that ordinary steps take `usual`
     seconds, both in the profiled and in the timed steps.
     """
-    each = ((value, ordinary) for run in runs for ordinary in [_usual(run)] for value in run)
+    each = ((value, ordinary) for run in runs for ordinary in [_fast_mean(run)] for value in run)
     return [max(usual / 2, usual + value - ordinary) for value, ordinary in each]
 
 
@@ -174,7 +174,7 @@ def _place(
         profiled = range(len(profile.step_seconds))
         steps = [index for index in slow.indices if index in profiled] if slow else []
         for row in profile.rows if steps else ():
-            usual = _usual(row.seconds)
+            usual = _fast_mean(row.seconds)
             extra[row.part] += [row.seconds[index] - usual for index in steps]
     total = sum(map(sum, extra.values()))
     if total <= 0:
@@ -207,7 +207,7 @@ def _cpu_evidence(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
         seconds, cpu = profile.record.step_seconds, profile.record.step_cpu_seconds
         slow = find_slow_steps(seconds)
         if slow is not None and cpu and len(cpu) == len(seconds):
-            more = fmean(cpu[index] for index in slow.indices) - _usual(cpu)
+            more = fmean(cpu[index] for index in slow.indices) - _fast_mean(cpu)
             shares.append(more / slow.extra)
     if not shares:
         return ()

@@ -294,7 +294,7 @@ class ComparedProfiles:
         )
         names: tuple[Mapping[str, str], ...] = ({}, self.alignment.names_in_a)
         self.a, self.b = (
-            ProfiledSide(side, partial(_name_on_side_a, names=names_of_side, reduces=not joined))
+            ProfiledSide(side, partial(_rename_to_a, names=names_of_side, reduces=not joined))
             for side, names_of_side in zip((base, new), names, strict=True)
         )
         both = (self.a, self.b)
@@ -522,7 +522,7 @@ def _median_variance(values: Sequence[float]) -> float:
     return math.pi / 2 * deviation**2 / len(values)
 
 
-def _name_on_side_a(part: StepPartKey, names: Mapping[str, str], reduces: bool) -> StepPartKey:
+def _rename_to_a(part: StepPartKey, names: Mapping[str, str], reduces: bool) -> StepPartKey:
     """Returns the part of the step, with its layer renamed to the corresponding layer of A."""
     # With one tower, there is no reduction of gradients: an operation with this name is an update.
     if part.layer == REST:

@@ -74,7 +74,7 @@ def blocks(
     # If all time series are too short, the answer already says so.
     steps = _level_changes(document, commit_url, answered=True)
     charts = [_charts(document, commit_url) if drawn else None]
-    points = _points(document, last, most, commit_url)
+    points = _point_tables(document, last, most, commit_url)
     sections = [
         Section.of(_answer_contents(document), "answer"),
         Section.of(steps, "steps", "Steps"),
@@ -112,7 +112,7 @@ def build_page(document: HistoryDocument, commit_url: str = "") -> Report:
         subtitle=f"Measured with cnnbench; page of version {__version__}",
         answers=history_answers(document),
         highlights=(
-            ("values", phrases.about_values(metric)),
+            ("values", phrases.values_text(metric)),
             ("series", count_text(trends, "configuration", "configurations and machines")),
             ("points", integer(sum(item_count(trend.series.points) for trend in trends))),
         ),
@@ -130,7 +130,7 @@ def history_section(document: HistoryDocument, commit_url: str = "") -> Section:
 
 
 def _answer_contents(document: HistoryDocument) -> Iterator[Content]:
-    yield Paragraph(phrases.about_values(document.metric), whole=True)
+    yield Paragraph(phrases.values_text(document.metric), whole=True)
     for answer in history_answers(document):
         yield Paragraph(f"{answer.name}: {answer.text}", answer.tone)
         yield Items(texts=tuple(f"- {detail}" for detail in answer.details))
@@ -227,7 +227,7 @@ def _charts(document: HistoryDocument, commit_url: str) -> Content:
     return ChartGroup(charts, note=which) if charts else None
 
 
-def _points(
+def _point_tables(
     document: HistoryDocument, last: int, most: int | None, commit_url: str
 ) -> Iterator[Content]:
     """Yields a table of points for each time series, oldest first, those without a value last."""

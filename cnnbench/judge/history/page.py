@@ -105,12 +105,12 @@ class HistoryDocument(Document, Displayed):
     @cached_property
     def regressions(self) -> tuple[int, ...]:
         """Indices in `shared_steps` of regressions that are neither undone nor accepted."""
-        return tuple(at for at in self._lasting(worse=True) if at not in self.accepted)
+        return tuple(at for at in self._lasting_indices(worse=True) if at not in self.accepted)
 
     @cached_property
     def accepted(self) -> tuple[int, ...]:
         """Indices in `shared_steps` of regressions that rules accept in all their series."""
-        lasting = self._lasting(worse=True) if self.rules.accepts else ()
+        lasting = self._lasting_indices(worse=True) if self.rules.accepts else ()
         return tuple(
             place
             for place in lasting
@@ -127,7 +127,7 @@ class HistoryDocument(Document, Displayed):
     @property
     def gains(self) -> tuple[int, ...]:
         """Indices in `shared_steps` of lasting gains if --fail_on contains `faster`, or ()."""
-        return self._lasting(worse=False) if "faster" in self.fail_on else ()
+        return self._lasting_indices(worse=False) if "faster" in self.fail_on else ()
 
     @property
     def failed_on(self) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ class HistoryDocument(Document, Displayed):
         failing = {"faster": self.gains}
         return tuple(word for word in self.fail_on if failing.get(word, self.regressions))
 
-    def _lasting(self, worse: bool) -> tuple[int, ...]:
+    def _lasting_indices(self, worse: bool) -> tuple[int, ...]:
         shared = enumerate(self.shared_steps)
         return tuple(place for place, step in shared if step.stands and step.worse is worse)
 

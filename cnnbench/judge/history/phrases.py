@@ -149,7 +149,7 @@ def outlier_text(shared: SharedOutlier, all_trends: Sequence[Trend], metric: Met
     return f"{names}: {_change_range(shared, metric)} at {place}"
 
 
-def about_values(metric: Metric) -> str:
+def values_text(metric: Metric) -> str:
     """A text that says which values a history shows, and whether higher values are better."""
     better = "higher" if metric.higher_is_better else "lower"
     return f"{metric.title}, median over the processes of a point; {better} is better"

@@ -312,13 +312,13 @@ def all_series(
     networks: dict[str, list[str]] = {}
     for entry in resolved:
         sizes = networks.setdefault(entry.configuration.key, [])
-        sizes += [] if entry.origin.network_size in sizes else [entry.origin.network_size]
+        sizes += [] if entry.origin.network_text in sizes else [entry.origin.network_text]
     chosen = _selected_entries(resolved, networks, selection or Selection())
     pairs = match_complete_pairs(entry for _, entry in chosen)
-    one_revision = {revision for revision, other in _revisions(pairs) if revision == other}
+    one_revision = {revision for revision, other in _revision_pairs(pairs) if revision == other}
     groups: dict[tuple[str, str], _Points] = {}
     for place, entry in chosen:
-        point = (_point_name(entry, by), _origin(entry, by, one_revision))
+        point = (_point_name(entry, by), _point_origin(entry, by, one_revision))
         groups.setdefault(place, {}).setdefault(point, []).append(entry)
     revisions = RevisionOrder([entry for _, entry in chosen], pairs, order)
     all_points = {place: _series_points(points, metric) for place, points in groups.items()}
@@ -344,7 +344,7 @@ def all_series(
                 machine=machine,
                 points=tuple(point for point in made if point.values),
                 empty=tuple(point for point in made if not point.values),
-                before=["", *sizes][sizes.index(run.origin.network_size)],
+                before=["", *sizes][sizes.index(run.origin.network_text)],
             )
         )
     return tuple(
@@ -352,7 +352,7 @@ def all_series(
     )
 
 
-def _origin(entry: HistoryEntry, by: str, one_revision: Collection[Revision]) -> Origin:
+def _point_origin(entry: HistoryEntry, by: str, one_revision: Collection[Revision]) -> Origin:
     """Returns the code and the machine that a point measured. Without a side, a commit is one
     point, also if it was the base of one experiment and the head of another. Both sides of an
     experiment with `one_revision` are points.
@@ -380,7 +380,7 @@ def _selected_entries(
         several = len(networks[key]) > 1
         name = configurations[key]
         if several:
-            name += f", {entry.origin.network_size}"
+            name += f", {entry.origin.network_text}"
         place = (name, machines[entry.origin])
         if every or _is_selected(entry, *place, wanted):
             chosen.append((place, entry))
@@ -511,7 +511,7 @@ class RevisionOrder:
         self._heads: dict[Revision, Revision] = {}
         self._both_sides: set[Revision] = set()
         bases: dict[Revision, list[Revision]] = {}
-        for base, head in _revisions(pairs):
+        for base, head in _revision_pairs(pairs):
             if base == head:
                 self._both_sides.add(base)
             else:
@@ -564,7 +564,7 @@ def _places_by_date(entries: Sequence[HistoryEntry]) -> dict[str, int]:
     return {commit: places[date] for commit, date in dates.items()}
 
 
-def _revisions(pairs: Iterable[Pair]) -> Iterator[tuple[Revision, Revision]]:
+def _revision_pairs(pairs: Iterable[Pair]) -> Iterator[tuple[Revision, Revision]]:
     """Yields the revisions of base and head for each pair."""
     return ((revision_of(base), revision_of(head)) for base, head in pairs)
 

@@ -267,7 +267,7 @@ def _level_changes(
                 earliest=points[low],
                 latest=points[high],
                 facts=changed,
-                slow=_slow_steps(points, slower, faster) if metric is THROUGHPUT else None,
+                slow=_added_slow_steps(points, slower, faster) if metric is THROUGHPUT else None,
             )
         )
     return _mark_undone(points, changes, metric, floor)
@@ -303,7 +303,7 @@ def _mark_undone(
     return changed
 
 
-def _slow_steps(
+def _added_slow_steps(
     points: Sequence[SeriesPoint], slower: SeriesLevel, faster: SeriesLevel
 ) -> SlowSteps | None:
     """Returns the slow training steps in the runs of the slower level, if the runs of the faster
@@ -396,7 +396,7 @@ def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
             if _group_key(candidate[1], candidate[1].first_bad.name) == kind
         ]
         for trend, step in [*exact, *left]:
-            if _group_key(step, kind[0]) == kind and kind[0] in _candidate_points(trend, step):
+            if _group_key(step, kind[0]) == kind and kind[0] in _candidate_names(trend, step):
                 members.setdefault(id(trend), (trend, step))
         steps = sorted(members.values(), key=lambda member: places[id(member[1])])
         changes = [step.change for _, step in steps]
@@ -456,7 +456,7 @@ def _group_key(step: LevelChange, name: str) -> tuple[str, bool, bool, bool]:
     return name, step.worse, step.stands, step.is_trend
 
 
-def _candidate_points(trend: Trend, step: LevelChange) -> set[str]:
+def _candidate_names(trend: Trend, step: LevelChange) -> set[str]:
     """Returns the names of the points at which the new level may begin: the points of the 95 %
     range of the level change.
     """

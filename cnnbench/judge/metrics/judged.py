@@ -18,7 +18,7 @@ THROUGHPUT, STARTUP, CPU_TIME = (METRICS[name] for name in ("throughput", "start
 _GIGA = 1e9
 
 
-def _bus_bandwidth(row: MeasuredReduction) -> float | None:
+def _gb_per_sec(row: MeasuredReduction) -> float | None:
     """Returns the bus bandwidth in GB/s; for a memory copy, what all devices write together."""
     return None if row.bytes_per_sec is None else row.bytes_per_sec / _GIGA
 
@@ -35,7 +35,7 @@ def _register_bandwidth(
         "judged": {measurement_kind: THROUGHPUT.name},
         **FASTER,
     }
-    register_metric(name, "GB/s", **rules)(_bus_bandwidth)
+    register_metric(name, "GB/s", **rules)(_gb_per_sec)
     return ALL[name]
 
 

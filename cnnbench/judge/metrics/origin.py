@@ -99,7 +99,7 @@ class Origin:
         return f"{text}+{self.changes[:_CHANGES]}" if self.dirty and text else text
 
     @cached_property
-    def network_size(self) -> str:
+    def network_text(self) -> str:
         """Text with the exact numbers of parameters and FLOPs of the network; "" if unknown. If two
         texts differ, the networks are different.
         """
@@ -123,7 +123,7 @@ class Origin:
             "side": self.side.upper(),
             "repository": self.repository,
             "revision": self.short_revision,
-            "network": self.network_size,
+            "network": self.network_text,
             "TensorFlow": self.tensorflow,
             "machine": machine_name(dict(self.machine)),
         }

@@ -19,7 +19,7 @@ FAILURES = ("slower", "faster", "changed")
 _QUESTIONS = ("slower", "faster")
 
 
-def questions_of(fail_on: Collection[str] | None) -> tuple[str, ...]:
+def asked_directions(fail_on: Collection[str] | None) -> tuple[str, ...]:
     """Returns the changes that a verdict must find or exclude: "slower", "faster" or both.
 
     `fail_on` contains words of --fail_on. Without either word, the question is whether NEW is
@@ -28,7 +28,7 @@ def questions_of(fail_on: Collection[str] | None) -> tuple[str, ...]:
     return tuple(word for word in (fail_on or ()) if word in _QUESTIONS) or _QUESTIONS[:1]
 
 
-def exit_code_words(words: Sequence[str]) -> tuple[str, ...]:
+def check_fail_on(words: Sequence[str]) -> tuple[str, ...]:
     """Returns the words of --fail_on that set exit code 1; () for "never". Raises ValueError if
     "never" is combined with other words.
     """
@@ -80,7 +80,7 @@ class Policy:
       split: 0.5 if throughput and CPU time of the same runs are both tested, so that each has half
         of the share; otherwise 1.
       asked: whether an inconclusive result sets the exit code.
-      questions: changes that a verdict must find or exclude, see `questions_of`.
+      questions: changes that a verdict must find or exclude, see `asked_directions`.
       by_interval: whether the verdicts slower and faster require that the whole confidence interval
         exceeds the threshold, so that at most alpha of the answers on either side are wrong.
     """

@@ -73,7 +73,7 @@ class Acceptance:
         parts += [f"until {self.until}"] if self.until else []
         return f"{' '.join(parts)} ({self.reason})"
 
-    def applies_to(self, configuration: str, metric: Metric, result: str) -> bool:
+    def accepts_result(self, configuration: str, metric: Metric, result: str) -> bool:
         """Whether it accepts `result`, a word of --fail_on, of a configuration and a metric."""
         return (
             result in (self.results or FAILURES)
@@ -281,7 +281,7 @@ class Rules:
         """Returns the threshold of a metric according to the rules; None if they contain none."""
         return self.policy_for(Policy(), configuration, metric, ()).own_threshold
 
-    def without_thresholds(self) -> Rules:
+    def without_overridden(self) -> Rules:
         """Returns a copy without the thresholds that --threshold overrides."""
         rules = []
         for rule in self.rules:
@@ -336,7 +336,7 @@ class Rules:
                 fitting += _acceptances(commit, message)
         else:
             fitting += [acceptance for acceptance in self.accept if not acceptance.commit]
-        meant = (one for one in fitting if one.applies_to(name, metric, result))
+        meant = (one for one in fitting if one.accepts_result(name, metric, result))
         return min(meant, key=lambda acceptance: acceptance.has_ended, default=None)
 
     def unknown_commits_text(self, measured: Collection[str] = ()) -> str:

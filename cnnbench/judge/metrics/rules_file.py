@@ -21,11 +21,11 @@ from typing import Any
 from cnnbench.base.files import read_text
 from cnnbench.base.text import unknown_key_message
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.judge.metrics.policy import FAILURES, exit_code_words
+from cnnbench.judge.metrics.policy import FAILURES, check_fail_on
 from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, MetricRule, Rules
 from cnnbench.machine.repository import GitError, find_commit_hash, git
 from cnnbench.records.codec import decode
-from cnnbench.records.metric import METRICS, load_metrics
+from cnnbench.records.metric import METRICS, load_missing_metrics
 
 FILE, PROJECT = "cnnbench.toml", "pyproject.toml"
 """Files with rules in a folder. The first one that contains rules is used."""
@@ -135,7 +135,7 @@ def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
     given = RulesFile.parse(flag_value)
     if flag_value == NO_RULES or given.commit is not None:
         return flag_value
-    path = _inner_path(given.path)
+    path = _repo_path(given.path)
     if path is None:
         return flag_value
     file = RulesFile(path=path, commit=commit)
@@ -145,7 +145,7 @@ def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
     return str(file)
 
 
-def _inner_path(path: str) -> str | None:
+def _repo_path(path: str) -> str | None:
     """Returns the path of a file from the top of the repository; None if the file is outside.
 
     Links within the repository are not followed: a change could replace a file by a link to a file
@@ -245,7 +245,7 @@ def _check_keys(table: Any, known: Collection[str], where: str) -> None:
             raise ValueError(f"{where}: {unknown_key_message(key, known)}")
 
 
-def _decoded(cls: Any, table: Any, where: str) -> Any:
+def _decode(cls: Any, table: Any, where: str) -> Any:
     """Creates a rule, which is an instance of the dataclass `cls`, from a TOML table. If a key is a
     list, a string means a list with one item.
     """
@@ -265,7 +265,7 @@ def _decoded(cls: Any, table: Any, where: str) -> Any:
         if unknown := sorted({*words} - {*FAILURES, "never"}):
             known = ", ".join(FAILURES)
             raise ValueError(f"{unknown[0]}: must be one or more of {known}, or never")
-        return replace(rule, fail_on=exit_code_words(words))
+        return replace(rule, fail_on=check_fail_on(words))
     except ValueError as error:
         raise ValueError(f"{where}: fail_on: {error}") from None
 
@@ -280,9 +280,9 @@ def _rule(table: Any, where: str) -> ConfigurationRule:
     for name, value in metrics.items():
         place = f"{where}: metrics.{name}"
         _check_keys(value, ("threshold", "share", "fail_on"), place)
-        own.append(_decoded(MetricRule, {**value, "name": name}, place))
+        own.append(_decode(MetricRule, {**value, "name": name}, place))
     others = {key: value for key, value in table.items() if key != "metrics"} if own else table
-    rule: ConfigurationRule = _decoded(ConfigurationRule, others, where)
+    rule: ConfigurationRule = _decode(ConfigurationRule, others, where)
     rule = replace(rule, metrics=tuple(own))
     _check_metrics(rule.judge, f"{where}: judge")
     if "judge" in others and not rule.judge:
@@ -299,7 +299,7 @@ def _rule(table: Any, where: str) -> ConfigurationRule:
 
 
 def _check_metrics(names: Collection[str], where: str) -> None:
-    load_metrics(names, METRICS)
+    load_missing_metrics(names, METRICS)
     for name in names:
         if name not in METRICS:
             raise ValueError(f"{where}: {unknown_key_message(name, METRICS)}")
@@ -310,7 +310,7 @@ def _acceptance(table: Any, where: str) -> Acceptance:
     for key in ("commit", "reason", "until"):
         if key not in table:
             raise ValueError(f"{where}.{key}: missing")
-    acceptance: Acceptance = _decoded(Acceptance, table, where)
+    acceptance: Acceptance = _decode(Acceptance, table, where)
     _check_metrics(acceptance.metrics, f"{where}: metrics")
     if not _COMMIT.fullmatch(acceptance.commit):
         raise ValueError(f"{where}: commit: {acceptance.commit}: must be a hash of 7 to 64 digits")

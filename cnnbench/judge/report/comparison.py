@@ -59,7 +59,7 @@ def blocks(comparison: Comparison) -> list[Section]:
     """Returns a comparison as sections without titles: the answer, what was compared, a table for
     each metric with reasons, causes, and how it was judged.
     """
-    (clear, why), answer = _why(comparison), comparison.answer
+    (clear, why), answer = _causes(comparison), comparison.answer
     changed = _changed_work(comparison, answer)
     tables = (
         Section.of([_table(comparison, *table, answer, changed)], "verdicts")
@@ -77,7 +77,7 @@ def blocks(comparison: Comparison) -> list[Section]:
 
 def summary_lines(comparison: Comparison) -> list[str]:
     """Returns the texts of the answer of a comparison: the answer, the advice and a command."""
-    answer = Section.of(_answer(comparison, comparison.answer, _why(comparison)[0]))
+    answer = Section.of(_answer(comparison, comparison.answer, _causes(comparison)[0]))
     return [block.text for block in answer.blocks if isinstance(block, (Paragraph, CommandLine))]
 
 
@@ -119,7 +119,7 @@ def _is_said(text: str, answer: str) -> bool:
     return text.rstrip(".") in answer
 
 
-def _why(comparison: Comparison) -> tuple[str, Section | None]:
+def _causes(comparison: Comparison) -> tuple[str, Section | None]:
     """Returns the cause of a difference as a sentence, "" if it is not significant, and the section
     with all causes; None if nothing was profiled.
     """

@@ -147,7 +147,7 @@ class RunGroup:
         return self.process_values("throughput")
 
     @cached_property
-    def own_speeds(self) -> tuple[float, ...]:
+    def raw_speeds(self) -> tuple[float, ...]:
         """Images per second of each successful run over all its timed steps. Unlike `throughput`,
         it does not depend on the other runs, because no disturbances are removed.
         """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.stats import CONFIDENCE, mean_interval
 from cnnbench.base.tables import csv_cell, csv_text
-from cnnbench.flags import changed_identity
+from cnnbench.flags import nondefault_identity
 from cnnbench.judge.report.results import ReportSubject, RunGroup
 from cnnbench.records.codec import parse_start_time
 from cnnbench.records.metric import BOUNDS, HISTORY
@@ -89,7 +89,7 @@ def _statistics(group: RunGroup) -> dict[str, float | None]:
             statistics |= {f"{name}_low": low, f"{name}_high": high}
             statistics[f"{name}_min"] = min(values.values, default=None)
             statistics[f"{name}_max"] = max(values.values, default=None)
-    speeds = group.own_speeds
+    speeds = group.raw_speeds
     low, high = mean_interval(speeds, CONFIDENCE) or (None, None)
     mean = fmean(speeds) if speeds else None
     return {**statistics, _MEAN: mean, f"{_MEAN}_low": low, f"{_MEAN}_high": high}
@@ -129,7 +129,7 @@ def run_rows(results: ReportSubject) -> list[dict[str, Any]]:
         rows.append(
             {
                 "configuration": names[record.run_id],
-                **RUNS.cells(run_row(record, changed_identity(record.config))),
+                **RUNS.cells(run_row(record, nondefault_identity(record.config))),
                 "throughput_images_per_sec": speed(record),
                 "median_step_seconds": step(record),
                 "steady_state": steady.shape.value,

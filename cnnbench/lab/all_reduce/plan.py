@@ -32,7 +32,7 @@ from cnnbench.flags.groups.all_reduce import (
 )
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import UNUSED_ON_CPUS, RuntimeParams
-from cnnbench.flags.groups.variable_update import unread_flag_rule, unused_all_reduce_rules
+from cnnbench.flags.groups.variable_update import no_effect_unread, unused_all_reduce_rules
 from cnnbench.lab.all_reduce.peers import NAMES
 from cnnbench.plan import OF_A_PROCESS, JobFlagNames, RunPlan, check_flags, model_gradients
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, single
@@ -341,7 +341,7 @@ UNUSED: tuple[FlagRule[AllReducePlan], ...] = (
         lambda plan: plan.params.build_only,
         "with --build_only: only building is timed",
     ),
-    unread_flag_rule("local_parameter_device", _used_algorithms),
+    no_effect_unread("local_parameter_device", _used_algorithms),
     *unused_all_reduce_rules(
         _used_algorithms,
         lambda plan: any(spec.has_two_levels for spec in plan.specs or ()),

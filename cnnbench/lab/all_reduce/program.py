@@ -28,7 +28,7 @@ from cnnbench.arrays import Array
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import errors_as_interrupts, raise_if_interrupted
 from cnnbench.base.terminal import ProgressLine
-from cnnbench.errors import BenchmarkError, FlagError, first_line
+from cnnbench.errors import BenchmarkError, FlagError, informative_line
 from cnnbench.flags.groups.all_reduce import AllReduceParams
 from cnnbench.lab.all_reduce import peers
 from cnnbench.lab.all_reduce.data import SETS, ReductionData, make_reduction_data
@@ -278,9 +278,9 @@ def _error_text(error: Exception) -> str:
         with plugins.reporting_plugin_errors(BenchmarkError):
             raise error
     except BenchmarkError as of_plugin:
-        return first_line(of_plugin)
+        return informative_line(of_plugin)
     except Exception:
-        return f"{type(error).__name__}: {first_line(error)}"
+        return f"{type(error).__name__}: {informative_line(error)}"
 
 
 def usable_algorithms(
@@ -295,7 +295,7 @@ def usable_algorithms(
             if in_cluster and single(name).names_across_steps:
                 raise ValueError("every worker runs it itself, so measure it in a separate command")
         except ValueError as error:
-            reasons[name] = first_line(error)
+            reasons[name] = informative_line(error)
         # If one algorithm fails, the others are still measured.
         except Exception as error:
             reasons[name] = _error_text(error)
@@ -319,7 +319,7 @@ def check_algorithms(
         try:
             peers.check_peer(name, place.devices)
         except ValueError as error:
-            raise FlagError("peers", name, first_line(error)) from error
+            raise FlagError("peers", name, informative_line(error)) from error
 
 
 # Classes that measure and check all reductions of the tensors of one workload.

@@ -142,7 +142,7 @@ class AllReduceBenchmark:
         with self._membership.reporting_end(self._write_record):
             with errors_as_interrupts():
                 places = self._start_tensorflow()
-                self._measure_cases(places, self._usable_specs(places))
+                self._measure_cases(places, self._resolve_specs(places))
             if self._workers is not None:
                 # The sum waits for all workers, and so until the chief has finished its
                 # measurements.
@@ -188,7 +188,7 @@ class AllReduceBenchmark:
         Returns the context of reductions for each number of devices per worker.
         """
         settings = self.plan.run.process_flags
-        self._watch.add_peer_processes(self._membership.connect())
+        self._watch.set_peers(self._membership.connect())
         for warning in set_environment(settings):
             self._messages.warning(warning, "variables")
         with without_info_lines():
@@ -236,7 +236,7 @@ class AllReduceBenchmark:
         for condition in conditions:
             self._messages.warning(str(condition), condition.id)
 
-    def _usable_specs(
+    def _resolve_specs(
         self, places: Mapping[int, ReduceContext]
     ) -> dict[int, tuple[AllReduceSpec, ...]]:
         from cnnbench.lab.all_reduce.program import check_algorithms, usable_algorithms
@@ -310,7 +310,7 @@ class AllReduceBenchmark:
         record = self.make_record("interrupted")
         verbose = self.params.verbose and not self.params.build_only
         for point in points:
-            share = record.copy_time_ratio(point)
+            share = record.copy_time_share(point)
             self._writer.write_lines(rows.row_lines(point, share, verbose))
             warning = implausible_time_warning(point, share)
             if warning is not None:

@@ -206,7 +206,7 @@ def _time_columns(calls: int) -> tuple[_Column, ...]:
     )
 
 
-def _piece_seconds(point: Point) -> float | None:
+def _build_per_piece(point: Point) -> float | None:
     seconds = point.build_seconds
     return None if seconds is None else seconds / _count_pieces(point)
 
@@ -216,5 +216,5 @@ _BUILD = (
     _Column("operations", "", 10, lambda p, s: NONE if p.operations is None else p.operations),
     _Column("trace", "(s)", 8, lambda p, s: _fixed(p.trace_seconds, 3)),
     _Column("build", "(s)", 8, lambda p, s: _fixed(p.build_seconds, 3)),
-    _Column("build/piece", "(us)", 11, lambda p, s: _fixed(_piece_seconds(p), 1, _MICRO)),
+    _Column("build/piece", "(us)", 11, lambda p, s: _fixed(_build_per_piece(p), 1, _MICRO)),
 )

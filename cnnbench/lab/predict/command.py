@@ -229,7 +229,7 @@ def _training_step(params: PredictParams, sent: AllReduceParams) -> TrainingStep
     if params.record is not None:
         if seconds is not None:
             raise FlagError("step_seconds", seconds, "contradicts --record; give one of the two")
-        seconds, recorded = _recorded_step(params.record)
+        seconds, recorded = _read_step(params.record)
         batch = batch or recorded
     return TrainingStep(
         name,
@@ -241,7 +241,7 @@ def _training_step(params: PredictParams, sent: AllReduceParams) -> TrainingStep
     )
 
 
-def _recorded_step(path: str) -> tuple[float, int]:
+def _read_step(path: str) -> tuple[float, int]:
     try:
         record = load_run(path)
     except UsageError as error:

@@ -364,7 +364,7 @@ def parse_link(flag: str, text: str) -> Link:
     if link is None and "=" not in first:
         reason = unknown_name_reason(first, PRESETS)
         raise FlagError(flag, text, f"there is no link {first!r}; {reason}, or {form}")
-    values = _link_values(flag, text, [first, *rest] if link is None else rest)
+    values = _parse_parts(flag, text, [first, *rest] if link is None else rest)
     if link is None:
         missing = [key for key in _KEYS[:2] if key not in values]
         if missing:
@@ -375,7 +375,7 @@ def parse_link(flag: str, text: str) -> Link:
     return dataclasses.replace(link, name=text, **values)
 
 
-def _link_values(flag: str, text: str, parts: list[str]) -> dict[str, float]:
+def _parse_parts(flag: str, text: str, parts: list[str]) -> dict[str, float]:
     values: dict[str, float] = {}
     for part in parts:
         key, equals, number = part.partition("=")

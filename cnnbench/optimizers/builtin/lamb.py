@@ -15,7 +15,7 @@ from typing import Any
 from cnnbench.arrays import Tensor
 from cnnbench.optimizers.builtin.adam import BETA1, BETA2, POWERS, REFUSES_FP16, SLOTS
 from cnnbench.optimizers.builtin.adamw import adam_update_and_moments
-from cnnbench.optimizers.builtin.lars import float32_norm, trust_ratio
+from cnnbench.optimizers.builtin.lars import l2_norm, trust_ratio
 from cnnbench.optimizers.spec import Constant, OptimizerSpec
 
 
@@ -25,7 +25,7 @@ def update(
     """Computes a LAMB update. See `OptimizerSpec` for the arguments and the result."""
     scale, ratio, m, v = adam_update_and_moments(gradient, **state)
     step = scale * ratio + decay * weight if decay else scale * ratio
-    return (rate * trust_ratio(weight, lambda _: float32_norm(step))) * step, m, v
+    return (rate * trust_ratio(weight, lambda _: l2_norm(step))) * step, m, v
 
 
 OPTIMIZER = OptimizerSpec(

@@ -17,7 +17,7 @@ from cnnbench.optimizers.builtin.momentum import MOMENTUM
 from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
 
 
-def float32_norm(tensor: Tensor) -> Tensor:
+def l2_norm(tensor: Tensor) -> Tensor:
     """Euclidean norm of a tensor over all elements, computed in one pass."""
     return tf.sqrt(2.0 * tf.nn.l2_loss(tensor))
 
@@ -29,7 +29,7 @@ def trust_ratio(weight: Tensor, divisor: Callable[[Tensor], Tensor], factor: flo
     """
     if weight.shape.rank < 2:
         return 1.0
-    size = float32_norm(weight)
+    size = l2_norm(weight)
     other = divisor(size)
     usual = tf.logical_and(size > 0.0, other > 0.0)
     return tf.where(usual, factor * size / tf.where(usual, other, 1.0), 1.0)
@@ -45,7 +45,7 @@ def update(
     coefficient: float,
 ) -> tuple[Tensor, ...]:
     """Computes a LARS update. See `OptimizerSpec` for the arguments and the result."""
-    ratio = trust_ratio(weight, lambda size: float32_norm(gradient) + decay * size, coefficient)
+    ratio = trust_ratio(weight, lambda size: l2_norm(gradient) + decay * size, coefficient)
     step = gradient + decay * weight if decay else gradient
     velocity = momentum * velocity + (rate * ratio) * step
     return velocity, velocity

@@ -392,7 +392,7 @@ def _percentiles_line(name: str, title: str, advice: str, summary: Summary) -> s
     return f"{title}: {', '.join(known)}{'' if seconds_by_share[99] else advice}"
 
 
-def _percentiles(
+def _add_percentiles(
     name: str, title: str, about: str, series: _Series, advice: str = "", **rules: Any
 ) -> None:
     section = rules.pop("section", "")
@@ -412,7 +412,7 @@ def _percentiles(
         )(partial(_percentile, series, share))
 
 
-_percentiles(
+_add_percentiles(
     "latency",
     "latency of a batch by itself",
     "the time from fetching a batch to its result in a `--forward_only` run, while no other batch "
@@ -420,7 +420,7 @@ _percentiles(
     _latencies,
     f"; p99 takes --num_batches={stats.FEWEST_FOR_P99} or more",
 )
-_percentiles(
+_add_percentiles(
     "step",
     "step times",
     "the wall time of timed steps",

@@ -325,7 +325,7 @@ class ResultFile:
             self.json_fault = f": {error}"
             return None
 
-    def _newly_skipped(self) -> tuple[int, ...]:
+    def _take_skipped(self) -> tuple[int, ...]:
         """Numbers of the lines that were skipped since the previous record was made."""
         last = self.skipped[self._counted :]
         numbers = [one.line for one in last if one.line and not one.is_foreign]
@@ -395,7 +395,7 @@ class ResultFile:
             file=os.path.basename(self.path),
             sha256=self.sha256,
             part=part,
-            skipped_lines=self._newly_skipped(),
+            skipped_lines=self._take_skipped(),
             **imported,
         )
 
@@ -420,7 +420,7 @@ def time_text(time: object) -> str:
         return ""
 
 
-def mean_amount(values: Sequence[object]) -> object:
+def mean_or_invalid(values: Sequence[object]) -> object:
     """Returns the mean of values, or the first value that cannot be in a record."""
     amounts = [value for value in values if is_amount(value)]
     if len(amounts) < len(values):
@@ -428,7 +428,7 @@ def mean_amount(values: Sequence[object]) -> object:
     return fmean(amounts) if amounts else None
 
 
-def parse_object(text: str) -> dict[str, Any] | None:
+def parse_json_object(text: str) -> dict[str, Any] | None:
     """Parses a text that is a JSON object, such as a line of a log; None for other texts."""
     try:
         parsed = parse_json(text, any_number=True)

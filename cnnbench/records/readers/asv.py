@@ -19,11 +19,11 @@ _HAS_RESULTS = has_keys("commit_hash", "params", "results")
 _HAS_MACHINE = has_keys("machine", "arch", "cpu", "os", "ram")
 
 
-def _fits(document: Any) -> bool:
-    return _HAS_RESULTS(document) or _describes(document)
+def _is_asv(document: Any) -> bool:
+    return _HAS_RESULTS(document) or _has_no_results(document)
 
 
-def _describes(document: Any) -> bool:
+def _has_no_results(document: Any) -> bool:
     """Whether a document is machine.json or benchmarks.json. These files contain no results."""
     if not isinstance(document, dict):
         return False
@@ -49,7 +49,7 @@ class _Row(NamedTuple):
     started_at: Any
 
 
-@register_reader(ASV, fits=_fits)
+@register_reader(ASV, fits=_is_asv)
 def read_asv(file: ResultFile) -> Iterator[RunRecord]:
     """Creates a record for each benchmark of asv and each combination of its parameters, with the
     value that asv shows.
@@ -58,7 +58,7 @@ def read_asv(file: ResultFile) -> Iterator[RunRecord]:
     defines it. For asv, less is better, unless the user says otherwise.
     """
     content = file.json()
-    if _describes(content):
+    if _has_no_results(content):
         file.only_describes = True
         return
     environment = _environment(content)

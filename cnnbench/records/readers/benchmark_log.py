@@ -14,7 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from cnnbench.base.files import read_file
-from cnnbench.records.readers import MIXED, ResultFile, is_amount, parse_object, register_reader
+from cnnbench.records.readers import (
+    MIXED,
+    ResultFile,
+    is_amount,
+    parse_json_object,
+    register_reader,
+)
 from cnnbench.records.readers.tf_cnn_benchmarks import RunLog
 from cnnbench.records.run import PrintedSpeed, RunRecord
 
@@ -99,7 +105,7 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
     if name in (_METRICS, _RUN):
         both = [file.data, read_file(other) if os.path.exists(other) else b""]
         metrics, described = both if name == _METRICS else reversed(both)
-        about = parse_object(described.decode("utf-8", "replace")) or {}
+        about = parse_json_object(described.decode("utf-8", "replace")) or {}
         # The records depend on both files, so the digest that names them includes both.
         path = os.path.join(folder, _METRICS)
         own = ResultFile(path, metrics, file.options, file.skipped)
@@ -120,7 +126,7 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
 def _metrics(file: ResultFile) -> Iterator[_Metric]:
     """Yields the lines of metric.log. Lines that are not understood are named."""
     for number, text in file.lines:
-        line = parse_object(text) or {}
+        line = parse_json_object(text) or {}
         name, step = line.get("name"), line.get("global_step") or 0
         if isinstance(name, str) and type(step) is int:
             time = str(line.get("timestamp") or "")
@@ -185,8 +191,8 @@ def _record(file: ResultFile, part: int, run: _Values, about: Mapping[str, Any])
         log.header.pop("Batch size", None)
     if version := (about.get("tensorflow_version") or {}).get("version"):
         log.header["TensorFlow"] = str(version)
-    log.software = _software(about)
-    return log.make_record(part, run.started, {}, _machine(about.get("machine_config") or {}))
+    log.software = _tf_facts(about)
+    return log.make_record(part, run.started, {}, _machine_facts(about.get("machine_config") or {}))
 
 
 def _parameters(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,7 +216,7 @@ def _add_official(log: RunLog, about: Mapping[str, Any], parameters: Mapping[str
     log.parameters = {f"parameter_{name}": str(value) for name, value in parameters.items()}
 
 
-def _software(about: Mapping[str, Any]) -> dict[str, Any]:
+def _tf_facts(about: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the commit of TensorFlow and the environment variables in benchmark_run.log, by name
     in records.
     """
@@ -222,7 +228,7 @@ def _software(about: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _machine(config: Mapping[str, Any]) -> dict[str, Any]:
+def _machine_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the properties of the machine in benchmark_run.log, by name in records."""
     cpu, gpu = (config.get(name) or {} for name in ("cpu_info", "gpu_info"))
     known = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cnnbench.records.readers import ResultFile, has_keys, mean_amount, register_reader, scalars
+from cnnbench.records.readers import ResultFile, has_keys, mean_or_invalid, register_reader, scalars
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
@@ -21,11 +21,11 @@ _MACHINE = {
 }
 
 
-def _fits(document: Any) -> bool:
+def _is_conbench(document: Any) -> bool:
     return _HAS_RESULTS(document) or _HAS_PAGE(document)
 
 
-@register_reader(CONBENCH, fits=_fits)
+@register_reader(CONBENCH, fits=_is_conbench)
 def read_conbench(file: ResultFile) -> Iterator[RunRecord]:
     """Creates a record for each result, with the mean of its values. The tags of a result are the
     parameters of the benchmark. The unit of a result says whether larger values are better.
@@ -45,7 +45,7 @@ def read_conbench(file: ResultFile) -> Iterator[RunRecord]:
         yield from file.benchmark(
             CONBENCH,
             name,
-            mean_amount([_number(value) for value in stats.get("data") or ()]),
+            mean_or_invalid([_as_number(value) for value in stats.get("data") or ()]),
             unit,
             part,
             position=position,
@@ -63,7 +63,7 @@ def _results(document: Any) -> Sequence[Mapping[str, Any]]:
     return document["data"] if _HAS_PAGE(document) else [document]
 
 
-def _number(value: Any) -> Any:
+def _as_number(value: Any) -> Any:
     """Converts a number that is written as text. Other values are returned unchanged."""
     try:
         return float(value) if isinstance(value, str) else value

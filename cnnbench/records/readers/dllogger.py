@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cnnbench.records.launchers import Line, lines_of_processes, with_prefixes
-from cnnbench.records.readers import ResultFile, parse_object, register_reader, scalars
+from cnnbench.records.launchers import Line, lines_of_processes, prefixed_pattern
+from cnnbench.records.readers import ResultFile, parse_json_object, register_reader, scalars
 from cnnbench.records.run import RunRecord
 
 DLLOGGER = "dllogger"
@@ -29,7 +29,7 @@ class _Summary(NamedTuple):
     run: int
 
 
-@register_reader(DLLOGGER, with_prefixes(_MARK + r'\{"'))
+@register_reader(DLLOGGER, prefixed_pattern(_MARK + r'\{"'))
 def read_dllogger(file: ResultFile) -> Iterator[RunRecord]:
     """Creates a record for each metric in the summary of a run, which is the line with an empty
     step. The parameters of the run are part of its configuration, except seeds and paths. Of a job,
@@ -74,7 +74,7 @@ def _contents(file: ResultFile, lines: Iterable[Line]) -> Iterator[Mapping[str, 
     """Yields the content of each line of DLLogger. Lines of other programs are ignored."""
     for number, text in lines:
         if text.startswith(_MARK):
-            content = parse_object(text.removeprefix(_MARK))
+            content = parse_json_object(text.removeprefix(_MARK))
             if content is None:
                 file.skip(number, text)
             else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from cnnbench.records.readers import CLOCKS, ResultFile, has_keys, mean_amount, register_reader
+from cnnbench.records.readers import CLOCKS, ResultFile, has_keys, mean_or_invalid, register_reader
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
@@ -47,7 +47,7 @@ def read_google_benchmark(file: ResultFile) -> Iterator[RunRecord]:
     content = file.json()
     context, clock = content["context"], file.options.clock
     environment, subject = _environment(context), _subject(file, context)
-    for part, benchmark in enumerate(_benchmarks(content["benchmarks"]), start=1):
+    for part, benchmark in enumerate(_group_rows(content["benchmarks"]), start=1):
         name, position = benchmark.name, file.position(benchmark.name)
         rows: Sequence[Mapping[str, Any]] = benchmark.repetitions
         every = [*rows, *benchmark.aggregates.values()]
@@ -62,7 +62,7 @@ def read_google_benchmark(file: ResultFile) -> Iterator[RunRecord]:
         yield from file.benchmark(
             GOOGLE_BENCHMARK,
             name,
-            mean_amount([row.get(_TIMES[clock]) for row in rows]),
+            mean_or_invalid([row.get(_TIMES[clock]) for row in rows]),
             str(units.pop()),
             part,
             position=position,
@@ -72,7 +72,7 @@ def read_google_benchmark(file: ResultFile) -> Iterator[RunRecord]:
         )
 
 
-def _benchmarks(rows: Sequence[Mapping[str, Any]]) -> Sequence[_Benchmark]:
+def _group_rows(rows: Sequence[Mapping[str, Any]]) -> Sequence[_Benchmark]:
     """Groups the rows of a file by benchmark. Two benchmarks may have the same name.
 
     Rows for complexities are left out. They contain no times.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from cnnbench.records.codec import is_valid_amount
-from cnnbench.records.launchers import Line, lines_of_processes, with_prefixes
+from cnnbench.records.launchers import Line, lines_of_processes, prefixed_pattern
 from cnnbench.records.readers import MIXED, ResultFile, register_reader
 from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
 
@@ -33,7 +33,7 @@ _UNKNOWN = """
 """.split()
 
 
-@register_reader(PROGRAM, with_prefixes(r"Iter #\d{1,15}: |Img/sec per |Running warmup\."))
+@register_reader(PROGRAM, prefixed_pattern(r"Iter #\d{1,15}: |Img/sec per |Running warmup\."))
 def read(file: ResultFile) -> Iterator[RunRecord]:
     """Creates a record for each run in a log. Only the first process of a job prints results."""
     part = 0

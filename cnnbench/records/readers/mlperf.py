@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cnnbench.records.launchers import Line, lines_of_processes, with_prefixes
+from cnnbench.records.launchers import Line, lines_of_processes, prefixed_pattern
 from cnnbench.records.readers import (
     MIXED,
     ResultFile,
     is_amount,
-    mean_amount,
-    parse_object,
+    mean_or_invalid,
+    parse_json_object,
     register_reader,
     scalars,
 )
@@ -78,7 +78,7 @@ class _Run:
             self.values[event.key] = value
 
 
-@register_reader(MLPERF, with_prefixes(_KNOWN), after=("tf_cnn_benchmarks",))
+@register_reader(MLPERF, prefixed_pattern(_KNOWN), after=("tf_cnn_benchmarks",))
 def read_mlperf(file: ResultFile) -> Iterator[RunRecord]:
     """Creates two records for each run that reached its quality target: the time to train and, if
     the log contains it, the mean throughput. If a log contains several processes of a job, only one
@@ -99,7 +99,7 @@ def read_mlperf(file: ResultFile) -> Iterator[RunRecord]:
             continue
         values: list[tuple[str, object, str]] = [("time to train", run.seconds, "s")]
         if run.throughputs:
-            values.append(("throughput", mean_amount(run.throughputs), "samples/s"))
+            values.append(("throughput", mean_or_invalid(run.throughputs), "samples/s"))
         for place, (metric, value, unit) in enumerate(values, start=1):
             yield from file.benchmark(
                 MLPERF,
@@ -133,7 +133,7 @@ def _events(file: ResultFile, lines: Iterable[Line]) -> Iterator[_Event]:
     for number, text in lines:
         if not text.startswith(":::ML"):
             continue
-        content = parse_object(text.removeprefix(_MARK)) if text.startswith(_MARK) else None
+        content = parse_json_object(text.removeprefix(_MARK)) if text.startswith(_MARK) else None
         time = None if content is None else content.get("time_ms")
         # A script that clears the caches before a run logs the time 0.
         if content is not None and (is_amount(time) or time == 0):
@@ -145,7 +145,7 @@ def _events(file: ResultFile, lines: Iterable[Line]) -> Iterator[_Event]:
                 time / 1000,
             )
         elif early := _EARLY.match(text):
-            value = parse_object(early[4] or "") or early[4]
+            value = parse_json_object(early[4] or "") or early[4]
             yield _Event(early[3], value, {}, float(early[2]), early[1])
         else:
             file.skip(number, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cnnbench.records.readers import ResultFile, has_keys, mean_amount, register_reader
+from cnnbench.records.readers import ResultFile, has_keys, mean_or_invalid, register_reader
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
@@ -40,7 +40,7 @@ def read_pyperf(file: ResultFile) -> Iterator[RunRecord]:
                 yield from file.benchmark(
                     PYPERF,
                     name,
-                    mean_amount(run["values"]),
+                    mean_or_invalid(run["values"]),
                     _UNITS[unit],
                     part,
                     position=position,

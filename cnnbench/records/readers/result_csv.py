@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from cnnbench.base.values import parse_labels
 from cnnbench.records.metric import ALL
-from cnnbench.records.readers import ResultFile, parse_object, register_reader
+from cnnbench.records.readers import ResultFile, parse_json_object, register_reader
 from cnnbench.records.run import Batch, ErrorInfo, Placement, RunRecord
 from cnnbench.records.subject import Subject
 
@@ -58,7 +58,7 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
 
 
 def _run(row: Mapping[str, str]) -> RunRecord:
-    flags = parse_object(row["flags"])
+    flags = parse_json_object(row["flags"])
     if flags is None:
         raise ValueError(f"flags are {row['flags']!r}")
     kind, _, message = row.get("error", "").partition(": ")

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cnnbench.records.codec import is_valid_amount
-from cnnbench.records.launchers import Line, lines_of_processes, with_prefixes
+from cnnbench.records.launchers import Line, lines_of_processes, prefixed_pattern
 from cnnbench.records.readers import (
     CNNBENCH,
     MIXED,
     START,
     UNKNOWN_OF_OWN_RUN,
     ResultFile,
-    parse_object,
+    parse_json_object,
     register_reader,
 )
 from cnnbench.records.run import Batch, Placement, PrintedSpeed, RunRecord
@@ -81,7 +81,7 @@ _ONCE = re.compile("Generating training model$|Running warm up$|Done warm up$|to
 _UNKNOWN = ("commit", "step_seconds", "memory", "startup")
 
 
-@register_reader(PROGRAM, with_prefixes(rf"{_KNOWN}|total images/sec: "))
+@register_reader(PROGRAM, prefixed_pattern(rf"{_KNOWN}|total images/sec: "))
 def read(file: ResultFile) -> Iterable[RunRecord]:
     """Creates a record for each run in a log of tf_cnn_benchmarks, with the printed values."""
     gpus = {int(place): name.decode() for place, name in _GPU.findall(file.data)}
@@ -229,7 +229,7 @@ class RunLog:
         status = "ok" if self.is_complete else "interrupted"
         started = self.file.time(time)
         # cnnbench prints the flags that differ from their defaults; tf_cnn_benchmarks does not.
-        flags = parse_object(self.header.get("Flags", ""))
+        flags = parse_json_object(self.header.get("Flags", ""))
         if flags is not None:
             run = RunRecord(
                 run_id=self.file.run_id(CNNBENCH, part),

@@ -27,7 +27,7 @@ from cnnbench.errors import (
     OutOfMemoryError,
     UsageError,
     exhausted,
-    first_line,
+    informative_line,
     is_out_of_memory,
 )
 from cnnbench.machine import facts as environment
@@ -243,7 +243,7 @@ class BenchmarkCNN(RunContext):
             # The total must be the last line of a successful run, so it is printed after the
             # results are written.
             if total is not None:
-                self.console.footer(total)
+                self.console.print_footer(total)
             report_failed_writes()
             return record
 
@@ -274,7 +274,7 @@ class BenchmarkCNN(RunContext):
         self.membership.turns = turns = TimeSlices.from_environment(os.environ)
         gpus = plan.params.device != "cpu"
         self.watch.start(gpus=gpus, starts_with_others=turns.is_interleaved)
-        self.watch.add_peer_processes(self.membership.connect())
+        self.watch.set_peers(self.membership.connect())
         if plan.checkpoint_save_folder is not None and plan.place.job.is_chief:
             # This check comes after the handshake; otherwise, the other processes would wait for
             # this one and not learn its error.
@@ -554,7 +554,7 @@ def to_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | None
     tf: Any = sys.modules.get("tensorflow")
     if not hasattr(tf, "errors"):
         return None  # Without TensorFlow, the error cannot come from it.
-    reason = first_line(error)
+    reason = informative_line(error)
     if isinstance(error, tf.errors.ResourceExhaustedError) or _COPY_OUT_OF_MEMORY in reason:
         flags = "--batch_size"
         if plan.params.eval_batch_size:

@@ -18,7 +18,7 @@ import tensorflow as tf
 from cnnbench.base.job import Job
 from cnnbench.base.urls import local_or_url_path
 from cnnbench.data.dataset import InputSource
-from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.errors import BenchmarkError, informative_line
 from cnnbench.models.spec import ModelSpec
 from cnnbench.optimizers.spec import AVERAGE
 from cnnbench.plan import RunPlan
@@ -122,7 +122,7 @@ class Checkpoints:
             checkpoints.delete_old_checkpoints(directory, self.max_to_keep)
         except (tf.errors.OpError, OSError) as error:
             raise BenchmarkError(
-                f"--train_dir={directory}: no checkpoint can be written: {first_line(error)}"
+                f"--train_dir={directory}: no checkpoint can be written: {informative_line(error)}"
             ) from error
         return prefix
 
@@ -173,8 +173,10 @@ class Checkpoints:
         others = {n: slot for n, slot in self.slots.items() if n not in averages}
         before = stored.read_optimizer_name() if self.optimizer_name else None
         nonfinite = stored.assign_stored_values({GLOBAL_STEP: self._global_step, **model})
-        has_slots = before == self.optimizer_name and stored.assign_if_complete(_slot_keys(others))
-        has_averages = stored.assign_if_complete(_slot_keys(averages))
+        has_slots = before == self.optimizer_name and stored.assign_if_complete(
+            _slots_by_key(others)
+        )
+        has_averages = stored.assign_if_complete(_slots_by_key(averages))
         has_scale = stored.assign_if_complete(by_key("loss_scale", self.loss_scale))
         copied = [*others.values()] if has_slots else []
         copied += averages.values() if has_averages else ()
@@ -226,12 +228,12 @@ class Checkpoints:
     def _tf_checkpoint(self) -> tf.train.Checkpoint:
         """Creates the tf.train.Checkpoint with all values to save, by their names in the files."""
         parts = {
-            "model": {n: self._on_host(v.primary) for n, v in self._variables.items()},
+            "model": {n: self._host_copy(v.primary) for n, v in self._variables.items()},
             "global_step": self._global_step,
             "examples": self._examples,
         }
         if self.slots:
-            parts["slots"] = {n: self._on_host(s.primary) for n, s in self.slots.items()}
+            parts["slots"] = {n: self._host_copy(s.primary) for n, s in self.slots.items()}
         if self.loss_scale:
             parts["loss_scale"] = self.loss_scale
         with tf.device(self.host or "CPU:0"):
@@ -241,7 +243,7 @@ class Checkpoints:
                 parts["passed_over"] = tf.Variable(self._passed_over, trainable=False)
         return tf.train.Checkpoint(**parts)
 
-    def _on_host(self, variable: tf.Variable) -> tf.Variable:
+    def _host_copy(self, variable: tf.Variable) -> tf.Variable:
         """Returns the variable, or a copy on the CPU of the process that writes the checkpoint."""
         if self.host in (None, variable.device):
             return variable
@@ -250,7 +252,7 @@ class Checkpoints:
             return tf.Variable(tf.identity(value), trainable=False)
 
 
-def _slot_keys(slots: Mapping[str, TowerVariable]) -> dict[str, tf.Variable]:
+def _slots_by_key(slots: Mapping[str, TowerVariable]) -> dict[str, tf.Variable]:
     return by_key("slots", {name: slot.primary for name, slot in slots.items()})
 
 

@@ -38,7 +38,7 @@ class DisplayInterval:
         self._last = time.monotonic()
         self._step = 0
 
-    def is_display_due(self, step: int) -> bool:
+    def advance_if_due(self, step: int) -> bool:
         """Returns whether to print a line after this step (from 1), and begins the next interval.
 
         If the interval is a number of steps, a line is printed if a multiple of this number is
@@ -73,7 +73,7 @@ class Console:
         """Prints lines, such as the header of a run."""
         self._writer.write_lines(lines)
 
-    def table_header(self, loss_name: str = "total_loss", metrics: Sequence[str] = ()) -> None:
+    def print_titles(self, loss_name: str = "total_loss", metrics: Sequence[str] = ()) -> None:
         """Prints the titles of the table's columns. `row` prints the rows."""
         titles = [_TITLES.get(name, name) for name in metrics]
         self.lines("\t".join(["Step", "Img/sec", loss_name.replace("/", " "), *titles]))
@@ -91,18 +91,18 @@ class Console:
         values = "\t".join(f"{value:.3f}" for value in (loss, *metrics))
         self.lines(f"{step}\t{rate}\t{values}")
 
-    def footer(self, images_per_sec: float) -> None:
+    def print_footer(self, images_per_sec: float) -> None:
         """Prints the total images/sec, the last lines of a successful run.
 
         Runs that train and evaluate have no total, because one rate for both would have no meaning.
         """
         self.lines(_RULE, f"total images/sec: {images_per_sec:.2f}", _RULE)
 
-    def evaluation_row(self, step: int, examples_per_sec: float) -> None:
+    def print_evaluation_row(self, step: int, examples_per_sec: float) -> None:
         """Prints the rate of the evaluation steps since the previous evaluation row."""
         self.lines(f"{step}\t{examples_per_sec:.1f} examples/sec")
 
-    def evaluation_result(self, metrics: Mapping[str, float], examples: int) -> None:
+    def print_evaluation(self, metrics: Mapping[str, float], examples: int) -> None:
         """Prints the metrics of an evaluation over all its examples. Accuracies are from 0 to 1."""
         values = [f"{_RESULTS.get(name, name)} = {value:.4f}" for name, value in metrics.items()]
         self.lines(" ".join([*values, f"[{examples} examples]"]))

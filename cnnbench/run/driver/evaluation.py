@@ -31,7 +31,7 @@ from cnnbench.run.runtime.convolutions import (
     resolve_data_format,
     uses_onednn_convolutions,
 )
-from cnnbench.run.step.batch_norm import share_moving_averages
+from cnnbench.run.step.batch_norm import broadcast_averages
 from cnnbench.run.step.tower_copier import TowerCopier
 from cnnbench.run.step.tracing import TracedFunction
 from cnnbench.variable_mgr import towers
@@ -119,7 +119,7 @@ class Evaluator:
         Raises:
           KeyboardInterrupt: one of the workers was interrupted.
         """
-        share_moving_averages(self._manager)
+        broadcast_averages(self._manager)
         self._manager.wait_for_assignments(self.inputs.devices)
         if not self._warm:
             # The first call is not timed, because TensorFlow optimizes the graph in it.
@@ -136,14 +136,14 @@ class Evaluator:
             sums, collected = self._function(*self.inputs.next())
             values = sums.numpy().tolist()
             totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]
-            rows += [_unpadded(of_tower) for of_tower in collected if of_tower]
-            if interval.is_display_due(batch):
+            rows += [_copy_unpadded(of_tower) for of_tower in collected if of_tower]
+            if interval.advance_if_due(batch):
                 now = time.perf_counter()
                 images = self._manager.num_towers * self.inputs.spec.batch_per_device
-                console.evaluation_row(batch, images * (batch - shown) / (now - window))
+                console.print_evaluation_row(batch, images * (batch - shown) / (now - window))
                 shown, window = batch, now
             if batch == check:
-                check += interrupts.raise_if_any_interrupted((time.perf_counter() - start) / batch)
+                check += interrupts.sync_interrupts((time.perf_counter() - start) / batch)
         elapsed = time.perf_counter() - start
         # The input is closed after each evaluation; otherwise, its prefetching would slow down the
         # training.
@@ -235,7 +235,7 @@ def _joined_rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
     return {name: np.concatenate([part[name] for part in rows]) for name in rows[0]} if rows else {}
 
 
-def _unpadded(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+def _copy_unpadded(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
     """Copies `Model.host_rows` values of one tower's batch to the host, without padding."""
     values = {name: value.numpy() for name, value in rows.items()}
     weights = values.pop(_WEIGHTS, None)
@@ -286,7 +286,7 @@ class EvaluationPublisher:
             # stays in the queue until `close`.
             metrics = self._waiting[0].metrics
             evaluated = self._waiting.popleft()
-            self._run.console.evaluation_result(metrics, evaluated.evaluation.examples)
+            self._run.console.print_evaluation(metrics, evaluated.evaluation.examples)
             self._record(evaluated.evaluation, metrics)
 
     def publish_all(self, timeout: float | None = None) -> None:

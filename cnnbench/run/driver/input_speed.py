@@ -35,12 +35,12 @@ def time_input(inputs: InputSource, *, in_step: bool) -> InputStage:
     `inputs` must not be used afterwards, except to close it.
 
     Args:
-      in_step: see `combine_pipelines`.
+      in_step: see `combine_speeds`.
     """
     if in_step:
         return time_whole(inputs)
     timings = [partial(time_whole, source) for source in inputs.sources_to_time()]
-    return combine_pipelines(_run_together(timings), in_step=False)
+    return combine_speeds(_run_together(timings), in_step=False)
 
 
 def time_stages(inputs: InputSource, max_examples: int) -> list[InputStage]:
@@ -53,14 +53,14 @@ def time_stages(inputs: InputSource, max_examples: int) -> list[InputStage]:
     timed = []
     for stages in zip(*(source.stages() for source in sources), strict=True):
         timings = [
-            partial(time_stage, stage, source.spec, share)
+            partial(time_up_to_stage, stage, source.spec, share)
             for stage, source in zip(stages, sources, strict=True)
         ]
-        timed.append(combine_pipelines(_run_together(timings), in_step=True))
+        timed.append(combine_speeds(_run_together(timings), in_step=True))
     return timed
 
 
-def combine_pipelines(stages: Sequence[InputStage], *, in_step: bool) -> InputStage:
+def combine_speeds(stages: Sequence[InputStage], *, in_step: bool) -> InputStage:
     """Computes the speed of the input of a job from the speeds of the workers' pipelines.
 
     Args:
@@ -111,7 +111,7 @@ def time_whole(inputs: InputSource) -> InputStage:
     return _time_fetches(DEVICE_STAGE, step, spec.process_batch_size, None, _WHOLE_SECONDS)
 
 
-def time_stage(stage: PipelineStage, spec: InputSpec, max_examples: int) -> InputStage:
+def time_up_to_stage(stage: PipelineStage, spec: InputSpec, max_examples: int) -> InputStage:
     """Times a pipeline up to and including one stage. The pipeline must not be in use.
 
     The stage is timed until `max_examples` are fetched, but for at most two seconds.

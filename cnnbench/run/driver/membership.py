@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.base.job import CONTROLLER, Job, Task
-from cnnbench.base.probe import NAMED, OK, probe_grpc_server, unresponsive_tasks, wait_for_servers
-from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
+from cnnbench.base.probe import NAMED, OK, probe_grpc_server, suspect_tasks, wait_for_servers
+from cnnbench.errors import BenchmarkError, ExitCode, UsageError, informative_line
 from cnnbench.plan import RunPlan
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime.devices import Devices, set_environment, start_server
@@ -162,7 +162,7 @@ class JobMembership:
         except (tf.errors.OpError, RuntimeError) as error:
             raise BenchmarkError(
                 f"{job.task} ({job.address(job.task)}) cannot connect to the job: "
-                f"{first_line(error)}; is its port in use?"
+                f"{informative_line(error)}; is its port in use?"
             ) from error
         if job.task.job == CONTROLLER and job.with_devices("gpu").tower_devices[0] in names:
             job = job.with_devices("gpu")
@@ -241,7 +241,7 @@ class JobMembership:
             return None
         if own := self._watchdog.own_suspension_text():
             return BenchmarkError(own)
-        lost = unresponsive_tasks(self._job, error)
+        lost = suspect_tasks(self._job, error)
         # The message of a cnnbench error is already clear, so only the lost processes are added to
         # it.
         if not isinstance(error, unreachable):

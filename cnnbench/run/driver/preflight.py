@@ -16,8 +16,8 @@ from cnnbench.plan import RunPlan
 from cnnbench.records import checkpoints
 from cnnbench.records.files import (
     OutputFile,
-    check_export_folder,
-    check_folder_writable,
+    ensure_writable,
+    prepare_export,
     register_file_kind,
     resolve_links,
 )
@@ -28,7 +28,7 @@ _RESTART_SECONDS = 3.0
 """Time that a killed predecessor may need to exit."""
 
 
-def partition_file(prefix: str, number: int) -> str:
+def partition_path(prefix: str, number: int) -> str:
     """Returns the path of one device's graph: the number is inserted before the suffix."""
     stem, suffix = os.path.splitext(prefix)
     return f"{stem}{number}{suffix}"
@@ -76,21 +76,21 @@ def prepare_folders(plan: RunPlan) -> None:
         if checkpoints.is_checkpoint_prefix(folder):
             why = "names a single checkpoint, which only --eval can use; give its folder"
             raise FlagError("train_dir", folder, why)
-        check_folder_writable("train_dir", folder)
+        ensure_writable("train_dir", folder)
     if plan.params.trace_file and not plan.params.use_chrome_trace_format:
-        check_folder_writable("trace_file", plan.params.trace_file)
+        ensure_writable("trace_file", plan.params.trace_file)
     if plan.params.export_dir is not None:
-        check_export_folder(plan.params.export_dir)
+        prepare_export(plan.params.export_dir)
     if plan.summarizes_evaluations:
-        check_folder_writable("eval_dir", plan.params.eval_dir)
+        ensure_writable("eval_dir", plan.params.eval_dir)
     if cache := plan.params.xla_cache_dir:
         resolve_links("xla_cache_dir", cache)
         if re.search(r"[\s'\"]", os.path.abspath(cache)):
             why = "must have no spaces or quotes in its absolute path, which would end it in XLA"
             raise FlagError("xla_cache_dir", cache, why)
-        check_folder_writable("xla_cache_dir", cache)
+        ensure_writable("xla_cache_dir", cache)
     if plan.params.benchmark_log_dir:
-        check_folder_writable("benchmark_log_dir", plan.params.benchmark_log_dir)
+        ensure_writable("benchmark_log_dir", plan.params.benchmark_log_dir)
 
 
 def check_steps_left(plan: RunPlan, folder: str) -> None:
@@ -124,7 +124,7 @@ def output_files(plan: RunPlan) -> Iterator[OutputFile]:
     prefix = plan.params.partitioned_graph_file_prefix
     # There is one file for each device, and one file for the host.
     for number in range(plan.params.num_gpus + 1 if prefix else 0):
-        path = partition_file(prefix or "", number)
+        path = partition_path(prefix or "", number)
         yield OutputFile("partitioned_graph_file_prefix", path, _graph_kind(path))
     if plan.params.profile_layers:
         # Imported only if the flag is given, because charts load slowly.

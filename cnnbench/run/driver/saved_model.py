@@ -15,12 +15,12 @@ from cnnbench.base.job import Job
 from cnnbench.base.locks import TemporaryFolder
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.base.urls import UrlPath
-from cnnbench.errors import BenchmarkError, FlagError, first_line
+from cnnbench.errors import BenchmarkError, FlagError, informative_line
 from cnnbench.models.elements import elements_of_role, group_values, resolve_sizes
 from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.spec import VariableSpec
 from cnnbench.plan import RunPlan
-from cnnbench.records.files import check_export_folder, collecting_write_errors
+from cnnbench.records.files import collecting_write_errors, prepare_export
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.towers import TowerVariable
@@ -79,7 +79,7 @@ class SavedModelExporter:
         except (TypeError, ValueError) as error:
             raise BenchmarkError(
                 f"--model={model.name} cannot be exported with a variable number of examples: "
-                f"{first_line(error)}"
+                f"{informative_line(error)}"
             ) from error
 
     def write(self) -> None:
@@ -92,7 +92,7 @@ class SavedModelExporter:
         for name, source in self._sources.items():
             self._module.weights[name].assign(towers.read(source.primary))
         try:
-            target = check_export_folder(self.folder)
+            target = prepare_export(self.folder)
             signatures = {SIGNATURE: self._serving}
             if isinstance(target, UrlPath):
                 tf.saved_model.save(self._module, str(target), signatures=signatures)
@@ -103,7 +103,7 @@ class SavedModelExporter:
             with TemporaryFolder("cnnbench-export-", target.parent) as scratch:
                 new = scratch.path / "model"
                 tf.saved_model.save(self._module, str(new), signatures=signatures)
-                check_export_folder(self.folder)
+                prepare_export(self.folder)
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(target, old)
                 try:
@@ -119,7 +119,7 @@ class SavedModelExporter:
             raise BenchmarkError(str(error)) from error
         except (OSError, tf.errors.OpError) as error:
             raise BenchmarkError(
-                f"--export_dir={self.folder}: cannot be written: {first_line(error)}"
+                f"--export_dir={self.folder}: cannot be written: {informative_line(error)}"
             ) from error
 
     def _serve(self, **features: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -22,7 +22,7 @@ from cnnbench.records.run import LossScaling
 from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.describe import benchmark_log_parameters
 from cnnbench.run.driver.evaluation import EvaluationPublisher
-from cnnbench.run.driver.input_speed import DEVICE_STAGE, combine_pipelines, time_input, time_stages
+from cnnbench.run.driver.input_speed import DEVICE_STAGE, combine_speeds, time_input, time_stages
 from cnnbench.run.driver.observers.benchmark_log import BenchmarkLog, describe_run
 from cnnbench.run.driver.observers.checkpoint_saver import CheckpointSaver
 from cnnbench.run.driver.observers.evaluations import TrainingEvaluations
@@ -189,10 +189,10 @@ def _evaluate_as_chief(
             # With several evaluations, each reports the outputs that could not be written, and
             # prints its own total.
             report_failed_writes(run.messages.warning)
-            run.console.footer(speed)
+            run.console.print_footer(speed)
             end.restart_time_limit()
             done = path
-        if reason := end.explain_end():
+        if reason := end.end_reason():
             results.publish_all()
             broadcast_from_chief(work, _NO_CHECKPOINT)
             if done is None:
@@ -269,7 +269,7 @@ class TrainingEndDetector:
         remaining = self._since + self._timeout - time.monotonic()
         return min(pause, max(0.0, remaining)) if self._timeout else pause
 
-    def explain_end(self) -> str:
+    def end_reason(self) -> str:
         """Returns why no further checkpoint is expected; "" if a checkpoint may follow."""
         ended = self._status not in ("", checkpoints.RUNNING)
         # The first status that is read may come from an earlier training that is about to be
@@ -363,7 +363,7 @@ def _time_input(run: RunContext, work: ForwardWork) -> None:
         text = f"the input pipeline alone was not measured: {errors[0]}"
         run.messages.warning(text, "pipeline")
         return
-    whole = combine_pipelines([InputStage(**worker) for worker in of_workers], in_step=True)
+    whole = combine_speeds([InputStage(**worker) for worker in of_workers], in_step=True)
     run.measurements.update_record(input_stages=(whole,))
 
 

@@ -25,7 +25,7 @@ class SharedInterrupts:
         self._workers = workers
         self.pending = False
 
-    def raise_if_any_interrupted(self, pass_seconds: float) -> int:
+    def sync_interrupts(self, pass_seconds: float) -> int:
         """Raises KeyboardInterrupt in all workers if one of the workers was interrupted.
 
         All workers call it between steps.
@@ -58,4 +58,4 @@ class SharedInterrupts:
         with handling_signals(note_interrupt):
             yield
             # Handles a signal that arrived after the block's last check.
-            self.raise_if_any_interrupted(1.0)
+            self.sync_interrupts(1.0)

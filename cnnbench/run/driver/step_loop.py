@@ -39,7 +39,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from cnnbench.base.interrupts import raise_if_interrupted
 from cnnbench.data.copies import ReadCallbacks
-from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.errors import BenchmarkError, informative_line
 from cnnbench.run.runtime.progress import ProcessActivity, stall_time_limit
 
 # Part 1: the loop of synchronous steps. It launches the next step early, to keep a GPU busy.
@@ -247,7 +247,7 @@ class LoopTimer:
             self._start = LoopTime.now().since(before)
 
     @property
-    def whole_seconds(self) -> float:
+    def elapsed_seconds(self) -> float:
         """Wall seconds since the beginning of the loop, including excluded blocks."""
         return LoopTime.now().wall - self._began
 
@@ -421,12 +421,12 @@ class AsyncLoop(Generic[Values]):
                     name: number for number, name in enumerate(self.remaining_workers, 1)
                 }
                 self._next = len(self._first) + 1
-                self._determine_pauses(1, len(self._first))
+                self._plan_pauses(1, len(self._first))
         for name in self.remaining_workers:
             arguments = name, self._running
             threading.Thread(target=self._run_updates, args=arguments, daemon=True).start()
 
-    def _determine_pauses(self, first: int, last: int) -> None:
+    def _plan_pauses(self, first: int, last: int) -> None:
         """Determines after which of the updates `first` to `last` the loop pauses."""
         for number in range(first, last + 1):
             if self._pause_due(number):
@@ -473,7 +473,7 @@ class AsyncLoop(Generic[Values]):
             return None
         number = self._next
         self._next += 1
-        self._determine_pauses(number, number)
+        self._plan_pauses(number, number)
         return number
 
     def _wait_for_outcome(self) -> _UpdateOutcome:
@@ -523,7 +523,9 @@ class AsyncLoop(Generic[Values]):
                     self._to_repeat = sorted([*self._to_repeat, number])
             self._changed.notify_all()
         if not self.remaining_workers:
-            reasons = "; ".join(f"{name}: {first_line(why)}" for name, why in self._errors.items())
+            reasons = "; ".join(
+                f"{name}: {informative_line(why)}" for name, why in self._errors.items()
+            )
             raise BenchmarkError(f"all workers are lost: {reasons}") from error
         self._report_lost(worker, error)
 
@@ -583,5 +585,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         self._remaining_workers.remove(worker)
         if not self._remaining_workers:
             self._cancel_updates(error)
-            raise BenchmarkError(f"all workers are lost: {worker}: {first_line(error)}") from error
+            raise BenchmarkError(
+                f"all workers are lost: {worker}: {informative_line(error)}"
+            ) from error
         self._report_lost(worker, error)

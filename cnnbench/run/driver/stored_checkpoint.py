@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.errors import BenchmarkError, FlagError, first_line
+from cnnbench.errors import BenchmarkError, FlagError, informative_line
 from cnnbench.models.spec import ModelSpec
 from cnnbench.optimizers.registry import OPTIMIZERS
 from cnnbench.records import checkpoints
@@ -66,7 +66,7 @@ class StoredCheckpoint:
 
     def __init__(self, path: str, mismatch: str, spec: ModelSpec | None = None) -> None:
         self._path = path
-        with self._reading():
+        with self._convert_errors():
             self._reader = tf.train.load_checkpoint(path)
             self.shapes = self._reader.get_variable_to_shape_map()
         # tf.train.Checkpoint stores a graph of objects; tf.compat.v1.train.Saver, which
@@ -89,7 +89,7 @@ class StoredCheckpoint:
 
     def read_tensor(self, key: str) -> Any:
         """Reads the stored value of a key, as a NumPy array."""
-        with self._reading():
+        with self._convert_errors():
             value = self._reader.get_tensor(self._old_keys.get(key, key))
         if image := self._channels_first.get(key):
             value = value.reshape(*image, -1).transpose(1, 2, 0, 3).reshape(value.shape)
@@ -143,14 +143,14 @@ class StoredCheckpoint:
         return complete
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _convert_errors(self) -> Iterator[None]:
         """A context that converts errors of TensorFlow's checkpoint reader to BenchmarkErrors."""
         try:
             yield
         except (tf.errors.OpError, ValueError, LookupError) as error:
             # If a file is too short, TensorFlow's reader raises IndexError instead of an error of
             # its own.
-            reason = first_line(error)
+            reason = informative_line(error)
             raise BenchmarkError(f"checkpoint {self._path} cannot be read: {reason}") from error
 
 

@@ -19,7 +19,7 @@ from cnnbench.base.steady_state import find_steady_state
 from cnnbench.base.text import format_duration
 from cnnbench.data.copies import ReadCallbacks
 from cnnbench.data.prefetch import use_separate_tf_executor
-from cnnbench.errors import NonFiniteLossError, first_line
+from cnnbench.errors import NonFiniteLossError, informative_line
 from cnnbench.machine.facts import with_loaded_libraries
 from cnnbench.records.endings import ENDINGS, LoopProgress
 from cnnbench.records.measurements import StepSeries
@@ -152,7 +152,7 @@ class Training:
             if self._stopped_early:
                 return self._finish(0.0, 0)
             plan = run.plan
-            run.console.table_header(plan.params.loss_type_to_report, plan.step_metrics)
+            run.console.print_titles(plan.params.loss_type_to_report, plan.step_metrics)
             run.progress_line.start("training", steps, plan.length.global_batch)
             waited = self._input_wait_seconds()
             self._waits = [waited]
@@ -167,7 +167,7 @@ class Training:
                 self._timer = LoopTimer()
                 self._display = DisplayInterval(plan.params.display_every)
                 try:
-                    steps = loop.run(steps, self._record_steps, self._is_pause_due, self._pause)
+                    steps = loop.run(steps, self._record_steps, self._check_pause, self._pause)
                     # In a job of several processes, sync_devices would wait for lost processes,
                     # too.
                     if self._group is None and not self._work.workers:
@@ -256,7 +256,7 @@ class Training:
     def _note_lost_worker(self, worker: str, error: Exception) -> None:
         self._run.measurements.lost_workers.append(worker)
         self._run.messages.warning(
-            f"{worker} is lost; the other workers continue: {first_line(error)}", "workers"
+            f"{worker} is lost; the other workers continue: {informative_line(error)}", "workers"
         )
 
     def _run_warm_up(self, loop: _Loop) -> None:
@@ -275,7 +275,7 @@ class Training:
         def pause(step: int) -> bool:
             nonlocal steady
             probing.close()
-            if step and self._is_pause_due(step) and self._pause(step):
+            if step and self._check_pause(step) and self._pause(step):
                 return True
             for begin, (_, probe) in zip(begins, self._probes, strict=True):
                 if begin == step:
@@ -287,7 +287,7 @@ class Training:
             return steady
 
         def pause_due(step: int) -> bool:
-            return step in checks or step in edges or self._is_pause_due(step)
+            return step in checks or step in edges or self._check_pause(step)
 
         activity = ProcessActivity.OTHERS if self._work.workers else ProcessActivity.STEP
         run.membership.activity = activity
@@ -338,7 +338,7 @@ class Training:
         self._record_execution(measurements.timed, spent.seconds, values, spent.cpu_seconds)
         self._speed.add(spent.seconds)
         self._check_results(step, values)
-        if self._display.is_display_due(step) or step == self._together:
+        if self._display.advance_if_due(step) or step == self._together:
             speed = self._speed.current()
             self._run.console.row(step, speed, last.loss, last.metrics)
             for observer in self._observers:
@@ -394,9 +394,9 @@ class Training:
         reached = (position for position, value, end in limits if end.is_reached(value, loop))
         return next(reached, 0)
 
-    def _is_pause_due(self, step: int) -> bool:
+    def _check_pause(self, step: int) -> bool:
         """Returns whether to pause after this step of the warm-up or of the timed loop."""
-        executed = self._executed(step)
+        executed = self._executed_steps(step)
         # If each worker runs its own step, the chief's request to end arrives with the result of a
         # step.
         if self._group is None:
@@ -408,7 +408,7 @@ class Training:
             or any(any(map(each.needs_suspension_after, executed)) for each in self._suspending)
         )
 
-    def _executed(self, step: int) -> range:
+    def _executed_steps(self, step: int) -> range:
         """Returns the global steps of the execution that ends with step `step` of this loop."""
         last = self._steps_before_loop + step
         return range(last - self._together + 1, last + 1)
@@ -418,7 +418,7 @@ class Training:
 
         Returns whether to end the loop.
         """
-        executed = self._executed(step)
+        executed = self._executed_steps(step)
         with self._run.membership.marking_activity(ProcessActivity.PAUSE):
             for observer in self._pausing:
                 if any(map(observer.needs_pause_after, executed)):

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.base.job import Job
 from cnnbench.base.text import count_text
-from cnnbench.errors import BenchmarkError, FlagError, first_line
+from cnnbench.errors import BenchmarkError, FlagError, informative_line
 from cnnbench.machine.cpu import available_cpu_count
 from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.machine.gpu import least_free_gpu_memory
@@ -211,7 +211,7 @@ def set_threads(flags: MachineFlags, intra: int, inter: int) -> None:
                 raise FlagError(flag, threads, reason) from None
 
 
-def prepare_for_plugins(
+def register_early_setup(
     fork: Callable[[], None], flags: MachineFlags, find_run_plan: Callable[[], RunPlan | None]
 ) -> None:
     """Prepares this process for plug-ins that use TensorFlow when they are loaded.
@@ -253,7 +253,7 @@ def start_server(flags: MachineFlags, job: Job) -> Any:
     if chosen.kind == "gpu":
         config.gpu_options.visible_device_list = ",".join(map(str, sorted(card_numbers(flags))))
         config.gpu_options.allow_growth = bool(flags.allow_growth)
-        for parts in _memory_limits(flags).values():
+        for parts in _memory_limits_mib(flags).values():
             config.gpu_options.experimental.virtual_devices.add(memory_limit_mb=parts)
     else:
         config.device_count["GPU"] = 0
@@ -268,7 +268,7 @@ def start_server(flags: MachineFlags, job: Job) -> Any:
     except tf.errors.OpError as error:
         address = job.address(job.task)
         raise BenchmarkError(
-            f"{job.task} cannot serve on {address}: {first_line(error)}; is the port in use?"
+            f"{job.task} cannot serve on {address}: {informative_line(error)}; is the port in use?"
         ) from error
 
 
@@ -295,7 +295,7 @@ def _device_kind(flags: MachineFlags, visible_gpus: int) -> tuple[str, tuple[str
     return "gpu", ()
 
 
-def _memory_limits(flags: MachineFlags) -> dict[int, list[int]]:
+def _memory_limits_mib(flags: MachineFlags) -> dict[int, list[int]]:
     """Returns the memory limits (MiB) of the run's logical GPUs, by card; empty for whole cards.
 
     These are shares of the whole memory, so processes on the same card get the same result. Raises
@@ -313,7 +313,7 @@ def _memory_limits(flags: MachineFlags) -> dict[int, list[int]]:
 
 def _make_gpus_visible(flags: MachineFlags, gpus: Sequence[Any]) -> None:
     """Makes only `gpus` visible, and divides their memory as the flags request."""
-    parts = _memory_limits(flags)
+    parts = _memory_limits_mib(flags)
     try:
         tf.config.set_visible_devices(gpus, "GPU")
         for gpu, limits in zip(gpus, parts.values(), strict=False):
@@ -323,7 +323,7 @@ def _make_gpus_visible(flags: MachineFlags, gpus: Sequence[Any]) -> None:
             tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError:
         visible = tf.config.get_visible_devices("GPU")
-        if visible != list(gpus) or len(physical_devices_of_gpus()) != flags.num_gpus:
+        if visible != list(gpus) or len(cards_of_gpus()) != flags.num_gpus:
             raise FlagError(
                 "num_gpus", flags.num_gpus, "this process already runs TensorFlow on other GPUs"
             ) from None
@@ -347,7 +347,7 @@ def _divide_cpu(count: int) -> None:
             raise FlagError("num_gpus", count, why) from None
 
 
-def physical_devices_of_gpus() -> list[Any]:
+def cards_of_gpus() -> list[Any]:
     """The physical device of each logical GPU of this process, by its number in TensorFlow."""
     return [
         card
@@ -386,7 +386,7 @@ def reset_peak_memory(device_kind: str) -> None:
     memory of a process cannot be reset.
     """
     if device_kind == "gpu":
-        for number in range(len(physical_devices_of_gpus())):
+        for number in range(len(cards_of_gpus())):
             tf.config.experimental.reset_memory_stats(f"GPU:{number}")
 
 
@@ -404,5 +404,5 @@ def read_peak_memory(device_kind: str) -> int | None:
 
 def tensor_bytes_by_gpu(which: Literal["current", "peak"]) -> list[int]:
     """Bytes of tensors on each GPU of this process, now or at the peak."""
-    gpus = (f"GPU:{number}" for number in range(len(physical_devices_of_gpus())))
+    gpus = (f"GPU:{number}" for number in range(len(cards_of_gpus())))
     return [int(tf.config.experimental.get_memory_info(gpu)[which]) for gpu in gpus]

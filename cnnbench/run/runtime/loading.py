@@ -24,7 +24,7 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import errors_as_interrupts
 from cnnbench.base.log_lines import library_output_notices
-from cnnbench.errors import BenchmarkError, UsageError, exhausted, first_line
+from cnnbench.errors import BenchmarkError, UsageError, exhausted, informative_line
 from cnnbench.run.runtime.native_log import without_info_lines
 
 OLDEST = (2, 18)
@@ -62,7 +62,7 @@ def load_tensorflow() -> Any:
     except UsageError:
         raise
     except Exception as error:  # If memory is short, any type of error can occur.
-        reason = exhausted(error) or first_line(error)
+        reason = exhausted(error) or informative_line(error)
         raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error
     _mark_variables()
     _prefix_log_lines(tf)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.machine.cpu import Host, available_cpu_count
 from cnnbench.machine.gpu import allows_tensor_float_32
-from cnnbench.run.runtime.devices import physical_devices_of_gpus
+from cnnbench.run.runtime.devices import cards_of_gpus
 
 _TERA = 1e12
 
@@ -109,7 +109,7 @@ def peak_flops(
     if user_value is not None:
         return PeakFlops(user_value * count, "given: --peak_flops")
     if device_kind == "cpu":
-        return measure_peak_flops(dtype)
+        return measure_cpu_peak(dtype)
     names = [name for name in map(gpu_name, devices) if name]
     return sum_published_peak_flops(names, dtype) if len(names) == len(devices) else None
 
@@ -146,7 +146,7 @@ def sum_published_peak_flops(
     return PeakFlops(total, f"published: {', '.join(counts)}")
 
 
-def measure_peak_flops(dtype: str) -> PeakFlops:
+def measure_cpu_peak(dtype: str) -> PeakFlops:
     """Measures the highest FLOP/s of square matrix products on the CPU, in less than two seconds.
 
     The products use TensorFlow's threads in this
@@ -169,7 +169,7 @@ def measure_peak_flops(dtype: str) -> PeakFlops:
 def gpu_name(device: str) -> str | None:
     """The driver's name of a TensorFlow GPU device, such as "NVIDIA H200"; None if unknown."""
     match = re.search(r"GPU:(\d+)$", device, re.IGNORECASE)
-    cards = physical_devices_of_gpus()
+    cards = cards_of_gpus()
     if match is None or int(match.group(1)) >= len(cards):
         return None
     details = tf.config.experimental.get_device_details(cards[int(match.group(1))])

@@ -43,7 +43,7 @@ from cnnbench.base.interrupts import (
 )
 from cnnbench.base.log_lines import fatal_message, library_output_notices
 from cnnbench.base.terminal import ErrorStoringStream, print_error, print_notice, print_warning
-from cnnbench.errors import BenchmarkError, ExitCode, memory_ran_out
+from cnnbench.errors import BenchmarkError, ExitCode, out_of_memory_reason
 from cnnbench.machine.cpu import count_oom_kills
 from cnnbench.run.runtime.turns import TimeSlices
 
@@ -214,7 +214,7 @@ def fork_supervised(
         announced, code, printed = _wait_for_child(child, log, longest_step)
         held_back = unwritten() if announced is None else ""
         if announced is None and code is not None:
-            full = memory_ran_out(-code, count_oom_kills() - kills, held_back + printed)
+            full = out_of_memory_reason(-code, count_oom_kills() - kills, held_back + printed)
             announced = RETRY if full and should_retry() else None
         if announced != RETRY:
             _end_like_child(announced, code, printed, held_back, on_child_death)
@@ -310,7 +310,7 @@ class _NativeLogForwarder:
     def redirect_stderr(self) -> None:
         """In the child, redirects file descriptor 2 into the pipe."""
         if isinstance(sys.stderr, ErrorStoringStream):
-            sys.stderr.take_descriptor()
+            sys.stderr.duplicate_descriptor()
         os.dup2(self._in, 2)
         os.close(self._in)
         os.close(self._out)

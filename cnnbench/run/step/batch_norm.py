@@ -103,7 +103,7 @@ def update_moving_averages(
 ) -> list[Any]:
     """Adds the updates of moving averages to the traced step. Returns their operations.
 
-    During training, only copy 0 contains the averages. `share_moving_averages` copies them to the
+    During training, only copy 0 contains the averages. `broadcast_averages` copies them to the
     other copies before they are read. Values without decay replace every copy, because towers
     compute the next values from them. Towers that train independently have their own averages.
 
@@ -132,7 +132,7 @@ def update_moving_averages(
     return run(partial(_assign_updates, manager, range(len(towers)), towers[0]))
 
 
-def share_moving_averages(manager: VariableMgr) -> None:
+def broadcast_averages(manager: VariableMgr) -> None:
     """Copies the first copy of every non-trainable variable to its other copies, eagerly."""
     if not manager.replicas_in_sync:
         return

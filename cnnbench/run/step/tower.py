@@ -106,7 +106,7 @@ class Tower:
         # A compiled computation cannot access other devices, so variables are read before it.
         # Frozen variables are constants, which are created inside of it so that the compiler can
         # fold them.
-        dtypes = {} if frozen else self._read_dtypes(features)
+        dtypes = {} if frozen else self._trace_dtypes(features)
         values = {spec.name: read(spec, dtype) for spec, dtype in dtypes.items()}
         updates: list[StateUpdate] = []
 
@@ -129,7 +129,7 @@ class Tower:
         outside = tuple(u._replace(value=v) for u, v in zip(updates, averaged, strict=True))
         return TowerResult(list(gradients), loss, outside, metrics)
 
-    def _read_dtypes(self, features: Any) -> dict[VariableSpec, tf.DType]:
+    def _trace_dtypes(self, features: Any) -> dict[VariableSpec, tf.DType]:
         """Determines the dtypes in which the network reads its variables, by a trace that is not
         used further.
         """
@@ -213,11 +213,11 @@ class Tower:
         sources = [values[v.name] for v in self._trainables if v.name in values]
         computed = iter(tape.gradient(target, sources))
         gradients = [next(computed) if v.name in values else None for v in self._trainables]
-        self._check_trained(gradients, outer.watched_variables())
+        self._note_undeclared(gradients, outer.watched_variables())
         updates = tuple(network.updates)
         return TowerResult(gradients, loss, updates, self._mean_metrics(outputs, labels))
 
-    def _check_trained(self, gradients: Sequence[Any], undeclared: Sequence[tf.Variable]) -> None:
+    def _note_undeclared(self, gradients: Sequence[Any], undeclared: Sequence[tf.Variable]) -> None:
         """Sets `undeclared_variable_locations`. Raises UsageError if no variable has a gradient."""
         where = plugin_location_prefix(self._model)
         places = (getattr(v, MADE_AT, "") or f"{where}{v.name}" for v in undeclared)

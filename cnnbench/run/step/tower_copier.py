@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import tensorflow as tf
 
 from cnnbench.base.interrupts import errors_as_interrupts
-from cnnbench.errors import first_line
+from cnnbench.errors import informative_line
 from cnnbench.models.graph import Reader
 from cnnbench.models.spec import VariableSpec
 
@@ -84,7 +84,7 @@ class TowerCopier(Generic[_R]):
 
     def _give_up_copying(self, error: Exception) -> None:
         self._original = None
-        reason = f"{type(error).__name__}: {first_line(error)}"
+        reason = f"{type(error).__name__}: {informative_line(error)}"
         text = "every tower is traced, because TensorFlow rejects a copy of the graph"
         self._tell(f"{text}: {reason}")
 

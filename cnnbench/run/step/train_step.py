@@ -519,7 +519,7 @@ class CoordinatedStep(TrainStep):
         fetched = zip(tf.nest.flatten(self._fields), results, strict=True)
         tensors = [tf.cast(tf.constant(value), spec.dtype) for spec, value in fetched]
         values = dict(tf.nest.pack_sequence_as(self._fields, tensors))
-        self.inputs.end_step(int(values["worker"].numpy()), scheduled)
+        self.inputs.note_step_end(int(values["worker"].numpy()), scheduled)
         return StepResult(**values)
 
     def _wait_for_result(self, remote: Any) -> tf.Tensor:

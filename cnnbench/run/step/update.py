@@ -107,7 +107,7 @@ class Updater:
           The operations of the update; `StepResult.skipped`; `sums` over the whole job.
         """
         manager = self._manager
-        self._number_step(count_before)
+        self._tell_step(count_before)
         early, late = (factor, None) if self._plan.deferred else (None, factor)
         columns = self._columns(towers, early)
         graph = current_traced_graph()
@@ -144,7 +144,7 @@ class Updater:
         ops += update_moving_averages(manager, updates, self._bn_stats, guards)
         return ops, skipped, totals
 
-    def _number_step(self, count_before: tf.Tensor | None) -> None:
+    def _tell_step(self, count_before: tf.Tensor | None) -> None:
         """Passes the number of the step to the optimizer, if its updates depend on it."""
         if not self._optimizer.takes_step:
             return

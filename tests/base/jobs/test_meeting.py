@@ -47,7 +47,7 @@ def test_calls_are_answered_at_the_same_time_until_the_meeting_is_over(listener)
         return False
 
     with Meeting(print) as held:
-        held.answer_calls(listener, answer, most=2)
+        held.answer_in_thread(listener, answer, most=2)
         with call(port, 1) as first, call(port, 2) as second:
             assert (receive(first, SECONDS), receive(second, SECONDS)) == (2, 3)
             assert first.recv(1) == b""  # it was closed
@@ -63,7 +63,7 @@ def test_a_connection_is_kept_if_its_answer_says_so(listener):
         return True
 
     with Meeting(print) as held:
-        held.answer_calls(listener, answer, most=1)
+        held.answer_in_thread(listener, answer, most=1)
         link = call(port)
         deadline = time.monotonic() + SECONDS
         while not kept and time.monotonic() < deadline:
@@ -82,7 +82,7 @@ def test_too_many_calls_are_refused(listener):
         return False
 
     with Meeting(print) as held:
-        held.answer_calls(listener, answer, most=1)
+        held.answer_in_thread(listener, answer, most=1)
         with call(port) as first:
             assert entered.wait(SECONDS)
             with call(port) as second:
@@ -100,7 +100,7 @@ def test_an_answer_that_fails_ends_only_its_call(listener, error, capfd):
         raise error
 
     with Meeting(print) as held:
-        held.answer_calls(listener, answer, most=8)
+        held.answer_in_thread(listener, answer, most=8)
         for count in (1, 2):
             with call(port) as link:
                 assert link.recv(1) == b""

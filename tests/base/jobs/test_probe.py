@@ -17,7 +17,7 @@ import pytest
 
 from cnnbench.base import probe as probing
 from cnnbench.base.job import Job, Task
-from cnnbench.base.probe import probe_grpc_server, unresponsive_tasks, wait_for_servers
+from cnnbench.base.probe import probe_grpc_server, suspect_tasks, wait_for_servers
 from cnnbench.errors import BenchmarkError
 
 pytestmark = pytest.mark.timeout(60)
@@ -139,4 +139,4 @@ def test_wait_up(job, serve, limits):
 def test_culprits_of_an_error(job, serve, up, text, named):
     for task in up:
         serve(task)
-    assert [str(task) for task in unresponsive_tasks(job, RuntimeError(text))] == named
+    assert [str(task) for task in suspect_tasks(job, RuntimeError(text))] == named

@@ -81,7 +81,7 @@ def test_a_product_ends_with_its_line(capsys, text):
 def test_a_stream_without_a_descriptor_stays_as_it_is() -> None:
     stream = io.StringIO()
     kept = ErrorStoringStream(stream)
-    kept.take_descriptor()
+    kept.duplicate_descriptor()
     kept.write("text")
     assert stream.getvalue() == "text"
 
@@ -90,7 +90,7 @@ def test_a_stream_with_a_copy_of_its_descriptor_ignores_later_redirections(tmp_p
     first, later = tmp_path / "first", tmp_path / "later"
     with open(first, "w") as stream, open(later, "w") as other:
         kept = ErrorStoringStream(stream)
-        kept.take_descriptor()
+        kept.duplicate_descriptor()
         os.dup2(other.fileno(), stream.fileno())
         kept.write("text\n")
         kept.flush()
@@ -102,7 +102,7 @@ def test_what_was_written_before_a_copy_of_the_descriptor_comes_first(tmp_path: 
     with open(path, "w", encoding="latin-1", errors="replace") as stream:
         stream.write("before\n")
         kept = ErrorStoringStream(stream)
-        kept.take_descriptor()
+        kept.duplicate_descriptor()
         assert path.read_bytes() == b"before\n"
         kept.write("\xe9 \u20ac\n")  # a line is written at once
         assert path.read_bytes() == b"before\n\xe9 ?\n"

@@ -23,8 +23,8 @@ from cnnbench.campaigns.ab.lengths import (
     VerdictPlan,
     choose_seconds,
     estimate_noise,
-    sample_pairs,
-    variance_from_sizes,
+    pair_samples,
+    variance_from_abs,
 )
 from cnnbench.campaigns.processes.outcome import read_record
 from cnnbench.judge.compare import Criteria
@@ -94,13 +94,13 @@ def test_expected_pairs_follow_the_variance_and_the_analyses() -> None:
 @pytest.mark.parametrize(("centre", "error"), [(0.0, 0.3), (0.5, 0.3), (2.0, 0.05), (10.0, 0.05)])
 def test_variance_from_sizes(centre: float, error: float) -> None:
     values = 0.02 * (np.random.default_rng(3).standard_normal(20_000) + centre)
-    assert variance_from_sizes(np.abs(values).tolist()) == pytest.approx(4e-4, rel=error)
+    assert variance_from_abs(np.abs(values).tolist()) == pytest.approx(4e-4, rel=error)
 
 
 def test_variance_of_few_or_equal_sizes() -> None:
-    assert variance_from_sizes([]) == 0.0
-    assert variance_from_sizes([0.0, 0.0]) == 0.0
-    assert variance_from_sizes([0.02] * 8) == pytest.approx(0.0, abs=1e-9)
+    assert variance_from_abs([]) == 0.0
+    assert variance_from_abs([0.0, 0.0]) == 0.0
+    assert variance_from_abs([0.02] * 8) == pytest.approx(0.0, abs=1e-9)
 
 
 def test_noise_of_steps_is_known_from_batches() -> None:
@@ -113,24 +113,24 @@ def test_noise_of_steps_is_known_from_batches() -> None:
     def within(deviation: float) -> float:
         pairs = [(process(deviation), process(deviation)) for _ in range(40)]
         base, new = zip(*pairs, strict=True)
-        return estimate_noise(sample_pairs(base, new, [12.0] * 40)).within
+        return estimate_noise(pair_samples(base, new, [12.0] * 40)).within
 
     # Two processes of independent steps: 2 * variance of a step * seconds of a step.
     assert within(0.1) == pytest.approx(2 * 0.1**2 * STEP, rel=0.3)
     assert within(0.4) == pytest.approx(2 * 0.4**2 * STEP, rel=0.3)
     # What both processes share, such as a slower machine, does not count.
     trend = STEP * np.linspace(1.0, 1.5, steps)
-    (sample,) = sample_pairs([run(*trend)], [run(*trend)], [12.0])
+    (sample,) = pair_samples([run(*trend)], [run(*trend)], [12.0])
     assert sample.within == 0.0
     # Correlated steps average out more slowly.
     slow = [np.repeat(np.exp(generator.normal(0.0, 0.1, steps // 40)), 40) for _ in range(80)]
     runs = [run(*(STEP * speeds)) for speeds in slow]
-    correlated = estimate_noise(sample_pairs(runs[:40], runs[40:], [12.0] * 40))
+    correlated = estimate_noise(pair_samples(runs[:40], runs[40:], [12.0] * 40))
     assert correlated.within > 20 * 2 * 0.1**2 * STEP
 
 
 def test_what_is_not_measured_is_assumed() -> None:
-    (sample,) = sample_pairs([run(STEP, STEP)], [run(STEP, 2 * STEP)], [6.0], burn_in=True)
+    (sample,) = pair_samples([run(STEP, STEP)], [run(STEP, 2 * STEP)], [6.0], burn_in=True)
     assert sample == PairSample(
         difference=None,
         within=None,
@@ -147,7 +147,7 @@ def test_what_is_not_measured_is_assumed() -> None:
     # One slow step of a burn-in does not lengthen all processes of a quiet machine.
     steps = [STEP] * 20
     slow = [*steps[:7], 3 * STEP, *steps[8:]]
-    once = estimate_noise(sample_pairs([run(*slow)], [run(*steps)], [6.0], burn_in=True))
+    once = estimate_noise(pair_samples([run(*slow)], [run(*steps)], [6.0], burn_in=True))
     assert choose_seconds(once, PLAN) <= 6.0
 
 
@@ -264,7 +264,7 @@ def test_which_side_is_slower_never_changes_the_length(
     samples, lengths = [], set()
     for each in (pairs, other):
         base, new = zip(*each, strict=True)
-        samples.append(sample_pairs(base, new, seconds, burn_in=burn_in))
+        samples.append(pair_samples(base, new, seconds, burn_in=burn_in))
         lengths.add(choose_seconds(estimate_noise(samples[-1]), plan))
     for one, two in zip(*samples, strict=True):
         assert one._replace(difference=None) == pytest.approx(two._replace(difference=None))
@@ -282,7 +282,7 @@ def test_differences_of_a_burn_in_are_not_those_of_pairs() -> None:
         length = ChosenLength(own, notes, print, has_pairs=False)  # type: ignore[arg-type]
         length.choose(pairs, base, new, [60.0] * 8, PLAN)
         found.append(notes.added[0]["seconds"])
-        samples = sample_pairs(base, new, [60.0] * 8, burn_in=pairs == 0)
+        samples = pair_samples(base, new, [60.0] * 8, burn_in=pairs == 0)
         expected.append(choose_seconds(estimate_noise(samples), PLAN))
     assert found == expected
     assert found[0] != found[1]

@@ -11,7 +11,7 @@ import pytest
 
 from cnnbench.campaigns.ab.pairing import why_not_interleavable
 from cnnbench.campaigns.ab.side import AbSide
-from cnnbench.campaigns.processes.resolved import _why_not_interleavable
+from cnnbench.campaigns.processes.resolved import _why_sequential
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.plan import make_plan
@@ -42,16 +42,14 @@ def room(monkeypatch, made_up_machine):
     ],
 )
 def test_runs_that_can_and_that_cannot(flags, why):
-    found = _why_not_interleavable(
-        make_plan(Params(**{"model": "lenet", "device": "cpu", **flags}))
-    )
+    found = _why_sequential(make_plan(Params(**{"model": "lenet", "device": "cpu", **flags})))
     assert found is None if why is None else why in found
 
 
 def test_runs_with_files_cannot():
     plan = make_plan(Params(model="lenet", device="cpu"))
     reading = dataclasses.replace(plan, params=plan.params.replace(data_dir="/data"))
-    assert "read ahead" in (_why_not_interleavable(reading) or "")
+    assert "read ahead" in (_why_sequential(reading) or "")
 
 
 @pytest.mark.parametrize("place", ["run/runtime", "runtime", None])

@@ -26,15 +26,15 @@ from cnnbench.campaigns.bisect.answers import (
     SKIP,
     BisectionStep,
     shared_configuration,
-    step_answer,
+    step_answer_text,
 )
 from cnnbench.campaigns.bisect.history import find_repository_root, good_and_bad_hashes
 from cnnbench.campaigns.bisect.search import BISECT, Bisection, BisectionSettings
 from cnnbench.campaigns.bisect.texts import (
     bisection_text,
-    no_difference,
     store_result,
     stored_result,
+    why_no_search,
 )
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
@@ -222,8 +222,8 @@ def test_a_search_for_changed_work_takes_a_pair_each(bisected: Callable[..., Ans
     assert [" of 1 pair, " in line for line in lines if "may be" in line][1:] == [True] * (
         len(found.steps) - 1
     )
-    assert step_answer(given["3"]).startswith("bad")
-    assert step_answer(given["2"]).startswith("good")
+    assert step_answer_text(given["3"]).startswith("bad")
+    assert step_answer_text(given["2"]).startswith("good")
 
 
 def test_results_are_told(
@@ -248,7 +248,7 @@ def test_results_are_told(
         (replace(SLOWER, low=None), BAD),
     ):
         one = step("9", judgement, answer)
-        texts.append(f"{step_answer(one)}\n{no_difference(one)}")
+        texts.append(f"{step_answer_text(one)}\n{why_no_search(one)}")
     text = "\n\n".join(texts).replace(str(tmp_path), "DIR")
     golden(Path(__file__).parent / "golden" / "bisect.txt", text + "\n")
 

@@ -173,11 +173,11 @@ def test_the_wait_for_children_ends_with_a_child_or_a_link(tmp_path):
     sleeps = Command(words=python("import time; time.sleep(600)"), log=tmp_path / "sleeps")
     ends = Command(words=python("pass"), log=tmp_path / "ends")
     with ours, theirs, child.Child(sleeps) as one, child.Child(ends) as other:
-        until(lambda: other in child.watch_children([one, other], PATIENCE, [ours]))
+        until(lambda: other in child.wait_for_any([one, other], PATIENCE, [ours]))
         assert (one.ended, other.ended.code) == (None, 0)
-        assert child.watch_children([one, other], 0.1, [ours]) == []
+        assert child.wait_for_any([one, other], 0.1, [ours]) == []
         theirs.sendall(b"x")
-        assert child.watch_children([one, other], PATIENCE, [ours]) == [ours]
+        assert child.wait_for_any([one, other], PATIENCE, [ours]) == [ours]
 
 
 def test_what_cannot_be_started(tmp_path):

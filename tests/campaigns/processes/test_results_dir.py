@@ -12,7 +12,7 @@ from cnnbench.campaigns.processes.journal import JOURNAL, digest
 from cnnbench.campaigns.processes.results_dir import (
     CampaignKind,
     ResultsFolder,
-    is_lock_or_empty_folder,
+    is_leftover,
 )
 from cnnbench.campaigns.sweep.run import SWEEP, find_records, record_file_name
 from cnnbench.errors import BenchmarkError, FlagError, PathError
@@ -106,13 +106,13 @@ def test_a_folder_with_other_files_is_not_used(tmp_path):
         ResultsFolder(OWN, tmp_path)
     (tmp_path / "mine.txt").unlink()
     (tmp_path / "empty" / "inner").mkdir(parents=True)
-    assert is_lock_or_empty_folder(tmp_path / "empty")
+    assert is_leftover(tmp_path / "empty")
     with ResultsFolder(OWN, tmp_path):
         pass
     (tmp_path / "empty" / "inner" / "x").touch()
-    assert not is_lock_or_empty_folder(tmp_path / "empty")
+    assert not is_leftover(tmp_path / "empty")
     (tmp_path / "link").symlink_to(tmp_path / "logs")
-    assert not is_lock_or_empty_folder(tmp_path / "link")
+    assert not is_leftover(tmp_path / "link")
     (tmp_path / "file").touch()
     with pytest.raises(FlagError, match="--results="):
         ResultsFolder(OWN, tmp_path / "file")

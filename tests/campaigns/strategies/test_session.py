@@ -25,7 +25,7 @@ from cnnbench.campaigns.strategies.session import (
     strategies_document,
 )
 from cnnbench.campaigns.strategies.weights import (
-    compare_checkpoints,
+    compare_and_remove,
     stored_weight_distances,
     weights_tolerance,
 )
@@ -131,7 +131,7 @@ def test_distances_are_stored_and_checkpoints_removed(
         folder.add_session_start()
         assert stored_weight_distances(folder) is None
         (tmp_path / "results" / "checkpoints").mkdir()
-        assert compare_checkpoints(folder, {}) == gaps
+        assert compare_and_remove(folder, {}) == gaps
         assert not (tmp_path / "results" / "checkpoints").exists()
     with ResultsFolder(STRATEGIES, tmp_path / "results", resume=True) as folder:
         assert stored_weight_distances(folder) == gaps
@@ -146,7 +146,7 @@ def test_weights_that_are_known_are_not_trained_again(
     )
     with ResultsFolder(STRATEGIES, tmp_path / "results") as folder:
         folder.add_session_start()
-        compare_checkpoints(folder, {})
+        compare_and_remove(folder, {})
     _, started = session(1, weights_steps=3, resume=True)
     assert len(started) == 3
 

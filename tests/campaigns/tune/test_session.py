@@ -27,7 +27,7 @@ from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.bench import TUNE, RaceBenchmark, SearchSettings
 from cnnbench.campaigns.tune.race import CandidateRace, RaceRound, SearchOutcome
-from cnnbench.campaigns.tune.search import document_so_far, search_requests
+from cnnbench.campaigns.tune.search import document_so_far, run_search
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, Settings
 from cnnbench.campaigns.tune.texts import (
     candidates_csv,
@@ -130,9 +130,7 @@ def search(
         )
         campaign = Measured(runs, factors, failing)
         with ResultsFolder(TUNE, tmp_path / "results", resume=resume) as folder:
-            found = campaign.run_requests(
-                search_requests(RaceBenchmark(folder, campaign, settings))
-            )
+            found = campaign.run_requests(run_search(RaceBenchmark(folder, campaign, settings)))
         return *found, campaign
 
     return search

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.cli.commands.docs import fit_page
+from cnnbench.cli.commands.docs import wrap_page
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -119,10 +119,10 @@ in its middle.
 
 
 def test_prose_fits_the_terminal_and_nothing_is_lost():
-    assert fit_page(TEXT, 32) == FITTED
+    assert wrap_page(TEXT, 32) == FITTED
     for path in DOCS.glob("*.md"):
         page = path.read_text(encoding="utf-8")
-        assert fit_page(page, 80).split() == page.split()
+        assert wrap_page(page, 80).split() == page.split()
 
 
 @pytest.mark.parametrize("pager", ["", "/no/such/pager", "'"])

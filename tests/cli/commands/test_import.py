@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from imports import GOLDEN, HOROVOD, IMPORTS, TRAINING, edited
 
-from cnnbench.records.files import check_folder_writable
+from cnnbench.records.files import ensure_writable
 from cnnbench.records.load import load_records
 
 EXPORTED = '{"results": [{"command": "sleep", "times": [0.5, 0.6], "exit_codes": [0, 0]}]}'
@@ -306,10 +306,10 @@ def test_a_folder_that_vanishes_is_one_line(call, tmp_path, monkeypatch, transcr
     command = importlib.import_module("cnnbench.cli.commands.import")
 
     def check_and_change(flag, path):
-        check_folder_writable(flag, path)
+        ensure_writable(flag, path)
         change(results)
 
-    monkeypatch.setattr(command, "check_folder_writable", check_and_change)
+    monkeypatch.setattr(command, "ensure_writable", check_and_change)
     err = call("import", GOLDEN / "training.txt", into(results), code=4).err
     *_, line = err.splitlines()
     assert line.startswith(f"cnnbench: error: --results={results}: ")

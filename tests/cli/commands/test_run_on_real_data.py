@@ -200,5 +200,5 @@ def test_batches_that_lie_ready_are_no_throughput(cpu_devices, cpus, limits):
         assert whole.examples_per_sec <= 1.1 / SlowPipeline.SECONDS
         inputs.close()
         (one,) = inputs.stages()
-        stage = input_speed.time_stage(one, inputs.spec, 1000)
+        stage = input_speed.time_up_to_stage(one, inputs.spec, 1000)
         assert stage.examples_per_sec <= 1.1 / SlowPipeline.SECONDS

@@ -14,9 +14,9 @@ from cnnbench.judge.compare.disturbance import (
     joint_judgement,
     log_cpu_time_ratio,
     log_ratio_of_slices,
-    lost_pairs,
     mostly_disturbed,
     other_cpus_text,
+    remeasured_pairs,
     seconds_by_slice,
 )
 from cnnbench.judge.compare.judgement import Judgement
@@ -347,19 +347,19 @@ def test_pairs_that_were_measured_again(runs):
         return runs(ab={"side": "a", "seed": seed, "pair": pair, "lost": lost})
 
     killed, stalled = ("b", "killed"), ("a", "stalled")
-    assert lost_pairs([runs(), of(1)]) == (0, "")
-    assert lost_pairs([of(1, killed), of(1, killed)]) == (
+    assert remeasured_pairs([runs(), of(1)]) == (0, "")
+    assert remeasured_pairs([of(1, killed), of(1, killed)]) == (
         1,
         "1 pair was measured again: a process of B was killed",
     )
-    found = lost_pairs([of(1, killed), of(2, killed, stalled), of(2, killed, seed=2)])
+    found = remeasured_pairs([of(1, killed), of(2, killed, stalled), of(2, killed, seed=2)])
     assert found == (
         3,
         "3 pairs were measured again: a process of A was stalled, "
         "a process of B was killed (3 times)",
     )
     for wrong in ("x", 3, ["x"], None):
-        assert lost_pairs([runs(ab={"side": "a", "lost": wrong})]) == (0, "")
+        assert remeasured_pairs([runs(ab={"side": "a", "lost": wrong})]) == (0, "")
 
 
 def test_time_slices_of_a_process(runs):

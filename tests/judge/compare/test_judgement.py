@@ -32,7 +32,7 @@ from cnnbench.judge.compare.estimate import (
     to_test_scale,
 )
 from cnnbench.judge.metrics.judged import BUS_BANDWIDTH
-from cnnbench.judge.metrics.policy import questions_of
+from cnnbench.judge.metrics.policy import asked_directions
 
 # Five processes of 100 images/sec, give or take 0.3 %.
 BASE = [100.0, 100.2, 99.8, 100.1, 99.9]
@@ -562,8 +562,13 @@ def test_a_verdict_answers_what_is_asked():
         policy = Policy(questions=questions)
         found = tuple(pairs_of(*one, policy=policy).verdict for one in (worse, better))
         assert found == verdicts
-    assert questions_of(None) == questions_of(()) == questions_of(["changed"]) == ("slower",)
-    assert questions_of(["slower", "faster", "changed"]) == ("slower", "faster")
+    assert (
+        asked_directions(None)
+        == asked_directions(())
+        == asked_directions(["changed"])
+        == ("slower",)
+    )
+    assert asked_directions(["slower", "faster", "changed"]) == ("slower", "faster")
 
 
 def test_the_spread_between_sessions_has_no_part_in_pairs_in_random_order():
@@ -672,9 +677,12 @@ def test_changes_that_an_interval_leaves_open(ends, metric, worse, better):
     values = [1e10] * 4
     found = statistics_of(Samples(values, values, metric), Policy())
     found = dataclasses.replace(found, low=ends[0], high=ends[1])
-    assert (found.may_be(better=False), found.may_be(better=True)) == (worse, better)
+    assert (found.may_exceed_margin(better=False), found.may_exceed_margin(better=True)) == (
+        worse,
+        better,
+    )
     excludes = ends[0] is not None and ends[0] * ends[1] > 0
-    assert found.excludes_no_change == excludes
+    assert found.excludes_zero == excludes
     assert found.interval_exceeds_floor == excludes  # as both ends are beyond 3 %
     assert aa_spread_of_runs([], metric, Policy()) is None
 

@@ -30,7 +30,7 @@ def estimate(change, low=None, high=None):
 )
 def test_the_size_of_a_change_is_told_if_its_direction_is_certain(low, high, certain):
     found = estimate(0.05 if low is None or low >= 0 else -0.05, low, high)
-    text = phrases.known_change(SPEED, found)
+    text = phrases.known_change_text(SPEED, found)
     other = phrases.size_text if certain else phrases.change_text
     assert text == other(SPEED, found)
     assert ("faster" in text or "slower" in text) == certain
@@ -76,11 +76,11 @@ def test_a_family_of_several_is_told():
 
 def test_numbers_of_runs():
     kinds = {
-        phrases.needed_runs(6, *kind) for kind in ((True, False), (False, False), (True, True))
+        phrases.needed_runs_text(6, *kind) for kind in ((True, False), (False, False), (True, True))
     }
     assert len(kinds) == 3
     assert all("6" in text for text in kinds)
-    assert phrases.needed_runs(6, False, True) == phrases.needed_runs(6, True, True)
+    assert phrases.needed_runs_text(6, False, True) == phrases.needed_runs_text(6, True, True)
     assert phrases.plural(True) != phrases.plural(False)
     more = {phrases.more_runs_text(number, paired) for number in (1, 2) for paired in (True, False)}
     assert len(more) == 4
@@ -102,7 +102,7 @@ def test_scatter_is_that_of_the_metric():
 def test_too_few_values_of_pairs_and_of_processes():
     def text(base, new, paired, family=1, provable=None):
         sides = SimpleNamespace(base=base, new=new, paired=paired, family=family, metric=SPEED)
-        return phrases.too_few(sides, "6 of them", provable)
+        return phrases.too_few_text(sides, "6 of them", provable)
 
     alone = text((1.0,), (2.0,), True)
     assert alone.startswith("1 pair is too few")

@@ -30,9 +30,9 @@ from cnnbench.judge.compare.estimate import statistics_of
 from cnnbench.judge.compare.power import (
     detectable_change,
     least_runs,
-    processes_for_verdict,
     processes_to_decide,
     processes_to_detect,
+    runs_for_verdict,
     too_many_further,
 )
 
@@ -164,7 +164,7 @@ def test_the_detectable_change_is_the_floor_and_the_quantiles_of_the_error(paire
     assert detectable_change(found, 12, 0.04) == pytest.approx(back(expected), rel=1e-4)
     still = statistics(base, base, metric=METRICS[metric], paired=True)
     assert detectable_change(still, 12, 0.04) is None
-    assert processes_for_verdict(still, (0.04, 0.04)) is None
+    assert runs_for_verdict(still, (0.04, 0.04)) is None
 
 
 @pytest.mark.parametrize("change", [0.0, 0.02, 0.1])
@@ -173,18 +173,18 @@ def test_a_new_experiment_of_pairs_takes_as_many_whatever_measured_the_same_scat
     level, plan = 100 * (1 + change), AnalysisSchedule(0.04)
     single = statistics(around(100.0, 0.05), around(level, 0.05), plan=plan, noise=0.0)
     pairs = statistics([100.0] * 8, around(level, 0.05 * math.sqrt(2)), plan=plan, paired=True)
-    needed = [processes_for_verdict(one, (0.04, 0.04)) for one in (single, pairs)]
+    needed = [runs_for_verdict(one, (0.04, 0.04)) for one in (single, pairs)]
     assert needed[0] == needed[1]
     assert needed[0] % 4 == 0
     # Further processes beside the measured ones need no analyses.
     alone = statistics(around(100.0, 0.05), around(level, 0.05), noise=0.0)
-    assert processes_for_verdict(alone, (0.04, 0.04)) > 8
+    assert runs_for_verdict(alone, (0.04, 0.04)) > 8
 
 
 def test_a_larger_scatter_and_a_smaller_level_take_more():
     def needed(scatter, alphas=(0.04, 0.04), change=1.0):
         found = statistics([100.0] * 8, around(100.0 * change, scatter), paired=True)
-        return processes_for_verdict(found, alphas)
+        return runs_for_verdict(found, alphas)
 
     assert 8 < needed(0.04) < needed(0.06) < needed(0.1)
     assert needed(0.06) < needed(0.06, (0.004, 0.04))  # of the interval
@@ -211,7 +211,7 @@ def pairs_around(centre, scatter):
 
 def test_so_many_pairs_show_that_nothing_changed_in_four_of_five_experiments():
     found = pairs_around(0.001, 0.05)
-    needed = processes_for_verdict(found, (0.04, 0.04))
+    needed = runs_for_verdict(found, (0.04, 0.04))
     shares = []
     for number in (needed, needed * 2 // 3):
         low, _, _ = intervals_of_more_pairs(found, number, 0.0)
@@ -222,7 +222,7 @@ def test_so_many_pairs_show_that_nothing_changed_in_four_of_five_experiments():
 
 def test_so_many_pairs_find_twice_the_threshold_in_most_experiments():
     found = pairs_around(0.08, 0.1)
-    needed = processes_for_verdict(found, (0.04, 0.04))
+    needed = runs_for_verdict(found, (0.04, 0.04))
     shares = []
     for number in (needed, needed * 2 // 3):
         low, centre, _ = intervals_of_more_pairs(found, number, 2 * math.log(1.03))
@@ -270,7 +270,7 @@ def test_runs_that_can_prove_a_change_at_all():
 )
 def test_numbers_of_pairs(change, scatter, alphas, pairs):
     # Computed once from the fixed random numbers; the tests above check some by simulation.
-    assert processes_for_verdict(pairs_around(change, scatter), alphas) == pairs
+    assert runs_for_verdict(pairs_around(change, scatter), alphas) == pairs
 
 
 @pytest.mark.parametrize(
@@ -287,13 +287,13 @@ def test_numbers_of_pairs(change, scatter, alphas, pairs):
 def test_numbers_of_pairs_by_metric(metric, change, pairs):
     new = around(1e10 * math.exp(change), 0.06)
     found = statistics([1e10] * 8, new, metric=METRICS[metric], paired=True)
-    assert processes_for_verdict(found, (0.04, 0.04)) == pairs
+    assert runs_for_verdict(found, (0.04, 0.04)) == pairs
 
 
 def test_numbers_of_pairs_of_differences():
     new = [0.5 + 0.01 * math.sqrt(7 / 8) * sign for sign in (1, -1) * 4]
     found = statistics([0.5] * 8, new, metric=METRICS["accuracy"], paired=True)
-    assert processes_for_verdict(found, (0.04, 0.04)) == 44
+    assert runs_for_verdict(found, (0.04, 0.04)) == 44
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_numbers_of_processes_without_pairs(counts, noise, change, processes):
     base = around(100.0, 0.04, counts[0])
     new = around(100.0 * math.exp(change), 0.04, counts[1])
     found = statistics(base, new, noise=noise)
-    assert processes_for_verdict(found, (0.04, 0.04)) == processes
+    assert runs_for_verdict(found, (0.04, 0.04)) == processes
 
 
 @pytest.mark.parametrize(
@@ -337,24 +337,24 @@ def test_numbers_of_pairs_with_interim_analyses(planned, change, scatter, pairs)
     plan = AnalysisSchedule(0.04) if planned is None else AnalysisSchedule(0.04, planned, made)
     new = around(100.0 * math.exp(change), scatter)
     found = statistics([100.0] * 8, new, paired=True, plan=plan, looks=made if planned else ())
-    assert processes_for_verdict(found, (0.04, 0.04)) == pairs
+    assert runs_for_verdict(found, (0.04, 0.04)) == pairs
 
 
 def test_numbers_of_pairs_of_a_new_experiment_by_single_values():
     new = around(100.0 * math.exp(0.06), 0.06)
     found = statistics(around(100.0, 0.05), new, plan=AnalysisSchedule(0.04), noise=0.0)
-    assert processes_for_verdict(found, (0.04, 0.04)) == 28
+    assert runs_for_verdict(found, (0.04, 0.04)) == 28
     still = dataclasses.replace(found, margin=0.0)
-    assert processes_for_verdict(still, (0.04, 0.04)) is None
-    assert processes_for_verdict(dataclasses.replace(found, scatter=None), (0.04, 0.04)) is None
+    assert runs_for_verdict(still, (0.04, 0.04)) is None
+    assert runs_for_verdict(dataclasses.replace(found, scatter=None), (0.04, 0.04)) is None
     gone = dataclasses.replace(found, change=-1.0)
-    assert processes_for_verdict(gone, (0.04, 0.04)) is None
+    assert runs_for_verdict(gone, (0.04, 0.04)) is None
 
 
 def test_a_whole_interval_beyond_the_threshold_takes_more_pairs():
     new = around(100.0 * math.exp(0.1), 0.1, 12)
     pairs = [
-        processes_for_verdict(
+        runs_for_verdict(
             statistics_of(Samples([100.0] * 12, new, paired=True), policy, 1), (0.04, 0.04)
         )
         for policy in (Policy(by_interval=True), Policy())

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from cnnbench.judge.compare import METRICS, Criteria, Verdict, compare_records
-from cnnbench.judge.compare.answers import what_is_known
+from cnnbench.judge.compare.answers import known_text
 from cnnbench.judge.compare.result import with_second_experiment, without_tests
 from cnnbench.judge.metrics.rules import Acceptance
 
@@ -56,7 +56,7 @@ def test_what_is_known_at_an_interim_analysis_contains_no_advice(lenet_runs):
     result = compare_records(base, new, Criteria(paired=True)).entries[0].main
     assert (result.judgement.low, result.judgement.at_least) == (None, 6)
     assert "6 pairs" in result.judgement.reason
-    known = what_is_known(result)
+    known = known_text(result)
     assert ("-9.8 %" in known, "pairs" in known) == (True, False)
 
 

@@ -17,9 +17,9 @@ from cnnbench.base.inference import (
     AnalysisSchedule,
     InterimAnalysis,
     alpha_spent_by,
+    analyses_until,
     interim_analyses,
-    levels_of_analyses,
-    looks_at,
+    nominal_levels,
     pair_counts_to_try,
     paired_shift,
     sequential_p,
@@ -161,7 +161,7 @@ def test_one_look_is_the_signed_rank_test_and_its_interval():
 def test_boundaries_use_more_than_levels_that_add_up():
     # Single levels of three looks that together spend 0.032: by the union bound, they were 0.008,
     # 0.01 and 0.014.
-    levels = levels_of_analyses(interim_analyses(16, 0.04), 0.04)
+    levels = nominal_levels(interim_analyses(16, 0.04), 0.04)
     assert levels == (pytest.approx(0.0078, abs=1e-4), *levels[1:])
     assert 0.01 < levels[1] < 0.018
     assert 0.014 < levels[2] < 0.032
@@ -256,10 +256,10 @@ def test_analyses_end_where_the_pairs_do():
 
 def test_looks_up_to_a_number_of_pairs():
     analyses = interim_analyses(16, 0.04)
-    assert looks_at(analyses, 12) == (analyses[0], (12, 0.8))
-    assert looks_at(analyses, 13) == (*analyses[:2], (13, 0.8))
-    assert looks_at(analyses, 16) == analyses
-    assert looks_at(analyses, 0) == looks_at((), 16) == ()
+    assert analyses_until(analyses, 12) == (analyses[0], (12, 0.8))
+    assert analyses_until(analyses, 13) == (*analyses[:2], (13, 0.8))
+    assert analyses_until(analyses, 16) == analyses
+    assert analyses_until(analyses, 0) == analyses_until((), 16) == ()
 
 
 def test_numbers_of_pairs_to_consider():
@@ -274,7 +274,7 @@ def test_levels_of_long_experiments_are_near_what_they_spend(pairs):
     analyses = [
         InterimAnalysis(number, share) for number, share in zip(pairs, (0.01, 1.0), strict=True)
     ]
-    first, last = levels_of_analyses(analyses, 0.04)
+    first, last = nominal_levels(analyses, 0.04)
     assert first == 0.0
     assert 0.035 < last <= 0.04
 
@@ -301,7 +301,7 @@ def test_numbers_of_interim_analyses(pairs, alpha, p, ends, levels):
     shift = sequential_shift(values, analyses, alpha)
     assert (shift.low, shift.high) == pytest.approx(ends, rel=1e-4)
     assert shift.estimate == paired_shift(values, 0.5).estimate
-    assert levels_of_analyses(analyses, alpha) == pytest.approx(levels, rel=1e-5)
+    assert nominal_levels(analyses, alpha) == pytest.approx(levels, rel=1e-5)
 
 
 @pytest.mark.parametrize(

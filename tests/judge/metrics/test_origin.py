@@ -237,11 +237,11 @@ def test_only_whole_commits_are_shortened(text, short):
 
 
 def test_sizes_of_networks():
-    assert Origin().network_size == ""
+    assert Origin().network_text == ""
     own = replace(MODEL, trainable_parameters=1000)
-    assert Origin(network=own).network_size == "network of 1,234/1,000 parameters, 60/20 FLOPs"
+    assert Origin(network=own).network_text == "network of 1,234/1,000 parameters, 60/20 FLOPs"
     same = replace(MODEL, forward_flops_per_image=60)
-    assert Origin(network=same).network_size == "network of 1,234 parameters, 60 FLOPs"
+    assert Origin(network=same).network_text == "network of 1,234 parameters, 60 FLOPs"
 
 
 @pytest.mark.parametrize(

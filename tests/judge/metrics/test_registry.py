@@ -12,7 +12,7 @@ from cnnbench.judge.compare.facts import FACTS, GROUPS, PATTERNS, fact_rule
 from cnnbench.judge.compare.rows import records_to_measurements
 from cnnbench.judge.metrics.judged import DEFAULT_METRICS, THROUGHPUT, metrics_to_judge
 from cnnbench.judge.metrics.measurement import KINDS
-from cnnbench.judge.metrics.policy import Policy, exit_code_words
+from cnnbench.judge.metrics.policy import Policy, check_fail_on
 from cnnbench.machine import facts
 from cnnbench.records.all_reduce import Copying
 from cnnbench.records.metric import ALL, BOUNDS, HISTORY, METRICS
@@ -253,8 +253,8 @@ def test_settings_of_rules_come_before_the_usual_ones():
 
 
 def test_words_of_exit_codes():
-    assert exit_code_words(["slower", "faster", "slower"]) == ("slower", "faster")
-    assert exit_code_words(["never"]) == exit_code_words(["nothing", "nothing"]) == ()
+    assert check_fail_on(["slower", "faster", "slower"]) == ("slower", "faster")
+    assert check_fail_on(["never"]) == check_fail_on(["nothing", "nothing"]) == ()
     for words in ([], ["never", "slower"]):
         with pytest.raises(ValueError, match="only never"):
-            exit_code_words(words)
+            check_fail_on(words)

@@ -15,7 +15,7 @@ from golden import sentences
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.metrics import rules as rules_module
-from cnnbench.judge.metrics.policy import Policy, exit_code_words
+from cnnbench.judge.metrics.policy import Policy, check_fail_on
 from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, MetricRule, Rules
 from cnnbench.judge.metrics.rules_file import (
     NO_RULES,
@@ -96,11 +96,11 @@ def test_a_policy_has_the_threshold_of_the_metric_then_of_the_rule():
     assert rules.threshold("lenet", ACCURACY) is None
     assert rules.threshold("lenet", THROUGHPUT) == 0.05
     assert rules.threshold("alexnet", THROUGHPUT) is None
-    without = rules.without_thresholds()
+    without = rules.without_overridden()
     assert without.threshold("lenet", THROUGHPUT) is None
     assert without.threshold("lenet", MEMORY) == 0.07
     speed = replace(own, name="throughput")
-    rules = Rules(rules=(ConfigurationRule(metrics=(speed,)),)).without_thresholds()
+    rules = Rules(rules=(ConfigurationRule(metrics=(speed,)),)).without_overridden()
     assert rules.rules[0].metrics == (replace(speed, threshold=None),)
 
 
@@ -246,9 +246,9 @@ def test_least_and_largest_values_are_accepted(folder):
 def test_words_that_set_the_exit_code(words, found):
     if found is None:
         with pytest.raises(ValueError, match="never"):
-            exit_code_words(words)
+            check_fail_on(words)
     else:
-        assert exit_code_words(words) == found
+        assert check_fail_on(words) == found
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_accepted_commits_are_those_between_two_revisions(commits):
 )
 def test_what_an_acceptance_is_about(parts, fits):
     own = Acceptance(commit="b" * 7, reason="x", **parts)
-    assert own.applies_to("lenet, batch 8", THROUGHPUT, "slower") is fits
+    assert own.accepts_result("lenet, batch 8", THROUGHPUT, "slower") is fits
     found = accepted(Rules(accept=(own,)), ["a" * 40], ["b" * 40])
     assert found == (own if fits else None)
 

@@ -165,10 +165,10 @@ def test_open_results_with_a_known_number_are_first(compared):
             replace(entry, results=tuple(own if one is main else one for one in entry.results))
         )
     found = replace(found, entries=tuple(entries))
-    needed = [result.judgement.needed for _, result in found.undecided_results]
+    needed = [result.judgement.needed for _, result in found.undecided_entries]
     assert needed[-1] is None
     assert {*needed[:2]} == {10, 20}
-    assert judged_as(found, "same", "same", "same").undecided_results == []
+    assert judged_as(found, "same", "same", "same").undecided_entries == []
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_values_are_those_of_runs_that_succeeded(full_runs):
     good, bad = full_runs(100), full_runs(50, error=("OSError", "no disk"))
     found = group(good, bad)
     assert found.successful == (good,)
-    assert found.throughput.values == found.own_speeds == pytest.approx((100.0,))
+    assert found.throughput.values == found.raw_speeds == pytest.approx((100.0,))
     assert found.process_values(lambda run: float("nan")).values == ()
     # Speeds of a comparison replace them if there is one for each.
     found.use_speeds({"other": 1.0})

@@ -182,7 +182,7 @@ def test_every_algorithm_on_every_number_of_devices(tmp_path, holds):
     assert [one["spec"] for one in table] == [point.spec for point in record.points]
     medians = [point.median_seconds for point in record.points]
     assert [float(one["median_seconds"]) for one in table] == medians
-    shares = [record.copy_time_ratio(point) for point in record.points]
+    shares = [record.copy_time_share(point) for point in record.points]
     assert [float(one["share_of_copy_bound"]) for one in table] == shares
     assert {one["schema"] for one in table} == {"1"}
 
@@ -405,7 +405,7 @@ def test_the_record_of_a_process_that_ends_early_keeps_what_it_wrote(tmp_path, e
 
 @pytest.mark.slow
 def test_what_spoils_a_measurement_is_said_and_recorded(monkeypatch, limits, tmp_path):
-    monkeypatch.setattr(checks, "_busy_with_others", lambda situation: "1.9 of 2 CPUs busy")
+    monkeypatch.setattr(checks, "_others_busy_text", lambda situation: "1.9 of 2 CPUs busy")
     limits(table, IMPLAUSIBLE_SHARE=0.0)
     path = tmp_path / "r.json"
     run = Run(result_json=str(path), all_reduce_spec="copy,xring")

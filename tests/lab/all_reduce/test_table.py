@@ -78,7 +78,7 @@ def test_times():
     rows = table.ResultRowFormatter(CASES, calls=3)
     lines = [*rows.header(), table.copy_line(COPY)]
     for point in POINTS:
-        lines += rows.row_lines(point, RECORD.copy_time_ratio(point))
+        lines += rows.row_lines(point, RECORD.copy_time_share(point))
     assert "\n".join([*lines, *table.footer_lines(RECORD)]) + "\n" == TIMES
 
 

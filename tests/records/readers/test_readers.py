@@ -21,8 +21,8 @@ from cnnbench.records.readers import (
     ResultFile,
     has_keys,
     is_amount,
-    mean_amount,
-    parse_object,
+    mean_or_invalid,
+    parse_json_object,
     read_results,
     register_reader,
     scalars,
@@ -124,10 +124,10 @@ def test_values_of_files():
     assert [is_amount(value) for value in (1, 0.5, True, "1", 0.0, -1.0, float("nan"), None)] == [
         *(True, True, False, False, False, False, False, False)
     ]
-    assert mean_amount([1.0, 3]) == 2.0
-    assert mean_amount([1.0, "3", -1]) == "3"
-    assert mean_amount([]) is None
-    assert [parse_object(text) for text in ('{"a": 1}', "[1]", "{")] == [{"a": 1}, None, None]
+    assert mean_or_invalid([1.0, 3]) == 2.0
+    assert mean_or_invalid([1.0, "3", -1]) == "3"
+    assert mean_or_invalid([]) is None
+    assert [parse_json_object(text) for text in ('{"a": 1}', "[1]", "{")] == [{"a": 1}, None, None]
     mixed = {"a": 1, "b": "t", "c": True, "d": 0.5, "e": None, "f": [1]}
     assert dict(scalars(mixed)) == {"a": 1, "b": "t", "c": True, "d": 0.5, "f": "[1]"}
     assert dict(scalars({"a": {"y": 1, "x": [None]}})) == {"a": '{"x": [null], "y": 1}'}

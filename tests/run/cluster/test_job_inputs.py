@@ -13,7 +13,7 @@ from jobs import record_of, started
 
 from cnnbench.data.imagenet import serialize
 from cnnbench.records.input import InputStage
-from cnnbench.run.driver.input_speed import combine_pipelines
+from cnnbench.run.driver.input_speed import combine_speeds
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -213,8 +213,8 @@ def test_asynchronous_workers_refuse_pipelines_that_call_python_code(tmp_path, m
 
 def test_workers_that_train_together_are_limited_by_the_slowest():
     stages = [InputStage(name="device", examples=n, seconds=2.0) for n in (400, 100)]
-    together = combine_pipelines(stages, in_step=True)
-    apart = combine_pipelines(stages, in_step=False)
+    together = combine_speeds(stages, in_step=True)
+    apart = combine_speeds(stages, in_step=False)
     assert together.examples_per_sec == pytest.approx(100)
     assert (apart.examples, apart.examples_per_sec) == (500, pytest.approx(250))
 

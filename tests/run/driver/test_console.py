@@ -232,9 +232,9 @@ def test_lines_are_due_after_some_steps_or_some_time(monkeypatch):
     now = iter([0.0, 9.9, 10.0, 19.9, 25.0, 25.0])
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(now)))
     timed = DisplayInterval(Duration.parse("10s"))
-    assert [timed.is_display_due(step) for step in (1, 2, 3, 4)] == [False, True, False, True]
+    assert [timed.advance_if_due(step) for step in (1, 2, 3, 4)] == [False, True, False, True]
     counted = DisplayInterval(2)
-    assert [counted.is_display_due(step) for step in (1, 2, 3, 4)] == [False, True, False, True]
+    assert [counted.advance_if_due(step) for step in (1, 2, 3, 4)] == [False, True, False, True]
 
 
 def test_a_run_with_lines_by_time_prints_and_records_it(call, tmp_path):

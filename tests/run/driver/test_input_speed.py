@@ -11,10 +11,10 @@ from cnnbench.data.pipeline import PipelineStage
 from cnnbench.records.input import InputStage
 from cnnbench.run.driver import input_speed
 from cnnbench.run.driver.input_speed import (
-    combine_pipelines,
+    combine_speeds,
     time_input,
-    time_stage,
     time_stages,
+    time_up_to_stage,
     time_whole,
 )
 
@@ -34,7 +34,7 @@ def stages(*figures):
     ],
 )
 def test_the_speed_of_a_job_follows_from_those_of_its_workers(figures, in_step, examples, seconds):
-    found = combine_pipelines(stages(*figures), in_step=in_step)
+    found = combine_speeds(stages(*figures), in_step=in_step)
     assert (found.name, found.examples) == ("batch", examples)
     assert found.seconds == pytest.approx(seconds)
 
@@ -114,7 +114,7 @@ def test_a_stage_is_timed_for_two_seconds_or_so_many_examples(
     clock, per_device, examples, most, chunk, asked, expected
 ):
     batches = Batches(clock, batch_per_device=per_device)
-    found = time_stage(PipelineStage("read", batches, examples), batches.spec, most)
+    found = time_up_to_stage(PipelineStage("read", batches, examples), batches.spec, most)
     assert (batches.chunk, batches.asked) == (chunk, asked)
     assert (found.name, found.examples, found.seconds) == ("read", *expected)
 
@@ -129,7 +129,7 @@ def test_a_drain_lasts_half_a_second(clock, limits):
         clock[0] -= 0.375  # what remains is an eighth of a second
 
     batches.next = quick
-    found = time_stage(PipelineStage("read", batches, 2), batches.spec, 10**6)
+    found = time_up_to_stage(PipelineStage("read", batches, 2), batches.spec, 10**6)
     assert batches.asked == 4 + 2
     assert (found.examples, found.seconds) == (2 * 8, 0.25)
 

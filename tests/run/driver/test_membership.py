@@ -227,7 +227,7 @@ def test_a_signal_after_the_last_step_ends_all_workers():
         with pytest.raises(KeyboardInterrupt):  # of the others, by their next check
             SharedInterrupts(
                 SimpleNamespace(is_chief=True, sum_over_workers=lambda values: [1, 1])
-            ).raise_if_any_interrupted(1.0)
+            ).sync_interrupts(1.0)
         conclude_command()
 
 
@@ -361,6 +361,6 @@ def test_the_chief_says_when_to_look_for_signals_again(chief, seconds, passes):
         return np.array([0, 40])
 
     interrupts = SharedInterrupts(SimpleNamespace(is_chief=chief, sum_over_workers=add))
-    assert interrupts.raise_if_any_interrupted(seconds) == 40
+    assert interrupts.sync_interrupts(seconds) == 40
     assert sent == [[0, passes]]
-    assert SharedInterrupts(None).raise_if_any_interrupted(seconds) == 1
+    assert SharedInterrupts(None).sync_interrupts(seconds) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.run.driver.preflight import output_files, partition_file
+from cnnbench.run.driver.preflight import output_files, partition_path
 
 
 def files(**flags):
@@ -21,7 +21,7 @@ def files(**flags):
     ("prefix", "path"), [("a/graph.txt", "a/graph3.txt"), ("a.b/graph", "a.b/graph3")]
 )
 def test_the_number_of_a_device_is_before_the_suffix(prefix, path):
-    assert partition_file(prefix, 3) == path
+    assert partition_path(prefix, 3) == path
 
 
 def test_a_run_writes_what_its_flags_name():

@@ -196,13 +196,13 @@ def test_an_evaluator_waits_for_a_checkpoint_until_its_time_is_up(clock, tmp_pat
     waits = []
     for clock[0] in (100.0, 112.0, 119.5, 120.0, 130.0):
         end.read_training_status()
-        waits.append((end.seconds_to_wait(9), bool(end.explain_end())))
+        waits.append((end.seconds_to_wait(9), bool(end.end_reason())))
     assert waits == [(9, False), (8.0, False), (0.5, False), (0.0, True), (0.0, True)]
     end.restart_time_limit()
-    assert (end.seconds_to_wait(9), end.explain_end()) == (9, "")
+    assert (end.seconds_to_wait(9), end.end_reason()) == (9, "")
     unlimited = TrainingEndDetector(str(tmp_path), 0)
     clock[0] = 1e9
-    assert (unlimited.seconds_to_wait(9), unlimited.explain_end()) == (9, "")
+    assert (unlimited.seconds_to_wait(9), unlimited.end_reason()) == (9, "")
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_training_has_ended_if_it_says_so_twice_or_was_seen_running(statuses, 
             text = checkpoints.RUNNING if status == "running" else status
             checkpoints.write_training_status(tmp_path, text)
         end.read_training_status()
-        found.append(bool(end.explain_end()))
+        found.append(bool(end.end_reason()))
     assert found == ends
 
 

@@ -27,12 +27,12 @@ from cnnbench.machine.cpu import MemoryCapacity
 from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.run.runtime import devices
 from cnnbench.run.runtime.devices import (
+    cards_of_gpus,
     choose_devices,
     choose_input_threads,
     choose_thread_counts,
     configure_devices,
     find_unresponsive_gpus,
-    physical_devices_of_gpus,
     read_peak_memory,
     reset_peak_memory,
     set_environment,
@@ -289,7 +289,7 @@ def test_the_memory_of_a_card_is_divided_but_for_a_tenth(gpus, limits):
     limit = int(0.9 * (10 << 30)) // 2**20
     assert machine.visible == ["card 1", "card 2"]
     assert machine.parts == {"card 1": [limit], "card 2": [limit, limit]}
-    assert physical_devices_of_gpus() == ["card 1", "card 2", "card 2"]
+    assert cards_of_gpus() == ["card 1", "card 2", "card 2"]
     limits(devices, least_free_gpu_memory=lambda cards, parts: None)
     with pytest.raises(FlagError, match=r"^--gpus_per_card=2: "):
         configure_devices(Params(num_gpus=3, gpus_per_card=2))

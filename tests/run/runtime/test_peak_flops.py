@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cnnbench.run.runtime import peak_flops as module
-from cnnbench.run.runtime.peak_flops import measure_peak_flops, peak_flops, sum_published_peak_flops
+from cnnbench.run.runtime.peak_flops import measure_cpu_peak, peak_flops, sum_published_peak_flops
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_rate_of_products_as_large_and_as_many_as_fit(
     threading = SimpleNamespace(get_intra_op_parallelism_threads=lambda: pool)
     config = SimpleNamespace(threading=threading)
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
-    rate, source = measure_peak_flops("float32")
+    rate, source = measure_cpu_peak("float32")
     assert rate == pytest.approx(at_once * 2 * size**3 / 1e-3)  # multiply and add
     prefix = "" if at_once == 1 else f"{at_once} x "
     assert source == f"measured: {prefix}matmul {size}x{size}x{size} float32"
@@ -220,6 +220,6 @@ def test_the_fastest_product_counts(spent, products, seconds, monkeypatch, limit
     )
     monkeypatch.setitem(sys.modules, "tensorflow", fake)
     monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
-    rate, _ = measure_peak_flops("float32")
+    rate, _ = measure_cpu_peak("float32")
     assert made == [(8, 8)] * 2 + [(16, 16)] * products
     assert rate == pytest.approx(2 * 16**3 / seconds)

@@ -110,9 +110,9 @@ def build(
         *tune.search_verdict_answers(results),
         *strategies.fastest_mode_answers(results),
         *all_reduce.all_reduce_answers(results),
-        *all_reduce.prediction_answers(results),
+        *all_reduce.predicted_fastest(results),
         *roofline.roofline_answers(results),
-        environment.disturbance_answer(results),
+        environment.conditions_answer(results),
         _omitted_answer(bounded),
     )
     asked = results.processes or results.studies or results.predictions or results.comparison

@@ -88,7 +88,7 @@ def all_reduce_answers(results: ReportSubject) -> Iterator[Answer]:
         yield Answer(f"All-reduce{when}", answer, "bad" if wrong else "", details)
 
 
-def prediction_answers(results: ReportSubject) -> Iterator[Answer]:
+def predicted_fastest(results: ReportSubject) -> Iterator[Answer]:
     """Yields an answer for each prediction of `cnnbench allreduce --predict`: the fastest algorithm
     for each number of devices.
     """
@@ -160,7 +160,7 @@ def _sizes_text(fastest: Sequence[Point]) -> str:
 
 
 def _fastest_text(point: Point) -> str:
-    speed = number(_gigabytes(point, "busbw"))
+    speed = number(_gb_per_sec(point, "busbw"))
     packing = str(point.packing).removeprefix("-")
     name = f"{point.spec} {packing}".strip()
     size = format_bytes(point.bytes)
@@ -195,8 +195,8 @@ def _charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]:
 
 def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> RowChart:
     rows = []
-    for point in sorted(points, key=lambda point: -_gigabytes(point, "busbw")):
-        speed, median = _gigabytes(point, "busbw"), point.median_seconds or 0.0
+    for point in sorted(points, key=lambda point: -_gb_per_sec(point, "busbw")):
+        speed, median = _gb_per_sec(point, "busbw"), point.median_seconds or 0.0
         slower, faster = np.quantile(point.seconds, (0.75, 0.25)).tolist()
         label = point.spec if point.tensors == 1 else f"{point.spec}, {point.tensors} tensors"
         rows.append(
@@ -223,9 +223,9 @@ def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> RowCh
 
 def _curves(record: AllReduceRecord, points: Sequence[Point], name: str) -> Iterator[ChartSeries]:
     specs: dict[str, dict[int, float]] = {point.spec: {} for point in points}
-    for point in sorted(points, key=lambda point: (point.bytes, _gigabytes(point, name))):
+    for point in sorted(points, key=lambda point: (point.bytes, _gb_per_sec(point, name))):
         # Points are sorted by speed, so a faster point of the same size replaces a slower one.
-        specs[point.spec][point.bytes] = _gigabytes(point, name)
+        specs[point.spec][point.bytes] = _gb_per_sec(point, name)
     for spec, best in specs.items():
         hints = (
             f"{spec}, {format_bytes(size)}: {number(speed)} GB/s" for size, speed in best.items()
@@ -242,11 +242,11 @@ def _copy_bandwidths(
     """Maps sizes in bytes to the bandwidth in GB/s that corresponds to the copy estimate. Sizes
     without a copy estimate are left out.
     """
-    shares = ((point, record.copy_time_ratio(point)) for point in points)
-    return {point.bytes: _gigabytes(point, name) / share for point, share in shares if share}
+    shares = ((point, record.copy_time_share(point)) for point in points)
+    return {point.bytes: _gb_per_sec(point, name) / share for point, share in shares if share}
 
 
-def _gigabytes(point: Point, name: str) -> float:
+def _gb_per_sec(point: Point, name: str) -> float:
     """Returns the bus bandwidth (`name` is "busbw") or algorithm bandwidth ("algbw") of a
     measurement in GB/s; 0 if unknown.
     """
@@ -271,7 +271,7 @@ def _bandwidth_row(record: AllReduceRecord, point: Point, several: bool) -> Row:
         "algbw, GB/s": numeric_cell(point.algorithm_bandwidth, scale=1e-9),
         "busbw, GB/s": numeric_cell(point.bus_bandwidth, scale=1e-9),
         "of the copy estimate": numeric_cell(
-            record.copy_time_ratio(point), lambda share: percent(share, digits=0)
+            record.copy_time_share(point), lambda share: percent(share, digits=0)
         ),
         "#wrong": numeric_cell(point.wrong, wrong, tone="bad" if point.wrong else ""),
         "error": TableCell(point.error, tone="bad") if point.error else "",

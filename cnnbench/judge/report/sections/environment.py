@@ -34,11 +34,11 @@ from cnnbench.records.run import ConditionNote
 _MOST_NAMED = 3
 
 
-def disturbance_answer(results: ReportSubject) -> Answer | None:
+def conditions_answer(results: ReportSubject) -> Answer | None:
     """Returns the answer with the most frequent disturbances, or that there were none; None if no
     conditions were recorded.
     """
-    found = _count_disturbances(results)
+    found = _collect_remarks(results)
     if not found.checked:
         return None
     if not found.marked:
@@ -57,7 +57,7 @@ def conditions_section(results: ReportSubject) -> Iterable[Content]:
     """Yields the section about conditions such as load: a table of remarks, the most frequent
     first, and of disturbances by configuration.
     """
-    found = _count_disturbances(results)
+    found = _collect_remarks(results)
     if not found.checked:
         return
     processes = count_text(found.checked, "process", "processes")
@@ -98,7 +98,7 @@ class _Disturbances(NamedTuple):
     remarks: list[tuple[str, str, list[ConditionNote]]]
 
 
-def _count_disturbances(results: ReportSubject) -> _Disturbances:
+def _collect_remarks(results: ReportSubject) -> _Disturbances:
     good = (record.conditions for _, record in results.processes if record.status == "ok")
     checked = [condition for condition in good if condition is not None]
     notes = (

@@ -53,14 +53,14 @@ def speed_answer(results: ReportSubject) -> Answer | None:
         (
             group.name,
             *speed_and_certainty(
-                group.own_speeds,
+                group.raw_speeds,
                 imported=any(run.imported is not None for run in group.records),
                 is_job=group.is_job,
             ),
-            fmean(group.own_speeds),
+            fmean(group.raw_speeds),
         )
         for group in results.configured
-        if group.own_speeds
+        if group.raw_speeds
     ]
     if not measured and not results.configured and (results.allreduces or results.predictions):
         return None
@@ -201,7 +201,7 @@ def _imported_file(record: RunRecord | AllReduceRecord) -> str:
     return "" if imported is None else imported.file
 
 
-def _is_reproducible(record: RunRecord | AllReduceRecord) -> bool:
+def _has_command(record: RunRecord | AllReduceRecord) -> bool:
     """Whether the command of a process is known. Only the tables of cnnbench contain the commands
     of imported processes.
     """
@@ -243,7 +243,7 @@ def reproduction_section(results: ReportSubject) -> Iterable[Content]:
 
 def _software_rows(results: ReportSubject) -> Iterable[Row]:
     for _, record in results.processes:
-        if not _is_reproducible(record):
+        if not _has_command(record):
             continue
         ab = getattr(record, "ab", None)
         yield _software_row(
@@ -301,7 +301,7 @@ def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int,
     others = (
         process
         for process in results.processes
-        if _is_reproducible(process[1]) and process[1].run_id not in by_campaign
+        if _has_command(process[1]) and process[1].run_id not in by_campaign
     )
     first: dict[str, tuple[str, ...]] = {}
 

@@ -172,14 +172,14 @@ def _step_row(group: RunGroup) -> Row:
             why="too few timed steps",
         ),
         "slowest, ms": numeric_cell(slowest),
-        "within a process": numeric_cell(group.process_values(_quartiles).median, percent),
+        "within a process": numeric_cell(group.process_values(_relative_iqr).median, percent),
         "between processes": numeric_cell(
             group.process_values("step_seconds").relative_range, percent
         ),
     }
 
 
-def _quartiles(record: RunRecord) -> float | None:
+def _relative_iqr(record: RunRecord) -> float | None:
     """Returns the interquartile range of the timed steps over their median."""
     if not record.step_seconds:
         return None
@@ -198,11 +198,11 @@ def use_section(results: ReportSubject) -> Iterable[Content]:
     memory at its start.
     """
     sampled = [group for group in results.configured if any(r.resources for r in group.successful)]
-    yield from _chart_pairs(sampled, _use_charts)
-    yield make_table(map(_use_row, sampled))
+    yield from _chart_pairs(sampled, _resource_charts)
+    yield make_table(map(_resource_row, sampled))
 
 
-def _use_charts(group: RunGroup) -> Iterable[LineChart]:
+def _resource_charts(group: RunGroup) -> Iterable[LineChart]:
     """Yields charts over time of a configuration's first processes: memory of the host, CPUs and,
     if known, memory of the GPUs.
     """
@@ -244,7 +244,7 @@ _USES: tuple[tuple[str, Axis, Callable[[ResourceUse], Sequence[float]]], ...] = 
 )
 
 
-def _use_row(group: RunGroup) -> Row:
+def _resource_row(group: RunGroup) -> Row:
     """Returns the row with the memory and CPUs of a configuration: medians over processes."""
     known = [run.resources for run in group.successful if run.resources is not None]
     growths = [growth for of in known if (growth := _memory_growth(of)) is not None]

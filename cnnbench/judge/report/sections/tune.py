@@ -79,7 +79,7 @@ def search_sections(document: TuneDocument, full: bool = False) -> list[Section]
             if full
             else Paragraph(command, whole=True),
         ),
-        (Paragraph(answer_sentence(document), tone), *sentences, _spent_sentence(document)),
+        (Paragraph(answer_sentence(document), tone), *sentences, _time_sentence(document)),
         (
             [*_gains_chart(document, network)],
             make_table(
@@ -153,7 +153,7 @@ def answer_sentence(document: TuneDocument) -> str:
     return f"These are the flags as given: {text}."
 
 
-def _spent_sentence(document: TuneDocument) -> str:
+def _time_sentence(document: TuneDocument) -> str:
     budget = format_duration(document.budget_seconds)
     text = f"It took {format_duration(document.seconds)} of {budget}"
     if document.scatter is None:
@@ -178,7 +178,7 @@ def _gains_sentence(document: TuneDocument, shown: Sequence[TuneRow]) -> str | N
 
 def _left_and_refused(document: TuneDocument) -> Iterator[Content]:
     for how, title in _LEFT.items():
-        names = [_named_with_round(row) for row in document.rows if row.left == how]
+        names = [_dropped_text(row) for row in document.rows if row.left == how]
         if names:
             yield Paragraph(f"{title}: {first_few(names, _MOST_NAMED)}", hanging=2)
     by_reason = group_by(document.refused, lambda refused: refused.reason)
@@ -190,7 +190,7 @@ def _left_and_refused(document: TuneDocument) -> Iterator[Content]:
         yield f"cannot run for {reasons}: --list names all"
 
 
-def _named_with_round(row: TuneRow) -> str:
+def _dropped_text(row: TuneRow) -> str:
     """The name of a candidate that left the races, with its last round and the reason."""
     if row.left == "untried":
         return row.candidate

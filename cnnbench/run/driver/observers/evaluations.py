@@ -90,7 +90,7 @@ class TrainingEvaluations(SuspendingObserver):
         plan, console = self._run.plan, self._run.console
         model, target = plan.network.model, plan.length.target
         before, self._unjudged = self._unjudged, None
-        if before is None or target is None or not self._reaches(target, before.metrics):
+        if before is None or target is None or not self._chief_reaches(target, before.metrics):
             console.lines(f"Running evaluation at global_step {global_step}")
             evaluated = self._evaluate(global_step, loop_seconds, timer)
             if target is None:
@@ -104,7 +104,7 @@ class TrainingEvaluations(SuspendingObserver):
                     self._unjudged = evaluated
                     return False
                 metrics = evaluated.metrics
-            if not self._reaches(target, metrics):
+            if not self._chief_reaches(target, metrics):
                 return False
         called = "accuracy" if target.metric == model.top_1_accuracy else target.metric
         bound = "at most" if target.lower_is_better else "at least"
@@ -112,7 +112,7 @@ class TrainingEvaluations(SuspendingObserver):
         self._run.measurements.update_record(ended_by="stop_at")
         return True
 
-    def _reaches(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
+    def _chief_reaches(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
         """Returns whether the chief's metrics reach the target. All workers get the same answer."""
         reached = target.is_reached_by(metrics.get(target.metric))
         return reached if self._group is None else self._group.broadcast_chief_bool(reached)
@@ -131,6 +131,6 @@ class TrainingEvaluations(SuspendingObserver):
                 # here.
                 raise BenchmarkError(f"lost {job.named(first)}, which runs the evaluations")
             evaluated = self._evaluator.run(global_step, run.console, self._interrupts)
-        wall_seconds = None if loop_seconds is None else timer.whole_seconds
+        wall_seconds = None if loop_seconds is None else timer.elapsed_seconds
         self._results.add(evaluated, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
         return evaluated

@@ -58,7 +58,7 @@ class MLPerfLog(Observer):
             "train_samples": plan.length.train_examples,
             "eval_samples": plan.length.eval_examples,
             "gradient_accumulation_steps": plan.params.gradient_accumulation_steps,
-            **_network_settings(plan),
+            **_norm_and_crop(plan),
             **_optimizer_settings(plan),
             "cnnbench_flags": plan.changed_flags(config),
         }
@@ -140,7 +140,7 @@ class MLPerfLog(Observer):
         self._write(f":::MLLOG {json.dumps(line)}")
 
 
-def _network_settings(plan: RunPlan) -> dict[str, Any]:
+def _norm_and_crop(plan: RunPlan) -> dict[str, Any]:
     """Returns the values of MLPerf's keys about batch norm and training images."""
     settings: dict[str, Any] = {}
     if plan.network.spec.statistics:

@@ -47,7 +47,7 @@ class Observer:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if not plugins.is_defined_by_cnnbench(cls):
-            interfaces.check_plugin_methods(cls, PausingObserver)
+            interfaces.guard_plugin_methods(cls, PausingObserver)
 
     def training_begins(self, global_step: int, steps: int) -> None:
         """Called when the training begins, which runs a warm-up and at most `steps` timed steps."""

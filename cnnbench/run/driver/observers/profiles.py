@@ -18,7 +18,7 @@ from cnnbench.base.terminal import MessageWriter
 from cnnbench.errors import BenchmarkError
 from cnnbench.plan import RunPlan
 from cnnbench.records.files import collecting_write_errors, write_bytes, write_text
-from cnnbench.run.driver.preflight import partition_file
+from cnnbench.run.driver.preflight import partition_path
 from cnnbench.run.observe import layers
 from cnnbench.run.observe.graphs import collecting_partitions, write_graph
 from cnnbench.run.observe.operations import (
@@ -142,7 +142,7 @@ def _writing_partitions(
     if not prefix:
         return
     for number, graph_def in enumerate(partitions):
-        path = partition_file(prefix, number)
+        path = partition_path(prefix, number)
         write_graph("partitioned_graph_file_prefix", path, graph_def)
         device = next((node.device for node in graph_def.node if node.device), "no device")
         messages.notice(f"{path}: {len(graph_def.node)} operations on {device}")
