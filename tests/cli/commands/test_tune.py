@@ -18,6 +18,7 @@ from edits import rewrite
 from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.ab.sessions import find_experiment
 from cnnbench.campaigns.processes.journal import Journal
+from cnnbench.campaigns.strategies.weights import WeightDistance
 from cnnbench.campaigns.tune import bench, environment, race
 from cnnbench.campaigns.tune import search as searches
 from cnnbench.cli import main
@@ -50,7 +51,8 @@ def search(fake_python):
             patch.chdir(folder)  # in no repository, so that git has nothing to look through
             patch.setattr(side, "sys", SimpleNamespace(executable=fake_python))
             patch.setattr(race, "MOST_ROUNDS", 3)
-            patch.setattr(searches, "stored_weight_distances", lambda *_: {"tuned": distance})
+            tuned = WeightDistance(*distance)
+            patch.setattr(searches, "stored_weight_distances", lambda *_: {"tuned": tuned})
             told = {"parent": os.getpid(), "trace": str(folder / "trace"), **say}
             patch.setenv("FAKE", json.dumps(told))
             return main(["tune", *given[:2], *words, *flags, "--", *given[2:]])
