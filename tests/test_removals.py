@@ -39,7 +39,7 @@ ALLOWED = {
     "campaigns/processes/results_dir.py move_finished": "files of a process in a temporary folder",
     "run/runtime/supervisor.py _exit_at_once": "code that TensorFlow generated",
     "cli/commands/gate.py _results_folder": "its own temporary folder, without results",
-    "cli/commands/gate.py _report_same_code": "folders without files, locked",
+    "cli/commands/gate.py _report_if_same_code": "folders without files, locked",
     "campaigns/processes/guard.py guard_worktree": "the worktree that this process has made",
     "judge/history/cache.py write": "its own table, damaged; the records are the only copy",
     "scripts/measure_results.py template": "its own temporary record",
