@@ -93,8 +93,9 @@ def is_doubtful(
     """Whether oneDNN's results of a convolution may contain memory that was never written.
 
     TensorFlow 2.21 computes wrong gradients of the kernel in bfloat16, with errors of up to 1e37 or
-    NaN, if the result is one pixel wide and the convolution has a horizontal stride
-    (docs/troubleshooting.md). With AMX, the result itself may be wrong, too.
+    NaN, if the result is one pixel wide, and the convolution has a horizontal stride greater than 1
+    and a kernel wider than one pixel (docs/troubleshooting.md). With AMX, the result itself may be
+    wrong, too.
 
     Args:
       images, kernel: tensors of 16 or 32 bits. False if a height or width is unknown.

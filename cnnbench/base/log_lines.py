@@ -32,12 +32,12 @@ _FAULTY = "Unexpected Event status"
 
 
 def notice_line(text: str) -> str:
-    """Formats a notice as a line for standard error, which begins with "cnnbench: "."""
+    """Formats a notice as a line for standard error; the line begins with "cnnbench: "."""
     return _PREFIX + to_terminal_line(text)
 
 
 def error_line(text: str) -> str:
-    """Formats the reason why a command fails as a line, which begins with "cnnbench: error: "."""
+    """Formats the reason why a command fails as a line that begins with "cnnbench: error: "."""
     return notice_line(f"error: {text}")
 
 

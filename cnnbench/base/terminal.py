@@ -386,7 +386,7 @@ class MessageWriter(LineWriter):
         return cls(io.StringIO())
 
     def notice(self, text: str) -> None:
-        """Writes a notice, which begins with "cnnbench: "."""
+        """Writes "cnnbench: " and a notice, on one line."""
         self.write_lines([notice_line(text)])
 
     def warning(self, text: str, name: str) -> None:
@@ -398,7 +398,7 @@ class MessageWriter(LineWriter):
             self.notice(f"warning: {text} (--quiet_conditions={name} silences this)")
 
     def error(self, text: str, *more: str) -> None:
-        """Writes why a command fails, which begins with "cnnbench: error: ", and further lines with
+        """Writes "cnnbench: error: " and the reason why a command fails, followed by lines with
         details.
         """
         self.write_lines([error_line(text), *map(notice_line, more)])

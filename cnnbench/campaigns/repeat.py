@@ -92,7 +92,7 @@ def _requests(
     records: list[RunRecord],
     reporter: ChildProcessReporter,
 ) -> ProcessRequests[None]:
-    """Requests the processes, and adds the record of each to `records`."""
+    """Yields the processes to run. After each process, adds its record to `records`."""
     names = [f"r{number}" for number in range(1, (options.repeats or 0) + 1)]
 
     def measure(name: str, side: AbSide, later: Sequence[str]) -> ProcessRequests[RunRecord]:

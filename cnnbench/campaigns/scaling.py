@@ -105,7 +105,9 @@ class ScalingJobs:
         )
 
     def requests(self, folder: ResultsFolder, repeats: int) -> ProcessRequests[None]:
-        """Requests the processes of all jobs, and adds their records to `records`."""
+        """Yields the processes to run for all jobs. After each process, adds its record to
+        `records`.
+        """
         self.records.update({n: [] for n in (0, *self.layouts)})
         # The jobs are interleaved, so that a slowdown of the machine affects all jobs equally.
         rounds = make_rounds(self.records, repeats, seed=None)

@@ -136,7 +136,7 @@ def draw_beta(positions: tf.Tensor, seed: int, alphas: tf.Tensor) -> tf.Tensor:
     return tf.map_fn(draw_one, of_each, fn_output_signature=made, parallel_iterations=16)
 
 
-# Changes of single images: RandAugment (arXiv:1909.13719) and TrivialAugment (arXiv:2103.10158)
+# Augmentation of single images: RandAugment (arXiv:1909.13719), TrivialAugment (arXiv:2103.10158)
 
 
 class AugmentationSettings(NamedTuple):

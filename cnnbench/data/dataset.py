@@ -57,8 +57,8 @@ class Dataset:
       check: function that checks every record. Its arguments are the files and the number of
         classes; it returns `Findings`.
       missing: function from the existing files of a subset to the names of missing files.
-      left_out: function that returns files with names similar to the subset's files that are not
-        read.
+      left_out: function from the files of a subset to files that are not read although their names
+        resemble them.
       preprocessors: values of ``--input_preprocessor`` that its pipeline supports.
       skips_bad_records: whether its pipeline supports ``--on_bad_record=skip``.
       augments: whether its pipeline supports ``--augment``.

@@ -107,7 +107,7 @@ _MOST_RECORDS = 2**40
 _OFFSET = re.compile(r"record at (\d+)")
 # Maximum number of records that may be in decoding at the same time
 _IN_FLIGHT = 1024
-# Maximum number of skipped records in which a defect is searched
+# Maximum number of skipped records that are checked for a defect
 _EXAMINED = 1000
 _NAMED = 3
 

@@ -74,8 +74,9 @@ class SyntheticInput(InputSource):
         )
 
     def next(self) -> tuple[TowerBatch, ...]:
-        """Returns the number of the pass if a step has several passes, otherwise (). The traced
-        step reads the examples from variables.
+        """Returns only the number of the pass if a step has several passes, otherwise ().
+
+        The result contains no examples, because the traced step reads them from variables.
         """
         number, self.batches = self.batches % self.spec.passes, self.batches + 1
         return () if self.spec.passes == 1 else (TowerBatch(self._numbers[number], None),)

@@ -93,7 +93,7 @@ class Params(_Fields):  # type: ignore[misc]
     flag that is given by both its old and its new name.
 
     Attributes:
-      constants: values of constants and bounds that are no arguments, such as constants of the
+      constants: values of constants and bounds that are not arguments, such as constants of the
         optimizers and schedules of plug-ins, by the name of their flag: ``{"my_momentum": 0.5}``.
         Values that equal the default are left out. At run time, each constant can also be read as
         an attribute with the name of its flag.
@@ -156,7 +156,7 @@ class Params(_Fields):  # type: ignore[misc]
         declaration.
 
         Constants without a field are included if the optimizer or the schedule in use has them,
-        and all bounds of clippings and of the loop.
+        and all thresholds of gradient clipping and limits of the loop.
         """
         used = [table.get(getattr(self, owner)) for owner, table in REGISTRIES.items()]
         names = {*ENDINGS, *CLIPPINGS, *(flag for spec in used if spec for flag in spec.flags)}
@@ -218,7 +218,7 @@ ACCEPTED: Mapping[str, FlagSpec] = _FlagsAndConstants((*FLAGS, *OBSOLETE))
 
 def added_flags() -> dict[str, FlagSpec]:
     """Returns, by name, the flags that are not declared as fields of `Params`: flags that end the
-    timed loop, bounds of clippings, and constants of optimizers and schedules.
+    timed loop, thresholds of gradient clipping, and constants of optimizers and schedules.
     """
     return {name: spec for flags in ADDED.values() for name, spec in flags().items()}
 

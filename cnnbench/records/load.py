@@ -239,7 +239,7 @@ def _expand_path(path: str, hidden: bool) -> list[_Found]:
 
 
 def _is_settings(path: str) -> bool:
-    """Whether a file contains the settings of a campaign, which are no result."""
+    """Whether a file contains the settings of a campaign, which are not a result."""
     folder, name = os.path.split(path)
     return bool(SETTINGS.fullmatch(name)) and os.path.exists(os.path.join(folder, JOURNAL))
 

@@ -148,7 +148,9 @@ class ChartFigure:
             self.set_svg_hints(artist, kind)
 
     def line(self, xs: Sequence[float], y: float, **style: Any) -> None:
-        """Draws a horizontal line, or several marks at the same height, outside of the axes."""
+        """Draws a horizontal line, or several marks at the same height, outside of the axes (for
+        example, in a legend).
+        """
         from matplotlib.lines import Line2D
 
         places = [self._to_fractions(x, y) for x in xs]

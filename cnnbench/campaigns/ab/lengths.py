@@ -231,7 +231,7 @@ def variance_from_abs(sizes: Sequence[float]) -> float:
 
 
 def _folded_quotient(centre: float) -> float:
-    """Squared mean size / mean square of values with standard deviation 1 around a centre."""
+    """E[abs(x)]^2 / E[x^2] for a normal variable x with mean `centre` and standard deviation 1."""
     mean = math.sqrt(2 / math.pi) * math.exp(-(centre**2) / 2)
     mean += centre * math.erf(centre / math.sqrt(2))
     return mean**2 / (1 + centre**2)

@@ -140,7 +140,7 @@ class ExperimentRunner:
         self._seconds = {name: float(event.get("seconds", 0.0)) for name, event in events}
 
     def requests(self) -> ProcessRequests[None]:
-        """Requests the processes of all pairs, and judges the pairs.
+        """Yields the processes to run for all pairs, and judges the pairs.
 
         After a failure, an interrupt or a change of the code, the pairs so far are compared without
         tests. As a part of another campaign, the experiment raises the exceptions of interrupts and

@@ -186,7 +186,8 @@ class Bisection:
         return [step for step in skipped if step.commit in self.suspects]
 
     def requests(self) -> ProcessRequests[None]:
-        """Measures commits until the first bad commit is found, or no commit is left to measure.
+        """Yields the processes that measure commits, until the first bad commit is found, or no
+        commit is left to measure.
 
         After an interrupt, complete pairs are kept.
         """

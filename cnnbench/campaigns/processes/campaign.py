@@ -122,7 +122,7 @@ def run_process(
     later_keys: Sequence[Hashable] = (),
     standing: str = "",
 ) -> ProcessRequests[ProcessResult]:
-    """Requests a single process of a campaign, and returns its result; see `RequestBatch`."""
+    """Yields a single process of a campaign to run, and returns its result; see `RequestBatch`."""
     (ended,) = yield RequestBatch(
         folder=folder,
         requests=[request],
@@ -140,7 +140,7 @@ def measure_process(
     later_keys: Sequence[Hashable] = (),
     standing: str = "",
 ) -> ProcessRequests[RunRecord]:
-    """Requests a single process like `run_process`, and returns the record of its run.
+    """Yields a single process to run, like `run_process`, and returns the record of its run.
 
     Raises BenchmarkError if the process failed.
     """

@@ -133,7 +133,8 @@ def execute(command: Command, timeout: float) -> ProcessResult:
 def wait_for_any(
     children: Sequence[Child], seconds: float, links: Collection[socket.socket] = ()
 ) -> list[Child | socket.socket]:
-    """Waits for up to `seconds`, but not long, until a child ends or one of the links can be read.
+    """Waits until a child ends or one of the links can be read, for at most `seconds` and at most
+    `LONGEST_WAIT_SECONDS`.
 
     Sets `Child.ended` of the children that have ended. Returns them, and the links that can be
     read. Raises KeyboardInterrupt if a signal has interrupted the command.

@@ -188,7 +188,7 @@ def _resolve_flags(args: ParsedArgs, own: Mapping[str, str]) -> ResolvedRun:
 
 
 class StrategiesSession:
-    """Requests the processes of `cnnbench strategies`, and contains their results.
+    """Generates the processes of `cnnbench strategies`, and contains their results.
 
     Attributes:
       records: records of successful rounds, by case and round number.
@@ -204,7 +204,8 @@ class StrategiesSession:
         self.checkpoints: dict[str, Path] = {}
 
     def requests(self, repeats: int, seed: int, timeout: float) -> ProcessRequests[None]:
-        """Requests all processes: trainings whose weights are compared, then rounds of all modes.
+        """Yields all processes to run: trainings whose weights are compared, then rounds of all
+        modes.
 
         Each round runs every mode once, in random order. `timeout` is in seconds per process.
         """

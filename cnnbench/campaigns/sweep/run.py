@@ -170,8 +170,8 @@ class Sweep:
         return next((record for record in records if record), None)
 
     def _sweep_requests(self) -> ProcessRequests[None]:
-        """Requests the processes in order. If the search for a case's batch size fails, skips the
-        case.
+        """Yields the processes to run, in order. If the search for a case's batch size fails, skips
+        the case.
         """
         cases = {case.key: case for case in self.plan.cases}
         batches: dict[str, int] = {}

@@ -46,7 +46,8 @@ def elimination_reason(row: TuneRow) -> str:
     return f"{percent(row.slower_by)} slower than the best, p = {row.p:.1g}"
 
 
-# The final: the proof, and the comparison of weights.
+# Phrases about the last stage: the pairs that prove that the best flags are faster than the given
+# flags, and the check that both train the same weights.
 
 NO_TIME = "no time for any candidate"
 INTERRUPTED = "the search was interrupted"

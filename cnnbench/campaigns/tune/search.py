@@ -66,8 +66,8 @@ _PLAN, _PROOF = "final", "proof"  # Names of the journal's notes about finals an
 
 
 def run_search(bench: RaceBenchmark) -> ProcessRequests[tuple[TuneDocument, SearchOutcome]]:
-    """Requests all processes of a search: races, proof that the best candidate is faster, and
-    comparison of weights.
+    """Yields all processes of a search to run: races, pairs that prove that the best candidate is
+    faster, and trainings whose weights are compared.
 
     Returns the document and the result of the races. Measurements in the folder are not repeated.
     """

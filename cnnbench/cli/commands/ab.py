@@ -43,7 +43,7 @@ HELP = (_ABOUT, tuple(flag_sections(AbFlags, SECTIONS).items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs an experiment that compares A and B. After a UsageError, nothing has been run."""
+    """Runs an experiment that compares A and B. If it raises UsageError, nothing has been run."""
     values, stray, common = split_command_and_run_flags(argv, SPECS, "ab ...")
     if stray:
         raise UsageError(

@@ -62,7 +62,7 @@ def run_experiment(
     values: Mapping[str, Any], common: tuple[str, ...], repeat: tuple[str, ...]
 ) -> int:
     """Runs the experiment that flags of `cnnbench ab` describe, or continues it, and writes the
-    verdict. Returns the exit code. After a UsageError, nothing has been run.
+    verdict. Returns the exit code. If it raises UsageError, nothing has been run.
 
     The experiment of a gate also writes the comparison to files in the parent of its folder.
 

@@ -124,7 +124,7 @@ HELP = (_ABOUT, tuple(flag_sections(BisectFlags, _TITLES).items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs a bisection. After a UsageError, nothing has been measured."""
+    """Runs a bisection. If it raises UsageError, nothing has been measured."""
     values, ends, flags = split_command_and_run_flags(argv, _SPECS, "bisect GOOD BAD")
     options = BisectFlags(**values)
     if len(ends) != 2:

@@ -105,8 +105,8 @@ _OUTPUT = OutputKinds(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Explains why a step of B is faster or slower than a step of A. After a UsageError, nothing
-    was run.
+    """Explains why a step of B is faster or slower than a step of A. If it raises UsageError,
+    nothing has been run.
     """
     values, paths, common = split_command_and_run_flags(argv, specs_of(ExplainFlags), "explain ...")
     options = ExplainFlags(**choose_format(values, specs_of(ExplainFlags)))

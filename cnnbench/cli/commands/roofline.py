@@ -91,7 +91,7 @@ _TABLE = register_file_kind("table of roofline", rb"roofline of ")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures a roofline. After a UsageError, nothing has been run."""
+    """Measures a roofline. If it raises UsageError, nothing has been run."""
     values, names = parse_command(argv, (*_SPECS, *FLAGS), _check_and_prepare)
     params = _check_and_prepare(values)
     options, flags = split_options(RooflineFlags, values)

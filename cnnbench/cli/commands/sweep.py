@@ -108,7 +108,7 @@ HELP = (_ABOUT, tuple(flag_sections(SweepFlags, _TITLES).items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs a suite. After a UsageError, nothing has been run."""
+    """Runs a suite. If it raises UsageError, nothing has been run."""
     words, behind = split_at_double_dash(argv)
     values, arguments = parse_command(words, _SPECS)
     options = SweepFlags(**values)

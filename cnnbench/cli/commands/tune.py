@@ -164,7 +164,7 @@ _REFUSED = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Searches for the fastest flags. After a UsageError, nothing has been run."""
+    """Searches for the fastest flags. If it raises UsageError, nothing has been run."""
     before, behind = split_at_double_dash(argv)
     values = choose_format(parse_flags(before, (*_OWN, *ACCEPTED.values())), _OWN)
     options, run_flags = split_options(TuneFlags, values)

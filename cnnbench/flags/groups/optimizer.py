@@ -150,7 +150,8 @@ class OptimizerParams:
     )
 
     # These constants of optimizers and schedules are arguments of `Params`. All other constants,
-    # and the bounds of clippings, are flags as well, but no arguments (`added_constants`).
+    # and the thresholds of gradient clipping, are also flags, but not arguments of `Params`
+    # (`added_constants`).
     adam_beta1: float = _constant_field("adam_beta1")
     adam_beta2: float = _constant_field("adam_beta2")
     adam_epsilon: float = _constant_field("adam_epsilon")

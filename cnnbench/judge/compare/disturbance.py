@@ -259,7 +259,8 @@ def joint_judgement(
     if work not in _PASSES:
         if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
             return throughput
-        # CPU time needs fewer further pairs than throughput, so the text recommends its number.
+        # CPU time needs fewer pairs for a verdict than throughput does, so the text recommends the
+        # number of pairs for CPU time.
         sooner = {name: getattr(cpu_time, name) for name in NEEDS}
         return replace(throughput, reason=f"CPU time: {cpu_time.reason}", note=None, **sooner)
     direction = _direction(throughput, policy)

@@ -432,8 +432,8 @@ def _judgement(statistics: SampleStatistics, verdict: Verdict, **tested: Any) ->
 def _with_reason(
     statistics: SampleStatistics, judgement: Judgement, reason: str, note: str | None = None
 ) -> Judgement:
-    """Returns a judgement with a reason and a note (see `Judgement`), to which it adds why the
-    change and the medians may seem to disagree.
+    """Returns the judgement with the given reason and note (see `Judgement`). If the change and the
+    difference of the medians seem to disagree, the reason and the note also say why.
     """
     change = judgement.medians_change
     if change is not None:

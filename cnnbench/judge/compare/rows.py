@@ -47,7 +47,7 @@ _REDUNDANT = ("iterations",)
 """Flags that only repeat another flag: `iterations` is an alias of `num_batches`."""
 
 LEFT_OUT = (*_OF_ROWS, *_REDUNDANT)
-"""Flags of a process that are no flags of its rows."""
+"""Flags of a process that are not flags of its rows."""
 
 _POINT = ("workload", "dtype", "bytes", "tensors", "elements", "devices")
 

@@ -277,13 +277,17 @@ def reduction(sides: ComparedProfiles) -> Iterator[CauseClaim]:
 
 
 def variable_operations(sides: ComparedProfiles) -> Iterator[CauseClaim]:
-    """Recognises longer updates and copies of variables, if there are as many parameters."""
+    """Recognises that updates and copies of variables take longer in A or in B, unless the
+    difference in the number of parameters may be the reason.
+    """
     if not _variable_parts(sides):
         yield from variable_operations_left(sides)
 
 
 def variable_operations_left(sides: ComparedProfiles) -> Iterator[CauseClaim]:
-    """Recognises longer updates and copies of variables, for any numbers of parameters."""
+    """Recognises that updates and copies of variables take longer in A or in B, even if the numbers
+    of parameters differ.
+    """
     parts = tuple(p for p in sides.free if p.direction == OUTSIDE and p.kind != REDUCTION)
     if not parts:
         return

@@ -400,7 +400,7 @@ _STEPS_PER_DOUBLING = 4
 # Another algorithm counts as faster only if it needs less than this share of the time; otherwise,
 # two algorithms with nearly equal times would alternate from size to size.
 _CLEARLY = 0.99
-# Relative accuracy with which the size is searched at which another algorithm becomes the fastest.
+# Relative accuracy of the size at which another algorithm becomes the fastest
 _ACCURACY = 1.02
 _ITEMSIZE = 4
 

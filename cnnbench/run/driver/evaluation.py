@@ -300,7 +300,10 @@ class EvaluationPublisher:
             self.publish()
 
     def close(self) -> None:
-        """Records unpublished evaluations without the missing metrics, with a warning."""
+        """Records the evaluations that have not been published yet.
+
+        If metrics have not been computed yet, leaves them out, and prints a warning.
+        """
         with contextlib.suppress(BenchmarkError):
             self.publish()
         missing = []

@@ -91,7 +91,9 @@ def _scaling_lines(record: RunRecord, scaling: LossScaling) -> list[str]:
 
 
 def _steady_notice(record: RunRecord, steady: SteadyState) -> tuple[str, str]:
-    """Returns a text about the first steady step, and the name of its warning ("" for a notice)."""
+    """Returns a text that says which step is the first steady step, and the name of the warning
+    that has this text ("" if the text is only a notice).
+    """
     if steady.start is None:
         text = "step times reached no steady state"
         if len(steady.levels) > 1:

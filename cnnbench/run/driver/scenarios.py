@@ -75,8 +75,8 @@ def measure_input(run: RunContext, work: InputWork) -> float | None:
     """
     length, measurements, inputs = run.plan.length, run.measurements, work.inputs
     turns = run.membership.turns
-    # Reading input does not take turns with other processes: this process keeps its time slice
-    # until the end.
+    # While this process measures its input, it does not take turns with other processes: it keeps
+    # its time slice until the end.
     run.membership.turns = TimeSlices()
     training = Training(run, work, SharedInterrupts(work.worker_group))
     try:

@@ -87,7 +87,8 @@ class LoopWork(BuiltWork):
         return ""
 
     def request_stop(self, reason: float) -> None:
-        """Makes the next step send the reason to end the run to all workers of `worker_group`.
+        """Requests the end of the run: in the next step, all workers of `worker_group` receive
+        `reason`.
 
         Without such workers, there is nothing to do.
         """
@@ -180,7 +181,9 @@ class ForwardWork(LoopWork, NetworkWork):
             yield TowerVariable(name, [variable])
 
     def request_stop(self, reason: float) -> None:
-        """Makes the next step send the reason to end the run to all workers of `worker_group`."""
+        """Requests the end of the run: in the next step, all workers of `worker_group` receive
+        `reason`.
+        """
         self.step.request_stop(reason)
 
 

@@ -74,7 +74,8 @@ def choose_devices(flags: MachineFlags, job: Job | None = None) -> Devices:
         reason = f"TensorFlow sees GPUs 0 to {gpus - 1} only"
         raise FlagError("gpu_indices", flags.gpu_indices, reason)
     # TensorFlow allocates memory on all visible GPUs, so only the GPUs of the run are made visible.
-    # TensorFlow numbers visible GPUs in the order of the machine.
+    # TensorFlow numbers the visible GPUs in the order of their numbers in the machine, not in the
+    # order of --gpu_indices.
     order = [sorted(chosen).index(number) for number in chosen]
     job = job or Job(towers_per_worker=flags.num_gpus)
     return Devices(

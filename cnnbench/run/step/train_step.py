@@ -239,7 +239,7 @@ class TrainStep:
         return None if self._update is None else self._update.reduction_operations
 
     def request_stop(self, reason: float) -> None:
-        """Makes the next step send a number to all workers: the reason to end the run.
+        """Requests the end of the run: the next step sends `reason`, a number, to all workers.
 
         The number is added to `StepResult.stop` of each worker.
         """

@@ -192,7 +192,7 @@ class Updater:
         if self._plan.deferred:
             return column.map_gradients(self._devices, self._add_weight_decay)
         if self._manager.replicas_in_sync and any(g is not None for g in column.gradients):
-            return column  # The reduction makes zeros of each None.
+            return column  # The reduction replaces each None by zeros.
         return column.map_gradients(
             self._devices,
             lambda gradient, variable: tf.zeros(variable.shape) if gradient is None else gradient,
