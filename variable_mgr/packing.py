@@ -46,7 +46,7 @@ class Packing:
     def from_flags(cls: type[_Packing], flags: Mapping[str, Any], **changes: Any) -> _Packing:
         """Creates a packing from values of flags, by name.
 
-        Flags that are no settings of a packing are ignored. Missing flags get their defaults.
+        Flags that are not settings of a packing are ignored. Missing flags get their defaults.
         """
         values = {**flags, **changes}
         names = (field.name for field in dataclasses.fields(cls))

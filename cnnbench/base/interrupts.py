@@ -56,7 +56,7 @@ writing: bytearray | mmap.mmap = bytearray(1)
 WRITING_SECONDS = 60.0
 """Seconds allowed for writing a record or a checkpoint; the file system may be slow."""
 
-# Time for two steps: the one that is running, and one in which the workers agree to stop.
+# Time for two steps: the step that is running, and a step in which the workers agree to stop.
 _STEPS, _MARGIN_SECONDS = 2, 2.0
 _ANNOUNCED = re.compile(r"interrupted; waiting up to (\d+) s for .*")
 

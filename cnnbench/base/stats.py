@@ -101,8 +101,8 @@ class RunningSpeed:
                 raise ValueError(f"step time {seconds}: must be positive")
             self._weighted_time = keep * self._weighted_time + seconds
             self._weight = keep * self._weight + 1.0
-            # If the speeds are close to their mean, a plain sum of squares suffers from cancellation;
-            # Welford's algorithm does not.
+            # If the speeds are close to their mean, a plain sum of squares suffers from
+            # cancellation; Welford's algorithm does not.
             speed = images / seconds
             count += 1
             delta = speed - mean

@@ -343,7 +343,7 @@ class _Prefetcher(threading.Thread):
     def __init__(self, produce: Callable[[], PendingStep], depth: int) -> None:
         super().__init__(name=THREAD_NAME, daemon=True)
         self._ready: queue.SimpleQueue[PendingStep | BaseException] = queue.SimpleQueue()
-        # The thread produces one result more than are stored: the one that it is working on.
+        # In addition to the stored results, the thread is producing one more result.
         self._room = threading.Semaphore(1 + max(1, depth))
         self._stopping = False
         self._error: BaseException | None = None

@@ -169,7 +169,7 @@ def process_cpu_seconds(host: Host, pid: int) -> float | None:
 
 def _thermal_events(host: Host) -> int | None:
     if not (host.root / _CPU / "cpu0/thermal_throttle").is_dir():
-        # If CPU 0 has no such file, no CPU has one, so the others are not searched.
+        # If CPU 0 has no such file, no CPU has one, so the folders of other CPUs are not searched.
         return None
     counts = [
         host.read_integer(f"{_CPU}/{folder.parent.name}/thermal_throttle/{kind}_throttle_count")

@@ -105,11 +105,11 @@ _OWN_REASON = re.compile("(?:fatal|error): ")
 """The beginning of git's own line about a failure."""
 
 _PROGRESS = re.compile("(?:hint|warning): |Preparing worktree|Updating files|Filtering content")
-"""The beginning of lines that are no reason for a failure."""
+"""The beginning of lines that do not contain the reason for a failure."""
 
 _OID = "# branch.oid "
 _NO_REVISION = "Needed a single revision"
-"""What git says about a name that is no revision."""
+"""The message of git about a name that is not a revision."""
 
 
 class GitError(Exception):

@@ -382,7 +382,7 @@ def _read_scalar(hint: type, data: object, path: str) -> Any:
             return data
         if isinstance(data, str) and data in NOT_FINITE:
             return NOT_FINITE[data]
-        # In Python, bool is a subclass of int. In JSON, true and false are no numbers, so they are
+        # In Python, bool is a subclass of int. In JSON, true and false are not numbers, so they are
         # refused.
         if isinstance(data, (int, float)) and not isinstance(data, bool):
             # If an integer is too large for a double, float() raises OverflowError.

@@ -35,7 +35,7 @@ _OFFSET = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$")
 _END = re.compile(rf"(?:[\]>:|]|{_TIME})\s{{0,2}}$")
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 
-# Lines that are no results: those that TensorFlow, absl, glog and Python's warnings log, and
+# Lines that are not results: lines that TensorFlow, absl, glog and Python's warnings log, and
 # cnnbench's messages on standard error.
 _LOGGED = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\d.,]{0,10}: [IWEF] |[IWEF]\d{4,8} \d\d:\d\d:\d\d|"

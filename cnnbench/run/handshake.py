@@ -387,8 +387,8 @@ def _differences(own: _Card, other: _Card) -> list[str]:
     if own.facts == other.facts:
         return []
     names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
-    # A ps task sends fewer versions and flags than a worker, so only those that both have sent are
-    # compared.
+    # A ps task sends fewer versions and flags than a worker, so only the versions and flags that
+    # both tasks have sent are compared.
     if any(card.task.startswith(f"{PS}:") for card in (own, other)):
         names = [name for name in own.facts if name in other.facts]
     return [

@@ -398,8 +398,8 @@ class Watchdog:
         loops = self._job.num_workers if self._job.client_per_worker else 1
         if len(reports) < loops or not all(progress.stalled for progress in reports.values()):
             return
-        # All tasks synchronise in every step, so a task that is not in a step stops the others. If
-        # all are in a step, the tasks with the fewest steps stop them.
+        # All tasks synchronise in every step, so a task that is not in a step blocks the other
+        # tasks. If all tasks are in a step, the tasks with the fewest steps block the other tasks.
         blocking = {t: at for t, at in reports.items() if at.doing is not ProcessActivity.STEP}
         if not blocking:
             least = min(at.steps for at in reports.values())

@@ -130,8 +130,8 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
       known: names of the existing algorithms; None accepts any name.
 
     Raises:
-      FlagError: the text is no valid spec. The message contains the wrong piece of the text and the
-        position of its first character.
+      FlagError: the text is not a valid spec. The message contains the wrong piece of the text and
+        the position of its first character.
     """
     pieces = text.split(":")
     ranges: list[SizeRange] = []

@@ -48,7 +48,9 @@ from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord
 
 FEWEST_PAIRS, MOST_PAIRS = 6, 16
-"""Minimum number of pairs in the final. With fewer than six, no verdict is possible."""
+"""Minimum and maximum number of pairs in the proof. With fewer than six pairs, no verdict is
+possible.
+"""
 
 _FIRST_STEPS = 20
 _LATEST = 3  # Number of the last processes, whose durations predict the next duration.
@@ -69,7 +71,7 @@ FEWEST_STEPS = 10
 """Minimum number of timed steps in a process."""
 
 FINAL = 2.0
-"""Number of timed steps of a process in the final, divided by the number in a race."""
+"""Number of timed steps of a process in the proof, divided by the number in a race."""
 
 _MOST_STEPS = 5000
 _MOST_WARMUP, _FEWEST_WARMUP = 10, 2
@@ -98,7 +100,7 @@ is another one.
 
 
 class ProcessStepCounts(StepCountEstimate):
-    """Chooses how many steps the processes of races and finals run, from the record of a first
+    """Chooses how many steps the processes of races and proofs run, from the record of a first
     process.
 
     `fixed` contains the names of given flags, which keep their values. `batch` is the number of
@@ -131,7 +133,7 @@ class ProcessStepCounts(StepCountEstimate):
 
     @property
     def extra_final_seconds(self) -> float:
-        """Seconds that the timed steps of a process take longer in the final than in a race."""
+        """Seconds that the timed steps of a process take longer in the proof than in a race."""
         more = 0 if LENGTHS & self._fixed else self.number_of_steps(FINAL) - self.number_of_steps()
         return more * self.step_seconds
 
@@ -235,7 +237,7 @@ class RaceBenchmark:
 
     @property
     def final_process_seconds(self) -> float:
-        """Estimated seconds of a process in the final, from the last processes of the races."""
+        """Estimated seconds of a process in the proof, from the last processes of the races."""
         return fmean(self._durations[-_LATEST:]) + self.lengths.extra_final_seconds
 
     @property
@@ -259,7 +261,7 @@ class RaceBenchmark:
 
     @property
     def reserved_seconds(self) -> float:
-        """Seconds that are reserved for the final and for the comparison of weights.
+        """Seconds that are reserved for the proof and for the comparison of weights.
 
         0 if the whole search has too little time for the minimum number of pairs.
         """
@@ -292,7 +294,7 @@ class RaceBenchmark:
     @property
     def affordable_processes(self) -> int:
         """Number of processes of races for which the remaining time is sufficient."""
-        # The reserve also covers pairs of the final that an earlier session has measured.
+        # The reserve also covers pairs of the proof that an earlier session has measured.
         seconds = self.settings.seconds - self.races_seconds - self.reserved_seconds
         return max(0, int(seconds / max(self.mean_process_seconds, 1e-3)))
 
@@ -453,7 +455,8 @@ def _run_race(
         race.add_round(measured)
         if not any(measured.blocks):
             break
-        # A later group may find a leader that needs a proof, so its processes are not spent here.
+        # A later group may find a leader that needs a proof, so the time of the proof is not used
+        # for races.
         bench.needs_proof = reserved > 0 or race.leader.key != bench.settings.first.key
         affordable = bench.affordable_processes - reserved
         if eliminated := race.eliminate_after_round(max(0, affordable)):

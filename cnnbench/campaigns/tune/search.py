@@ -62,7 +62,7 @@ from cnnbench.variable_mgr import registry
 
 WEIGHTS_STEPS = 3
 
-_PLAN, _PROOF = "final", "proof"  # Names of the journal's notes about finals and proofs.
+_PLAN, _PROOF = "final", "proof"  # Notes in the journal: plans of proofs, and proofs.
 
 
 def run_search(bench: RaceBenchmark) -> ProcessRequests[tuple[TuneDocument, SearchOutcome]]:
@@ -172,9 +172,10 @@ def _affordable_pairs(
 
 
 def _alpha_of_final(bench: RaceBenchmark, final_number: int) -> float:
-    """Significance level for all interim analyses together in a final, by its number (from 1).
+    """Significance level for all interim analyses of a proof together, by the number of the proof
+    (from 1).
 
-    Each leader has its own final, with half the level of the previous final. So all levels add up
+    Each leader has its own proof, with half the level of the previous proof. So all levels add up
     to at most twice the first level.
     """
     return bench.settings.policy.alpha * 0.5 ** (final_number - 1)
@@ -237,7 +238,9 @@ def _measure_pairs(
 
 
 def _sides(bench: RaceBenchmark, leader: Candidate) -> dict[str, AbSide]:
-    """The given flags (A) and the flags of the best candidate (B), as long as a final."""
+    """The given flags (A) and the flags of the best candidate (B), with the number of steps of a
+    proof.
+    """
     sides = {}
     for name, candidate in zip(SIDES, (bench.settings.first, leader), strict=True):
         length = bench.lengths.step_count_flags(FINAL, candidate.resolved.global_batch)

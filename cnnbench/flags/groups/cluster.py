@@ -113,8 +113,8 @@ def _are_independent(p: RunFacts) -> bool:
 RULES: tuple[FlagRule[RunFacts], ...] = (
     refuse(
         "summary_verbosity",
-        # Only worker 0 computes the gradients for summaries. With sync batch norm, it would wait
-        # for the others forever.
+        # Only worker 0 computes the gradients for summaries. With sync batch norm, worker 0 would
+        # wait for the other workers forever.
         lambda p: (
             p.place.job.client_per_worker
             and p.place.job.num_workers > 1

@@ -161,8 +161,8 @@ class MeasurementGroup:
         return tuple(names)
 
     def text_if_absent(self, rule: FactRule) -> str:
-        """Returns the text that stands for a recorded property that a measurement lacks: "unknown"
-        or "none". For imported records, the text is always "unknown".
+        """Returns the text for a recorded property that a measurement does not have: "unknown" or
+        "none". For imported records, the text is always "unknown".
         """
         return UNKNOWN if self.imported else rule.absent
 
@@ -204,8 +204,8 @@ def fact_differences(
             blocks = blocks and certain and not is_allowed_to_differ(name, allowed)
             differing.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
     explicit = {flag for record in (*base.records, *new.records) for flag in record.explicit_flags}
-    # Differences that prevent a verdict come first. Among them, and among the others, the order is:
-    # an imported program, flags and variables that the user has set, everything else.
+    # Differences that prevent a verdict come first, then the other differences. In both groups, the
+    # order is: an imported program, flags and variables that the user has set, everything else.
     explicit.add(IMPORTED)
     differing.sort(
         key=lambda difference: (

@@ -196,7 +196,7 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
     floor = scaled_threshold(metric.relative, least)
     hosts = [point.hosts for point in series.points]
     noise = noisy.recognize_noise(levels, hosts, floor) if levels else RecognizedNoise()
-    # On a machine with two speeds, points at the rarer speed are no outliers, so outliers must be
+    # On a machine with two speeds, points at the rarer speed are not outliers, so outliers must be
     # further away.
     far = max(least, _OF_STATES * abs(noise.states.change) if noise.states else 0.0)
     fitted = [

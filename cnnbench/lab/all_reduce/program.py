@@ -296,7 +296,7 @@ def usable_algorithms(
                 raise ValueError("every worker runs it itself, so measure it in a separate command")
         except ValueError as error:
             reasons[name] = informative_line(error)
-        # If one algorithm fails, the others are still measured.
+        # If one algorithm fails, the other algorithms are still measured.
         except Exception as error:
             reasons[name] = _error_text(error)
         else:

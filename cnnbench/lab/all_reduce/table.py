@@ -1,7 +1,7 @@
 """The table that `cnnbench allreduce` prints, in the format of nccl-tests, and its sentences.
 
-Lines that are no rows begin with ``#``. Scripts read the rows, so widths are fixed and numbers have
-no separators. docs/all_reduce_benchmark.md defines the columns. A GB is 10**9 bytes.
+Lines that are not rows begin with ``#``. Scripts read the rows, so widths are fixed and numbers
+have no separators. docs/all_reduce_benchmark.md defines the columns. A GB is 10**9 bytes.
 """
 
 from __future__ import annotations

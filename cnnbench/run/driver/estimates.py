@@ -188,8 +188,8 @@ def _encoded_bytes(plan: RunPlan) -> int:
         return 0
     subset = "validation" if plan.work is WorkKind.EVALUATION else "train"
     files = plan.network.dataset.find(plan.params.data_dir, subset)
-    # For shards behind a URL, only the size of one is requested; the others are assumed to have the
-    # same size.
+    # For shards behind a URL, only the size of one shard is requested; the other shards are assumed
+    # to have the same size.
     measured = files[:1] if is_url(plan.params.data_dir) else files
     total = sum(local_or_url_path(file).stat().st_size for file in measured)
     size = total * len(files) // len(measured)

@@ -1,4 +1,4 @@
-"""Connects the processes of a job, and tells them the end of the run.
+"""Connects the processes of a job, and informs them of the end of the run.
 
 In a job with one process, this module does almost nothing.
 """

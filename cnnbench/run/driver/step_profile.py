@@ -217,8 +217,8 @@ def timeline_spans(
         part, device = INPUT_OPERATIONS, ""
         if operation.is_of_step:
             part = work_finder(operation.name, operation.type).part
-            # For an operation that is not in the graph, the name of its plane in the profile tells
-            # the device.
+            # For an operation that is not in the graph, the name of its plane in the profile
+            # contains the device.
             _, found, gpu = operation.plane.rpartition("device:")
             plane = gpu.lower() if found else "cpu:0"
             device = work_finder.device_of_operation(operation.name) or plane

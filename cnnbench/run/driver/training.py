@@ -321,8 +321,8 @@ class Training:
         """Adds warm-up steps to the measurements, checks their results, and shows the progress."""
         most = self._run.plan.length.warm_up.most
         self._record_execution(self._run.measurements.warmup, spent.seconds, values)
-        # Warm-up steps are numbered up to -1 and timed steps from 1, so that a number tells which
-        # one it is.
+        # Warm-up steps are numbered up to -1 and timed steps from 1, so that the sign of the number
+        # shows whether the step is a warm-up step.
         self._check_results(step - 1 - most, values)
         shown = self._run.progress_line.update(step)
         if not shown and time.monotonic() >= self._silent_since + _SILENT_SECONDS:

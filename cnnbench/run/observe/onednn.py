@@ -76,7 +76,7 @@ def _parse_call(line: str) -> Primitive | None:
         propagation="" if propagation == "undef" else propagation,
         types=", ".join(sorted({type for _, type, _, _ in tensors})),
         implementation=implementation,
-        # A vector has only one possible layout, so its layout tells nothing and is left out.
+        # A vector has only one possible layout, so its layout is left out.
         layouts=", ".join(f"{tensor} {layout}" for tensor, layout in layouts if len(layout) > 1),
         calls=1,
     )
