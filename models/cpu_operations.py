@@ -269,8 +269,8 @@ class CpuOperations:
 
     def __init__(self, kernels: str = "library") -> None:
         self._select_algorithms = None if kernels == "library" else FASTEST_ALGORITHMS[kernels]
-        # `subsample` has a gradient that inserts zeros; it was measured, and is used, only with
-        # Eigen's kernels.
+        # `subsample` has a gradient that inserts zeros. This gradient was measured only with
+        # Eigen's kernels, so it is used only with them.
         self._inserts_zeros = kernels == "eigen-avx2"
 
     def conv(self, images: Any, kernel: Any, strides: list[int], padding: str) -> Any:

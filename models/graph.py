@@ -238,7 +238,7 @@ class GraphNetwork(Network[Tensor]):
 
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
         # With the final slash of a full path, TensorFlow enters an existing name scope again, such
-        # as stage1. Without it, TensorFlow would create a new one, such as stage1_1.
+        # as stage1. Without the slash, TensorFlow would create a new name scope, such as stage1_1.
         path = "/".join([*self._outer_scope, *self._scopes, ""])
         scope: contextlib.AbstractContextManager[Any] = tf.name_scope(path)
         return scope

@@ -18,7 +18,7 @@ Biometrika 74, 1987). A fifth of alpha is reserved for pairs beyond the planned 
 pairs than planned, a share of 1 - planned / pairs of this fifth may have been spent. So an
 experiment that is continued repeatedly never spends more than alpha.
 
-Given the sizes of the differences, all combinations of their signs are equally likely under the
+Given the absolute values of the differences, all combinations of signs are equally likely under the
 null hypothesis, because the order of A and B in each pair is random. These combinations are the
 joint distribution of the signed-rank statistics of all analyses. The boundary of an analysis is the
 smallest statistic with which the combinations that cross this or an earlier boundary are at most
@@ -521,8 +521,8 @@ def sequential_shift(
     """Hodges-Lehmann estimate of the centre of paired differences at the last of several interim
     analyses, with the interval of all centres that the test of `sequential_p` does not reject.
 
-    Each centre is tested with the sizes that the differences have after it was subtracted. The
-    analyses are in order, and the last one uses all differences.
+    To test a centre, the function subtracts it from the differences, and uses the absolute values
+    of the results. The analyses are in order, and the last analysis uses all differences.
     """
     if len(analyses) == 1:
         return paired_shift(differences, 1 - alpha * analyses[0].spent)
@@ -552,8 +552,8 @@ def sequential_shift(
 
 
 def nominal_levels(analyses: Sequence[InterimAnalysis], alpha: float) -> tuple[float, ...]:
-    """Significance level of each of several interim analyses if it were the only one. The sizes of
-    the differences are in random order.
+    """Significance level that each of several interim analyses would have as the only analysis. The
+    absolute values of the differences are in random order.
     """
     return _levels(tuple(analyses), alpha)
 
@@ -600,8 +600,8 @@ def _first_true(is_true: Callable[[int], bool], guess: int, most: int) -> int:
 def _signed_rank_sums(
     differences: _Floats, analyses: Sequence[InterimAnalysis]
 ) -> tuple[list[_Sums], int]:
-    """Returns the sizes of the signed-rank sums of all combinations of signs at each analysis, and
-    the size of the observed sum at the last one. Differences of 0 have the rank 0.
+    """Returns the absolute values of the signed-rank sums of all combinations of signs at each
+    analysis, and that of the observed sum at the last analysis. Differences of 0 have the rank 0.
 
     Each combination of fewer signs has the same place in all copies of the shorter array.
     """
@@ -621,8 +621,8 @@ def _signed_rank_sums(
 
 
 def _doubled_abs_ranks(differences: _Floats) -> NDArray[np.int64]:
-    """Returns the midranks times 2 of the sizes of the differences other than 0, which have the
-    rank 0.
+    """Returns the midranks, times 2, of the absolute values of all differences other than 0.
+    Differences of 0 have the rank 0.
     """
     sizes = np.abs(differences)
     zeros = int(np.count_nonzero(sizes == 0))
@@ -631,7 +631,7 @@ def _doubled_abs_ranks(differences: _Floats) -> NDArray[np.int64]:
 
 def _sums_of_signs(ranks: _Sums) -> _Sums:
     """Returns the sums of at most `_ENUMERATED` ranks for all combinations of signs. The first sign
-    is always positive, because only sizes of sums are used.
+    is always positive, because only absolute values of sums are used.
     """
     half = _ENUMERATED // 2
     first, second = (

@@ -52,7 +52,9 @@ _CERTAIN = 2.5
 """A correlation is reported if it is at least this many standard errors."""
 
 _APART = 7.0
-"""Minimum distance of two states, in standard deviations; the halves of normal data have 2.7."""
+"""Minimum distance of two states, in standard deviations. The lower and the upper half of normal
+data have a distance of 2.7.
+"""
 
 _LEAST_SHARE, _LEAST_RUNS, _LEAST_SWITCHES = 0.15, 2, 3
 

@@ -121,7 +121,7 @@ def _requests(
 
 def _result_text(records: Sequence[RunRecord]) -> str:
     """A line for each process, and the mean speed with its certainty."""
-    # Each process has its own speed: none depends on what happened in another one.
+    # The speed of a process does not depend on what happened in another process.
     speeds = [*map(THROUGHPUT.value, records)]
     table = make_table(
         (

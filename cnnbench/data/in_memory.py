@@ -62,7 +62,7 @@ def pad_crop_flip(images: tf.Tensor, positions: tf.Tensor, seed: int) -> tf.Tens
     return tf.gather(cropped, columns, axis=2, batch_dims=1)
 
 
-# An item is drawn up to this many times until the user has not rated it. For a user who has rated a
+# Maximum number of draws to find an item that the user has not rated. For a user who has rated a
 # third of all items, all draws fail once in 7000 times.
 _TRIES = 8
 

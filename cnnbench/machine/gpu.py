@@ -371,11 +371,12 @@ class GpuStates(NamedTuple):
 
 
 def new_processes(before: GpuState | None, after: GpuState) -> dict[int, str]:
-    """Finds the processes, except this process, that started on a GPU between two states of the
-    GPU. Returns their names by PID.
+    """Finds the processes, except this process, that started on a GPU between two snapshots of the
+    state of the GPU. Returns the names of the processes by PID.
 
     Inside a container, the driver uses a different PID for this process. Therefore, if this
-    process's PID is missing and exactly one process is new, that one is assumed to be this process.
+    process's PID is missing and exactly one process is new, the new process is assumed to be this
+    process.
     """
     known = {} if before is None else before.processes or {}
     new = {pid: name for pid, name in after.other_processes.items() if pid not in known}

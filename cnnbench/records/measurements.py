@@ -330,8 +330,8 @@ class Measurements:
     def _with_shares(self, cluster: Cluster, steps: int) -> Cluster:
         """Returns the cluster with the numbers of timed steps and images of each worker."""
         images = 0 if self.parts.batch is None else self.parts.batch.global_
-        # If Ctrl-C came after a step was stored and before its worker was, the two lists differ in
-        # length.
+        # If Ctrl-C came after a step was stored and before the worker of the step was stored, the
+        # two lists differ in length.
         updates = self.updates[:steps]
         own = Counter(worker for worker, _ in updates)
         workers = len(cluster.workers)

@@ -139,7 +139,8 @@ def search_dimensions(
         "aggregation": _aggregation_dimensions(workers, on_gpu) if reduces else [],
         "threads": [*map(Dimension, threads)],
         "input": [] if config["data_dir"] is None else [*map(Dimension, reading)],
-        # The last group, so that only its candidates have other variables than the user's.
+        # The environment is the last group, so that only its candidates have other environment
+        # variables than the user's.
         "environment": [] if on_gpu else [*map(Dimension, environment.dimensions())],
     }
 

@@ -140,7 +140,7 @@ class SampleStatistics(Samples, Estimate):
 
 
 def exceeds(change: float, metric: Metric, limit: float) -> bool:
-    """Whether the size of a change is larger than a limit by more than a rounding error. A relative
+    """Whether the size of a change exceeds a limit by more than a rounding error. A relative
     change and its inverse have the same size: -1/11 and +1/10.
     """
     size = abs(change)

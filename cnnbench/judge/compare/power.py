@@ -95,8 +95,8 @@ def processes_to_decide(configurations: int) -> int:
     configuration can be significant even if one process contradicts it.
     """
     n = processes_needed(_DEFAULT, configurations)
-    # Samples that do not overlap, except that one process contradicts: one value of the first
-    # sample is below the second sample, and all others are above it.
+    # Samples that do not overlap, except for one process: one value of the first sample is below
+    # the second sample, and all other values of the first sample are above it.
     while inference.mann_whitney_p([-1.0, *range(n, 2 * n - 1)], range(n)) > _DEFAULT.alpha:
         n += 1
     return n

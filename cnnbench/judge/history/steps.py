@@ -246,7 +246,8 @@ def _level_changes(
         ]
         changed = changed_facts(last_good, first_bad)
         kind = STEP if levels[number] is after else TREND
-        # The host names of a level identify a machine only if all its runs have the same one.
+        # The host names of a level identify a machine only if all runs of the level have the same
+        # host name.
         two_hosts = len(hosts[0]) == len(hosts[1]) == 1 and hosts[0] != hosts[1]
         if kind == STEP and two_hosts and "" not in hosts[0] | hosts[1]:
             kind = TWO_MACHINES

@@ -195,8 +195,8 @@ class RunLog:
         if match := _ONCE.match(text):
             self._note_repetition(match[0] in self._seen, number, text)
             self._seen.add(match[0])
-        # A training with evaluations prints no total speed. One of these lines shows that it is
-        # complete.
+        # A training with evaluations prints no total speed. One of these lines shows that the
+        # training is complete.
         self.is_complete |= text.startswith(("Running final evaluation", "Done with training"))
         return None
 

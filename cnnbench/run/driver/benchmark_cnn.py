@@ -277,7 +277,7 @@ class BenchmarkCNN(RunContext):
         self.watch.set_peers(self.membership.connect())
         if plan.checkpoint_save_folder is not None and plan.place.job.is_chief:
             # This check comes after the handshake; otherwise, the other processes would wait for
-            # this one and not learn its error.
+            # this process and not receive its error.
             preflight.check_steps_left(plan, plan.checkpoint_save_folder)
         devices = _open_devices(self)
         if devices.kind == "gpu":

@@ -110,7 +110,8 @@ def build_loop(count: int, call: Callable[[tf.Tensor], Any], like: Any) -> Any:
 
 
 def select_nest(number: tf.Tensor, nests: Sequence[Any]) -> Any:
-    """Selects one of several nests of tensors by its number, an int32 scalar of the graph.
+    """Selects one of several nests of tensors: the nest at position `number`, an int32 scalar of
+    the graph.
 
     All nests have the same structure, shapes and dtypes.
     """

@@ -38,7 +38,7 @@ class MLPerfLog(Observer):
     ) -> None:
         self._plan, self._target, model = plan, plan.length.target, plan.network.model
         names = (*model.host_metric_names, *model.metric_names)
-        # MLPerf's log has only one accuracy; this chooses the metric that is logged as it.
+        # MLPerf's log has only one accuracy; this chooses the metric that is logged.
         if plan.length.target is not None:
             self._accuracy = plan.length.target.metric
         elif model.top_1_accuracy in names:
