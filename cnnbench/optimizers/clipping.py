@@ -1,4 +1,4 @@
-"""Ways of clipping gradients, each with the flag that sets its bound.
+"""Ways of clipping gradients, each with the flag that sets its threshold.
 
 The flags are declared without TensorFlow, so only the functions import it.
 """
@@ -27,9 +27,9 @@ class Clipping(NamedTuple):
     """A way of clipping, which a run uses if its flag is given.
 
     Attributes:
-      help: the help of the flag, whose value N is the bound.
+      help: the help of the flag, whose value N is the clipping threshold.
       clip: function that clips gradients that are applied together on one device. Its arguments are
-        the reduced float32 gradients without loss scale, their variables, and the bound.
+        the reduced float32 gradients without loss scale, their variables, and the threshold.
     """
 
     help: str

@@ -235,8 +235,8 @@ class ExperimentRunner:
             if clear or last or futile:
                 return comparison
             self._choose_length(self.records, pair)
-            # This is the last event of an analysis: if the session is killed before, the analysis is
-            # repeated.
+            # This is the last event of an analysis. If the session is killed before this event, the
+            # analysis is repeated.
             self.results.journal.add(ANALYSED, pairs=pair, spent=self.analyses.spent(pair))
         return None
 

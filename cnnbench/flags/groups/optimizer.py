@@ -47,8 +47,9 @@ def _constant_field(name: str) -> Any:
 
 
 def added_constants() -> dict[str, FlagSpec]:
-    """Returns, by name, the flags that are not declared as fields of `OptimizerParams`: bounds of
-    clippings, and constants of optimizers and schedules, of cnnbench and of loaded plug-ins.
+    """Returns, by name, the flags that are not declared as fields of `OptimizerParams`:
+    thresholds of gradient clipping, and constants of optimizers and schedules, of cnnbench and of
+    loaded plug-ins.
     """
     fields = OptimizerParams.__dataclass_fields__
     bounds = {
