@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import signal
 import sys
 import tempfile
 from collections import Counter
@@ -21,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from command_line import parse_options, run_script
+from command_line import interruptible_by_sigterm, parse_options, run_script
 from peers.demands import demands_table, judge, other_processes_lines, subjects_table, work_table
 from peers.process import Process, ProcessError, run, run_in_turn
 from peers.readings import (
@@ -209,6 +208,7 @@ def report(measurements: Sequence[Measurement], options: Options) -> list[str]:
     return lines + other_processes_lines(measurements, os.cpu_count() or 1)
 
 
+@interruptible_by_sigterm
 def main(argv: Sequence[str]) -> int:
     """Compares all subjects; returns the exit status."""
     options = parse_options(Options, __doc__, argv, Options.check)
@@ -218,8 +218,6 @@ def main(argv: Sequence[str]) -> int:
         print(f"compare_peers: --csv={options.csv}: {error.strerror}", file=sys.stderr)
         return 2
     interrupted = False
-    # SIGTERM is handled like Ctrl-C: the running process is killed, and results are shown.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with with_imagenet_files(options) as options:
             for scenario in options.chosen:

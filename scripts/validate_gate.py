@@ -10,7 +10,6 @@ fail, and 130 if interrupted.
 from __future__ import annotations
 
 import csv
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -19,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from command_line import parse_options, run_script
+from command_line import interruptible_by_sigterm, parse_options, run_script
 from measuring import keep_cpus_busy, neighbour_flag
 from validation import gates, planted_plugin
 from validation import pool as pools
@@ -192,10 +191,10 @@ def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
     return lines, ExitCode.INCONCLUSIVE if None in verdicts or not found else ExitCode.OK
 
 
+@interruptible_by_sigterm
 def main(argv: Sequence[str]) -> int:
     """Runs simulations and measurements; returns the exit status."""
     options = parse_options(Options, __doc__, argv, Options.check)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if options.shares is not None:
             write_shares(options, Path(options.shares))

@@ -48,6 +48,7 @@ from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.strategies import session as modes
 from cnnbench.campaigns.strategies import weights as compared_weights
+from cnnbench.campaigns.strategies.weights import WeightDistance
 from cnnbench.campaigns.tune import race
 from cnnbench.campaigns.tune import search as tuned
 from cnnbench.campaigns.tune import texts as text
@@ -275,11 +276,12 @@ def strategies_of(seed: int, folder: Path, make: Any) -> Experiment:
         return Experiment.of(document, document, outputs)
 
 
-def weights(draw: random.Random, checkpoints: Any) -> dict[str, tuple[float, str]]:
+def weights(draw: random.Random, checkpoints: Any) -> dict[str, WeightDistance]:
     """Distances of weights from those of the first checkpoint."""
     size = draw.choice([0.0, 1e-6, 1e-6, 1e-3])
     first, *others = checkpoints
-    return {first: (0.0, ""), **{name: (size * draw.random(), "conv0/w") for name in others}}
+    found = {name: WeightDistance(size * draw.random(), "conv0/w") for name in others}
+    return {first: WeightDistance(0.0, ""), **found}
 
 
 def interrupted(*_: Any) -> Any:

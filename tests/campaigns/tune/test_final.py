@@ -19,6 +19,7 @@ from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.strategies.weights import WeightDistance
 from cnnbench.campaigns.tune.bench import TUNE, RaceBenchmark, SearchSettings
 from cnnbench.campaigns.tune.search import compare_weights, minutes_for_an_answer
 from cnnbench.campaigns.tune.space import Candidate, SearchSpace, Settings
@@ -67,10 +68,10 @@ def weights(
                         Path(word.partition("=")[2]).mkdir(parents=True)
                 return [ProcessResult(0, 0.0, status="ok", document=made) for _ in commands]
 
-        def distances(folders: dict[str, Path]) -> dict[str, tuple[float, str]]:
+        def distances(folders: dict[str, Path]) -> dict[str, WeightDistance]:
             assert list(folders) == ["as given", "tuned"]
             assert all(one.is_dir() for one in folders.values())
-            return {"tuned": distance}
+            return {"tuned": WeightDistance(*distance)}
 
         monkeypatch.setattr("cnnbench.campaigns.strategies.weights.weight_distances", distances)
         given = ParsedArgs(parse_flag_texts(fixed, SPECS))

@@ -24,6 +24,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.strategies.weights import WeightDistance
 from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.bench import TUNE, RaceBenchmark, SearchSettings
 from cnnbench.campaigns.tune.race import CandidateRace, RaceRound, SearchOutcome
@@ -114,7 +115,7 @@ def search(
     ) -> tuple[TuneDocument, SearchOutcome, Measured]:
         monkeypatch.setattr(
             "cnnbench.campaigns.strategies.weights.weight_distances",
-            lambda folders: {"tuned": distance},
+            lambda folders: {"tuned": WeightDistance(*distance)},
         )
         space = SearchSpace(
             args=args_from_values(parse_flag_texts(GIVEN, SPECS)), groups={"modes": ({}, *MODES)}

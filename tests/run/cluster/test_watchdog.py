@@ -669,7 +669,7 @@ def test_the_chief_leaves_when_the_others_have_read_why(limits, closes):
     own, other = socket.socketpair()
     with own, other:
         dog.adopt_connections({OTHER: own})
-        reporting = threading.Thread(target=dog._fail, args=("why",), daemon=True)
+        reporting = threading.Thread(target=dog._fail_and_end, args=("why",), daemon=True)
         reporting.start()
         assert b"why" in other.recv(1000)
         if closes:

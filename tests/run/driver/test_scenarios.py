@@ -17,6 +17,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver import scenarios
 from cnnbench.run.driver.scenarios import TrainingEndDetector, measure_speed_limits, run_work
 from cnnbench.run.driver.work import ForwardWork, InputWork, TrainingWork
+from cnnbench.run.runtime.peak_flops import PeakFlops
 
 PEER = {"worker_hosts": "a:1,b:1", "job_name": "worker"}
 TOGETHER = {**PEER, "variable_update": "collective_all_reduce"}
@@ -62,7 +63,7 @@ def asked(limits):
 
     def peak_flops(*of):
         asked.append(of)
-        return 1e12, "published"
+        return PeakFlops(1e12, "published")
 
     limits(scenarios, peak_flops=peak_flops)
     return asked
