@@ -86,16 +86,23 @@ def test_with_lag_a_slow_host_shows_in_the_step_time(run):
 
 
 def test_steps_end_in_order_though_a_later_read_returns_first(limits):
-    last = threading.Event()
+    returned, clock_read = threading.Event(), threading.Event()
     ticks = iter(range(100))
-    limits(StepTime, now=lambda: StepTime(float(next(ticks)), 0.0))
+
+    def now():
+        tick = next(ticks)
+        if returned.is_set():
+            clock_read.set()
+        return StepTime(float(tick), 0.0)
+
+    limits(StepTime, now=now)
 
     def take(handle, events):
         events.issued()
         if handle == 0:
-            assert last.wait(30)
-            time.sleep(0.05)
-        last.set()
+            assert clock_read.wait(30)
+        else:
+            returned.set()
         return handle
 
     handles = iter(range(2))
