@@ -54,7 +54,9 @@ def change_and_slow_steps(
         [run.batch.global_ / median(run.step_seconds) for run in side if run.batch]
         for side in sides
     ]
-    of_medians = replace(samples, base=rates[0], new=rates[1])
+    # With --paired, BASE and NEW may have different numbers of runs, which then form no pairs.
+    paired = samples.paired and len(rates[0]) == len(rates[1])
+    of_medians = replace(samples, base=rates[0], new=rates[1], paired=paired)
     mean_change = statistics_of(of_medians, policy).change
     threshold = policy.threshold_of(THROUGHPUT)
     if not exceeds((1 + change) / (1 + mean_change) - 1, THROUGHPUT, threshold):

@@ -153,3 +153,15 @@ def test_runs_without_steps_have_no_median_step(runs):
     level = runs(step_seconds=LEVEL, losses=())
     found, _ = change_and_slow_steps(samples, -0.25, [level, failed], [timed], Policy())
     assert found == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("numbers", [(4, 5), (5, 4), (4, 4)])
+def test_paired_sides_may_have_different_numbers_of_runs(runs, numbers):
+    """`compare --paired` reports the change of such runs without a verdict."""
+    base, new = (
+        [runs(step_seconds=seconds, losses=()) for _ in range(number)]
+        for number, seconds in zip(numbers, (LEVEL, THIRD), strict=True)
+    )
+    samples = Samples((80.0,) * numbers[0], (60.0,) * numbers[1], paired=True)
+    change, _ = change_and_slow_steps(samples, -0.25, base, new, Policy())
+    assert change == pytest.approx(0.0, abs=1e-12)
