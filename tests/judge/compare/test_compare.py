@@ -9,6 +9,7 @@ import pytest
 
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import Criteria, SkippedFile, Verdict, compare_records
+from cnnbench.judge.compare.compare import are_comparable
 from cnnbench.judge.compare.result import with_second_experiment
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.run import Evaluation
@@ -300,3 +301,12 @@ def test_a_further_metric_that_one_side_lacks_has_a_result(machine_runs):
     assert "memory" not in results(plain, machine_runs.of(*[100.0] * 6))
     # Nor does a metric have one if no run can be compared.
     assert "memory" not in results(known, known)
+
+
+def test_runs_are_comparable_unless_more_than_what_may_differ_differs(runs):
+    run = runs(100.0)
+    other = replace(run, environment={**run.environment, "tensorflow_version": "9.9"})
+    assert are_comparable([run], [run]) is True
+    assert are_comparable([run], [other]) is False
+    assert are_comparable([run], [other], Criteria(allow_different=("tensorflow_version",))) is True
+    assert are_comparable([run], [runs(None, error=("Error", "no"))]) is False
