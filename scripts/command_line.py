@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -68,22 +67,6 @@ def run_script(main: Callable[[Sequence[str]], int], about: str | None = None) -
     except BrokenPipeError:
         redirect_to_null(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
-
-
-def interruptible_by_sigterm(
-    main: Callable[[Sequence[str]], int],
-) -> Callable[[Sequence[str]], int]:
-    """Decorates the main function of a script: during a call, SIGTERM acts like Ctrl-C."""
-
-    @functools.wraps(main)
-    def interruptible(arguments: Sequence[str]) -> int:
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            return main(arguments)
-        finally:
-            signal.signal(signal.SIGTERM, before)
-
-    return interruptible
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -20,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from command_line import interruptible_by_sigterm, parse_options, run_script
+from command_line import parse_options, run_script
 from peers.demands import demands_table, judge, other_processes_lines, subjects_table, work_table
 from peers.process import Process, ProcessError, run, run_in_turn
 from peers.readings import (
@@ -45,6 +46,7 @@ from peers.scenarios import (
     scenario_subjects,
 )
 
+from cnnbench.base.interrupts import handling_signals
 from cnnbench.flags.declare import split_comma_separated
 from cnnbench.machine.counters import changes, read_counters
 from cnnbench.machine.cpu import Host, processor_facts
@@ -208,7 +210,7 @@ def report(measurements: Sequence[Measurement], options: Options) -> list[str]:
     return lines + other_processes_lines(measurements, os.cpu_count() or 1)
 
 
-@interruptible_by_sigterm
+@handling_signals(signal.default_int_handler)  # SIGTERM acts like Ctrl-C.
 def main(argv: Sequence[str]) -> int:
     """Compares all subjects; returns the exit status."""
     options = parse_options(Options, __doc__, argv, Options.check)

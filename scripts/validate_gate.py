@@ -10,6 +10,7 @@ fail, and 130 if interrupted.
 from __future__ import annotations
 
 import csv
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from command_line import interruptible_by_sigterm, parse_options, run_script
+from command_line import parse_options, run_script
 from measuring import keep_cpus_busy, neighbour_flag
 from validation import gates, planted_plugin
 from validation import pool as pools
@@ -35,6 +36,7 @@ from validation.studies import POLICY, Requirement, Study, simulate_and_sum, tab
 from validation.suites import SUITES
 from validation.verdicts import RATES, SAMPLES, SMALL
 
+from cnnbench.base.interrupts import handling_signals
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags.declare import flag
 from cnnbench.machine import facts as environment
@@ -191,7 +193,7 @@ def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
     return lines, ExitCode.INCONCLUSIVE if None in verdicts or not found else ExitCode.OK
 
 
-@interruptible_by_sigterm
+@handling_signals(signal.default_int_handler)  # SIGTERM acts like Ctrl-C.
 def main(argv: Sequence[str]) -> int:
     """Runs simulations and measurements; returns the exit status."""
     options = parse_options(Options, __doc__, argv, Options.check)
