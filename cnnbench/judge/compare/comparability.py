@@ -171,9 +171,11 @@ def fact_differences(
     base: MeasurementGroup, new: MeasurementGroup, allowed: tuple[str, ...] = ()
 ) -> tuple[Difference, ...]:
     """Returns the flags and recorded properties that differ between the runs of BASE and NEW.
-    Differences that prevent a verdict are first. `allowed` are the patterns of
-    properties that never prevent a verdict.
+    Differences that prevent a verdict are first. Without runs on both sides, there are none.
+    `allowed` are the patterns of properties that never prevent a verdict.
     """
+    if not (base.records and new.records):
+        return ()
     sides = (base.facts(), new.facts())
     flags = {*base.configuration.flags, *new.configuration.flags}
     unlike_flags = set(base.configuration.differing_flags(new.configuration))

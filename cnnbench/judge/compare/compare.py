@@ -120,8 +120,7 @@ def are_comparable(
     """
     matched, *_ = _match_runs((tuple(base), tuple(new)), (), criteria)
     for before, after, _ in matched:
-        both = before.records and after.records
-        unlike = fact_differences(before, after, criteria.patterns) if both else ()
+        unlike = fact_differences(before, after, criteria.patterns)
         if incomparable_outcome(before, after, unlike, THROUGHPUT) is not None:
             return False
     return True
@@ -168,7 +167,7 @@ def _prepare_cases(
         is_paired = pairs is not None and are_sides_of_experiment(base.records, new.records)
     # Without pairs, all runs are compared.
     kept = (base, new) if pairs is None or not is_paired else pairs
-    unlike = fact_differences(base, new, criteria.patterns) if base.records and new.records else ()
+    unlike = fact_differences(base, new, criteria.patterns)
     outcome = incomparable_outcome(base, new, unlike, policies[0][0])
     if outcome is not None and outcome[0] is Verdict.FAILED:
         # A failed run may have ended before a property was recorded, so a missing property does not
