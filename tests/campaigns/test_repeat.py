@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from golden import golden
+from stand_ins import StandIns, failed, well
 
 from cnnbench.campaigns import repeat
-from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags.groups.repeat import RepeatFlags
-from cnnbench.records.run import ErrorInfo, RunRecord
+from cnnbench.records.run import RunRecord
 
 FLAGS = ("--model=lenet", "--device=cpu", "--batch_size=4")
 
@@ -26,30 +27,20 @@ def repeated(
     monkeypatch: pytest.MonkeyPatch, make_record: Callable[..., RunRecord], tmp_path: Path
 ) -> Callable[..., list[BenchmarkCommand]]:
     """repeated([SPEED, ...], FLAG..., repeats=...): processes of these speeds; None fails."""
-    started: list[BenchmarkCommand] = []
 
     def repeated(
         speeds: Sequence[float | None], *flags: str, **options: Any
     ) -> list[BenchmarkCommand]:
-        left = iter(speeds)
+        left, started = iter(speeds), list[BenchmarkCommand]()
 
-        class Standing(Campaign):
-            def run(
-                self, commands: Any, timeout: float, turn_seconds: float = 0.0
-            ) -> list[ProcessResult]:
-                started.extend(commands)
-                speed = next(left)
-                record = make_record()
-                if speed is not None:
-                    steps = tuple(4 / speed for _ in record.step_seconds)
-                    record = replace(record, step_seconds=steps)
-                    return [ProcessResult(0, 1.0, status="ok", document=record.to_dict())]
-                error = ErrorInfo(type="BenchmarkError", message="no good")
-                document = replace(record, status="failed", error=error).to_dict()
-                failed = ProcessResult(4, 1.0, status="failed", message="no good")
-                return [replace(failed, document=document)]
+        def end(command: BenchmarkCommand) -> ProcessResult:
+            started.append(command)
+            record, speed = make_record(), next(left)
+            if speed is None:
+                return failed(record)
+            return well(replace(record, step_seconds=(4 / speed,) * record.steps))
 
-        monkeypatch.setattr(repeat, "Campaign", Standing)
+        monkeypatch.setattr(repeat, "Campaign", partial(StandIns, end))
         repeat.measure_repeatedly(
             RepeatFlags(**options), [*FLAGS, *flags], str(tmp_path / "results")
         )

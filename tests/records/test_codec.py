@@ -267,6 +267,7 @@ def test_the_lines_of_a_document():
     [
         ("2024-05-01T12:00:00+02:00", "2024-05-01T10:00:00+00:00"),
         ("2024-05-01T12:00:00Z", "2024-05-01T12:00:00+00:00"),
+        ("2024-05-01T12:00:00-07:00", "2024-05-01T19:00:00+00:00"),
     ],
 )
 def test_the_start_of_a_run_is_in_utc(text, start):
@@ -279,6 +280,7 @@ def test_the_start_of_a_run_is_in_utc(text, start):
         ("yesterday", "is not an ISO 8601 time"),
         ("2024-05-01T12:00:00", "lacks its offset"),
         ("0001-01-01T00:00:00+10:00", "is outside the years"),
+        ("9999-12-31T23:59:59-14:00", "is outside the years"),
     ],
 )
 def test_a_start_without_a_time_in_utc_is_refused(text, message):

@@ -15,7 +15,6 @@ from cnnbench.records.files import (
     OutputFile,
     check_and_resolve_output,
     check_outputs,
-    is_stream,
     report_failed_writes,
     write_atomically,
     write_bytes,
@@ -166,14 +165,3 @@ def test_a_file_with_an_unknown_suffix_is_made_but_not_replaced(tmp_path):
 def test_a_kind_that_is_not_declared_is_named(tmp_path):
     with pytest.raises(LookupError, match="no file kind 'images': declare it with register_file"):
         check_outputs([OutputFile("output", str(tmp_path / "table"), "images")])
-
-
-def test_pipes_and_devices_are_streams_and_files_are_not(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "file").touch()
-    assert [is_stream(str(tmp_path / name)) for name in ("pipe", "file", "gone", ".")] == [
-        *(True, False, False, False)
-    ]
-    assert [is_stream(path) for path in ("/dev/null", "/dev/stdout", "/dev/fd/7", "a\0b")] == [
-        *(True, True, True, False)
-    ]

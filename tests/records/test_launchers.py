@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import pytest
 from imports import HOROVOD, TRAINING, read
 
@@ -64,8 +66,9 @@ def tagged(prefix, text):
     return "".join(lines), ranks
 
 
-@pytest.mark.parametrize("text", [MLPERF, DLLOGGER], ids=["mlperf", "dllogger"])
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    ("launcher", "text"), zip(LAUNCHERS, cycle([MLPERF, DLLOGGER])), ids=LAUNCHERS
+)
 def test_prefixes_of_logs_of_which_one_process_is_read(tmp_path, launcher, text):
     log, _ = tagged(LAUNCHERS[launcher], text)
     (record,), reasons = read(tmp_path, log)
@@ -74,8 +77,9 @@ def test_prefixes_of_logs_of_which_one_process_is_read(tmp_path, launcher, text)
     assert record.imported.values == expected.imported.values
 
 
-@pytest.mark.parametrize("text", [TRAINING, HOROVOD], ids=["training", "horovod"])
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    ("launcher", "text"), zip(LAUNCHERS, cycle([TRAINING, HOROVOD])), ids=LAUNCHERS
+)
 def test_prefixes_of_launchers(tmp_path, launcher, text):
     prefix = LAUNCHERS[launcher]
     log, ranks = tagged(prefix, text)

@@ -146,6 +146,7 @@ def test_what_is_read_and_what_another_flag_writes_is_not_written(way, tmp_path,
         check_outputs([output], [None, "", str(path)])
     with pytest.raises(FlagError, match=r"^--output=.*: is also the path of --csv"):
         check_outputs([OutputFile("csv", str(path)), output])
+    check_outputs([output, output])  # a flag may be given twice
     check_outputs(
         [output, OutputFile("plot", None), OutputFile("plot", "")], ["*.json", str(tmp_path)]
     )

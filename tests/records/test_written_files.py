@@ -25,11 +25,9 @@ from cnnbench.records.files import (
     ensure_writable,
     is_stream,
     prepare_export,
-    refuse_shared_outputs,
     register_file_kind,
     remember_output_state,
     report_failed_writes,
-    resolve_links,
     stream_descriptor,
     write_bytes,
     write_text,
@@ -150,7 +148,9 @@ def test_streams_are_written_as_they_are(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert is_stream(str(tmp_path / "pipe"))
     assert is_stream(os.devnull)
-    assert not is_stream(str(tmp_path / "none"))
+    (tmp_path / "plain").touch()
+    others = (str(tmp_path / "none"), str(tmp_path / "plain"), str(tmp_path), "a\0b")
+    assert [is_stream(path) for path in others] == [False] * 4
     opened = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
     os.write(opened, b"before ")
     write_bytes("output", os.devnull, b"x")
@@ -213,26 +213,6 @@ def test_a_file_that_did_not_change_is_replaced(tmp_path: Path) -> None:
         assert target.read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     report_failed_writes()
-
-
-def test_two_flags_cannot_have_one_file(tmp_path: Path) -> None:
-    (tmp_path / "a").touch()
-    (tmp_path / "link").symlink_to("a")
-    same = [("output", str(tmp_path / "a")), ("plot", str(tmp_path / "link"))]
-    with pytest.raises(FlagError, match=r"--plot=.* --output") as refused:
-        refuse_shared_outputs(same)
-    assert refused.value.flag == "plot"
-    refuse_shared_outputs([*same[:1], ("plot", str(tmp_path / "b"))])
-    refuse_shared_outputs([same[0], same[0]])  # a flag may be given twice
-
-
-def test_links_that_lead_back_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to("b")
-    (tmp_path / "b").symlink_to("a")
-    with pytest.raises(FlagError, match="--output="):
-        resolve_links("output", str(tmp_path / "a"))
-    (tmp_path / "c").symlink_to("d")
-    assert resolve_links("output", str(tmp_path / "c")) == tmp_path / "d"
 
 
 def test_a_folder_of_results_is_made(tmp_path: Path) -> None:

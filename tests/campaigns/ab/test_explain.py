@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stand_ins import StandIns, value_of
 from step_profiles import Profiles
 
-from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.explain import (
     PROFILES_OF_SIDES,
     AbProfiler,
@@ -20,45 +19,12 @@ from cnnbench.campaigns.ab.explain import (
     explain_or_notice,
 )
 from cnnbench.campaigns.ab.side import AbSide
-from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.processes.resolved import ResolvedRun
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.profiles import StepProfile
-from cnnbench.records.run import RunRecord
-
-
-class Profiled(Campaign):
-    """Runs nothing: each process leaves the next profile, or its text.
-
-    Args:
-      record: of all processes.
-      left: what processes leave; None for nothing.
-      ended: how they end.
-    """
-
-    def __init__(
-        self, record: RunRecord, left: Sequence[StepProfile | str | None], ended: ProcessResult
-    ) -> None:
-        super().__init__(ChildProcessReporter(io.StringIO()))
-        self._record, self._left, self._ended = record, list(left), ended
-        self.started: list[tuple[str, ...]] = []
-
-    def run(
-        self, commands: Sequence[BenchmarkCommand], timeout: float, turn_seconds: float = 0.0
-    ) -> list[ProcessResult]:
-        (command,) = commands
-        self.started.append(tuple(command.words))
-        for word in command.words:
-            if word.startswith("--profile_json="):
-                content = self._left.pop(0)
-                if content is not None:
-                    text = content if isinstance(content, str) else content.to_json()
-                    Path(word.partition("=")[2]).write_text(text)
-        return [replace(self._ended, document=self._record.to_dict())]
-
 
 OK = ProcessResult(0, 1.0, status="ok")
 
@@ -76,13 +42,22 @@ def profiler(tmp_path: Path, profile: StepProfile) -> Callable[..., Any]:
 
     def profiler(
         left: Sequence[StepProfile | str | None], ended: ProcessResult = OK, **config: Any
-    ) -> tuple[AbProfiler, Profiled]:
+    ) -> tuple[AbProfiler, StandIns]:
         opened.append(ResultsFolder(PROFILES_OF_SIDES, tmp_path / "explain"))
         sides = {
             name: AbSide(flags=(f"--batch_size={4 + at}",), resolved=ResolvedRun(config=config))
             for at, name in enumerate("ab")
         }
-        campaign = Profiled(profile.record, left, ended)
+        contents = iter(left)
+
+        def end(command: BenchmarkCommand) -> ProcessResult:
+            content = next(contents)
+            if content is not None:
+                text = content if isinstance(content, str) else content.to_json()
+                Path(value_of(command, "profile_json")).write_text(text)
+            return replace(ended, document=profile.record.to_dict())
+
+        campaign = StandIns(end)
         made = AbProfiler(sides=sides, results=opened[-1], campaign=campaign, rounds=2, steps=7)
         return made, campaign
 
@@ -96,14 +71,10 @@ def test_processes_alternate_and_their_profiles_are_explained(
 ) -> None:
     made, campaign = profiler([profile] * 4)
     explanation = made.explain(store=True)
-    order = [
-        next(word for word in words if word.startswith("--batch_size="))
-        for words in campaign.started[:4]
-    ]
-    assert [word[-1] for word in order] == ["4", "5", "5", "4"]
-    for words in campaign.started[:4]:
-        assert {"--profile_steps=7", "--num_warmup_batches=12", "--num_batches=7"} <= {*words}
-        assert "--warmup=fixed" in words
+    assert [value_of(one, "batch_size") for one in campaign.started] == [*"4554"]
+    for one in campaign.started:
+        flags = {"--profile_steps=7", "--num_warmup_batches=12", "--num_batches=7"}
+        assert {*flags, "--warmup=fixed"} <= {*one.words}
     assert (explanation.base_processes, explanation.new_processes) == (2, 2)
     assert explanation.difference == pytest.approx(0.0, abs=0.1)
     stored = (tmp_path / "explain" / "explanation.json").read_text()
@@ -151,7 +122,7 @@ def test_epochs_keep_their_length(profiler: Callable[..., Any], profile: StepPro
         for name, side in made.sides.items()
     }
     replace(made, sides=sides).explain()
-    assert not any("--num_batches=7" in words for words in campaign.started)
+    assert not any("--num_batches=7" in one.words for one in campaign.started)
 
 
 def test_what_prevents_an_explanation_is_said(tmp_path: Path) -> None:

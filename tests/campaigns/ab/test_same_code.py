@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,46 +14,56 @@ from cnnbench.campaigns.ab.same_code import find_same_code, matches_any_pattern
 Commit = Callable[..., str]
 
 
+FILES = {
+    **{"README.md": "a", "docs/a.png": "x", "bench/notes.md": "n"},
+    "bench/nets.py": "FILES = ['notes.md']\n",
+    "bench/more.py": "FILES: list = []\nFILES = ('notes.md',)\n",
+    "bench/computed.py": "FILES = [*map(str, ())]\n",
+    "bench/changed.py": "FILES = []\nFILES.append('notes.md')\n",
+    "bench/starred.py": "from nets import *\n",
+    "bench/imported.py": "from nets import FILES\n",
+    "bench/numbers.py": "FILES = [1]\n",
+    "bench/broken.py": "FILES = [\n",
+    "bench/plain.py": "x = 1\n",
+}
+
+
+def commit_in(folder: Path, git: Callable[..., str], files: Mapping[str, str | None]) -> str:
+    """Commits files with these texts; None deletes one."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text is None:
+            path.unlink()
+        else:
+            path.write_text(text)
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "--allow-empty", "-m", "x")
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory, git: Callable[..., str]) -> tuple[Path, str]:
+    """A repository of plug-ins, which is copied, and its commit."""
+    folder = tmp_path_factory.mktemp("nets")
+    git(folder, "init", "--quiet", "-b", "main", "--template=")
+    (folder / "bench").mkdir()
+    (folder / "bench" / "linked.py").symlink_to("nets.py")
+    return folder, commit_in(folder, git, FILES)
+
+
 @pytest.fixture
 def repository(
-    tmp_path_factory: pytest.TempPathFactory,
+    first: tuple[Path, str],
     git: Callable[..., str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[Path, str, Commit]:
     """A repository of plug-ins, its commit, and commit({PATH: TEXT}): one more."""
-    folder = tmp_path_factory.mktemp("nets")
-    git(folder, "init", "--quiet", "-b", "main")
-
-    def commit(files: Mapping[str, str | None]) -> str:
-        for name, text in files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if text is None:
-                path.unlink()
-            else:
-                path.write_text(text)
-        git(folder, "add", ".")
-        git(folder, "commit", "--quiet", "--allow-empty", "-m", "x")
-        return git(folder, "rev-parse", "HEAD")
-
-    (folder / "bench").mkdir()
-    (folder / "bench" / "linked.py").symlink_to("nets.py")
-    base = commit(
-        {
-            **{"README.md": "a", "docs/a.png": "x", "bench/notes.md": "n"},
-            "bench/nets.py": "FILES = ['notes.md']\n",
-            "bench/more.py": "FILES: list = []\nFILES = ('notes.md',)\n",
-            "bench/computed.py": "FILES = [*map(str, ())]\n",
-            "bench/changed.py": "FILES = []\nFILES.append('notes.md')\n",
-            "bench/starred.py": "from nets import *\n",
-            "bench/imported.py": "from nets import FILES\n",
-            "bench/numbers.py": "FILES = [1]\n",
-            "bench/broken.py": "FILES = [\n",
-            "bench/plain.py": "x = 1\n",
-        }
-    )
+    folder = tmp_path / "nets"
+    shutil.copytree(first[0], folder, symlinks=True)
     monkeypatch.chdir(folder)
-    return folder, base, commit
+    return folder, first[1], partial(commit_in, folder, git)
 
 
 PAGES = {"README.md": "b", "docs/b.png": "y", "LICENSE.txt": "z", ".github/x.yml": "w"}

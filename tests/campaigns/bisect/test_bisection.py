@@ -145,7 +145,7 @@ def explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "explain_or_notice", lambda *_, commit: commit)
 
 
-@pytest.mark.parametrize("culprit", range(1, 10))
+@pytest.mark.parametrize("culprit", [1, 5, 6, 9])
 def test_the_first_bad_commit_is_found(
     bisected: Callable[..., Answered], explained: None, culprit: int
 ) -> None:

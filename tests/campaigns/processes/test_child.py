@@ -22,7 +22,6 @@ from cnnbench.base.interrupts import begin_command, conclude_command, handling_s
 from cnnbench.campaigns.processes import child
 from cnnbench.campaigns.processes.child import Command
 from cnnbench.errors import BenchmarkError
-from cnnbench.machine.cpu import Host, count_oom_kills
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -306,38 +305,6 @@ def test_the_child_does_not_outlive_its_parent(tmp_path, number, code):
     os.kill(process.pid, number)
     assert process.wait(PATIENCE) == code
     assert gone(sleeper)
-
-
-@pytest.fixture
-def root(tmp_path):
-    def root(files):
-        for name, text in files.items():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text)
-        return tmp_path
-
-    return root
-
-
-EVENTS = "sys/fs/cgroup/a/b/memory.events"
-CONTROL = "sys/fs/cgroup/memory/y/memory.oom_control"
-GROUP, VMSTAT = "proc/self/cgroup", "proc/vmstat"
-
-
-@pytest.mark.parametrize(
-    ("files", "count"),
-    [
-        ({}, 0),
-        ({VMSTAT: "oom_kill 7\noom_kill_x 9\n"}, 7),
-        ({GROUP: "0::/a/b\n", EVENTS: "oom 5\noom_kill 3\n", VMSTAT: "oom_kill 7\n"}, 3),
-        # In a container: the path is the host's, the mount point our group.
-        ({GROUP: "0::/a\n", "sys/fs/cgroup/memory.events": "oom_kill 2\n"}, 2),
-        ({GROUP: "5:cpu:/x\n4:memory:/y\n0::/\n", CONTROL: "under_oom 0\noom_kill 4\n"}, 4),
-        ({GROUP: "0::/a\n", VMSTAT: "no such line\n"}, 0),
-    ],
-)
-def test_oom_kill_counters_of_both_versions_of_control_groups(root, files, count):
-    assert count_oom_kills(Host(root(files))) == count
 
 
 def test_a_process_does_not_get_the_repository_of_a_hook(tmp_path, monkeypatch):

@@ -5,18 +5,16 @@ Tests cnnbench/campaigns/strategies/session.py, as do test_plan.py and test_tabl
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stand_ins import StandIns, failed, well
 
-from cnnbench.base.terminal import ChildProcessReporter
-from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
+from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.strategies.session import (
     STRATEGIES,
@@ -32,7 +30,7 @@ from cnnbench.campaigns.strategies.weights import (
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.records.campaigns import ONE_TOWER
-from cnnbench.records.run import ErrorInfo, RunRecord
+from cnnbench.records.run import RunRecord
 
 SMALL = ("--model=lenet", "--device=cpu", "--num_gpus=2", "--batch_size=4")
 MODES = ("parameter_server", "replicated")
@@ -48,31 +46,16 @@ def session(tmp_path: Path, make_record: Callable[..., RunRecord]) -> Callable[.
         cases, _ = select_strategy_cases(
             parse_flags(SMALL, FLAGS), MODES, on_gpu=False, weights_steps=weights_steps
         )
-        started: list[str] = []
 
-        class Standing(Campaign):
-            def run(
-                self, commands: Any, timeout: float, turn_seconds: float = 0.0
-            ) -> list[ProcessResult]:
-                (command,) = commands
-                started.append(command.log.stem)
-                record = make_record()
-                for word in command.words:
-                    if word.startswith("--train_dir="):
-                        Path(word.partition("=")[2]).mkdir(parents=True)
-                if command.log.stem not in failing:
-                    return [ProcessResult(0, 1.0, status="ok", document=record.to_dict())]
-                error = ErrorInfo(type="BenchmarkError", message="no good")
-                document = replace(record, status="failed", error=error).to_dict()
-                failed = ProcessResult(4, 1.0, status="failed", message="no good")
-                return [replace(failed, document=document)]
+        def end(command: BenchmarkCommand) -> ProcessResult:
+            return (failed if command.log.stem in failing else well)(make_record())
 
+        campaign = StandIns(end)
         with ResultsFolder(STRATEGIES, tmp_path / "results", resume=resume) as folder:
             folder.add_session_start()
             found = StrategiesSession(cases, folder)
-            campaign = Standing(ChildProcessReporter(io.StringIO()))
             campaign.run_requests(found.requests(rounds, 3, 60.0))
-        return found, started
+        return found, campaign.names
 
     return session
 

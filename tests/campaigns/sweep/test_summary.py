@@ -22,8 +22,7 @@ from cnnbench.campaigns.sweep.summary import (
     table_text,
 )
 from cnnbench.records.load import record_from_json
-from cnnbench.records.metric import BOUNDS
-from cnnbench.records.run import Batch, Evaluation
+from cnnbench.records.run import Batch
 
 
 def went_well(case, repeat, path):
@@ -161,61 +160,6 @@ def test_a_record_that_has_gone_is_a_failure(rows, plan, tmp_path):
     made = summary_rows([case], [went_well(case, 1, tmp_path / "gone.json")])
     assert (made[0].ok, made[0].failed) == (0, 1)
     assert exit_code(made) == 4
-
-
-def test_every_metric_reads_a_full_record(make_record):
-    from cnnbench.records.run import Measured, ModelInfo, StartupSeconds
-
-    record = make_record(
-        model=ModelInfo(
-            name="m",
-            parameters=1,
-            trainable_parameters=1,
-            forward_flops_per_image=10,
-            training_flops_per_image=30,
-        ),
-        startup_seconds=StartupSeconds(import_=1.0, build=2.0, first_step=3.0),
-        evaluations=(
-            Evaluation(global_step=3, top_1=0.5, top_5=0.75, examples=9, images_per_sec=1),
-        ),
-        measured=Measured(
-            loop_seconds=0.5,
-            loop_images=12,
-            input_wait_seconds=0.1,
-            peak_memory_bytes=1000,
-            peak_flops_per_sec=9000.0,
-        ),
-        step_cpu_seconds=(0.1, 0.1, 0.4),
-    )
-    found = {name: metric.value(record) for name, metric in BOUNDS.items()}
-    assert {name: value for name, value in found.items() if value is not None} == pytest.approx(
-        {
-            "throughput": 30.0,
-            "cpu_time": 0.2,
-            "images_per_cpu_second": 20.0,
-            "images_per_sec": 30.0,
-            "images_per_sec_median": 40.0,
-            "images_per_sec_jitter": 0.0,
-            "images_per_sec_uncertainty": math.sqrt(800 / 27),
-            "total_images_per_sec": 24.0,
-            "achieved_flops_per_sec": 900.0,
-            "mfu": 0.1,
-            "input_wait_fraction": 0.2,
-            "peak_memory_bytes": 1000.0,
-            "step_seconds": 0.1,
-            "step_p50_seconds": 0.1,
-            "step_p90_seconds": 0.2,
-            "startup_seconds": 6.0,
-            "final_loss": 1.0,
-            "top_1": 0.5,
-            "top_5": 0.75,
-        }
-    )
-
-
-def test_every_metric_is_none_where_nothing_was_measured(make_record):
-    record = make_record(step_seconds=(), losses=(), batch=None)
-    assert {metric.value(record) for metric in BOUNDS.values()} == {None}
 
 
 def test_headlines(make_record, measured):

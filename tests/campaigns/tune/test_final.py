@@ -5,19 +5,16 @@ Tests cnnbench/campaigns/tune/search.py and cnnbench/campaigns/tune/phrases.py.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from stand_ins import StandIns, well
 from studies import tuning
 
-from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.launch import JobLayout
-from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.strategies.weights import WeightDistance
 from cnnbench.campaigns.tune.bench import TUNE, RaceBenchmark, SearchSettings
@@ -49,24 +46,13 @@ def weights(
         refused: str = "",
         distance: tuple[float, str] = (0.0, ""),
     ) -> tuple[tuple[str, bool | None], list[str]]:
-        started: list[str] = []
-        made = runs(100.0).to_dict()
+        campaign = StandIns(lambda command: well(runs(100.0)))
 
         class Refusing(SearchSpace):
             def make_candidate(self, settings: Settings) -> Candidate:
                 if set(settings) == {refused}:
                     raise UsageError("not here")
                 return super().make_candidate(settings)
-
-        class Standing(Campaign):
-            def run(
-                self, commands: Any, timeout: float, turn_seconds: float = 0.0
-            ) -> list[ProcessResult]:
-                started.extend(" ".join(one.words) for one in commands)
-                for word in commands[0].words:
-                    if word.startswith("--train_dir="):
-                        Path(word.partition("=")[2]).mkdir(parents=True)
-                return [ProcessResult(0, 0.0, status="ok", document=made) for _ in commands]
 
         def distances(folders: dict[str, Path]) -> dict[str, WeightDistance]:
             assert list(folders) == ["as given", "tuned"]
@@ -86,12 +72,13 @@ def weights(
                 command=(),
                 timeout=120.0,
             )
-            bench = RaceBenchmark(folder, Standing(ChildProcessReporter(io.StringIO())), question)
+            bench = RaceBenchmark(folder, campaign, question)
             proven = tuning(weights="", trains_alike=None)
             requests = compare_weights(bench, proven, space.make_candidate(leader))
-            document = bench.campaign.run_requests(requests)
+            document = campaign.run_requests(requests)
         assert not (tmp_path / "results" / "checkpoints").exists()
         assert (document.command == proven.command) == (document.trains_alike is not False)
+        started = [" ".join(one.words) for one in campaign.started]
         return (document.weights, document.trains_alike), started
 
     return weights

@@ -2,7 +2,8 @@
 
 Races by themselves are in test_search.py, the comparison of weights in test_final.py.
 
-Tests cnnbench/campaigns/tune/texts.py, and the outcome of cnnbench/campaigns/tune/race.py.
+Tests cnnbench/campaigns/tune/texts.py, cnnbench/campaigns/tune/search.py, and the outcome of
+cnnbench/campaigns/tune/race.py.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from typing import Any
 
 import pytest
 from golden import golden
+from stand_ins import StandIns, failed, value_of, well
 from studies import tuning
 
-from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.launch import JobLayout
-from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import ProcessResult
 from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
@@ -44,7 +44,7 @@ from cnnbench.flags import args_from_values, parse_flag_texts
 from cnnbench.flags.params import SPECS
 from cnnbench.judge.compare import Policy
 from cnnbench.records.campaigns import AS_GIVEN, TuneDocument, TuneRow
-from cnnbench.records.run import ErrorInfo, RunRecord
+from cnnbench.records.run import RunRecord
 
 TRANSCRIPTS = Path(__file__).parent / "golden"
 GIVEN = {"batch_size": "4", "device": "cpu", "model": "lenet", "num_gpus": "2"}
@@ -52,51 +52,26 @@ WORDS = ("--batch_size=4", "--device=cpu", "--model=lenet", "--num_gpus=2")
 MODES = tuple({"variable_update": mode} for mode in ("replicated", "mirrored_strategy"))
 
 
-class Measured(Campaign):
-    """Runs nothing: each process takes 4 seconds and has the speed of its flags.
+def stand_ins(
+    runs: Callable[..., RunRecord], factors: Mapping[str, float], failing: Sequence[str]
+) -> StandIns:
+    """Processes of 4 seconds at the speed 100, times the factors of words; some words fail."""
 
-    Args:
-      runs: makes records.
-      factors: of the speed 100, by the words of a command line.
-      failing: words of processes that fail.
-    """
-
-    def __init__(
-        self,
-        runs: Callable[..., RunRecord],
-        factors: Mapping[str, float],
-        failing: Sequence[str] = (),
-    ) -> None:
-        super().__init__(ChildProcessReporter(io.StringIO()))
-        self.started: list[str] = []
-        self._runs, self._factors, self._failing = runs, factors, failing
-
-    def run(
-        self, commands: Sequence[BenchmarkCommand], timeout: float, turn_seconds: float = 0.0
-    ) -> list[ProcessResult]:
-        return [self._result(one) for one in commands]
-
-    def _result(self, command: BenchmarkCommand) -> ProcessResult:
-        number = len(self.started)
-        self.started.append(command.log.stem)
-        speed = 100.0 * (1 + 0.001 * (number % 3))
-        for word, factor in self._factors.items():
+    def end(command: BenchmarkCommand) -> ProcessResult:
+        speed = 100.0 * (1 + 0.001 * ((len(campaign.started) - 1) % 3))
+        for word, factor in factors.items():
             speed *= factor if word in command.words else 1.0
-        flags = dict(
-            word[2:].partition("=")[::2] for word in command.words if word.startswith("--")
-        )
-        if "train_dir" in flags:
-            Path(flags["train_dir"]).mkdir(parents=True)
-        config = {"variable_update": flags.get("variable_update", "parameter_server")}
-        record = self._runs(speed, devices=2, flags={"batch_size": 4, **config})
-        if not set(self._failing) & {*command.words}:
-            return ProcessResult(0, 4.0, status="ok", document=record.to_dict())
-        error = ErrorInfo(type="BenchmarkError", message="no kernel")
-        document = replace(record, status="failed", error=error).to_dict()
-        return ProcessResult(4, 4.0, status="failed", message="no kernel", document=document)
+        mode = value_of(command, "variable_update", "parameter_server")
+        record = runs(speed, devices=2, flags={"batch_size": 4, "variable_update": mode})
+        if {*failing} & {*command.words}:
+            return failed(record, "no kernel", 4.0)
+        return well(record, 4.0)
+
+    campaign = StandIns(end)
+    return campaign
 
 
-Search = Callable[..., tuple[TuneDocument, SearchOutcome, Measured]]
+Search = Callable[..., tuple[TuneDocument, SearchOutcome, StandIns]]
 
 
 @pytest.fixture
@@ -112,7 +87,7 @@ def search(
         distance: tuple[float, str] = (0.0, ""),
         resume: bool = False,
         failing: Sequence[str] = (),
-    ) -> tuple[TuneDocument, SearchOutcome, Measured]:
+    ) -> tuple[TuneDocument, SearchOutcome, StandIns]:
         monkeypatch.setattr(
             "cnnbench.campaigns.strategies.weights.weight_distances",
             lambda folders: {"tuned": WeightDistance(*distance)},
@@ -129,7 +104,7 @@ def search(
             timeout=60,
             seed=1,
         )
-        campaign = Measured(runs, factors, failing)
+        campaign = stand_ins(runs, factors, failing)
         with ResultsFolder(TUNE, tmp_path / "results", resume=resume) as folder:
             found = campaign.run_requests(run_search(RaceBenchmark(folder, campaign, settings)))
         return *found, campaign
@@ -233,7 +208,7 @@ def test_candidates_that_are_not_faster_leave_the_flags_as_given(search: Search)
     assert (found.verdict, found.leader, found.pairs) == ("none", AS_GIVEN, 0)
     assert sorted(found.command) == sorted(("cnnbench", *WORDS))
     assert (found.weights, found.trains_alike) == ("", None)
-    assert not any("final" in name or "weights" in name for name in campaign.started)
+    assert not any("final" in name or "weights" in name for name in campaign.names)
 
 
 def test_a_leader_that_trains_other_weights_is_not_proposed(search: Search) -> None:
@@ -254,7 +229,7 @@ def test_too_little_time_is_said_with_what_is_enough(search: Search) -> None:
     # With that time there is an answer, and what was measured stays.
     found, _, later = search(FAST, 60.0 * found.enough_minutes, resume=True)
     assert found.verdict == "faster"
-    assert not set(campaign.started) & set(later.started)
+    assert not {*campaign.names} & {*later.names}
 
 
 def test_time_for_races_but_not_for_a_proof(search: Search) -> None:

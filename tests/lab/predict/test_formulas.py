@@ -7,7 +7,7 @@ cnnbench/lab/predict/predict.py.
 import pytest
 
 from cnnbench.lab.predict.predict import Interconnect, NotPredictedError
-from cnnbench.variable_mgr.all_reduce.cost import Link, ReductionPhase, Tensor
+from cnnbench.variable_mgr.all_reduce.cost import Link, Tensor
 from cnnbench.variable_mgr.all_reduce.registry import cost_formulas, names
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 from cnnbench.variable_mgr.packing import Packing
@@ -170,13 +170,6 @@ FAR = Link("far", 4 * ALPHA, 10 * BETA, GAMMA)
 def test_eight_devices_in_nodes_by_hand(spec, sizes, near, far, per_node, expected):
     network = Interconnect(near, far, devices_per_node=per_node)
     assert seconds(spec, sizes, 8, network) == pytest.approx(expected)
-
-
-def test_phases_add_and_cost_by_kind():
-    phase = ReductionPhase(1, 10, 2, 20, 30, 60, 5.0) + ReductionPhase(1, 0, 0, 0, 0, 0, 1.0)
-    near, far = Link("near", 1.0, 2.0, 3.0), Link("far", 10.0, 20.0, 0.0)
-    # Bytes move at the same time near and far; copying costs two thirds of adding.
-    assert phase.seconds(near, far) == 2 + 20 + max(20, 400) + (30 + 40) * 3 + 6
 
 
 # Hybrids, packing, two levels -------------------------------------------------------------------

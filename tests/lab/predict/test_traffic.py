@@ -8,7 +8,7 @@ import tensorflow as tf
 from covering import covering_pairs
 from oracle import AT_ROOTS, SHARDED, sent_by_all
 
-from cnnbench.run.observe.traffic import count_messages_and_bytes, count_traffic_of_calls
+from cnnbench.run.observe.traffic import count_messages_and_bytes
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.cost import Tensor
 from cnnbench.variable_mgr.all_reduce.registry import cost_formulas, create
@@ -65,36 +65,3 @@ def test_cpus_of_other_tasks_hear_every_device(count):
     cpus = tuple(of_task("ps", index) for index in range(2))
     algorithm = create("pscpu", ReduceContext(devices=devices, cpu_devices=cpus, shards=2))
     assert counted(algorithm, devices, 8192) == (2 * 2 * count, 2 * count * 8192 * 4)
-
-
-def test_what_is_not_known_before_it_runs_has_no_bytes():
-    @tf.function(autograph=False)
-    def some():
-        with tf.device(of_task("worker", 0)):
-            found = tf.where(tf.random.uniform([9]) > 0.5)
-        with tf.device(of_task("worker", 1)):
-            return found + 1
-
-    graph = some.get_concrete_function().graph
-    assert count_messages_and_bytes(graph, 2) == (1, None)
-    assert count_traffic_of_calls([(graph, 3)], 2) == (3, None)
-
-
-def test_a_tensor_is_sent_once_to_each_device_that_uses_it():
-    @tf.function(autograph=False)
-    def some():
-        with tf.device(of_task("worker", 0)):
-            made = tf.random.uniform([10])
-            unused = made * 2.0
-        sums = []
-        for index in range(3):
-            with tf.device(of_task("worker", index)):
-                sums.append(made + 1.0)
-                sums.append(made - 1.0)
-        with tf.device(of_task("worker", 1)):
-            _ = unused + 1.0
-        return sums
-
-    graph = some.get_concrete_function().graph
-    assert count_messages_and_bytes(graph, 3) == (2, 80)
-    assert count_traffic_of_calls([(graph, 1), (graph, 4)], 3) == (10, 400)

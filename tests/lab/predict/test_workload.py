@@ -3,8 +3,6 @@
 Tests cnnbench/lab/predict/predict.py.
 """
 
-import math
-
 import pytest
 import tensorflow as tf
 
@@ -71,9 +69,3 @@ def test_in_words():
 def test_chunks_are_those_of_the_algorithms(elements, most, itemsize):
     real = elements_of_each_chunk(elements, most, itemsize)
     assert Tensor(elements, itemsize).chunks(most) == (len(real), real[0] * itemsize)
-
-
-def test_many_devices_do_not_make_chunks_below_16_kib():
-    count, size = Tensor(1 << 20).chunks(16384)
-    assert size >= 16 * 1024
-    assert count == math.ceil((4 << 20) / size)

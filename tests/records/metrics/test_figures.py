@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from cnnbench.records.input import InputStage
 from cnnbench.records.metric import ALL
 from cnnbench.records.metrics.figures import share_of_peak, throughputs
 from cnnbench.records.run import (
-    Batch,
+    Cluster,
     Evaluation,
     Imported,
     Measured,
@@ -302,5 +303,10 @@ def test_shares_and_sources_are_in_lines_if_they_are_known(runs: Runs) -> None:
 def test_a_job_of_several_processes_has_no_images_per_cpu_second(runs: Runs) -> None:
     record = runs(100.0, step_cpu_seconds=(0.1, 0.1, 0.1))
     assert values(record, "images_per_cpu_second") == pytest.approx([80.0])
-    bare = runs(None, batch=Batch(per_device=8, global_=8))
-    assert not any(math.isfinite(value or math.nan) for value in values(bare, "throughput"))
+    job = replace(record, cluster=Cluster(tasks=(), workers=()))
+    assert values(job, "images_per_cpu_second") == [None]
+
+
+def test_a_run_that_never_started_has_no_figures(runs: Runs) -> None:
+    record = runs(None, batch=None, placement=None, model=None)
+    assert {metric.value(record) for metric in ALL.values()} == {None}
