@@ -49,12 +49,16 @@ def test_the_newest_complete_checkpoint_is_found(tmp_path: Path) -> None:
     assert find_latest_checkpoint(str(folder)) is None
     checkpoint(folder, 9, parts=2, of=2)
     checkpoint(folder, 10)
-    checkpoint(folder, 11, index=b"torn")
-    checkpoint(folder, 12, parts=1, of=2)
-    (folder / "model.ckpt-13.data-00000-of-00001").write_bytes(b"d")
+    for step, index in enumerate((b"torn", b"", COMPLETE[:7], COMPLETE + b"x"), start=11):
+        checkpoint(folder, step, index=index)
+    checkpoint(folder, 15, parts=1, of=2)
+    (folder / "model.ckpt-16.data-00000-of-00001").write_bytes(b"d")
     assert find_latest_checkpoint(str(folder)) == str(folder / "model.ckpt-10")
-    steps = [step for step in range(14) if has_checkpoint(str(folder), step)]
+    steps = [step for step in range(17) if has_checkpoint(str(folder), step)]
     assert steps == [9, 10]
+    for state in (b"", b"\xff\x00", b'model_checkpoint_path: "model.ck'):
+        (folder / "checkpoint").write_bytes(state)
+        assert find_latest_checkpoint(str(folder)) == str(folder / "model.ckpt-10")
     prefix = str(folder / "model.ckpt-9")
     assert (is_checkpoint_prefix(prefix), is_checkpoint_prefix(str(folder))) == (True, False)
     assert find_latest_checkpoint(prefix) == prefix

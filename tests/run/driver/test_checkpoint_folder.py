@@ -1,4 +1,7 @@
-"""Which files are a checkpoint, what is deleted, and that nothing sound is ever ignored."""
+"""What is deleted in a folder of checkpoints, and that nothing sound is ever ignored.
+
+tests/records/test_written_files.py has which files are a checkpoint.
+"""
 
 import fcntl
 from pathlib import Path
@@ -8,12 +11,7 @@ import tensorflow as tf
 from forked import killed_writer
 from short_runs import TINY
 
-from cnnbench.errors import BenchmarkError
-from cnnbench.records.checkpoints import (
-    delete_incomplete_files,
-    delete_old_checkpoints,
-    find_latest_checkpoint,
-)
+from cnnbench.records.checkpoints import delete_old_checkpoints
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -34,53 +32,6 @@ def folder(tmp_path):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("lost", "newest"),
-    [
-        ((), 100),
-        (("model.ckpt-100.index",), 10),
-        (("model.ckpt-100.data-00001-of-00002",), 10),
-        (("model.ckpt-100.index", "model.ckpt-10.data-00000-of-00001"), 5),
-    ],
-)
-@pytest.mark.parametrize("state", [None, b"", b"\xff\x00", b'model_checkpoint_path: "model.ck'])
-def test_the_newest_complete_checkpoint_counts_whatever_the_state_file_holds(
-    folder, lost, newest, state
-):
-    if state is not None:
-        (folder / "checkpoint").write_bytes(state)
-    for name in lost:
-        (folder / name).unlink()
-    assert find_latest_checkpoint(str(folder)) == f"{folder}/model.ckpt-{newest}"
-
-
-@pytest.mark.parametrize("written", [b"", INDEX_END[:7], INDEX_END + b"x", b"x" * 99])
-def test_an_index_that_was_being_written_is_none(folder, written):
-    (folder / "model.ckpt-100.index").write_bytes(written)
-    assert find_latest_checkpoint(str(folder)) == f"{folder}/model.ckpt-10"
-
-
-@pytest.mark.parametrize(
-    "left", ["model.ckpt-5.index", "model.ckpt-5.data-00000-of-00001", "other-7.index"]
-)
-def test_parts_of_a_checkpoint_are_no_fresh_start(tmp_path, left):
-    (tmp_path / left).touch()
-    with pytest.raises(BenchmarkError, match=f"no complete checkpoint .*{left}"):
-        find_latest_checkpoint(str(tmp_path))
-
-
-def test_nothing_there(tmp_path):
-    assert find_latest_checkpoint(str(tmp_path)) is None
-    assert find_latest_checkpoint(str(tmp_path / "nowhere")) is None
-    assert find_latest_checkpoint(str(tmp_path / "model.ckpt-5")) is None
-
-
-def test_a_folder_that_cannot_be_listed_is_no_fresh_start(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(BenchmarkError, match="file cannot be read: Not a directory"):
-        find_latest_checkpoint(str(tmp_path / "file"))
 
 
 def test_tidying_deletes_old_checkpoints_and_what_kills_have_left(folder):
@@ -126,10 +77,6 @@ def test_zero_keeps_all_and_a_torn_newer_one_is_left_alone(folder):
         "model.ckpt-5",
         "model.ckpt-10",
     ]
-
-
-def test_cleaning_a_folder_that_is_not_there(tmp_path):
-    delete_incomplete_files(str(tmp_path / "nowhere"))
 
 
 def test_a_run_resumes_without_its_state_file(tmp_path, call):
