@@ -67,7 +67,7 @@ def tagged(prefix, text):
 
 
 @pytest.mark.parametrize(
-    ("launcher", "text"), zip(LAUNCHERS, cycle([MLPERF, DLLOGGER])), ids=LAUNCHERS
+    ("launcher", "text"), [*zip(LAUNCHERS, cycle([MLPERF, DLLOGGER]))], ids=LAUNCHERS
 )
 def test_prefixes_of_logs_of_which_one_process_is_read(tmp_path, launcher, text):
     log, _ = tagged(LAUNCHERS[launcher], text)
@@ -78,7 +78,7 @@ def test_prefixes_of_logs_of_which_one_process_is_read(tmp_path, launcher, text)
 
 
 @pytest.mark.parametrize(
-    ("launcher", "text"), zip(LAUNCHERS, cycle([TRAINING, HOROVOD])), ids=LAUNCHERS
+    ("launcher", "text"), [*zip(LAUNCHERS, cycle([TRAINING, HOROVOD]))], ids=LAUNCHERS
 )
 def test_prefixes_of_launchers(tmp_path, launcher, text):
     prefix = LAUNCHERS[launcher]

@@ -249,7 +249,7 @@ def test_records_that_were_measured_must_be_there(ran: Ran, tmp_path: Path) -> N
     record = tmp_path / "r" / "a" / "0003-a.json"
     record.write_bytes((tmp_path / "r" / "a" / "0002-a.json").read_bytes())
     with pytest.raises(PathError, match=r"0003-a\.json"):
-        find_experiment(tmp_path)
+        find_experiment(tmp_path / "r")
 
 
 def test_equal_sides_are_measured_to_the_last_analysis_or_are_the_same(ran: Ran) -> None:

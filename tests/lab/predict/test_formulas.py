@@ -115,7 +115,7 @@ def test_what_holds_for_every_formula(name):
     assert seconds(name, [MIB], 1) == 0.0
     faster = Interconnect(Link("faster", ALPHA / 2, BETA / 2, GAMMA / 2))
     sizes = [MIB, 4096, 10 * MIB]
-    for devices in (2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 64, 100, 16384):
+    for devices in (2, 3, 5, 6, 8, 13, 64, 16384):
         # Latency remains when the tensor vanishes, and time grows with the size.
         nothing = seconds(name, [0], devices)
         assert nothing > ALPHA * 0.3
