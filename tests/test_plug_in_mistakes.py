@@ -1,6 +1,7 @@
 """Mistakes in plug-ins of each kind: one line with file and line of the plug-in, no traceback.
 
-Each row replaces one part of a plug-in that works, and names a part of the expected line.
+Each row replaces one part of a plug-in that works, and names a part of the expected line. What is
+checked alike in all kinds is in base/test_plugins.py, and values in the tests of their packages.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ register_model("own", "cifar10", Own)
 METHOD = "\nregister_model("
 LOSS = "\n    def loss(self, outputs, labels):\n        return "
 PREPROCESS = "\n    def preprocess(self, example, seed, *, training):\n        return "
-METRICS = "\n    def metrics(self, outputs, labels):\n        return "
 DATA = """
 import os
 from cnnbench.data import Dataset, register_dataset
@@ -185,17 +185,8 @@ KINDS = {
         [*SMALL, "--model=own", "--init_learning_rate=0.1", "--print_training_accuracy"],
         [
             ("net, images", "net", "Own.build() must take (self, net, features): too many"),
-            ("self, net, images", "self", "Own.build() must take (self, net, features)"),
-            ("net, images", "net, images, size", "missing a required argument: 'size'"),
-            ("return net.logits", "net.logits", "Own.build() must return a result, not None"),
-            ("return net.logits", "return 'x' or net.logits", "must return a result, not 'x'"),
             ("return net.logits(net.global_avg_pool(images))", "return images", "logits of shape"),
-            ("return net", "yield net", "must return a result, not a generator; use return"),
             ("return net.logits(net.global_avg_pool(images))", "return [images]", "not a list"),
-            ("return net", "{}['k']\n        return net", "Own.build(): KeyError: 'k'"),
-            ("pool(images)", "pool(image)", "Own.build(): NameError: name 'image'"),
-            ("pool(images)", "pool(images, 3, 4, 5)", "Own.build(): TypeError"),
-            ("(net.global", "(net.apply(lambda: 1, images, shape=(3,)) or net.global", "TypeError"),
             (
                 NETWORK[NETWORK.index("net.logits") : NETWORK.index("\n\nregister")],
                 "net.apply(lambda x: tf.zeros([2, 11]) + OWN, images, shape=(11,))\n\n"
@@ -203,27 +194,11 @@ KINDS = {
                 "own.py:12: <module>: the tf.Variable created here is not trained, and no variable",
             ),
             ("Spec(0.1)", "Spec(-1)", "Own(): learning rate -1 must be finite and at least 0"),
-            ("Spec(0.1)", "Spec(float('inf'))", "learning rate inf must be finite"),
-            ("Spec(0.1)", "Spec('fast')", "TypeError"),
-            ("LearningRateSpec(0.1)", "0.1", "learning_rate must be a LearningRateSpec, not 0.1"),
-            ("8, 2", "8, 0", "batch_size=0 must be at least 1"),
-            ("8, 2", "'large', 2", "'large'"),
-            ("def build", "def built", "abstract"),
-            ('10", Own)', '10", lambda: None)', "the factory of the model returned a NoneType"),
-            ('10", Own)', '10", lambda size: Own())', "missing 1 required positional argument"),
             (METHOD, LOSS.replace(", labels", "") + "1.0\n" + METHOD, "Own.loss() must take"),
-            (METHOD, LOSS + "'x'\n" + METHOD, "Own.loss() must return a float32 tensor [n]"),
-            (METHOD, LOSS + "outputs\n" + METHOD, "Own.loss() must return a float32 tensor [n]"),
-            (METHOD, METRICS + "[]\n" + METHOD, "Own.metrics() must return a Mapping, not a list"),
             (
                 METHOD,
                 "\n    def preprocess(self, example, seed):\n        return example\n" + METHOD,
                 "Own.preprocess() must take (self, example, seed, *, training)",
-            ),
-            (
-                METHOD,
-                PREPROCESS + "{'image': example['image']}\n" + METHOD,
-                "Own.preprocess() must return values of all elements, not without label",
             ),
             (
                 METHOD,
@@ -243,18 +218,9 @@ KINDS = {
             ("return [os", "[os", "find() must return a Sequence, not None"),
             ("some.bin", "other.bin", "which does not exist"),
             ("return 4", "return 'four'", "count() must return an int, not 'four'"),
-            ("return 4", "return {}['k']", "count(): KeyError: 'k'"),
             ("return ArrayPipeline", "ArrayPipeline", "Pipeline, not None"),
-            (
-                "return ArrayPipeline",
-                "import numpy\n    return numpy.zeros(3) if spec else ArrayPipeline",
-                "open() must return a cnnbench.data.pipeline.Pipeline, not a float64 tensor [3]",
-            ),
             ("return ArrayPipeline", "return {}['k']", "open(): KeyError: 'k'"),
-            ("classes=11", "classes='ten'", "num_classes must be an int, not 'ten'"),
-            ('{"train": 4', '{"train": 0', "examples['train'] must be at least 1, not 0"),
             ('"find": find', "\"find\": 'find'", "find must be a Callable, not 'find'"),
-            ("functions = {", "functions = {'size': 3, ", "TypeError"),
             (
                 "* 32] * 32]",
                 "* 16] * 16]",
@@ -271,11 +237,6 @@ KINDS = {
         [
             ("batches(self)", "batches(self, spec)", "Own.tower_batches() must take (self): mis"),
             ("return examples", "examples", "Own.tower_batches() must return a Dataset, not None"),
-            (
-                "return examples",
-                "return tf.zeros([2]) if spec else examples",
-                "must return a tf.data.Dataset, not a float32 tensor [2]",
-            ),
             ("return examples", "return {}['k'] or examples", "Own.tower_batches(): KeyError: 'k'"),
             ('"label": number', '"label": {}["k"]', "KeyError"),
             ("super().__init__(spec, 4)", "pass", "Own.__init__ must call super().__init__(spec, "),
@@ -295,7 +256,6 @@ KINDS = {
                 "Own must deliver image as a float32 tensor [2, 32, 32, 3] for data set own, not a "
                 "float32 tensor [2, 32, 32]",
             ),
-            ("0.5)", "1)", "not an int32 tensor [2, 32, 32, 3]"),
             ("self.spec.batch_per_device", "3", "not a float32 tensor [3, 32, 32, 3]"),
             ('"label":', '"class":', "a mapping with image, label for data set own, not one with"),
             (
@@ -325,15 +285,12 @@ KINDS = {
         [*SMALL, "--model=own", "--init_learning_rate=0.1", "--data_dir=data", "--data_name=own"],
         [
             ("record, position", "record", "Own.decode() must take (self, record, position): too"),
-            ("return {", "{", "Own.decode() must return a Mapping, not None"),
             ('"label": label', '"class": label', "values of all elements, not without label"),
             (
                 "[32, 32, 3]",
                 "[16, 16, 3]",
                 "image must have the shape [32, 32, 3], not [16, 16, 3]",
             ),
-            ("tf.strings", "tf.words", "Own.decode(): AttributeError"),
-            ("def examine", "def examined", "abstract"),
         ],
     ),
     "optimizer": (
@@ -341,15 +298,10 @@ KINDS = {
         [*RUN, "--optimizer=own"],
         [
             ("rate, total, epsilon):", "rate, total):", "update() must take (*, weight, gradient"),
-            ("rate, total, epsilon):", "rate, epsilon):", "unexpected keyword argument 'total'"),
             ("total, epsilon):", "total, epsilon, beta):", "missing a required argument: 'beta'"),
-            (RETURN, "total", "update() must return a tuple of 2"),
-            ("return rate", "rate", "update() must return a tuple of 2, not None"),
             (RETURN, "gradient, total[0]", "tensors of the shape of the weight, [3072, 1], not"),
             (RETURN, "0.1, total", "tensors of the shape of the weight, [3072, 1], not 0.1"),
             (RETURN, "{}['k'], total", "update(): KeyError: 'k'"),
-            ("        update=update,\n", "", "needs either an operation or an update"),
-            ('"adam_epsilon"', '"no_epsilon"', "KeyError: 'no_epsilon'"),
             ("slots=", "takes_step=True, slots=", "step): got an unexpected keyword"),
         ],
     ),
@@ -360,17 +312,13 @@ KINDS = {
             ("run, floor", "run", "make() must take (run, *, floor): got an unexpected keyword"),
             ("return lambda step: 0.1", "return 0.1", "make() must return a Callable, not 0.1"),
             ("lambda step:", "lambda:", "<lambda> must take (int): too many positional"),
-            ("step: 0.1", "step: [0.1]", "<lambda> must return a float, not a list"),
             (
                 "step: 0.1",
                 "step: __import__('numpy').ones(2)",
                 "<lambda> must return a float, not a float64 tensor [2]",
             ),
-            ("step: 0.1", "step: None", "<lambda> must return a float, not None"),
             ("step: 0.1", "step: -1", "a finite rate of at least 0, not -1 for step 0"),
-            ("step: 0.1", "step: float('nan')", "a finite rate of at least 0, not nan"),
             ("step: 0.1", "step: {}['k']", "<lambda>: KeyError: 'k'"),
-            ("make=make", "make=None", "schedule own needs a function, not None"),
         ],
     ),
     "metric": (
@@ -378,14 +326,10 @@ KINDS = {
         ["compare", "base", "new", "--metrics=own"],
         [
             ("(record)", "()", "own() must take (record): too many positional arguments"),
-            ("(record)", "(record, side)", "own() must take (record): missing a required"),
             ("return max", "return 'x' or max", "own() must return a float, not 'x'"),
-            ("return max", "return [] + [0] or max", "own() must return a float, not a list"),
             ("return max", "return {}['k'] or max", "own(): KeyError: 'k'"),
-            ("record.step_seconds", "record.step_times", "own(): AttributeError"),
             ("threshold=0.1", "threshold='much'", "threshold must be a float, not 'much'"),
             ("threshold=0.1", "line=lambda: ''", "<lambda> must take (Summary)"),
-            ("threshold=0.1", "limit=0.1", "unexpected keyword argument 'limit'"),
         ],
     ),
     "all-reduce algorithm": (
@@ -397,9 +341,7 @@ KINDS = {
             (f"return {SUMS}", SUMS, "Own.__call__() must return a list, not None"),
             (SUMS, "[tf.add_n(tensors)]", "a tensor for each of 2 devices, not 1"),
             (SUMS, "[tf.add_n(tensors)[0]] * 2", "must return sums of a float32 tensor [16], not"),
-            (SUMS, "[1.0, 1.0]", "must return sums of a float32 tensor [16], not 1.0"),
             (SUMS, "{}['k']", "Own.__call__(): KeyError: 'k'"),
-            ("context.devices", "context.device", "Own.__init__(): AttributeError"),
             ('("own")', '("own", check=lambda: None)', "<lambda> must take (context): too many"),
             (
                 '("own")',
@@ -413,8 +355,6 @@ KINDS = {
         MODE,
         [*RUN, "--variable_update=own"],
         [
-            ("manager=Own", "manager=int", "mode own needs a manager: a subclass of VariableMgr"),
-            ('name="own"', 'name="Own mode"', "a mode needs a name of lower-case letters"),
             ("pass", "def __init__(self):\n        pass", "takes 1 positional argument but 3"),
             ("about=", "copies='two', about=", "copies must be a Copies, not 'two'"),
         ],
@@ -453,10 +393,6 @@ def folder(tmp_path, monkeypatch, runs):
             (tmp_path / side / f"{number}.json").write_text(json.dumps(encode(record)))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def test_the_table_has_rows_enough():
-    assert len(ROWS) >= 60
 
 
 def is_another_of_its_kind(row):

@@ -307,6 +307,17 @@ def test_a_file_registers_and_an_edit_of_it_replaces(file, things):
         ("thing('a')\nraise KeyError('k')", r"mine\.py:2: .*KeyError: 'k'"),
         ("thing('a')\nraise ValueError", r"mine\.py:2: .*ValueError$"),
         ("thing('a'", "SyntaxError"),
+        (
+            "thing('a')\nraise ValueError('first\\nsecond')",
+            r"mine\.py:2: .*ValueError: first second$",
+        ),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("class Stop(BaseException): pass\nraise Stop('now')", "Stop: now"),
+        ("import asyncio\nraise asyncio.CancelledError", "CancelledError"),
+        (
+            "class Mute(Exception):\n    def __str__(self): raise self\nraise Mute",
+            r"Mute: \(its __str__ raises Mute\)",
+        ),
     ],
 )
 def test_files_that_are_wrong_register_nothing(file, things, text, words):

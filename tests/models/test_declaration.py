@@ -497,10 +497,3 @@ def test_a_block_uses_its_arguments_its_variables_and_what_it_computes():
         return net.logits(net.flatten(net.block(block, images, net.relu(images))))
 
     assert declare(model_of(body), 10).parameters == 4 + 192 * 10 + 10
-
-    def outside(net, images):
-        x = net.relu(images)
-        return net.logits(net.flatten(net.block(lambda net, y: net.add(x, y), images)))
-
-    with pytest.raises(UsageError, match="created outside of it"):
-        declare(model_of(outside), 10)

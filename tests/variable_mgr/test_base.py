@@ -13,7 +13,6 @@ from towers import optimizer_of, trained
 from cnnbench.variable_mgr import VariableMgrSpec, create
 from cnnbench.variable_mgr.modes import Copies
 from cnnbench.variable_mgr.registry import find_mode
-from cnnbench.variable_mgr.towers import TowerVariable
 
 STRATEGIES = ("mirrored_strategy", "central_storage_strategy")
 MODES = ("parameter_server", "replicated", "independent", "distributed_replicated")
@@ -149,21 +148,3 @@ def test_a_tower_without_slots_is_an_error(make_manager):
     optimizer.create_slots(trained(manager, 0))
     with pytest.raises(KeyError):
         manager.savable_slots(optimizer)
-
-
-def test_copies_that_cannot_be_one_variable_are_refused(cpu_devices):
-    with tf.device(cpu_devices[0]):
-        one, long, whole = tf.Variable([1.0]), tf.Variable([1.0, 2.0]), tf.Variable([1])
-    for copies, message in (
-        ([], "at least one copy"),
-        ([one, one], "same variable is given for two towers"),
-        ([one, long], "copies differ"),
-        ([one, whole], r"float32 and .* int32"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            TowerVariable("w", copies)
-    shared, apart = TowerVariable("w", [one]), TowerVariable("w", [one, tf.Variable([2.0])])
-    assert shared.copy(5) is one
-    for tower in (-1, 2):
-        with pytest.raises(IndexError, match="w has 2 copies"):
-            apart.copy(tower)

@@ -65,6 +65,7 @@ def test_a_packing_takes_its_own_flags_and_changes_go_before_flags():
         (47, 3, 16, [15, 15, 17]),  # less than a line each
         (48, 3, 16, [16, 16, 16]),
         (2, 3, 16, [0, 0, 2]),
+        (0, 2, 16, [0, 0]),
     ],
 )
 def test_elements_are_shared_out_in_whole_lines(elements, buffers, line, expected):
@@ -79,6 +80,7 @@ def test_elements_are_shared_out_in_whole_lines(elements, buffers, line, expecte
         ([("a", 4), ("a", 6), ("a", 5)], 10, [[0, 1], [2]]),
         ([("a", 1), ("b", 1), ("b", 1), ("a", 1)], 10, [[0], [1, 2], [3]]),
         ([("a", 1), ("a", 99), ("a", 1)], 10, [[0], [1], [2]]),
+        ([("a", 0), ("a", 8), ("a", 0), ("a", 8)], 8, [[0, 1], [2, 3]]),
         ([("a", 2), ("a", 2), ("b", 9), ("a", 2)], 4, [[0, 1], [2], [3]]),
     ],
 )

@@ -122,9 +122,7 @@ def test_a_mode_that_says_so_runs_in_several(processes, plugin):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1\n", " or cnnbench.variable_mgr.register_mode("),
         (MANAGER.format(body="pass", row="", name="replicated"), "replicated is registered"),
-        (MANAGER.format(body="pass", row="nosuch=1", name="own"), "'nosuch'"),
         (MANAGER.format(body="pass", row="rules=1", name="own"), "rules must be a tuple"),
     ],
 )
@@ -224,19 +222,6 @@ def test_cnnbench_strategies_measures_it_beside_the_others():
 # Installed entry points -----------------------------------------------------------------------
 
 GROUP = "cnnbench.variable_mgr"
-PROVIDER = """
-from cnnbench.variable_mgr import Mode, register_mode
-MANAGER = "cnnbench.variable_mgr.per_tower:ReplicatedVariableMgr"
-register_mode(Mode(name="installed", manager=MANAGER))
-"""
-
-
-def test_the_mode_of_an_entry_point_is_one_of_the_modes(install, cpu_devices):
-    install(GROUP, PROVIDER)
-    assert parse_run(["--variable_update=installed"]).place.mode.name == "installed"
-    assert "installed" in names()
-    manager = create(spec("installed", cpu_devices[:2]), ())
-    assert type(manager).__name__ == "ReplicatedVariableMgr"
 
 
 def test_a_broken_entry_point_is_named_and_other_modes_still_work(install, call):

@@ -218,15 +218,6 @@ def test_what_reduces_by_all_reduce_has_no_other_algorithm():
         ("parameter_server_strategy", {}, "needs a job with ps tasks"),
         ("mirrored_strategy", {"devices": (f"{HOST}CPU:0",) * 2}, "CPU:0 is given twice"),
         ("central_storage_strategy", {"devices": (f"{HOST}CPU:0",) * 2}, "CPU:0 is given twice"),
-        (
-            *("mirrored_strategy", {"devices": (f"{HOST}CPU:0", f"{HOST}GPU:0")}),
-            "devices of one kind",
-        ),
-        (
-            "mirrored_strategy",
-            {"devices": (f"{HOST}CPU:0", f"{HOST}CPU:0".replace("task:0", "task:1"))},
-            "devices of one process",
-        ),
     ],
 )
 def test_what_a_manager_cannot_work_with_is_refused(mode, fields, message, declared):

@@ -16,7 +16,7 @@ from towers import ByTower, run_through
 from cnnbench.variable_mgr.all_reduce import ReduceContext, single
 from cnnbench.variable_mgr.all_reduce.reducer import AllReducer
 from cnnbench.variable_mgr.buffers import FlatBufferLayout
-from cnnbench.variable_mgr.packing import AggregationSpec, buffer_sizes, group_into_buckets
+from cnnbench.variable_mgr.packing import AggregationSpec, buffer_sizes
 from cnnbench.variable_mgr.stages import make_stages, split_scale
 
 VECTOR = ((64,), tf.float32)
@@ -99,23 +99,6 @@ def test_what_is_off_is_left_out():
 # Flat buffers ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("elements", "buffers", "expected"),
-    [
-        (10, 3, [3, 3, 4]),  # below a line: exact floor, remainder in the last
-        (48, 3, [16, 16, 16]),
-        (47, 3, [15, 15, 17]),
-        (100, 3, [32, 32, 36]),  # floor is 33: down to whole lines of 16
-        (160_000, 4, [40_000] * 4),
-        (3, 5, [0, 0, 0, 0, 3]),
-        (0, 2, [0, 0]),
-        (7, 1, [7]),
-    ],
-)
-def test_sizes_of_buffers(elements, buffers, expected):
-    assert buffer_sizes(elements, buffers, 16) == expected
-
-
 @pytest.mark.parametrize("traced", [False, True])
 def test_tensors_of_whole_lines_are_views_of_the_buffer(traced, address):
     shapes = [(3, 16), (5,), (0, 4), (32,), (), (4, 4, 4)]
@@ -187,22 +170,6 @@ def test_other_dtypes_are_never_joined_and_end_a_run(dtype, cpu_devices):
 
 
 # Buckets --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("sizes", "most", "expected"),
-    [
-        ([], 10, []),
-        ([4, 4, 4, 4, 4], 8, [[0], [1, 2], [3, 4]]),
-        ([4, 4, 4], 12, [[0, 1, 2]]),
-        ([4, 4, 4], 11, [[0], [1, 2]]),
-        ([4, 20, 4, 4], 12, [[0], [1], [2, 3]]),
-        ([20], 1, [[0]]),
-        ([0, 8, 0, 8], 8, [[0, 1], [2, 3]]),
-    ],
-)
-def test_buckets_are_filled_from_the_last_tensor_on(sizes, most, expected):
-    assert group_into_buckets([("float32", size) for size in sizes], most) == expected
 
 
 def test_gradients_of_two_dtypes_meet_in_the_one_that_is_sent(cpu_devices):
