@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -22,9 +21,9 @@ def named():
     """The modules that docstrings of tests name as the ones that they test; * is any name."""
     texts = []
     for path in (ROOT / "tests").rglob("test_*.py"):
-        text = path.read_text()
-        if re.search(r"\bTests\b", text):
-            texts.append(ast.get_docstring(ast.parse(text)) or "")
+        docstring = re.match(r'"""(.*?)"""', path.read_text(), re.S)
+        if docstring is not None and re.search(r"\bTests\b", docstring[1]):
+            texts.append(docstring[1])
     pattern = r"(?<![\w/])(?:cnnbench|models|variable_mgr)/[\w/]*[\w*]\.py"
     return {name for text in texts for name in re.findall(pattern, text)}
 

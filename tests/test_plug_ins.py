@@ -54,7 +54,7 @@ def test_a_run_takes_names_of_several_files(call, tmp_path):
     words = [f"--plugin={file}" for file in files]
     flags = {
         **TINY,
-        **{"data_name": "imagenet", "model": "tiny", "num_gpus": 2, "batch_size": 2},
+        **{"data_name": "imagenet", "model": "tiny", "num_batches": 2, "num_warmup_batches": 0},
         **{"variable_update": "local_sgd", "optimizer": "signum", "init_learning_rate": 0.1},
         **{"learning_rate_schedule": "polynomial", "result_json": tmp_path / "r.json"},
     }

@@ -44,14 +44,8 @@ def tokens(net, images):
     return net.reshape(images, (36, 3))
 
 
-def cell(kind, gates, *directions):
-    """Variables of a recurrent layer of two units over three channels."""
-    parts = {"kernel": (3, 2 * gates), "recurrent": (2, 2 * gates), "bias": (2 * gates,)}
-    if kind == "gru":
-        parts["recurrent_bias"] = (2 * gates,)
-    return {f"{kind}0/{d}/{part}": shape for d in directions for part, shape in parts.items()}
-
-
+# Of two units over three channels.
+GRU = {"kernel": (3, 6), "recurrent": (2, 6), "bias": (6,), "recurrent_bias": (6,)}
 AFFINE = {"affine0/kernel": (108, 5), "affine0/bias": (5,)}
 LAYERS = {
     # name: (layer, {variable: shape})
@@ -76,11 +70,6 @@ LAYERS = {
     "add": (lambda n, x: n.add(x, n.relu(x)), {}),
     "concat": (lambda n, x: n.concat([x, n.relu(x)]), {}),
     "pad channels": (lambda n, x: n.pad_channels(x, 1, 2), {}),
-    "relu6": (lambda n, x: n.activate(x, "relu6"), {}),
-    "sigmoid": (lambda n, x: n.activate(x, "sigmoid"), {}),
-    "tanh": (lambda n, x: n.activate(x, "tanh"), {}),
-    "swish": (lambda n, x: n.activate(x, "swish"), {}),
-    "gelu": (lambda n, x: n.activate(x, "gelu"), {}),
     "depthwise": (
         lambda n, x: n.depthwise_conv(x, 3, 2, multiplier=2),
         {"depthwise0/kernel": (3, 3, 3, 2), "depthwise0/bias": (6,)},
@@ -113,12 +102,10 @@ LAYERS = {
         ),
         {"B": (2, 9, 9)},
     ),
-    "rnn": (lambda n, x: n.recurrent(tokens(n, x), 2, "rnn"), cell("rnn", 1, "forward")),
     "gru, two directions": (
         lambda n, x: n.recurrent(tokens(n, x), 2, "gru", bidirectional=True),
-        cell("gru", 3, "forward", "backward"),
+        {f"gru0/{d}/{p}": shape for d in ("forward", "backward") for p, shape in GRU.items()},
     ),
-    "lstm": (lambda n, x: n.recurrent(tokens(n, x), 2, "lstm"), cell("lstm", 4, "forward")),
     "dropout in evaluation": (lambda n, x: n.dropout(x), {}),
     "scalar variable": (
         lambda n, x: n.apply(lambda y, a: y * a, x, n.variable("A", (), Initializer.constant(1.0))),

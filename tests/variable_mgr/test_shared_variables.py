@@ -211,13 +211,11 @@ def step_graph(manager, variables):
 def test_a_shared_variable_is_read_once_and_cached_once_per_device(
     mode, caching, make_manager, trainable, cpu_devices
 ):
-    # Towers 0 to 3 on two devices, of one task: its CPU is device 0, which reads from device 5.
-    towers = (cpu_devices[1], cpu_devices[2], cpu_devices[1], cpu_devices[2])
-    home = cpu_devices[5]
-    manager = make_manager(mode, towers, ps_devices=(home,), variable_caching=caching)
+    # Towers 0 to 2 on two devices, of one task: its CPU is device 0, which reads from device 5.
+    towers = (cpu_devices[1], cpu_devices[2], cpu_devices[1])
+    trainable, home = trainable[:2], cpu_devices[5]
+    manager = make_manager(mode, towers, trainable, ps_devices=(home,), variable_caching=caching)
     operations = step_graph(manager, trainable).get_operations()
-    local = make_manager(mode, towers, variable_caching=caching)
-    assert not any("cached" in op.name for op in step_graph(local, trainable).get_operations())
     at_home = [op for op in operations if op.type == "ReadVariableOp" and op.device == home]
     assert len(at_home) == len(trainable)
     cached = [op for op in operations if op.name.rpartition("/")[2].startswith("cached")]
@@ -227,6 +225,12 @@ def test_a_shared_variable_is_read_once_and_cached_once_per_device(
     abroad = [op for read in at_home for op in read.outputs[0].consumers() if op.device != home]
     assert abroad
     assert caching == "none" or {op.name for op in abroad} == {op.name for op in cached}
+
+
+def test_without_ps_tasks_nothing_is_cached(make_manager, trainable):
+    manager = make_manager("parameter_server", 2, trainable[:1], variable_caching="cpu")
+    operations = step_graph(manager, trainable[:1]).get_operations()
+    assert not any("cached" in op.name for op in operations)
 
 
 def test_what_towers_read_lies_beside_what_is_updated(make_manager, declared, cpu_devices):
