@@ -63,10 +63,7 @@ def series(values, scatter):
     return [100 * math.exp(scatter * value) for value in values]
 
 
-def test_changes_below_the_threshold_are_none_whatever_their_number():
-    quiet = [100.0] * 10 + [98.0] * 10
-    assert len(levels_of(quiet, True, 0.03)) == 1
-    assert len(levels_of(quiet, True, 0.01)) == 2
+def test_many_changes_below_the_threshold_are_together_above_it():
     stairs = [100.0 * 0.98**step for step in range(6) for _ in range(8)]
     levels = levels_of(stairs, True, 0.03)
     assert len(levels) >= 2
@@ -178,35 +175,8 @@ def test_runs_of_one_commit_tell_states_from_a_step():
     assert len(find_levels(mixed, True, 0.03)) == 1
 
 
-def recognized(points, cut):
-    levels = levels_at([value for (value,) in points], cut)
-    return CommitTimeSeries(points, relative=True).recognize_noise(levels, [()] * len(points), 0.03)
-
-
-def test_correlated_noise_is_named_and_a_step_in_quiet_points_is_not():
-    correlated = [[value] for value in series(draws("correlated 0.6", 60, 1), 0.05)]
-    step = [[value] for value in series(draws("normal", 60, 1), 0.01)]
-    step[40:] = [[0.9 * value] for (value,) in step[40:]]
-    found = recognized(correlated, 60)
-    assert 0.4 <= found.correlation <= 0.8
-    assert found.states is None
-    found = recognized(step, 40)
-    assert (found.correlation, found.states) == (None, None)
-
-
-def test_a_slow_drift_is_found():
-    found = 0
-    for seed in range(40):
-        values = [0.01 * v - 0.1 * i / 30 for i, v in enumerate(draws("normal", 30, seed))]
-        found += len(levels_of(series(values, 1.0), True, 0.03)) > 1
-    assert found > 30
-
-
-def test_the_place_of_a_clear_step_is_certain_and_of_a_blurred_one_is_not():
+def test_the_place_of_a_step_without_noise_is_certain():
     assert starts_of([1.0] * 5 + [9.0] * 5, 5) == (5, 5)
-    low, high = starts_of([0.0, 0.1, 0.0, 0.5, 0.5, 1.0, 0.9, 1.0], 4)
-    assert low <= 3
-    assert high >= 5
 
 
 @pytest.mark.parametrize(
@@ -215,43 +185,13 @@ def test_the_place_of_a_clear_step_is_certain_and_of_a_blurred_one_is_not():
         (
             "normal",
             (0.98, 1.05, 1.2, 1.4, 1.6, 1.8, 2.0, 2.1, 2.3, 3.4, 3.5, 4.5, 4.6),
-            [
-                (6, 33),
-                (10, 33),
-                (12, 26),
-                (13, 22),
-                (15, 22),
-                (16, 22),
-                (18, 22),
-                (18, 21),
-                (19, 21),
-                (19, 21),
-                (19, 20),
-                (19, 20),
-                (20, 20),
-            ],
+            "6-33 10-33 12-26 13-22 15-22 16-22 18-22 18-21 19-21 19-21 19-20 19-20 20-20",
         ),
         (
             "correlated 0.5",
             (0.7, 1.3, 1.5, 1.7, 1.9, 2.1, 2.3, 2.5, 2.7, 2.9, 3.1, 3.3, 3.5, 3.8, 4.1, 4.9),
-            [
-                (4, 39),
-                (5, 38),
-                (5, 37),
-                (5, 35),
-                (6, 35),
-                (7, 33),
-                (8, 32),
-                (9, 31),
-                (11, 30),
-                (12, 29),
-                (12, 27),
-                (13, 27),
-                (13, 26),
-                (14, 26),
-                (14, 25),
-                (15, 23),
-            ],
+            "4-39 5-38 5-37 5-35 6-35 7-33 8-32 9-31 11-30 12-29 12-27 13-27 13-26 14-26 14-25"
+            " 15-23",
         ),
     ],
 )
@@ -261,17 +201,8 @@ def test_the_start_of_a_level_by_the_size_of_its_step(kind, sizes, intervals):
     found = []
     for size in sizes:
         values = [value - size * (place >= 20) for place, value in enumerate(noise)]
-        found.append(starts_of(values, 20))
-    assert found == intervals
-
-
-def test_plateaus_do_not_alternate_as_two_states_do():
-    plateaus = [100.0 - 30 * (index // 5 % 2) + 0.1 * (index % 3) for index in range(40)]
-    flips = [100.0 - 30 * (index * 7 % 3 == 0) + 0.1 * (index % 3) for index in range(40)]
-    level = [SeriesLevel(0, 40, 100.0)]
-    for values, is_named in ((plateaus, False), (flips, True)):
-        noisy = CommitTimeSeries([[value] for value in values], relative=True)
-        assert (noisy.recognize_noise(level, [()] * 40, 0.03).states is not None) == is_named
+        found.append("{}-{}".format(*starts_of(values, 20)))
+    assert " ".join(found) == intervals
 
 
 def test_machines_of_many_runs_are_compared_in_linear_time():

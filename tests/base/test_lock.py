@@ -219,9 +219,10 @@ def test_only_what_was_made_as_scratch_is_removed(temporary, monkeypatch):
         assert killed.name in names(temporary)
 
 
-@pytest.mark.parametrize("below", [".", "deep/train"])
-@pytest.mark.parametrize("through_a_link", [False, True])
-@pytest.mark.parametrize("use", [keep_temporary_folders, FolderLock])
+@pytest.mark.parametrize(
+    ("below", "through_a_link", "use"),
+    [(".", False, FolderLock), ("deep/train", True, keep_temporary_folders)],
+)
 def test_a_scratch_folder_that_is_used_otherwise_stays(temporary, below, through_a_link, use):
     folder = left_behind(temporary / "cnnbench-test-00000000")
     (folder / below).mkdir(parents=True, exist_ok=True)

@@ -12,44 +12,7 @@ from cnnbench.machine.facts import (
     collect,
     collect_facts_by_section,
     comparable_fact,
-    environment_facts,
-    may_record_variable,
 )
-
-
-@pytest.mark.parametrize(
-    ("name", "recorded"),
-    [
-        ("TF_ENABLE_ONEDNN_OPTS", True),
-        ("NCCL_DEBUG", True),
-        ("LD_PRELOAD", True),
-        ("HOME", False),
-        ("MY_TF_ENABLE_X", False),
-        ("NCCL_AUTH", False),
-        ("OMPI_MCA_orte_precondition_transports", False),
-        ("TF_USE_token", False),
-    ],
-)
-def test_variables_that_may_be_recorded(name: str, recorded: bool) -> None:
-    assert may_record_variable(name) is recorded
-
-
-@pytest.mark.parametrize(
-    ("value", "recorded"),
-    [
-        ("--tf_xla_auto_jit=2", "--tf_xla_auto_jit=2"),
-        ("--tf_xla_persistent_cache_directory=/c --tf_xla_auto_jit=2", "--tf_xla_auto_jit=2"),
-        ("--tf_xla_persistent_cache_directory=/c", None),
-        ("", ""),
-        ("x" * 2000, "x" * 1000),
-    ],
-)
-def test_values_without_the_folder_of_the_cache(
-    tmp_path: Path, value: str, recorded: str | None
-) -> None:
-    environ = {"TF_XLA_FLAGS": value, "HOME": "/root"}
-    found = environment_facts(Host(root=tmp_path, environ=environ))
-    assert found == ({} if recorded is None else {"env_TF_XLA_FLAGS": recorded})
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ CACHE = "--tf_xla_persistent_cache_directory=/tmp/cache"
         ({"TF_XLA_FLAGS": CACHE}, {}),
         ({"XLA_FLAGS": "--a\n  --b"}, {"env_XLA_FLAGS": "--a --b"}),
         ({"OMP_PLACES": "x" * 5000}, {"env_OMP_PLACES": "x" * 1000}),
+        ({"TF_XLA_FLAGS": "", "MY_TF_ENABLE_X": "1"}, {"env_TF_XLA_FLAGS": ""}),
     ],
 )
 def test_only_what_changes_speed_is_a_fact_in_one_short_line(environ, facts):

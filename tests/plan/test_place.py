@@ -127,17 +127,16 @@ COORDINATED = {
 
 
 @pytest.mark.parametrize(
-    ("flags", "cpus_usable", "threads"),
+    ("task", "flags", "cpus_usable", "threads"),
     [
-        ({"data_dir": "folder"}, 2, 4),
-        ({"data_dir": "folder"}, 8, 8),
-        ({"data_dir": "folder", "num_inter_threads": 5}, 8, 5),
-        ({}, 2, 0),
+        ("worker", {"data_dir": "folder"}, 2, 4),
+        ("ps", {"data_dir": "folder"}, 8, 8),
+        ("controller", {"data_dir": "folder", "num_inter_threads": 5}, 8, 5),
+        ("worker", {}, 2, 0),
     ],
 )
-@pytest.mark.parametrize("task", ["worker", "ps", "controller"])
 def test_processes_of_a_coordinator_that_feeds_files_have_threads_for_them(
-    flags, cpus_usable, threads, task, cpus
+    task, flags, cpus_usable, threads, cpus
 ):
     cpus(range(cpus_usable))
     params = Params(**COORDINATED, **flags, job_name=task, device="gpu")

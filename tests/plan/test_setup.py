@@ -1,159 +1,152 @@
-"""Gradient exchange and updates, by the mode, the optimizer and what else a plan decides."""
+"""Plans of updates that the trained weights do not tell apart.
+
+tests/test_variable_update_oracle.py and test_saved_updates.py have the others. Tests
+`cnnbench/plan/setup.py` and `cnnbench/flags/facts.py`.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from cnnbench.flags import Params
+from cnnbench.flags.facts import NumericsPlan
 from cnnbench.optimizers import OPTIMIZERS
-from cnnbench.plan import make_plan
-from cnnbench.plan.setup import plan_variable_update
-from cnnbench.variable_mgr.packing import AggregationSpec
-from cnnbench.variable_mgr.registry import MODES
+from cnnbench.plan import check_flags, make_plan
+from cnnbench.plan.setup import VariableUpdatePlan, card_numbers, gpu_numbers
 
-PLAIN = AggregationSpec()
-
-
-def update(mode="replicated", optimizer="sgd", aggregation=PLAIN, towers=4, **more):
-    values = {
-        "reduction": "mean",
-        "weight_decay": 0.25,
-        "clip": {},
-        "asynchronous": False,
-        "uses_previous_weights": False,
-        "has_16_bit_variables": False,
-        **more,
-    }
-    return plan_variable_update(
-        MODES[mode], aggregation, towers, optimizer=OPTIMIZERS[optimizer], **values
-    )
-
-
-def test_a_mean_is_a_sum_with_a_smaller_rate():
-    plan = update()
-    assert (plan.reduction, plan.rate_factor) == ("sum", 0.25)
-    assert (plan.weight_decay, plan.decay, plan.decoupled_decay) == (0.25, 1.0, 0.0)
-    assert (plan.fused, plan.deferred) == (True, False)
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"optimizer": "momentum"},
-        {"asynchronous": True},
-        {"clip": {"gradient_clip": 1.0}},
-        {"aggregation": AggregationSpec(compact_dtype="float16")},
-        {"has_16_bit_variables": True},
-        {"mode": "mirrored_strategy"},
-    ],
-    ids=str,
-)
-def test_gradients_are_divided_where_the_rate_cannot_be(more):
-    plan = update(**more)
-    assert (plan.reduction, plan.rate_factor, plan.decay) == ("mean", 1.0, 0.25)
-    asked = update(reduction="sum", **more)
-    assert (asked.reduction, asked.rate_factor) == ("sum", 1.0)
-
-
-@pytest.mark.parametrize(
-    ("more", "fused"),
-    [
-        ({}, True),
-        ({"weight_decay": 0.0}, False),
-        ({"optimizer": "adam"}, False),
-        ({"clip": {"gradient_clip": 1.0}}, False),
-        ({"asynchronous": True}, False),
-        ({"has_16_bit_variables": True}, False),
-        ({"uses_previous_weights": True}, False),
-        ({"aggregation": AggregationSpec(compact_dtype="float16")}, True),
-        ({"aggregation": AggregationSpec(variable_consistency="relaxed")}, False),
-        ({"mode": "parameter_server"}, True),
-    ],
-    ids=str,
-)
-def test_which_updates_contain_the_decay(more, fused):
-    assert update(**more).fused == fused
+DECAY = 0.25
+MEAN = {"reduction": "mean", "rate_factor": 1.0, "decay": DECAY}
+ASYNCHRONOUS = {
+    **{"job_name": "worker", "worker_hosts": "a:1,b:1", "ps_hosts": "c:1", "num_gpus": 2},
+    "cross_replica_sync": False,
+}
+SUM = {"reduction": "sum", "rate_factor": 1 / 4, "decay": 4 * DECAY, "fused": True}
+REPLICATED = {"variable_update": "replicated"}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a mean is a sum with a smaller rate": (REPLICATED, SUM),
+    "a sum that is asked for has the whole rate": (
+        {**REPLICATED, "gradient_reduction": "sum"},
+        {**SUM, "rate_factor": 1.0},
+    ),
+    "gradients of the step before have their own decay": (
+        {**REPLICATED, "variable_consistency": "relaxed"},
+        {**SUM, "decay": DECAY, "deferred": True, "fused": False},
+    ),
+    "compact gradients are divided before their sum": (
+        {**REPLICATED, "precision": "bf16"},
+        {**MEAN, "fused": True},
+    ),
+    "a sum of other optimizers' gradients": (
+        {"optimizer": "momentum", "gradient_reduction": "sum"},
+        {**SUM, "rate_factor": 1.0, "fused": False},
+    ),
+    "a sum may overflow variables of 16 bits": (
+        {"precision": "fp16", "fp16_vars": True, "compact_gradient_transfer": False},
+        MEAN,
+    ),
+    "one copy has no gradients that wait": (
+        {"variable_consistency": "relaxed"},
+        SUM,
+    ),
+    "no decay is in no update": (
+        {"weight_decay": 0.0},
+        {"reduction": "sum", "rate_factor": 1 / 4, "weight_decay": 0.0},
+    ),
+    "staged weights decay as they were": (
+        {"staged_vars": True},
+        {**SUM, "fused": False},
+    ),
+    "clipped gradients have decay": (
+        {"gradient_clip": 1.0},
+        {**MEAN, "clip": {"gradient_clip": 1.0}},
+    ),
+    "a strategy may reduce": (
+        {"variable_update": "mirrored_strategy"},
+        {**MEAN, "fused": True},
+    ),
+    "a strategy may do everything": ({"variable_update": "central_storage_strategy"}, MEAN),
+    "other optimizers take gradients with decay": ({"optimizer": "momentum"}, MEAN),
+    "optimizers may decay weights themselves, alike for a sum": (
+        {"optimizer": "lion", "gradient_reduction": "sum"},
+        {"reduction": "sum", "weight_decay": 0.0, "decoupled_decay": DECAY},
+    ),
+    "workers on their own have towers of their own": (ASYNCHRONOUS, MEAN),
+    "and their sum": (
+        {**ASYNCHRONOUS, "gradient_reduction": "sum"},
+        {"reduction": "sum", "rate_factor": 1.0, "decay": 2 * DECAY},
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("mode", "deferred", "decay"),
-    [("replicated", True, 0.25), ("parameter_server", False, 1.0)],
-)
-def test_gradients_of_the_step_before_have_their_own_decay(mode, deferred, decay):
-    late = AggregationSpec(variable_consistency="relaxed")
-    plan = update(mode, aggregation=late)
-    assert (plan.deferred, plan.decay) == (deferred, decay)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "reduction", "expected"),
-    [
-        ("lion", "mean", (0.0, 0.0, 0.25)),
-        ("lion", "sum", (0.0, 0.0, 0.25)),
-        ("adam", "mean", (0.25, 0.25, 0.0)),
-        ("adam", "sum", (0.25, 1.0, 0.0)),
-    ],
-)
-def test_decay_of_the_weights_themselves(optimizer, reduction, expected):
-    plan = update(optimizer=optimizer, reduction=reduction)
-    assert (plan.weight_decay, plan.decay, plan.decoupled_decay) == expected
-
-
-def exchange(**flags):
-    return make_plan(Params(model="lenet", device="cpu", **flags)).exchange
+@pytest.mark.parametrize("case", CASES)
+def test_the_plan_of(case):
+    flags, expected = CASES[case]
+    own = {"model": "lenet", "num_gpus": 4, "device": "cpu", "weight_decay": DECAY, **flags}
+    plan = VariableUpdatePlan(**{"weight_decay": DECAY, **expected})
+    assert make_plan(Params(**own)).exchange.update == plan
 
 
 @pytest.mark.parametrize(
     ("flags", "exchanges", "reduces"),
     [
-        ({"num_gpus": 2, "variable_update": "replicated"}, True, True),
-        ({"num_gpus": 1, "variable_update": "replicated"}, False, False),
-        ({"num_gpus": 2, "variable_update": "parameter_server"}, True, False),
-        ({"num_gpus": 2, "variable_update": "replicated", "forward_only": True}, False, False),
+        (REPLICATED, True, True),
+        ({**REPLICATED, "num_gpus": 1}, False, False),
+        ({**REPLICATED, "forward_only": True}, False, False),
+        ({"variable_update": "parameter_server"}, True, False),
     ],
 )
 def test_towers_of_a_training_exchange_gradients(flags, exchanges, reduces):
-    plan = exchange(**flags)
+    plan = check_flags(Params(**{"model": "lenet", "num_gpus": 2, **flags})).exchange
     assert (plan.exchanges, plan.reduces) == (exchanges, reduces)
     assert (plan.running is not None) == reduces
 
 
-@pytest.mark.parametrize(
-    ("flags", "names"),
-    [
-        ({}, ["copy"]),
-        ({"hierarchical_copy": True}, ["hierarchical_copy"]),
-        ({"all_reduce_spec": "xring"}, ["xring"]),
-    ],
-)
-def test_the_algorithm_by_default(flags, names):
-    plan = exchange(num_gpus=8, variable_update="replicated", **flags)
-    text = str(plan.all_reduce)
-    assert [name for name in names if name not in text] == []
-    assert ("hierarchical" in text) == (names == ["hierarchical_copy"])
+FP32: dict[str, Any] = {
+    **{"dtype": "float32", "in_8_bits": False, "loss_scale": 1.0, "scale_doubles_after": None},
+    **{"frozen": False, "optimizer_spec": OPTIMIZERS["sgd"]},
+}
+FP16 = {"precision": "fp16"}
+IN_16 = {"dtype": "float16", "loss_scale": 128.0}
+AUTO = {"fp16_enable_auto_loss_scale": True, "fp16_inc_loss_scale_every_n": 5}
+FROZEN = {"forward_only": True, "freeze_when_forward_only": True}
 
 
 @pytest.mark.parametrize(
-    ("precision", "compact", "dtype"),
+    ("flags", "expected", "activation_bytes"),
     [
-        ("fp32", True, None),
-        ("bf16", True, "bfloat16"),
-        ("fp16", True, "float16"),
-        ("bf16", False, None),
+        ({}, {}, 4),
+        ({"optimizer": "adam"}, {"optimizer_spec": OPTIMIZERS["adam"]}, 4),
+        ({"fp16_loss_scale": 9, **AUTO}, {}, 4),
+        ({"precision": "bf16"}, {"dtype": "bfloat16"}, 2),
+        (FP16, IN_16, 2),
+        ({**FP16, "fp16_loss_scale": 9}, {**IN_16, "loss_scale": 9.0}, 2),
+        ({**FP16, **AUTO}, {**IN_16, "scale_doubles_after": 5}, 2),
+        ({**FP16, **AUTO, "forward_only": True}, IN_16, 2),
+        ({"freeze_when_forward_only": True}, {}, 4),
+        ({"forward_only": True}, {}, 4),
+        (FROZEN, {"frozen": True}, 4),
+        ({**FROZEN, "precision": "int8"}, {"in_8_bits": True, "frozen": True}, 2),
     ],
 )
-def test_gradients_of_16_bits_are_sent_as_they_are(precision, compact, dtype):
-    plan = exchange(
-        num_gpus=2,
-        variable_update="replicated",
-        precision=precision,
-        compact_gradient_transfer=compact,
-    )
-    assert plan.aggregation.compact_dtype == dtype
+def test_number_formats(flags, expected, activation_bytes):
+    numerics = check_flags(Params(model="lenet", device="cpu", **flags)).numerics
+    assert numerics == NumericsPlan(**{**FP32, **expected})
+    assert numerics.activation_bytes == activation_bytes
 
 
-@pytest.mark.parametrize(("cards", "shared"), [(1, False), (2, True)])
-def test_towers_that_share_a_card(cards, shared):
-    plan = make_plan(Params(model="lenet", gpus_per_card=cards, num_gpus=2)).exchange
-    assert plan.aggregation.shared_cards == shared
-    assert plan.cross_device.shared_cards == shared
+@pytest.mark.parametrize(
+    ("flags", "gpus", "cards"),
+    [
+        ({"num_gpus": 3}, (0, 1, 2), (0, 1, 2)),
+        ({"num_gpus": 2, "gpu_indices": "3,1,2"}, (3, 1), (3, 1)),
+        ({"num_gpus": 3, "gpus_per_card": 2}, (0, 1, 2), (0, 1)),
+        ({"num_gpus": 3, "gpus_per_card": 2, "gpu_indices": "5,4,1"}, (5, 4, 1), (2, 0)),
+    ],
+)
+def test_numbers_of_gpus_and_cards(flags, gpus, cards):
+    assert gpu_numbers(Params(**flags)) == gpus
+    assert card_numbers(Params(**flags)) == cards
+    cross_device = check_flags(Params(**flags)).exchange.cross_device
+    assert cross_device.shared_cards == ("gpus_per_card" in flags)

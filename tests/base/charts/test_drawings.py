@@ -146,7 +146,7 @@ def colour(value):
 def drawn(root):
     """A line for each text, mark and path of a chart, in their order."""
     view = " ".join(f"{float(number):.0f}" for number in root.get("viewBox").split())
-    yield f"{root.get('role')} {view} {root.get('width', '')}".strip()
+    yield " ".join((root.get("role"), view, root.get("width", "-"), root.get("aria-label")))
     for one in root.iter():
         tag = one.tag.rpartition("}")[2]
         if tag == "text":
@@ -167,8 +167,11 @@ def drawn(root):
             yield " ".join(
                 ("path", colour(one.get("stroke")), colour(one.get("fill")), *style, outline)
             )
+        elif tag == "title":
+            yield f"title {one.text}"
         elif tag in ("g", "a") and one.get("class"):
-            yield f"{tag} {one.get('class')}"
+            names = ("href", "tabindex")
+            yield " ".join((tag, one.get("class"), *(one.get(name, "-") for name in names)))
 
 
 @pytest.mark.parametrize(

@@ -95,19 +95,6 @@ def test_a_docstring_introduces_contents_if_there_are_some():
     assert [*contents([None, ()])] == []
 
 
-def test_sections_are_apart_and_heads_have_no_commas():
-    noted = make_table(ROWS, title="Times", notes=("slow", ""), indent=2)
-    found = sections_to_text([["first", None], [], [noted], Section.of(["end"], title="Last")])
-    assert found.splitlines() == [
-        *("first", "", "Times"),
-        "  layer   A ms   share",
-        "  conv1  12.50  50.0 %",
-        "      slow",
-        "  a|b        -  25.0 %",
-        *("", "Last", "end"),
-    ]
-
-
 def test_a_narrow_terminal_breaks_texts_and_leaves_out_spare_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     words = "one two three four five six seven eight nine ten"
@@ -119,11 +106,29 @@ def test_a_narrow_terminal_breaks_texts_and_leaves_out_spare_columns(monkeypatch
     assert max(len(line) for line in found if line != words) <= 40
 
 
+def test_a_terminal_writes_a_row_with_its_sentences_and_notes_below_it():
+    said = [TableCell("it waits", kinds="prose"), TableCell("", kinds="prose")]
+    rows = [{**row, "why": why} for row, why in zip(ROWS, said, strict=True)]
+    noted = make_table(rows, title="Times", notes=("slow", ""), indent=2)
+    found = sections_to_text(
+        [["first", None], [], ["then", noted], Section.of(["end"], title="Last")]
+    )
+    assert found.splitlines() == [
+        *("first", "", "then", "", "Times"),
+        "  layer   A ms   share",
+        "  conv1  12.50  50.0 %",
+        "      it waits; slow",
+        "  a|b        -  25.0 %",
+        *("", "Last", "end"),
+    ]
+    assert sections_to_lines([[make_table({"why": why} for why in said)]])[1] == "it waits"
+
+
 @pytest.mark.parametrize(("tone", "code"), [("good", "32"), ("bad", "31;1"), ("", "")])
-def test_a_colour_repeats_the_tone_of_a_first_cell(tone, code):
-    sections = [[make_table([{"verdict": TableCell("- slower", tone=tone), "name": "a"}])]]
+def test_a_colour_repeats_the_tone_of_the_first_cell_that_has_one(tone, code):
+    sections = [[make_table([{"verdict": TableCell("slow", tone=tone), "name": "slow"}])]]
     *_, row = sections_to_lines(sections, colour=True)
-    assert row == (f"\x1b[{code}m- slower\x1b[0m  a" if code else "- slower  a")
+    assert row == (f"\x1b[{code}mslow\x1b[0m     slow" if code else "slow     slow")
     assert "\x1b" not in sections_to_text(sections)
 
 
@@ -139,19 +144,6 @@ def test_records_cannot_control_the_terminal_or_the_markdown():
         "| <code>a&#124;b</code> | - | 25.0 % |",
     ]
     assert "a&#124;b" in table_to_markdown_lines(make_table(ROWS))[-1]
-
-
-def test_sentences_of_a_row_stand_below_it_in_a_terminal():
-    said = [TableCell("it waits", kinds="prose"), TableCell("", kinds="prose")]
-    rows = [{**row, "why": why} for row, why in zip(ROWS, said, strict=True)]
-    assert sections_to_lines([["first", make_table(rows, title="Times")]]) == [
-        *("first", "", "Times"),
-        "layer   A ms   share",
-        "conv1  12.50  50.0 %",
-        "      it waits",
-        "a|b        -  25.0 %",
-    ]
-    assert sections_to_lines([[make_table({"why": why} for why in said)]])[1] == "it waits"
 
 
 def test_many_remarks_of_one_kind_are_counted_and_folded():
@@ -236,11 +228,6 @@ def test_a_comment_has_a_limit_and_short_lists_stay_whole():
     assert f"- … and {2000 - lines} more lines\n" in text
     assert 0.4 < len("".join(text.partition("Short")[0])) / len(text) < 0.6
     assert text.count("<details>") == text.count("</details>") == 2
-
-
-def test_a_terminal_counts_what_a_long_list_leaves_out():
-    *_, last = sections_to_lines([[Items(texts=("x",) * 130, about="notes")]])
-    assert last == "and 30 more notes"
 
 
 TABLE = "| a | b |\n| --- | ---: |\n| x | 1 |"
@@ -372,9 +359,7 @@ def test_a_terminal_repeats_its_mark_as_spaces_and_writes_100_items():
         assert sections_to_lines([[Items(texts=("x",) * count, about="notes")]])[-1] == last
 
 
-def test_a_colour_is_in_one_place_of_a_row_and_texts_hang_like_their_first_line(monkeypatch):
-    twice = make_table([{"verdict": TableCell("slow", tone="bad"), "name": "slow"}])
-    assert sections_to_lines([[twice]], colour=True)[1] == "\x1b[31;1mslow\x1b[0m     slow"
+def test_texts_hang_like_their_first_line_and_colours_are_in_the_first(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     words = "one two three four five six seven eight nine ten"
     hanging = [Paragraph(words, indent=2), Items(texts=(words,))]

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from cnnbench.base import message
-from cnnbench.base.message import FOREIGN, MessageLink, pack, receive, unpack
+from cnnbench.base.message import MessageLink, pack, receive, unpack
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -101,11 +101,6 @@ def test_what_is_no_message_is_refused(pair, sent):
 def test_a_length_that_no_message_has_is_refused_at_once():
     with pytest.raises(ValueError, match="bytes"):
         unpack(pack({}) + b"\xff\xff\xff\xff")
-
-
-def test_all_errors_of_a_received_message_are_those_of_others():
-    for error in (TimeoutError, EOFError, ConnectionResetError, json.JSONDecodeError, KeyError):
-        assert issubclass(error, FOREIGN)
 
 
 def test_a_link_keeps_what_the_other_process_does_not_receive_yet(pair):

@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 import scipy  # which loads scipy.stats when it is used
+from covering import slow_if
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def test_unequal_lengths_with_equal_centres_are_not_significant():
 def test_constants_are_no_evidence():
     # pyperf again: identical constant samples were "significant".
     assert inference.mann_whitney_p([7.0] * 5, [7.0] * 5) == 1.0
+    assert inference.mann_whitney_p([7.0] * 41, [7.0] * 3) == 1.0  # approximated
     assert inference.hodges_lehmann_shift([7.0] * 5, [7.0] * 5, 0.95) == inference.ShiftEstimate(
         0.0, 0.0, 0.0
     )
@@ -155,7 +157,7 @@ def test_paired_shift_by_hand():
     assert inference.paired_shift([1, 2, 3, 4, 5], 0.96) == inference.ShiftEstimate(3, None, None)
 
 
-@pytest.mark.parametrize(("base", "new"), [(5, 5), (4, 7), (60, 45)])
+@pytest.mark.parametrize(("base", "new"), slow_if([(4, 7), (60, 45)], [(5, 5), (4, 7), (60, 45)]))
 def test_intervals_hold_the_truth_as_often_as_they_promise(base, new):
     random = np.random.default_rng(base)
     draws = 400
@@ -186,8 +188,9 @@ def test_smallest_p():
     # Two-sided for n per side, as measured with SciPy: 2: .333, 3: .100, 4: .029, 5: .0079.
     found = [inference.smallest_p(n, n) for n in (1, 2, 3, 4, 5)]
     assert found == pytest.approx([1.0, 2 / 6, 2 / 20, 2 / 70, 2 / 252])
-    assert inference.smallest_p(6, 6, paired=True) == 2 / 64
+    assert inference.smallest_p(9, 6, paired=True) == 2 / 64
     assert inference.smallest_p(1, 1, paired=True) == 1.0
+    assert inference.smallest_p(4, 7) == inference.smallest_p(7, 4) == pytest.approx(2 / 330)
 
 
 def test_false_discoveries_by_hand():
@@ -247,12 +250,3 @@ def test_samples_of_more_than_forty_values_are_approximated(size, is_exact):
 )
 def test_ranks_of_the_ends_of_intervals(sizes, rank):
     assert inference.interval_end_rank(sizes, 0.95) == rank
-
-
-def test_the_smallest_p_of_unequal_samples():
-    assert inference.smallest_p(4, 7) == inference.smallest_p(7, 4) == pytest.approx(2 / 330)
-    assert inference.smallest_p(9, 6, paired=True) == 2 / 64
-
-
-def test_constants_of_large_samples_are_no_evidence():
-    assert inference.mann_whitney_p([7.0] * 41, [7.0] * 3) == 1.0

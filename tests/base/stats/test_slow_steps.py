@@ -4,8 +4,10 @@ Tests cnnbench/base/slow_steps.py.
 """
 
 import random
+from pathlib import Path
 
 import pytest
+from golden import sentences
 
 from cnnbench.base.slow_steps import (
     SlowSteps,
@@ -127,44 +129,21 @@ def test_equal_steps_are_not_rounded():
     assert undisturbed_mean_seconds([[0.05] * 3, [0.07] * 7]) == [0.05, 0.07]
 
 
-@pytest.mark.parametrize(
-    ("steps", "indices", "text"),
-    [
-        (20, (1, 3, 5, 7), "every second step takes 20.00 ms more (20.0 % of the steps)"),
-        (40, (9, 19, 29), "every tenth step takes 20.00 ms more (7.5 % of the steps)"),
-        (44, (10, 21, 32), "every 11th step takes 20.00 ms more (6.8 % of the steps)"),
-        # Three of five distances are enough, two are not, and there must be two distances.
-        (30, (2, 5, 8, 11, 13, 17), "every third step takes 20.00 ms more (20.0 % of the steps)"),
-        (20, (2, 5, 8), "every third step takes 20.00 ms more (15.0 % of the steps)"),
-        (
-            30,
-            (2, 5, 8, 10, 14, 19),
-            "one step in 5 takes 20.00 ms more, at irregular distances (20.0 % of the steps)",
-        ),
-        (
-            20,
-            (2, 5),
-            "one step in 10 takes 20.00 ms more, at irregular distances (10.0 % of the steps)",
-        ),
-        (20, (7,), "one step of a process takes 20.00 ms more"),
-        (20, (7, 8, 9), "3 consecutive steps of a process take 60.00 ms more"),
-        (
-            10,
-            (1, 2, 5, 9),
-            "40.0 % of the steps take 20.00 ms more, at irregular distances",
-        ),
-        (
-            10,
-            (1, 2, 9),
-            "one step in 3 takes 20.00 ms more, at irregular distances (30.0 % of the steps)",
-        ),
-    ],
-)
-def test_slow_steps_in_words(steps, indices, text):
+GOLDEN = Path(__file__).parent / "golden" / "slow_steps.txt"
+STEPS = [
+    *((20, (1, 3, 5, 7)), (40, (9, 19, 29)), (44, (10, 21, 32))),
+    # Three of five distances are enough, two are not, and there must be two distances.
+    *((30, (2, 5, 8, 11, 13, 17)), (20, (2, 5, 8)), (30, (2, 5, 8, 10, 14, 19)), (20, (2, 5))),
+    *((20, (7,)), (20, (7, 8, 9)), (10, (1, 2, 5, 9)), (10, (1, 2, 9))),
+]
+
+
+@pytest.mark.parametrize(("steps", "indices"), STEPS)
+def test_slow_steps_in_words(steps, indices):
     seconds = [0.03 if step in indices else 0.01 for step in range(steps)]
     ordinary = [step for step in range(steps) if step not in indices]
     found = SlowSteps.from_groups(seconds, iter(indices), ordinary)
-    assert found.text == text
+    sentences(GOLDEN, {f"{indices} of {steps}": found.text}, [f"{i} of {n}" for n, i in STEPS])
     total = 0.01 * steps + 0.02 * len(indices)
     assert (found.steps, found.indices, found.share) == (steps, indices, len(indices) / steps)
     assert (found.extra, found.cost) == pytest.approx((0.02, 0.02 * len(indices) / total))
