@@ -127,13 +127,8 @@ def test_false_alarms_of_noise_alone(kind, count, at_most):
     assert alarms <= at_most
 
 
-@pytest.mark.parametrize(
-    ("size", "points", "at_least"),
-    slow_if(
-        lambda case: case[:2] != (8, 2),
-        [(8, 2, 58), (5, 3, 50), (3, 10, 67)],
-    ),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "points", "at_least"), [(8, 2, 58), (5, 3, 50), (3, 10, 67)])
 def test_power_for_steps_of_some_standard_deviations_after_some_points(size, points, at_least):
     # Of 100 draws of 60 points each; more than asv's, whose method sees a fifth at (5, 3).
     found = 0
@@ -145,12 +140,9 @@ def test_power_for_steps_of_some_standard_deviations_after_some_points(size, poi
     assert found >= at_least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "size"),
-    slow_if(
-        lambda case: case[0] != "normal",
-        [("normal", 2), ("Laplace", 2), ("correlated 0.5", 2.5), ("two states", 3)],
-    ),
+    ("kind", "size"), [("normal", 2), ("Laplace", 2), ("correlated 0.5", 2.5), ("two states", 3)]
 )
 def test_the_likely_places_of_a_step_hold_its_true_one_often_enough(kind, size):
     hits = found = 0

@@ -65,7 +65,7 @@ def test_explicit_flags_are_those_given():
     assert (parsed.params, parsed.notices) == (Params(), ())
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(st.lists(st.floats(min_value=0, exclude_min=True, max_value=1e30), max_size=4))
 def test_numbers_survive_text(values):
     spec = SPECS["eval_during_training_at_specified_epochs"]

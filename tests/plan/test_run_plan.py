@@ -568,6 +568,7 @@ def test_an_aggregation_flag_sets_its_field(flag, value, field, expected):
     assert expected != getattr(AggregationSpec(), field)
     plan = make_plan(Params.from_dict({flag: value}))
     assert plan.exchange.aggregation == dataclasses.replace(AggregationSpec(), **{field: expected})
+    assert plan.exchange.cross_device.shared_cards == (field == "shared_cards")
 
 
 def test_without_flags_nothing_is_done_to_gradients():

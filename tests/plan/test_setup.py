@@ -148,5 +148,3 @@ def test_number_formats(flags, expected, activation_bytes):
 def test_numbers_of_gpus_and_cards(flags, gpus, cards):
     assert gpu_numbers(Params(**flags)) == gpus
     assert card_numbers(Params(**flags)) == cards
-    cross_device = check_flags(Params(**flags)).exchange.cross_device
-    assert cross_device.shared_cards == ("gpus_per_card" in flags)
