@@ -13,7 +13,7 @@ from forked import finished
 
 CASES = {
     **{"flags": (20, 40), "specs": (300, 300), "pickles": (100, 100), "records": (1, 3)},
-    **{"suites": (2, 3), "rules": (60, 120), "run_records": (12, 28), "imports": (25, 110)},
+    **{"suites": (2, 3), "rules": (60, 120), "run_records": (12, 28), "imports": (12, 110)},
     **{"journals": (100, 100), "plug_ins": (12, 28)},
 }
 """Numbers of cases: in the everyday suite, and in all."""

@@ -113,7 +113,9 @@ def test_a_call_is_repeated_until_it_succeeds_or_the_meeting_is_over(limits):
     counts = {"succeeds": 0, "never": 0}
 
     def count(name, enough):
-        counts[name] += 1
+        with held.changed:
+            counts[name] += 1
+            held.changed.notify_all()
         return counts[name] >= enough
 
     with Meeting(print) as held:

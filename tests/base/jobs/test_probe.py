@@ -114,13 +114,13 @@ def test_a_program_that_is_not_grpc(answer):
 
 
 def test_wait_up(job, serve, limits):
-    limits(probing, REPORT_SECONDS=0.2)
+    limits(probing, REPORT_SECONDS=0.1)
     serve(PS)
     said = []
     missing = f"worker:1 ({job.address(WORKER)}): nobody listens there"
     with pytest.raises(BenchmarkError) as caught:
-        wait_for_servers(job, 0.5, said.append)
-    assert str(caught.value) == f"worker:0: waited 0.5 s for {missing}"
+        wait_for_servers(job, 0.3, said.append)
+    assert str(caught.value) == f"worker:0: waited 0.3 s for {missing}"
     threading.Timer(0.3, serve, [WORKER]).start()
     wait_for_servers(job, PATIENCE, said.append)
     assert set(said) == {f"waiting for {missing}"}

@@ -9,7 +9,7 @@ import math
 import statistics as stdlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.base.stats import RunningSpeed, compute_speed, median, median_absolute_deviation
@@ -62,6 +62,7 @@ def test_impossible_values(images, times, alpha, reason):
         weighted(images, times, alpha)
 
 
+@settings(max_examples=30, deadline=None)
 @given(times=step_times, alpha=st.floats(0.0, 1.0), every=st.integers(1, 7))
 def test_running_values_equal_the_definition_whenever_they_are_read(times, alpha, every):
     running = RunningSpeed(16, alpha)
@@ -88,6 +89,7 @@ def test_steps_may_come_one_by_one_or_in_bulk(every):
     assert (now.mean, now.uncertainty, now.jitter) == pytest.approx(by_definition(16, times))
 
 
+@settings(max_examples=30, deadline=None)
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40))
 def test_medians_of_values_in_any_order(values):
     middle = stdlib.median(values)

@@ -207,6 +207,7 @@ def test_false_discoveries_by_hand():
     assert inference.adjusted_p_values([], []) == []
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=6))
 def test_rejected_hypotheses_are_those_of_benjamini_and_hochberg(p_values):
     adjusted = inference.adjusted_p_values(p_values, [1 / len(p_values)] * len(p_values))
