@@ -215,11 +215,6 @@ KINDS = {
             ("(files, subset)", "(files)", "count() must take (Sequence, str)"),
             ("open(spec)", "open()", "open() must take (InputSpec)"),
             ("(files, num_classes)", "(files)", "check() must take (Sequence, int)"),
-            ("return [os", "[os", "find() must return a Sequence, not None"),
-            ("some.bin", "other.bin", "which does not exist"),
-            ("return 4", "return 'four'", "count() must return an int, not 'four'"),
-            ("return ArrayPipeline", "ArrayPipeline", "Pipeline, not None"),
-            ("return ArrayPipeline", "return {}['k']", "open(): KeyError: 'k'"),
             ('"find": find', "\"find\": 'find'", "find must be a Callable, not 'find'"),
             (
                 "* 32] * 32]",

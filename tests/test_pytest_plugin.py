@@ -192,8 +192,6 @@ def test_flags_are_checked_before_anything_is_started(session):
         from cnnbench.errors import UsageError
 
         def test_wrong_flag(cnnbench):
-            with pytest.raises(UsageError, match="did you mean --model"):
-                cnnbench("--modell=lenet")
             with pytest.raises(UsageError, match="--model=nosuch: unknown"):
                 cnnbench("--model=nosuch")
             with pytest.raises(UsageError, match="--plugin=nosuch.py: cannot be read"):
@@ -326,12 +324,9 @@ def test_what_cannot_be_compared_is_refused(session):
     result = session(
         """
         import pytest
-        from cnnbench.errors import FlagError
 
         def test_facts(cnnbench):
             result = cnnbench(python=PYTHON)
-            with pytest.raises(FlagError, match="no such fact; did you mean cpu_model"):
-                cnnbench.compare(result, result, allow_different=["cpu_modell"])
             for fine in (["cpu_model", "gpu_*"], ("machine",)):
                 cnnbench.compare(result, result, allow_different=fine, undecided="ignore")
 

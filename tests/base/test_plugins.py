@@ -288,6 +288,9 @@ def test_a_file_registers_and_an_edit_of_it_replaces(file, things):
     assert plugins.plugin_of_object("thing", "own") is None
     assert plugins.load_plugin_file(path)["thing"] == ("a", "b")
     assert table["a"] is first
+    with pytest.raises(UsageError):
+        plugins.load_plugin_file(file("1 / 0"))
+    assert ([*table], further) == (["own"], {})
     plugins.load_plugins_of_flags({"plugin": [file("thing('c')")]})
     assert [*table] == ["own", "c"]
     assert [*further] == ["the c"]

@@ -100,6 +100,10 @@ def test_a_name_is_taken_once_per_dataset():
     register_model("lenet", "cifar10", lambda: get_model("lenet", "imagenet"))
     with pytest.raises(UsageError, match="lenet for cifar10 is registered already"):
         register_model("lenet", "cifar10", lambda: get_model("lenet", "imagenet"))
+    with pytest.raises(UsageError, match="printable characters"):
+        register_model("\x1b[31m", "cifar10", Model)
+    with pytest.raises(UsageError, match="printable characters"):
+        register_model("own", "", Model)
 
 
 def incomplete(**attributes):
