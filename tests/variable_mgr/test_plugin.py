@@ -224,6 +224,18 @@ def test_cnnbench_strategies_measures_it_beside_the_others():
 GROUP = "cnnbench.variable_mgr"
 
 
+PROVIDER = """
+from cnnbench.variable_mgr import Mode, register_mode
+MANAGER = "cnnbench.variable_mgr.per_tower:ReplicatedVariableMgr"
+register_mode(Mode(name="installed", manager=MANAGER))
+"""
+
+
+def test_the_mode_of_an_entry_point_is_a_value_of_the_flag(install):
+    install(GROUP, PROVIDER)
+    assert parse_run(["--variable_update=installed"]).place.mode.name == "installed"
+
+
 def test_a_broken_entry_point_is_named_and_other_modes_still_work(install, call):
     install(GROUP, "raise OSError('gone')")
     assert parse_run(["--variable_update=replicated"]).params.variable_update == "replicated"

@@ -6,14 +6,11 @@ Tests variable_mgr/__init__.py, variable_mgr/spec.py and variable_mgr/modes.py.
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
-from cnnbench.base.document.markdown import replace_marked_table
 from cnnbench.base.job import Job, Task
 from cnnbench.base.rules import always, refuse
-from cnnbench.cli import documents
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.plan import check_flags
@@ -25,7 +22,6 @@ from cnnbench.variable_mgr.per_tower import ReplicatedVariableMgr
 from cnnbench.variable_mgr.registry import find_mode
 from cnnbench.variable_mgr.strategies import StrategyVariableMgr
 
-ROOT = Path(__file__).parents[2]
 WORKERS = {"job_name": "worker", "worker_hosts": "a:1,b:1"}
 HOST = "/job:localhost/replica:0/task:0/device:"
 
@@ -139,12 +135,6 @@ def test_a_row_that_names_no_flag_is_refused(row, monkeypatch):
     monkeypatch.setitem(registry.MODES, "replicated", own)
     with pytest.raises(UsageError, match="mode replicated names --nosuch, which is not a flag"):
         check_flags(Params(variable_update="replicated"))
-
-
-def test_the_documented_table_is_current():
-    text = (ROOT / "docs" / "modes.md").read_text(encoding="utf-8")
-    message = "run: python -m cnnbench.cli.documents docs"
-    assert replace_marked_table(text, "modes", documents.mode_tables()["modes"]) == text, message
 
 
 WORKER_1 = "/job:worker/replica:0/task:1/device:"
