@@ -82,6 +82,7 @@ def test_a_layer_computes_as_integers_do(case):
         return tf.constant(values[spec.name], dtype)
 
     calibration = Calibration()
+    assert calibration.in_8_bits == 0  # until a network is made
 
     def layer(**more):
         net = Int8Network(
