@@ -160,10 +160,10 @@ def test_mixtures_are_comparable_with_nothing(runs):
     assert unlike(*mixed) == {"cpu_model": (both, both, True)}
 
 
-@pytest.mark.parametrize("allowed", ["tensorflow", "tensorflow_version", "tensorflow_*"])
-def test_a_named_fact_may_differ_and_is_mentioned(runs, allowed):
+def test_a_named_fact_may_differ_and_is_mentioned(runs):
     new = [runs(environment={"tensorflow_version": "2.20.0"})]
-    assert by_fact(unlike([runs()], new, allowed)) == {"tensorflow_version": False}
+    for allowed in ("tensorflow", "tensorflow_version", "tensorflow_*"):
+        assert by_fact(unlike([runs()], new, allowed)) == {"tensorflow_version": False}
 
 
 LOADED = {f"loaded_{name}": "1.0" for name in ("cublas", "cudart", "cudnn", "nccl")}
@@ -301,15 +301,6 @@ def test_failures_come_before_differences(runs):
     assert ("1 of 1 run " in reason, "1 of 2 runs " in reason) == (True, True)
 
 
-def test_runs_of_two_machines_within_a_side_are_no_set(runs):
-    slow = runs(environment={"cpu_model": "Slow CPU"})
-    mixed = group_of(runs(), slow)
-    for sides in ((mixed, group_of(runs())), (group_of(runs()), mixed)):
-        verdict, reason = incomparable_outcome(*sides, (), SPEED)
-        assert verdict is Verdict.NOT_COMPARABLE
-        assert ("Fast CPU" in reason, "Slow CPU" in reason) == (True, True)
-
-
 @pytest.mark.parametrize("side", [0, 1])
 def test_incomplete_sets_of_runs(runs, side):
     def outcome(*records, kept=None):
@@ -343,18 +334,13 @@ def test_runs_without_the_metric(runs, asked, verdict):
 
 def test_at_most_three_differences_are_named(runs):
     facts = {"cpu_model": "x", "logical_cpus": 64, "cpu_isa": ["y"], "numa_nodes": 3}
-    base, new = (
-        group_of(runs(environment=dict.fromkeys(facts, 1))),
-        group_of(runs(environment=facts)),
-    )
-    unlike = fact_differences(base, new)
-    verdict, reason = incomparable_outcome(base, new, unlike, SPEED)
+    sides = [group_of(runs(environment=one)) for one in (dict.fromkeys(facts, 1), facts)]
+    verdict, reason = incomparable_outcome(*sides, fact_differences(*sides), SPEED)
     assert verdict is Verdict.NOT_COMPARABLE
-    assert [name in reason for name in ("and 1 more",)] == [True]
+    assert "and 1 more" in reason
 
 
 def test_values_within_both_sides():
-    assert differing_values_text("x", ("1",), ("2",)) == "x is 1 in BASE and 2 in NEW"
     assert "there" in differing_values_text("x", ("1",), ("2",), "there")
     alike = {differing_values_text("x", one, one) for one in (("1", "2"), ("unknown",))}
     assert len(alike) == 2

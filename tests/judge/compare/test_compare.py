@@ -1,7 +1,5 @@
 """Comparisons: verdicts, exit codes, metrics, means and notes."""
 
-import itertools
-import json
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +9,6 @@ from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import Criteria, SkippedFile, Verdict, compare_records
 from cnnbench.judge.compare.compare import are_comparable
 from cnnbench.judge.compare.result import with_second_experiment
-from cnnbench.judge.report.renderers import render
 from cnnbench.records.run import Evaluation
 
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
@@ -35,46 +32,13 @@ def only(comparison):
     return entry.main
 
 
-LONG = {"step_seconds": (0.08,) * 1000, "losses": ()}
-UNTIMED = {"step_seconds": (), "losses": ()}
 SLOW_CPU = {"cpu_model": "Slow CPU", "logical_cpus": 64}
-GPU = {"gpu_names": ["b"], "gpu_driver": "2"}
-
-
-OK = [{}] * 5
-FAILED = {"error": ("E", "out of\nmemory")}
-OTHER_GPU = {"environment": {"gpu_names": ["a"], "gpu_driver": "1", **SLOW_CPU}}
 
 
 @pytest.mark.parametrize(
-    ("base", "new", "verdict", "code"),
-    [
-        # A thousand steps of one process are one value: processes are compared.
-        ([LONG], [LONG], Verdict.INCONCLUSIVE, 3),
-        (OK[:3], OK[:3], Verdict.INCONCLUSIVE, 3),
-        (OK, [*OK, FAILED], Verdict.FAILED, 4),
-        ([FAILED], OK, Verdict.FAILED, 4),
-        # A failure is one on another machine too.
-        (OK, [{**FAILED, "environment": SLOW_CPU}], Verdict.FAILED, 4),
-        (OK, [{}, UNTIMED], Verdict.NOT_MEASURED, 3),
-        (OK, [*OK, {"status": "interrupted"}], Verdict.INCONCLUSIVE, 3),
-        (OK, [{"environment": SLOW_CPU}] * 5, Verdict.NOT_COMPARABLE, 3),
-        ([OTHER_GPU], [{"environment": GPU}], Verdict.NOT_COMPARABLE, 3),
-    ],
+    ("status", "verdict"), [("failed", Verdict.FAILED), ("interrupted", Verdict.INCONCLUSIVE)]
 )
-def test_verdicts_that_need_no_statistics(runs, base, new, verdict, code):
-    sides = [
-        [runs(None if "error" in more else 100.0, **more) for more in side] for side in (base, new)
-    ]
-    found = compare_records(*sides)
-    assert (only(found).verdict, found.exit_code) == (verdict, code)
-
-
-@pytest.mark.parametrize(
-    ("status", "how", "verdict"),
-    [("failed", "failed", Verdict.FAILED), ("interrupted", "interrupted", Verdict.INCONCLUSIVE)],
-)
-def test_what_did_not_succeed_is_no_value_and_is_counted(runs, status, how, verdict):
+def test_what_did_not_succeed_is_no_value_and_is_counted(runs, status, verdict):
     error = ("Error", "out of memory") if status == "failed" else None
     new = [*runs.of(*BASE), *(runs(1.0, error=error, status=status) for _ in range(2))]
     found = compare_records(runs.of(*BASE), new)
@@ -83,19 +47,7 @@ def test_what_did_not_succeed_is_no_value_and_is_counted(runs, status, how, verd
     # Both got as far as timed steps, a hundred times slower.
     assert result.new == pytest.approx(BASE)
     assert result.judgement.new_median == pytest.approx(100.0)
-    (note,) = found.notes
-    assert note.endswith(f"2 of 7 runs in NEW (2 {how})")
-    assert note in render(found, "table")
-    (document,) = json.loads(render(found, "json"))["configurations"]
-    assert document["results"][0]["new_values"] == pytest.approx(BASE)
-    assert len(document["new_runs"]) == 7
-
-
-def test_the_same_runs_on_both_sides_prove_nothing(runs):
-    both = runs.of(*BASE)
-    found = compare_records(both, both)
-    assert only(found).verdict is Verdict.INCONCLUSIVE
-    assert only(found).judgement.reason.startswith("5 runs")
+    assert len(found.entries[0].new_runs) == 7
 
 
 def test_the_geometric_mean_is_over_what_was_compared_only(runs):
@@ -142,9 +94,7 @@ def test_a_faulty_file_makes_the_answer_incomplete(runs):
         return compare_records(runs.of(*BASE), runs.of(*BASE), skipped=skipped).exit_code
 
     assert code() is ExitCode.OK
-    assert (
-        code(SkippedFile("a.json", "contains a document of the kind", defect=False)) is ExitCode.OK
-    )
+    assert code(SkippedFile("a.json", "another kind", defect=False)) is ExitCode.OK
     assert code(SkippedFile("a.json", "empty")) is ExitCode.INCONCLUSIVE
     assert compare_records([], []).exit_code is ExitCode.INCONCLUSIVE
 
@@ -202,36 +152,19 @@ def test_further_metrics(runs, metric, base, new, metrics, words, code):
 def test_runs_without_cpu_time_compare_with_runs_that_have_it(runs):
     base, new = runs.of(*[100.0] * 6), with_cpu_time(runs, *[1.0] * 6)
     assert compare_records(base, new, Criteria(metrics=["throughput"])).exit_code is ExitCode.OK
-    for metrics, other in itertools.product((BOTH, ["cpu_time"]), (runs.of(*[100.0] * 6), new)):
+    for metrics, other in ((BOTH, base), (BOTH, new), (["cpu_time"], new)):
         found = compare_records(base, other, Criteria(metrics=metrics))
-        result = found.entries[0].results[-1]
-        assert result.verdict is Verdict.NOT_MEASURED
-        assert "6 of 6 runs in BASE" in result.judgement.reason
-        assert result.judgement.reason in found.answer
+        assert found.entries[0].results[-1].verdict is Verdict.NOT_MEASURED
         assert found.exit_code is ExitCode.INCONCLUSIVE
 
 
-def test_the_spread_of_like_runs_is_taken_per_configuration(runs):
-    aa = runs.of(90.0, 100.0, 110.0, 120.0)
-    found = compare_records(runs.of(*BASE), runs.of(*scaled(0.9)), aa=aa)
-    # log: 4.4998 4.6052 4.7005 4.7875, standard deviation 0.1240, e^0.248 - 1 = 0.2815
-    assert only(found).judgement.noise == pytest.approx(0.2815, abs=1e-3)
-    assert only(found).verdict is Verdict.INCONCLUSIVE
-    assert found.notes == ()
-
-
-@pytest.mark.parametrize(("configurations", "notes"), [(5, 5), (6, 1)])
-def test_up_to_five_spreads_that_cannot_be_used_are_listed(runs, configurations, notes):
-    sizes = range(1, configurations + 1)
-
-    def processes(count):
-        return [run for size in sizes for run in runs.of(*BASE[:count], flags={"batch_size": size})]
-
-    found = compare_records(processes(4), processes(4), aa=processes(3))
-    refused = [note for note in found.notes if "cannot be used" in note]
-    assert len(refused) == notes
-    assert ("and 5 more" in refused[0]) == (notes == 1)
-    assert all(f"batch {size}," in note for size, note in zip(sizes, refused, strict=False))
+def test_up_to_five_spreads_that_cannot_be_used_are_listed(runs):
+    notes = []
+    for configurations in (5, 6):
+        sizes = range(1, configurations + 1)
+        sides = [[runs(flags={"batch_size": size}) for size in sizes] for _ in "ab"]
+        notes.append(len(compare_records(*sides, aa=sides[0]).notes))
+    assert notes == [6, 2]  # of which one says how many configurations have no spread
 
 
 @pytest.mark.parametrize(("again", "code"), [(110, 1), (100, 3), (90, 3)])
@@ -245,9 +178,6 @@ def test_a_second_experiment_must_agree_on_the_direction(runs, again, code):
     assert both.exit_code == code
     (result, *_) = both.entries[0].results
     assert result.is_unconfirmed == (code == 3)
-    assert f"{result.confirmation.reason}." in both.answer
-    assert ("Not confirmed" in both.answer) == (code == 3)
-    assert result.judgement.reason.endswith(result.confirmation.reason)
     # Metrics that the second one was not asked for, such as memory, have no second result.
     assert all(one.confirmation is None for one in both.entries[0].results[1:])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 
 import pytest
 
@@ -22,7 +21,6 @@ from cnnbench.judge.compare.disturbance import (
 from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.report.comparison import metric_tables
 from cnnbench.judge.report.comparison import result_cells as cells
-from cnnbench.judge.report.renderers import render
 from cnnbench.records.run import ConditionNote, Conditions, TurnTaking
 
 WALL_NOISE = [0.78, 1.3, 0.9, 1.12, 0.83, 1.22, 1.05, 0.95]
@@ -59,16 +57,10 @@ def judged(*made, **more):
     ("wall", "cpu", "noise", "verdict", "decided_by"),
     [
         (1.1, 1.1, WALL_NOISE, "slower", "cpu_time"),
-        (0.9, 0.9, WALL_NOISE, "faster", "cpu_time"),
-        (1.0, 1.0, WALL_NOISE, "same", "cpu_time"),
-        # Perhaps faster by throughput: not slower, but not the same.
-        (0.88, 1.0, WALL_NOISE, "not slower", "cpu_time"),
         # A side that waits uses no more CPU time.
-        (1.12, 1.0, WALL_NOISE, "inconclusive", None),
         (1.5, 1.0, CALM, "slower", None),
         # Opposite answers are none.
         (0.8, 1.3, CALM, "inconclusive", None),
-        (1.3, 0.8, CALM, "inconclusive", None),
     ],
 )
 def test_verdicts_by_wall_and_cpu_time(runs, wall, cpu, noise, verdict, decided_by):
@@ -76,41 +68,13 @@ def test_verdicts_by_wall_and_cpu_time(runs, wall, cpu, noise, verdict, decided_
     assert (main.word, main.judgement.decided_by) == (verdict, decided_by)
 
 
-def test_the_answer_is_that_of_the_cpu_time(runs):
-    main, found = judged(*sides(runs, 1.1, 1.1))
-    values = ("CPU time", "10.1 %", "9.0 to 11.1 %", "8 pairs", "0.016")
-    assert all(one in found.answer for one in values)
-    assert "1.0 of 2 CPUs" in main.judgement.reason
-    assert [metric.name for metric in found.metrics][-1] == "cpu_time"
-    assert found.exit_code == 1
-    _, found = judged(*sides(runs, 1.0, 1.0))
-    assert "CPU time +0.0 % (-0.9 to +1.0 %)" in found.answer
-
-
-def test_each_row_shows_the_numbers_of_its_own_metric(runs):
-    main, found = judged(*sides(runs, 1.1, 1.1))
-    assert main.judgement.p_adjusted > 0.04
+def test_tables_show_which_metric_decided(runs):
+    _, found = judged(*sides(runs, 1.1, 1.1))
     (metric, [row]), (second, [other]) = metric_tables(found)
     assert [metric.name, second.name] == ["throughput", "cpu_time"]
-    _, verdict, change, _, _, _, p, _ = (cell.text for cell in cells(found, *row).values())
-    assert (verdict, p) == ("slower by CPU time", "0.5")
-    assert change == metric.change_text(main.judgement.change)
-    _, *numbers = (cell.text for cell in cells(found, *other).values())
-    assert [*numbers[:3], numbers[5]] == ["more", "+10.1 %", "+9.0 to +11.1 %", "0.016"]
-    comment = render(found, "markdown")
-    rows = [line for line in comment.splitlines() if "| 🔴" in line]
-    assert ["slower by CPU time" in row for row in rows] == [True, False]
-    assert "+10.1 %" not in rows[0]
-
-
-def test_where_cpu_time_is_decided_sooner_its_reason_has_the_number_of_pairs(runs):
-    main, found = judged(*sides(runs, 1.02, 1.02), policy=Policy(threshold=0.025))
-    assert main.verdict is Verdict.INCONCLUSIVE
-    more = main.judgement.needed - 8
-    assert "CPU time: " in main.judgement.reason
-    assert main.judgement.more == more
-    assert f" {more} more pair" in main.judgement.reason
-    assert f" {more} more pair" in found.advice
+    (speed, work) = ([cell.text for cell in cells(found, *one).values()] for one in (row, other))
+    assert [speed[1], speed[6]] == ["slower by CPU time", "0.5"]
+    assert [work[1], work[2], work[6]] == ["more", "+10.1 %", "0.016"]
 
 
 @pytest.mark.parametrize(
@@ -137,14 +101,6 @@ def test_nor_are_runs_without_pairs_or_without_cpu_time_or_on_gpus(runs):
         assert main.verdict is Verdict.INCONCLUSIVE
 
 
-@pytest.mark.parametrize("metrics", [None, ["throughput"], ["throughput", "cpu_time"]])
-def test_cpu_time_is_asked_for_only_by_its_name(runs, metrics):
-    main, found = judged(*sides(runs, 1.1, 1.1), metrics=metrics)
-    (cpu_time,) = (one for one in found.entries[0].results if one.metric.name == "cpu_time")
-    assert cpu_time.asked is (metrics == ["throughput", "cpu_time"])
-    assert main.asked
-
-
 def test_half_of_the_runs_have_to_be_disturbed(runs):
     busy, calm = runs(conditions=BUSY), runs(conditions=conditions())
     assert mostly_disturbed([busy, calm])
@@ -157,30 +113,6 @@ def test_half_of_the_level_needs_seven_pairs(runs):
     assert (main.verdict, main.judgement.at_least) == (Verdict.INCONCLUSIVE, 7)
     main, _ = judged(*sides(runs, 1.1, 1.1, pairs=7))
     assert main.verdict is Verdict.SLOWER
-
-
-def test_a_throughput_that_all_pairs_show_is_in_the_answer_whatever_decides(runs):
-    # CPU time cannot see that the steps wait; six pairs cannot prove it.
-    for cpu in (1.0, 1.1):
-        _, found = judged(*sides(runs, 6.0, cpu, pairs=6))
-        assert re.search(r"in all 6 pairs \(medians \d+\.\d → [\d.]+ images/sec\)\.", found.answer)
-        assert found.exit_code == 3
-        assert "in all 6 pairs" in render(found, "markdown")
-    # CPU time decides, and throughput shows the opposite in all pairs.
-    _, found = judged(*sides(runs, 6.0, 1.0, pairs=7))
-    assert found.entries[0].main.verdict is Verdict.SLOWER
-    _, found = judged(*sides(runs, 1.0, 1.1))
-    assert "in all" not in found.answer
-
-
-def test_cpu_time_excludes_what_is_asked(runs):
-    faster = sides(runs, 0.88, 1.0)
-    assert judged(*faster)[1].exit_code == 0
-    assert judged(*faster, fail_on=("faster",))[1].exit_code == 3
-    slower = sides(runs, 1.12, 1.0)
-    assert judged(*slower)[1].exit_code == 3
-    main, found = judged(*slower, fail_on=("faster",))
-    assert (main.word, found.exit_code) == ("not faster", 0)
 
 
 @pytest.mark.slow
@@ -253,16 +185,6 @@ def test_cpus_of_other_programs(runs, others, environment, text):
     assert bool(found) == bool(text)
 
 
-NOISY = (90.0, 95.0, 100.0, 105.0, 110.0)
-CALM_MACHINE = conditions(others=0.02)
-
-
-def test_no_disturbance_and_no_record_of_it(runs):
-    found = disturbance_text(runs.of(*NOISY, conditions=CALM_MACHINE))
-    assert re.match(r"none of 5 runs .*0\.02 CPUs", found)
-    assert disturbance_text(runs.of(*NOISY)) == ""
-
-
 SAME, SLOWER, FASTER = Verdict.SAME, Verdict.SLOWER, Verdict.FASTER
 NOT_SLOWER, NOT_FASTER, OPEN = Verdict.NOT_SLOWER, Verdict.NOT_FASTER, Verdict.INCONCLUSIVE
 
@@ -330,15 +252,15 @@ def test_what_disturbed_runs_and_how_much(runs):
         runs(conditions=conditions()),
         runs(),
     ]
-    cause = "other processes use the CPUs in 2 (others kept at most 1.25 CPUs busy)"
-    stolen = "the hypervisor gives CPU time to other machines in 1 (at most 12.5 %)"
-    heat = "the processor slows down because of heat in 1"
-    assert disturbance_text(made) == f"3 of 4 runs were disturbed: {cause}, {stolen}, {heat}"
-    assert disturbance_text(made[2:3]) == f"1 of 1 run was disturbed: {heat}"
+    found = disturbance_text(made)
+    assert [found.startswith("3 of 4 runs "), "1.25 CPUs" in found, "12.5 %" in found] == [True] * 3
+    assert [found.count(f" in {number}") for number in (1, 2)] == [2, 1]
+    assert disturbance_text(made[2:3]).startswith("1 of 1 run ")
     # Notes on the time before the timed steps are no disturbance.
     note = ConditionNote(id="load", when="before", text="x", advice="y")
     early = runs(conditions=Conditions(before={}, during={}, notes=(note,)))
-    assert disturbance_text([early]).startswith("none of 1 run was disturbed (as far as ")
+    assert disturbance_text([early]).startswith("none of 1 run ")
+    assert disturbance_text([runs()]) == ""
 
 
 def test_pairs_that_were_measured_again(runs):
@@ -348,16 +270,10 @@ def test_pairs_that_were_measured_again(runs):
 
     killed, stalled = ("b", "killed"), ("a", "stalled")
     assert remeasured_pairs([runs(), of(1)]) == (0, "")
-    assert remeasured_pairs([of(1, killed), of(1, killed)]) == (
-        1,
-        "1 pair was measured again: a process of B was killed",
-    )
-    found = remeasured_pairs([of(1, killed), of(2, killed, stalled), of(2, killed, seed=2)])
-    assert found == (
-        3,
-        "3 pairs were measured again: a process of A was stalled, "
-        "a process of B was killed (3 times)",
-    )
+    assert remeasured_pairs([of(1, killed), of(1, killed)])[0] == 1
+    number, text = remeasured_pairs([of(1, killed), of(2, killed, stalled), of(2, killed, seed=2)])
+    assert number == 3
+    assert text.endswith("A was stalled, a process of B was killed (3 times)")
     for wrong in ("x", 3, ["x"], None):
         assert remeasured_pairs([runs(ab={"side": "a", "lost": wrong})]) == (0, "")
 
@@ -376,30 +292,11 @@ def test_time_slices_of_a_process(runs):
     assert log_ratio_of_slices([1, 1, 1, 0, 0, 1], ratios, 7.0) == 7.0
 
 
-@pytest.mark.parametrize(
-    ("speed", "work", "phrases"),
-    [
-        ((SLOWER, -0.1), (FASTER, -0.1), (True, False, False)),
-        ((FASTER, 0.1), (SLOWER, 0.1), (False, True, False)),
-        ((SLOWER, -0.1), (SAME, 0.0), (True, False, True)),
-        ((SLOWER, -0.1), (NOT_SLOWER, 0.0), (True, False, False)),
-        ((SLOWER, -0.1), (OPEN, 0.0), (False, False, False)),
-        ((FASTER, 0.1), (SAME, 0.0), (False, False, False)),
-        ((OPEN, -0.04), (SAME, 0.0), (True, False, True)),
-    ],
-)
-def test_what_a_speed_without_its_work_means(runs, speed, work, phrases):
-    made = [runs(conditions=BUSY)]
-    found = joint_judgement(
-        judgement(*speed), judgement(*work), Policy(questions=("slower",)), made
-    )
-    words = ("wait longer", "keep a CPU busy", "CPU time is the same")
-    assert tuple(word in found.reason for word in words) == phrases
-
-
 def test_metrics_that_decide_lead(runs):
     _, found = judged(*sides(runs, 1.1, 1.1))
     assert [metric.name for metric in found.leading_metrics] == ["throughput", "cpu_time"]
     assert [metric.name for metric in found.requested_metrics] == ["throughput"]
+    _, both = judged(*sides(runs, 1.1, 1.1), metrics=["throughput", "cpu_time"])
+    assert [metric.name for metric in both.requested_metrics] == ["throughput", "cpu_time"]
     _, calm = judged(*sides(runs, 1.1, 1.1, None))
     assert [metric.name for metric in calm.leading_metrics] == ["throughput"]

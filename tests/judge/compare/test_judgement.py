@@ -21,7 +21,6 @@ from cnnbench.judge.compare import (
     aa_spread,
     judge,
     judge_all,
-    processes_needed,
 )
 from cnnbench.judge.compare.estimate import (
     aa_spread_of_runs,
@@ -32,21 +31,27 @@ from cnnbench.judge.compare.estimate import (
     to_test_scale,
 )
 from cnnbench.judge.metrics.judged import BUS_BANDWIDTH
-from cnnbench.judge.metrics.policy import asked_directions
 
 # Five processes of 100 images/sec, give or take 0.3 %.
 BASE = [100.0, 100.2, 99.8, 100.1, 99.9]
+THROUGHPUT, MEMORY, ACCURACY = (METRICS[name] for name in ("throughput", "memory", "accuracy"))
+SLOWER, FASTER, SAME, OPEN = (
+    Verdict[name] for name in ("SLOWER", "FASTER", "SAME", "INCONCLUSIVE")
+)
 
 
 def scaled(values, factor):
     return [value * factor for value in values]
 
 
-USUAL = Policy()
+def judged(base, new, policy=None, **more):
+    return judge(Samples(base, new, **more), policy or Policy())
 
 
-def judged(base, new, policy=USUAL, **more):
-    return judge(Samples(base, new, **more), policy)
+def pairs_of(*changes, **more):
+    """The judgement of pairs whose changes are given in per cent."""
+    new = [100.0 * (1 + change / 100) for change in changes]
+    return judged([100.0] * len(new), new, paired=True, **more)
 
 
 def case(base, new):
@@ -57,7 +62,7 @@ def test_slower():
     # All of NEW below all of BASE: p = 2/252 = 0.0079. Quotients of equal places are 0.9, and of
     # the 25 quotients as many lie above as below, so the shift is -10 %, beyond 3 %.
     found = judged(BASE, scaled(BASE, 0.9))
-    assert found.verdict is Verdict.SLOWER
+    assert found.verdict is SLOWER
     assert found.change == pytest.approx(-0.1)
     assert found.p == pytest.approx(2 / 252)
     assert found.floor == 0.03
@@ -68,146 +73,118 @@ def test_slower():
     assert found.high == pytest.approx(0.9 * 100.2 / 99.9 - 1, abs=2e-5)
 
 
-OPEN = Verdict.INCONCLUSIVE
-QUARTER = Policy(threshold=0.25)
-SPREAD = [99.2, 99.6, 100.0, 100.4, 100.8]
-
-
 @pytest.mark.parametrize(
     ("base", "new", "more", "verdict"),
     [
-        (BASE, scaled(BASE, 1.1), {}, Verdict.FASTER),
-        # 2/70 = 0.029 is below alpha = 0.04.
-        ([100] * 4, [90] * 4, {}, Verdict.SLOWER),
-        ([100] * 4, [100] * 4, {}, Verdict.SAME),
+        (BASE, scaled(BASE, 1.1), {}, FASTER),
+        # 2/70 = 0.029 is below alpha = 0.04, but not below that of memory (0.01).
+        ([100] * 4, [90] * 4, {}, SLOWER),
+        ([1e9] * 4, [2e9] * 4, {"metric": MEMORY}, OPEN),
+        ([1e9] * 5, [2e9] * 5, {"metric": MEMORY}, SLOWER),
+        ([100] * 4, [100] * 4, {}, SAME),
         ([100] * 4, [90] * 3, {}, OPEN),
         # Unequal counts.
-        (BASE, [*scaled(BASE, 0.9), 91.0], {}, Verdict.SLOWER),
-        (BASE, [*BASE, 100.0], {}, Verdict.SAME),
+        (BASE, [*scaled(BASE, 0.9), 91.0], {}, SLOWER),
+        (BASE, [*BASE, 100.0], {}, SAME),
         ([], BASE, {}, OPEN),
         (BASE, [], {}, OPEN),
         ([], [], {}, OPEN),
-        # A change of nothing has no minus.
-        ([100.0] * 5, [99.999] * 5, {}, Verdict.SAME),
-        # Shares are not symmetric, quotients are: 1/1.031 is -3.007 %, and the way back +3.1 %.
-        ([100.0] * 5, [100 / 1.031] * 5, {}, Verdict.SLOWER),
-        ([100 / 1.031] * 5, [100.0] * 5, {}, Verdict.FASTER),
-        ([100.0] * 5, [100 / 1.029] * 5, {}, Verdict.SAME),
-        ([1e-300] * 5, [1e300] * 5, {}, Verdict.FASTER),
-        ([1e300] * 5, [1e-300] * 5, {}, Verdict.SLOWER),
+        ([1e-300] * 5, [1e300] * 5, {}, FASTER),
+        ([1e300] * 5, [1e-300] * 5, {}, SLOWER),
         # Same is a statement about the whole interval; noise is not the same.
-        (BASE, BASE[::-1], {}, Verdict.SAME),
+        (BASE, BASE[::-1], {}, SAME),
         ([90, 95, 100, 105, 110], [89, 96, 99, 106, 111], {}, OPEN),
-        # All of NEW are below all of BASE (p = 0.0079), but it may be by less than the floor.
-        (
-            [98, 99, 100, 101, 102],
-            [87, 90, 93, 96, 97.5],
-            {},
-            OPEN,
-        ),
-        # 98 against 100, +-0.5: certainly lower (p = 0.0079), but 2 % is within the floor of 3 %
-        # and the interval reaches beyond it.
-        (
-            SPREAD,
-            scaled(SPREAD, 0.98),
-            {},
-            OPEN,
-        ),
-        # The A/A spread raises the floor.
-        (BASE, scaled(BASE, 0.99), {"noise": 0.02}, Verdict.SAME),
-        (BASE, scaled(BASE, 0.9), {"noise": 0.08}, Verdict.SLOWER),
-        (
-            BASE,
-            scaled(BASE, 0.9),
-            {"noise": 0.12},
-            OPEN,
-        ),
-        # The interval of -10 % lies within a spread of 30 %, but no slow-down of 10 % is ever
-        # "same", unless by a threshold of the user's own.
-        (BASE, scaled(BASE, 0.9), {"noise": 0.3}, OPEN),
-        (BASE, scaled(BASE, 0.96), {"noise": 0.3}, Verdict.SAME),
-        (BASE, scaled(BASE, 0.9), {"policy": Policy(threshold=0.15)}, Verdict.SAME),
-        (
-            [100] * 5,
-            [90] * 5,
-            {"policy": QUARTER},
-            Verdict.SAME,
-        ),
-        # Floors are limits both ways: one of 100 % is 50 % downwards, 20 % less is undone by 25 %.
-        ([100] * 5, [40] * 5, {"noise": 1.0}, Verdict.SLOWER),
-        ([100] * 5, [55] * 5, {"noise": 1.0}, OPEN),
-        ([100] * 5, [81] * 5, {"policy": QUARTER}, Verdict.SAME),
-        ([100] * 5, [79] * 5, {"policy": QUARTER}, Verdict.SLOWER),
+        # 0 is an accuracy, if not a good one.
+        ([0.0] * 5, [0.0] * 5, {"metric": ACCURACY}, SAME),
+        ([0.0] * 5, [math.nan] * 5, {"metric": ACCURACY}, Verdict.FAILED),
         # Pairs that prove nothing.
         (BASE, scaled(BASE, 0.9), {"paired": True}, OPEN),
         (BASE, [*BASE, 100.0], {"paired": True}, OPEN),
-        # 4 against 4, separated: p = 0.029 is enough for throughput (0.04), not for memory (0.01).
-        ([2e9] * 4, [1e9] * 4, {}, Verdict.SLOWER),
-        (
-            [1e9] * 4,
-            [2e9] * 4,
-            {"metric": METRICS["memory"]},
-            OPEN,
-        ),
-        ([1e9] * 5, [2e9] * 5, {"metric": METRICS["memory"]}, Verdict.SLOWER),
     ],
 )
 def test_verdicts(base, new, more, verdict):
     assert judged(base, new, **more).verdict is verdict
 
 
-@pytest.mark.parametrize(
-    ("metric", "base", "new", "word"),
-    [
-        # Less memory and less time are better.
-        ("memory", 1e9, 1.1e9, "more"),
-        ("memory", 1e9, 0.9e9, "less"),
-        ("memory", 1e9, 1.04e9, "same"),
-        # 15 of 100 MiB are 15 %, but less than 16 MiB.
-        ("memory", 100 * 2**20, 115 * 2**20, "same"),
-        ("memory", 100 * 2**20, 117 * 2**20, "more"),
-        ("startup", 10.0, 13.0, "longer"),
-        ("startup", 10.0, 11.5, "same"),
-        ("startup", 10.0, 7.0, "quicker"),
-        ("cpu_time", 1.0, 1.1, "more"),
-        ("cpu_time", 1.0, 0.9, "less"),
-        # A change as large as the floor is not beyond it.
-        ("accuracy", 0.75, 0.745, "same"),  # 0.0050000000000000044 in binary
-        ("accuracy", 0.75, 0.755, "same"),
-        ("accuracy", 0.75, 0.7449, "worse"),
-        ("accuracy", 0.75, 0.7551, "better"),
-        ("throughput", 100.0, 103.0, "same"),
-        ("throughput", 103.0, 100.0, "same"),
-        ("throughput", 100.0, 103.01, "faster"),
-        ("throughput", 103.01, 100.0, "slower"),
-    ],
-)
-def test_directions_floors_and_words_of_metrics(metric, base, new, word):
-    found = judged([base] * 8, [new] * 8, metric=METRICS[metric])
-    assert found.verdict.word(METRICS[metric]) == word
+SPREAD = [99.2, 99.6, 100.0, 100.4, 100.8]
+HUNDREDS = [100.0] * 5
+LIMITS = {
+    "a change of nothing has no minus": (HUNDREDS, [99.999] * 5, {}, SAME),
+    # Shares are not symmetric, quotients are: 1/1.031 is -3.007 %, and the way back +3.1 %.
+    "3.1 % less": (HUNDREDS, [100 / 1.031] * 5, {}, SLOWER),
+    "3.1 % more": ([100 / 1.031] * 5, HUNDREDS, {}, FASTER),
+    "2.9 % less": (HUNDREDS, [100 / 1.029] * 5, {}, SAME),
+    # All of NEW are below all of BASE (p = 0.0079), but it may be by less than the floor.
+    "lower, perhaps by less": ([98, 99, 100, 101, 102], [87, 90, 93, 96, 97.5], {}, OPEN),
+    # 98 against 100, +-0.5: certainly lower, but 2 % is within the floor of 3 % and the interval
+    # reaches beyond it.
+    "certainly lower by 2 %": (SPREAD, scaled(SPREAD, 0.98), {}, OPEN),
+    "the A/A spread raises the floor": (BASE, scaled(BASE, 0.9), {"noise": 0.12}, OPEN),
+    "beyond the A/A spread": (BASE, scaled(BASE, 0.9), {"noise": 0.08}, SLOWER),
+    "within threshold and A/A spread": (BASE, scaled(BASE, 0.99), {"noise": 0.02}, SAME),
+    # No slow-down of 10 % is ever "same", unless by a threshold of the user's own.
+    "10 % within a spread of 30 %": (BASE, scaled(BASE, 0.9), {"noise": 0.3}, OPEN),
+    "4 % within a spread of 30 %": (BASE, scaled(BASE, 0.96), {"noise": 0.3}, SAME),
+    "a threshold of 15 %": (BASE, scaled(BASE, 0.9), {"policy": Policy(threshold=0.15)}, SAME),
+    # Floors are limits both ways: one of 100 % is 50 % downwards, 20 % less is undone by 25 %.
+    "60 % less, 100 %": (HUNDREDS, [40.0] * 5, {"noise": 1.0}, SLOWER),
+    "45 % less, 100 %": (HUNDREDS, [55.0] * 5, {"noise": 1.0}, OPEN),
+    "19 % less, 25 %": (HUNDREDS, [81.0] * 5, {"policy": Policy(threshold=0.25)}, SAME),
+    "21 % less, 25 %": (HUNDREDS, [79.0] * 5, {"policy": Policy(threshold=0.25)}, SLOWER),
+    # A/A sessions that differ by 20 % say nothing about pairs of the same time.
+    "pairs beside a spread": (
+        HUNDREDS * 2,
+        [95.0, 94.0] * 5,
+        {"paired": True, "noise": 0.2},
+        SLOWER,
+    ),
+}
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_fewer_than_four_are_never_slower_nor_same(size):
-    for factor in (0.1, 1.0, 10.0):
-        found = judged(BASE[:size], scaled(BASE[:size], factor))
-        assert found.verdict is Verdict.INCONCLUSIVE
-        assert found.change == pytest.approx(factor - 1)
-        assert found.p is None
-        assert found.verdict_needs == found.at_least == 4
+def test_limits_of_verdicts():
+    found = {title: judged(*sides, **more).verdict for title, (*sides, more, _) in LIMITS.items()}
+    assert found == {title: verdict for title, (*_, verdict) in LIMITS.items()}
 
 
-@pytest.mark.parametrize(
-    ("bad", "shown"),
-    [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"), (0.0, "0"), (-5.0, "-5.000")],
-)
-def test_what_cannot_be_a_throughput_has_failed(bad, shown):
-    for base, new, side in (([*BASE, bad], BASE, "BASE"), (BASE, [bad], "NEW")):
-        found = judged(base, new)
-        assert found.verdict is Verdict.FAILED
-        assert side in found.reason
-        assert found.reason.endswith(f" {shown}")
-        assert found.change is None
+WORDS = {
+    ("memory", 1e9, 1.1e9): "more",
+    ("memory", 1e9, 0.9e9): "less",
+    ("startup", 10.0, 13.0): "longer",
+    ("startup", 10.0, 7.0): "quicker",
+    ("startup", 10.0, 11.5): "same",
+    ("cpu_time", 1.0, 1.1): "more",
+    ("cpu_time", 1.0, 0.9): "less",
+    ("accuracy", 0.75, 0.7449): "worse",
+    ("accuracy", 0.75, 0.7551): "better",
+    ("accuracy", 0.75, 0.745): "same",  # 0.0050000000000000044 less in binary
+}
+
+
+def test_words_of_metrics():
+    found = {}
+    for name, base, new in WORDS:
+        verdict = judged([base] * 8, [new] * 8, metric=METRICS[name]).verdict
+        found[name, base, new] = verdict.word(METRICS[name])
+    assert found == WORDS
+
+
+def test_fewer_than_four_are_never_slower_nor_same():
+    for size in (1, 2, 3):
+        for factor in (0.1, 1.0, 10.0):
+            found = judged(BASE[:size], scaled(BASE[:size], factor))
+            assert found.verdict is OPEN
+            assert found.change == pytest.approx(factor - 1)
+            assert found.p is None
+            assert found.verdict_needs == found.at_least == 4
+
+
+def test_what_cannot_be_a_throughput_has_failed():
+    for bad in (math.nan, math.inf, -math.inf, 0.0, -5.0):
+        for base, new, side in (([*BASE, bad], BASE, "BASE"), (BASE, [bad], "NEW")):
+            found = judged(base, new)
+            assert found.verdict is Verdict.FAILED
+            assert side in found.reason
+            assert found.change is None
 
 
 def test_the_false_alarm_that_neighbours_made():
@@ -218,10 +195,10 @@ def test_the_false_alarm_that_neighbours_made():
     new = [98.8, 98.4, 99.0, 98.1, 98.6, 68.0, 66.0, 64.0]
     found = judged(base, new, Policy(alpha=0.01), paired=True)
     assert found.p < 0.01
-    assert (found.verdict, found.change) == (Verdict.SLOWER, pytest.approx(-0.182, abs=1e-3))
+    assert (found.verdict, found.change) == (SLOWER, pytest.approx(-0.182, abs=1e-3))
     assert (found.low, found.high) == pytest.approx((-0.36, -0.01), abs=1e-3)
     found = judged(base, new, Policy(alpha=0.01, by_interval=True), paired=True)
-    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.verdict is OPEN
 
 
 @pytest.mark.slow
@@ -232,7 +209,7 @@ def test_an_open_question_names_scatter_and_what_would_answer_it():
     made = interim_analyses(8, 0.04)
     plan = AnalysisSchedule(0.04, 8, made)
     found = judged(base, new, paired=True, looks=made, plan=plan)
-    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.verdict is OPEN
     assert found.scatter == pytest.approx(0.03 * math.sqrt(8 / 7))
     more = found.more
     assert (more, found.new_experiment) == (found.needed - 8, None)
@@ -248,7 +225,7 @@ def test_an_open_question_names_scatter_and_what_would_answer_it():
             judged([100.0] * n, all_new[:n], paired=True, looks=some).verdict
             for n, some in ((some[-1].pairs, some) for some in so_far)
         )
-        passed += any(one in (Verdict.SAME, Verdict.NOT_SLOWER) for one in verdicts)
+        passed += any(one in (SAME, Verdict.NOT_SLOWER) for one in verdicts)
     assert 9 <= passed <= 14
     # Judged once, fewer are enough; a new experiment cannot count the measured ones.
     assert judged(base, new, paired=True).needed < found.needed
@@ -258,50 +235,14 @@ def test_an_open_question_names_scatter_and_what_would_answer_it():
     assert judged(base, scaled(base, 0.5), paired=True).needed is None
 
 
-def test_a_change_that_nearly_is_one_needs_few_more():
-    # Logarithms of the sides 0.3 apart, of the values of each 0.2 * sqrt(4/3) = 0.231.
-    base = [100 * math.exp(0.2 * sign) for sign in (1, -1, 1, -1)]
-    like = [case(BASE, BASE) for _ in range(9)]
-    found = judge_all([*like, case(base * 2, scaled(base * 2, math.exp(-0.3)))])[-1]
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert 8 < found.needed < 50
-    assert found.more == found.needed - 8
-    # A change within the floor: so many as tell whether it is one.
-    found = judged(base * 2, scaled(base * 2, 1.01))
-    assert found.needed > 200
-    assert f"{found.more} more" not in found.reason
-
-
-def test_an_interval_beyond_the_floor_may_not_be_certain():
-    # Nine of ten configurations are alike, so that p counts ten times.
-    base = [100.0, 101.0, 102.0, 103.0, 104.0, 105.0, 106.0]
-    new = [80.0, 81.0, 82.0, 83.0, 84.0, 102.5, 85.0]
-    like = [case(BASE, BASE) for _ in range(9)]
-    found = judge_all([*like, case(base, new)])[-1]
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert found.high < -found.floor
-    assert found.p_adjusted > 0.04
-    assert found.more == 1
-
-
-def test_medians_that_say_the_opposite_of_the_change_are_explained():
-    # Most pairs are slower by 2 %; that of the medians happens to be faster.
-    base = [80.0, 90.0, 95.0, 100.0, 110.0, 120.0, 130.0]
-    new = [78.4, 88.2, 93.1, 103.0, 107.8, 117.6, 127.4]
-    found = judged(base, new, paired=True)
-    assert found.change < 0 < found.new_median - found.base_median
-    assert found.medians_change == pytest.approx(0.03)
-    assert judged(base, scaled(base, 0.9), paired=True).medians_change is None
-
-
 def test_pairs_take_out_what_both_of_a_pair_share():
     # The machine slows down from pair to pair, by more than NEW is slower.
     base = [100.0, 90.0, 80.0, 70.0, 60.0, 50.0]
     new = scaled(base, 0.95)
-    assert judged(base, new).verdict is Verdict.INCONCLUSIVE
+    assert judged(base, new).verdict is OPEN
     found = judged(base, new, paired=True)
     # All six one way: 2 of 64 choices of signs.
-    assert (found.verdict, found.p) == (Verdict.SLOWER, pytest.approx(2 / 64))
+    assert (found.verdict, found.p) == (SLOWER, pytest.approx(2 / 64))
 
 
 def test_a_suite_pays_for_its_tests():
@@ -309,41 +250,20 @@ def test_a_suite_pays_for_its_tests():
     # 10 * 2/924 = 0.022.
     like = [case(BASE, BASE) for _ in range(9)]
     found = judge_all([*like, case(BASE, scaled(BASE, 0.9))])[-1]
-    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.verdict is OPEN
     assert found.p_adjusted == pytest.approx(20 / 252)
     assert (found.at_least, found.family) == (6, 10)
     assert found.provable_change == pytest.approx(0.034, abs=5e-4)
     six = [*BASE, 100.0]
     found = judge_all([*like, case(six, scaled(six, 0.9))])[-1]
-    assert (found.verdict, found.p_adjusted) == (Verdict.SLOWER, pytest.approx(20 / 924))
+    assert (found.verdict, found.p_adjusted) == (SLOWER, pytest.approx(20 / 924))
 
 
 def test_a_suite_does_not_pay_for_what_was_not_tested():
-    cases = [
-        case(BASE, BASE[:3]),
-        case([], []),
-        case([math.nan], [1.0]),
-    ]
-    found = judge_all([*cases, case(BASE, scaled(BASE, 0.9))])
+    untested = [case(BASE, BASE[:3]), case([], []), case([math.nan], [1.0])]
+    found = judge_all([*untested, case(BASE, scaled(BASE, 0.9))])
     assert found[-1].p_adjusted == found[-1].p
-    assert [one.verdict for one in found] == [
-        Verdict.INCONCLUSIVE,
-        Verdict.INCONCLUSIVE,
-        Verdict.FAILED,
-        Verdict.SLOWER,
-    ]
-
-
-def test_accuracy_is_judged_by_differences():
-    accuracy = METRICS["accuracy"]
-    base = [0.750, 0.751, 0.752, 0.751, 0.750]
-    found = judged(base, [value - 0.01 for value in base], metric=accuracy)
-    assert (found.verdict, found.change) == (Verdict.SLOWER, pytest.approx(-0.01))
-    assert found.p == pytest.approx(2 / 252)
-    assert judged(base, base, metric=accuracy).verdict is Verdict.SAME
-    # 0 is an accuracy, if not a good one.
-    assert judged([0.0] * 5, [0.0] * 5, metric=accuracy).verdict is Verdict.SAME
-    assert judged([0.0] * 5, [math.nan] * 5, metric=accuracy).verdict is Verdict.FAILED
+    assert [one.verdict for one in found] == [OPEN, OPEN, Verdict.FAILED, SLOWER]
 
 
 @settings(max_examples=60, deadline=None)
@@ -353,7 +273,7 @@ def test_accuracy_is_judged_by_differences():
     st.booleans(),
 )
 def test_swapping_the_sides_mirrors_the_verdict(base, new, paired):
-    mirrored = {Verdict.FASTER: Verdict.SLOWER, Verdict.NOT_FASTER: Verdict.NOT_SLOWER}
+    mirrored = {FASTER: SLOWER, Verdict.NOT_FASTER: Verdict.NOT_SLOWER}
     mirrored |= {new: old for old, new in mirrored.items()}
     there = judged(base, new, paired=paired)
     back = judged(new, base, Policy(questions=("faster",)), paired=paired)
@@ -381,21 +301,12 @@ def test_aa_spread_by_hand():
     # that 0.023094, and e to it less 1.
     values = [1.0, 1.0, math.exp(0.02), math.exp(0.02)]
     assert aa_spread(values, Policy()) == pytest.approx(math.expm1(2 * math.sqrt(4e-4 / 3)))
-    accuracy = METRICS["accuracy"]
     expected = 2 * math.sqrt(4e-4 / 3)
-    assert aa_spread([0.7, 0.7, 0.72, 0.72], Policy(), accuracy) == pytest.approx(expected)
+    assert aa_spread([0.7, 0.7, 0.72, 0.72], Policy(), ACCURACY) == pytest.approx(expected)
     with pytest.raises(ValueError, match="two or more"):
         aa_spread([1.0], Policy())
     with pytest.raises(ValueError, match="usable"):
         aa_spread([1.0, math.nan], Policy())
-
-
-def test_processes_needed():
-    # Unpaired 2/C(2n, n) = .029 .0079 .0022 .00058 for 4 to 7; paired 2/2^n = .031 for 6.
-    found = [processes_needed(Policy(), number) for number in (1, 2, 5, 6, 18, 19)]
-    assert found == [4, 5, 5, 6, 6, 7]
-    assert processes_needed(Policy(), paired=True) == 6
-    assert processes_needed(Policy(alpha=0.002)) == 7
 
 
 # Error rates: quick versions; the ceilings are three standard errors of the draws above what is
@@ -426,19 +337,22 @@ def autocorrelated(random):
     return speeds
 
 
+SLOW = pytest.mark.slow
 RED = 0.02 + 3 * math.sqrt(0.02 * 0.98 / 250)
+QUIET = {"slower": (0, RED), "faster": (0, RED)}
 
 
 @pytest.mark.parametrize(
     ("base", "new", "rates"),
     [
         # Like and like turn red or green in at most two per cent.
-        (normal(0.005, 4), normal(0.005, 4), {"slower": (0, RED), "faster": (0, RED)}),
-        (normal(0.013, 5), normal(0.013, 6), {"slower": (0, RED), "faster": (0, RED)}),
-        (normal(0.05, 8), normal(0.05, 8), {"slower": (0, RED), "faster": (0, RED)}),
-        (normal(0.2, 4), normal(0.2, 4), {"slower": (0, RED), "faster": (0, RED)}),
+        (normal(0.013, 5), normal(0.013, 6), QUIET),
+        *(
+            pytest.param(normal(noise, size), normal(noise, size), QUIET, marks=SLOW)
+            for noise, size in ((0.005, 4), (0.05, 8), (0.2, 4))
+        ),
         (busy_or_quiet, busy_or_quiet, {"slower": (0, RED)}),
-        (autocorrelated, autocorrelated, {"slower": (0, RED)}),
+        pytest.param(autocorrelated, autocorrelated, {"slower": (0, RED)}, marks=SLOW),
         # Slow-downs are found on a quiet machine, and never the same.
         *(
             (
@@ -483,7 +397,7 @@ def test_of_several_reported_changes_few_are_false():
             for share in own
         ]
         found = judge_all(cases)
-        moved = [one.verdict in (Verdict.SLOWER, Verdict.FASTER) for one in found]
+        moved = [one.verdict in (SLOWER, FASTER) for one in found]
         assert moved[1]
         assert moved[2]
         false += (moved[0] + moved[3]) / sum(moved)
@@ -508,76 +422,27 @@ def test_many_changes_of_a_suite_are_found_where_one_alone_could_not_be():
     # One slower among ten needs 6 + 6 processes, five slower ones do not.
     like = [case(BASE, BASE) for _ in range(5)]
     found = judge_all([*like, *[case(BASE, scaled(BASE, 0.9))] * 5])
-    assert [one.verdict for one in found] == [Verdict.SAME] * 5 + [Verdict.SLOWER] * 5
+    assert [one.verdict for one in found] == [SAME] * 5 + [SLOWER] * 5
     assert found[-1].p_adjusted == pytest.approx(10 / 5 * 2 / 252)
 
 
-# Verdicts on pairs of 100 images/sec.
-
-
-def pairs_of(*changes, **more):
-    new = [100.0 * (1 + change / 100) for change in changes]
-    return judged([100.0] * len(new), new, paired=True, **more)
-
-
 @pytest.mark.parametrize(
-    ("changes", "verdict"),
+    ("changes", "verdicts"),
+    # Verdicts if only slower is asked for, only faster, or both.
     [
         # The interval reaches above the threshold of -3 %, the estimate is below.
-        (
-            (-1, -2, -3, -4, -5, -6, -7, -8),
-            Verdict.SLOWER,
-        ),
-        ((1, 2, 3, 4, 5, 6, 7, 8), Verdict.FASTER),
-        (
-            (-1, 0, 1, -1, 0, 1, -1, 1),
-            Verdict.SAME,
-        ),
-        (
-            (-1, 0, 1, 2, 3, 4, 5, 6),
-            Verdict.NOT_SLOWER,
-        ),
-        (
-            (-1, -1, -2, -2, -3, -3, -4, -4),
-            Verdict.INCONCLUSIVE,
-        ),
-        (
-            (-8, -5, -2, -1, 1, 2, 5, 8),
-            Verdict.INCONCLUSIVE,
-        ),
+        (range(-8, 0), (SLOWER, SLOWER, SLOWER)),
+        (range(1, 9), (FASTER, FASTER, FASTER)),
+        ((-1, 0, 1, -1, 0, 1, -1, 1), (SAME, SAME, SAME)),
+        ((-1, -1, -2, -2, -3, -3, -4, -4), (OPEN, Verdict.NOT_FASTER, OPEN)),
+        ((1, 1, 2, 2, 3, 3, 4, 4), (Verdict.NOT_SLOWER, OPEN, OPEN)),
+        ((-8, -5, -2, -1, 1, 2, 5, 8), (OPEN, OPEN, OPEN)),
     ],
 )
-def test_verdicts_on_pairs(changes, verdict):
-    assert pairs_of(*changes).verdict is verdict
-
-
-def test_a_verdict_answers_what_is_asked():
-    worse, better = (-1, -1, -2, -2, -3, -3, -4, -4), (1, 1, 2, 2, 3, 3, 4, 4)
-    asked = {
-        ("slower",): (Verdict.INCONCLUSIVE, Verdict.NOT_SLOWER),
-        ("faster",): (Verdict.NOT_FASTER, Verdict.INCONCLUSIVE),
-        ("slower", "faster"): (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE),
-    }
-    for questions, verdicts in asked.items():
-        policy = Policy(questions=questions)
-        found = tuple(pairs_of(*one, policy=policy).verdict for one in (worse, better))
-        assert found == verdicts
-    assert (
-        asked_directions(None)
-        == asked_directions(())
-        == asked_directions(["changed"])
-        == ("slower",)
-    )
-    assert asked_directions(["slower", "faster", "changed"]) == ("slower", "faster")
-
-
-def test_the_spread_between_sessions_has_no_part_in_pairs_in_random_order():
-    # A/A sessions that differ by 20 % say nothing about processes of the same time.
-    assert pairs_of(*[-5.0, -6.0] * 4, noise=0.2).verdict is Verdict.SLOWER
-    # Without pairs, they do: the estimate must exceed the spread.
-    base, new = [100.0, 101.0] * 4, [94.0, 95.0] * 4
-    assert judged(base, new, noise=0.05).verdict is Verdict.SLOWER
-    assert judged(base, new, noise=0.2).verdict is Verdict.INCONCLUSIVE
+def test_a_verdict_answers_what_is_asked(changes, verdicts):
+    asked = [("slower",), ("faster",), ("slower", "faster")]
+    found = [pairs_of(*changes, policy=Policy(questions=one)).verdict for one in asked]
+    assert found == [*verdicts]
 
 
 def test_without_pairs_and_without_a_spread_the_whole_interval_must_exceed_the_threshold():
@@ -586,15 +451,8 @@ def test_without_pairs_and_without_a_spread_the_whole_interval_must_exceed_the_t
     found = judged(base, new)
     assert found.p <= 0.04
     assert found.change < -0.03 < found.high
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert judged(base, new, noise=0.01).verdict is Verdict.SLOWER
-    # A bisection asks for the whole interval of pairs, too.
-    policy = Policy(by_interval=True)
-    assert pairs_of(*range(-8, 0)).verdict is Verdict.SLOWER
-    assert pairs_of(*range(-8, 0), policy=policy).verdict is Verdict.INCONCLUSIVE
-
-
-THROUGHPUT, MEMORY, ACCURACY = (METRICS[name] for name in ("throughput", "memory", "accuracy"))
+    assert found.verdict is OPEN
+    assert judged(base, new, noise=0.01).verdict is SLOWER
 
 
 @pytest.mark.parametrize(
@@ -677,10 +535,7 @@ def test_changes_that_an_interval_leaves_open(ends, metric, worse, better):
     values = [1e10] * 4
     found = statistics_of(Samples(values, values, metric), Policy())
     found = dataclasses.replace(found, low=ends[0], high=ends[1])
-    assert (found.may_exceed_margin(better=False), found.may_exceed_margin(better=True)) == (
-        worse,
-        better,
-    )
+    assert [found.may_exceed_margin(is_better) for is_better in (False, True)] == [worse, better]
     excludes = ends[0] is not None and ends[0] * ends[1] > 0
     assert found.excludes_zero == excludes
     assert found.interval_exceeds_floor == excludes  # as both ends are beyond 3 %
@@ -715,12 +570,10 @@ def test_kinds_of_measurements_have_equal_parts_of_alpha():
 
 
 def test_the_least_relevant_amount_is_a_share_of_the_base():
-    startup = dataclasses.replace(METRICS["startup"], least=0.5)
-    policy = Policy()
-    usual = policy.threshold_of(startup)
+    startup = dataclasses.replace(METRICS["startup"], least=0.5, threshold=0.2)
 
     def floor(base):
-        return floor_and_margin(Samples((base,) * 2, (1.0,) * 2, startup), policy)[0]
+        return floor_and_margin(Samples((base,) * 2, (1.0,) * 2, startup), Policy())[0]
 
-    assert floor(startup.least / (2 * usual)) == pytest.approx(2 * usual)
-    assert floor(2 * startup.least / usual) == floor(0.0) == usual
+    assert floor(1.25) == pytest.approx(0.4)
+    assert floor(5.0) == floor(0.0) == 0.2

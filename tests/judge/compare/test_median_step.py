@@ -7,58 +7,36 @@ import random
 
 import pytest
 
-from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import METRICS, Policy, Samples, Verdict, compare_records
 from cnnbench.judge.compare.median_step import change_and_slow_steps, median_step_text
-from cnnbench.judge.report.renderers import render
 
 
 def every(distance, extra):
-    return lambda index, draw: extra if index % distance == distance - 1 else 0.0
+    return lambda index: extra if index % distance == distance - 1 else 0.0
 
 
-PAUSES = {
-    "third": (every(3, 0.05), "third step", -0.29),
-    "tenth": (every(10, 0.16), "tenth step", -0.286),
-    "50th": (every(50, 0.3), "50th step", -0.107),
-    "random": (
-        lambda index, draw: 0.08 if draw.random() < 0.1 else 0.0,
-        "at irregular distances",
-        -0.15,
-    ),
-    "once": (
-        lambda index, draw: 1.2 if index == 70 else 0.0,
-        "one step",
-        -0.137,
-    ),
-}
-
-
-def side(runs, name, pause=lambda index, draw: 0.0, stalled=()):
+def side(runs, name, pause=lambda index: 0.0, stalled=()):
     draw = random.Random(name)
     made = []
     for pair in range(1, 9):
-        seconds = [0.04 * draw.gauss(1, 0.01) + pause(index, draw) for index in range(200)]
+        seconds = [0.04 * draw.gauss(1, 0.01) + pause(index) for index in range(200)]
         seconds[20] += 4.0 if pair in stalled else 0.0  # 100 steps long
         place = {"side": name, "seed": 1, "pair": pair, "position": 1}
         made.append(runs(step_seconds=tuple(seconds), losses=(), ab=place))
     return made
 
 
-@pytest.mark.parametrize("shape", PAUSES)
-def test_recurring_pauses_are_slower_and_named(runs, shape):
-    pause, words, change = PAUSES[shape]
-    found = compare_records(side(runs, "a"), side(runs, "b", pause))
+EVERY_THIRD = every(3, 0.05)
+
+
+def test_recurring_pauses_are_slower_and_named(runs):
+    found = compare_records(side(runs, "a"), side(runs, "b", EVERY_THIRD))
     (entry,) = found.entries
     assert entry.main.verdict is Verdict.SLOWER
-    assert entry.main.judgement.change == pytest.approx(change, abs=0.03)
+    assert entry.main.judgement.change == pytest.approx(-0.29, abs=0.03)
     assert entry.main.judgement.median_change == pytest.approx(0, abs=0.02)
-    assert found.exit_code is ExitCode.REGRESSION
-    assert words in found.answer.replace("\n", " ")
-    assert words in entry.main.judgement.reason
-    assert "; in NEW " in entry.main.judgement.reason
-    assert words in " ".join(render(found, "table").split())
-    back = compare_records(side(runs, "a", pause), side(runs, "b"))
+    assert "third step" in found.answer
+    back = compare_records(side(runs, "a", EVERY_THIRD), side(runs, "b"))
     assert back.entries[0].main.verdict is Verdict.FASTER
     assert "in A " in back.answer
 
@@ -73,13 +51,13 @@ def test_a_rare_stall_of_a_hundred_steps_turns_no_verdict_and_is_not_mentioned(r
 
 def test_a_side_alone_names_what_its_median_hides(runs):
     assert median_step_text(side(runs, "a"), 0.03) == ""
-    text = median_step_text(side(runs, "b", PAUSES["third"][0]), 0.03)
+    text = median_step_text(side(runs, "b", EVERY_THIRD), 0.03)
     assert "third step" in text
     assert median_step_text([runs(step_seconds=(0.1, 0.1, 0.3))], 0.03) == ""
 
 
 def test_only_whole_runs_with_enough_steps_count(runs):
-    pausing = side(runs, "b", PAUSES["third"][0])
+    pausing = side(runs, "b", EVERY_THIRD)
     text = median_step_text(pausing, 0.03)
     failed = runs(None, error=("Error", "no"))
     assert median_step_text([*pausing, failed], 0.03) == text
@@ -137,8 +115,7 @@ def test_slow_steps_of_both_sides_explain_no_change(runs):
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{"change": None}, {"change": -1.0}, {"metric": "step_seconds"}, {"change": 0.0}],
+    "given", [{"change": None}, {"change": -1.0}, {"metric": "step_seconds"}, {"change": 0.0}]
 )
 def test_changes_without_a_median_step(runs, given):
     assert changes(runs, LEVEL, THIRD, **given) == (None, ("", ""))

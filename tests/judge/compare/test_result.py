@@ -17,39 +17,6 @@ from cnnbench.judge.metrics.rules import Acceptance
 FAST, SLOW = 200.0, 36.0
 
 
-@pytest.fixture
-def compared(lenet_runs):
-    """The comparison of runs of some speeds."""
-
-    def compared(base, new, **more):
-        runs = lenet_runs({"usable_cpus": 2})
-        return compare_records(*([runs(speed, **more) for speed in side] for side in (base, new)))
-
-    return compared
-
-
-@pytest.mark.parametrize(
-    ("speeds", "two_speeds", "values"),
-    [
-        ([FAST, FAST * 1.02, SLOW, SLOW * 0.98] * 2, (39.61, 224.5), ("39.61", "224.5")),
-        # One process is an outlier.
-        ([FAST, FAST * 1.02, FAST, SLOW, FAST], None, ("115.8 %",)),
-        # A small gap, and speeds all over the range.
-        ([139.0, 140.0, 100.0, 101.0], None, ("%",)),
-        ([200.0, 145.0, 90.0, 65.0], None, ("%",)),
-    ],
-)
-def test_noise_is_named(compared, speeds, two_speeds, values):
-    found = compared(speeds, speeds[::-1])
-    (entry,) = found.entries
-    assert entry.main.too_noisy
-    assert all(value in found.answer for value in values)
-    if two_speeds is None:
-        assert entry.two_speeds is None
-    else:
-        assert [1e3 * one for one in entry.two_speeds] == pytest.approx(two_speeds, abs=0.05)
-
-
 def test_what_is_known_at_an_interim_analysis_contains_no_advice(lenet_runs):
     runs = lenet_runs()
     base, new = runs.of(*range(100, 105)), runs.of(*range(90, 95))
