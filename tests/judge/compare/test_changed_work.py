@@ -6,23 +6,13 @@ Tests cnnbench/judge/compare/comparability.py.
 from __future__ import annotations
 
 import pytest
+from sides import network
 
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import Criteria, Verdict, compare_records
-from cnnbench.records.run import ModelInfo
 
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
 OTHER_CPU = {"environment": {"cpu_model": "another"}}
-
-
-def model(flops, parameters=10):
-    return ModelInfo(
-        name="lenet",
-        parameters=parameters,
-        trainable_parameters=parameters,
-        forward_flops_per_image=flops // 3,
-        training_flops_per_image=flops,
-    )
 
 
 def only(comparison):
@@ -31,12 +21,18 @@ def only(comparison):
 
 
 def test_a_wider_model_is_an_answer_and_no_change_of_speed(runs):
-    wider = runs.of(*[v * 4.32 for v in BASE], model=model(66, parameters=242_603))
+    wider = runs.of(*[v * 4.32 for v in BASE], model=network(66, parameters=242_603))
     found = compare_records(runs.of(*BASE), wider)
     result = only(found)
     assert result.verdict is Verdict.CHANGED_WORK
     assert found.exit_code is ExitCode.REGRESSION
     assert (result.judgement.base_median, result.judgement.change) == (pytest.approx(100), None)
+    # Only where both sides have timed steps, rates are compared.
+    untimed = [runs(model=network(66), step_seconds=(), losses=())]
+    reasons = [
+        only(compare_records(runs.of(*BASE), new)).judgement.reason for new in (wider, untimed)
+    ]
+    assert ["GFLOP/s" in reason for reason in reasons] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +40,7 @@ def test_a_wider_model_is_an_answer_and_no_change_of_speed(runs):
     [
         OTHER_CPU,
         # Another flag is another experiment, whatever follows from it.
-        {"model": model(66), "flags": {"model": "alexnet"}},
+        {"model": network(66), "flags": {"model": "alexnet"}},
         {"devices": 2},
     ],
 )
@@ -55,7 +51,7 @@ def test_what_is_no_other_work(runs, new):
 
 def test_a_flag_lets_it_pass_and_hides_nothing(runs):
     base = runs.of(*BASE)
-    new = runs.of(*BASE, model=model(120))
+    new = runs.of(*BASE, model=network(120))
     found = compare_records(base, new, Criteria(allow_changed_work=True))
     assert only(found).verdict is Verdict.CHANGED_WORK
     assert found.exit_code is ExitCode.OK
@@ -71,5 +67,5 @@ def test_a_flag_lets_it_pass_and_hides_nothing(runs):
 
 
 def test_a_side_of_two_networks_is_no_change(runs):
-    mixed = [*runs.of(*BASE[:3]), *runs.of(*BASE[3:], model=model(66))]
+    mixed = [*runs.of(*BASE[:3]), *runs.of(*BASE[3:], model=network(66))]
     assert only(compare_records(runs.of(*BASE), mixed)).verdict is Verdict.NOT_COMPARABLE

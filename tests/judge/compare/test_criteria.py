@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.judge.compare import Criteria, Policy, Verdict, compare_records
+from cnnbench.judge.compare import Criteria, Verdict, compare_records
 from cnnbench.judge.compare.criteria import share_alpha
 from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.judge.metrics.rules import ConfigurationRule, MetricRule, Rules
@@ -80,11 +80,6 @@ def test_all_metrics_by_which_anything_is_judged():
     rules = Rules(rules=(ConfigurationRule(judge=("cpu_time",)),))
     assert Criteria(rules=rules).metric_names == usual | {"cpu_time"}
     assert Criteria(rules=rules, metrics=["memory"]).metric_names == {"memory"}
-
-
-def test_half_of_a_share():
-    assert Policy(split=0.5).alpha_share == 0.5
-    assert Policy(split=0.5, share=0.25).alpha_share == 0.125
 
 
 def test_only_regressions_are_accepted(runs, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import math
 import random
 
 import pytest
+from sides import BUSY, CALM, WALL_NOISE, conditions, disturbed
 
 from cnnbench.judge.compare import Criteria, Policy, Verdict, compare_records
 from cnnbench.judge.compare.disturbance import (
@@ -22,30 +23,6 @@ from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.report.comparison import metric_tables
 from cnnbench.judge.report.comparison import result_cells as cells
 from cnnbench.records.run import ConditionNote, Conditions, TurnTaking
-
-WALL_NOISE = [0.78, 1.3, 0.9, 1.12, 0.83, 1.22, 1.05, 0.95]
-CPU_NOISE = [1.01, 0.99, 1.005, 0.995, 1.0, 1.01, 0.992, 1.003]
-CALM = [1.0, 1.001, 0.999, 1.002, 1.0, 0.998, 1.001, 1.0]
-
-
-def conditions(*ids, others=1.0, steal=0.0):
-    notes = tuple(ConditionNote(id=one, when="during", text="x", advice="y") for one in ids)
-    during = {"other_cpus": others, "steal_fraction": steal}
-    return Conditions(before={}, during=during, notes=notes)
-
-
-BUSY = conditions("load")
-
-
-def sides(runs, wall, cpu, found=BUSY, pairs=8, wall_noise=WALL_NOISE, **more):
-    """Runs of A and of B, whose steps take `wall` and `cpu` times as long, give or take noise."""
-
-    def run(wall, cpu):
-        times = {"step_seconds": (0.08 * wall,) * 3, "step_cpu_seconds": (0.08 * cpu,) * 3}
-        return runs(conditions=found, **{**times, **more})
-
-    noise = list(zip(wall_noise, CPU_NOISE, strict=True))[:pairs]
-    return [run(1.0, 1.0) for _ in noise], [run(wall * w, cpu * c) for w, c in noise]
 
 
 def judged(*made, **more):
@@ -64,12 +41,12 @@ def judged(*made, **more):
     ],
 )
 def test_verdicts_by_wall_and_cpu_time(runs, wall, cpu, noise, verdict, decided_by):
-    main, _ = judged(*sides(runs, wall, cpu, wall_noise=noise))
+    main, _ = judged(*disturbed(runs, wall, cpu, wall_noise=noise))
     assert (main.word, main.judgement.decided_by) == (verdict, decided_by)
 
 
 def test_tables_show_which_metric_decided(runs):
-    _, found = judged(*sides(runs, 1.1, 1.1))
+    _, found = judged(*disturbed(runs, 1.1, 1.1))
     (metric, [row]), (second, [other]) = metric_tables(found)
     assert [metric.name, second.name] == ["throughput", "cpu_time"]
     (speed, work) = ([cell.text for cell in cells(found, *one).values()] for one in (row, other))
@@ -88,16 +65,16 @@ def test_tables_show_which_metric_decided(runs):
     ],
 )
 def test_only_disturbed_runs_are_judged_by_cpu_time(runs, found, decides):
-    main, comparison = judged(*sides(runs, 1.1, 1.1, found))
+    main, comparison = judged(*disturbed(runs, 1.1, 1.1, found=found))
     assert (main.verdict is Verdict.SLOWER) == decides
     assert any(metric.name == "cpu_time" for metric in comparison.metrics) == decides
 
 
 def test_nor_are_runs_without_pairs_or_without_cpu_time_or_on_gpus(runs):
-    (entry,) = compare_records(*sides(runs, 1.1, 1.1), Criteria(paired=False)).entries
+    (entry,) = compare_records(*disturbed(runs, 1.1, 1.1), Criteria(paired=False)).entries
     assert entry.main.verdict is Verdict.INCONCLUSIVE
     for more in ({"step_cpu_seconds": ()}, {"placement": None}):
-        main, _ = judged(*sides(runs, 1.1, 1.1, **more))
+        main, _ = judged(*disturbed(runs, 1.1, 1.1, **more))
         assert main.verdict is Verdict.INCONCLUSIVE
 
 
@@ -109,9 +86,9 @@ def test_half_of_the_runs_have_to_be_disturbed(runs):
 
 
 def test_half_of_the_level_needs_seven_pairs(runs):
-    main, _ = judged(*sides(runs, 1.1, 1.1, pairs=6))
+    main, _ = judged(*disturbed(runs, 1.1, 1.1, WALL_NOISE[:6]))
     assert (main.verdict, main.judgement.at_least) == (Verdict.INCONCLUSIVE, 7)
-    main, _ = judged(*sides(runs, 1.1, 1.1, pairs=7))
+    main, _ = judged(*disturbed(runs, 1.1, 1.1, WALL_NOISE[:7]))
     assert main.verdict is Verdict.SLOWER
 
 
@@ -155,17 +132,6 @@ def test_turns_are_compared_one_by_one(runs):
     alone = runs(step_seconds=(0.1,) * 10, step_cpu_seconds=b.step_cpu_seconds)
     mean = sum(b.step_cpu_seconds) / sum(a.step_cpu_seconds)
     assert log_cpu_time_ratio(a, alone) == pytest.approx(math.log(mean))
-
-
-@pytest.mark.parametrize(("turns", "by_turns"), [(3, False), (4, True)])
-def test_four_turns_are_enough_to_compare_them(runs, turns, by_turns):
-    starts = tuple(range(1, 2 * turns + 1, 2))
-    taken = TurnTaking(turn_seconds=0.3, starts=starts, waited_seconds=1.0, waited_cpu_seconds=0.0)
-    steps = {"step_seconds": (0.1,) * 2 * turns, "losses": (), "turns": taken}
-    a = runs(step_cpu_seconds=(0.1,) * 2 * turns, **steps)
-    b = runs(step_cpu_seconds=(*(0.1,) * (2 * turns - 2), 0.3, 0.3), **steps)
-    mean = (2 * turns + 4) / (2 * turns)
-    assert log_cpu_time_ratio(a, b) == pytest.approx(0.0 if by_turns else math.log(mean))
 
 
 @pytest.mark.parametrize(
@@ -293,10 +259,10 @@ def test_time_slices_of_a_process(runs):
 
 
 def test_metrics_that_decide_lead(runs):
-    _, found = judged(*sides(runs, 1.1, 1.1))
+    _, found = judged(*disturbed(runs, 1.1, 1.1))
     assert [metric.name for metric in found.leading_metrics] == ["throughput", "cpu_time"]
     assert [metric.name for metric in found.requested_metrics] == ["throughput"]
-    _, both = judged(*sides(runs, 1.1, 1.1), metrics=["throughput", "cpu_time"])
+    _, both = judged(*disturbed(runs, 1.1, 1.1), metrics=["throughput", "cpu_time"])
     assert [metric.name for metric in both.requested_metrics] == ["throughput", "cpu_time"]
-    _, calm = judged(*sides(runs, 1.1, 1.1, None))
+    _, calm = judged(*disturbed(runs, 1.1, 1.1, found=None))
     assert [metric.name for metric in calm.leading_metrics] == ["throughput"]

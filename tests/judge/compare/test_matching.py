@@ -148,13 +148,6 @@ def test_pairs_of_several_experiments_keep_apart(experiment):
     assert result.base == pytest.approx([value / 0.9 for value in result.new])
 
 
-def test_no_pair_is_whole(experiment):
-    a, b = experiment()
-    _, result = judged(a[:4], b[4:])
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert "partner" in result.judgement.reason
-
-
 def test_runs_of_no_common_experiment_are_paired_by_their_start(experiment, runs):
     a, b = experiment(seed=1)
     for base, new in (
@@ -166,13 +159,6 @@ def test_runs_of_no_common_experiment_are_paired_by_their_start(experiment, runs
         assert found.notes == ()
         assert len(result.base) == len(result.new) == len(base)
         assert result.verdict is Verdict.SLOWER
-
-
-@pytest.mark.parametrize("place", [{}, {"seed": 1}, {"seed": 1, "pair": [1]}, {"pair": 1}])
-def test_a_place_that_names_no_pair_is_none(experiment, runs, place):
-    a, b = experiment()
-    found, result = judged(a, [*b[:-1], runs(27.0, ab=place)])
-    assert (found.notes, len(result.new)) == ((), 8)
 
 
 def test_a_run_that_failed_is_not_left_out(experiment, runs):

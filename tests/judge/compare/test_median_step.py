@@ -3,46 +3,29 @@
 Tests cnnbench/judge/compare/median_step.py.
 """
 
-import random
-
 import pytest
+from sides import every, paused
 
 from cnnbench.judge.compare import METRICS, Policy, Samples, Verdict, compare_records
 from cnnbench.judge.compare.median_step import change_and_slow_steps, median_step_text
-
-
-def every(distance, extra):
-    return lambda index: extra if index % distance == distance - 1 else 0.0
-
-
-def side(runs, name, pause=lambda index: 0.0, stalled=()):
-    draw = random.Random(name)
-    made = []
-    for pair in range(1, 9):
-        seconds = [0.04 * draw.gauss(1, 0.01) + pause(index) for index in range(200)]
-        seconds[20] += 4.0 if pair in stalled else 0.0  # 100 steps long
-        place = {"side": name, "seed": 1, "pair": pair, "position": 1}
-        made.append(runs(step_seconds=tuple(seconds), losses=(), ab=place))
-    return made
-
 
 EVERY_THIRD = every(3, 0.05)
 
 
 def test_recurring_pauses_are_slower_and_named(runs):
-    found = compare_records(side(runs, "a"), side(runs, "b", EVERY_THIRD))
+    found = compare_records(paused(runs, "a"), paused(runs, "b", EVERY_THIRD))
     (entry,) = found.entries
     assert entry.main.verdict is Verdict.SLOWER
     assert entry.main.judgement.change == pytest.approx(-0.29, abs=0.03)
     assert entry.main.judgement.median_change == pytest.approx(0, abs=0.02)
     assert "third step" in found.answer
-    back = compare_records(side(runs, "a", EVERY_THIRD), side(runs, "b"))
+    back = compare_records(paused(runs, "a", EVERY_THIRD), paused(runs, "b"))
     assert back.entries[0].main.verdict is Verdict.FASTER
     assert "in A " in back.answer
 
 
 def test_a_rare_stall_of_a_hundred_steps_turns_no_verdict_and_is_not_mentioned(runs):
-    found = compare_records(side(runs, "a"), side(runs, "b", stalled=(3,)))
+    found = compare_records(paused(runs, "a"), paused(runs, "b", stalled=(3,)))
     (entry,) = found.entries
     assert entry.main.verdict is Verdict.SAME
     assert entry.main.judgement.median_change is None
@@ -50,14 +33,14 @@ def test_a_rare_stall_of_a_hundred_steps_turns_no_verdict_and_is_not_mentioned(r
 
 
 def test_a_side_alone_names_what_its_median_hides(runs):
-    assert median_step_text(side(runs, "a"), 0.03) == ""
-    text = median_step_text(side(runs, "b", EVERY_THIRD), 0.03)
+    assert median_step_text(paused(runs, "a"), 0.03) == ""
+    text = median_step_text(paused(runs, "b", EVERY_THIRD), 0.03)
     assert "third step" in text
     assert median_step_text([runs(step_seconds=(0.1, 0.1, 0.3))], 0.03) == ""
 
 
 def test_only_whole_runs_with_enough_steps_count(runs):
-    pausing = side(runs, "b", EVERY_THIRD)
+    pausing = paused(runs, "b", EVERY_THIRD)
     text = median_step_text(pausing, 0.03)
     failed = runs(None, error=("Error", "no"))
     assert median_step_text([*pausing, failed], 0.03) == text

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import random
 from pathlib import Path
 
 import pytest
 from golden import golden
+from sides import CALM, WALL_NOISE, conditions, disturbed, every, network, paused
 
 from cnnbench.base.inference import AnalysisSchedule, interim_analyses
 from cnnbench.judge.compare import (
@@ -35,7 +35,6 @@ from cnnbench.judge.compare.result import with_second_experiment, without_tests
 from cnnbench.judge.compare.verdicts import SameCode
 from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, MetricRule, Rules
 from cnnbench.records.all_reduce import Copying
-from cnnbench.records.run import ConditionNote, Conditions, ModelInfo
 from cnnbench.records.subject import Subject
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -43,7 +42,6 @@ BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
 SIX = (*BASE, 100.0)
 NOISY = (90.0, 95.0, 100.0, 105.0, 110.0)
 PAIRS = [100.0] * 8
-CPU_NOISE = (1.01, 0.99, 1.005, 0.995, 1.0, 1.01, 0.992, 1.003)
 
 
 def times(factor, values=BASE):
@@ -147,22 +145,6 @@ def reasons():
     }
 
 
-def model(flops, parameters=10):
-    return ModelInfo(
-        name="lenet",
-        parameters=parameters,
-        trainable_parameters=parameters,
-        forward_flops_per_image=flops // 3,
-        training_flops_per_image=flops,
-    )
-
-
-def conditions(*ids, others=1.0, steal=0.0):
-    notes = tuple(ConditionNote(id=one, when="during", text="x", advice="y") for one in ids)
-    during = {"other_cpus": others, "steal_fraction": steal}
-    return Conditions(before={}, during=during, notes=notes)
-
-
 class Sides:
     """Makes the two sides of a comparison, of runs or of reductions."""
 
@@ -183,26 +165,10 @@ class Sides:
         return self.speeds(environment=facts)
 
     def paused(self, pause):
-        """Eight pairs of 200 steps, of which B has pauses."""
-        sides = []
-        for name, extra in (("a", lambda step: 0.0), ("b", pause)):
-            draw, side = random.Random(name), []
-            for pair in range(1, 9):
-                seconds = tuple(0.04 * draw.gauss(1, 0.01) + extra(step) for step in range(200))
-                place = {"side": name, "seed": 1, "pair": pair, "position": 1}
-                side.append(self.runs(step_seconds=seconds, losses=(), ab=place))
-            sides.append(side)
-        return sides
+        return paused(self.runs, "a"), paused(self.runs, "b", pause)
 
-    def disturbed(self, wall, cpu, wall_noise=(0.78, 1.3, 0.9, 1.12, 0.83, 1.22, 1.05, 0.95)):
-        """Pairs among other programs: B takes so many times the wall and the CPU time of A."""
-
-        def run(wall, cpu):
-            seconds = {"step_seconds": (0.08 * wall,) * 3, "step_cpu_seconds": (0.08 * cpu,) * 3}
-            return self.runs(conditions=conditions("load"), **seconds)
-
-        noise = list(zip(wall_noise, CPU_NOISE[: len(wall_noise)], strict=True))
-        return [run(1.0, 1.0) for _ in noise], [run(wall * w, cpu * c) for w, c in noise]
+    def disturbed(self, wall, cpu, noise=WALL_NOISE):
+        return disturbed(self.runs, wall, cpu, noise)
 
     def pairs(self, a, b):
         """Runs of the pairs of one experiment, by their numbers."""
@@ -240,7 +206,6 @@ class Sides:
 
 
 IRREGULAR = {2, 3, 9, 14, 33, 61, 62, 78, 90, 97, 118, 119, 125, 141, 150, 163, 171, 188, 190, 197}
-CALM = [1.0, 1.001, 0.999, 1.002, 1.0, 0.998, 1.001, 1.0]
 STOP = {"status": "interrupted"}
 CPU = {"cpu_model": "Slow CPU", "logical_cpus": 64}
 RULES = Rules(
@@ -270,10 +235,6 @@ def accepting(until):
 
 def compared(sides, *, aa=None, skipped=(), **criteria):
     return compare_records(*sides, Criteria(**criteria), aa=aa, skipped=skipped)
-
-
-def every(distance, extra):
-    return lambda step: extra if step % distance == distance - 1 else 0.0
 
 
 def gpu_step_times(runs, seconds):
@@ -316,32 +277,32 @@ COMPARED = {
         )
     ),
     "another network": lambda s: compared(
-        s.speeds(new=times(4.32), model=model(3_687_000, parameters=242_603))
+        s.speeds(new=times(4.32), model=network(3_687_000, parameters=242_603))
     ),
-    "a few parameters more": lambda s: compared(s.speeds(model=model(60, parameters=11))),
+    "a few parameters more": lambda s: compared(s.speeds(model=network(60, parameters=11))),
     "hardly more FLOPs": lambda s: compared(
-        (s.runs.of(*BASE, model=model(6_000_000)), s.runs.of(*BASE, model=model(6_000_001)))
+        (s.runs.of(*BASE, model=network(6_000_000)), s.runs.of(*BASE, model=network(6_000_001)))
     ),
-    "no FLOPs before": lambda s: compared((s.runs.of(*BASE, model=model(0)), s.runs.of(*BASE))),
+    "no FLOPs before": lambda s: compared((s.runs.of(*BASE, model=network(0)), s.runs.of(*BASE))),
     "twice the FLOPs of forward passes": lambda s: compared(
         (
             s.runs.of(*BASE, flags={"forward_only": True}),
-            s.runs.of(*BASE, flags={"forward_only": True}, model=model(120)),
+            s.runs.of(*BASE, flags={"forward_only": True}, model=network(120)),
         )
     ),
     "another batch": lambda s: compared(s.speeds(flags={"batch_size": 16})),
     "another network and batch": lambda s: compared(
-        s.speeds(model=model(66), flags={"batch_size": 16}, environment=CPU)
+        s.speeds(model=network(66), flags={"batch_size": 16}, environment=CPU)
     ),
     "memory of another network": lambda s: compared(
         (
             s.runs.with_memory(1000, 1001, 1002, 1003),
-            s.runs.with_memory(1000, 1001, 1002, 1003, model=model(66)),
+            s.runs.with_memory(1000, 1001, 1002, 1003, model=network(66)),
         ),
         metrics=["memory"],
     ),
     "changed work that is allowed": lambda s: compared(
-        s.speeds(model=model(66)), allow_changed_work=True
+        s.speeds(model=network(66)), allow_changed_work=True
     ),
     "two speeds": lambda s: compared(s.both([200.0, 36.0] * 4, [36.0, 200.0] * 4)),
     "an outlier": lambda s: compared(s.both([200, 204, 200, 36, 200], [200, 36, 200, 204, 200])),

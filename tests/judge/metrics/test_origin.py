@@ -23,7 +23,6 @@ from cnnbench.judge.metrics.origin import (
     origin_titles,
     varying_parts,
 )
-from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.results import gather as report_of
 from cnnbench.judge.report.results import group_runs
 from cnnbench.judge.report.tables import frame
@@ -157,16 +156,12 @@ def test_a_mixture_is_named_with_what_differs(made):
 
 
 def test_of_many_revisions_three_are_named(made):
-    revisions = [f"{number:040x}" for number in range(103)]
+    revisions = [f"{number:03}" + "f" * 37 for number in range(103)]
     base = made([(Subject(revision=revision), {}, 100.0) for revision in revisions])
     new = made([(Subject(revision="b" * 40), {}, 100.0) for _ in range(8)])
     found = compare_records(base, new, Criteria(metrics=["throughput"]))
     reason = found.entries[0].main.judgement.reason
-    assert " or 100 others" in reason
-    for format in ("table", "markdown", "junit", "github"):
-        text = render(found, format)
-        assert text.count("0" * 12) < 20
-        assert max(map(len, text.splitlines())) < 1_000
+    assert reason.startswith("revision is 000fffffffff, 001fffffffff, 002fffffffff or 100 others")
 
 
 def test_facts_of_any_type_are_read(made):
@@ -181,20 +176,6 @@ def test_names_of_gpus_that_cannot_be_read_are_shown_as_they_are():
     deep = "[" * 100_000
     assert machine_name({"gpu_names": deep}) == deep
     assert machine_name({"gpu_names": '["a", "a"]'}) == "2 x a"
-
-
-def test_what_varies_names_configurations_and_points(made, series_of):
-    gate = [
-        Subject(revision="a" * 40, dirty=False, side="a"),
-        Subject(revision="b" * 40, dirty=True, side="b"),
-    ]
-    records = made([(subject, {"tensorflow_version": "2.21.0"}, 100.0) for subject in gate])
-    assert [one.name for one in group_runs(records)] == [
-        f"lenet, batch 8, 1 cpu, side A, {'a' * 12}",
-        f"lenet, batch 8, 1 cpu, side B, {'b' * 12}+",
-    ]
-    (series,) = series_of(records)
-    assert [point.short_title for point in series.points] == ["a" * 12, "b" * 12]
 
 
 MODEL = ModelInfo(
