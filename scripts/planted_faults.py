@@ -114,7 +114,7 @@ FAULTS = {
     "--tf_random_seed is ignored by input": Fault(
         "start = (seed * 0x9E3779B97F4A7C15 + zlib",
         "start = (1 * 0x9E3779B97F4A7C15 + zlib",
-        "tests/data/test_image.py tests/data/test_coco.py tests/data/test_position.py",
+        "tests/data/test_synthetic.py tests/data/test_coco.py tests/data/test_position.py",
     ),
     "--fp16_loss_scale is ignored": Fault(
         "(flags.fp16_loss_scale or DEFAULT_FP16_LOSS_SCALE)",

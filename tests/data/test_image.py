@@ -24,7 +24,6 @@ from cnnbench.data.imagenet import (
     resize_image,
     scale_and_rotate_chroma,
 )
-from cnnbench.data.pipeline import draw_uniform_int
 
 NO_BOXES = tf.zeros([1, 0, 4])
 ODD_SIZES = [(31, 57), (97, 33), (64, 64), (40, 201)]
@@ -40,15 +39,6 @@ def position(i):
 
 def jpeg(image, **options):
     return tf.io.encode_jpeg(tf.constant(image), quality=100, **options)
-
-
-def test_what_is_drawn_depends_on_seed_purpose_and_position():
-    def drawn(seed=1, purpose="mirror", first=0):
-        return draw_uniform_int(tf.range(first, first + 1000, dtype=tf.int64), seed, purpose, 1000)
-
-    assert np.mean(drawn()) == pytest.approx(499.5, abs=40)
-    for other in (drawn(seed=2), drawn(purpose="crop top"), drawn(first=1)):
-        assert np.mean(np.equal(drawn(), other)) < 0.01
 
 
 def train(encoded, boxes, at, asked):
@@ -87,29 +77,18 @@ def test_fused_decoding_sees_the_same_window(photos):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_window_alone_is_decoded_when_asked(fused):
-    asked = spec(fuse_decode_and_crop=fused)
-    graph = tf.function(lambda encoded: train(encoded, NO_BOXES, position(0), asked))
-    concrete = graph.get_concrete_function(tf.TensorSpec([], tf.string))
-    kinds = {operation.type for operation in concrete.graph.get_operations()}
-    assert ("DecodeAndCropJpeg" in kinds, "DecodeJpeg" in kinds) == (fused, not fused)
+def test_a_window_alone_is_decoded_when_asked(fused, monkeypatch):
+    called = []
 
+    def note(owner, name):
+        decode = getattr(owner, name)
+        noting = lambda *of, **options: called.append(name) or decode(*of, **options)  # noqa: E731
+        monkeypatch.setattr(owner, name, noting)
 
-def test_windows_cover_part_of_a_box():
-    """Red inside the box, blue outside: with a small box every crop shows some red."""
-    image = np.zeros((100, 100, 3), np.uint8)
-    image[..., 2] = 255
-    image[40:60, 40:60] = (255, 0, 0)
-    encoded = jpeg(image)
-    box = tf.constant([[[0.4, 0.4, 0.6, 0.6]]])
-    asked = spec(resize_method="area")
-
-    def reds(boxes):
-        images = [train(encoded, boxes, position(i), asked) for i in range(40)]
-        return [float(tf.reduce_max(image[..., 0])) for image in images]
-
-    assert min(reds(box)) > -0.9
-    assert min(reds(NO_BOXES)) < -0.95
+    note(tf.io, "decode_jpeg")
+    note(tf.image, "decode_and_crop_jpeg")
+    train(flat(40, 30, (9, 9, 9)), NO_BOXES, position(0), spec(fuse_decode_and_crop=fused))
+    assert called == ["decode_and_crop_jpeg" if fused else "decode_jpeg"]
 
 
 def test_mlperf_ignores_boxes_and_subtracts_means():
@@ -175,10 +154,9 @@ def test_all_methods_stay_within_the_range_of_pixels():
     generator = np.random.default_rng(3)
     image = tf.constant(generator.choice(np.array([0, 1, 254, 255], np.uint8), (40, 31, 3)))
     for method in ("nearest", "bilinear", "bicubic", "area"):
-        for sides in ((17, 90), (40, 31), (97, 13)):
-            resized = resize_image(image, *sides, position(0), spec(resize_method=method)).numpy()
-            assert resized.min() >= 0, (method, sides)
-            assert resized.max() <= 255, (method, sides)
+        resized = resize_image(image, 17, 90, position(0), spec(resize_method=method)).numpy()
+        assert resized.min() >= 0, method
+        assert resized.max() <= 255, method
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +167,7 @@ def photo(photos):
 @pytest.mark.parametrize("in_yiq", [True, False])
 def test_colours_change_within_bounds_and_repeatably(photo, in_yiq):
     asked = spec(distort_color_in_yiq=in_yiq)
-    results = [distort_colour(photo, position(i), asked).numpy() for i in range(6)]
+    results = [distort_colour(photo, position(i), asked).numpy() for i in range(3)]
     for i, result in enumerate(results):
         assert result.shape == photo.shape
         assert result.min() >= 0
@@ -197,7 +175,7 @@ def test_colours_change_within_bounds_and_repeatably(photo, in_yiq):
         assert np.abs(result - photo).max() > 5
         again = distort_colour(photo, position(i), asked)
         np.testing.assert_array_equal(result, again)
-    assert len({result.tobytes() for result in results}) == 6
+    assert len({result.tobytes() for result in results}) == 3
 
 
 @pytest.mark.parametrize("in_yiq", [True, False])
@@ -294,11 +272,10 @@ def decoded_by_pillow(file, mode):
 @pytest.mark.parametrize(
     ("mode", "subsampling", "height", "width", "size"),
     [
-        ("RGB", "4:2:0", 101, 87, 24),
+        ("RGB", "4:2:0", 333, 250, 48),
         ("RGB", "4:4:4", 63, 201, 31),
         ("L", None, 140, 91, 47),
         ("CMYK", "4:4:4", 57, 57, 33),
-        ("RGB", "4:2:0", 333, 250, 48),
         ("RGB", "4:2:0", 41, 53, 64),
     ],
 )
@@ -368,7 +345,6 @@ def official(size, **fields):
     [
         ((300, 451), 224, (256, 384)),  # 451 * 256 // 300
         ((420, 300), 224, (358, 256)),
-        ((90, 60), 64, (384, 256)),
         ((200, 310), 299, (299, 463)),  # a larger input than 256 is the shorter side itself
     ],
 )

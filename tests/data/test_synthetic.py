@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from data_sets import input_spec
 
-from cnnbench.data import COCO, IMAGENET, make_input
+from cnnbench.data import IMAGENET, make_input
 from cnnbench.data.pipeline import count_examples_before, draw_uniform_int, positions_of
 from cnnbench.data.synthetic import draw_synthetic_rows
 from cnnbench.models import Draw, Element
@@ -124,14 +124,6 @@ def test_every_element_is_drawn_as_it_says():
         assert 0.8 < (last - first).max() < 0.91
         assert last.max() <= 1
     assert top.std() > 0.1
-
-
-def test_objects_of_coco_have_a_box_and_a_class(cpu_devices):
-    source = make_input(input_spec(COCO, 2, batch_per_device=100), cpu_devices[:1])
-    labels = {name: label.numpy() for name, label in source.get_tower_batch(0, ()).labels.items()}
-    there = np.arange(200) < labels["num_boxes"][:, None]
-    assert (labels["boxes"][there][:, :2] < labels["boxes"][there][:, 2:]).all()
-    assert set(labels["classes"][there]) == set(range(1, 81))
 
 
 def test_what_a_model_makes_of_examples_depends_on_the_row_alone(cpu_devices):
