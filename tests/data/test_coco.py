@@ -169,17 +169,43 @@ def test_training_images_without_single_objects_are_left_out(tmp_path):
         read_annotations(annotated(tmp_path, crowd, subset="val", categories=names))
 
 
+def file_called(name):
+    return {"images": [{"id": 7, "file_name": name, "height": 20, "width": 40}]}
+
+
 @pytest.mark.parametrize(
-    ("one", "message"),
+    ("one", "parts", "error", "message"),
     [
-        ({"image_id": 8}, "annotation 0: there is no image 8"),
-        ({"category_id": 1}, "annotation 0: there is no category 1"),
-        ({"bbox": [1, 2, 3]}, "is not a valid entry"),
+        ({"image_id": 8}, {}, DataError, "annotation 0: .* image 8"),
+        ({"category_id": 1}, {}, DataError, "annotation 0: .* category 1"),
+        ({"bbox": [1, 2, 3]}, {}, DataError, "'bbox': .1, 2, 3"),
+        ({}, {"images": {}}, DataError, "'images'"),
+        ({}, file_called("x.jpg"), DataError, "image 7: .*x.jpg"),
+        *(
+            ({}, file_called(name), DataError, f"'{name}' is not a file name")
+            for name in ("../train1/7.jpg", "/etc/passwd", "..", "")
+        ),
+        ({}, {"categories": [{"id": 9}]}, DataError, "'name'"),
+        ({}, {"categories": [{"id": 9, "name": "a\nb"}]}, UsageError, r"category 'a\\nb'"),
     ],
 )
-def test_an_annotation_of_nothing_is_refused(tmp_path, one, message):
-    with pytest.raises(DataError, match=message):
-        read_annotations(annotated(tmp_path, {"bbox": [0, 0, 40, 20], **one}))
+def test_an_entry_that_cannot_be_used_is_named(tmp_path, one, parts, error, message):
+    with pytest.raises(error, match=f"instances_train1.json: .*{message}"):
+        read_annotations(annotated(tmp_path, {"bbox": [0, 0, 40, 20], **one}, **parts))
+
+
+def test_each_subset_has_one_file_of_annotations(tmp_path):
+    with pytest.raises(UsageError, match="annotations/instances_train"):
+        read_annotations(tmp_path)
+    path = annotated(tmp_path) / "annotations" / "instances_train1.json"
+    with pytest.raises(UsageError, match="no image with a box"):
+        read_annotations(tmp_path)
+    path.with_name("instances_train2.json").write_text("{")
+    with pytest.raises(UsageError, match=r"instances_train1\.json and instances_train2\.json"):
+        read_annotations(tmp_path)
+    path.unlink()
+    with pytest.raises(UsageError, match=r"instances_train2\.json: "):
+        read_annotations(tmp_path)
 
 
 def test_boxes_without_an_area_are_left_out_and_counted(sources, tmp_path, call):

@@ -24,7 +24,6 @@ from data_sets import (
     FRAMES,
     LETTERS,
     SMALL,
-    coco_annotations,
     damage,
     examples,
     jpeg,
@@ -92,7 +91,7 @@ CHECKED = {
 
 
 @EVERY
-def test_it_is_made_found_counted_and_checked(name, small_set, call):
+def test_it_is_made_once_found_counted_and_checked(name, sources, small_set, call):
     small, folder = SMALL[name], small_set(name)
     if name in FILES:
         shards = [f"train-0000{i}-of-00003" for i in range(3)]
@@ -107,40 +106,11 @@ def test_it_is_made_found_counted_and_checked(name, small_set, call):
     assert out.startswith(f"{folder}: {name}\ntrain: ")
     for part in CHECKED[name]:
         assert part in out
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_nothing_is_overwritten(name, sources, small_set, call):
-    folder = small_set(name)
-    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    make = ("data", f"make-{name}", sources(name), folder)
-    err = call(*make, *SMALL[name].options, code=2).err
-    assert f"{folder}: contains " in err
-    assert "already" in err
-    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-
-
-def annotated(change):
-    """Changes the annotations of the training images."""
-
-    def edit(root):
-        path = coco_annotations(root)
-        content = json.loads(path.read_text())
-        change(content)
-        path.write_text(json.dumps(content))
-
-    return edit
-
-
-def another_category(root):
-    path = coco_annotations(root, "val")
-    content = json.loads(path.read_text())
-    content["categories"].append({"id": 5, "name": "cat"})
-    path.write_text(json.dumps(content))
-
-
-def another_year(root):
-    shutil.copy(coco_annotations(root), root / "annotations" / "instances_train2014.json")
+    if name in MADE:
+        before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+        err = call("data", f"make-{name}", sources(name), folder, *small.options, code=2).err
+        assert f"{folder}: contains " in err
+        assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
 def chapter(root):
@@ -172,79 +142,27 @@ def photographed(name, content):
     return lambda root: (root / "train" / "c01" / name).write_bytes(content)
 
 
-LONGER = "7-21-0000.wav: the transcript of 5 letters is longer than its audio of 1 frames"
 STRIP = tf.io.encode_jpeg(np.zeros((1, 65_500, 3), np.uint8)).numpy()
 BAD_SOURCES = [
     *((name, shutil.rmtree, 2, "there is no such f") for name in MADE if name != "ratings"),
-    ("ratings", shutil.rmtree, 2, "is neither a file nor a folder with ratings.dat or"),
-    ("imagenet", photographed("1.jpg", b"hello"), 4, "1.jpg: is neither a JPEG nor a PNG"),
-    ("imagenet", photographed("1.png", b"\x89PNG\r\n\x1a\n"), 4, "the PNG cannot be decoded"),
-    ("imagenet", photographed("1.jpg", jpeg(1)[:300]), 4, "the JPEG cannot be decoded"),
-    (
-        "coco",
-        annotated(lambda c: c["annotations"][0].update(bbox=[70, 5, 30, 9])),
-        *(4, "instances_train2017.json: annotation 1018: box [70, 5, 30, 9] is outside its image"),
-    ),
-    *(
-        ("coco", annotated(change), 4, message)
-        for change, message in [
-            (lambda c: c["annotations"][0].update(image_id=9), "1018: there is no image"),
-            (lambda c: c["annotations"][0].update(category_id=9), "there is no category 9"),
-            (lambda c: c["annotations"][0].pop("bbox"), "is not a valid entry: 'bbox'"),
-            (lambda c: c["images"][0].update(file_name="x.jpg"), "image 100: there is no file"),
-            (lambda c: c.pop("images"), "contains no list 'images'"),
-            *(
-                (
-                    lambda c, name=name: c["images"][0].update(file_name=name),
-                    f"{name!r} is not a file name in ",
-                )
-                for name in ("../train2017/000000000100.jpg", "/etc/passwd", "..", "")
-            ),
-            (lambda c: c["categories"][0].pop("name"), "is not a category: 'name'"),
-            (lambda c: c["categories"].pop(), "there is no category 3"),
-        ]
-    ),
-    (
-        "coco",
-        annotated(lambda c: c["categories"][0].update(name="a\nb")),
-        *(2, "instances_train2017.json: not annotations: category 'a\\nb': its name has"),
-    ),
-    (
-        "coco",
-        annotated(lambda c: c.update(categories=[{"id": i, "name": f"c{i}"} for i in range(81)])),
-        *(
-            2,
-            "instances_train2017.json: not annotations: 81 categories, but at most 80 are possible",
-        ),
-    ),
-    ("coco", lambda root: coco_annotations(root).write_text("[" * 100_000), 2, "nested too deeply"),
-    ("coco", lambda root: coco_annotations(root).write_text('{"a": 1'), 2, "cut off after"),
-    ("imagenet", photographed("1.jpg", STRIP), 4, "1.jpg: the image is 1x65500; it must"),
-    ("coco", another_category, 2, "its categories differ"),
-    ("coco", another_year, 2, "instances_train2014.json and instances_train2017.json"),
-    (
-        "coco",
-        lambda root: shutil.rmtree(root / "annotations"),
-        *(2, "contains neither annotations/instances_train*.json"),
-    ),
-    ("librispeech", heard(wav(sound(400))), 4, LONGER),
+    ("ratings", shutil.rmtree, 2, "ratings.dat or"),
+    ("imagenet", photographed("1.jpg", b"hello"), 4, "1.jpg: is neither"),
+    ("imagenet", photographed("1.png", b"\x89PNG\r\n\x1a\n"), 4, "the PNG cannot"),
+    ("imagenet", photographed("1.jpg", jpeg(1)[:300]), 4, "the JPEG cannot"),
+    ("imagenet", photographed("1.jpg", STRIP), 4, "1.jpg: the image is 1x65500"),
+    ("librispeech", heard(wav(sound(400))), 4, "7-21-0000.wav: the transcript of 5"),
     ("librispeech", heard(None), 4, "7-21.trans.txt: line 1: there is no file"),
-    ("librispeech", heard(b"fLaC", ".flac"), 2, "cannot decode FLAC; first convert each file"),
+    ("librispeech", heard(b"fLaC", ".flac"), 2, "sox NAME.flac NAME.wav"),
     ("librispeech", said("7-21-0000 HELLO\n7-21-0001\n"), 4, "line 2: has no transcript"),
     (
         "librispeech",
         lambda root: [shutil.rmtree(folder) for folder in root.iterdir()],
-        *(2, "contains no transcripts in train-* or test-clean"),
+        *(2, "train-* or test-clean"),
     ),
-    (
-        "ratings",
-        rated("1::2::3::4\n1::x::3::4\n"),
-        4,
-        "ratings.dat: line 2: item x is not a number",
-    ),
-    ("ratings", rated("1::2::3::4\n1::2\n"), 4, "ratings.dat: line 2: rating nan is not a number"),
+    ("ratings", rated("1::2::3::4\n1::x::3::4\n"), 4, "ratings.dat: line 2: item x is"),
+    ("ratings", rated("1::2::3::4\n1::2\n"), 4, "ratings.dat: line 2: rating nan is"),
     ("ratings", rated(""), 4, "ratings.dat: contains no ratings"),
-    ("ratings", rated("1::2::3::4\n"), 2, "--min_ratings=8: no user in "),
+    ("ratings", rated("1::2::3::4\n"), 2, "--min_ratings=8: no user"),
 ]
 
 
@@ -348,11 +266,7 @@ def test_an_evaluation_is_an_exact_pass_that_wraps(
     ("name", "subset"),
     slow_if(
         lambda case: case[0] == "imagenet",
-        [
-            *itertools.product(["imagenet"], SUBSETS),
-            ("cifar10", "validation"),
-            ("ratings", "train"),
-        ],
+        [*itertools.product(["imagenet"], SUBSETS), ("cifar10", SUBSETS[1]), ("ratings", "train")],
     ),
 )
 def test_one_sample_for_ever(name, subset, small_set, cpu_devices):
@@ -366,11 +280,9 @@ def test_one_sample_for_ever(name, subset, small_set, cpu_devices):
 @EVERY
 def test_folders_without_it(name, small_set, tmp_path, call):
     dataset = SMALL[name].dataset
-    with pytest.raises(
-        FlagError, match=r"contains no files of a known data set \(imagenet: train-\*-of-\*"
-    ):
+    with pytest.raises(FlagError, match=r"\(imagenet: train-\*-of-\*"):
         detect_dataset(str(tmp_path))
-    with pytest.raises(FlagError, match="nowhere: there is no such directory"):
+    with pytest.raises(FlagError, match="nowhere: "):
         dataset.num_examples("train", str(tmp_path / "nowhere"))
     with pytest.raises(FlagError, match=r"contains no (files|CIFAR-10|ratings-)"):
         dataset.num_examples("train", str(tmp_path))
@@ -388,7 +300,6 @@ def test_folders_without_it(name, small_set, tmp_path, call):
 # Bad records ------------------------------------------------------------------------------------
 
 PNG = tf.io.encode_png(noise(0, 9, 9, 3)).numpy()
-STRIP = tf.io.encode_jpeg(np.zeros((1, 20_000, 3), np.uint8)).numpy()
 CAR = CocoObject(1, (0.1, 0.2, 0.5, 0.6), False)
 SOUND = wav(sound(4800))
 
@@ -420,46 +331,32 @@ def scene(objects=(CAR,), encoded=None, drop=(), **values):
     return changed(record, drop, **values)
 
 
-def lying(*box):
-    return scene([CocoObject(1, box, False)])
-
-
 def utterance(audio=SOUND, text="hello"):
     return speech.serialize(audio, text, "a")
 
 
 NO_EXAMPLE = "is not a serialized tf.train.Example"
-NAN = float("nan")
-OUTSIDE = "is not inside the image"
+TORN, OUTSIDE = image(jpeg(1)[:300]), boxed(0.5, 0.5, 1.5, 0.6)
+OTHER_RATE = utterance(wav(sound(4800), rate=44_100))
 BAD_RECORDS = {
     "imagenet": [
         (image(drop=["image/encoded"]), "key image/encoded is missing"),
         (image(drop=["image/class/label"]), "key image/class/label is missing"),
         (image(label=1001), "label 1001 is not in [0, 1001)"),
         (image(label=-1), "label -1 is not in [0, 1001)"),
-        (image(label=2**40), f"label {2**40} is not in [0, 1001)"),
-        (image(jpeg(1)[:300]), "the JPEG cannot be decoded"),
-        (
-            image(**{"image/class/label": []}),
-            "must contain one value of int64_list, but contains 0",
-        ),
+        (TORN, "the JPEG cannot be decoded"),
+        (image(**{"image/class/label": []}), "int64_list, but contains 0"),
         (image(b"no image"), "the image is no JPEG"),
         (image(PNG), "the image is a PNG"),
-        (image(STRIP), "no side more than 100 times as long"),
-        (boxed(0.5, 0.5, 1.5, 0.6), "box ymin=0.5 xmin=0.5 ymax=1.5 xmax=0.6 is not inside"),
-        (boxed(0.5, 0, 0.4, 1), OUTSIDE),
-        (boxed(-0.1, 0, 1, 1), OUTSIDE),
-        (boxed(0, 0.7, 1, 0.6), OUTSIDE),
-        (boxed(0.1, NAN, 0.3, 0.5), OUTSIDE),
-        (boxed(0.5, sides=1), "the sides of image/object/bbox have different lengths"),
+        (image(STRIP), "the image is 1x65500"),
+        (OUTSIDE, "box ymin=0.5 xmin=0.5 ymax=1.5 xmax=0.6 is"),
+        (boxed(0.5, sides=1), "image/object/bbox have different lengths"),
         (b"\xff\xff", NO_EXAMPLE),
     ],
     "coco": [
         (scene(drop=["image/encoded"]), "key image/encoded is missing"),
         (scene(drop=["image/source_id"]), "key image/source_id is missing"),
-        (lying(0.1, 0.2, 1.5, 0.6), OUTSIDE),
-        (lying(0.5, 0.2, 0.1, 0.6), OUTSIDE),
-        (lying(NAN, 0.2, 0.1, 0.6), OUTSIDE),
+        (scene([CocoObject(1, (0.1, 0.2, 1.5, 0.6), False)]), "box ymin=0.1 xmin=0.2 ymax=1.5"),
         (scene([CocoObject(81, CAR.box, False)]), "label 81 is not in [1, 81)"),
         (scene(**{"image/object/is_crowd": [0, 0]}), "1 boxes, but 2 values of image/object/is_c"),
         (scene(drop=["image/object/class/label"]), "1 boxes, but 0 values of image/object/class"),
@@ -470,19 +367,19 @@ BAD_RECORDS = {
     ],
     "librispeech": [
         (utterance(wav(sound(800))), "of 5 letters is longer than its audio of 4 fr"),
-        (utterance(wav(sound(960))), "of 5 letters is longer than its audio of 5 fr"),
         (utterance(wav(sound(300)), "a"), "has 300 samples, but one frame needs 320"),
         (utterance(text="HELLO"), "the transcript has 'H'"),
         (utterance(text=""), "the transcript is empty"),
-        (utterance(wav(sound(4800), rate=44_100)), "1 channels of 16 bits at 44100 Hz"),
+        (OTHER_RATE, "1 channels of 16 bits at 44100 Hz"),
         (utterance(wav(sound(4800), channels=2)), "2 channels of 16 bits at 16000 Hz"),
         (utterance(SOUND[:30]), "the audio is not PCM in a WAV file"),
         (utterance(SOUND[:-100]), "the audio is cut off after 4750 of 4800 samples"),
-        (utterance(b"fLaC...."), "the audio is not PCM in a WAV file"),
         (tf.train.Example().SerializeToString(), "key audio/text is missing"),
     ],
 }
 GOOD = {"imagenet": image(), "coco": scene(), "librispeech": utterance()}
+SLOPPY = {"datasets_sloppy_parallel_interleave": True}
+CACHED = {"datasets_use_caching": True, "datasets_use_prefetch": False}
 
 
 def write(folder, name, subset, *records):
@@ -506,11 +403,12 @@ def refusal(folder, name, subset, devices, **fields):
     return str(caught.value)
 
 
-# Utterances and scenes are refused by the same operations in both subsets.
+# Utterances and scenes are refused by the same operations in both subsets, and images by the same
+# assertions; the test below has an image that cannot be decoded in an evaluation.
 @pytest.mark.parametrize(
     ("name", "subset"),
     slow_if(
-        [("coco", "train")],
+        [("coco", "train"), ("imagenet", "validation")],
         [*zip(RECORDS, ("train", "train", "validation"), strict=True), ("imagenet", "validation")],
     ),
 )
@@ -534,15 +432,15 @@ def test_check_and_reader_refuse_the_same_records(name, subset, tmp_path, cpu_de
 
 
 @pytest.mark.parametrize(
-    ("name", "subset"),
-    [("imagenet", "train"), ("librispeech", "validation"), ("imagenet", "validation")],
+    ("name", "subset", "bad", "options"),
+    [
+        ("imagenet", "train", OUTSIDE, {"fuse_decode_and_crop": False}),
+        ("imagenet", "validation", TORN, CACHED),
+        ("librispeech", "validation", OTHER_RATE, CACHED),
+    ],
 )
-def test_reading_ends_at_a_bad_record(name, subset, tmp_path, cpu_devices):
-    bad, _ = BAD_RECORDS[name][-3 if subset == "train" else 5]
+def test_reading_ends_at_a_bad_record(name, subset, bad, options, tmp_path, cpu_devices):
     defect = defect_in(write(tmp_path, name, subset, GOOD[name], bad), name)
-    options = {"datasets_use_prefetch": False, "datasets_use_caching": True}
-    if subset == "train":
-        options = {"fuse_decode_and_crop": False}
     assert refusal(tmp_path, name, subset, cpu_devices, **options) == defect
 
 
@@ -561,10 +459,6 @@ def test_records_that_do_not_fit_the_model_are_named(name, fields, message, tmp_
     path = write(tmp_path, name, "validation", GOOD[name])
     found = refusal(tmp_path, name, "validation", cpu_devices, **fields)
     assert found == f"{path}: record 0: {message}"
-
-
-SLOPPY = {"datasets_sloppy_parallel_interleave": True}
-CACHED = {"datasets_use_caching": True, "datasets_use_prefetch": False}
 
 
 @pytest.mark.parametrize(
