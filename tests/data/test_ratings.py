@@ -118,6 +118,7 @@ def test_training_draws_four_others_for_each_rating(made, cpu_devices):
         negatives = [(user, item) for user, item, label in epoch if not label]
         assert len(negatives) == 4 * len(rated)
         assert not set(negatives) & rated
+        assert max(item for _, item in negatives) == train["items"].max()
         users = [user for user, _ in negatives]
         assert sorted(users) == sorted(4 * [user for user, _ in rated])
 
