@@ -163,13 +163,8 @@ def test_skipped_records_do_not_shift_the_shares_of_a_resumed_run(spec):
         assert (source._pipeline.start, source._pipeline.delivered) == (14, 12)
 
 
-def test_only_training_images_of_files_are_mixed(spec):
-    given = dataclasses.replace(spec, **BOTH)
-    assert given.mixes_images
-    assert given.required_batch_multiple == 2
-    assert not dataclasses.replace(given, subset="validation").mixes_images
-    assert not dataclasses.replace(given, data_dir=None).mixes_images
-    with make_input(given, ["CPU:0"]) as source:
+def test_mixing_is_a_stage_of_its_own(spec):
+    with make_input(dataclasses.replace(spec, **BOTH), ["CPU:0"]) as source:
         assert [stage.name for stage in source.stages()] == ["batch", "mix"]
 
 

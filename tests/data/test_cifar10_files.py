@@ -49,29 +49,27 @@ def test_other_files_are_left_alone_and_pickles_win(tmp_path, some):
     assert {path.suffix for path in find_files(str(tmp_path), "train")} == {""}
 
 
+ONE = np.zeros((1, 3072), np.uint8)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ({b"labels": [1]}, "key 'data' is missing"),
-        ({b"data": np.zeros((1, 3072), np.uint8)}, "key 'labels' is missing"),
+        ({b"data": ONE}, "key 'labels' is missing"),
         ([1, 2], "key 'data' is missing"),
-        ({b"data": np.zeros((1, 3071), np.uint8), b"labels": [1]}, r"a uint8 tensor \[1, 3071\]"),
-        (
-            {b"data": np.zeros((1, 3072)), b"labels": [1]},
-            "cannot be unpickled: arrays of type '<f8'",
-        ),
+        ({b"data": ONE[:, 1:], b"labels": [1]}, r"a uint8 tensor \[1, 3071\]"),
+        ({b"data": ONE.astype(float), b"labels": [1]}, "'<f8'"),
         ({b"data": b"bytes", b"labels": [1]}, "not a bytes"),
-        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}, "2 images, but 1 labels"),
+        ({b"data": ONE.repeat(2, 0), b"labels": [1]}, "2 images, but 1 labels"),
         ({b"data": np.zeros((), np.uint8), b"labels": [1]}, r"not a uint8 tensor \[\]"),
-        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": ["one"]}, "not a list of integers"),
-        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [1.0]}, "not a list of integers"),
-        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": np.array(1)}, "not a list"),
-        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": np.ones((1, 1), int)}, "not a list"),
-        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": 1}, "not a list of integers"),
-        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [2**70]}, "not a 64-bit integer"),
-        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [NESTED]}, "not a list of integers"),
-        ({b"data": np.zeros((0, 3072), np.uint8), b"labels": []}, "contains no records"),
-        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 11]}, "record 1: label 11 is not"),
+        *(
+            ({b"data": ONE, b"labels": labels}, "'labels' is not a list")
+            for labels in (["one"], [1.0], np.array(1), np.ones((1, 1), int), 1, [NESTED])
+        ),
+        ({b"data": ONE, b"labels": [2**70]}, "not a 64-bit integer"),
+        ({b"data": ONE[:0], b"labels": []}, "contains no records"),
+        ({b"data": ONE.repeat(2, 0), b"labels": [1, 11]}, "record 1: label 11"),
     ],
 )
 def test_wrong_content_names_the_file(tmp_path, content, message):
@@ -91,8 +89,7 @@ def test_a_folder_that_cannot_be_read_is_not_called_empty(tmp_path, some, unread
     for look in (detect_dataset, CIFAR10.files_by_subset):
         with pytest.raises(FlagError) as caught:
             look(str(tmp_path))
-        told = f"--data_dir={tmp_path}: cannot be read: {where}Permission denied"
-        assert str(caught.value) == told
+        assert str(caught.value).endswith(f": {where}Permission denied")
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):

@@ -163,7 +163,7 @@ class Rows:
 def test_a_declaration_counts_at_least_one_example_of_each_subset():
     assert Rows().num_examples("validation") == 1
     for examples in ({"train": 1}, {"train": 0, "validation": 1}, {}):
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match="at least 1, not 0"):
             Rows(examples=examples)
 
 

@@ -110,10 +110,6 @@ def test_models_of_the_file_are_listed(call):
         ("make(name='imagenet')", "11: make(): data set imagenet is registered already"),
         ("make(name='')", "11: make(): a data set needs a name of printable characters, not ''"),
         ("make(num_classes=0)", "11: make(): data set own: num_classes=0 must be at least 1"),
-        (
-            "make(examples={'train': 3})",
-            "11: make(): data set own: examples['validation'] must be at least 1, not 0",
-        ),
         ("make(num_classes='3')", "11: make(): data set own: num_classes must be an int, not '3'"),
         ("make(files=3, find=4)", "11: make(): data set own: files must be a str, not 3"),
         ("make(size=3)", "11: make(): TypeError: "),
@@ -142,11 +138,7 @@ def test_refusals_do_without_tensorflow(own, alone):
         ("find=lambda folder, subset: 1 / 0", 2, "own.py:12: <lambda>: ZeroDivisionError"),
         ("count=lambda files, subset: files.n", 2, "own.py:12: <lambda>: AttributeError"),
         ("open=lambda spec: 1 / 0", 2, "own.py:12: <lambda>: ZeroDivisionError"),
-        (
-            "open=lambda spec: None",
-            2,
-            "<lambda> must return a cnnbench.data.pipeline.Pipeline",
-        ),
+        ("open=lambda spec: None", 2, "must return a cnnbench.data.pipeline.Pipeline"),
         ("find=lambda folder, subset: folder", 2, "own.py:12: <lambda> must return a Sequence"),
         ("count=lambda files, subset: '4'", 2, "own.py:12: <lambda> must return an int, not '4'"),
         ("count=lambda files, subset: 0", 4, "the train files contain no records"),

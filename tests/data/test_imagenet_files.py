@@ -100,8 +100,9 @@ def test_a_run_names_a_file_that_it_leaves_out(small_set, tmp_path, call):
     assert "missing" not in err
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".tfrecord.gz"])
-@pytest.mark.parametrize("level", ["gzip", 0, 1, 6, 9])
+@pytest.mark.parametrize(
+    ("level", "suffix"), [("gzip", ".gz"), (0, ""), (1, ".tfrecord.gz"), (6, ""), (9, ".gz")]
+)
 def test_compressed_files_are_refused_by_name(level, suffix, small_set, tmp_path, call):
     for path in small_set("imagenet").glob("*-of-*"):
         content = path.read_bytes()

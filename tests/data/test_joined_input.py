@@ -77,7 +77,9 @@ def sources(cpu_devices):
 
 
 def test_the_whole_has_the_devices_and_batches_of_all(sources, cpu_devices):
+    sources[0].synthetic = True
     joined = JoinedWorkerInput(sources)
+    assert joined.synthetic
     assert joined.of_workers == sources
     assert tuple(joined.devices) == tuple(cpu_devices[:3])
     whole = joined.spec

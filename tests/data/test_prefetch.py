@@ -18,7 +18,7 @@ import tensorflow as tf
 from data_sets import input_spec, write_random_cifar10
 from forked import until
 
-from cnnbench.data import CIFAR10, make_input, prefetch
+from cnnbench.data import CIFAR10, prefetch
 from cnnbench.data.joined_input import JoinedWorkerInput
 from cnnbench.data.pipeline import Pipeline, refuse_python_code
 from cnnbench.data.prefetch import BatchReader, PipelineInput
@@ -316,59 +316,28 @@ def test_an_error_of_a_copy_arrives_in_its_step(cpu_devices, monkeypatch):
     until(lambda: not input_threads())
 
 
-# Inputs of several workers, on logical devices of one process -----------------------------------
-
-
-def shards(workers, towers, **fields):
-    """The specs of a job of workers with so many towers each."""
-    fields |= {"batch_per_device": 2, "num_devices": towers, "num_shards": workers}
-    return [input_spec(CIFAR10, 32, shard_index=index, **fields) for index in range(workers)]
-
-
-def joined(devices, subset):
-    """Seven numbers, read by two workers of two towers each."""
-    specs = shards(2, 2, data_dir="/numbers", subset=subset)
-    pairs = zip(specs, (devices[:2], devices[2:4]), strict=True)
-    return JoinedWorkerInput([PipelineInput(spec, two, Counting(spec, 7)) for spec, two in pairs])
-
-
-def test_synthetic_rows_of_workers_are_those_of_one_process(cpu_devices):
-    alone = make_input(*shards(1, 4), cpu_devices[:4])
-    pairs = zip(shards(2, 2), (cpu_devices[:2], cpu_devices[2:4]), strict=True)
-    source = JoinedWorkerInput([make_input(*pair) for pair in pairs])
-    assert source.synthetic
-    assert source.step_argument_specs == source.next() == ()
-    assert source.devices == tuple(cpu_devices[:4])
-    assert source.spec.process_batch_size == 8
-    for tower in range(4):
-        ours, expected = (one.get_tower_batch(tower, ()) for one in (source, alone))
-        np.testing.assert_array_equal(ours.features, expected.features)
-        np.testing.assert_array_equal(ours.labels, expected.labels)
-
-
 def test_every_tower_gets_the_batches_of_its_worker(cpu_devices):
-    with joined(cpu_devices, "train") as source:
+    """Of seven numbers, read by two workers of two towers each."""
+    workers = [
+        source(
+            cpu_devices[2 * own : 2 * own + 2],
+            make=partial(Counting, count=7),
+            num_shards=2,
+            shard_index=own,
+        )
+        for own in range(2)
+    ]
+    with JoinedWorkerInput(workers) as both:
 
         @tf.function(autograph=False)
         def step(*batches):
-            return [source.get_tower_batch(tower, batches).labels for tower in range(4)]
+            return [both.get_tower_batch(tower, batches).labels for tower in range(4)]
 
-        labels = step.get_concrete_function(*source.step_argument_specs)(*source.next())
+        labels = step.get_concrete_function(*both.step_argument_specs)(*both.next())
         # Of 0 to 6, the even numbers are worker 0's, and begin again.
         assert np.concatenate(labels).tolist() == [0, 2, 4, 6, 1, 3, 5, 1]
-        assert [b.features.device for b in source.next()] == list(cpu_devices[:4])
-        assert source.wait_seconds > 0
-
-
-def test_an_evaluation_of_workers_sees_every_example_once(cpu_devices):
-    with joined(cpu_devices, "validation") as source:
-        for _ in range(2):  # passes
-            source.restart()
-            seen = []
-            for _ in range(source.steps_per_epoch):
-                for batch in source.next():
-                    seen += batch.labels.numpy()[batch.weights.numpy() > 0].tolist()
-            assert sorted(seen) == list(range(7))
+        assert [b.features.device for b in both.next()] == list(cpu_devices[:4])
+        assert both.wait_seconds > 0
 
 
 def flipped(example, seed):
