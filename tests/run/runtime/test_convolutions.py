@@ -35,7 +35,7 @@ def test_conv_gradients(flags, kind, kernels, expected, monkeypatch):
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [("cpu", "needs kernels that were measured: eigen-avx2, "), ("gpu", "is for CPUs")],
+    [("cpu", ".*eigen-avx2"), ("gpu", "is for CPUs")],
 )
 def test_the_fastest_gradients_are_refused_where_none_were_measured(kind, reason, monkeypatch):
     monkeypatch.setattr(convolutions, "convolution_kernels", lambda host: "library")

@@ -11,31 +11,11 @@ import pytest
 from cnnbench.run.runtime import peak_flops as module
 from cnnbench.run.runtime.peak_flops import measure_cpu_peak, peak_flops, sum_published_peak_flops
 
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "tf32", "tflops"),
-    [
-        # The longest name that fits, the type, and float32 as TF32 where a GPU has it.
-        ("Tesla P100-PCIE-16GB", "float16", True, 18.7),
-        ("Tesla P100-SXM2-16GB", "float32", True, 10.6),
-        ("NVIDIA A100 80GB PCIe", "float32", False, 19.5),
-        ("A100-PCIE-40GB", "float16", False, 312),
-        ("NVIDIA H100 PCIe", "float16", True, 756.5),
-        ("NVIDIA H100 80GB HBM3", "bfloat16", True, 989.5),
-        ("NVIDIA H200", "float32", True, 494.5),
-        ("NVIDIA H200", "float32", False, 67),
-        ("NVIDIA GeForce RTX 3090", "float16", True, 71),
-    ],
-)
-def test_published_peak_by_device_name(name, dtype, tf32, tflops):
-    rate, source = sum_published_peak_flops([name], dtype, tf32)
-    assert rate == pytest.approx(tflops * 1e12)
-    assert source.startswith("published: 1 x ")
-
-
 # Dense TFLOP/s of float32, of float32 as TF32, of float16 and of bfloat16, as in data sheets.
+# The longest name that fits counts, and float32 is TF32 where a GPU has it.
 PUBLISHED = {
     "Tesla P100-PCIE-12GB": (9.3, 9.3, 18.7, None),
+    "Tesla P100-PCIE-16GB": (9.3, 9.3, 18.7, None),
     "Tesla P100-SXM2-16GB": (10.6, 10.6, 21.2, None),
     "Tesla V100-PCIE-32GB": (14, 14, 112, None),
     "Tesla V100-SXM2-16GB": (15.7, 15.7, 125, None),
@@ -44,6 +24,8 @@ PUBLISHED = {
     "Tesla T4": (8.1, 8.1, 65, None),
     "NVIDIA A100-SXM4-40GB": (19.5, 156, 312, 312),
     "NVIDIA A100-SXM-64GB": (19.5, 156, 312, 312),
+    "NVIDIA A100 80GB PCIe": (19.5, 156, 312, 312),
+    "A100-PCIE-40GB": (19.5, 156, 312, 312),
     "NVIDIA A10": (31.2, 62.5, 125, 125),
     "NVIDIA A30": (10.3, 82, 165, 165),
     "NVIDIA L4": (30.3, 60, 121, 121),
@@ -66,8 +48,8 @@ PUBLISHED = {
 def test_rates_of_every_type(name):
     forms = (("float32", False), ("float32", True), ("float16", True), ("bfloat16", False))
     found = [sum_published_peak_flops([name], *form) for form in forms]
-    rates = [None if one is None else one[0] / 1e12 for one in found]
-    assert rates == [None if rate is None else pytest.approx(rate) for rate in PUBLISHED[name]]
+    rates = [one and one.flops_per_sec for one in found]
+    assert rates == [rate and rate * 1e12 for rate in PUBLISHED[name]]
 
 
 @pytest.mark.parametrize(
@@ -82,10 +64,6 @@ def test_rates_of_every_type(name):
 )
 def test_what_is_not_published_is_unknown(names):
     assert sum_published_peak_flops(names, "bfloat16", True) is None
-
-
-def test_rates_are_exact():
-    assert sum_published_peak_flops(["NVIDIA A10"], "float16", True)[0] == 125e12
 
 
 def test_several_gpus_add_up():
@@ -141,7 +119,7 @@ def test_user_value_is_per_device():
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_cpu_is_measured_in_the_dtype_of_the_run(dtype, limits):
     limits(module, _BUDGET_SECONDS=0.2)
     rate, source = peak_flops("cpu", ["/CPU:0", "/CPU:1"], dtype)
@@ -152,22 +130,19 @@ def test_cpu_is_measured_in_the_dtype_of_the_run(dtype, limits):
 
 
 @pytest.mark.parametrize(
-    ("probe_seconds", "size"),
+    ("probe_seconds", "size", "cores", "pool", "at_once"),
     # A product twice as wide takes eight times as long; three must fit 1.2 s.
     [
-        (0.0001, 2048),
-        (0.4 / 530, 2048),
-        (0.4 / 500, 1024),
-        (0.4 / 60, 512),
-        (0.4 / 7, 256),
-        (9, 256),
+        (0.0001, 2048, 2, 0, 1),
+        (0.4 / 530, 2048, 2, 2, 1),
+        (0.4 / 500, 1024, 8, 1, 8),
+        (0.4 / 60, 512, 8, 3, 2),
+        (0.4 / 7, 256, 2, 4, 1),
+        (9, 256, 2, 0, 1),
     ],
 )
-@pytest.mark.parametrize(
-    ("cores", "pool", "at_once"), [(2, 0, 1), (2, 2, 1), (8, 1, 8), (8, 3, 2), (2, 4, 1)]
-)
 def test_the_rate_of_products_as_large_and_as_many_as_fit(
-    monkeypatch, cpus, cores, pool, at_once, probe_seconds, size
+    monkeypatch, cpus, probe_seconds, size, cores, pool, at_once
 ):
     def seconds(width, dtype, repetitions, streams):
         assert (streams, repetitions) in ((at_once, 2), (at_once, 8))
