@@ -66,15 +66,10 @@ def outcomes(*calls):
         return [one.result() for one in [pool.submit(outcome, **call) for call in calls]]
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 0, 1)])
-def test_every_start_order(jobs, order):
-    calls = ({"job": jobs[who], "delay": 0.2 * place} for place, who in enumerate(order))
-    assert outcomes(*calls) == [None] * 3
-
-
+@pytest.mark.parametrize("pause", [0.05, 3600.0])
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
-def test_a_process_that_is_called_does_not_wait_before_it_calls(jobs, limits, order):
-    limits(meeting, RETRY_SECONDS=3600.0, _FIRST_PAUSE_SECONDS=3600.0)
+def test_a_process_that_is_called_does_not_wait_before_it_calls(jobs, limits, order, pause):
+    limits(meeting, RETRY_SECONDS=pause, _FIRST_PAUSE_SECONDS=pause)
     calls = ({"job": jobs[who], "delay": 0.2 * place} for place, who in enumerate(order))
     assert outcomes(*calls) == [None] * 3
 
@@ -191,7 +186,6 @@ def test_a_port_that_is_freed_in_time(jobs):
 @pytest.mark.parametrize(
     ("name", "other", "values"),
     [
-        ("--batch_size", "16", ("8", "16")),
         ("--batch_size", "", ("8", "''")),
         ("cnnbench", "1.1", ("1.0", "1.1")),
     ],

@@ -12,8 +12,6 @@ from forked import cnnbench, cnnbench_unshortened
 from jobs import record_of, started
 
 from cnnbench.data.imagenet import serialize
-from cnnbench.records.input import InputStage
-from cnnbench.run.driver.input_speed import combine_speeds
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -209,14 +207,6 @@ def test_asynchronous_workers_refuse_pipelines_that_call_python_code(tmp_path, m
     (line,) = (line for line in tasks.printed(driver, "err").splitlines() if "error: " in line)
     assert f"{tmp_path / 'plugin.py'}:" in line
     assert "the pipeline of data set paced calls" in line
-
-
-def test_workers_that_train_together_are_limited_by_the_slowest():
-    stages = [InputStage(name="device", examples=n, seconds=2.0) for n in (400, 100)]
-    together = combine_speeds(stages, in_step=True)
-    apart = combine_speeds(stages, in_step=False)
-    assert together.examples_per_sec == pytest.approx(100)
-    assert (apart.examples, apart.examples_per_sec) == (500, pytest.approx(250))
 
 
 @pytest.mark.slow

@@ -1,13 +1,12 @@
 """The watchdog names what is gone, stands still or is stuck; peers and clock are simulated.
 
-Tests cnnbench/run/watchdog.py and cnnbench/run/runtime/progress.py.
+Tests cnnbench/run/watchdog.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 import socket
 import threading
 import time
@@ -18,7 +17,7 @@ from cnnbench.base.job import Job, Task
 from cnnbench.base.message import pack, unpack
 from cnnbench.base.probe import OK, REFUSED, SILENT
 from cnnbench.run import watchdog
-from cnnbench.run.runtime.progress import LONG, ProcessActivity, ProcessProgress, StallDetector
+from cnnbench.run.runtime.progress import LONG, ProcessActivity, ProcessProgress
 from cnnbench.run.watchdog import RunEnding, Watchdog
 
 pytestmark = pytest.mark.timeout(60)
@@ -162,7 +161,7 @@ def cluster(limits):
         yield make
 
 
-@pytest.mark.parametrize("tasks", [2, 3, 8, 64])
+@pytest.mark.parametrize("tasks", [2, 64])
 def test_messages_are_linear_in_the_number_of_tasks(cluster, tasks):
     job = cluster(tasks)
     before, periods = job.sent, 10
@@ -175,8 +174,15 @@ def test_messages_are_linear_in_the_number_of_tasks(cluster, tasks):
 CHIEF, OTHER, THIRD = Task("worker"), Task("worker", 1), Task("ps")
 
 
-@pytest.mark.parametrize("victims", [[CHIEF], [OTHER], [OTHER, THIRD], [CHIEF, OTHER]])
-@pytest.mark.parametrize(("fate", "state"), [("end", REFUSED), ("stop", SILENT)])
+@pytest.mark.parametrize(
+    ("victims", "fate", "state"),
+    [
+        ([CHIEF], "stop", SILENT),
+        ([OTHER], "end", REFUSED),
+        ([OTHER, THIRD], "stop", SILENT),
+        ([CHIEF, OTHER], "end", REFUSED),
+    ],
+)
 def test_all_name_those_that_are_lost_in_time(cluster, victims, fate, state):
     job = cluster(6)
     for victim in victims:
@@ -243,18 +249,6 @@ def test_reasons_are_waited_for_until_there_is_one_or_all_have_ended(cluster):
     assert wait(second, third, timeout=SECONDS) < SECONDS
 
 
-@pytest.mark.slow
-def test_a_busy_interpreter_is_no_loss_until_it_has_said_nothing_for_very_long(cluster):
-    job = cluster(3)
-    job.processes[OTHER].runs = False  # but its server answers
-    job.run(LONG * STALL - 10)
-    assert 0 < job.probes <= LONG * STALL / PERIOD
-    assert job.chief.messages == []
-    job.run(20)
-    message = f"lost {job.named(OTHER)}: answers, but reports nothing"
-    assert [one.messages for one in job.processes.values()] == [[message], [], [message]]
-
-
 def test_a_short_pause_and_a_broken_connection_are_no_loss(cluster):
     job = cluster(3)
     job.processes[OTHER].stop()
@@ -264,20 +258,14 @@ def test_a_short_pause_and_a_broken_connection_are_no_loss(cluster):
     job.run(10)
     for line in job.processes[THIRD].lines.values():
         line.end.shutdown(socket.SHUT_RDWR)
-    job.run(2 * LONG * STALL)
+    job.run(LONG * STALL + 10)
     assert not any(one.messages for one in job.processes.values())
 
 
 def test_messages_that_mean_nothing_do_no_harm(cluster):
     job = cluster(3)
-    for word in (
-        b"{}",
-        b"[" * 99_999,
-        b'{"up": 1}',
-        b'{"end": []}',
-        b'{"end": [Infinity, 1]}',
-        b"7",
-    ):
+    deep, infinite = b"[" * 99_999, b'{"end": [Infinity, 1]}'
+    for word in (b"{}", deep, b'{"up": 1}', b'{"end": []}', infinite, b"7"):
         framed = len(word).to_bytes(4, "big") + word
         job.chief.lines[OTHER].end.send(framed)
         job.processes[OTHER].lines[Task("worker")].end.send(framed)
@@ -330,16 +318,6 @@ def test_the_others_go_on_without_a_task_that_is_spared(cluster):
     job.processes[THIRD].end()
     job.run(BOUND)
     assert job.chief.messages == [f"lost {job.named(THIRD)}: {REFUSED}"]
-
-
-def test_a_task_that_never_starts_its_server_is_named():
-    job = Cluster(3, late=[OTHER])
-    job.processes[OTHER].state = REFUSED
-    job.run(watchdog.PATIENCE - 10)
-    assert job.chief.messages == []
-    job.run(20)
-    assert job.chief.messages == [f"waited 600 s for {job.named(OTHER)}: {REFUSED}"]
-    job.close()
 
 
 @pytest.mark.parametrize("comes", [True, False])
@@ -466,9 +444,12 @@ def test_a_task_that_answers_is_lost_after_ten_limits_of_a_stall(cluster):
     assert other.state == OK
 
 
-def test_a_server_that_has_not_started_is_waited_for_until_the_end_of_the_patience(limits):
+@pytest.mark.parametrize(("state", "why"), [(OK, "its server has not started"), (REFUSED, REFUSED)])
+def test_a_server_that_has_not_started_is_waited_for_until_the_end_of_the_patience(
+    limits, state, why
+):
     job = Cluster(2, late=[THIRD])
-    job.processes[THIRD].runs = False
+    job.processes[THIRD].runs, job.processes[THIRD].state = False, state
     end = job.now + watchdog.PATIENCE
     for job.now in (*(end - 10.0 * k for k in range(59, 0, -1)), end - 0.01):
         job.chief.dog.send_and_check_progress()
@@ -476,9 +457,7 @@ def test_a_server_that_has_not_started_is_waited_for_until_the_end_of_the_patien
     limits(watchdog, _LINGER_SECONDS=0.0)
     job.now = end
     job.chief.dog.send_and_check_progress()
-    assert job.chief.messages == [
-        f"waited 600 s for {job.named(THIRD)}: its server has not started"
-    ]
+    assert job.chief.messages == [f"waited 600 s for {job.named(THIRD)}: {why}"]
     job.close()
 
 
@@ -548,16 +527,15 @@ def messages(job):
     return {message for one in job.processes.values() for message in one.messages}
 
 
-@pytest.mark.parametrize("culprit", [CHIEF, OTHER])
 @pytest.mark.parametrize(
-    ("doing", "steps", "words"),
+    ("culprit", "doing", "steps"),
     [
-        (ProcessActivity.INPUT, 3, "after step 3, waits for its input"),
-        (ProcessActivity.STEP, 2, "after step 2, waits for the end of a step"),
-        (ProcessActivity.CHECKPOINT, 3, "after step 3, waits for a checkpoint"),
+        (CHIEF, ProcessActivity.INPUT, 3),
+        (OTHER, ProcessActivity.STEP, 2),
+        (OTHER, ProcessActivity.CHECKPOINT, 3),
     ],
 )
-def test_the_one_that_the_others_wait_for_is_named(loops, culprit, doing, steps, words):
+def test_the_one_that_the_others_wait_for_is_named(loops, culprit, doing, steps):
     job, by_task = loops
     job.run(10)
     by_task[culprit].doing, by_task[culprit].steps = doing, steps
@@ -567,46 +545,30 @@ def test_the_one_that_the_others_wait_for_is_named(loops, culprit, doing, steps,
     job.run(40)
     (message,) = messages(job)
     assert message.startswith(f"stuck: {job.named(culprit)}: no progress for {limit / 10:.0f}"[:-1])
-    assert message.endswith(f"{words} (--stall_timeout=100)")
+    assert message.endswith(f"after step {steps}, waits for {doing.value} (--stall_timeout=100)")
     assert all(one.codes == [4] for one in job.processes.values())
 
 
-@pytest.mark.parametrize("doing", ProcessActivity)
-def test_the_sentence_about_an_activity_says_for_what_a_process_waits(doing):
-    text = str(ProcessProgress("worker:0", 3, "step 3", doing))
-    (awaited,) = re.fullmatch(
-        r"no progress for 0 s after step 3, waits for ([\w ]+)", text
-    ).groups()
-    assert awaited == "others" or awaited.split()[0] in ("the", "a", "an", "its")
-
-
-def test_where_none_is_behind_all_are_named(loops):
-    job, _ = loops
-    job.run(STALL + 10)
-    (message,) = messages(job)
-    assert all(f"{job.named(task)}: no progress" in message for task in job.processes)
-    assert "; all are at the same step" in message
-
-
-def test_where_two_are_behind_both_are_named(loops):
+@pytest.mark.parametrize("behind", [(), (CHIEF, OTHER)])
+def test_all_that_have_made_the_fewest_steps_are_named(loops, behind):
     job, by_task = loops
-    for task in (CHIEF, OTHER):
+    for task in behind:
         by_task[task].steps = 2
     job.run(STALL + 10)
     (message,) = messages(job)
     named = [task for task in job.processes if f"{job.named(task)}: no progress" in message]
-    assert named == [CHIEF, OTHER]
+    assert named == [*(behind or job.processes)]
     assert "; all are at the same step" in message
 
 
 def test_a_job_in_which_one_moves_or_may_wait_for_long_is_not_stuck(loops):
     job, by_task = loops
-    for _ in range(20):  # an evaluation: no steps, but batches
+    for _ in range(2):  # an evaluation: no steps, but batches
         by_task[OTHER].doing = ProcessActivity.EVALUATION
         by_task[OTHER].batches += 1
-        job.run(STALL / 2)
+        job.run(0.6 * LONG * STALL)
     by_task[OTHER].doing = ProcessActivity.OTHERS
-    job.run(2 * LONG * STALL)
+    job.run(LONG * STALL + 10)
     assert not messages(job)
 
 
@@ -617,27 +579,6 @@ def test_a_process_that_drives_all_names_the_worker_that_it_waits_for(cluster):
     job.run(STALL)
     (message,) = messages(job)
     assert message.startswith(f"stuck: {job.named(OTHER)}: no progress for 10")
-
-
-def test_the_first_step_takes_longer_and_any_three_times_the_longest_one():
-    loop = Loop(CHIEF)
-    progress = StallDetector(loop, 10.0)
-    loop.steps = 0
-    progress.progress_at(0)
-    assert not progress.progress_at(99).stalled
-    assert progress.progress_at(101).stalled
-    loop.steps = 1
-    assert progress.progress_at(102)[-2:] == (0.0, False)
-    assert not progress.progress_at(112).stalled
-    assert progress.progress_at(113).stalled
-    progress.exclude_suspension(1000)  # in which the process was stopped
-    loop.steps = 2
-    assert not progress.progress_at(1111).stalled
-    assert not progress.progress_at(1111 + 26).stalled  # the one before took 9 seconds
-    assert progress.progress_at(1111 + 28).stalled
-    unlimited = StallDetector(loop, 0.0)
-    unlimited.progress_at(0)
-    assert not unlimited.progress_at(1e9).stalled
 
 
 # With threads; test_stuck.py has real processes.
