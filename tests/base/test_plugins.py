@@ -232,10 +232,9 @@ def test_attributes_of_an_object_are_checked(wrong, words):
             made.at(1)
 
 
-@pytest.mark.parametrize("count", ["1", 0])
-def test_some_attributes_are_not_checked(count):
+def test_some_attributes_are_not_checked():
     made = Interface()
-    vars(made).update(count=count, share=0.5, name="a", at=str)
+    vars(made).update(count=0, share=0.5, name="a", at=str)
     interfaces.check_plugin_attributes(made, Interface, "mine", "count", "at")
     assert made.at is str
 

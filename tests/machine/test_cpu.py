@@ -81,64 +81,43 @@ def test_kernels_of_convolutions(machine, flags, environ, kernels):
 
 
 @pytest.mark.parametrize(
-    ("files", "cpus", "memory"),
+    ("group", "files", "cpus", "memory"),
     [
+        # Version 2; the smallest limit of a group and those around it counts.
         (
+            "0::/a/b",
             {
-                "proc/self/cgroup": "0::/a/b",
-                "sys/fs/cgroup/a/b/cpu.max": "400000 100000",
-                "sys/fs/cgroup/a/cpu.max": "150000 100000",
-                "sys/fs/cgroup/a/b/memory.max": "max",
-                "sys/fs/cgroup/a/memory.max": 1 << 30,
+                **{"a/b/cpu.max": "400000 100000", "a/cpu.max": "150000 100000"},
+                **{"a/b/memory.max": "max", "a/memory.max": 1 << 30},
             },
-            1.5,
-            1 << 30,
+            *(1.5, 1 << 30),
+        ),
+        ("0::/", {"cpu.max": "max 100000", "memory.max": "max"}, None, None),
+        # Version 1.
+        (
+            "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n0::/",
+            {
+                **{"cpu/cpu.cfs_quota_us": 200_000, "cpu/cpu.cfs_period_us": 100_000},
+                "memory/memory.limit_in_bytes": 9223372036854771712,
+                "memory/docker/x/memory.limit_in_bytes": 1 << 31,
+            },
+            *(2.0, 1 << 31),
         ),
         (
+            "1:cpu:/",
             {
-                "proc/self/cgroup": "0::/",
-                "sys/fs/cgroup/cpu.max": "max 100000",
-                "sys/fs/cgroup/memory.max": "max",
+                **{"cpu/cpu.cfs_quota_us": 1, "cpu/cpu.cfs_period_us": 0},
+                "memory/memory.limit_in_bytes": 0,
             },
-            None,
-            None,
+            *(None, None),
         ),
-        (
-            {
-                "proc/self/cgroup": "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n0::/",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": 200_000,
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": 100_000,
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": 9223372036854771712,
-                "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": 1 << 31,
-            },
-            2.0,
-            1 << 31,
-        ),
-        (
-            {
-                "proc/self/cgroup": "1:cpu:/",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": 1,
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": 0,
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": 0,
-            },
-            None,
-            None,
-        ),
-        (
-            {
-                "proc/self/cgroup": "1:cpu:/",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": -1,
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": 100_000,
-            },
-            None,
-            None,
-        ),
+        ("1:cpu:/", {"cpu/cpu.cfs_quota_us": -1, "cpu/cpu.cfs_period_us": 100_000}, None, None),
     ],
-    ids=["2", "2, no limit", "1", "1, no period", "1, no limit"],
 )
-def test_the_smallest_limit_of_the_control_groups(machine, files, cpus, memory):
+def test_the_smallest_limit_of_the_control_groups(machine, group, files, cpus, memory):
+    machine.put("proc/self/cgroup", group)
     for path, text in files.items():
-        machine.put(path, text)
+        machine.put(f"sys/fs/cgroup/{path}", text)
     assert cpu.control_group_limits(machine.host) == {
         "cgroup_cpu_limit": cpus,
         "cgroup_memory_limit_bytes": memory,

@@ -5,7 +5,6 @@ Tests cnnbench/base/time_series.py.
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import time
@@ -13,8 +12,6 @@ import time
 import numpy as np
 import pytest
 from covering import slow_if
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cnnbench.base.stats import median
 from cnnbench.base.time_series import (
@@ -146,34 +143,6 @@ def test_many_values_take_little_time():
     start = time.process_time()
     assert len(found_in(values)) <= 2
     assert time.process_time() - start < 5
-
-
-def brute_force(values, price):
-    """The cheapest of all cuts into segments of at least five."""
-
-    def cost(cuts):
-        edges = [0, *cuts, len(values)]
-        total = 0.0
-        for a, b in itertools.pairwise(edges):
-            centre = median(values[a:b])
-            total += sum(abs(v - centre) for v in values[a:b]) + price
-        return total
-
-    places = range(MIN_SEGMENT, len(values) - MIN_SEGMENT + 1)
-    cuts = [
-        chosen
-        for count in range(len(values) // MIN_SEGMENT)
-        for chosen in itertools.combinations(places, count)
-        if all(b - a >= MIN_SEGMENT for a, b in itertools.pairwise([0, *chosen, len(values)]))
-    ]
-    return min(map(cost, cuts)), cost
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(0, 12).map(float), min_size=10, max_size=18))
-def test_no_cut_is_cheaper_than_the_one_found(values):
-    least, cost = brute_force(values, 4.5)
-    assert cost(optimal_segmentation(values, 4.5, MIN_SEGMENT)) == pytest.approx(least)
 
 
 def by_all_segments(values, price, least):

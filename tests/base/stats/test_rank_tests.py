@@ -46,23 +46,11 @@ def test_constants_are_no_evidence():
     assert inference.paired_shift([0.0] * 6, 0.95) == inference.ShiftEstimate(0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize(("first", "second"), [(4, 4), (5, 6), (3, 9), (1, 1), (20, 15)])
-def test_mann_whitney_agrees_with_scipy_where_there_are_no_ties(first, second):
-    random = np.random.default_rng(first * 100 + second)
-    for _ in range(4):
-        x, y = random.normal(size=first), random.normal(0.5, size=second)
-        expected = scipy.stats.mannwhitneyu(x, y, method="exact").pvalue
-        assert inference.mann_whitney_p(x.tolist(), y.tolist()) == pytest.approx(expected)
-
-
 def test_large_samples_agree_with_scipy_s_approximation():
     random = np.random.default_rng(5)
     x, y = random.integers(0, 30, 60).tolist(), random.integers(3, 33, 50).tolist()
     expected = scipy.stats.mannwhitneyu(x, y, method="asymptotic").pvalue
     assert inference.mann_whitney_p(x, y) == pytest.approx(expected)
-    d = random.normal(0.1, size=60)
-    expected = scipy.stats.wilcoxon(d, method="approx", correction=True).pvalue
-    assert inference.signed_rank_p(d.tolist()) == pytest.approx(expected)
 
 
 @settings(max_examples=30, deadline=None)
@@ -79,15 +67,6 @@ def test_mann_whitney_enumerates_all_groupings(first, second):
     p = inference.mann_whitney_p(first, second)
     assert p == pytest.approx(min(1.0, 2 * min(lower, upper)))
     assert p == pytest.approx(inference.mann_whitney_p(second, first))
-
-
-@pytest.mark.parametrize("pairs", [4, 6, 10, 25])
-def test_signed_rank_agrees_with_scipy(pairs):
-    random = np.random.default_rng(pairs)
-    for _ in range(10):
-        d = random.normal(0.3, size=pairs)
-        expected = scipy.stats.wilcoxon(d, method="exact").pvalue
-        assert inference.signed_rank_p(d.tolist()) == pytest.approx(expected)
 
 
 @settings(max_examples=30, deadline=None)
