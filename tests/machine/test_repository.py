@@ -375,25 +375,22 @@ def test_addresses(url, found):
     assert repository_address(url) == found
 
 
-@pytest.mark.parametrize(
-    ("remote", "address"),
-    [
-        ("git@github.com:OWNER/REPO.git", "https://github.com/OWNER/REPO/commit/{commit}"),
-        ("https://github.com/OWNER/REPO", "https://github.com/OWNER/REPO/commit/{commit}"),
-        ("ssh://git@host.example/a/b/c.git", "https://host.example/a/b/c/commit/{commit}"),
-        ("ssh://git@host.example:2222/a/b.git", "https://host.example/a/b/commit/{commit}"),
-        ("https://host.example:8443/a/b", "https://host.example:8443/a/b/commit/{commit}"),
-        ("https://user:secret@host.example/a/b.git", ""),
-        ("/srv/git/repo.git", ""),
-        (None, ""),
-    ],
-)
-def test_the_address_of_a_commit_follows_from_the_remote(remote, address, tmp_path, git):
+COMMIT_PAGES = {
+    "git@github.com:OWNER/REPO.git": "https://github.com/OWNER/REPO/commit/{commit}",
+    "https://github.com/OWNER/REPO": "https://github.com/OWNER/REPO/commit/{commit}",
+    "ssh://git@host.example:2222/a/b.git": "https://host.example/a/b/commit/{commit}",
+    "https://host.example:8443/a/b": "https://host.example:8443/a/b/commit/{commit}",
+    "https://user:secret@host.example/a/b.git": "",
+    "/srv/git/repo.git": "",
+}
+
+
+def test_the_address_of_a_commit_follows_from_the_remote(tmp_path, git):
     git(tmp_path, "init", "--quiet")
-    if remote is not None:
-        git(tmp_path, "remote", "add", "origin", remote)
-    assert repository.commit_url_template(tmp_path) == address
-    assert repository.commit_url_template(None) == ""
+    assert repository.commit_url_template(tmp_path) == repository.commit_url_template(None) == ""
+    for remote, address in COMMIT_PAGES.items():
+        git(tmp_path, "config", "remote.origin.url", remote)
+        assert repository.commit_url_template(tmp_path) == address
 
 
 @pytest.mark.parametrize(

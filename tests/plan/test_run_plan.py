@@ -1,7 +1,7 @@
 """Batches, epochs, warm-up, evaluation points and aggregation.
 
 Tests `cnnbench/plan/run_plan.py`, `cnnbench/plan/make.py`, `cnnbench/plan/network.py`,
-`cnnbench/plan/length.py` and `cnnbench/plan/identity.py`.
+`cnnbench/plan/length.py`, `cnnbench/plan/setup.py` and `cnnbench/plan/identity.py`.
 """
 
 import dataclasses

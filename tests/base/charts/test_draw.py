@@ -235,11 +235,10 @@ def test_colours_are_variables_of_the_theme(make):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_same_charts_are_the_same_bytes(format):
-    charts = [boxes(), lines()]
-    first = render_chart_file(charts, format, "all")
-    assert render_chart_file(charts, format, "all") == first
+    first = render_chart_file([lines()], format, "all")
+    assert render_chart_file([lines()], format, "all") == first
     assert first.startswith({"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}[format])
-    assert chart_to_svg(lines()) == chart_to_svg(lines())
+    assert chart_to_svg(boxes()) == chart_to_svg(boxes())
 
 
 def test_a_file_needs_nothing_else():

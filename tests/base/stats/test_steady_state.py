@@ -91,7 +91,7 @@ def test_few_false_alarms_on_noise_as_found_on_shared_machines():
     assert sum(one.reached and one.start > 3 for one in found) <= 5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(
         st.one_of(st.floats(1e-6, 1e3), st.sampled_from([math.nan, math.inf, 0.0])), max_size=60
@@ -109,7 +109,7 @@ def test_any_series_has_an_answer(times):
     assert all(a < b for a, b in edges)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.integers(1, 40), min_size=20, max_size=50),
     # Powers of two, so that scaling rounds nothing.
