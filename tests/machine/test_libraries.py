@@ -91,7 +91,6 @@ assert before == after, after - before
     [
         (NAMES, None, FACTS),
         (NAMES, "1", {}),
-        ((), None, {}),
         # Neither tells a version without a further library, which is not loaded.
         (("libcublas.so.12", "libcudnn.so.9"), None, {}),
         (("empty/libnccl.so.2", "libcudart.so.12"), None, {"loaded_cudart": "12.9"}),

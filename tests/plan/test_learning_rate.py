@@ -45,7 +45,6 @@ RATES = {
         },
     ),
     "a rate for a batch of 256, in smaller ones": ({}, (RESNET, 64, IMAGENET), {100091: 0.032}),
-    "in larger ones": ({}, (RESNET, 2048, IMAGENET), {3127: 1.024}),
     "another base": ({"resnet_base_lr": 0.1}, (RESNET, 512, IMAGENET), {20000: 0.2}),
     "only of models that scale it": (
         {"resnet_base_lr": 0.1},
