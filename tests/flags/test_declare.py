@@ -36,14 +36,7 @@ EVERY = SPECS["display_every"]
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [
-        ("10", 10),
-        ("0x10", 16),
-        ("10s", Duration(10.0)),
-        ("500ms", Duration(0.5)),
-        ("2m", Duration(120.0)),
-        ("1.5h", Duration(5400.0)),
-    ],
+    [("10", 10), ("0x10", 16), ("500ms", Duration(0.5)), ("1.5h", Duration(5400.0))],
 )
 def test_a_flag_of_two_kinds_takes_values_of_each(text, value):
     assert EVERY.parse(text) == value
