@@ -95,10 +95,6 @@ def test_what_is_no_address(bad):
     assert error.value.flag == "worker_hosts"
 
 
-def test_addresses_may_be_ipv6():
-    assert _job(worker_addresses=("[::1]:80",)).address(Task("worker")) == "[::1]:80"
-
-
 def test_hosts_of_a_flag():
     assert split_hosts("a:1, b:2") == ("a:1", "b:2")
     assert split_hosts("a:1,") == ("a:1", "")

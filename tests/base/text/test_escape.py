@@ -3,7 +3,6 @@
 Tests cnnbench/base/escapes.py, cnnbench/base/tables.py and cnnbench/base/terminal.py.
 """
 
-import csv
 import html
 import io
 import itertools
@@ -76,11 +75,7 @@ def test_no_line_begins_with_a_command_of_a_ci_service(text, monkeypatch):
     "text", ["=1+1", "+A1", "-2+3", "@SUM(A1)", "\t=1", "\r\n=1", "＝1", " =1"]
 )
 def test_no_cell_is_a_formula(text):
-    cell = escape_formula(text)
-    assert cell.startswith("'")
-    buffer = io.StringIO()
-    csv.writer(buffer).writerow([cell])
-    assert buffer.getvalue().strip().strip('"').startswith("'")
+    assert escape_formula(text).startswith("'")
 
 
 @pytest.mark.parametrize("number", ["-1", "-0.25", "+3", "-1.5e-07", "-2E+3", "-Infinity"])

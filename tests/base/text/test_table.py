@@ -137,17 +137,6 @@ def test_lines_belong_to_rows(columns):
     assert head[-1].startswith("layer")
 
 
-def test_many_columns_become_several_tables(columns):
-    columns(50)
-    rows = [("devices", *(f"algorithm{n}" for n in range(6))), ("8", *("1.234" for _ in range(6)))]
-    found = split_table(rows)
-    assert [table[0][0] for table in found] == ["devices"] * len(found)
-    assert [name for table in found for name in table[0][1:]] == list(rows[0][1:])
-    assert all(len(line) <= 50 for table in found for line in align_table(table))
-    columns(200)
-    assert split_table(rows) == [[list(row) for row in rows]]
-
-
 def test_cells_of_csv_files_are_as_in_json():
     row = (True, None, float("nan"), float("-inf"), 1e-07, 3, (1, "a"), "=x")
     assert csv_text("abcdefgh", [row]).splitlines()[1] == "true,,NaN,-Infinity,1e-07,3,1;a,'=x"
