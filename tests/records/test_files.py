@@ -120,7 +120,7 @@ def test_writers_in_one_folder_leave_each_others_unfinished_files_alone(tmp_path
 
 
 def test_new_file_obeys_the_umask(tmp_path):
-    before = os.umask(0o027)
+    before = os.umask(0o026)
     try:
         write_atomically(tmp_path / "r.json", b"x")
     finally:

@@ -181,31 +181,18 @@ CELLS = {
             "command": ("cnnbench", "--a=b c"),
         },
         {
-            "status": "ok",
             "model": "lenet",
-            "device": "cpu",
-            "num_towers": "2",
-            "variable_update": "replicated",
             "all_reduce": "copy;ring",
-            "batch_per_device": "8",
-            "batch_global": "8",
             "num_warmup_steps": "1",
             "num_steps": "2",
             "images_per_sec": "16.0",
-            "total_images_per_sec": "12.8",
-            "achieved_flops_per_sec": "960.0",
             "mfu": "",
             "last_loss": "Infinity",
-            "eval_top_1": "0.5",
             "precision": "bf16",
             "xla_compile": "false",
             "hostname": "böx",
             "gpu_names": "A;B",
             "logical_cpus": "2",
-            "loop_user_seconds": "2.0",
-            "loop_system_seconds": "0.5",
-            "cpu_seconds_per_step": "1.0",
-            "busy_cpus": "2.0",
             "other_cpus": "",
             "error": "",
             "command": "cnnbench '--a=b c'",
@@ -373,6 +360,15 @@ def test_a_torn_row_of_a_long_table_is_cut_off(path):
     path.write_bytes(header + row * 200 + row[: len(row) // 2])
     append(path, a_run().make_record())
     assert len(rows(path)) == 201
+
+
+def test_a_new_table_obeys_the_umask(path):
+    before = os.umask(0o026)
+    try:
+        append(path, a_run().make_record())
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 def test_failed_write_leaves_the_file_as_it_was(path, little_disk):

@@ -56,7 +56,7 @@ def with_flags(record, **flags):
 @pytest.mark.parametrize(
     ("key", "value", "without"),
     [
-        ("step_cpu_seconds", (0.1, 0.2, 0.3), ()),
+        ("step_cpu_seconds", (0.1, 0.0, 0.3), ()),
         ("latency_seconds", (0.1,), ()),
         ("loss_scaling", LossScaling(start=8.0, end=4.0, skipped_steps=(2, 3)), None),
         ("input_stages", (InputStage(name="device", examples=90, seconds=2.0),), ()),
@@ -154,6 +154,12 @@ def test_whole_numbers_may_be_as_large_as_64_bits_and_within_mappings_as_doubles
 def test_records_come_back_from_json_and_can_be_pickled(record):
     assert RunRecord.from_json(record.to_json()) == record
     assert pickle.loads(pickle.dumps(record)) == record
+
+
+def test_an_evaluation_has_metrics_of_its_own(record):
+    evaluation = replace(record.evaluations[0], metrics={"map": 0.25})
+    names = ("top_1", "top_5", "map", "other")
+    assert [evaluation.metric_value(name) for name in names] == [0.5, 0.75, 0.25, None]
 
 
 @pytest.mark.parametrize(

@@ -102,18 +102,10 @@ def test_a_later_session_may_change_what_belongs_to_it(tmp_path: Path) -> None:
     assert (state.pair_limits[0], state.pair_limits[-1]) == (16, 24)
 
 
-@pytest.mark.parametrize(
-    ("text", "named"), [(None, "is missing"), ("{}", "not the settings"), ("{", "cut off")]
-)
-def test_settings_that_cannot_be_read_are_named(
-    tmp_path: Path, text: str | None, named: str
-) -> None:
-    path = settings_path(tmp_path)
+def test_settings_that_are_missing_are_named(tmp_path: Path) -> None:
     stored(tmp_path, experiment())
-    path.unlink()
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(PathError, match=f"settings.json: .*{named}"):
+    settings_path(tmp_path).unlink()
+    with pytest.raises(PathError, match=r"settings\.json"):
         find_experiment(tmp_path)
 
 

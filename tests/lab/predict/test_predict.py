@@ -48,26 +48,6 @@ def test_the_fastest():
     assert fastest_predictions(predict_all(NETWORK, STEP, specs("xring#8"), (4,))) == {}
 
 
-def test_halving_doubling_for_small_tensors_ring_for_large_ones():
-    """On 6 devices the ring moves less than 4 + 2 by halving do, in more messages."""
-    network = Interconnect(Link("test", 1e-5, 1e-10, 1e-12))
-    candidates = specs("xring", "rechd")
-    ranges = fastest_by_size(network, candidates, 6)
-    assert [part.spec for part in ranges] == ["rechd", "xring"]
-    assert ranges[-1].up_to is None
-    below, above = (
-        [
-            network.predict_seconds(
-                spec, (Tensor(round(ranges[0].up_to * factor / 4)),), 6, Packing()
-            )
-            for spec in candidates
-        ]
-        for factor in (0.95, 1.05)
-    )
-    assert below[1] < below[0]
-    assert above[0] < above[1]
-
-
 @pytest.mark.parametrize(
     ("candidates", "ranges"),
     [

@@ -99,14 +99,6 @@ def test_lists_of_parameters_separate(tmp_path):
     assert [one["context_gpus"] for one in environments] == ["[0]", "[0, 1]"]
 
 
-def test_the_processes_of_a_job_are_one_run(tmp_path):
-    lines = log({"train_throughput": 1.0}).splitlines()
-    text = "".join(f"{rank}: {one}\n" for one in lines for rank in (0, 1))
-    records, reasons = read(tmp_path, text)
-    assert len(records) == 1
-    assert reasons == []
-
-
 def test_a_log_without_a_summary_is_named(tmp_path):
     records, reasons = read(tmp_path, log({"train_throughput": 1.0}, step=[1]))
     assert not records

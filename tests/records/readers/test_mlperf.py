@@ -83,13 +83,6 @@ def test_values_after_the_end_belong_to_the_run(tmp_path):
     assert reasons == []
 
 
-def test_a_log_of_a_launcher(tmp_path):
-    text = "".join(f"{rank}: {line}\n" for line in log().splitlines() for rank in (0, 1))
-    records, reasons = read(tmp_path, text)
-    assert len(records) == 2
-    assert reasons == []
-
-
 @pytest.mark.parametrize("block", [1, 3, 100])
 def test_a_log_of_several_processes_without_tags_is_refused(tmp_path, block):
     lines = log().splitlines(keepends=True)

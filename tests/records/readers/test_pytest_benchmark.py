@@ -34,7 +34,8 @@ def test_files_of_pytest_benchmark():
     assert record.environment["cpu_model"] == "AMD EPYC"
     assert record.environment["clock"] == "perf_counter"
     assert record.started_at == document["datetime"]
-    assert record.subject.committed_at == document["commit_info"]["time"]
+    of_commit = (record.subject.committed_at, record.subject.dirty)
+    assert of_commit == (document["commit_info"]["time"], document["commit_info"]["dirty"])
     # Outside of a repository there is no commit.
     found, reasons = file_rows("pytest_benchmark_parameters.json")
     assert [(name, commit) for name, _, commit in found] == [
