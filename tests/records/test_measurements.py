@@ -183,6 +183,14 @@ def test_interruption_between_time_and_loss_drops_that_step():
     assert record.step_cpu_seconds == (0.25,)
 
 
+def test_the_longest_execution_is_not_the_first_one():
+    run = start(steps_per_execution=2)
+    assert run.longest_execution() == 0.0
+    for seconds, longest in ((5.0, 10.0), (0.75, 1.5), (0.5, 1.5)):
+        run.timed.add_execution(seconds)
+        assert run.longest_execution() == longest
+
+
 def test_run_ids_are_unique_and_the_start_is_utc():
     records = [start().make_record() for _ in range(100)]
     assert len({r.run_id for r in records}) == 100

@@ -156,6 +156,13 @@ def test_records_come_back_from_json_and_can_be_pickled(record):
     assert pickle.loads(pickle.dumps(record)) == record
 
 
+def test_steps_and_kinds_of_devices(record):
+    twice = with_flags(replace(record, losses=(), warmup_losses=()), steps_per_execution=2)
+    assert (record.steps, twice.steps, twice.warmup_steps) == (3, 6, 2)
+    kinds = [replace(record.placement, device=one).kind for one in ("cpu", "gpu", "emulated_gpu")]
+    assert kinds == ["cpu", "gpu", "gpu"]
+
+
 def test_an_evaluation_has_metrics_of_its_own(record):
     evaluation = replace(record.evaluations[0], metrics={"map": 0.25})
     names = ("top_1", "top_5", "map", "other")
