@@ -172,14 +172,8 @@ DRIVER = {"gpu_driver": "570", "gpu_driver_cuda": "12.8"}
 
 @pytest.mark.parametrize(
     ("allowed", "facts", "blocks"),
-    [
-        ("tensorflow", LOADED, False),
-        ("gpu", LOADED, True),
-        ("gpu", DRIVER, False),
-        ("machine", DRIVER, False),
-        ("gpu_driver", DRIVER, False),
-        ("tensorflow", DRIVER, True),
-    ],
+    [("tensorflow", LOADED, False), ("gpu", LOADED, True), ("tensorflow", DRIVER, True)]
+    + [(name, DRIVER, False) for name in ("gpu", "machine", "gpu_driver")],
 )
 def test_groups_of_facts_about_libraries_and_drivers(runs, allowed, facts, blocks):
     base, new = ([runs(environment=side)] for side in (facts, dict.fromkeys(facts, "2.0")))

@@ -1,6 +1,7 @@
 """The wording of verdicts, answers, advice and notes: constructed comparisons against one file.
 
-Tests cnnbench/judge/compare/compare.py, cnnbench/judge/compare/estimate.py,
+Tests cnnbench/judge/compare/compare.py, cnnbench/judge/compare/comparability.py,
+cnnbench/judge/compare/disturbance.py, cnnbench/judge/compare/estimate.py,
 cnnbench/judge/compare/judgement.py, cnnbench/judge/compare/verdicts.py,
 cnnbench/judge/compare/notes.py, cnnbench/judge/compare/answers.py,
 cnnbench/judge/compare/phrases.py and cnnbench/judge/compare/result.py. Other tests of this folder

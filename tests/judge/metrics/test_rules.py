@@ -208,20 +208,12 @@ def test_least_and_largest_values_are_accepted(folder):
     assert rules.rules[2].alpha_shares()["memory"] == 0.001
 
 
-@pytest.mark.parametrize(
-    ("text", "commit", "path"),
-    [
-        ("rules.toml", None, "rules.toml"),
-        ("HEAD:rules.toml", "HEAD", "rules.toml"),
-        ("./HEAD:rules.toml", None, "./HEAD:rules.toml"),
-        ("../a:b", None, "../a:b"),
-        ("/a:b", None, "/a:b"),
-        ("a:b:c", "a", "b:c"),
-    ],
-)
-def test_a_file_on_disk_or_in_a_commit(text, commit, path):
-    file = RulesFile.parse(text)
-    assert (file.commit, file.path, str(file)) == (commit, path, text)
+def test_a_file_on_disk_or_in_a_commit():
+    for text in ("rules.toml", "./HEAD:rules.toml", "../a:b", "/a:b"):
+        assert (RulesFile.parse(text).commit, RulesFile.parse(text).path) == (None, text)
+    for commit, path in (("HEAD", "rules.toml"), ("a", "b:c")):
+        file = RulesFile.parse(f"{commit}:{path}")
+        assert (file.commit, file.path, str(file)) == (commit, path, f"{commit}:{path}")
 
 
 def test_which_file_is_read(folder, monkeypatch):
@@ -326,22 +318,19 @@ def test_accepted_commits_are_those_between_two_revisions(commits):
 
 
 @pytest.mark.parametrize(
-    ("parts", "fits"),
+    ("name", "fitting", "other"),
     [
-        ({}, True),
-        ({"metrics": ("throughput",)}, True),
-        ({"metrics": ("memory",)}, False),
-        ({"configurations": ("lenet*",)}, True),
-        ({"configurations": ("vgg*",)}, False),
-        ({"results": ("slower",)}, True),
-        ({"results": ("changed",)}, False),
+        ("metrics", "throughput", "memory"),
+        ("configurations", "lenet*", "vgg*"),
+        ("results", "slower", "changed"),
     ],
 )
-def test_what_an_acceptance_is_about(parts, fits):
-    own = Acceptance(commit="b" * 7, reason="x", **parts)
-    assert own.accepts_result("lenet, batch 8", THROUGHPUT, "slower") is fits
-    found = accepted(Rules(accept=(own,)), ["a" * 40], ["b" * 40])
-    assert found == (own if fits else None)
+def test_what_an_acceptance_is_about(name, fitting, other):
+    for parts, fits in (({}, True), ({name: (fitting,)}, True), ({name: (other,)}, False)):
+        own = Acceptance(commit="b" * 7, reason="x", **parts)
+        assert own.accepts_result("lenet, batch 8", THROUGHPUT, "slower") is fits
+        found = accepted(Rules(accept=(own,)), ["a" * 40], ["b" * 40])
+        assert found == (own if fits else None)
 
 
 def test_an_acceptance_that_has_ended_is_named_only_where_no_other_one_fits():
