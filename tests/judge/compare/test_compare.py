@@ -18,12 +18,12 @@ def scaled(factor):
     return [speed * factor for speed in BASE]
 
 
-def suite(runs, factors, flag="model", **more):
-    """Runs of a configuration for each value of a flag, with its factor of speed."""
+def suite(runs, factors, **more):
+    """Runs of each network, with its factor of speed."""
     return [
         record
-        for value, factor in factors.items()
-        for record in runs.of(*scaled(factor), flags={flag: value}, **more)
+        for model, factor in factors.items()
+        for record in runs.of(*scaled(factor), flags={"model": model}, **more)
     ]
 
 
@@ -69,7 +69,6 @@ def test_the_geometric_mean_is_over_what_was_compared_only(runs):
 
 def test_the_worst_come_first_by_value(runs):
     factors = {"a": 0.9, "b": 0.05, "c": 1.1, "d": 1.0, "e": 0.5}
-
     found = compare_records(suite(runs, dict.fromkeys(factors, 1.0)), suite(runs, factors))
     order = [entry.configuration.flags["model"] for entry in found.by_severity()]
     assert order == ["b", "e", "a", "c", "d"]
