@@ -6,12 +6,11 @@ Tests cnnbench/plan/rules.py and the rules of cnnbench/flags/groups/*.py.
 from __future__ import annotations
 
 import itertools
-import struct
 
 import pytest
 from other_values import other
+from targets import framed
 
-from cnnbench.data.tfrecord import masked_crc32c
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.params import SPECS
@@ -171,15 +170,14 @@ def test_integers_need_instructions_and_kernels(instructions, onednn, flag, monk
 def test_each_worker_needs_a_file_where_files_are_divided(tmp_path):
     data, files = tmp_path / "imagenet", 3
     data.mkdir()
-    for name in ("train-00000", "train-00001", "train-00002", "validation-00000"):
-        length = struct.pack("<Q", 1)
-        checksums = [struct.pack("<I", masked_crc32c(part)) for part in (length, b"x")]
-        record = length + checksums[0] + b"x" + checksums[1]
-        (data / f"{name}-of-0000{files if name[0] == 't' else 1}").write_bytes(record)
+    names = [f"train-{number:05}-of-00003" for number in range(files)]
+    for name in (*names, "validation-00000-of-00001"):
+        (data / name).write_bytes(framed(b"x"))
     whole = tmp_path / "cifar10"
     whole.mkdir()
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
         (whole / f"{name}.bin").write_bytes(bytes(3073))
+    usual = {"variable_update": "multi_worker_mirrored_strategy", "job_name": "worker"}
     for workers, policy, flag in (
         (files, "file", None),
         (files + 1, "file", "auto_shard_policy"),
@@ -187,12 +185,8 @@ def test_each_worker_needs_a_file_where_files_are_divided(tmp_path):
         (1, "file", None),
     ):
         hosts = ",".join(f"h{number}:1" for number in range(workers))
-        job = {"variable_update": "multi_worker_mirrored_strategy", "job_name": "worker"}
-        job |= {
-            "worker_hosts": hosts,
-            "input_distribution": "strategy",
-            "auto_shard_policy": policy,
-        }
+        job = {**usual, "input_distribution": "strategy", "auto_shard_policy": policy}
+        job["worker_hosts"] = hosts
         assert refused_flag(model="lenet", batch_size=2, data_dir=str(data), **job) == flag
     # The files of this data set are read as a whole.
     job["worker_hosts"], job["auto_shard_policy"] = "a:1,b:1", "file"
