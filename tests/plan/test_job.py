@@ -45,6 +45,11 @@ def test_an_evaluator_and_a_process_without_others_run_alone():
     assert (served.job_name, served.task_index, notices) == ("ps", 0, ())
 
 
+def open_mpi(rank, size, local_rank, local_size=1):
+    numbers = {"RANK": rank, "SIZE": size, "LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
+    return {f"OMPI_COMM_WORLD_{name}": str(number) for name, number in numbers.items()}
+
+
 def test_ranks_of_mpi_exchange_their_addresses(monkeypatch):
     asked = []
 
@@ -53,10 +58,7 @@ def test_ranks_of_mpi_exchange_their_addresses(monkeypatch):
         return ["a:1", "b:2", "c:3"]
 
     monkeypatch.setattr("cnnbench.base.rendezvous.exchange_addresses", exchange)
-    environ = {
-        **{"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"},
-        **{"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
-    }
+    environ = open_mpi(1, 3, 0)
     params = Params(cluster="mpi", cluster_ps=1, device="cpu", rendezvous="h:9", cluster_timeout=7)
     plan = check_flags(params, environ)
     joined = join_job(plan, environ, print)
@@ -67,13 +69,7 @@ def test_ranks_of_mpi_exchange_their_addresses(monkeypatch):
 
 
 def test_processes_of_a_machine_get_gpus_of_their_own():
-    environ = {
-        "OMPI_COMM_WORLD_RANK": "0",
-        "OMPI_COMM_WORLD_SIZE": "1",
-        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-        "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
-        "CUDA_VISIBLE_DEVICES": "4,5,6,7",
-    }
+    environ = {**open_mpi(0, 1, 1), "CUDA_VISIBLE_DEVICES": "4,5,6,7"}
     for params, gpus in (
         (Params(num_gpus=2), "6,7"),
         (Params(num_gpus=3), "4,5,6,7"),
@@ -101,14 +97,8 @@ def _without_mpi4py(monkeypatch):
 def test_processes_under_pmi2_get_gpus_of_their_own():
     gpus = []
     for rank in range(4):
-        own = {
-            "SLURM_PROCID": str(rank),
-            "SLURM_NTASKS": "4",
-            "SLURM_LOCALID": str(rank % 2),
-            "PMI_RANK": str(rank),
-            "PMI_SIZE": "4",
-            "CUDA_VISIBLE_DEVICES": "0,1,2,3",
-        }
+        own = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "4", "SLURM_LOCALID": str(rank % 2)}
+        own |= {"PMI_RANK": str(rank), "PMI_SIZE": "4", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
         with pytest.raises(FlagError, match="--rendezvous"):  # only the GPUs are known by then
             join_job(check_flags(OF_TWO_GPUS, own), own, print)
         gpus.append(own["CUDA_VISIBLE_DEVICES"])
@@ -137,29 +127,22 @@ def test_gpus_are_not_divided_among_processes_without_numbers():
     refusal("rendezvous", cluster_ps=1, variable_update="parameter_server")
 
 
+MULTI_WORKER = "multi_worker_mirrored_strategy"
+
+
 @pytest.mark.parametrize(
     ("words", "mode", "notices"),
     [
         ((), "collective_all_reduce", 1),
         (("--variable_update=parameter_server_strategy",), "", 0),
-        (
-            ("--variable_update=multi_worker_mirrored_strategy",),
-            "multi_worker_mirrored_strategy",
-            0,
-        ),
+        ((f"--variable_update={MULTI_WORKER}",), MULTI_WORKER, 0),
         (("--cluster_ps=1",), "parameter_server", 0),
     ],
 )
 @pytest.mark.parametrize("of", ["slurm", "addresses"])
 def test_a_job_without_parameter_servers_has_a_mode_that_works(of, words, mode, notices):
-    environ = {
-        "SLURM_PROCID": "0",
-        "SLURM_NTASKS": "2",
-        "SLURM_LOCALID": "0",
-        "SLURM_STEP_NODELIST": "n[1-2]",
-        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-        "SLURM_JOB_ID": "1",
-    }
+    environ = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "1"}
+    environ |= {"SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
     place = ("--cluster=slurm",)
     if of == "addresses":
         ps = ("--ps_hosts=c:1",) if "--cluster_ps=1" in words else ()
@@ -183,13 +166,8 @@ def test_a_job_without_parameter_servers_has_a_mode_that_works(of, words, mode, 
 @pytest.mark.parametrize(("job", "device", "gpus"), [("ps", "cpu", 1), ("worker", "gpu", 2)])
 def test_a_task_without_towers_has_one_cpu_device(job, device, gpus):
     params = Params(
-        model="trivial",
-        device="gpu",
-        num_gpus=2,
-        gpu_indices="1,0",
-        job_name=job,
-        worker_hosts="a:1",
-        ps_hosts="c:3",
+        **{"model": "trivial", "device": "gpu", "num_gpus": 2, "gpu_indices": "1,0"},
+        **{"job_name": job, "worker_hosts": "a:1", "ps_hosts": "c:3"},
         variable_update="parameter_server",
     )
     found = check_flags(params, {}).process_flags

@@ -440,31 +440,22 @@ def test_a_checkpoint_may_have_the_steps_of_the_training_and_its_warm_up():
         length.check_steps_left("d", 11)
 
 
+DISTRIBUTED = {"variable_update": "distributed_all_reduce", "device": "cpu"}
+
+
 @pytest.mark.parametrize(
     ("flags", "on_cpu", "on_gpu"),
     [
         ({"variable_update": "replicated"}, ("copy",), ("copy",)),
         ({"variable_update": "replicated", "num_gpus": 1}, (), ()),
         ({"variable_update": "replicated", "forward_only": True}, (), ()),
-        (
-            {
-                "variable_update": "distributed_all_reduce",
-                "device": "cpu",
-                "all_reduce_spec": "copy:2048:pscpu",
-            },
-            ("copy:2K", "pscpu"),
-            ("copy:2K", "pscpu"),
-        ),
+        ({**DISTRIBUTED, "all_reduce_spec": "copy:2048:pscpu"}, *2 * (("copy:2K", "pscpu"),)),
         ({"variable_update": "mirrored_strategy"}, ("ring",), ("nccl",)),
         *(
-            ({"variable_update": "mirrored_strategy", "cross_device_ops": name}, (name,), (name,))
+            ({"variable_update": "mirrored_strategy", "cross_device_ops": name}, *2 * ((name,),))
             for name in ("hierarchical_copy", "reduction_to_one_device")
         ),
-        (
-            {"variable_update": "central_storage_strategy"},
-            ("reduction_to_one_device",),
-            ("reduction_to_one_device",),
-        ),
+        ({"variable_update": "central_storage_strategy"}, *2 * (("reduction_to_one_device",),)),
         ({"variable_update": "parameter_server"}, (), ()),
         ({"variable_update": "independent"}, (), ()),
     ],
