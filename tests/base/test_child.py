@@ -17,13 +17,7 @@ import pytest
 from forked import finished, gone, wait_for
 
 from cnnbench.base import message
-from cnnbench.base.child import (
-    ChildProcess,
-    StopLadder,
-    exit_manner,
-    exit_sentence,
-    fork_child,
-)
+from cnnbench.base.child import ChildProcess, StopLadder, exit_manner, exit_sentence, fork_child
 from cnnbench.base.interrupts import SAME_SECONDS
 
 pytestmark = pytest.mark.timeout(60)

@@ -154,9 +154,7 @@ def work():
 
 
 def test_packages_are_loaded_for_unknown_names_only(
-    things: SpecRegistry[Thing],
-    install: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    things: SpecRegistry[Thing], install: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.things", things, raising=False)
     install(GROUP, PROVIDER)
@@ -169,9 +167,7 @@ def test_packages_are_loaded_for_unknown_names_only(
 
 
 def test_objects_of_a_package_that_fails_are_removed(
-    things: SpecRegistry[Thing],
-    install: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    things: SpecRegistry[Thing], install: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.things", things, raising=False)
     install(GROUP, f"{PROVIDER}1 / 0\n")

@@ -175,20 +175,12 @@ def test_horovod_joins_what_horovodrun_or_tf_config_says(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", TWO_WORKERS)
     found = parse_run(["--variable_update=horovod"])
     params, job = found.params, found.place.job
-    assert (params.cluster, job.task, job.num_workers) == (
-        "tf_config",
-        Task("worker", 1),
-        2,
-    )
+    assert (params.cluster, job.task, job.num_workers) == ("tf_config", Task("worker", 1), 2)
     for name, value in {"RANK": "2", "SIZE": "3", "LOCAL_RANK": "2", "LOCAL_SIZE": "3"}.items():
         monkeypatch.setenv(f"HOROVOD_{name}", value)
     found = parse_run(["--variable_update=horovod"])
     params, job = found.params, found.place.job
-    assert (params.cluster, job.task, job.num_workers) == (
-        "mpi",
-        Task("worker", 2),
-        3,
-    )
+    assert (params.cluster, job.task, job.num_workers) == ("mpi", Task("worker", 2), 3)
 
 
 @pytest.mark.usefixtures("_alone")

@@ -160,10 +160,7 @@ BEGINNINGS = (
     *("Model:       x", "1\timages/sec: 1.0 +/- 1.0 (jitter = 1.0)\t1.0", "total images/sec: 1.0"),
     *("Accuracy @ 1 = 1.0 Accuracy @ 5 = 1.0 [8 examples]", "Devices:     ['/cpu:0', ", "x = 1.0 "),
     *("Iter #1: 1.0 img/sec per GPU", "Img/sec per GPU: 1.0 +-1.0", "[1,0]<stdout>:Model: x"),
-    *(
-        "2026-05-07T10:00:01.5Z 1 1 1/1.1-1 Model: x",
-        "device:GPU:0 with 1-> physical GPU (device",
-    ),
+    *("2026-05-07T10:00:01.5Z 1 1 1/1.1-1 Model: x", "device:GPU:0 with 1-> physical GPU (device"),
     *('{"name": "current_examples_per_sec", "global_step": 1, "value": ', 'run_id,a,"', "' \t:"),
     *('DLLL {"step": [], "data": {"v": ', ':::MLLOG {"time_ms": 1, "key": "run_start", "value": '),
     *(":::MLPv0.5.0 x 1541000000.5 (a.py:1) run_start: ", "\x1b[36m", "x.py:1: Warning: "),

@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench.machine.cpu import Host
-from cnnbench.machine.facts import (
-    SECTIONS,
-    collect,
-    collect_facts_by_section,
-    comparable_fact,
-)
+from cnnbench.machine.facts import SECTIONS, collect, collect_facts_by_section, comparable_fact
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,7 @@ import stat
 import pytest
 
 from cnnbench.campaigns.ab.worktree import worktree
-from cnnbench.campaigns.bisect.history import (
-    GitHistory,
-    find_repository_root,
-    good_and_bad_hashes,
-)
+from cnnbench.campaigns.bisect.history import GitHistory, find_repository_root, good_and_bad_hashes
 from cnnbench.machine import repository
 from cnnbench.machine.repository import (
     CommitGraph,

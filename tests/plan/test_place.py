@@ -14,11 +14,7 @@ from cnnbench.base.job import Job, Task
 from cnnbench.base.probe import REFUSED
 from cnnbench.flags import Params
 from cnnbench.plan import WorkKind, check_flags
-from cnnbench.plan.identity import (
-    digest_of_value,
-    facts_to_agree_on,
-    identity_on_this_machine,
-)
+from cnnbench.plan.identity import digest_of_value, facts_to_agree_on, identity_on_this_machine
 from cnnbench.plan.place import work_of
 from cnnbench.version import __version__
 

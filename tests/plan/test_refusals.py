@@ -116,10 +116,7 @@ def test_accepted(line):
         ({**TWO, "hierarchical_copy": True}, "hierarchical_copy"),
         ({**TWO, "hierarchical_copy": True, "all_reduce_spec": "xring#2"}, "xring#2"),
         ({**FOUR, "all_reduce_spec": "copy:2048:pscpu/xring"}, "copy:2K:pscpu"),
-        (
-            {**FOUR, "all_reduce_spec": "pscpu/xring#2", "all_reduce_group_size": 2},
-            "pscpu/xring#2",
-        ),
+        ({**FOUR, "all_reduce_spec": "pscpu/xring#2", "all_reduce_group_size": 2}, "pscpu/xring#2"),
         ({**FOUR, "all_reduce_spec": "pscpu/xring#2", "all_reduce_group_size": 1}, "xring#2"),
         ({**TWO, "num_gpus": 1}, None),
         ({**TWO, "forward_only": True}, None),
@@ -219,8 +216,7 @@ def test_outputs_have_files_of_their_own(flags, flag):
 
 
 @pytest.mark.parametrize(
-    ("bytes_per_weight", "flags"),
-    [(4, {}), (2, {"precision": "bf16"}), (8, {"num_gpus": 2})],
+    ("bytes_per_weight", "flags"), [(4, {}), (2, {"precision": "bf16"}), (8, {"num_gpus": 2})]
 )
 def test_a_frozen_graph_contains_less_than_two_gigabytes(bytes_per_weight, flags, monkeypatch):
     weights = make_plan(Params(model="lenet")).network.spec.parameters

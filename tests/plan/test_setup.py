@@ -46,26 +46,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"precision": "fp16", "fp16_vars": True, "compact_gradient_transfer": False},
         MEAN,
     ),
-    "one copy has no gradients that wait": (
-        {"variable_consistency": "relaxed"},
-        SUM,
-    ),
+    "one copy has no gradients that wait": ({"variable_consistency": "relaxed"}, SUM),
     "no decay is in no update": (
         {"weight_decay": 0.0},
         {"reduction": "sum", "rate_factor": 1 / 4, "weight_decay": 0.0},
     ),
-    "staged weights decay as they were": (
-        {"staged_vars": True},
-        {**SUM, "fused": False},
-    ),
+    "staged weights decay as they were": ({"staged_vars": True}, {**SUM, "fused": False}),
     "clipped gradients have decay": (
         {"gradient_clip": 1.0},
         {**MEAN, "clip": {"gradient_clip": 1.0}},
     ),
-    "a strategy may reduce": (
-        {"variable_update": "mirrored_strategy"},
-        {**MEAN, "fused": True},
-    ),
+    "a strategy may reduce": ({"variable_update": "mirrored_strategy"}, {**MEAN, "fused": True}),
     "a strategy may do everything": ({"variable_update": "central_storage_strategy"}, MEAN),
     "other optimizers take gradients with decay": ({"optimizer": "momentum"}, MEAN),
     "optimizers may decay weights themselves, alike for a sum": (

@@ -103,7 +103,7 @@ def test_hosts_of_a_flag():
 
 def test_names_of_devices():
     assert [is_cpu(name) for name in ("CPU:0", "/device:cpu:1", W1 + "CPU:0", W1 + "GPU:0")] == [
-        *(True, True, True, False),
+        *(True, True, True, False)
     ]
     assert cpu_of_device(W1 + "GPU:3") == W1 + "CPU:0"
     assert cpu_of_device("GPU:1") == "/device:CPU:0"

@@ -233,8 +233,7 @@ def test_sizes(written, size):
 
 
 @pytest.mark.parametrize(
-    ("written", "seconds"),
-    [("500ms", 0.5), ("10s", 10.0), (" 2m ", 120.0), ("1.5h", 5400.0)],
+    ("written", "seconds"), [("500ms", 0.5), ("10s", 10.0), (" 2m ", 120.0), ("1.5h", 5400.0)]
 )
 def test_units_of_durations(written, seconds):
     assert Duration.parse(written) == Duration(seconds)
@@ -249,7 +248,7 @@ def test_what_is_no_duration(written):
 
 def test_messages_of_libraries():
     assert log_lines.library_output_notices("a\n\n  b\ncnnbench: c\n").splitlines() == [
-        *("cnnbench: a", "cnnbench: b", "cnnbench: c"),
+        *("cnnbench: a", "cnnbench: b", "cnnbench: c")
     ]
     assert log_lines.fatal_message("nothing") == ""
     log = "2026-01-01 00:00:00.000000: F tensorflow/core/x.cc:12] Check failed: a\n"
@@ -267,7 +266,7 @@ def test_wide_characters_take_two_columns_and_combining_ones_none(shown, width):
 
 def test_a_text_is_cut_before_the_character_that_does_not_fit():
     assert [text.cut_to_width("日本x", width) for width in (-1, 0, 1, 2, 3, 4, 5)] == [
-        *("", "", "", "日", "日", "日本", "日本x"),
+        *("", "", "", "日", "日", "日本", "日本x")
     ]
     assert [text.cut_to_width("abc", width) for width in (-1, 2)] == ["", "ab"]
     assert text.cut_to_width("e\u0301e", 1) == "e\u0301"
