@@ -302,6 +302,7 @@ def test_a_file_registers_and_an_edit_of_it_replaces(file, things):
     ("text", "words"),
     [
         ("", "register_thing"),
+        ("INITIALISES_ONLY = 1", "INITIALISES_ONLY = True"),
         ("thing('a')\nINITIALISES_ONLY = True", "registers a"),
         ("thing('a')\nFILES = 'x'", "FILES"),
         ("thing('a')\nFILES = [1]", "FILES"),

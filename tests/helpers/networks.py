@@ -108,6 +108,11 @@ def normal(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+def images_for(model, count=2):
+    """Random images that a model takes."""
+    return tf.constant(normal(count, model.image_size, model.image_size, model.channels))
+
+
 def convolved(images, kernel, strides, zeros, groups=1):
     """A convolution by its definition, in NHWC, after zeros around height and width."""
     padded = np.pad(images, [(0, 0), *zeros, (0, 0)])

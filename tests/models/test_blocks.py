@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from covering import slow_if
-from networks import cut, forward, model_of
+from networks import cut, forward, images_for, model_of
 
 from cnnbench.errors import UsageError
 from cnnbench.models import Initializer, declare, get_model
@@ -69,8 +69,7 @@ EVERYDAY = "everything"
 
 def trained(model, weights, **options):
     """The results of a traced step: outputs, loss, gradients and moments; and its graph."""
-    size = model.image_size
-    images = np.random.default_rng(0).standard_normal((BATCH, size, size, 3)).astype(np.float32)
+    images = images_for(model, BATCH)
     labels = tf.constant([1, 2])
 
     @tf.function(autograph=False)

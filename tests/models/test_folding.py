@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from covering import slow_if
-from networks import cut, forward
+from networks import cut, forward, images_for
 
 from cnnbench.models import declare, get_model
 
@@ -30,11 +30,6 @@ def logits_of(model, weights, images, *, fold, frozen=False, **options):
 
     graph = step.get_concrete_function(images).graph
     return step(images).numpy(), [operation.type for operation in graph.get_operations()]
-
-
-def images_for(model, count=2):
-    shape = (count, model.image_size, model.image_size, model.channels)
-    return tf.constant(np.random.default_rng(1).standard_normal(shape), tf.float32)
 
 
 def small(name, dataset="cifar10"):

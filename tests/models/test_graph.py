@@ -4,18 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from covering import slow_if
-from networks import forward
+from networks import forward, images_for
 
 from cnnbench.errors import UsageError
 from cnnbench.models import declare, get_model
 from cnnbench.models.graph import GraphNetwork
 
 SMALL = [("resnet20", "cifar10"), ("resnet20_v2", "cifar10"), ("alexnet", "cifar10")]
-
-
-def images_for(model, count=2, dtype=tf.float32, seed=0):
-    shape = (count, model.image_size, model.image_size, model.channels)
-    return tf.cast(np.random.default_rng(seed).standard_normal(shape), dtype)
 
 
 def logits_and_gradients(model, num_classes, weights, images, **options):

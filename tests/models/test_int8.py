@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from covering import slow_if
-from networks import convolved, cut, forward
+from networks import convolved, cut, forward, images_for, normal
 
 from cnnbench.machine.cpu import Host, processor_facts
 from cnnbench.models import BatchNorm, declare, get_model
@@ -20,10 +20,6 @@ pytestmark = pytest.mark.skipif(
     ),
     reason="this CPU has no products of 8-bit integers",
 )
-
-
-def normal(*shape, seed=1):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def eight(values, low, high):
@@ -149,8 +145,7 @@ def test_networks_are_close_to_float32(name, dataset, make_weights):
     convolutions, in_8_bits, tolerance = NETWORKS[name, dataset]
     model = cut(get_model(name, dataset))
     weights = make_weights(declare(model, 11).variables)
-    size = model.image_size
-    images = tf.constant(np.clip(normal(4, size, size, 3), -1, 1))
+    images = tf.clip_by_value(images_for(model, 4), -1, 1)
 
     def read(spec, dtype):
         return tf.constant(weights.values[spec.name].numpy(), dtype)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from covering import slow_if
-from networks import CUT, cut, forward
+from networks import CUT, cut, forward, images_for
 
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models import declare, get_model, model_names
@@ -498,8 +498,7 @@ def test_one_step_down_the_gradient_lowers_the_loss(name, dataset, dtype, make_w
     cut(model)
     variables = declare(model, 11).variables
     weights = make_weights(variables)
-    size = model.image_size
-    images = tf.constant(np.random.default_rng(0).standard_normal((4, size, size, 3)), tf.float32)
+    images = images_for(model, 4)
     labels = tf.constant([0, 3, 6, 9])
     trained = [v.name for v in variables if v.trainable]
 
@@ -531,8 +530,7 @@ def test_one_step_down_the_gradient_lowers_the_loss(name, dataset, dtype, make_w
 def test_cut_networks_in_nchw_equal_those_in_nhwc(name, layout, nchw, make_weights):
     model = cut(get_model(name, "imagenet"))
     weights = make_weights(declare(model, 11).variables)
-    size = model.image_size
-    images = tf.constant(np.random.default_rng(0).standard_normal((2, size, size, 3)), tf.float32)
+    images = images_for(model)
     one, other = (
         forward(model, 11, images, weights.read, training=False, data_format=each).outputs
         for each in ("NHWC", layout)
