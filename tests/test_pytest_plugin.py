@@ -165,9 +165,13 @@ def test_a_process_that_fails_fails_the_test_with_its_last_words(session):
 
 
 @pytest.mark.parametrize(
-    ("ini", "argument"), [("[pytest]\ncnnbench_timeout = 1\n", ""), ("", ", timeout=1")]
+    ("ini", "argument", "told"),
+    [
+        ("[pytest]\ncnnbench_timeout = 1\n", "", "killed after 1 s*about to measure"),
+        ("", ", timeout=0.2", "killed after"),
+    ],
 )
-def test_a_process_that_hangs_is_killed(session, pytester, ini, argument):
+def test_a_process_that_hangs_is_killed(session, pytester, ini, argument, told):
     pytester.makeini(ini)
     result = session(
         f"""
@@ -176,7 +180,7 @@ def test_a_process_that_hangs_is_killed(session, pytester, ini, argument):
         """
     )
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*killed after 1 s*about to measure*"])
+    result.stdout.fnmatch_lines([f"*{told}*"])
 
 
 def test_a_time_out_that_is_no_number_is_refused(session, pytester):
@@ -294,7 +298,7 @@ def test_a_baseline_is_looked_at_before_anything_is_measured(session, pytester):
     result = session(text)
     result.assert_outcomes(failed=1)
     output = result.stdout.str()
-    assert "baseline baseline.json cannot be used" in output
+    assert re.search(r"baseline baseline\.json cannot be used.*--cnnbench-update", output)
     assert "all five ran" not in output
     # One error, not one within another.
     assert "During handling" not in output
@@ -306,15 +310,12 @@ def test_a_baseline_is_looked_at_before_anything_is_measured(session, pytester):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "*baseline baseline.json cannot be used*--cnnbench-update*"),
-        ("{", "*cannot be used*"),
-        ("[" * 100_000, "*baseline.json cannot be used: not JSON: nested too deeply*"),
+        ("{", "*baseline.json cannot be used: cut off*"),
         ('{"schema": 2, "kind": "baseline"}', "*reads schema 1, not 2*"),
     ],
 )
 def test_a_baseline_that_cannot_be_read_fails_the_test(session, pytester, text, message):
-    if text is not None:
-        (pytester.path / "baseline.json").write_text(text)
+    (pytester.path / "baseline.json").write_text(text)
     result = session(comparing())
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([message])

@@ -53,6 +53,7 @@ def refusal(check, *args) -> str | None:
         ),
         ("pscpu", devices("CPU", 3), {"shards": 4}, "4 shards need as many .* only 3"),
         ("psgpu", devices("CPU", 2), {"shards": 3}, "3 shards need as many .* only 2"),
+        ("collective", devices("GPU", 8), {"shards": 3}, "one or two rings, not 3"),
         ("xring", TWO_PROCESSES, {"shards": 2}, "2 rings need as many devices .* only 1"),
     ],
 )
