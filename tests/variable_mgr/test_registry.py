@@ -155,10 +155,10 @@ def test_where_a_shared_variable_is_cached(caching, device):
     )
     assert one.caching_device(f"{WORKER_1}GPU:0") == device
     workers = [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in range(2)]
-    assert one.cpu_devices == tuple(workers)
+    assert (one.cpu_devices, one.all_devices) == (tuple(workers), job.tower_devices)
     alone = spec("parameter_server")
     assert alone.caching_device("/GPU:0") is None
-    assert alone.cpu_devices == ("/CPU:0",)
+    assert alone.cpu_devices == alone.all_devices == ("/CPU:0",)
 
 
 PROPERTIES = {
