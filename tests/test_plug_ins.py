@@ -91,23 +91,6 @@ def test_comparisons_take_metrics_of_plug_ins(call, runs, tmp_path):
     assert name in call("history", base, f"--metric=none_{name}", plugin, code=2).err
 
 
-@pytest.mark.slow
-def test_a_job_takes_names_of_plug_ins(tmp_path):
-    flags = {
-        **TINY,
-        **{"plugin": named("tiny_plugin", "signum_plugin"), "data_name": "imagenet"},
-        **{"model": "tiny", "optimizer": "signum", "batch_size": 2, "num_batches": 2},
-        **{"variable_update": "collective_all_reduce", "result_json": tmp_path / "r.json"},
-    }
-    words = [f"--{name}={value}" for name, value in flags.items()]
-    job = [sys.executable, "-m", "cnnbench", "launch", "--workers=2", "--", *words]
-    execute(Command(words=job, log=tmp_path / "log"), 300)
-    assert "error" not in (tmp_path / "log").read_text()
-    record = json.loads((tmp_path / "r.json").read_text())
-    assert record["config"]["optimizer"] == "signum"
-    assert record["model"]["name"] == "tiny"
-
-
 _READER = "from cnnbench.records.readers import register_reader as read\nread"
 
 
@@ -227,9 +210,10 @@ def test_a_keras_model_of_a_plug_in_is_declared_before_tensorflow_starts(tmp_pat
 
 
 @pytest.mark.slow
-def test_workers_train_a_keras_model_of_a_plug_in(tmp_path):
+def test_workers_train_a_keras_model_and_take_an_optimizer_of_plug_ins(tmp_path):
     (tmp_path / "small.py").write_text(KERAS)
-    flags = ["--plugin=small.py", "--model=small", "--device=cpu", "--batch_size=2"]
+    flags = [f"--plugin=small.py,{named('signum_plugin')}", "--model=small", "--optimizer=signum"]
+    flags += ["--device=cpu", "--batch_size=2"]
     words = [*flags, "--num_batches=2", "--num_warmup_batches=1", "--result_json=r.json"]
     launch = [sys.executable, "-m", "cnnbench", "launch", "--workers=2", "--", *words]
     log = tmp_path / "log"
@@ -238,4 +222,5 @@ def test_workers_train_a_keras_model_of_a_plug_in(tmp_path):
     assert "cuInit" not in log.read_text()
     record = json.loads((tmp_path / "r.json").read_text())
     assert record["config"]["variable_update"] == "collective_all_reduce"
+    assert (record["config"]["optimizer"], record["model"]["name"]) == ("signum", "small")
     assert len(record["step_seconds"]) == 2
