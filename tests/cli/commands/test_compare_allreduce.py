@@ -1,7 +1,6 @@
 """`cnnbench compare` and `cnnbench history` on what `cnnbench allreduce` and sweeps leave."""
 
 import json
-import math
 
 import pytest
 from pages import Page
@@ -28,23 +27,6 @@ def test_jobs_and_reductions_are_judged_together(call, reductions, lenet_runs, t
     assert "bus_bandwidth" in out
     assert err.startswith("cnnbench: for a verdict on lenet, ")
     assert err.count("\n") == 1
-
-
-def test_runs_and_reductions_share_alpha(call, reductions, lenet_runs, tmp_path, saved):
-    runs = lenet_runs()
-
-    def adjusted(*kinds):
-        for name, factor in (("base", 1.0), ("new", 0.8)):
-            speeds = [factor * one for one in (100.0, 100.2, 99.8, 100.1, 99.9)]
-            made = {"runs": runs.of(*speeds), "reductions": side(reductions, factor)}
-            saved(tmp_path / "-".join(kinds) / name, [one for kind in kinds for one in made[kind]])
-        folders = (tmp_path / "-".join(kinds) / name for name in ("base", "new"))
-        document = json.loads(call("compare", *folders, "--format=json", code=1).out)
-        return [one["results"][0]["p_adjusted"] for one in document["configurations"]]
-
-    separated = 2 / math.comb(10, 5)
-    assert adjusted("runs") == adjusted("reductions") == pytest.approx([separated])
-    assert adjusted("runs", "reductions") == pytest.approx([2 * separated] * 2)
 
 
 def test_history_says_what_there_is_to_follow(call, reductions, lenet_runs, tmp_path, saved):

@@ -144,7 +144,7 @@ def test_a_log_that_fails_leaves_the_explanation(call, with_onednn, tmp_path):
 
 @pytest.mark.parametrize(
     ("names", "device", "flag"),
-    [("", "cpu", ()), ("b", "cpu", ()), ("ab", "gpu", ()), ("ab", "cpu", ("--num_epochs=1",))],
+    [("b", "cpu", ()), ("ab", "gpu", ()), ("ab", "cpu", ("--num_epochs=1",))],
 )
 def test_when_no_log_is_made(call, with_onednn, tmp_path, names, device, flag):
     trace = tmp_path / "trace"
@@ -204,13 +204,6 @@ def test_a_side_that_cannot_be_profiled_is_one_line_and_the_verdict_stands(call,
     assert "- slower" in out
     err = call("explain", *flags, "--results=why", code=4).err
     assert "of side A is of a version without --profile_json" in err
-
-
-def test_a_process_that_fails_or_leaves_no_profile(call, sides, tmp_path):
-    err = call("explain", *sides(fail=["0001-b"]), "--results=one", code=4).err
-    assert "profile 1 B: no good; see" in err
-    (tmp_path / "a.json").write_text("{}")
-    assert "profile 1 A: no profile; see" in call("explain", *sides(), "--results=two", code=4).err
 
 
 def test_real_processes(call, tmp_path, holds, loaded_processes, quick_answers):

@@ -6,7 +6,6 @@ Their processes only write records; see fake_python.py.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import itertools
 import json
@@ -15,9 +14,7 @@ import random
 import re
 import shutil
 import sys
-import traceback
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -318,73 +315,6 @@ def test_killed_at_any_event_it_goes_on_to_the_same_result(
         assert run.count == once, moment
 
 
-_BIND, _DETACH = 4096, 2  # of mount(2) and umount2(2)
-_NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000  # of unshare(2)
-_CAPABILITIES = 0x20080522  # version of capset(2)
-_REFUSED = 77
-
-
-def mount(source: str | Path, target: str | Path) -> None:
-    """Mounts a folder at another one; OSError if that is refused."""
-    _call("mount", os.fsencode(source), os.fsencode(target), None, _BIND, None)
-
-
-def umount(target: str | Path) -> None:
-    """Unmounts a folder, also if it is in use; OSError if that is refused."""
-    _call("umount2", os.fsencode(target), _DETACH)
-
-
-def mounting(work: Callable[[], object]) -> None:
-    """Runs work in a forked process that may mount; skips the test where that is impossible."""
-    maps = {"setgroups": "deny"}
-    for name, number in (("uid_map", os.geteuid()), ("gid_map", os.getegid())):
-        maps[name] = f"{number} {number} 1"
-
-    def enter() -> None:
-        _call("unshare", _NEW_USER | _NEW_MOUNTS)
-        for name, text in maps.items():
-            Path("/proc/self", name).write_text(text, encoding="ascii")
-
-    _forked(enter, work)
-
-
-def unprivileged(work: Callable[[], object]) -> None:
-    """Runs work in a forked process that permissions of files bind, also if its user is root."""
-    header = (ctypes.c_uint32 * 2)(_CAPABILITIES, 0)
-    _forked(lambda: _call("capset", header, (ctypes.c_uint32 * 6)()), work)
-
-
-def _forked(prepare: Callable[[], None], work: Callable[[], object]) -> None:
-    reader, writer = os.pipe()
-    process = os.fork()
-    if not process:
-        code = 1
-        try:
-            prepare()
-            try:
-                work()
-                code = 0
-            except BaseException:
-                os.write(writer, traceback.format_exc().encode()[-4000:])
-        except OSError:
-            code = _REFUSED
-        finally:
-            os._exit(code)
-    os.close(writer)
-    with open(reader, encoding="utf-8", errors="replace") as file:
-        text = file.read()
-    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    if code == _REFUSED:
-        pytest.skip("the system does not allow it")
-    assert code == 0, text
-
-
-def _call(name: str, *arguments: object) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if getattr(libc, name)(*arguments):
-        raise OSError(ctypes.get_errno(), f"{name} failed")
-
-
 def moved(folder):
     folder.rename("away")
     return lambda: Path("away").rename(folder)
@@ -403,71 +333,34 @@ def replaced(folder):
     return put_back
 
 
-def unmounted(folder):
-    umount(folder)
-
-    def put_back():
-        assert not [*folder.iterdir()]
-        mount("mounted", folder)
-
-    return put_back
-
-
-def read_only(folder):
-    paths = [*folder.rglob("*"), folder]
-    for path in paths:
-        path.chmod(path.stat().st_mode & ~0o222)
-    return lambda: [path.chmod(path.stat().st_mode | 0o200) for path in reversed(paths)]
-
-
-@pytest.fixture
-def disturbed(campaigns, capsys, monkeypatch):
-    """disturbed(COMMAND, HOW, MEANWHILE): its folder changes during its first process, or after."""
-
-    def disturbed(command, how, meanwhile):
-        folder = Path(how.__name__)
-        if how is unmounted:
-            for place in (Path("mounted"), folder):
-                place.mkdir()
-            mount("mounted", folder)
-        put_back = []
-        target, name = (campaign, "execute") if meanwhile else (Journal, "add")
-        usual = getattr(target, name)
-
-        def once(*given, **facts):
-            found = usual(*given, **facts)
-            if not put_back and (not facts or given[1] == "process"):
-                put_back.append(how(folder))
-            return found
-
-        with monkeypatch.context() as patch:
-            patch.setattr(target, name, once)
-            capsys.readouterr()
-            assert campaigns(command, folder) == 4
-        err = capsys.readouterr().err
-        (line,) = (line for line in err.splitlines() if " error: " in line)
-        assert str(folder) in line
-        if how in (moved, replaced):
-            assert not folder.exists() or folder.is_symlink()
-        put_back[0]()
-        assert campaigns(command, folder, resume=True) in (0, 3)
-        assert records(folder) == records("whole")
-
-    return disturbed
-
-
-@pytest.mark.parametrize("command", ["ab", "sweep"])
+@pytest.mark.parametrize(
+    ("command", "how", "target", "name"),
+    [("ab", replaced, Journal, "add"), ("sweep", moved, campaign, "execute")],
+)
 def test_a_folder_that_vanishes_gets_no_more_and_is_resumed(
-    campaigns, recorded, disturbed, command
+    campaigns, recorded, capsys, monkeypatch, command, how, target, name
 ):
-    """Two kinds of disturbances with each command."""
+    """After the first process, or during it."""
     assert campaigns(command, "whole") in (0, 3)
-    if [*COMMANDS].index(command) % 2:
-        disturbed(command, moved, True)
-        mounting(lambda: disturbed(command, unmounted, False))
-    else:
-        disturbed(command, replaced, False)
-        unprivileged(lambda: disturbed(command, read_only, True))
+    folder, put_back, usual = Path("vanishing"), [], getattr(target, name)
+
+    def once(*given, **facts):
+        found = usual(*given, **facts)
+        if not put_back and (not facts or given[1] == "process"):
+            put_back.append(how(folder))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target, name, once)
+        capsys.readouterr()
+        assert campaigns(command, folder) == 4
+    err = capsys.readouterr().err
+    (line,) = (line for line in err.splitlines() if " error: " in line)
+    assert str(folder) in line
+    assert not folder.exists() or folder.is_symlink()
+    put_back[0]()
+    assert campaigns(command, folder, resume=True) in (0, 3)
+    assert records(folder) == records("whole")
 
 
 _UNREADABLE = (b"", b"{", b"\xff", b"[1]", b'{"event": 1}', b'{"event": "process", "group": "x"}')

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import json
 import os
 import re
 import shutil
-from datetime import datetime, timedelta, timezone
 
 import pytest
 from imports import GOLDEN, HOROVOD, IMPORTS, TRAINING, edited
@@ -35,31 +33,6 @@ def imported(call, tmp_path):
         return load_records([results]).records, err
 
     return imported
-
-
-def test_runs_of_unknown_networks_are_not_comparable(call, tmp_path):
-    for side, speed in (("base", 100.0), ("new", 50.0)):
-        (tmp_path / side).mkdir()
-        names = ("current_examples_per_sec", "average_examples_per_sec")
-        lines = [{"name": name, "value": speed, "global_step": 9} for name in names]
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (tmp_path / side / "metric.log").write_text(text)
-        call("import", tmp_path / side, into(tmp_path / f"{side}-records"))
-    folders = tmp_path / "base-records", tmp_path / "new-records"
-    (configuration,) = json.loads(call("compare", *folders, "--format=json", code=3).out)[
-        "configurations"
-    ]
-    blocking = [one["fact"] for one in configuration["differences"] if one["blocks"]]
-    assert blocking[:4] == ["batch_size", "model", "precision", "num_workers"]
-    allowed = "--allow_different=model,precision,batch_size,num_workers"
-    assert "Not comparable" not in call("compare", *folders, allowed, code=3).out
-    # Neither are they one series of a history.
-    (tmp_path / "both").mkdir()
-    for folder in folders:
-        folder.rename(tmp_path / "both" / folder.name)
-    out = call("history", tmp_path / "both", "--format=csv").out
-    processes = [row["processes"] for row in csv.DictReader(out.splitlines())]
-    assert processes in ([], ["1", "1"])
 
 
 def test_lines_that_do_not_fit_are_named_and_refused(imported, call, tmp_path, transcript):
@@ -151,29 +124,6 @@ def test_copies_are_counted(call, tmp_path, transcript):
         (tmp_path / f"{name}.log").write_text(TRAINING)
     err = call("import", tmp_path, into(tmp_path / "r")).err
     transcript("copies", err)
-
-
-def test_a_history_over_five_years_of_logs(call, tmp_path, runs):
-    begin = datetime(2021, 11, 1, 3, tzinfo=timezone.utc)
-    for month in range(60):
-        for run in range(2):
-            speed = (600 if 20 <= month < 40 else 700) + run + month / 100
-            path = tmp_path / "logs" / str(month // 12) / f"{month}-{run}.log"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(TRAINING.replace("706.17", f"{speed:.2f}"))
-            time = (begin + timedelta(days=30 * month)).timestamp()
-            os.utime(path, (time, time))
-    results = tmp_path / "results"
-    call("import", tmp_path / "logs", into(results))
-    (results / "new.json").write_text(runs(flags={"model": "trivial"}).to_json())
-    document = json.loads(call("history", results, "--format=json").out)
-    old, new = sorted(document["series"], key=lambda one: -len(one["points"]))
-    assert (len(old["points"]), len(new["points"])) == (60, 1)
-    assert "--last=0" in call("history", results).out
-    days = [f"{begin + timedelta(days=30 * month):%Y-%m-%d}" for month in (19, 20, 40)]
-    step, *_ = old["steps"]
-    found = [step[name] for name in ("last_good", "first_bad", "undone")]
-    assert [name[:10] for name in found] == days
 
 
 def test_a_dry_run_lists(call, tmp_path):
@@ -297,7 +247,6 @@ def test_folders_that_are_not_read_are_named(call, tmp_path, monkeypatch, transc
     ("name", "change"),
     [
         ("removed", shutil.rmtree),
-        ("renamed", lambda folder: os.rename(folder, f"{folder}-2")),
         ("a file", lambda folder: (shutil.rmtree(folder), folder.touch())),
     ],
 )

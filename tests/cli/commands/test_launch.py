@@ -119,35 +119,23 @@ def test_logs_in_a_folder_of_ones_own(launch, tmp_path):
     assert "\x1b[31mred" in logs["ps-0.log"]
 
 
-@pytest.mark.parametrize(
-    ("layout", "mode"),
-    [
-        ("--controller", ("--variable_update=distributed_all_reduce", "--all_reduce_spec=xring")),
-        ("--ps=1", ("--variable_update=parameter_server_strategy",)),  # which needs one
-    ],
-)
-def test_a_controller_is_the_chief(launch, layout, mode):
-    status, out, err = launch(layout, *LENET, *mode)
+def test_a_controller_is_the_chief(launch):
+    mode = ("--variable_update=distributed_all_reduce", "--all_reduce_spec=xring")
+    status, out, err = launch("--controller", *LENET, *mode)
     assert (status, out[:5]) == (0, b"chief")
     assert "[worker:0] to stdout" in err
 
 
 @pytest.mark.parametrize(
     ("do", "status", "failed"),
-    slow_if(
-        lambda case: case[0] in ("ps:0=3", "worker:1=kill,worker:0=sleep"),
-        [
-            ("worker:0=2", 2, ["worker:0"]),
-            ("worker:0=kill", 4, ["worker:0"]),
-            ("worker:1=abort", 4, ["worker:1"]),
-            ("ps:0=3", 4, ["ps:0"]),
-            # The chief does not end by itself, and then not even on request.
-            ("worker:1=kill,worker:0=sleep", 4, ["worker:1"]),
-            ("worker:1=4,worker:0=ignore", 4, ["worker:0", "worker:1"]),
-            # The chief has ended, another does not.
-            ("ps:0=ignore", 4, ["ps:0"]),
-        ],
-    ),
+    [
+        ("worker:0=2", 2, ["worker:0"]),
+        ("worker:1=abort", 4, ["worker:1"]),
+        # The chief does not end, not even on request.
+        ("worker:1=4,worker:0=ignore", 4, ["worker:0", "worker:1"]),
+        # The chief has ended, another does not.
+        ("ps:0=ignore", 4, ["ps:0"]),
+    ],
 )
 def test_one_that_fails_ends_all_and_logs_are_kept(launch, do, status, failed):
     found, _, err = launch("--workers=2", "--ps=1", *LENET, do=do)

@@ -160,19 +160,6 @@ def test_records_of_several_commits_are_judged_as_a_history(call, over_commits):
     assert [row["revision"] for row in rows] == REVISIONS * 2
 
 
-@pytest.mark.slow
-def test_commits_lead_to_the_repository_of_their_records(call, lenet_runs, saved, tmp_path):
-    run = lenet_runs()
-    records = [
-        run(100.0, subject=Subject(repository="github.com/owner/nets", revision=revision))
-        for revision in REVISIONS
-    ]
-    page = tmp_path / "page.html"
-    call("report", saved(tmp_path / "commits", records), f"--output={page}")
-    links = set(re.findall(r'href="(https:[^"]*)"', page.read_text()))
-    assert links == {f"https://github.com/owner/nets/commit/{one}" for one in REVISIONS}
-
-
 def test_commits_lead_to_the_address_that_is_given(call, over_commits):
     address = "https://example.org/c/{commit}?a=1"
     text = call("report", over_commits, "--format=markdown", f"--commit_url={address}").out

