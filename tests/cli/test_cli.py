@@ -185,22 +185,6 @@ def test_help_fits_the_terminal(command, call, monkeypatch):
         assert wide == []
 
 
-HELP_WITHOUT_NUMPY = """
-import contextlib, io, sys
-from cnnbench import cli
-for command in sys.argv[1:]:
-    with contextlib.redirect_stdout(io.StringIO()):
-        assert cli.main([command, "--help"]) == 0
-    assert "numpy" not in sys.modules, command
-"""
-JUDGING = ("compare", "history", "report", "explain", "ab", "gate", "bisect")
-MEASURING = ("launch", "strategies", "sweep", "tune")
-
-
-def test_help_does_not_wait_for_numpy():
-    finished([sys.executable, "-c", HELP_WITHOUT_NUMPY, *JUDGING, *MEASURING])
-
-
 @pytest.mark.parametrize("command", ["run", "ab", "data"])
 def test_help_in_xml(command, call):
     root = ElementTree.fromstring(call(command, "--helpxml").out)
@@ -260,50 +244,63 @@ FROZEN = Path(__file__).parents[1] / "frozen"
 LINK = "--link=alpha=1e-5,bandwidth=1e10"
 
 
+WHAT_IS_IMPORTED = """
+import contextlib, io, json, sys
+from cnnbench.cli import main
+slow = {"tensorflow", "keras", "numpy", "pandas", "scipy", "matplotlib", "jinja2"}
+slow.add("cnnbench.judge.report.sections")
+allowed = set()
+for line, status, more in json.loads(sys.argv[1]):
+    allowed.update(more.split())
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        found = main(line.split())
+    loaded = slow & {*sys.modules, *(name.partition(".")[0] for name in sys.modules)}
+    assert (found, loaded - allowed) == (status, set()), line
+    assert err.getvalue().count("cnnbench: error: ") == (status == 2), line
+"""
+JUDGING = ("compare", "history", "report", "explain", "ab", "gate", "bisect")
+MEASURING = ("launch", "strategies", "sweep", "tune")
+NCCL = "--device=cpu --num_gpus=2 --all_reduce_spec=nccl"
+EVERYDAY_IMPORTS = [
+    ("--help", 0, ""),
+    ("--version", 0, ""),
+    (f"--variable_update=replicated {NCCL}", 2, ""),
+    ("--num_gpus=0", 2, ""),
+    ("--eval", 2, ""),
+    *((f"{command} --help", 0, "") for command in (*JUDGING, *MEASURING)),
+    ("compare FROZEN/ab/a FROZEN/ab/b", 3, "numpy"),
+    ("history FROZEN --metric=bus_bandwidth --by=run", 3, ""),
+    ("models", 0, "cnnbench.judge.report.sections"),
+    ("compare", 2, ""),
+    ("ab -- --model=nosuch", 2, ""),
+    ("sweep smoke --dry_run", 0, ""),
+    ("data check /nowhere", 2, ""),
+    ("allreduce --sizes=4Q", 2, ""),
+    (f"allreduce {NCCL}", 2, ""),
+    (f"allreduce --predict {LINK} --devices=8 --model=lenet --all_reduce_spec=xring", 0, ""),
+    ("roofline lenet --staged_vars --variable_update=replicated", 2, ""),
+]
+"""Command lines, their exit codes, and what they and later ones may import."""
+
+IMPORTS_OF_FORMATS = [
+    ("history FROZEN/runs --by=run --format=csv", 0, "numpy cnnbench.judge.report.sections pandas"),
+    ("report FROZEN/runs --format=csv --output=OUT.csv", 0, ""),
+    ("history FROZEN/runs --by=run --plot=OUT.svg", 0, "matplotlib"),
+    ("report FROZEN/runs --format=markdown --output=OUT.md", 0, ""),
+    ("report FROZEN/ab/a --output=OUT.html", 0, "jinja2"),
+]
+
+
 @pytest.mark.parametrize(
-    ("line", "status"),
-    slow_if(
-        lambda case: any(word in case[0] for word in ("csv", "markdown", "--plot")),
-        [
-            ("--help", 0),
-            ("--version", 0),
-            ("models", 0),
-            ("compare", 2),
-            ("ab --help", 0),
-            ("ab -- --model=nosuch", 2),
-            ("sweep smoke --dry_run", 0),
-            ("data check /nowhere", 2),
-            ("allreduce --sizes=4Q", 2),
-            ("allreduce --device=cpu --num_gpus=2 --all_reduce_spec=nccl", 2),
-            (f"allreduce --predict {LINK} --devices=8 --model=lenet --all_reduce_spec=xring", 0),
-            ("--variable_update=replicated --device=cpu --num_gpus=2 --all_reduce_spec=nccl", 2),
-            ("roofline lenet --staged_vars --variable_update=replicated", 2),
-            ("--num_gpus=0", 2),
-            ("--eval", 2),
-            ("compare FROZEN/ab/a FROZEN/ab/b", 3),
-            ("history FROZEN --metric=bus_bandwidth --by=run", 3),
-            ("history FROZEN/runs --by=run --plot=OUT.svg", 0),
-            ("history FROZEN/runs --by=run --format=csv", 0),
-            ("report FROZEN/ab/a --output=OUT.html", 0),
-            ("report FROZEN/runs --format=markdown --output=OUT.md", 0),
-            ("report FROZEN/runs --format=csv --output=OUT.csv", 0),
-        ],
-    ),
+    "lines", slow_if([IMPORTS_OF_FORMATS], [EVERYDAY_IMPORTS, IMPORTS_OF_FORMATS])
 )
-def test_commands_import_only_what_they_use(line, status, alone, tmp_path):
-    done = alone(*line.replace("FROZEN", str(FROZEN)).replace("OUT", f"{tmp_path}/x").split())
-    allowed = {"numpy", "cnnbench.judge.report.sections"}
-    if line.startswith("--"):
-        allowed = set()
-    elif line.startswith(("compare FROZEN", "history FROZEN --metric")):
-        allowed = {"numpy"}
-    elif line.startswith(("history", "report")):
-        allowed |= {"pandas"} if "csv" in line else {"matplotlib"}
-    if "html" in line:
-        allowed |= {"jinja2"}
-    assert (done.status, done.loaded - allowed) == (status, set())
-    errors = [one for one in done.err.splitlines() if one.startswith("cnnbench: error: ")]
-    assert len(errors) == (status == 2)
+def test_commands_import_only_what_they_use(lines, tmp_path):
+    places = {"FROZEN": str(FROZEN), "OUT": f"{tmp_path}/x"}
+    text = json.dumps(lines)
+    for name, place in places.items():
+        text = text.replace(name, place)
+    finished([sys.executable, "-c", WHAT_IS_IMPORTED, text])
 
 
 @pytest.mark.parametrize(("outcome", "status"), [(0, 4), (1, 1), (3, 3), (UsageError("no"), 2)])

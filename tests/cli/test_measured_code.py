@@ -179,7 +179,7 @@ def lines_about(text, *words):
 
 
 @pytest.mark.usefixtures("quick_start")
-@everywhere(*SITUATIONS, more=[slow_git])
+@everywhere(hook, bare, foreign_owner, more=[slow_git])
 def test_run(at, call):
     err = call("run", *SHORT, f"--result_json={at.path}/run.json").err
     said = lines_about(err, "the commit of the measured code is unknown: ")

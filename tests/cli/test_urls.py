@@ -228,6 +228,7 @@ cnnbench()
 """
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_exports(store, package, tmp_path):
     """Nothing but the entry point of the package tells it of the file system."""
     words = [f"--{key}={value}" for key, value in TINY.items()]
@@ -239,7 +240,7 @@ def test_a_process_of_its_own_exports(store, package, tmp_path):
     assert (store / "bucket/model/saved_model.pb").is_file()
 
 
-@pytest.mark.parametrize("name", slow_if(["coco", "librispeech"], SMALL))
+@pytest.mark.parametrize("name", slow_if(lambda name: name not in ("cifar10", "imagenet"), SMALL))
 def test_data_sets(name, store, small_set, cpu_devices, capfd):
     small = SMALL[name]
     shutil.copytree(small_set(name), store / "files")

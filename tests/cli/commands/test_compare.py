@@ -204,6 +204,7 @@ def test_the_command_that_settles_works_and_replaces_no_record(
         save(tmp_path / side, factor)
     call("compare", *map(place.format, sides), "--format=json", "--output=c.json", code=3)
     command = json.loads(Path("c.json").read_text())["next_step"]
+    command = re.sub(r"seq \d+", "seq 2", command)
     first, other = command.split("  # and in turn with these as many of the other side, to ")
     again = re.sub("--result_json=.*; done", lambda _: f"--result_json={other}; done", first)
     # A cnnbench that makes the file, and fails if it is there.
@@ -215,7 +216,7 @@ def test_the_command_that_settles_works_and_replaces_no_record(
     before = {*tmp_path.rglob("*.json")}
     subprocess.run(["sh", "-ec", f"{first}\n{again}"], check=True, timeout=60)
     made = {*tmp_path.rglob("*.json")} - before
-    assert len(made) == 2 * int(re.search(r"seq (\d+)", command)[1])
+    assert len(made) == 2 * 2
 
 
 def test_the_reason_and_the_command_name_one_number(call, save, tmp_path):
@@ -330,7 +331,7 @@ def test_the_verdict_does_not_depend_on_where_its_text_goes(call, save, base, tm
     assert err == (said if stream else "")
 
 
-@pytest.mark.parametrize("place", slow_if(["pipe"], ["-", "/dev/fd/{}", "pipe"]))
+@pytest.mark.parametrize("place", slow_if(["-", "pipe"], ["-", "/dev/fd/{}", "pipe"]))
 def test_output_may_be_a_stream(save, tmp_path, monkeypatch, place):
     """As in `-o -`, `-o >(cat)` and `-o FIFO`."""
     monkeypatch.chdir(tmp_path)

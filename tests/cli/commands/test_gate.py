@@ -82,7 +82,7 @@ def given(repository, monkeypatch):
 def test_a_change_is_measured_against_the_commit_that_it_started_from(
     call, repository, git, tmp_path
 ):
-    done = call("gate", "main", *FLAGS, *NETWORK, code=1)
+    done = call("gate", "main", *SHORT, *NETWORK, code=1)
     assert done.out.startswith("B is 20")
     assert git(repository, "status", "--porcelain") == ""
     (folder,) = (tmp_path / "temporary").glob("cnnbench-gate-*")
@@ -105,7 +105,7 @@ def test_commits_that_are_not_comparable_and_the_command_that_compares_them(
     (repository / "fake.json").write_text(json.dumps(slow))
     git(repository, "commit", "--quiet", "-am", "the other change")
     results = f"--results={tmp_path}/results"
-    done = call("gate", "main", results, *FLAGS, *NETWORK, code=3)
+    done = call("gate", "main", results, *SHORT, *NETWORK, code=3)
     assert "--allow_different=cpu_model." in " ".join(done.out.split())
     (line,) = re.findall(": cnnbench (gate .*)", done.err)
     comment = html.unescape((tmp_path / "results" / "comment.md").read_text())

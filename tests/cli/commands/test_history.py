@@ -85,7 +85,8 @@ def rows(printed):
     return list(csv.DictReader(printed.out.splitlines()))
 
 
-def test_all_metrics(call, folder):
+def test_all_metrics(call, lenet_runs, saved, tmp_path):
+    folder = saved(tmp_path / "one", [lenet_runs()()])
     for metric in (name for name, one in METRICS.items() if "run" in one.kinds):
         assert call("history", folder, f"--metric={metric}").out.startswith(f"{metric}, ")
 

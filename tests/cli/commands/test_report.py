@@ -84,9 +84,12 @@ def odd_names(document):
     document["command"][-1] = "--data_dir=\udce9"
 
 
-@pytest.mark.parametrize(("change", "left_out"), [(odd_steps, True), (odd_names, False)])
-def test_an_odd_record_stops_nothing(call, records, tmp_path, change, left_out):
-    path, page, graph = (tmp_path / name for name in ("new/9.json", "page.html", "graph.html"))
+@pytest.mark.parametrize(
+    ("change", "left_out", "ending"), [(odd_steps, True, "md"), (odd_names, False, "html")]
+)
+def test_an_odd_record_stops_nothing(call, records, tmp_path, change, left_out, ending):
+    names = ("new/9.json", f"page.{ending}", f"graph.{ending}")
+    path, page, graph = (tmp_path / name for name in names)
     document = json.loads((tmp_path / "new" / "new0.json").read_text())
     change(document)
     path.write_text(json.dumps({**document, "run_id": "odd"}))
