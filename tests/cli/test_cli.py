@@ -18,7 +18,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from covering import slow_if
 from forked import finished
 
 import cnnbench
@@ -268,7 +267,6 @@ EVERYDAY_IMPORTS = [
     (f"--variable_update=replicated {NCCL}", 2, ""),
     ("--num_gpus=0", 2, ""),
     ("--eval", 2, ""),
-    *((f"{command} --help", 0, "") for command in (*JUDGING, *MEASURING)),
     ("compare FROZEN/ab/a FROZEN/ab/b", 3, "numpy"),
     ("history FROZEN --metric=bus_bandwidth --by=run", 3, ""),
     ("models", 0, "cnnbench.judge.report.sections"),
@@ -283,6 +281,9 @@ EVERYDAY_IMPORTS = [
 ]
 """Command lines, their exit codes, and what they and later ones may import."""
 
+IMPORTS_OF_HELP = [
+    (f"{command} --help", 0, "cnnbench.judge.report.sections") for command in JUDGING + MEASURING
+]
 IMPORTS_OF_FORMATS = [
     ("history FROZEN/runs --by=run --format=csv", 0, "numpy cnnbench.judge.report.sections pandas"),
     ("report FROZEN/runs --format=csv --output=OUT.csv", 0, ""),
@@ -293,7 +294,12 @@ IMPORTS_OF_FORMATS = [
 
 
 @pytest.mark.parametrize(
-    "lines", slow_if([IMPORTS_OF_FORMATS], [EVERYDAY_IMPORTS, IMPORTS_OF_FORMATS])
+    "lines",
+    [
+        pytest.param(EVERYDAY_IMPORTS, id="everyday"),
+        pytest.param(IMPORTS_OF_HELP, id="help"),
+        pytest.param(IMPORTS_OF_FORMATS, id="formats", marks=pytest.mark.slow),
+    ],
 )
 def test_commands_import_only_what_they_use(lines, tmp_path):
     places = {"FROZEN": str(FROZEN), "OUT": f"{tmp_path}/x"}

@@ -131,18 +131,6 @@ def without_commit(at):
     at.unknown, at.refused = "nothing is committed yet", "there is no branch, tag or commit HEAD~1"
 
 
-SITUATIONS = (
-    hook,
-    linked_worktree,
-    bare,
-    shallow,
-    foreign_owner,
-    no_git,
-    submodule,
-    without_commit,
-)
-
-
 @pytest.fixture
 def at(request, places, git, monkeypatch):
     """The situation: its folder, which is the working directory, and what is to be found there.
@@ -168,9 +156,9 @@ def at(request, places, git, monkeypatch):
     assert git(places / "other", "log", "--format=%s") == "x"
 
 
-def everywhere(*everyday, more=()):
-    """A test in all situations; the everyday suite has only those that are given."""
-    cases = slow_if(lambda one: one not in everyday, [*SITUATIONS, *more])
+def where(*everyday, slow=()):
+    """A test in these situations; the everyday suite leaves out the slow ones."""
+    cases = slow_if(slow, [*everyday, *slow])
     return pytest.mark.parametrize("at", cases, indirect=True, ids=lambda f: f.__name__)
 
 
@@ -179,7 +167,10 @@ def lines_about(text, *words):
 
 
 @pytest.mark.usefixtures("quick_start")
-@everywhere(hook, bare, foreign_owner, more=[slow_git])
+@where(
+    *(hook, bare, foreign_owner),
+    slow=(linked_worktree, shallow, no_git, submodule, without_commit, slow_git),
+)
 def test_run(at, call):
     err = call("run", *SHORT, f"--result_json={at.path}/run.json").err
     said = lines_about(err, "the commit of the measured code is unknown: ")
@@ -206,7 +197,7 @@ def words(fake_python, quick_processes, quick_answers, at):
     return [*sides, "--a_checkout=HEAD~1", "--b_checkout=HEAD", f"--results={at.path}/results"]
 
 
-@everywhere(hook, shallow)
+@where(hook, shallow)
 def test_ab(at, words, call):
     flags = ("--pairs=1", "--burn_in=0", "--pairing=alternate", "--explain=never")
     err = call("ab", *words, *flags, code=2 if at.refused else 3).err
@@ -223,7 +214,7 @@ def test_ab(at, words, call):
         assert subject["repository"] != "other"
 
 
-@everywhere(bare, no_git)
+@where(bare, no_git)
 def test_explain(at, words, call):
     """The stand-in has no profiles, which is found in the worktrees."""
     err = call("explain", *words, code=2 if at.refused else 4).err
@@ -231,7 +222,7 @@ def test_explain(at, words, call):
     assert err.count("\n") == 1
 
 
-@everywhere(linked_worktree, without_commit)
+@where(linked_worktree, without_commit)
 def test_bisect(at, fake_python, quick_processes, quick_answers, call):
     quick = ("--pairs=6", "--most_pairs=6", "--burn_in=0", "--pairing=alternate")
     where = (f"--python={fake_python}", f"--results={at.path}/results")
@@ -249,7 +240,7 @@ def test_bisect(at, fake_python, quick_processes, quick_answers, call):
         assert {one["revision"] for one in subjects} == {*at.commits[-2:]}
 
 
-@everywhere(shallow, foreign_owner, submodule)
+@where(shallow, foreign_owner, submodule)
 def test_history(at, lenet_runs, saved, call):
     """The records are of the commits, measured backwards."""
     run = lenet_runs()
@@ -263,17 +254,15 @@ def test_history(at, lenet_runs, saved, call):
     out, err = call(*command)
     (series,) = json.loads(out)["series"]
     named = [point["name"] for point in series["points"]]
-    lacks = {"shallow": 2, "empty": 3}.get(at.folder.name, 0)
-    if lacks:
-        assert f"--git={at.folder} lacks {lacks} of 3 measured commits: " in err
-    else:
+    if at.folder.name != "shallow":
         assert (named, err) == (at.commits, "")
-    if at.folder.name == "shallow":
-        assert "fetch --unshallow" in err
-        call(*command, "--fail_on=step", code=3)
+        return
+    assert f"--git={at.folder} lacks 2 of 3 measured commits: " in err
+    assert "fetch --unshallow" in err
+    call(*command, "--fail_on=step", code=3)
 
 
-@everywhere(hook, foreign_owner)
+@where(hook, foreign_owner)
 def test_gate(at, call, monkeypatch):
     given = {}
     run = "cnnbench.cli.commands.ab_session.run_experiment"
@@ -287,7 +276,7 @@ def test_gate(at, call, monkeypatch):
         assert given["a_checkout"] == at.commits[-2]
 
 
-@everywhere(no_git)
+@where(no_git)
 def test_compare(at, lenet_runs, saved, call):
     """Records that name their code are compared without git, and of others it is said."""
     run = lenet_runs()

@@ -7,7 +7,7 @@ import sys
 import pytest
 from orphans import KilledCommand
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.slow]
 
 STARTS = """
 import subprocess, sys
@@ -31,6 +31,5 @@ def test_a_process_that_ends_with_its_parent_is_none():
     assert orphans("import sys; sys.stdin.read()") == []
 
 
-@pytest.mark.slow
 def test_cnnbench_leaves_no_process():
     assert KilledCommand.draw(0, 1).find_orphans() == []

@@ -84,6 +84,7 @@ def in_turn(codes, seconds=0.05):
     return compare_peers.measure(due, options), finished
 
 
+@pytest.mark.slow
 def test_processes_in_turn_run_one_at_a_time_and_their_waits_do_not_count():
     measured, finished = in_turn([STEPS] * 3)
     clocks = sorted(
