@@ -240,7 +240,7 @@ def test_a_process_of_its_own_exports(store, package, tmp_path):
     assert (store / "bucket/model/saved_model.pb").is_file()
 
 
-@pytest.mark.parametrize("name", slow_if(lambda name: name not in ("cifar10", "imagenet"), SMALL))
+@pytest.mark.parametrize("name", slow_if(["coco", "librispeech"], SMALL))
 def test_data_sets(name, store, small_set, cpu_devices, capfd):
     small = SMALL[name]
     shutil.copytree(small_set(name), store / "files")

@@ -238,8 +238,10 @@ def test_a_new_experiment_has_one_size(call, lenet_runs, saved, tmp_path, number
         made = runs.of(*speeds, flags=flags, explicit_flags=tuple(flags))
         sides.append(saved(tmp_path / name, made))
     allowed = "--allow_different=precision"
-    out, err = call("compare", *sides, "--paired", allowed, "--format=json", code=3)
+    flags = (allowed, "--alpha=0.05", "--format=json")
+    out, err = call("compare", *sides, "--paired", *flags, code=3)
     document = json.loads(out)
+    assert "--alpha=0.05" in shlex.split(document["next_step"])
     (result,) = document["configurations"][0]["results"]
     assert result["new_experiment"] is True
     size = str(result["needed"] or result["at_least"])
