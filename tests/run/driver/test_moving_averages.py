@@ -12,10 +12,7 @@ from covering import slow_if
 from short_runs import KINDS, build, run
 
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags import Params
-from cnnbench.plan import make_plan
 from cnnbench.run.driver.checkpoints import Checkpoints, select_moving_averages
-from cnnbench.run.driver.estimates import estimate_memory
 from cnnbench.variable_mgr.towers import read
 
 DECAY = 0.75
@@ -122,13 +119,3 @@ def test_evaluations_use_the_averages(tmp_path):
         assert again.evaluations[-1].loss == pytest.approx(losses[name][-1], rel=1e-6)
     assert losses["averages"][0] == pytest.approx(losses["averages"][-1], rel=1e-4)
     assert losses["weights"][0] != pytest.approx(losses["weights"][-1], rel=1e-4)
-
-
-def test_averages_are_part_of_the_estimate():
-    flags = {"model": "lenet", "batch_size": 2}
-    plain, averaged = (
-        estimate_memory(make_plan(Params(**flags, ema_decay=decay)), "cpu").total
-        for decay in (0, DECAY)
-    )
-    spec = make_plan(Params(**flags)).network.spec
-    assert averaged - plain == sum(one.bytes for one in spec.variables)

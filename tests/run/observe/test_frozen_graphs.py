@@ -55,8 +55,3 @@ def test_a_run_has_the_losses_of_one_that_reads(run, tmp_path, flags):
         for text in (out, again)
     ]
     assert accuracies[0] == accuracies[1]
-
-
-def test_tensorrt_is_gone(run):
-    _, err = run("--trt_mode=FP16", "--forward_only")
-    assert "--trt_mode=FP16 has no meaning in TensorFlow 2. TensorFlow is built without" in err

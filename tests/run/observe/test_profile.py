@@ -9,7 +9,9 @@ import json
 import re
 
 import pytest
+import tensorflow as tf
 from covering import slow_if
+from google.protobuf import text_format
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from cnnbench.records.files import KINDS, is_replaceable
@@ -48,17 +50,12 @@ planes {
     events {
       metadata_id: 1 offset_ps: 3 duration_ps: 4000000
       stats { metadata_id: 1 ref_value: 2 }
+      stats { metadata_id: 3 str_value: "tower_0/relu/Relu:Relu::sub#id=3#" }
       stats { metadata_id: 4 int64_value: -1 }
       stats { metadata_id: 5 double_value: 0.5 }
     }
-    events {
-      metadata_id: 1 offset_ps: 9 duration_ps: 1000000
-      stats { metadata_id: 3 str_value: "tower_0/relu/Relu:Relu::sub#id=3#" }
-    }
-    events { metadata_id: 2 duration_ps: 8 }
   }
   event_metadata { key: 1 value { id: 1 name: "some_kernel" } }
-  event_metadata { key: 2 value { id: 2 name: "MemcpyH2D" } }
   stat_metadata { key: 1 value { id: 1 name: "tf_op" } }
   stat_metadata { key: 2 value { id: 2 name: "tower_0/conv0/Conv2D:Conv2D" } }
   stat_metadata { key: 3 value { id: 3 name: "kernel_annotation" } }
@@ -69,48 +66,19 @@ planes { name: "empty" }
 """
 
 
-@pytest.fixture
-def gpu_step():
-    """A profile of a GPU as the profiler writes it, made with TensorFlow's own class."""
-    from google.protobuf import text_format
-
-    return text_format.Parse(GPU_STEP, xplane_pb2.XSpace()).SerializeToString()
-
-
-def test_a_profile_is_read_as_tensorflow_wrote_it(gpu_step):
-    host, gpu = read_profile(gpu_step)
+def test_a_profile_is_read_as_tensorflow_wrote_it():
+    """Made with TensorFlow's own class."""
+    written = text_format.Parse(GPU_STEP, xplane_pb2.XSpace()).SerializeToString()
+    host, gpu = read_profile(written)
     assert (host.name, gpu.name) == ("/host:CPU", "/device:GPU:0")
     (stream,) = gpu.lines
-    name, (first, *_) = stream
-    assert (name, first.name) == ("Stream #13", "some_kernel")
-    assert (first.start, first.duration) == (2003, 4_000_000)
-    assert first.stats == {"tf_op": "tower_0/conv0/Conv2D:Conv2D", "balance": -1, "occupancy": 0.5}
-
-
-def test_kernels_of_gpus_count_and_launches_do_not(gpu_step):
-    ran = sorted_operations(read_profile(gpu_step), lambda name: True)
-    assert {(one.name, one.type, one.end - one.start) for one in ran} == {
-        ("tower_0/conv0/Conv2D", "Conv2D", 4_000_000),
-        ("tower_0/relu/Relu", "Relu", 1_000_000),
+    name, (kernel,) = stream
+    assert (name, kernel.name) == ("Stream #13", "some_kernel")
+    assert (kernel.start, kernel.duration) == (2003, 4_000_000)
+    assert kernel.stats == {
+        **{"tf_op": "tower_0/conv0/Conv2D:Conv2D", "balance": -1, "occupancy": 0.5},
+        "kernel_annotation": "tower_0/relu/Relu:Relu::sub#id=3#",
     }
-
-
-def test_the_table_sums_by_type_and_by_name():
-    ran = [  # at the same time
-        ExecutedOperation(name, type, "/host:CPU", 0, milliseconds * 10**9, TimePriority.COMPUTES)
-        for name, type, milliseconds in (
-            *(("a", "Conv", 3), ("b", "Conv", 2)),
-            *(("a", "Conv", 3), ("c", "Relu", 2)),
-        )
-    ]
-    lines = operation_table(ran, "what").splitlines()
-    rows = [line.split() for line in lines]
-    assert lines[0] == "what"
-    assert ["Conv", "8.000", "80.0", "%", "3"] in rows
-    assert ["a:Conv", "6.000", "60.0", "%", "2"] in rows
-    assert rows.index(["a:Conv", "6.000", "60.0", "%", "2"]) < rows.index(
-        ["b:Conv", "2.000", "20.0", "%", "1"]
-    )
 
 
 def host_plane(*events):
@@ -152,14 +120,15 @@ def test_kernels_are_named_by_what_launched_them():
         kernel(6),
     )
     name, compute, waits = "/device:GPU:0", TimePriority.COMPUTES, TimePriority.WAITS
-    ran = sorted_operations(
-        [XPlane(name, (("stream", events),)), host_plane(("e:E", 0, 1))], lambda name: "/" in name
-    )
+    beside = XPlane("/device:GPU:1", (("stream", (kernel(3, tf_op="f/Relu:Relu"),)),))
+    planes = [XPlane(name, (("stream", events),)), beside, host_plane(("e:E", 0, 1))]
+    ran = sorted_operations(planes, lambda name: "/" in name)
     assert ran == [
         ("a/MatMul", "MatMul", name, 0, 1, compute),
         ("b/Relu", "Relu", name, 1, 2, compute),
         ("c/_7", "_Send", name, 2, 3, waits),
         ("d/_8", "_HostSend", name, 3, 4, waits),
+        ("f/Relu", "Relu", "/device:GPU:1", 3, 4, compute),
         # NCCL's kernels belong to the step, whatever their names.
         ("ncclAllReduceRing", "NcclAllReduceRing", name, 4, 5, waits),
     ]
@@ -235,25 +204,28 @@ def test_allocations_are_counted_where_their_size_is_known():
 
 
 def test_a_copy_counts_in_the_table_with_what_it_adds_to_the_step():
-    runs = [executed("a", 0, 3), executed("copy", 2, 4, TimePriority.WAITS)]
+    runs = [executed("a", 0, 2), executed("a", 2, 3), executed("A", 3, 3)]
+    runs += [executed("copy", 2, 4, TimePriority.WAITS)]
     runs += [executed(f"z{number:02}", 4, 4) for number in range(MOST)]
     rows = [line.split() for line in operation_table(runs, "what").splitlines()]
+    assert rows[0] == ["what"]
     types, names = rows[3 : 4 + MOST + 2], rows[4 + MOST + 3 :]
     assert types[:4] == [
         ["type", "ms", "share", "count"],
-        ["A", "3,000", "75.0", "%", "1"],
+        ["A", "3,000", "75.0", "%", "3"],
         ["COPY", "1,000", "25.0", "%", "1"],
         ["Z00", "0", "0.0", "%", "1"],
     ]
-    assert [row[0] for row in names[1:]] == ["a:A", "copy:COPY"] + [
-        f"z{number:02}:Z{number:02}" for number in range(MOST - 2)
+    assert names[1] == ["a:A", "3,000", "75.0", "%", "2"]
+    assert [row[0] for row in names[2:]] == ["copy:COPY", "A:A"] + [
+        f"z{number:02}:Z{number:02}" for number in range(MOST - 3)
     ]
 
 
 @pytest.mark.parametrize("name", slow_if(["trace.json"], ["trace.json", "trace.json.gz"]))
 def test_a_chrome_trace_holds_the_step(run, tmp_path, name):
     path = tmp_path / name
-    out, err = run("--num_gpus=2", f"--trace_file={path}")
+    out, err = run("--num_gpus=2", f"--trace_file={path}", "--num_warmup_batches=1")
     assert "total images/sec" in out
     assert "profiler" not in err.lower()
     content = path.read_bytes()
@@ -273,48 +245,34 @@ def test_a_chrome_trace_holds_the_step(run, tmp_path, name):
     assert threads[loss["pid"], loss["tid"]].startswith("tf_Compute")
 
 
-def test_a_folder_for_tensorboard(run, tmp_path):
-    folder = tmp_path / "profile"
+def test_a_folder_for_tensorboard_and_a_table_of_operations(run, tmp_path):
+    folder, table = tmp_path / "profile", tmp_path / "operations.txt"
     # One --logdir may show the profile and what lies beside the checkpoints.
     shared = [f"--trace_file={folder}", f"--train_dir={folder}", "--nouse_chrome_trace_format"]
-    run(*shared, f"--tfprof_file={tmp_path / 'top'}")
+    run(*shared, f"--tfprof_file={table}", "--num_warmup_batches=3")
     (path,) = folder.glob("plugins/profile/*/*.xplane.pb")
     space = xplane_pb2.XSpace.FromString(path.read_bytes())
     names = {m.name for plane in space.planes for m in plane.event_metadata.values()}
     assert any(PRODUCT.fullmatch(name.removeprefix("tower_0/affine0/")) for name in names)
-    ours = {e.name for p in read_profile(path.read_bytes()) for _, line in p.lines for e in line}
+    events = [e for p in read_profile(path.read_bytes()) for _, line in p.lines for e in line]
+    ours = {event.name for event in events}
     assert ours <= names
     assert len(ours) > 20
-    assert "tower_0/affine0/" in (tmp_path / "top").read_text()
-
-
-@pytest.mark.parametrize(("warm_up", "profiled"), slow_if([(1, 1)], [(1, 1), (5, 4)]))
-def test_the_profiled_step_is_marked_with_its_number(run, tmp_path, warm_up, profiled):
-    flags = f"--trace_file={tmp_path}", "--nouse_chrome_trace_format"
-    run(*flags, f"--num_warmup_batches={warm_up}")
-    (path,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
-    events = [e for p in read_profile(path.read_bytes()) for _, line in p.lines for e in line]
     # TensorBoard recognizes a step by this name and the root mark.
     (mark,) = [e for e in events if e.name == "train"]
-    assert (mark.stats["step_num"], mark.stats["_r"]) == (profiled, 1)
+    assert (mark.stats["step_num"], mark.stats["_r"]) == (2, 1)
     ran = [e for e in events if e.name.startswith("tower_0/")]
     assert ran
     assert mark.start <= min(e.start for e in ran)
     assert max(e.start + e.duration for e in ran) <= mark.start + mark.duration
-
-
-def test_the_top_operations_are_a_table(run, tmp_path):
-    path = tmp_path / "operations.txt"
-    run("--forward_only", f"--tfprof_file={path}")
-    text = path.read_text()
-    assert is_replaceable(path, KINDS["table of operations"])
-    assert text.startswith("operations of warm-up step 1 of trivial, 2 images per device\n")
+    text = table.read_text()
+    assert is_replaceable(table, KINDS["table of operations"])
+    assert text.startswith("operations of warm-up step 2 of trivial, 2 images per device\n")
     head, _, single = text.partition("the 20 longest operations")
     shares = [float(share) for share in re.findall(r"([\d.]+) %", head)]
-    assert sum(shares) == pytest.approx(100, abs=2)
     assert shares == sorted(shares, reverse=True)
+    assert 50 < sum(shares) < 102
     assert re.search(r"^tower_0/affine1/\w+:\w*MatMul ", single, re.MULTILINE)
-    assert "gradient_tape" not in single
 
 
 def test_a_failed_step_leaves_no_profiler_behind(run, tmp_path):
@@ -322,5 +280,5 @@ def test_a_failed_step_leaves_no_profiler_behind(run, tmp_path):
     flags = {"init_learning_rate": 1e30, "weight_decay": 1, "num_warmup_batches": 4}
     run(f"--trace_file={path}", code=4, **flags)
     assert not path.exists()
-    run(f"--trace_file={path}")
-    assert path.exists()
+    tf.profiler.experimental.start(str(tmp_path))  # fails beside another profiler
+    tf.profiler.experimental.stop(save=False)

@@ -1,10 +1,9 @@
 """--profile_json: the time of steps by layer, kind and direction.
 
-Tests cnnbench/run/driver/step_profile.py and cnnbench/run/observe/operations.py.
+Tests cnnbench/run/driver/step_profile.py.
 """
 
 import json
-import re
 from collections import Counter
 
 import pytest
@@ -29,9 +28,6 @@ from cnnbench.run.observe.operations import (
     WallTimes,
     XEvent,
     XPlane,
-    count_allocations,
-    divide_wall_time_of_step,
-    operation_table,
     sorted_operations,
 )
 from cnnbench.run.observe.work import OperationWork
@@ -44,108 +40,6 @@ def plane(*lines):
         return XEvent(name, start * SECOND, (end - start) * SECOND)
 
     return XPlane("/host:CPU", tuple(("t", tuple(event(*e) for e in line)) for line in lines))
-
-
-def test_operations_of_the_input_have_no_time_while_one_of_the_step_runs():
-    planes = [
-        plane(
-            [("a:MatMul", 2, 4), ("b:Relu", 8, 10)],
-            [("decode:DecodeJpeg", 0, 5), ("decode:DecodeJpeg", 9, 14)],
-        )
-    ]
-    found = divide_wall_time_of_step(sorted_operations(planes, lambda name: name in ("a", "b")))
-    assert found.seconds == {("a", "MatMul"): 2.0, ("b", "Relu"): 2.0}
-    # Between 2 and 10: the input alone from 4 to 5, nothing from 5 to 8.
-    assert (found.other_seconds, found.idle_seconds) == (1.0, 3.0)
-    assert found.counts == Counter({("a", "MatMul"): 1, ("b", "Relu"): 1})
-    nothing = divide_wall_time_of_step(sorted_operations(planes, lambda name: False))
-    assert nothing == WallTimes({}, 0.0, 0.0, Counter())
-
-
-def test_operations_that_run_at_once_share_the_time():
-    planes = [plane([("a:MatMul", 0, 4), ("nothing", 0, 9)], [("b:Relu", 2, 6), ("c:Relu", 7, 7)])]
-    found = divide_wall_time_of_step(sorted_operations(planes, lambda name: True))
-    assert found.seconds == {("a", "MatMul"): 3.0, ("b", "Relu"): 3.0, ("c", "Relu"): 0.0}
-    assert found.counts == Counter({("a", "MatMul"): 1, ("b", "Relu"): 1, ("c", "Relu"): 1})
-
-
-@pytest.mark.parametrize("type", ["CollectiveReduce", "CollectiveReduceV2", "_NcclReduceSend"])
-def test_collectives_have_the_time_that_nothing_hides(type):
-    def is_own(name):
-        return name != "decode"
-
-    planes = [
-        plane(
-            [("a:MatMul", 0, 4), ("b:Relu", 6, 7)],
-            [(f"r:{type}", 1, 9), ("decode:DecodeJpeg", 0, 12)],
-            [(f"s:{type}", 8, 10)],
-        )
-    ]
-    found = divide_wall_time_of_step(sorted_operations(planes, is_own))
-    # r: from 4 to 6 and from 7 to 8, and half of the time from 8 to 9.
-    own = {("a", "MatMul"): 4.0, ("b", "Relu"): 1.0, ("r", type): 3.5, ("s", type): 1.5}
-    assert found.seconds == own
-    assert (found.other_seconds, found.idle_seconds) == (0.0, 0.0)
-    ran = sorted_operations(planes, is_own)
-    assert [one.name for one in ran if not one.is_of_step] == ["decode"]
-    rows = dict(re.findall(r"(?m)^(\w+):\w+ +([\d.,]+) ", operation_table(ran, "")))
-    assert {name: float(value.replace(",", "")) for name, value in rows.items()} == {
-        **{"a": 4000, "b": 1000, "r": 3500, "s": 1500},
-        "decode": 12000,  # on its thread
-    }
-
-
-def test_streams_of_gpus():
-    """As the profiler of CUDA names them.
-
-    Copies have the operation that issued them, kernels of NCCL none.
-    """
-
-    def event(kernel, operation, start, end):
-        stats = {"tf_op": operation} if operation else {}
-        return XEvent(kernel, start * SECOND, (end - start) * SECOND, stats)
-
-    conv, send = "tower_0/conv0/Conv2D", "gradient_tape/tower_0/conv0/Conv2DBackpropFilter/_7"
-    compute = (event("sgemm", f"{conv}:Conv2D", 0, 4), event("sgemm", f"{conv}:Conv2D", 6, 7))
-    nccl = (event("ncclDevKernel_AllReduce_Sum_f32_RING_LL(void*)", "ncclAllReduce", 3, 6),)
-    copies = (
-        event("MemcpyP2P", f"{send}:_Send", 1, 5),
-        event("MemcpyP2P", f"{send}:_Recv", 6, 9),
-        event("Memset", "", 10, 11),
-    )
-    batch = (event("MemcpyH2D", "Identity/_1:_Recv", 2, 12),)
-    lines = (("Stream #13(Compute)", compute), ("Stream #15(Compute)", nccl))
-    lines += (("Stream #14(MemcpyP2P)", copies), ("Stream #16(MemcpyH2D)", batch))
-    # A second GPU at work at the same time, and the host, which only launches.
-    other = XPlane("/device:GPU:1", (("Stream #13", (event("sgemm", "b:MatMul", 0, 2),)),))
-    planes = [XPlane("/device:GPU:0", lines), other, plane([("a:MatMul", 0, 20)])]
-    found = divide_wall_time_of_step(
-        sorted_operations(planes, lambda name: name in (conv, send, "b"))
-    )
-    assert found.seconds == {
-        (conv, "Conv2D"): 1 + 2 + 1,
-        ("b", "MatMul"): 1,
-        # From 4 to 5 beside a copy, then alone.
-        ("ncclAllReduce", "NcclAllReduce"): 0.5 + 1,
-        (send, "_Send"): 0.5 + 2,
-    }
-    assert (found.other_seconds, found.idle_seconds) == (0, 0)
-    assert found.counts[conv, "Conv2D"] == 2
-
-
-def test_allocations_of_pools():
-    def event(name, **stats):
-        return XEvent(name, 0, 0, stats)
-
-    events = (
-        event("MemoryAllocation", requested_bytes=1000, allocation_bytes=1024),
-        event("MemoryDeallocation", requested_bytes=1000, allocation_bytes=1024),
-        event("MemoryAllocation", requested_bytes=24),
-        event("MemoryAllocation"),
-    )
-    lines = (("t", events), ("u", events[:1]))
-    assert count_allocations([XPlane("/host:CPU", lines)]) == (3, 2024)
-    assert count_allocations([plane([("a:MatMul", 2, 4)])]) is None
 
 
 def test_every_moment_of_a_step_belongs_to_a_row():

@@ -4,14 +4,18 @@ Tests cnnbench/run/driver/observers/summaries.py and cnnbench/run/observe/event_
 """
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from covering import slow_if
 from short_runs import RATE, build
 from tensorflow.core.util import event_pb2
 
+from cnnbench.flags import Params
+from cnnbench.records.run import Evaluation
+from cnnbench.run.driver.observers.observer import TrainingState
+from cnnbench.run.driver.observers.summaries import EvaluationSummaries, TrainingSummaries
 from cnnbench.run.observe.event_file import EventFile, histogram_buckets
 
 
@@ -31,52 +35,64 @@ def _layers(kind):
     return {f"{kind}/affine{n}/{part}" for n in range(3) for part in ("kernel", "bias")}
 
 
-def _train(run, folder, verbosity, *flags):
+def test_a_run_writes_scalars_histograms_and_images_every_other_step(run, tmp_path):
     run(
-        *(f"--train_dir={folder}", f"--summary_verbosity={verbosity}", "--num_batches=4"),
-        *("--save_summaries_steps=2", "--init_learning_rate=0.25", *flags),
+        *(f"--train_dir={tmp_path}", "--summary_verbosity=3", "--save_summaries_steps=2"),
+        *("--num_batches=4", "--init_learning_rate=0.25", "--print_training_accuracy"),
+        *("--num_gpus=2", "--variable_update=replicated"),
+        *("--use_fp16", "--fp16_enable_auto_loss_scale"),
     )
-    return _values(folder)
-
-
-def test_scalars_every_other_step(run, tmp_path):
-    values = _train(run, tmp_path, 1, "--print_training_accuracy")
-    accuracies = {"metrics/top_1", "metrics/top_5"}
-    assert set(values) == {"learning_rate", "total_loss", "images_per_sec", *accuracies}
+    values = _values(tmp_path)
+    scalars = {"learning_rate", "total_loss", "images_per_sec", "loss_scale"}
+    scalars |= {"metrics/top_1", "metrics/top_5"}
+    assert set(values) == {*scalars, "images"} | _layers("gradients") | _layers("variables")
     for tag, steps in values.items():
         # Two steps of warm-up come first.
         assert list(steps) == ([4, 6] if tag == "images_per_sec" else [2, 4, 6])
-        assert {dashboard for dashboard, _ in steps.values()} == {"scalars"}
+        dashboard = "images" if tag == "images" else "histograms"
+        expected = "scalars" if tag in scalars else dashboard
+        assert {dashboard for dashboard, _ in steps.values()} == {expected}
     assert [rate for _, rate in values["learning_rate"].values()] == [0.25, 0.25, 0.25]
     assert all(speed > 0 for _, speed in values["images_per_sec"].values())
-
-
-def test_histograms_of_gradients(run, tmp_path):
-    values = _train(run, tmp_path, 2, "--num_gpus=2", "--variable_update=replicated")
-    gradients = {tag for tag in values if tag.startswith("gradients/")}
-    assert gradients == _layers("gradients")
-    dashboard, rows = values["gradients/affine2/bias"][4]
-    assert dashboard == "histograms"
+    _, rows = values["gradients/affine2/bias"][4]
     assert rows.shape == (30, 3)
     assert rows[:, 2].sum() == 11  # ten classes and the background
-    assert not any(tag.startswith("variables/") for tag in values)
-
-
-def test_histograms_of_variables_and_images(run, tmp_path):
-    values = _train(run, tmp_path, 3, "--use_fp16", "--fp16_enable_auto_loss_scale")
-    assert _layers("variables") | _layers("gradients") | {"images", "loss_scale"} <= set(values)
-    dashboard, content = values["images"][6]
-    assert dashboard == "images"
-    width, height, *pictures = content.tolist()
+    width, height, *pictures = values["images"][6][1].tolist()
     assert (int(width), int(height)) == (32, 32)
     decoded = [tf.io.decode_png(picture).numpy() for picture in pictures]
     assert [picture.shape for picture in decoded] == [(32, 32, 3)] * 2
     assert all((picture.min(), picture.max()) == (0, 255) for picture in decoded)
 
 
+def _written(folder, verbosity, begin, *steps):
+    """Has an observer of a training that begins after a global step write summaries of steps."""
+    batch = [tf.ones([2, 4, 4, 3]), tf.constant([1, 2]), tf.ones([2, 4, 4, 2])]
+    step = SimpleNamespace(
+        loss_scale=SimpleNamespace(value=None),
+        trace_last_gradients=lambda: lambda: ({"w": tf.constant([0.5])}, batch),
+    )
+    weights = {"w": SimpleNamespace(primary=tf.constant([1.0]))}
+    plan = SimpleNamespace(params=Params(summary_verbosity=verbosity, save_summaries_steps=2))
+    manager = SimpleNamespace(savable_variables=lambda: weights)
+    summaries = TrainingSummaries(str(folder), plan, step, manager)
+    summaries.training_begins(begin, 9)
+    for number in steps:
+        summaries.training_paused(TrainingState(number, 0.1, 0.5, {}, 7.0))
+    summaries.close()
+    return [summaries.needs_pause_after(number) for number in range(1, 5)]
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "more"),
+    [(1, set()), (2, {"gradients/w"}), (3, {"gradients/w", "variables/w", "images"})],
+)
+def test_the_verbosity_decides_what_is_written(verbosity, more, tmp_path):
+    assert _written(tmp_path, verbosity, 0, 2) == [False, True, False, True]
+    assert set(_values(tmp_path)) == {"learning_rate", "total_loss", "images_per_sec"} | more
+
+
 @pytest.mark.slow
 def test_the_steps_are_those_of_a_run_without(run, tmp_path):
-
     flags = ["--num_batches=4", "--model=lenet", "--data_name=imagenet", "--num_warmup_batches=1"]
     losses = []
     for number, more in enumerate(
@@ -90,7 +106,6 @@ def test_the_steps_are_those_of_a_run_without(run, tmp_path):
 
 def test_the_gradients_are_those_of_the_loss(tmp_path):
     """Of a linear model, against its derivative worked out by hand."""
-
     built = build("oracle", batch_size=2, num_gpus=1, weight_decay=0.5)
     last_gradients = built.step.trace_last_gradients()
     before = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
@@ -131,7 +146,25 @@ def _shown(folder):
     return found
 
 
-@pytest.mark.parametrize("lost", slow_if([True], [False, True]))
+def test_a_resumed_training_hides_later_steps_of_earlier_ones(tmp_path):
+    _written(tmp_path, 1, 0, 2, 4, 6)
+    _written(tmp_path, 1, 4, 6, 8)
+    assert _shown(tmp_path)["total_loss"] == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize(("newest", "shown"), [(True, [2, 4]), (False, [2, 6, 4, 4])])
+def test_an_evaluation_of_the_newest_checkpoint_hides_those_of_later_ones(newest, shown, tmp_path):
+    for steps in ((2, 6), (4, 4)):
+        summaries = EvaluationSummaries(str(tmp_path), newest)
+        for step in steps:
+            evaluation = Evaluation(global_step=step, examples=1, images_per_sec=1.0, loss=0.5)
+            summaries.evaluation_completed(evaluation)
+        summaries.close()
+    assert _shown(tmp_path)["eval/loss"] == shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [True, False])
 def test_no_step_of_a_resumed_training_is_shown_twice(run, tmp_path, lost):
     train, evaluations = tmp_path / "train", tmp_path / "evaluations"
     flags = (
